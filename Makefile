@@ -1,0 +1,43 @@
+# Every target sets up what it needs by itself: the system's IPOPT library, a virtual environment, the package with
+# its extras. The set-up is stamped with a hash of pyproject.toml, so that a second run starts at once and offline.
+
+SHELL := /bin/bash
+BIN := .venv/bin
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
+PYTEST_WORKERS ?= 2
+
+.PHONY: help setup demo test test-all lint bench docs clean
+
+help:
+	@echo "make demo      solve go1-stand and cube-initial-velocity, print a table, leave the plots in runs/demo"
+	@echo "make test      lint, types and the quick tests"
+	@echo "make test-all  the slow tests too"
+	@echo "make lint      ruff and mypy"
+	@echo "make bench     the benchmarks"
+	@echo "make docs      run every example of the documentation"
+	@echo "make clean     remove the virtual environment and the caches"
+
+setup:
+	@scripts/setup.sh
+
+demo: setup
+	@$(BIN)/python benchmarks/demo.py --out runs/demo
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+test: lint
+	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile
+
+test-all: lint
+	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile -m "slow or not slow"
+
+bench: setup
+	@set -e; for file in benchmarks/bench_*.py; do if [ -e "$$file" ]; then $(BIN)/python "$$file"; fi; done
+
+docs: setup
+	@$(BIN)/python -m pytest -q tests/test_docs.py
+
+clean:
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache

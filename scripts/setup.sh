@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Set up everything trajopt needs on a Debian/Ubuntu or macOS machine: the system's IPOPT library and a compiler,
+# a virtual environment in .venv, the package with its extras. Safe to run again: work that is done is skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*"; }
+
+hash_of() { if command -v sha256sum >/dev/null; then sha256sum "$@"; else shasum -a 256 "$@"; fi | cut -c1-16 | tr -d '\n'; }
+
+stamp=".venv/.stamp-$(hash_of pyproject.toml scripts/setup.sh)"
+if [ -e "$stamp" ] && [ -x .venv/bin/python ]; then exit 0; fi
+
+# --- system packages ------------------------------------------------------------------------------------------------
+
+python_of() { # the first Python >= 3.11 with a working venv module
+  local name
+  for name in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+    if [ -n "$name" ] && command -v "$name" >/dev/null \
+      && "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$name"
+      return 0
+    fi
+  done
+  return 1
+}
+
+have_compiler() { command -v c++ >/dev/null || command -v g++ >/dev/null; }
+have_ipopt() { # the headers, and the LAPACK and BLAS libraries that the Debian package asks the linker for
+  command -v pkg-config >/dev/null && pkg-config --exists ipopt && have_compiler \
+    && { [ "$(uname)" != Linux ] || echo 'int main(void) { return 0; }' \
+         | c++ -x c++ - -llapack -lblas -o /dev/null 2>/dev/null; }
+}
+
+install_debian() {
+  local packages=() run
+  have_ipopt || packages+=(coinor-libipopt-dev liblapack-dev libblas-dev pkg-config g++)
+  python_of >/dev/null || packages+=(python3 python3-venv python3-dev)
+  if [ -x "$(command -v python3)" ] && ! python3 -c '
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' 2>/dev/null; then
+    packages+=(python3-dev)
+  fi
+  [ ${#packages[@]} -gt 0 ] || return 0
+  run="apt-get install -y --no-install-recommends ${packages[*]}"
+  if [ "$(id -u)" = 0 ]; then
+    say "installing system packages: ${packages[*]}"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive $run >/dev/null; } || say "apt-get failed; going on without"
+  elif [ -t 0 ] && command -v sudo >/dev/null; then
+    read -r -p "setup: run 'sudo $run'? [y/N] " answer
+    case "$answer" in
+      y | Y | yes) sudo apt-get update -qq && sudo $run || say "apt-get failed; going on without" ;;
+      *) say "going on without" ;;
+    esac
+  else
+    say "system packages are missing; type: sudo $run"
+  fi
+}
+
+install_macos() {
+  have_ipopt && return 0
+  if command -v brew >/dev/null; then
+    say "installing ipopt and pkg-config with Homebrew"
+    brew install ipopt pkg-config || say "brew failed; going on without"
+  else
+    say "Homebrew is missing (https://brew.sh); with it, type: brew install ipopt pkg-config"
+  fi
+}
+
+if command -v apt-get >/dev/null; then
+  install_debian
+elif [ "$(uname)" = Darwin ]; then
+  install_macos
+fi
+
+# --- virtual environment --------------------------------------------------------------------------------------------
+
+if ! [ -x .venv/bin/python ]; then
+  python="$(python_of)" || { say "no Python >= 3.11 with venv found; install one, or set PYTHON=/path/to/python"; exit 1; }
+  say "creating .venv with $python"
+  "$python" -m venv .venv
+fi
+
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+say "installing trajopt with its extras (a few minutes the first time)"
+.venv/bin/python -m pip install -q -e ".[dev,robots,mesh,bench]"
+
+if .venv/bin/python -c 'import cyipopt' 2>/dev/null; then
+  :
+elif have_ipopt && .venv/bin/python -m pip install -q -e ".[ipopt]" >.venv/ipopt.log 2>&1; then
+  :
+else
+  say "IPOPT is not available; everything but the solvers built on it works (details: .venv/ipopt.log)"
+fi
+
+rm -f .venv/.stamp-*
+touch "$stamp"
+say "ready"

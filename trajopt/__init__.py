@@ -1,0 +1,33 @@
+"""Trajectory optimization with hard contact and implicit derivatives, in JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "load_model": "trajopt.models.registry",
+    "dynamics": "",
+    "models": "",
+    "problems": "",
+    "solvers": "",
+    "viz": "",
+}
+
+__all__ = ["__version__", "dynamics", "load_model", "models", "problems", "solvers", "viz"]
+
+
+def __getattr__(name: str) -> Any:
+    """Subpackages and `load_model`, imported when first used, so that `import trajopt` is quick."""
+    import importlib
+
+    if name not in _LAZY:
+        raise AttributeError(f"module 'trajopt' has no attribute '{name}'")
+    if not _LAZY[name]:
+        return importlib.import_module(f"trajopt.{name}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

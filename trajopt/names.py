@@ -1,0 +1,18 @@
+"""Suggestions for mistyped names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def closest(name: str, known: Iterable[str], most: int = 5) -> str:
+    """A sentence naming the known names closest to `name`, to append to an error message."""
+    known = sorted(known)
+    if not known:
+        return "; there are none"
+    near = difflib.get_close_matches(name, known, n=most, cutoff=0.4)
+    if near:
+        return "; did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    return f"; known are: {shown}"
