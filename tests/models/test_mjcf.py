@@ -1,0 +1,420 @@
+"""The MJCF reader against MuJoCo itself: kinematics, mass matrix, limits, actuation, contact pairs."""
+
+from __future__ import annotations
+
+import jax
+import mujoco
+import numpy as np
+import pytest
+
+from trajopt import models
+from trajopt.dynamics.crba import mass_matrix
+from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.model import WORLD, ShapeType
+from trajopt.errors import ModelError
+
+ROUNDING = 1e-12  # a few hundred operations on numbers of order one, in float64
+
+
+def random_mjcf(seed: int) -> str:
+    """A forest: every joint type, several joints in a body, joint positions and references, fixed bodies."""
+    rng = np.random.default_rng(seed)
+    counter = iter(range(1000))
+
+    def vector(n=3, scale=0.3):
+        return " ".join(f"{x:.6f}" for x in scale * rng.normal(size=n))
+
+    def joint(last):
+        kind = rng.choice(["hinge", "slide", "ball"] if last else ["hinge", "slide"])
+        k = next(counter)
+        if kind == "ball":
+            return f'<joint name="j{k}" type="ball" pos="{vector()}" damping="0.3"/>'
+        return (
+            f'<joint name="j{k}" type="{kind}" axis="{vector(scale=1)}" pos="{vector()}" ref="{rng.normal():.4f}" '
+            f'armature="{rng.uniform():.4f}" damping="{rng.uniform():.4f}" frictionloss="{rng.uniform():.4f}" '
+            f'stiffness="{rng.uniform():.4f}" springref="{rng.normal():.4f}" limited="true" range="-1.5 2.5"/>'
+        )
+
+    def body(depth):
+        k = next(counter)
+        free = depth == 0 and rng.uniform() < 0.4
+        count = rng.choice([0, 1, 2, 3], p=[0.25, 0.45, 0.2, 0.1])
+        joints = f'<freejoint name="free{k}"/>' if free else "".join(joint(k + 1 == count) for k in range(count))
+        inner = "".join(body(depth + 1) for _ in range(rng.integers(0, 3) if depth < 4 else 0))
+        a, b, c = rng.uniform(0.2, 0.3, 3)
+        off = 0.02 * rng.normal(size=3)
+        inertia = f"{a} {b} {c} {off[0]} {off[1]} {off[2]}"
+        return (
+            f'<body name="b{k}" pos="{vector()}" quat="{vector(4, 1)}">{joints}'
+            f'<inertial pos="{vector()}" mass="{rng.uniform(0.5, 2):.4f}" fullinertia="{inertia}"/>'
+            f'<site name="s{k}" pos="{vector()}" quat="{vector(4, 1)}"/>{inner}</body>'
+        )
+
+    trees = "".join(body(0) for _ in range(3))
+    return f'<mujoco><compiler angle="radian"/><option gravity="0.1 0.2 -9"/><worldbody>{trees}</worldbody></mujoco>'
+
+
+def both(xml: str):
+    """Our model, MuJoCo's and a data object."""
+    reference = mujoco.MjModel.from_xml_string(xml)
+    return models.load_model_from_string(xml), reference, mujoco.MjData(reference)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_trees_match_mujoco(seed):
+    model, reference, data = both(random_mjcf(seed))
+    top = model.topology
+    assert (model.nq, model.nv) == (reference.nq, reference.nv)
+    np.testing.assert_allclose(model.gravity, reference.opt.gravity)
+    np.testing.assert_allclose(model.q_default, reference.qpos0, atol=1e-15)
+    for name, theirs in (
+        ("armature", reference.dof_armature),
+        ("damping", reference.dof_damping),
+        ("frictionloss", reference.dof_frictionloss),
+    ):
+        np.testing.assert_array_equal(getattr(model, name), theirs)
+    for j in range(reference.njnt):
+        if reference.jnt_type[j] >= 2:
+            q, v = reference.jnt_qposadr[j], reference.jnt_dofadr[j]
+            assert model.stiffness[v] == reference.jnt_stiffness[j]
+            assert model.spring_reference[v] == reference.qpos_spring[q]
+            assert (model.lower[v], model.upper[v]) == tuple(reference.jnt_range[j])
+    place, inertia = jax.jit(kinematics), jax.jit(mass_matrix)
+    rng = np.random.default_rng(seed + 100)
+    device = model.to_device()
+    for _ in range(3):
+        q = rng.normal(size=reference.nq)
+        mujoco.mj_normalizeQuat(reference, q)
+        data.qpos[:] = q
+        mujoco.mj_forward(reference, data)
+        kin = place(device, q)
+        for k, frame in enumerate(top.frames):
+            kind = "site" if frame.name.startswith("s") else "body"
+            index = getattr(reference, kind)(frame.name).id
+            xmat, xpos = (data.site_xmat, data.site_xpos) if kind == "site" else (data.xmat, data.xpos)
+            rotation = np.eye(3) if frame.node == WORLD else np.asarray(kin.rotation[frame.node])
+            position = np.zeros(3) if frame.node == WORLD else np.asarray(kin.position[frame.node])
+            np.testing.assert_allclose(rotation @ model.frame_rotation[k], xmat[index].reshape(3, 3), atol=ROUNDING)
+            np.testing.assert_allclose(position + rotation @ model.frame_position[k], xpos[index], atol=ROUNDING)
+        full = np.zeros((reference.nv, reference.nv))
+        mujoco.mj_fullM(reference, data, full)
+        np.testing.assert_allclose(inertia(device, q), full, atol=ROUNDING * np.abs(full).max())
+
+
+ROBOT = """
+<mujoco model="arm"><compiler angle="radian"/>
+  <default><geom friction="0.6 0 0"/></default>
+  <worldbody>
+    <geom name="floor" type="plane" size="1 1 1" friction="0.9"/>
+    <geom name="wall" type="box" size=".1 .1 .1"/>
+    <geom name="backdrop" type="plane" size="1 1 1" contype="0" conaffinity="0"/>
+    <body name="base" pos="0 0 1"><freejoint name="root"/><geom name="base" size="0.1"/>
+      <body name="upper"><joint name="shoulder" range="-1 1"/><geom name="upper" type="capsule" size="0.1 0.2"/>
+        <body name="welded"><geom name="welded" type="cylinder" size="0.1 0.2"/></body>
+        <body name="lower"><joint name="elbow"/><geom name="lower" type="box" size="0.1 0.2 0.3" priority="1"/>
+          <geom name="visual" size="0.5" contype="0" conaffinity="0" condim="6"/>
+          <geom name="hidden" size="0.5" contype="0" conaffinity="0" group="3"/>
+          <geom name="slippery" type="ellipsoid" size=".1 .2 .3" condim="1" priority="2"/>
+        </body>
+      </body>
+      <body name="other"><joint name="wrist" type="ball"/><geom name="other" size="0.1" contype="2" conaffinity="4"/>
+        <geom name="hand" size="0.1"/></body>
+    </body>
+  </worldbody>
+  %s
+</mujoco>"""
+
+
+def pair_names(model) -> set[tuple[str, str]]:
+    shapes = model.topology.shapes
+    return {(shapes[a].name, shapes[b].name) for a, b in model.topology.pairs}
+
+
+def mujoco_pairs(xml: str) -> set[frozenset[str]]:
+    """Pairs that MuJoCo lets touch, found by asking for contacts within a margin wider than the scene."""
+    xml = xml.replace("<geom ", '<geom margin="50" ').replace("<pair ", '<pair margin="50" ')
+    reference = mujoco.MjModel.from_xml_string(xml)
+    data = mujoco.MjData(reference)
+    mujoco.mj_forward(reference, data)
+    return {frozenset(reference.geom(int(g)).name for g in contact.geom) for contact in data.contact}
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "",
+        '<contact><exclude body1="base" body2="lower"/></contact>',
+        '<contact><pair geom1="base" geom2="upper" friction="0.3 0.3 0 0 0"/></contact>',
+        '<option><flag filterparent="disable"/></option>',
+    ],
+)
+def test_contact_pairs_match_mujoco(extra):
+    model = models.load_model_from_string(ROBOT % extra)
+    assert {frozenset(pair) for pair in pair_names(model)} == mujoco_pairs(ROBOT % extra)
+    names = {shape.name for shape in model.topology.shapes}
+    assert "visual" in names and names.isdisjoint({"hidden", "backdrop"})
+
+
+def test_planes_and_world_shapes_come_second():
+    names = pair_names(models.load_model_from_string(ROBOT % ""))
+    assert ("lower", "floor") in names and ("base", "wall") in names
+    assert not any(first in ("floor", "wall") for first, _ in names)
+
+
+def test_pair_friction_follows_priority_and_maximum():
+    extra = '<contact><pair geom1="base" geom2="upper" friction="0.3 0.3 0 0 0"/></contact>'
+    model = models.load_model_from_string(ROBOT % extra)
+    shapes = model.topology.shapes
+    friction = {
+        (shapes[a].name, shapes[b].name): mu
+        for (a, b), mu in zip(model.topology.pairs, model.pair_friction, strict=True)
+    }
+    assert friction["base", "floor"] == 0.9
+    assert friction["lower", "floor"] == 0.6  # the box has priority
+    assert friction["slippery", "floor"] == 0.0  # condim 1
+    assert friction["base", "upper"] == 0.3  # explicit
+
+
+def test_shapes_keep_type_size_and_place():
+    model, reference, data = both(ROBOT % "")
+    mujoco.mj_forward(reference, data)
+    kin = jax.jit(kinematics)(model.to_device(), model.q_default)
+    kinds = {
+        "floor": ShapeType.PLANE,
+        "base": ShapeType.SPHERE,
+        "upper": ShapeType.CAPSULE,
+        "welded": ShapeType.CYLINDER,
+        "lower": ShapeType.BOX,
+        "slippery": ShapeType.ELLIPSOID,
+    }
+    for k, shape in enumerate(model.topology.shapes):
+        g = reference.geom(shape.name).id
+        assert shape.kind == kinds.get(shape.name, shape.kind)
+        np.testing.assert_array_equal(model.shape_size[k], reference.geom_size[g])
+        rotation = np.eye(3) if shape.node == WORLD else np.asarray(kin.rotation[shape.node])
+        position = np.zeros(3) if shape.node == WORLD else np.asarray(kin.position[shape.node])
+        np.testing.assert_allclose(position + rotation @ model.shape_position[k], data.geom_xpos[g], atol=ROUNDING)
+        np.testing.assert_allclose(rotation @ model.shape_rotation[k], data.geom_xmat[g].reshape(3, 3), atol=ROUNDING)
+
+
+def test_restitution_comes_from_custom_numbers():
+    extra = (
+        '<custom><numeric name="trajopt_restitution" data="0.2"/><numeric name="trajopt_restitution/base" data="0.7"/>'
+        "</custom>"
+    )
+    model = models.load_model_from_string(ROBOT % extra)
+    shapes = model.topology.shapes
+    found = {
+        frozenset((shapes[a].name, shapes[b].name)): e
+        for (a, b), e in zip(model.topology.pairs, model.pair_restitution, strict=True)
+    }
+    assert found[frozenset(("base", "floor"))] == 0.7 and found[frozenset(("upper", "floor"))] == 0.2
+    with pytest.raises(ModelError, match="trajopt_restitution' is 2.0; expected 0 to 1"):
+        models.load_model_from_string(ROBOT % '<custom><numeric name="trajopt_restitution" data="2"/></custom>')
+
+
+def test_motors_give_mujocos_generalised_forces():
+    extra = """<actuator><motor name="a" joint="shoulder" gear="7" ctrllimited="true" ctrlrange="-2 3"/>
+      <motor name="b" joint="wrist" gear="1 2 3"/><motor name="c" joint="root" gear="1 2 3 4 5 6"/>
+      <motor name="d" tendon="cord" gear="2"/><motor name="e" joint="elbow" forcelimited="true" forcerange="-5 5"/>
+      <general name="f" joint="elbow" gainprm="4" gear="2" forcelimited="true" forcerange="-5 6"/></actuator>
+      <tendon><fixed name="cord"><joint joint="shoulder" coef="0.5"/><joint joint="elbow" coef="-3"/></fixed>
+      </tendon>"""
+    model, reference, data = both(ROBOT % extra)
+    assert model.topology.actuators == ("a", "b", "c", "d", "e", "f")
+    rng = np.random.default_rng(0)
+    u = 0.1 * rng.normal(size=6)
+    q = rng.normal(size=reference.nq)
+    mujoco.mj_normalizeQuat(reference, q)
+    data.qpos[:], data.ctrl[:] = q, u
+    mujoco.mj_forward(reference, data)
+    np.testing.assert_allclose(model.actuation @ u, data.qfrc_actuator, atol=1e-12)
+    np.testing.assert_array_equal(model.control_lower, [-2, -np.inf, -np.inf, -np.inf, -5, -5 / 4])
+    np.testing.assert_array_equal(model.control_upper, [3, np.inf, np.inf, np.inf, 5, 6 / 4])
+
+
+def test_servos_become_motors_with_a_warning():
+    extra = '<actuator><position name="servo" joint="elbow" kp="5" forcerange="-9 9"/></actuator>'
+    with pytest.warns(models.ModelWarning, match="not plain motors.*'servo'"):
+        model = models.load_model_from_string(ROBOT % extra)
+    np.testing.assert_array_equal(np.abs(model.actuation).sum(0), [1.0])
+    assert (model.control_lower[0], model.control_upper[0]) == (-9, 9)
+
+
+def test_joint_force_range_limits_motors():
+    xml = (ROBOT % '<actuator><motor name="m" joint="elbow" gear="2"/></actuator>').replace(
+        '<joint name="elbow"/>', '<joint name="elbow" actuatorfrcrange="-3 3"/>'
+    )
+    model = models.load_model_from_string(xml)
+    assert (model.control_lower[0], model.control_upper[0]) == (-1.5, 1.5)
+
+
+def test_site_transmissions_are_left_out_with_a_warning():
+    xml = (ROBOT % '<actuator><motor name="thrust" site="tip" gear="0 0 1 0 0 0"/></actuator>').replace(
+        '<joint name="elbow"/>', '<joint name="elbow"/><site name="tip"/>'
+    )
+    with pytest.warns(models.ModelWarning, match=r"left out: 'thrust' \(site\)"):
+        model = models.load_model_from_string(xml)
+    assert "thrust" not in model.topology.actuators
+
+
+def test_without_actuators_every_joint_but_the_free_one_has_a_motor():
+    model = models.load_model_from_string(ROBOT % "")
+    assert model.topology.actuators == ("shoulder", "elbow", "wrist:x", "wrist:y", "wrist:z")
+    np.testing.assert_array_equal(model.actuation, np.eye(11)[:, 6:])
+    assert np.all(np.isinf(model.control_upper))
+
+
+def test_joint_coupling_becomes_mimic():
+    xml = """<mujoco><compiler angle="radian"/>
+      <worldbody><body><geom size="0.1"/><joint name="a" ref="0.3" armature="0.1"/>
+        <body pos="0 0 1"><geom size="0.1"/><joint name="b" ref="-0.2" armature="0.5" damping="2"/></body>
+      </body></worldbody>
+      <equality><joint joint1="b" joint2="a" polycoef="0.5 -2 0 0 0"/></equality></mujoco>"""
+    model, reference, data = both(xml)
+    assert [j.name for j in model.topology.joints] == ["a"] and [m.name for m in model.topology.mimics] == ["b"]
+    qa = 0.9
+    qb = model.mimic_multiplier[0] * qa + model.mimic_offset[0]
+    # MuJoCo's residual of the constraint vanishes there
+    data.qpos[:] = [qa, qb]
+    mujoco.mj_forward(reference, data)
+    np.testing.assert_allclose(data.efc_pos[0], 0, atol=1e-14)
+    full = np.zeros((2, 2))
+    mujoco.mj_fullM(reference, data, full)
+    t = np.array([1.0, -2.0])
+    ours = jax.jit(mass_matrix)(model.to_device(), np.array([qa]))
+    np.testing.assert_allclose(ours[0, 0], t @ full @ t, rtol=1e-13)
+    assert model.damping[0] == 8.0
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ('<equality><weld name="w" body1="upper" body2="other"/></equality>', r"'weld' \(w\)"),
+        ('<equality><connect body1="upper" anchor="0 0 0"/></equality>', r"'connect' \(number 0\)"),
+        (
+            '<equality><joint name="q" joint1="elbow" joint2="shoulder" polycoef="0 1 2 0 0"/></equality>',
+            r"'joint' \(q\)",
+        ),
+        (
+            '<tendon><fixed name="cord" stiffness="3"><joint joint="elbow" coef="1"/></fixed></tendon>',
+            "tendon 'cord'",
+        ),
+        ('<option density="1000"/>', "fluid forces"),
+    ],
+)
+def test_unsupported_elements_are_named(extra, message):
+    with pytest.warns(models.ModelWarning, match=message):
+        models.load_model_from_string(ROBOT % extra)
+
+
+def test_keyframes_and_default_configuration():
+    q = "1 2 3 1 0 0 0 0.1 0.2 1 0 0 0"
+    model = models.load_model_from_string(
+        ROBOT % f'<keyframe><key name="home" qpos="{q}"/><key qpos="{q}"/></keyframe>'
+    )
+    assert list(model.keyframes) == ["home", "keyframe1"]
+    np.testing.assert_array_equal(model.keyframes["home"], [float(x) for x in q.split()])
+    np.testing.assert_array_equal(model.q_default[:3], [0, 0, 1])
+
+
+def test_fixing_and_freeing_the_base():
+    free = models.load_model_from_string(ROBOT % "")
+    fixed = models.load_model_from_string(ROBOT % "", floating_base=False)
+    assert (free.nq, fixed.nq) == (13, 6)
+    again = models.load_model_from_string((ROBOT % "").replace('<freejoint name="root"/>', ""), floating_base=True)
+    assert again.topology.joints[0].kind == "free"
+    np.testing.assert_allclose(again.q_default, free.q_default)
+    place = jax.jit(kinematics)
+    low = np.asarray(place(free.to_device(), free.q_default).position)[-1]
+    np.testing.assert_allclose(np.asarray(place(fixed.to_device(), fixed.q_default).position)[-1], low, atol=1e-15)
+    with pytest.raises(ModelError, match="no body is fixed to the world"):
+        models.load_model_from_string(
+            "<mujoco><worldbody><body name='cart'><joint/><geom size='1'/></body></worldbody></mujoco>",
+            floating_base=True,
+        )
+
+
+def test_mesh_hull_and_height_field(tmp_path):
+    rng = np.random.default_rng(1)
+    cube = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 2) for z in (-1, 3)], float)
+    points = np.concatenate([cube, rng.uniform(-0.5, 0.5, (30, 3))])
+    vertices = " ".join(f"{x:.5f}" for x in points.ravel())
+    xml = f"""<mujoco><asset><mesh name="m" vertex="{vertices}"/>
+      <hfield name="h" nrow="3" ncol="4" size="2 1 0.5 0.1" elevation="0 0 0 0 0 1 0.5 0 0 0 0 0"/></asset>
+      <worldbody><geom name="terrain" type="hfield" hfield="h"/>
+      <body><freejoint/><geom name="hull" type="mesh" mesh="m"/></body></worldbody></mujoco>"""
+    model = models.load_model_from_string(xml)
+    (terrain, hull) = model.topology.shapes
+    assert (terrain.kind, hull.kind) == (ShapeType.HEIGHTFIELD, ShapeType.MESH)
+    assert model.topology.pairs == ((1, 0),)
+    place = model.meshes[hull.mesh] @ model.shape_rotation[1].T + model.shape_position[1]
+    # mesh vertices are float32 in MuJoCo
+    assert sorted(map(tuple, np.round(place, 5) + 0.0)) == sorted(map(tuple, cube))
+    grid = model.meshes[terrain.mesh]
+    assert grid.shape == (12, 3) and grid[:, 2].max() == 0.5
+    np.testing.assert_allclose(grid[5], [-2 + 4 / 3, 0, 0.5], atol=1e-7)
+
+
+def test_missing_meshes_are_dropped(tmp_path):
+    xml = """<mujoco><compiler meshdir="assets"/><asset><mesh name="a" file="a.stl"/>
+      <texture type="2d" name="t" file="t.png"/><material name="m" texture="t"/></asset>
+      <worldbody><body name="x"><freejoint/><inertial pos="1 2 3" mass="4" diaginertia="1 1 1"/>
+      <geom type="mesh" mesh="a" material="m"/><geom size="0.2" mass="50"/></body>
+      <body name="y"><freejoint/><geom size="0.2" mass="2"/><geom type="mesh" mesh="a"/></body></worldbody></mujoco>"""
+    path = tmp_path / "robot.xml"
+    path.write_text(xml)
+    model, messages = models.load_model_with_warnings(path)
+    assert model.mass.sum() == 6 and len(model.topology.shapes) == 2
+    np.testing.assert_array_equal(model.com[1], [1, 2, 3])
+    assert len(messages) == 2
+    assert "asset files not found, their geoms are dropped: 'a.stl'" in messages[0]
+    assert "lose the mass of their dropped geoms: 'y'" in messages[1]
+
+
+def test_includes_are_read_and_checked(tmp_path):
+    (tmp_path / "inner.xml").write_text("<mujocoinclude><body><freejoint/><geom size='0.1'/></body></mujocoinclude>")
+    outer = tmp_path / "outer.xml"
+    outer.write_text("<mujoco><worldbody><include file='inner.xml'/></worldbody></mujoco>")
+    assert models.load_model(outer).nv == 6
+    (tmp_path / "inner.xml").write_text("<mujocoinclude><body pos='nan 0 0'/></mujocoinclude>")
+    outer.write_text("<mujoco><worldbody><include file='inner.xml'/> </worldbody></mujoco>")
+    with pytest.raises(ModelError, match=r"inner.xml, line 1, <body>: attribute 'pos' is 'nan 0 0'"):
+        models.load_model(outer)
+    outer.write_text("<mujoco>\n<include file='gone.xml'/></mujoco>")
+    with pytest.raises(
+        ModelError, match=r"outer.xml, line 2, <include>: the included file '.*gone.xml' does not exist"
+    ):
+        models.load_model(outer)
+    outer.write_text("<mujoco><include file='outer.xml'/></mujoco>")
+    with pytest.raises(ModelError, match="already included"):
+        models.load_model(outer)
+    with pytest.raises(ModelError, match="a model given as text cannot include files"):
+        models.load_model_from_string(outer.read_text())
+
+
+@pytest.mark.parametrize(
+    ("xml", "message"),
+    [
+        ("<mujoco><worldbody><body>\n<geom size='.1'/><joint foo='1'/></body></worldbody></mujoco>", "foo.*line 2"),
+        ("<mujoco><worldbody><body name='thin'><joint/></body></worldbody></mujoco>", "mass and inertia.*thin"),
+        ("<mujoco><worldbody>\n<body pos='0 inf 0'/></worldbody></mujoco>", "line 2, <body>: attribute 'pos'"),
+        ("<mujoco><worldbody>" + "<body>" * 2000 + "</body>" * 2000 + "</worldbody></mujoco>", "nesting is too deep"),
+        ("<mujoco><worldbody><body><joint/><geom size='.1'/></body></worldbody>", "no element found|not well-formed"),
+    ],
+)
+def test_bad_mjcf(xml, message):
+    with pytest.raises(ModelError, match=message):
+        models.load_model_from_string(xml)
+
+
+def test_disabled_features_are_off():
+    flags = '<option><flag gravity="disable" contact="disable"/></option>'
+    with pytest.warns(models.ModelWarning, match="contact is disabled"):
+        model = models.load_model_from_string(ROBOT % flags)
+    assert not model.gravity.any() and not model.topology.pairs
+
+
+def test_same_text_same_topology():
+    one, two = (models.load_model_from_string(ROBOT % "") for _ in range(2))
+    assert one.topology == two.topology and hash(one.topology) == hash(two.topology)

@@ -1,0 +1,136 @@
+"""Names, formats, caching, hostile files, and the description of a model."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from trajopt import models
+from trajopt.errors import ModelError, OptionError, UnknownNameError
+from trajopt.models.describe import describe, model_facts
+from trajopt.models.registry import load_model_with_warnings
+
+MJCF = "<mujoco model='ball'><worldbody><body name='b'><freejoint/><geom size='0.1'/></body></worldbody></mujoco>"
+
+
+def test_bundled_names_and_closest_names():
+    names = models.bundled_models()
+    assert names == sorted(names) and {"go1", "cube"} <= set(names)
+    with pytest.raises(UnknownNameError, match="there is no bundled model 'go-1' and no such file; did you mean 'go1'"):
+        models.load_model("go-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("no/such/robot.urdf", ModelError, "model file 'no/such/robot.urdf' does not exist"),
+        ("nothing.xml", ModelError, "'nothing.xml' does not exist; expected the path of"),
+        ("robot.xacro", ModelError, "is a xacro file; expand it first"),
+    ],
+)
+def test_bad_names(name, error, message):
+    with pytest.raises(error, match=message):
+        models.load_model(name)
+
+
+def test_format_is_told_by_the_root_element(tmp_path):
+    urdf = tmp_path / "robot.xml"
+    urdf.write_text(
+        '<robot name="r"><link name="a"/><link name="b"><inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1"/>'
+        '</inertial></link><joint name="j" type="continuous"><parent link="a"/><child link="b"/></joint></robot>'
+    )
+    assert models.load_model(urdf).name == "r"
+    assert models.load_model_from_string(MJCF, "mjcf").name == "ball"
+    with pytest.raises(ModelError, match="format is 'urdf', but the root element <mujoco> says 'mjcf'"):
+        models.load_model_from_string(MJCF, "urdf")
+    with pytest.raises(OptionError, match="format is 'usd'; expected"):
+        models.load_model_from_string(MJCF, "usd")
+
+
+def test_files_are_read_once_and_again_when_they_change(tmp_path):
+    path = tmp_path / "m.xml"
+    path.write_text(MJCF)
+    one, two = models.load_model(path), models.load_model(path)
+    assert one.topology is two.topology and one.mass is not two.mass
+    one.mass[:] = 7
+    assert models.load_model(path).mass[1] == two.mass[1]
+    path.write_text(MJCF.replace("0.1", "0.2"))
+    os.utime(path, ns=(1, 1))
+    np.testing.assert_allclose(models.load_model(path).mass[1], 8 * two.mass[1])
+    assert models.load_model(path, floating_base=False).nv == 0
+    assert models.load_model(path, ground=True).topology.pairs == ((1, 0),)
+
+
+def billion_laughs(root: str) -> str:
+    entities = "".join(f'<!ENTITY l{k} "' + f"&l{k - 1};" * 10 + '">' if k else '<!ENTITY l0 "lol">' for k in range(12))
+    return f'<?xml version="1.0"?><!DOCTYPE x [{entities}]><{root} name="&l11;">&l11;</{root}>'
+
+
+@pytest.mark.parametrize("root", ["mujoco", "robot", "sdf"])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (billion_laughs, "declares XML entities or external references"),
+        (
+            lambda root: f'<!DOCTYPE x [<!ENTITY e SYSTEM "file:///etc/passwd">]><{root}>&e;</{root}>',
+            "declares XML entities or external references",
+        ),
+        (lambda root: f"<{root}>\n<a", "line 2, column 0: not well-formed XML: unclosed token"),
+        (lambda root: f"<{root}>\n\n<a></b></{root}>", "line 3, column 5: not well-formed XML: mismatched tag"),
+        (lambda root: "   ", "the file is empty"),
+        (lambda root: "<html/>", "the root element is <html>; expected <robot>"),
+        (lambda root: f"<{root}>\0</{root}>", "not well-formed"),
+    ],
+)
+def test_hostile_files_are_refused_at_once(tmp_path, root, make, message):
+    path = tmp_path / "bad.xml"
+    path.write_text(make(root))
+    start = time.perf_counter()
+    with pytest.raises(ModelError, match=message) as caught:
+        models.load_model(path)
+    assert "bad.xml" in str(caught.value)
+    assert time.perf_counter() - start < 5
+
+
+def test_binary_rubbish_is_refused(tmp_path):
+    path = tmp_path / "bad.urdf"
+    path.write_bytes(np.random.default_rng(0).bytes(100_000))
+    with pytest.raises(ModelError, match="bad.urdf.*not"):
+        models.load_model(path)
+
+
+def test_description_of_a_bundled_robot():
+    model, messages = load_model_with_warnings("go1")
+    facts = model_facts(model, messages)
+    assert (facts["nq"], facts["nv"], facts["nu"]) == (19, 18, 12)
+    np.testing.assert_allclose(sum(body["mass"] for body in facts["bodies"]), model.mass.sum())
+    assert [j["kind"] for j in facts["joints"]] == ["free"] + 12 * ["revolute"]
+    text = describe(model, messages)
+    for name in (*model.topology.actuators, *(s.name for s in model.topology.shapes), "not actuated", "12.7434 kg"):
+        assert name in text
+
+
+def test_description_of_mimics_limits_and_warnings():
+    text = """<mujoco model="pair"><compiler angle="radian"/><worldbody><body name="one"><joint name="a" range="-1 2"/>
+      <joint name="slide" type="slide"/><geom size="0.1"/><body name="two" pos="0 0 1"><joint name="b"/>
+      <geom size="0.1"/></body></body></worldbody>
+      <equality><joint joint1="b" joint2="a" polycoef="0.5 3 0 0 0"/></equality>
+      <actuator><motor name="m" joint="a" gear="2" ctrllimited="true" ctrlrange="-3 4"/></actuator></mujoco>"""
+    model = models.load_model_from_string(text)
+    facts = model_facts(model, ["something odd"])
+    assert facts["joints"][0]["limits"] == [-1, 2] and facts["joints"][0]["effort"] == [-6, 8]
+    assert facts["joints"][1]["limits"] is None and facts["joints"][1]["effort"] is None
+    assert facts["mimics"] == [{"name": "b", "follows": "a", "multiplier": 3, "offset": 0.5}]
+    assert [(b["name"], b["parent"]) for b in facts["bodies"]] == [("one", "world"), ("two", "one")]
+    assert facts["actuators"] == [{"name": "m", "limits": [-3, 4], "drives": {"a": 2}}]
+    page = describe(model, ["something odd"])
+    assert "-6 .. 8" in page and "Warnings: 1\n  - something odd" in page
+
+
+def test_every_bundled_model_describes_itself():
+    for name in models.bundled_models():
+        model, messages = load_model_with_warnings(name)
+        assert describe(model, messages).startswith(model.name)

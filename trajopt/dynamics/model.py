@@ -1,0 +1,391 @@
+"""The model: one or several kinematic trees, their shapes and the fixed world around them.
+
+A `Model` is a pytree. Its `topology` is static and hashable (two models loaded from the same file share compiled
+functions); every physical parameter is an array leaf and can be differentiated.
+
+Kinematic nodes
+---------------
+The forest is stored as *nodes*, parents before children. A node is one elementary joint followed by one rigid body:
+
+- `REVOLUTE`, `PRISMATIC`: one DoF along `axis`;
+- `BALL`: a unit quaternion (w x y z), velocity in the body frame;
+- `TRANSLATION`: three prismatic DoF along the axes of the parent.
+
+A free joint is a TRANSLATION node (massless) followed by a BALL node; a planar joint two PRISMATIC nodes and a
+REVOLUTE one; an MJCF body with several joints is a chain of nodes, all but the last massless. Fixed joints are fused
+on load; what was attached to them survives as a named *frame*. The node's frame sits at the joint's anchor.
+
+DoFs, in the order of the nodes, are the *tree* DoFs (`nv_tree`). Without mimic joints they are the DoFs of the user
+(`nv`). A mimic joint follows another: v_tree = T v, q_tree = T q + offset, with constant T (`mimic_matrix`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.errors import ModelError, UnknownNameError
+from trajopt.names import closest
+
+WORLD = -1
+
+
+class NodeType(enum.IntEnum):
+    """Elementary joint of a kinematic node."""
+
+    REVOLUTE = 0
+    PRISMATIC = 1
+    BALL = 2
+    TRANSLATION = 3
+
+
+NODE_NV = {NodeType.REVOLUTE: 1, NodeType.PRISMATIC: 1, NodeType.BALL: 3, NodeType.TRANSLATION: 3}
+NODE_NQ = {NodeType.REVOLUTE: 1, NodeType.PRISMATIC: 1, NodeType.BALL: 4, NodeType.TRANSLATION: 3}
+
+
+class ShapeType(enum.IntEnum):
+    """Collision shapes; `size` as in MJCF (half extents and radii, metres)."""
+
+    PLANE = 0  # z axis of the shape's frame is the normal; size unused
+    SPHERE = 1  # size[0] radius
+    CAPSULE = 2  # size[0] radius, size[1] half length along z
+    BOX = 3  # size half extents
+    CYLINDER = 4  # size[0] radius, size[1] half length along z
+    ELLIPSOID = 5  # size semi-axes
+    MESH = 6  # convex hull: vertices in Model.meshes
+    HEIGHTFIELD = 7
+    POINTS = 8  # zero-radius contact points in Model.meshes
+
+
+@dataclasses.dataclass(frozen=True)
+class JointSpec:
+    """A joint as the user sees it. kind: revolute, prismatic, ball, free or planar. q and v start at q_start, v_start."""
+
+    name: str
+    kind: str
+    nodes: tuple[int, ...]
+    q_start: int
+    nq: int
+    v_start: int
+    nv: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameSpec:
+    """A named frame (a body, or a link or site fused into it) fixed to node `node`; its offset is a leaf of the model."""
+
+    name: str
+    node: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ShapeSpec:
+    """A collision shape fixed to node `node` (WORLD for static scenery); `mesh` indexes Model.meshes, or -1."""
+
+    name: str
+    kind: ShapeType
+    node: int
+    mesh: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class MimicSpec:
+    """Tree DoF `dof` follows user DoF `source` (multiplier and offset are leaves of the model)."""
+
+    name: str
+    dof: int
+    source: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Everything about a model that is not a number: static, hashable, compared by value."""
+
+    name: str
+    parents: tuple[int, ...]
+    node_types: tuple[NodeType, ...]
+    node_names: tuple[str, ...]
+    joints: tuple[JointSpec, ...]
+    frames: tuple[FrameSpec, ...]
+    shapes: tuple[ShapeSpec, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+    actuators: tuple[str, ...] = ()
+    mimics: tuple[MimicSpec, ...] = ()
+    limited: tuple[int, ...] = ()
+    friction_dofs: tuple[int, ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, f.name) for f in dataclasses.fields(self)))
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.parents)
+
+    @functools.cached_property
+    def nv_tree(self) -> int:
+        return sum(NODE_NV[t] for t in self.node_types)
+
+    @functools.cached_property
+    def nq_tree(self) -> int:
+        return sum(NODE_NQ[t] for t in self.node_types)
+
+    @property
+    def nv(self) -> int:
+        return self.nv_tree - len(self.mimics)
+
+    @property
+    def nq(self) -> int:
+        return self.nq_tree - len(self.mimics)
+
+    @property
+    def nu(self) -> int:
+        return len(self.actuators)
+
+    # Index tables: NumPy constants, computed once per topology.
+
+    @functools.cached_property
+    def v_starts(self) -> np.ndarray:
+        """First tree DoF of every node."""
+        return np.concatenate([[0], np.cumsum([NODE_NV[t] for t in self.node_types])]).astype(int)[:-1]
+
+    @functools.cached_property
+    def q_starts(self) -> np.ndarray:
+        """First tree coordinate of every node."""
+        return np.concatenate([[0], np.cumsum([NODE_NQ[t] for t in self.node_types])]).astype(int)[:-1]
+
+    @functools.cached_property
+    def dof_node(self) -> np.ndarray:
+        """Node of every tree DoF."""
+        return np.repeat(np.arange(self.n_nodes), [NODE_NV[t] for t in self.node_types])
+
+    @functools.cached_property
+    def dof_axis(self) -> np.ndarray:
+        """Index 0..2 of a tree DoF inside its BALL or TRANSLATION node, 0 for scalar joints."""
+        return np.concatenate([np.arange(NODE_NV[t]) for t in self.node_types] or [np.zeros(0, int)]).astype(int)
+
+    @functools.cached_property
+    def node_mask(self) -> np.ndarray:
+        """(n_nodes, n_nodes): 1 where column j is i itself or an ancestor of i."""
+        mask = np.eye(self.n_nodes)
+        for i, parent in enumerate(self.parents):
+            if parent >= 0:
+                mask[i] += mask[parent]
+        return mask
+
+    @functools.cached_property
+    def dof_mask(self) -> np.ndarray:
+        """(n_nodes + 1, nv_tree): 1 where tree DoF j moves node i; the last row is the world's (zeros)."""
+        mask = self.node_mask[:, self.dof_node]
+        return np.concatenate([mask, np.zeros((1, self.nv_tree))])
+
+    @functools.cached_property
+    def ancestor_mask(self) -> np.ndarray:
+        """(nv_tree, nv_tree) bool: DoF j is an ancestor of DoF i or belongs to the same joint."""
+        return self.dof_mask[self.dof_node] > 0
+
+    @functools.cached_property
+    def roots(self) -> np.ndarray:
+        """Root node of the tree that every node belongs to."""
+        return np.array([int(np.flatnonzero(row)[0]) for row in self.node_mask], int)
+
+    @functools.cached_property
+    def depth(self) -> int:
+        return int(self.node_mask.sum(1).max()) if self.n_nodes else 0
+
+    @functools.cached_property
+    def mimic_dofs(self) -> np.ndarray:
+        return np.array([m.dof for m in self.mimics], int)
+
+    @functools.cached_property
+    def user_dofs(self) -> np.ndarray:
+        """Tree DoFs that are the user's, in order."""
+        return np.array([j for j in range(self.nv_tree) if j not in set(self.mimic_dofs.tolist())], int)
+
+    @functools.cached_property
+    def user_coordinates(self) -> np.ndarray:
+        """Tree coordinates that are the user's, in order."""
+        dof_to_q = {int(self.v_starts[i]): int(self.q_starts[i]) for i in range(self.n_nodes)}
+        hidden = {dof_to_q[int(d)] for d in self.mimic_dofs}
+        return np.array([j for j in range(self.nq_tree) if j not in hidden], int)
+
+    @functools.cached_property
+    def scalar_q_of_dof(self) -> np.ndarray:
+        """User coordinate of every user DoF (for DoFs of ball joints: -1)."""
+        tree_q = np.full(self.nv_tree, -1)
+        for i, t in enumerate(self.node_types):
+            if t != NodeType.BALL:
+                for k in range(NODE_NV[t]):
+                    tree_q[self.v_starts[i] + k] = self.q_starts[i] + k
+        to_user = np.full(self.nq_tree + 1, -1)
+        to_user[self.user_coordinates] = np.arange(self.nq)
+        return to_user[tree_q[self.user_dofs]]
+
+    @functools.cached_property
+    def ball_starts(self) -> tuple[tuple[int, int], ...]:
+        """(first user coordinate, first user DoF) of every BALL node."""
+        to_user_q = np.full(self.nq_tree, -1)
+        to_user_q[self.user_coordinates] = np.arange(self.nq)
+        to_user_v = np.full(self.nv_tree, -1)
+        to_user_v[self.user_dofs] = np.arange(self.nv)
+        return tuple(
+            (int(to_user_q[self.q_starts[i]]), int(to_user_v[self.v_starts[i]]))
+            for i, t in enumerate(self.node_types)
+            if t == NodeType.BALL
+        )
+
+    def frame_index(self, name: str) -> int:
+        names = [f.name for f in self.frames]
+        if name not in names:
+            raise UnknownNameError(f"model '{self.name}' has no frame '{name}'{closest(name, names)}")
+        return names.index(name)
+
+    def joint(self, name: str) -> JointSpec:
+        for spec in self.joints:
+            if spec.name == name:
+                return spec
+        raise UnknownNameError(
+            f"model '{self.name}' has no joint '{name}'{closest(name, [j.name for j in self.joints])}"
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A scene: topology (static) and physical parameters (leaves). SI units; see the module docstring for the nodes.
+
+    Leaves, with n nodes, nv user DoFs, ns shapes, np pairs, nf frames:
+
+    - `placement_rotation` (n, 3, 3), `placement_position` (n, 3): joint frame in the parent node's frame;
+    - `axis` (n, 3): unit axis of scalar joints in the joint frame; `reference` (n,): coordinate of the zero placement;
+    - `mass` (n,), `com` (n, 3), `inertia` (n, 3, 3): inertia about the centre of mass, node axes;
+    - `armature`, `damping`, `frictionloss`, `stiffness`, `spring_reference`, `lower`, `upper` (nv,);
+    - `actuation` (nv, nu): tau = actuation @ u; `control_lower`, `control_upper` (nu,);
+    - `gravity` (3,);
+    - `frame_rotation` (nf, 3, 3), `frame_position` (nf, 3): in the node's frame;
+    - `shape_rotation` (ns, 3, 3), `shape_position` (ns, 3), `shape_size` (ns, 3); `meshes`: tuple of (k, 3) vertices;
+    - `pair_friction`, `pair_restitution` (np,);
+    - `mimic_multiplier`, `mimic_offset` (number of mimic joints,);
+    - `q_default` (nq,) and `keyframes`, a dict of named configurations.
+    """
+
+    topology: Topology = dataclasses.field(metadata={"static": True})
+    placement_rotation: Float[Array, "n 3 3"]
+    placement_position: Float[Array, "n 3"]
+    axis: Float[Array, "n 3"]
+    reference: Float[Array, " n"]
+    mass: Float[Array, " n"]
+    com: Float[Array, "n 3"]
+    inertia: Float[Array, "n 3 3"]
+    armature: Float[Array, " nv"]
+    damping: Float[Array, " nv"]
+    frictionloss: Float[Array, " nv"]
+    stiffness: Float[Array, " nv"]
+    spring_reference: Float[Array, " nv"]
+    lower: Float[Array, " nv"]
+    upper: Float[Array, " nv"]
+    actuation: Float[Array, "nv nu"]
+    control_lower: Float[Array, " nu"]
+    control_upper: Float[Array, " nu"]
+    gravity: Float[Array, "3"]
+    frame_rotation: Float[Array, "nf 3 3"]
+    frame_position: Float[Array, "nf 3"]
+    shape_rotation: Float[Array, "ns 3 3"]
+    shape_position: Float[Array, "ns 3"]
+    shape_size: Float[Array, "ns 3"]
+    meshes: tuple[Float[Array, "_ 3"], ...]
+    pair_friction: Float[Array, " np"]
+    pair_restitution: Float[Array, " np"]
+    mimic_multiplier: Float[Array, " nm"]
+    mimic_offset: Float[Array, " nm"]
+    q_default: Float[Array, " nq"]
+    keyframes: dict[str, Float[Array, " nq"]]
+
+    @property
+    def name(self) -> str:
+        return self.topology.name
+
+    @property
+    def nq(self) -> int:
+        return self.topology.nq
+
+    @property
+    def nv(self) -> int:
+        return self.topology.nv
+
+    @property
+    def nu(self) -> int:
+        return self.topology.nu
+
+    @property
+    def total_mass(self) -> float | Float[Array, ""]:
+        return self.mass.sum()
+
+    def to_device(self, dtype=None) -> Model:
+        """The same model with JAX arrays of `dtype` (default: JAX's current float) as leaves."""
+        dtype = jnp.zeros(()).dtype if dtype is None else dtype
+        return jax.tree.map(lambda x: jnp.asarray(x, dtype), self)
+
+    def replace(self, **leaves) -> Model:
+        """A copy with some leaves replaced, by name."""
+        known = {f.name for f in dataclasses.fields(self)}
+        for name in leaves:
+            if name not in known:
+                raise UnknownNameError(f"a Model has no field '{name}'{closest(name, known)}")
+        return dataclasses.replace(self, **leaves)
+
+    def mimic_matrix(self) -> Float[Array, "nv_tree nv"] | None:
+        """T with v_tree = T v; None when there are no mimic joints."""
+        top = self.topology
+        if not top.mimics:
+            return None
+        base = np.zeros((top.nv_tree, top.nv))
+        base[top.user_dofs, np.arange(top.nv)] = 1.0
+        sources = np.array([m.source for m in top.mimics])
+        multiplier = jnp.asarray(self.mimic_multiplier)
+        return jnp.asarray(base, multiplier.dtype).at[top.mimic_dofs, sources].set(multiplier)
+
+
+def validate_model(model: Model, source: str = "") -> None:
+    """Raise `ModelError` unless the shapes fit, all numbers are finite and the bodies that carry joints have mass.
+
+    NumPy only, meant to run once, on load.
+    """
+    top = model.topology
+    where = f"{source}: " if source else f"model '{top.name}': "
+    for field in dataclasses.fields(model):
+        value = getattr(model, field.name)
+        if not isinstance(value, np.ndarray):
+            continue
+        bad = (
+            np.isnan(value)
+            if field.name in ("lower", "upper", "control_lower", "control_upper")
+            else ~np.isfinite(value)
+        )
+        if bad.any():
+            index = tuple(int(k) for k in np.argwhere(bad)[0])
+            raise ModelError(
+                f"{where}{field.name}[{', '.join(map(str, index))}] is {value[index]}; every number must be finite"
+            )
+    if np.any(model.mass < 0):
+        i = int(np.argmax(model.mass < 0))
+        raise ModelError(f"{where}body '{top.node_names[i]}' has negative mass {model.mass[i]}")
+    subtree = top.node_mask.T @ model.mass
+    for i in range(top.n_nodes):
+        own = slice(top.v_starts[i], top.v_starts[i] + NODE_NV[top.node_types[i]])
+        inertial = subtree[i] > 0 or (top.node_mask.T @ np.trace(model.inertia, axis1=1, axis2=2))[i] > 0
+        user = np.isin(top.user_dofs, np.arange(own.start, own.stop))
+        if not inertial and not (user.any() and np.all(model.armature[user] > 0)):
+            raise ModelError(
+                f"{where}body '{top.node_names[i]}' is moved by a joint but neither it nor its descendants have mass; "
+                "give it an inertial element or make the joint fixed"
+            )

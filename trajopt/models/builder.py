@@ -1,0 +1,385 @@
+"""From descriptions of bodies to a `Model`: what every reader has in common.
+
+- Bodies without joints are fused into their parent: inertia, shapes and children move over, the name stays as a frame.
+  What is fixed to the world becomes scenery (node WORLD) and its mass, which moves nothing, is left out.
+- A joint becomes one or several nodes (see `trajopt.dynamics.model`). The node's frame has the body's axes and sits at
+  the joint's anchor. A free joint whose parent is the world is placed at the identity and keeps the body's pose in
+  `q_default`.
+- Nodes are depth first, siblings in file order, which is the order of MuJoCo's qpos and qvel.
+- A mimic joint's armature, damping, spring, friction and limits are folded into the joint it follows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from trajopt.dynamics.model import (
+    NODE_NV,
+    WORLD,
+    FrameSpec,
+    JointSpec,
+    MimicSpec,
+    Model,
+    NodeType,
+    ShapeSpec,
+    Topology,
+    validate_model,
+)
+from trajopt.errors import ModelError
+from trajopt.models.coordinates import assemble_coordinates
+from trajopt.models.descriptions import (
+    ActuatorDescription,
+    BodyDescription,
+    FrameDescription,
+    JointDescription,
+    PairDescription,
+    ShapeDescription,
+    matrix_to_quaternion,
+    perpendicular_axes,
+    skew_square,
+)
+from trajopt.models.pairs import PlacedShape, contact_pairs
+
+
+class ModelWarning(UserWarning):
+    """Something in a model file is not supported, missing or doubtful; the model was built without it."""
+
+
+@dataclasses.dataclass
+class _Node:
+    name: str
+    type: NodeType
+    parent: int
+    rotation: np.ndarray
+    position: np.ndarray
+    axis: np.ndarray
+    reference: float = 0.0
+    inertials: list[tuple[float, np.ndarray, np.ndarray]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class _Pose:
+    """A frame fixed to node `node`."""
+
+    node: int
+    rotation: np.ndarray
+    position: np.ndarray
+
+    def at(self, rotation: np.ndarray, position: np.ndarray) -> _Pose:
+        return _Pose(self.node, self.rotation @ rotation, self.position + self.rotation @ position)
+
+
+class ModelBuilder:
+    """Collects descriptions and builds the `Model`.
+
+    `source` is what messages call the origin. `warnings` collects, in plain sentences, what was dropped or doubtful.
+    `filter_parent`: no pairs between a body and the one that carries it; `filter_world_parent` extends this to bodies
+    carried by a part of the same tree that is fixed to the world.
+    """
+
+    def __init__(self, name: str, source: str = "", *, filter_parent: bool = True, filter_world_parent: bool = True):
+        self.name = name
+        self.source = source or f"model '{name}'"
+        self.filter_parent = filter_parent
+        self.filter_world_parent = filter_world_parent
+        self.bodies: dict[str, BodyDescription] = {}
+        self.world_shapes: list[ShapeDescription] = []
+        self.world_frames: list[FrameDescription] = []
+        self.actuators: list[ActuatorDescription] = []
+        self.pairs: list[PairDescription] = []
+        self.excludes: set[frozenset[str | None]] = set()
+        self.keyframes: dict[str, dict[str, np.ndarray]] = {}
+        self.gravity = np.array([0.0, 0.0, -9.81])
+        self.warnings: list[str] = []
+        self.missing_meshes: list[str] = []
+        self.hulls: dict[tuple, np.ndarray | None] = {}
+
+    # Collecting
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message if message.startswith(self.source) else f"{self.source}: {message}")
+
+    def warn_missing_meshes(self) -> None:
+        """One warning for all names in `missing_meshes`."""
+        if self.missing_meshes:
+            shown = ", ".join(self.missing_meshes[:4])
+            more = f" and {len(self.missing_meshes) - 4} more" if len(self.missing_meshes) > 4 else ""
+            self.warn(f"mesh files not found, their geometry is dropped: {shown}{more}")
+
+    def add_body(self, body: BodyDescription) -> BodyDescription:
+        """Add a body; its parent may be added later."""
+        if body.name in self.bodies:
+            raise ModelError(f"{self.source}: two bodies are called '{body.name}'; names must be unique")
+        self.bodies[body.name] = body
+        return body
+
+    def set_floating_base(self, floating: bool) -> None:
+        """Give the base that is fixed to the world a free joint, or take the free joints of bases away.
+
+        With `floating`, nothing happens if some base floats already; else every body fixed to the world that carries
+        moving bodies is freed (if none carries any: every one that has mass).
+        """
+        children = self._children()
+        bases = children[None]
+        if not floating:
+            for body in bases:
+                body.joints = [joint for joint in body.joints if joint.kind != "free"]
+            return
+        if any(joint.kind == "free" for body in bases for joint in body.joints):
+            return
+        fixed = [body for body in bases if not body.joints]
+        subtrees = [self._preorder(children, body) for body in fixed]
+        chosen = [b for b, tree in zip(fixed, subtrees, strict=True) if any(member.joints for member in tree)]
+        chosen = chosen or [b for b, tree in zip(fixed, subtrees, strict=True) if any(m.mass > 0 for m in tree)]
+        if not chosen:
+            raise ModelError(
+                f"{self.source}: floating_base=True, but no body is fixed to the world; the bases are "
+                + ", ".join(f"'{b.name}' ({'+'.join(j.kind for j in b.joints)})" for b in bases)
+                + "; load it without floating_base"
+            )
+        for body in chosen:
+            name = "root_joint" if len(chosen) == 1 else f"{body.name}_root_joint"
+            body.joints = [JointDescription(self._unused(name, [j.name for j in self._joints()]), "free")]
+
+    # Building
+
+    def build(self) -> Model:
+        """The model. Raises `ModelError` for broken trees, dangling names, massless moving bodies, bad numbers."""
+        self._check_names()
+        placed = self._place_bodies()
+        leaves, topology = self._assemble_joints()
+        shapes, shape_leaves = self._assemble_shapes(placed)
+        pairs, friction, restitution = contact_pairs(
+            shapes, self.pairs, self.excludes, self.filter_parent, self.filter_world_parent, self.source
+        )
+        frames = self._assemble_frames(placed)
+        mass, com, inertia = self._assemble_inertias()
+        topology = dataclasses.replace(
+            topology,
+            frames=tuple(FrameSpec(name, pose.node) for name, pose in frames),
+            shapes=shape_leaves.pop("specs"),
+            pairs=pairs,
+        )
+        nodes = self._nodes
+        arrays: dict[str, Any] = dict(
+            placement_rotation=_stack([n.rotation for n in nodes], (3, 3)),
+            placement_position=_stack([n.position for n in nodes], (3,)),
+            axis=_stack([n.axis for n in nodes], (3,)),
+            reference=np.array([n.reference for n in nodes], float),
+            mass=mass,
+            com=com,
+            inertia=inertia,
+            gravity=np.asarray(self.gravity, float),
+            frame_rotation=_stack([pose.rotation for _, pose in frames], (3, 3)),
+            frame_position=_stack([pose.position for _, pose in frames], (3,)),
+            pair_friction=friction,
+            pair_restitution=restitution,
+            **shape_leaves,
+            **leaves,
+        )
+        model = Model(topology=topology, **arrays)
+        validate_model(model, self.source)
+        self._check_inertias(model)
+        return model
+
+    def _joints(self) -> list[JointDescription]:
+        return [joint for body in self.bodies.values() for joint in body.joints]
+
+    @staticmethod
+    def _unused(name: str, taken) -> str:
+        taken = set(taken)
+        candidate, k = name, 2
+        while candidate in taken:
+            candidate, k = f"{name}_{k}", k + 1
+        return candidate
+
+    def _check_names(self) -> None:
+        names = [joint.name for joint in self._joints()]
+        for name in names:
+            if names.count(name) > 1:
+                raise ModelError(f"{self.source}: two joints are called '{name}'; names must be unique")
+        for body in self.bodies.values():
+            if body.parent is not None and body.parent not in self.bodies:
+                raise ModelError(f"{self.source}: body '{body.name}' has the unknown parent '{body.parent}'")
+
+    def _children(self) -> dict[str | None, list[BodyDescription]]:
+        children: dict[str | None, list[BodyDescription]] = {None: []} | {name: [] for name in self.bodies}
+        for body in self.bodies.values():
+            children[body.parent].append(body)
+        return children
+
+    @staticmethod
+    def _preorder(children, *roots: BodyDescription) -> list[BodyDescription]:
+        order, stack = [], list(reversed(roots))
+        while stack:
+            body = stack.pop()
+            order.append(body)
+            stack.extend(reversed(children[body.name]))
+        return order
+
+    def _place_bodies(self) -> list[tuple[BodyDescription, _Pose, int, str]]:
+        """Make the nodes; for every body, depth first: pose, moving group (0: the world), root of its tree."""
+        self._nodes: list[_Node] = []
+        self._joint_nodes: dict[str, tuple[int, ...]] = {}
+        self._joint_order: list[JointDescription] = []
+        self._group_parent = [0]
+        children = self._children()
+        order = self._preorder(children, *children[None])
+        if len(order) < len(self.bodies):
+            reached = {body.name for body in order}
+            loop = [name for name in self.bodies if name not in reached]
+            raise ModelError(f"{self.source}: bodies form a loop and are not connected to the world: {', '.join(loop)}")
+        poses: dict[str | None, _Pose] = {None: _Pose(WORLD, np.eye(3), np.zeros(3))}
+        groups: dict[str | None, int] = {None: 0}
+        trees: dict[str, str] = {}
+        placed = []
+        for body in order:
+            pose = poses[body.parent].at(body.rotation, body.position)
+            group = groups[body.parent]
+            if body.joints:
+                self._group_parent.append(group)
+                group = len(self._group_parent) - 1
+                for joint in body.joints:
+                    pose = self._add_joint(body, joint, pose)
+                self._nodes[pose.node].name = body.name
+            poses[body.name], groups[body.name] = pose, group
+            trees[body.name] = body.name if body.parent is None else trees[body.parent]
+            if pose.node != WORLD and (body.mass or np.any(body.inertia)):
+                r = pose.rotation
+                self._nodes[pose.node].inertials.append(
+                    (body.mass, pose.position + r @ body.com, r @ body.inertia @ r.T)
+                )
+            placed.append((body, pose, group, trees[body.name]))
+        return placed
+
+    def _add_joint(self, body: BodyDescription, joint: JointDescription, pose: _Pose) -> _Pose:
+        """Append the nodes of a joint; returns the body's pose after it."""
+        first = len(self._nodes)
+        axis = np.asarray(joint.axis, float)
+        start = pose.at(np.eye(3), joint.anchor)
+        if joint.kind == "revolute":
+            kinds = [(NodeType.REVOLUTE, axis)]
+        elif joint.kind == "prismatic":
+            kinds = [(NodeType.PRISMATIC, axis)]
+        elif joint.kind == "ball":
+            kinds = [(NodeType.BALL, np.zeros(3))]
+        elif joint.kind == "planar":
+            t1, t2 = perpendicular_axes(axis)
+            kinds = [(NodeType.PRISMATIC, t1), (NodeType.PRISMATIC, t2), (NodeType.REVOLUTE, axis)]
+        elif joint.kind == "free":
+            kinds = [(NodeType.TRANSLATION, np.zeros(3)), (NodeType.BALL, np.zeros(3))]
+            if pose.node == WORLD and joint.initial is None:
+                joint.initial = np.concatenate([pose.position, matrix_to_quaternion(pose.rotation)])
+            if pose.node == WORLD:
+                start = _Pose(WORLD, np.eye(3), np.zeros(3))
+        else:
+            raise ModelError(f"{self.source}: joint '{joint.name}' has the unknown kind '{joint.kind}'")
+        for kind, direction in kinds:
+            name = f"{body.name}:{joint.name}:{len(self._nodes) - first}"
+            reference = joint.reference if joint.kind in ("revolute", "prismatic") else 0.0
+            self._nodes.append(_Node(name, kind, start.node, start.rotation, start.position, direction, reference))
+            start = _Pose(len(self._nodes) - 1, np.eye(3), np.zeros(3))
+        self._joint_nodes[joint.name] = tuple(range(first, len(self._nodes)))
+        self._joint_order.append(joint)
+        return _Pose(start.node, np.eye(3), -np.asarray(joint.anchor, float) if joint.kind != "free" else np.zeros(3))
+
+    def _assemble_joints(self) -> tuple[dict, Topology]:
+
+        nodes = self._nodes
+        tree_v, v = {}, 0
+        for i, node in enumerate(nodes):
+            tree_v[i] = v
+            v += NODE_NV[node.type]
+        dofs = {name: tree_v[chain[0]] for name, chain in self._joint_nodes.items()}
+        coordinates = assemble_coordinates(
+            self._joint_order, dofs, self.actuators, self.keyframes, self.source, self.warn
+        )
+        joints = tuple(
+            JointSpec(j.name, j.kind, self._joint_nodes[j.name], q0, j.nq, v0, j.nv)
+            for j, q0, v0 in coordinates.user_joints
+        )
+        topology = Topology(
+            name=self.name,
+            parents=tuple(n.parent for n in nodes),
+            node_types=tuple(n.type for n in nodes),
+            node_names=tuple(n.name for n in nodes),
+            joints=joints,
+            frames=(),
+            actuators=coordinates.actuators,
+            mimics=tuple(MimicSpec(*m) for m in coordinates.mimics),
+            limited=coordinates.limited,
+            friction_dofs=coordinates.friction_dofs,
+        )
+        return coordinates.leaves, topology
+
+    def _assemble_inertias(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        n = len(self._nodes)
+        mass, com, inertia = np.zeros(n), np.zeros((n, 3)), np.zeros((n, 3, 3))
+        for i, node in enumerate(self._nodes):
+            parts = node.inertials
+            mass[i] = sum(m for m, _, _ in parts)
+            if len(parts) == 1:
+                com[i] = parts[0][1]
+            elif mass[i] > 0:
+                com[i] = sum(m * c for m, c, _ in parts) / mass[i]
+            for m, c, about_com in parts:
+                inertia[i] += about_com + m * skew_square(c - com[i])
+            inertia[i] = (inertia[i] + inertia[i].T) / 2
+        return mass, com, inertia
+
+    def _assemble_shapes(self, placed) -> tuple[list[PlacedShape], dict]:
+        world = _Pose(WORLD, np.eye(3), np.zeros(3))
+        entries = [(shape, None, world, 0, None) for shape in self.world_shapes]
+        entries += [(shape, body.name, *rest) for body, *rest in placed for shape in body.shapes]
+        shapes: list[PlacedShape] = []
+        specs: list[ShapeSpec] = []
+        meshes: list[np.ndarray] = []
+        poses: list[_Pose] = []
+        for shape, body_name, pose, group, tree in entries:
+            mesh = -1
+            if shape.vertices is not None:
+                mesh = len(meshes)
+                meshes.append(np.ascontiguousarray(shape.vertices, float))
+            shape.name = self._unused(shape.name, [spec.name for spec in specs])
+            specs.append(ShapeSpec(shape.name, shape.kind, pose.node, mesh))
+            poses.append(pose.at(shape.rotation, shape.position))
+            shapes.append(PlacedShape(shape, body_name, group, self._group_parent[group], tree))
+        leaves = {
+            "specs": tuple(specs),
+            "shape_rotation": _stack([p.rotation for p in poses], (3, 3)),
+            "shape_position": _stack([p.position for p in poses], (3,)),
+            "shape_size": _stack([np.asarray(shape.size, float) for shape, *_ in entries], (3,)),
+            "meshes": tuple(meshes),
+        }
+        return shapes, leaves
+
+    def _assemble_frames(self, placed) -> list[tuple[str, _Pose]]:
+        world = _Pose(WORLD, np.eye(3), np.zeros(3))
+        frames = {body.name: pose for body, pose, _, _ in placed}
+        extra = [(frame, world) for frame in self.world_frames]
+        extra += [(frame, pose) for body, pose, _, _ in placed for frame in body.frames]
+        for frame, pose in extra:
+            frames[self._unused(frame.name, frames)] = pose.at(frame.rotation, frame.position)
+        return list(frames.items())
+
+    def _check_inertias(self, model: Model) -> None:
+        """Warn about bodies whose principal moments are negative or break the triangle inequality."""
+        bad = []
+        for i, name in enumerate(model.topology.node_names):
+            moments = np.linalg.eigvalsh(model.inertia[i])
+            scale = abs(moments).max()
+            slack = 1e-6 * scale + 1e-15
+            if moments[0] < -slack or moments[0] + moments[1] < moments[2] - slack:
+                bad.append(f"'{name}' ({', '.join(f'{m:.3g}' for m in moments)})")
+        if bad:
+            self.warn(
+                "no rigid body can have these principal moments of inertia (negative, or the largest above the sum of "
+                f"the others): {', '.join(bad)}; the dynamics may be ill-posed"
+            )
+
+
+def _stack(items: list, shape: tuple[int, ...]) -> np.ndarray:
+    return np.stack(items).astype(float) if items else np.zeros((0, *shape))

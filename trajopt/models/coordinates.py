@@ -1,0 +1,187 @@
+"""Numbers per coordinate: limits, armature, springs, actuation, mimic joints, default and named configurations.
+
+A mimic joint, q_m = a q_s + b, hides its coordinate. Its own terms act on the joint it follows, with the factors that
+keep energy and dissipated power: armature and damping a^2, a spring of stiffness a^2 k at rest at (r - b) / a, Coulomb
+friction |a|; its limits become limits of q_s. These factors are fixed on load.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trajopt.errors import ModelError
+from trajopt.models.descriptions import ActuatorDescription, JointDescription
+from trajopt.names import closest
+
+_TERMS = ("armature", "damping", "frictionloss", "stiffness")
+
+
+@dataclasses.dataclass
+class Coordinates:
+    """What `assemble_coordinates` finds. `mimics`: (name, tree DoF, user DoF followed)."""
+
+    user_joints: list[tuple[JointDescription, int, int]]
+    mimics: list[tuple[str, int, int]]
+    leaves: dict
+    actuators: tuple[str, ...]
+    limited: tuple[int, ...]
+    friction_dofs: tuple[int, ...]
+
+
+def assemble_coordinates(
+    joints: list[JointDescription],
+    tree_dofs: dict[str, int],
+    actuators: list[ActuatorDescription],
+    keyframes: dict[str, dict[str, np.ndarray]],
+    source: str,
+    warn: Callable[[str], None],
+) -> Coordinates:
+    """Lay out the user's coordinates for `joints` (in the order of the nodes) and fill every leaf along them.
+
+    `tree_dofs`: first tree DoF of every joint. Raises `ModelError` for broken mimic joints and actuators.
+    """
+    by_name = {joint.name: joint for joint in joints}
+    followed = {joint.name: _resolve_mimic(joint, by_name, source) for joint in joints if joint.mimic}
+    user_joints, nq, nv = [], 0, 0
+    for joint in joints:
+        if joint.name not in followed:
+            user_joints.append((joint, nq, nv))
+            nq, nv = nq + joint.nq, nv + joint.nv
+    v_start = {joint.name: v for joint, _, v in user_joints}
+
+    leaves: dict[str, Any] = {name: np.zeros(nv) for name in (*_TERMS, "spring_reference")}
+    leaves |= {"lower": np.full(nv, -np.inf), "upper": np.full(nv, np.inf)}
+    effort = np.full(nv, np.inf)
+    for joint, _, v in user_joints:
+        own = slice(v, v + joint.nv)
+        for term in _TERMS:
+            leaves[term][own] = getattr(joint, term)
+        effort[own] = joint.effort
+        if joint.nq == 1:
+            leaves["spring_reference"][v] = joint.spring_reference
+            leaves["lower"][v], leaves["upper"][v] = joint.lower, joint.upper
+    for name, (leader, a, b) in followed.items():
+        _fold_mimic(by_name[name], leaves, v_start[leader], a, b, warn)
+    columns = {joint.name: (v, joint.nv, 1.0) for joint, _, v in user_joints}
+    columns |= {name: (v_start[leader], 1, a) for name, (leader, a, _) in followed.items()}
+    if not actuators:
+        actuators = _identity_actuators(user_joints, effort)
+    leaves |= _actuation(actuators, columns, nv, source)
+
+    q_default = np.zeros(nq)
+    for joint, q, _ in user_joints:
+        q_default[q : q + joint.nq] = _default(joint)
+    leaves |= {
+        "mimic_multiplier": np.array([a for _, a, _ in followed.values()], float),
+        "mimic_offset": np.array([b for _, _, b in followed.values()], float),
+        "q_default": q_default,
+        "keyframes": {name: _configuration(key, q_default, user_joints) for name, key in keyframes.items()},
+    }
+    return Coordinates(
+        user_joints,
+        [(name, tree_dofs[name], v_start[leader]) for name, (leader, _, _) in followed.items()],
+        leaves,
+        tuple(actuator.name for actuator in actuators),
+        tuple(int(i) for i in np.flatnonzero(np.isfinite(leaves["lower"]) | np.isfinite(leaves["upper"]))),
+        tuple(int(i) for i in np.flatnonzero(leaves["frictionloss"] > 0)),
+    )
+
+
+def _resolve_mimic(joint: JointDescription, by_name: dict, source: str) -> tuple[str, float, float]:
+    """The joint that is followed in the end (mimics of mimics are chained), multiplier and offset."""
+    a, b, seen, current = 1.0, 0.0, [joint.name], joint
+    while current.mimic:
+        leader = current.mimic.source
+        if leader not in by_name:
+            raise ModelError(
+                f"{source}: mimic joint '{current.name}' follows the unknown joint '{leader}'{closest(leader, by_name)}"
+            )
+        if leader in seen:
+            raise ModelError(f"{source}: mimic joints follow each other in a loop: {' -> '.join([*seen, leader])}")
+        for end in (current, by_name[leader]):
+            if end.nq != 1:
+                raise ModelError(
+                    f"{source}: mimic joint '{current.name}' and '{leader}' must both be revolute or prismatic; "
+                    f"'{end.name}' is {end.kind}"
+                )
+        b += a * current.mimic.offset
+        a *= current.mimic.multiplier
+        seen.append(leader)
+        current = by_name[leader]
+    return current.name, a, b
+
+
+def _fold_mimic(joint: JointDescription, leaves: dict, v: int, a: float, b: float, warn: Callable[[str], None]) -> None:
+    """Add the terms of a mimic joint, q = a q_s + b, to those of the DoF `v` it follows."""
+    leaves["armature"][v] += a * a * joint.armature
+    leaves["damping"][v] += a * a * joint.damping
+    leaves["frictionloss"][v] += abs(a) * joint.frictionloss
+    k = a * a * joint.stiffness
+    if k > 0:
+        total = leaves["stiffness"][v] + k
+        rest = (joint.spring_reference - b) / a
+        leaves["spring_reference"][v] = (leaves["stiffness"][v] * leaves["spring_reference"][v] + k * rest) / total
+        leaves["stiffness"][v] = total
+    if a == 0:
+        return
+    lower, upper = sorted(((joint.lower - b) / a, (joint.upper - b) / a))
+    lower, upper = max(lower, leaves["lower"][v]), min(upper, leaves["upper"][v])
+    if lower <= upper:
+        leaves["lower"][v], leaves["upper"][v] = lower, upper
+    else:
+        warn(f"the limits of mimic joint '{joint.name}' leave its leader no range; they are ignored")
+
+
+def _identity_actuators(user_joints, effort: np.ndarray) -> list[ActuatorDescription]:
+    """One motor per DoF of every joint that is not free, within the joint's effort."""
+    motors = []
+    for joint, _, v in user_joints:
+        if joint.kind == "free":
+            continue
+        for k in range(joint.nv):
+            name = joint.name if joint.nv == 1 else f"{joint.name}:{'xyz'[k]}"
+            motors.append(ActuatorDescription(name, {joint.name: np.eye(joint.nv)[k]}, -effort[v + k], effort[v + k]))
+    return motors
+
+
+def _actuation(actuators: list[ActuatorDescription], columns: dict, nv: int, source: str) -> dict:
+    matrix = np.zeros((nv, len(actuators)))
+    seen = set()
+    for j, actuator in enumerate(actuators):
+        if actuator.name in seen:
+            raise ModelError(f"{source}: two actuators are called '{actuator.name}'; names must be unique")
+        seen.add(actuator.name)
+        for name, gear in actuator.gears.items():
+            if name not in columns:
+                raise ModelError(
+                    f"{source}: actuator '{actuator.name}' drives the unknown joint '{name}'{closest(name, columns)}"
+                )
+            v, count, factor = columns[name]
+            matrix[v : v + count, j] += factor * np.asarray(gear, float)
+    return {
+        "actuation": matrix,
+        "control_lower": np.array([actuator.lower for actuator in actuators], float),
+        "control_upper": np.array([actuator.upper for actuator in actuators], float),
+    }
+
+
+def _default(joint: JointDescription) -> np.ndarray:
+    if joint.initial is not None:
+        return np.asarray(joint.initial, float)
+    if joint.kind == "ball":
+        return np.array([1.0, 0.0, 0.0, 0.0])
+    if joint.kind == "free":
+        return np.array([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+    return np.zeros(3) if joint.kind == "planar" else np.array([joint.reference])
+
+
+def _configuration(key: dict[str, np.ndarray], q_default: np.ndarray, user_joints) -> np.ndarray:
+    q = q_default.copy()
+    for joint, start, _ in user_joints:
+        if joint.name in key:
+            q[start : start + joint.nq] = key[joint.name]
+    return q

@@ -1,0 +1,249 @@
+"""What a user wants to know about a model: as a dictionary and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trajopt.dynamics.model import WORLD, Model
+
+_DIMENSIONS = {"SPHERE": 1, "CAPSULE": 2, "CYLINDER": 2, "BOX": 3, "ELLIPSOID": 3, "HEIGHTFIELD": 3}
+
+
+def model_facts(model: Model, warnings: Sequence[str] = ()) -> dict:
+    """Everything `describe` prints, as a dictionary of plain Python values (infinite limits are None).
+
+    Keys: name, nq, nv, nu, total_mass (kg), gravity, joints, mimics, bodies, shapes, pairs, actuators, frames,
+    keyframes, warnings. Lengths in metres, masses in kg, angles in radians, forces in N and N m.
+    """
+    top = model.topology
+    lower, upper = np.asarray(model.lower), np.asarray(model.upper)
+    actuation = np.asarray(model.actuation)
+    joints = []
+    for joint in top.joints:
+        dofs = range(joint.v_start, joint.v_start + joint.nv)
+        bounded = joint.nv == 1 and (np.isfinite(lower[joint.v_start]) or np.isfinite(upper[joint.v_start]))
+        joints.append(
+            {
+                "name": joint.name,
+                "kind": joint.kind,
+                "body": top.node_names[joint.nodes[-1]],
+                "q": [joint.q_start, joint.q_start + joint.nq],
+                "v": [joint.v_start, joint.v_start + joint.nv],
+                "limits": [_finite(lower[joint.v_start]), _finite(upper[joint.v_start])] if bounded else None,
+                "effort": _effort(model, actuation, joint.v_start) if joint.nv == 1 else None,
+                "actuated": bool(np.any(actuation[list(dofs)] != 0)),
+                **{
+                    term: np.asarray(getattr(model, term))[list(dofs)].tolist()
+                    for term in ("armature", "damping", "frictionloss", "stiffness")
+                },
+            }
+        )
+    users = {joint.v_start: joint.name for joint in top.joints}
+    names = {WORLD: "world"} | dict(enumerate(top.node_names))
+    paired = {k for pair in top.pairs for k in pair}
+    known = {frame.name for frame in top.frames}
+    hidden = [name not in known for name in top.node_names]  # the massless inner links of joints with several nodes
+    return {
+        "name": top.name,
+        "nq": top.nq,
+        "nv": top.nv,
+        "nu": top.nu,
+        "total_mass": float(model.mass.sum()),
+        "gravity": np.asarray(model.gravity).tolist(),
+        "joints": joints,
+        "mimics": [
+            {"name": m.name, "follows": users[m.source], "multiplier": float(a), "offset": float(b)}
+            for m, a, b in zip(top.mimics, model.mimic_multiplier, model.mimic_offset, strict=True)
+        ],
+        "bodies": [
+            {
+                "name": names[i],
+                "parent": names[_visible_parent(top.parents, hidden, i)],
+                "mass": float(model.mass[i]),
+                "com": np.asarray(model.com[i]).tolist(),
+                "principal_moments": np.linalg.eigvalsh(np.asarray(model.inertia[i], float)).tolist(),
+            }
+            for i in range(top.n_nodes)
+            if not hidden[i]
+        ],
+        "shapes": [
+            {
+                "name": shape.name,
+                "kind": shape.kind.name.lower(),
+                "body": names[shape.node],
+                "size": np.asarray(model.shape_size[k])[: _DIMENSIONS.get(shape.kind.name, 0)].tolist(),
+                "vertices": len(model.meshes[shape.mesh]) if shape.mesh >= 0 else 0,
+                "collides": k in paired,
+            }
+            for k, shape in enumerate(top.shapes)
+        ],
+        "pairs": [
+            {
+                "shapes": [top.shapes[a].name, top.shapes[b].name],
+                "friction": float(model.pair_friction[k]),
+                "restitution": float(model.pair_restitution[k]),
+            }
+            for k, (a, b) in enumerate(top.pairs)
+        ],
+        "actuators": [
+            {
+                "name": name,
+                "limits": [_finite(model.control_lower[k]), _finite(model.control_upper[k])],
+                "drives": {
+                    _dof_name(top.joints, int(i)): float(actuation[i, k]) for i in np.flatnonzero(actuation[:, k])
+                },
+            }
+            for k, name in enumerate(top.actuators)
+        ],
+        "frames": [{"name": frame.name, "body": names[frame.node]} for frame in top.frames],
+        "keyframes": {name: np.asarray(q).tolist() for name, q in model.keyframes.items()},
+        "warnings": list(warnings),
+    }
+
+
+def describe(model: Model, warnings: Sequence[str] = (), *, most_pairs: int = 40) -> str:
+    """A page of text about a model: size, joints, bodies, geometry, contact pairs, actuators, keyframes, warnings.
+
+    `warnings`: those of `load_model_with_warnings`. At most `most_pairs` contact pairs are listed one by one.
+    """
+    facts = model_facts(model, warnings)
+    lines = [
+        f"{facts['name']}: {facts['nv']} DoF (nq {facts['nq']}, nv {facts['nv']}, nu {facts['nu']}), "
+        f"{facts['total_mass']:.6g} kg, gravity {_vector(facts['gravity'])}",
+        "",
+    ]
+    lines += _table(
+        "Joints",
+        ("name", "type", "body", "q", "v", "limits [rad, m]", "effort [N m, N]", "armature", "damping"),
+        [
+            (
+                j["name"],
+                j["kind"],
+                j["body"],
+                _span(j["q"]),
+                _span(j["v"]),
+                _interval(j["limits"]),
+                _effort_text(j),
+                _common(j["armature"]),
+                _common(j["damping"]),
+            )
+            for j in facts["joints"]
+        ],
+    )
+    lines += _table(
+        "Mimic joints",
+        ("name", "follows", "multiplier", "offset"),
+        [(m["name"], m["follows"], f"{m['multiplier']:.6g}", f"{m['offset']:.6g}") for m in facts["mimics"]],
+    )
+    lines += _table(
+        "Bodies",
+        ("name", "parent", "mass [kg]", "centre of mass [m]", "principal moments [kg m^2]"),
+        [
+            (b["name"], b["parent"], f"{b['mass']:.6g}", _vector(b["com"]), _vector(b["principal_moments"]))
+            for b in facts["bodies"]
+        ],
+    )
+    lines += _table(
+        "Geometry",
+        ("name", "shape", "body", "size [m]", "contact pairs"),
+        [
+            (
+                s["name"],
+                s["kind"],
+                s["body"],
+                _vector(s["size"]) if s["size"] else _vertices(s["vertices"]),
+                "yes" if s["collides"] else "none",
+            )
+            for s in facts["shapes"]
+        ],
+    )
+    shown = facts["pairs"][:most_pairs]
+    total = len(facts["pairs"])
+    lines += _table(
+        f"Contact pairs: {total}" + (f", the first {most_pairs}" if total > most_pairs else ""),
+        ("shape 1", "shape 2", "friction", "restitution"),
+        [(*p["shapes"], f"{p['friction']:.4g}", f"{p['restitution']:.4g}") for p in shown],
+    )
+    lines += _table(
+        "Actuators",
+        ("name", "drives", "control limits"),
+        [
+            (a["name"], ", ".join(f"{gear:.4g} {joint}" for joint, gear in a["drives"].items()), _interval(a["limits"]))
+            for a in facts["actuators"]
+        ],
+    )
+    names = [frame["name"] for frame in facts["frames"]]
+    lines += [f"Frames: {len(names)}" + (f": {', '.join(names)}" if names else "")]
+    lines += [f"Keyframes: {', '.join(facts['keyframes']) or 'none'}"]
+    lines += [f"Warnings: {len(facts['warnings']) or 'none'}"]
+    lines += [f"  - {warning}" for warning in facts["warnings"]]
+    return "\n".join(lines)
+
+
+def _finite(value) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _effort(model: Model, actuation: np.ndarray, dof: int) -> list[float | None] | None:
+    """Smallest and largest generalised force that the actuators can exert on a DoF; None if none drives it."""
+    gears = actuation[dof]
+    driven = np.flatnonzero(gears)
+    if not len(driven):
+        return None
+    ends = np.stack([gears[driven] * model.control_lower[driven], gears[driven] * model.control_upper[driven]])
+    return [_finite(ends.min(axis=0).sum()), _finite(ends.max(axis=0).sum())]
+
+
+def _visible_parent(parents: Sequence[int], hidden: Sequence[bool], node: int) -> int:
+    """The next body above, past the inner links of joints."""
+    node = parents[node]
+    while node != WORLD and hidden[node]:
+        node = parents[node]
+    return node
+
+
+def _dof_name(joints, dof: int) -> str:
+    for joint in joints:
+        if joint.v_start <= dof < joint.v_start + joint.nv:
+            return joint.name if joint.nv == 1 else f"{joint.name}[{dof - joint.v_start}]"
+    return f"DoF {dof}"
+
+
+def _vector(values: Sequence[float]) -> str:
+    return "(" + ", ".join(f"{value:.4g}" for value in values) + ")"
+
+
+def _span(ends: Sequence[int]) -> str:
+    return str(ends[0]) if ends[1] - ends[0] == 1 else f"{ends[0]}:{ends[1]}"
+
+
+def _interval(limits: Sequence[float | None] | None) -> str:
+    if limits is None or (limits[0] is None and limits[1] is None):
+        return "-"
+    low = "-inf" if limits[0] is None else f"{limits[0]:.4g}"
+    return f"{low} .. {'inf' if limits[1] is None else f'{limits[1]:.4g}'}"
+
+
+def _effort_text(joint: dict) -> str:
+    if not joint["actuated"]:
+        return "not actuated"
+    return "unlimited" if _interval(joint["effort"]) == "-" else _interval(joint["effort"])
+
+
+def _common(values: Sequence[float]) -> str:
+    return f"{values[0]:.4g}" if len(set(values)) == 1 else _vector(values)
+
+
+def _vertices(count: int) -> str:
+    return f"{count} vertices" if count else "-"
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A title and aligned columns; only the title, with "none", if there are no rows."""
+    if not rows:
+        return [title if title.endswith(" 0") else f"{title}: none", ""]
+    widths = [max(len(row[k]) for row in (head, *rows)) for k in range(len(head))]
+    cells = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (head, *rows)]
+    return [title, *(("  " + "  ".join(row)).rstrip() for row in cells), ""]

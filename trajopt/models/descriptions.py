@@ -1,0 +1,197 @@
+"""What a model file says, before it becomes a `Model`: bodies, joints, shapes, actuators, free of any file format.
+
+Frames: a body's `rotation`, `position` place its frame in its parent body's frame when every joint is at its
+`reference`; everything a body carries (joint axes and anchors, centre of mass, shapes, frames) is given in the body's
+frame. SI units, radians.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from trajopt.dynamics.model import ShapeType
+
+JOINT_NQ = {"revolute": 1, "prismatic": 1, "ball": 4, "free": 7, "planar": 3}
+JOINT_NV = {"revolute": 1, "prismatic": 1, "ball": 3, "free": 6, "planar": 3}
+DEFAULT_FRICTION = 1.0
+
+
+def _eye() -> np.ndarray:
+    return np.eye(3)
+
+
+def _zeros() -> np.ndarray:
+    return np.zeros(3)
+
+
+@dataclasses.dataclass
+class Mimic:
+    """A joint's coordinate follows another's: q = multiplier * q_source + offset."""
+
+    source: str
+    multiplier: float = 1.0
+    offset: float = 0.0
+
+
+@dataclasses.dataclass
+class JointDescription:
+    """One joint of a body; a body with several has them composed in order, the first next to the parent.
+
+    `kind`: revolute, prismatic, ball, free or planar. `axis` (unit; the plane's normal for planar) and `anchor` are in
+    the body's frame. `armature`, `damping`, `frictionloss`, `stiffness`: a number, or one per DoF. `effort`: largest
+    force or torque, used when the file names no actuators. `initial`: default coordinates, else `reference`.
+    """
+
+    name: str
+    kind: str
+    axis: np.ndarray = dataclasses.field(default_factory=lambda: np.array([0.0, 0.0, 1.0]))
+    anchor: np.ndarray = dataclasses.field(default_factory=_zeros)
+    reference: float = 0.0
+    lower: float = -np.inf
+    upper: float = np.inf
+    armature: float | np.ndarray = 0.0
+    damping: float | np.ndarray = 0.0
+    frictionloss: float | np.ndarray = 0.0
+    stiffness: float | np.ndarray = 0.0
+    spring_reference: float = 0.0
+    effort: float = np.inf
+    mimic: Mimic | None = None
+    initial: np.ndarray | None = None
+
+    @property
+    def nq(self) -> int:
+        return JOINT_NQ[self.kind]
+
+    @property
+    def nv(self) -> int:
+        return JOINT_NV[self.kind]
+
+
+@dataclasses.dataclass
+class ShapeDescription:
+    """A collision shape; `size` as in `ShapeType`; `vertices` for meshes, height fields and point sets.
+
+    Two shapes collide if `contype` of one shares a bit with `conaffinity` of the other; with both 0 a shape is there to
+    be drawn only. Friction and restitution of a
+    pair are those of the shape with the higher `priority`, and the larger ones of the two on a tie.
+    """
+
+    name: str
+    kind: ShapeType
+    size: np.ndarray
+    rotation: np.ndarray = dataclasses.field(default_factory=_eye)
+    position: np.ndarray = dataclasses.field(default_factory=_zeros)
+    vertices: np.ndarray | None = None
+    friction: float = DEFAULT_FRICTION
+    restitution: float = 0.0
+    priority: int = 0
+    contype: int = 1
+    conaffinity: int = 1
+
+
+@dataclasses.dataclass
+class FrameDescription:
+    """A named frame on a body."""
+
+    name: str
+    rotation: np.ndarray = dataclasses.field(default_factory=_eye)
+    position: np.ndarray = dataclasses.field(default_factory=_zeros)
+
+
+@dataclasses.dataclass
+class BodyDescription:
+    """A rigid body. `parent` None: the world. No joints: fixed to its parent. `inertia`: about `com`, body axes."""
+
+    name: str
+    parent: str | None = None
+    rotation: np.ndarray = dataclasses.field(default_factory=_eye)
+    position: np.ndarray = dataclasses.field(default_factory=_zeros)
+    mass: float = 0.0
+    com: np.ndarray = dataclasses.field(default_factory=_zeros)
+    inertia: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((3, 3)))
+    joints: list[JointDescription] = dataclasses.field(default_factory=list)
+    shapes: list[ShapeDescription] = dataclasses.field(default_factory=list)
+    frames: list[FrameDescription] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class ActuatorDescription:
+    """A motor: generalised forces `gears[joint] * u` (one number per DoF of the joint), lower <= u <= upper."""
+
+    name: str
+    gears: dict[str, np.ndarray]
+    lower: float = -np.inf
+    upper: float = np.inf
+
+
+@dataclasses.dataclass
+class PairDescription:
+    """An explicit contact pair of two shapes, by name; it is kept whatever the filters say."""
+
+    shape1: str
+    shape2: str
+    friction: float
+    restitution: float = 0.0
+
+
+def skew_square(d: np.ndarray) -> np.ndarray:
+    """-[d]x [d]x = |d|^2 1 - d d^T, the parallel-axis term per unit mass."""
+    return float(d @ d) * np.eye(3) - np.outer(d, d)
+
+
+def quaternion_to_matrix(quaternion: np.ndarray) -> np.ndarray:
+    """Rotation matrix of a quaternion (w x y z), which is normalised first."""
+    w, x, y, z = np.asarray(quaternion, float) / np.linalg.norm(quaternion)
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def matrix_to_quaternion(rotation: np.ndarray) -> np.ndarray:
+    """Unit quaternion (w x y z), w >= 0, of a rotation matrix; stable for all angles."""
+    r = np.asarray(rotation, float)
+    squares = np.array(
+        [
+            1 + r[0, 0] + r[1, 1] + r[2, 2],
+            1 + r[0, 0] - r[1, 1] - r[2, 2],
+            1 - r[0, 0] + r[1, 1] - r[2, 2],
+            1 - r[0, 0] - r[1, 1] + r[2, 2],
+        ]
+    )
+    columns = np.array(
+        [
+            [squares[0], r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]],
+            [r[2, 1] - r[1, 2], squares[1], r[0, 1] + r[1, 0], r[0, 2] + r[2, 0]],
+            [r[0, 2] - r[2, 0], r[0, 1] + r[1, 0], squares[2], r[1, 2] + r[2, 1]],
+            [r[1, 0] - r[0, 1], r[0, 2] + r[2, 0], r[1, 2] + r[2, 1], squares[3]],
+        ]
+    )
+    quaternion = columns[int(np.argmax(squares))]
+    quaternion = quaternion / np.linalg.norm(quaternion)
+    return -quaternion if quaternion[0] < 0 else quaternion
+
+
+def rpy_to_matrix(rpy: np.ndarray) -> np.ndarray:
+    """Rotation of fixed-axis roll, pitch, yaw: Rz(yaw) Ry(pitch) Rx(roll), as in URDF and SDF."""
+    (sr, sp, sy), (cr, cp, cy) = np.sin(rpy), np.cos(rpy)
+    return np.array(
+        [
+            [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
+            [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
+            [-sp, cp * sr, cp * cr],
+        ]
+    )
+
+
+def perpendicular_axes(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two unit vectors that form a right-handed frame (t1, t2, axis); the x and y axes when `axis` is z."""
+    helper = np.array([1.0, 0.0, 0.0]) if abs(axis[0]) < 0.9 else np.array([0.0, 1.0, 0.0])
+    first = helper - axis * (axis @ helper)
+    first /= np.linalg.norm(first)
+    return first, np.cross(axis, first)

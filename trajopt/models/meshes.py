@@ -1,0 +1,186 @@
+"""Mesh files: where a resource name points, the vertices of a file, their convex hull."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import numpy as np
+from jaxtyping import Float
+from scipy.spatial import ConvexHull, QhullError
+from scipy.spatial.transform import Rotation
+
+from trajopt.errors import MissingExtraError, ModelError
+from trajopt.models.xml import parse_xml, read_file
+
+MAX_HULL_VERTICES = 1000
+_DAE_STEPS = ("matrix", "translate", "rotate", "scale")
+
+
+def convex_hull(
+    vertices: Float[np.ndarray, "n 3"], name: str, warn: Callable[[str], None]
+) -> Float[np.ndarray, "m 3"] | None:
+    """The extreme points of `vertices`, at most `MAX_HULL_VERTICES`; None, with a warning, if there are none.
+
+    A flat or straight set of points is kept as it is, without duplicates. A larger hull is thinned out to the points
+    that are extreme in evenly spread directions, and `warn` says by how much the hull shrank.
+    """
+    points = np.unique(np.asarray(vertices, float).reshape(-1, 3), axis=0)
+    if not len(points) or not np.isfinite(points).all():
+        warn(f"mesh '{name}' has {'non-finite' if len(points) else 'no'} vertices; its geometry is dropped")
+        return None
+    try:
+        points = points[ConvexHull(points).vertices]
+    except (QhullError, ValueError):  # fewer than four points, or all in a plane
+        pass
+    if len(points) <= MAX_HULL_VERTICES:
+        return points
+    for count in (8, 4, 2, 1):
+        chunks = np.array_split(_directions(count * MAX_HULL_VERTICES), 8 * count)
+        chosen = np.unique(np.concatenate([np.argmax(chunk @ points.T, axis=1) for chunk in chunks]))
+        if len(chosen) <= MAX_HULL_VERTICES:
+            break
+    kept = points[chosen]
+    facets = ConvexHull(kept).equations
+    shrink = float((points @ facets[:, :3].T + facets[:, 3]).max())
+    warn(
+        f"the convex hull of mesh '{name}' has {len(points)} vertices, more than {MAX_HULL_VERTICES}; {len(kept)} are "
+        f"kept, which moves its surface inwards by at most {shrink:.2g} m"
+    )
+    return kept
+
+
+def _directions(count: int) -> Float[np.ndarray, "n 3"]:
+    """Unit vectors spread evenly over the sphere (Fibonacci lattice)."""
+    k = np.arange(count) + 0.5
+    z = 1 - 2 * k / count
+    angle = np.pi * (1 + np.sqrt(5)) * k
+    radius = np.sqrt(1 - z * z)
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle), z], axis=1)
+
+
+def load_vertices(path: Path) -> Float[np.ndarray, "n 3"]:
+    """The vertices of a mesh file: STL, OBJ, DAE (nodes placed, unit applied, z taken as up); the rest by `trimesh`.
+
+    Raises `ModelError` for a malformed file and `MissingExtraError` for other formats without the extra `mesh`.
+    """
+    readers = {".stl": _read_stl, ".obj": _read_obj, ".dae": _read_dae}
+    reader = readers.get(path.suffix.lower(), _read_with_trimesh)
+    try:
+        vertices = reader(path)
+    except (ValueError, IndexError, OSError, struct.error) as error:
+        raise ModelError(f"mesh file '{path}' is malformed: {error}") from None
+    if not len(vertices):
+        raise ModelError(f"mesh file '{path}' is malformed: it holds no vertices")
+    return vertices
+
+
+def resolve_uri(uri: str, folder: Path | None, package_dirs: Sequence[str | Path] = ()) -> Path | None:
+    """The file an URDF or SDF resource name means, or None if there is no such file.
+
+    `package://NAME/REST` and `model://NAME/REST` are looked for as NAME/REST in `package_dirs`, in `folder` and each
+    folder above it, then in ROS_PACKAGE_PATH, AMENT_PREFIX_PATH (its share) and GZ_SIM_RESOURCE_PATH; a folder that is
+    itself called NAME counts too. Plain names are relative to `folder`; `file://` is stripped.
+    """
+    scheme, found, rest = uri.partition("://")
+    rest = rest if scheme == "file" else rest.lstrip("/")
+    if not found:
+        scheme, rest = "file", uri
+    if scheme == "file":
+        path = Path(rest) if folder is None else folder / rest
+        return path if path.is_file() else None
+    if scheme not in ("package", "model"):
+        return None
+    package, _, inside = rest.partition("/")
+    places = [Path(place) for place in package_dirs]
+    if folder is not None:
+        places += [folder, *folder.parents]
+    for variable, below in (("ROS_PACKAGE_PATH", ""), ("AMENT_PREFIX_PATH", "share"), ("GZ_SIM_RESOURCE_PATH", "")):
+        places += [Path(place) / below for place in os.environ.get(variable, "").split(os.pathsep) if place]
+    for place in places:
+        if (place / rest).is_file():
+            return place / rest
+        if place.name == package and (place / inside).is_file():
+            return place / inside
+    return None
+
+
+def _read_stl(path: Path) -> np.ndarray:
+    data = path.read_bytes()
+    if len(data) >= 84:
+        (count,) = struct.unpack_from("<I", data, 80)
+        if len(data) == 84 + 50 * count or not data.lstrip().startswith(b"solid"):
+            if len(data) < 84 + 50 * count:
+                raise ValueError(f"{count} triangles announced, the file ends before")
+            facet = np.dtype([("normal", "<f4", 3), ("vertices", "<f4", (3, 3)), ("attribute", "<u2")])
+            return np.frombuffer(data, facet, count, 84)["vertices"].reshape(-1, 3).astype(float)
+    lines = (line.split() for line in data.decode("ascii", "replace").splitlines())
+    return np.array([[float(x) for x in line[1:4]] for line in lines if line[:1] == ["vertex"]]).reshape(-1, 3)
+
+
+def _read_obj(path: Path) -> np.ndarray:
+    lines = (line.split() for line in path.read_text(errors="replace").splitlines())
+    return np.array([[float(x) for x in line[1:4]] for line in lines if line[:1] == ["v"]]).reshape(-1, 3)
+
+
+def _read_dae(path: Path) -> np.ndarray:
+    """Vertices of a COLLADA file; the up axis is not applied, as is usual for robot descriptions."""
+    root = parse_xml(read_file(path), str(path))
+    for element in root.iter():
+        element.tag = str(element.tag).rpartition("}")[2]
+    unit = root.find("asset/unit")
+    scale = float(unit.get("meter", 1.0)) if unit is not None else 1.0
+    points: dict[str, np.ndarray] = {}
+    for geometry in root.iter("geometry"):
+        arrays = []
+        for vertices in geometry.iter("vertices"):
+            for entry in vertices.iter("input"):
+                source = next((s for s in geometry.iter("source") if s.get("id") == entry.get("source", "")[1:]), None)
+                if entry.get("semantic") == "POSITION" and source is not None:
+                    arrays.append(np.array((source.findtext("float_array") or "").split(), float).reshape(-1, 3))
+        points["#" + geometry.get("id", "")] = np.concatenate(arrays) if arrays else np.zeros((0, 3))
+    placed: list[np.ndarray] = []
+    pending = [(node, np.eye(4)) for scene in root.iter("visual_scene") for node in scene.findall("node")]
+    while pending:
+        node, transform = pending.pop()
+        transform = transform @ _dae_transform(node)
+        for instance in node.findall("instance_geometry"):
+            own = points.get(instance.get("url", ""), np.zeros((0, 3)))
+            placed.append(own @ transform[:3, :3].T + transform[:3, 3])
+        pending += [(child, transform) for child in node.findall("node")]
+    return scale * np.concatenate(placed or [np.zeros((0, 3)), *points.values()])
+
+
+def _dae_transform(node: Element) -> np.ndarray:
+    total = np.eye(4)
+    for element in node:
+        step = np.eye(4)
+        values = np.array((element.text or "").split(), float) if element.tag in _DAE_STEPS else np.zeros(0)
+        if element.tag == "matrix":
+            step = values.reshape(4, 4)
+        elif element.tag == "translate":
+            step[:3, 3] = values
+        elif element.tag == "scale":
+            step[:3, :3] = np.diag(values)
+        elif element.tag == "rotate":
+            step[:3, :3] = Rotation.from_rotvec(np.deg2rad(values[3]) * values[:3]).as_matrix()
+        total = total @ step
+    return total
+
+
+def _read_with_trimesh(path: Path) -> np.ndarray:
+    try:
+        import trimesh
+    except ImportError:
+        raise MissingExtraError(
+            f"reading the mesh '{path.name}' needs trimesh; install it with: pip install 'trajopt[mesh]'"
+        ) from None
+    try:
+        loaded: Any = trimesh.load(str(path), force="mesh")
+        return np.asarray(loaded.vertices, np.float64).reshape(-1, 3)
+    except Exception as error:  # whatever the many formats' readers raise
+        raise ModelError(f"mesh file '{path}' cannot be read: {error}") from None

@@ -1,0 +1,397 @@
+"""MJCF reader: the `mujoco` package compiles the file, this module translates the result.
+
+So defaults, includes, mesh inertias and frames are MuJoCo's own. What the translation keeps:
+
+- joints hinge, slide, ball, free, with position, axis, ref, range (when limited), damping, armature, stiffness and
+  springref, frictionloss;
+- colliding geoms (contype or conaffinity set, or named in a pair): primitives, convex hulls of meshes, height fields
+  (`Model.meshes` then holds the grid's points, x fastest; `size` is the two half extents and the greatest height);
+- primitive geoms that collide with nothing, of group 0 to 2: shapes without contact pairs, to be drawn;
+- sliding friction (0 where condim is 1), priority, contact bits, excluded and explicit pairs;
+- restitution, which MJCF does not have: `<custom><numeric name="trajopt_restitution" data="0.8"/></custom>` sets it for
+  every geom, `trajopt_restitution/GEOM` for one; the default is 0;
+- bodies and sites as frames; keyframes; gravity; joint couplings with a linear polynomial, as mimic joints;
+- actuators, see `trajopt.models.mjcf_actuators`.
+
+The rest (tendon forces, weld and connect constraints, fluid forces, ...) is left out with a warning that names it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+import mujoco
+import numpy as np
+
+from trajopt.dynamics.model import ShapeType
+from trajopt.errors import ModelError
+from trajopt.models.builder import ModelBuilder
+from trajopt.models.descriptions import (
+    BodyDescription,
+    FrameDescription,
+    JointDescription,
+    Mimic,
+    PairDescription,
+    ShapeDescription,
+    quaternion_to_matrix,
+)
+from trajopt.models.meshes import convex_hull
+from trajopt.models.mjcf_actuators import add_actuators
+from trajopt.models.xml import check_finite, fail, parse_xml, read_file, required
+
+_KINDS = {
+    mujoco.mjtJoint.mjJNT_HINGE: "revolute",
+    mujoco.mjtJoint.mjJNT_SLIDE: "prismatic",
+    mujoco.mjtJoint.mjJNT_BALL: "ball",
+    mujoco.mjtJoint.mjJNT_FREE: "free",
+}
+_SHAPES = {
+    mujoco.mjtGeom.mjGEOM_PLANE: ShapeType.PLANE,
+    mujoco.mjtGeom.mjGEOM_SPHERE: ShapeType.SPHERE,
+    mujoco.mjtGeom.mjGEOM_CAPSULE: ShapeType.CAPSULE,
+    mujoco.mjtGeom.mjGEOM_BOX: ShapeType.BOX,
+    mujoco.mjtGeom.mjGEOM_CYLINDER: ShapeType.CYLINDER,
+    mujoco.mjtGeom.mjGEOM_ELLIPSOID: ShapeType.ELLIPSOID,
+    mujoco.mjtGeom.mjGEOM_MESH: ShapeType.MESH,
+    mujoco.mjtGeom.mjGEOM_SDF: ShapeType.MESH,
+    mujoco.mjtGeom.mjGEOM_HFIELD: ShapeType.HEIGHTFIELD,
+}
+_DRAWN = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.BOX, ShapeType.CYLINDER, ShapeType.ELLIPSOID)
+_DISABLE = mujoco.mjtDisableBit
+_RESTITUTION = "trajopt_restitution"
+
+
+def read_mjcf(root: Element, content: bytes, name: str, source: str, path: Path | None = None) -> ModelBuilder:
+    """A builder filled from an MJCF document, already parsed (`root`) and as bytes (`content`).
+
+    `path` is needed for includes and assets. Raises `ModelError` with MuJoCo's reason when it refuses the document.
+    """
+    _check_includes(root, source, path.parent if path else None)
+    model, messages = _compile(content, source, path)
+    builder = ModelBuilder(
+        root.get("model") or name,
+        source,
+        filter_parent=not model.opt.disableflags & _DISABLE.mjDSBL_FILTERPARENT,
+        filter_world_parent=False,
+    )
+    for message in messages:
+        builder.warn(message)
+    names = _Names(model)
+    flags = int(model.opt.disableflags)
+    builder.gravity = np.zeros(3) if flags & _DISABLE.mjDSBL_GRAVITY else np.array(model.opt.gravity)
+    restitution = _restitutions(model, builder)
+    for b in range(1, model.nbody):
+        builder.add_body(_body(model, names, b, flags, builder))
+    _add_shapes(model, names, builder, restitution, flags)
+    _add_sites(model, names, builder)
+    _add_couplings(model, names, builder, flags)
+    add_actuators(model, names.joint, builder)
+    for k in range(model.nkey):
+        key = model.key_qpos[k]
+        builder.keyframes[model.key(k).name or f"keyframe{k}"] = {
+            names.joint[j]: key[model.jnt_qposadr[j] :][: _coordinates(model, j)].copy() for j in range(model.njnt)
+        }
+    _warn_unsupported(model, names, builder)
+    return builder
+
+
+def _coordinates(model: mujoco.MjModel, joint: int) -> int:
+    """Number of coordinates of a MuJoCo joint."""
+    return {0: 7, 1: 4, 2: 1, 3: 1}[int(model.jnt_type[joint])]
+
+
+class _Names:
+    """Unique names of bodies, joints and geoms; unnamed ones are called after their body or number."""
+
+    def __init__(self, model: mujoco.MjModel):
+        self.body = [model.body(b).name or f"body{b}" for b in range(model.nbody)]
+        self.joint = []
+        for j in range(model.njnt):
+            body = int(model.jnt_bodyid[j])
+            single = model.body_jntnum[body] == 1
+            own = f"{self.body[body]}_joint" + ("" if single else str(j - int(model.body_jntadr[body])))
+            self.joint.append(model.joint(j).name or own)
+        self.geom = []
+        for g in range(model.ngeom):
+            body = int(model.geom_bodyid[g])
+            own = f"{self.body[body]}_geom{g - int(model.body_geomadr[body])}"
+            self.geom.append(model.geom(g).name or own)
+
+
+def _check_includes(root: Element, source: str, folder: Path | None) -> None:
+    """Parse the document and everything it includes with the guarded parser."""
+    check_finite(root, source)
+    pending, seen = [(root, source)], set()
+    while pending:
+        document, label = pending.pop()
+        for include in document.iter("include"):
+            if folder is None:
+                fail(include, label, "a model given as text cannot include files; load it from a path")
+            path = folder / required(include, "file", label)
+            if path in seen:
+                continue  # MuJoCo reports repeated and cyclic inclusion
+            seen.add(path)
+            if not path.is_file():
+                fail(include, label, f"the included file '{path}' does not exist")
+            included = parse_xml(read_file(path), str(path))
+            check_finite(included, str(path))
+            pending.append((included, str(path)))
+
+
+def _compile(content: bytes, source: str, path: Path | None) -> tuple[mujoco.MjModel, list[str]]:
+    """Compile; if that fails, once more without the assets whose files are missing. Also what there is to warn of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            spec = mujoco.MjSpec.from_file(str(path)) if path else mujoco.MjSpec.from_string(content.decode())
+            _drop_textures(spec)
+            dropped: list[str] = []
+            try:
+                model = spec.compile()
+            except ValueError:
+                dropped = _drop_missing_assets(spec, path.parent if path else None)
+                if not dropped:
+                    raise
+                model = spec.compile()
+        except (ValueError, mujoco.FatalError, mujoco.UnexpectedError) as error:
+            raise ModelError(f"{source}: MuJoCo refuses the model: {_clean(error)}") from None
+    messages = list(dict.fromkeys(" ".join(str(w.message).split()) for w in caught))
+    return model, dropped + [f"MuJoCo says: {message}" for message in messages]
+
+
+def _clean(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text.removeprefix("Error: ").removeprefix("XML Error: ")
+
+
+def _drop_textures(spec: mujoco.MjSpec) -> None:
+    """Textures and skins are for drawing only; without them nothing has to be read."""
+    for texture in list(spec.textures):
+        spec.delete(texture)
+    for material in spec.materials:
+        material.textures = [""] * len(material.textures)
+    for skin in list(spec.skins):
+        spec.delete(skin)
+
+
+def _drop_missing_assets(spec: mujoco.MjSpec, folder: Path | None) -> list[str]:
+    """Take out meshes and height fields whose files are missing, with their geoms; sentences that say so."""
+    missing = {}
+    for mesh in [*spec.meshes, *spec.hfields]:
+        if not mesh.file:
+            continue
+        file = Path(mesh.file).name if spec.strippath else mesh.file
+        where = (folder or Path()) / spec.meshdir / file
+        if folder is None or not where.is_file():
+            missing[mesh.name or Path(mesh.file).stem] = mesh
+    if not missing:
+        return []
+    lost = []
+    for geom in list(spec.geoms):
+        asset = geom.meshname or geom.hfieldname
+        if asset not in missing:
+            continue
+        massive = geom.mass > 0 if geom.mass == geom.mass else geom.density > 0
+        if massive and not geom.parent.explicitinertial and geom.parent.name != "world":
+            lost.append(geom.parent.name)
+        spec.delete(geom)
+    shown = [f"'{mesh.file}'" for mesh in missing.values()]
+    files = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+    for mesh in missing.values():
+        spec.delete(mesh)
+    messages = [f"asset files not found, their geoms are dropped: {files}"]
+    if lost:
+        messages.append(
+            "these bodies have no inertial element and lose the mass of their dropped geoms: "
+            + ", ".join(f"'{name}'" for name in dict.fromkeys(lost))
+        )
+    return messages
+
+
+def _body(model: mujoco.MjModel, names: _Names, b: int, flags: int, builder: ModelBuilder) -> BodyDescription:
+    parent = int(model.body_parentid[b])
+    r = quaternion_to_matrix(model.body_iquat[b])
+    inertia = r @ np.diag(model.body_inertia[b]) @ r.T
+    body = BodyDescription(
+        names.body[b],
+        names.body[parent] if parent else None,
+        quaternion_to_matrix(model.body_quat[b]),
+        np.array(model.body_pos[b]),
+        float(model.body_mass[b]),
+        np.array(model.body_ipos[b]),
+        (inertia + inertia.T) / 2,
+    )
+    first = int(model.body_jntadr[b])
+    for j in range(first, first + int(model.body_jntnum[b])):
+        body.joints.append(_joint(model, names, j, flags, builder))
+    return body
+
+
+def _joint(model: mujoco.MjModel, names: _Names, j: int, flags: int, builder: ModelBuilder) -> JointDescription:
+    kind = _KINDS[mujoco.mjtJoint(int(model.jnt_type[j]))]
+    scalar = kind in ("revolute", "prismatic")
+    dofs = slice(int(model.jnt_dofadr[j]), int(model.jnt_dofadr[j]) + {"ball": 3, "free": 6}.get(kind, 1))
+    joint = JointDescription(
+        names.joint[j],
+        kind,
+        np.array(model.jnt_axis[j]),
+        np.array(model.jnt_pos[j]) if kind != "free" else np.zeros(3),
+        armature=np.array(model.dof_armature[dofs]),
+    )
+    if not flags & _DISABLE.mjDSBL_DAMPER:
+        joint.damping = np.array(model.dof_damping[dofs])
+    if not flags & (_DISABLE.mjDSBL_FRICTIONLOSS | _DISABLE.mjDSBL_CONSTRAINT):
+        joint.frictionloss = np.array(model.dof_frictionloss[dofs])
+    limited = model.jnt_limited[j] and not flags & (_DISABLE.mjDSBL_LIMIT | _DISABLE.mjDSBL_CONSTRAINT)
+    spring = model.jnt_stiffness[j] > 0 and not flags & _DISABLE.mjDSBL_SPRING
+    if scalar:
+        q = int(model.jnt_qposadr[j])
+        joint.reference = float(model.qpos0[q])
+        joint.armature, joint.damping, joint.frictionloss = (
+            float(np.reshape(x, -1)[0]) for x in (joint.armature, joint.damping, joint.frictionloss)
+        )
+        if limited:
+            joint.lower, joint.upper = map(float, model.jnt_range[j])
+        if spring:
+            joint.stiffness, joint.spring_reference = float(model.jnt_stiffness[j]), float(model.qpos_spring[q])
+        if model.jnt_actfrclimited[j]:
+            joint.effort = float(np.min(np.abs(model.jnt_actfrcrange[j])))
+        return joint
+    if kind == "free":
+        joint.initial = np.array(model.qpos0[int(model.jnt_qposadr[j]) :][:7])
+    if limited:
+        builder.warn(f"the range of {kind} joint '{joint.name}' is not supported; the joint is unlimited")
+    if spring:
+        builder.warn(f"the spring of {kind} joint '{joint.name}' is not supported; it is left out")
+    return joint
+
+
+def _restitutions(model: mujoco.MjModel, builder: ModelBuilder) -> dict[str, float]:
+    """Restitution by geom name, "" for all others, from the custom numbers; see the module docstring."""
+    found = {"": 0.0}
+    for k in range(model.nnumeric):
+        name = model.numeric(k).name
+        if name == _RESTITUTION or name.startswith(_RESTITUTION + "/"):
+            value = float(model.numeric_data[model.numeric_adr[k]])
+            if not 0 <= value <= 1:
+                raise ModelError(f"{builder.source}: custom number '{name}' is {value}; expected 0 to 1")
+            found[name[len(_RESTITUTION) + 1 :]] = value
+    return found
+
+
+def _add_shapes(model, names: _Names, builder: ModelBuilder, restitution: dict[str, float], flags: int) -> None:
+    paired = {int(g) for g in (*model.pair_geom1, *model.pair_geom2)}
+    hulls: dict[int, np.ndarray | None] = {}
+    rolling = False
+    for g in range(model.ngeom):
+        bits = int(model.geom_contype[g]), int(model.geom_conaffinity[g])
+        kind, collides = _SHAPES[mujoco.mjtGeom(int(model.geom_type[g]))], any(bits) or g in paired
+        if not collides and (kind not in _DRAWN or model.geom_group[g] > 2):
+            continue
+        size, vertices, data = np.array(model.geom_size[g]), None, int(model.geom_dataid[g])
+        if kind is ShapeType.MESH:
+            if data not in hulls:
+                start = int(model.mesh_vertadr[data])
+                points = model.mesh_vert[start : start + int(model.mesh_vertnum[data])].astype(float)
+                hulls[data] = convex_hull(points, model.mesh(data).name, builder.warn)
+            vertices, size = hulls[data], np.zeros(3)
+            if vertices is None:
+                continue
+        elif kind is ShapeType.HEIGHTFIELD:
+            vertices, size = _height_field(model, data)
+        condim = int(model.geom_condim[g])
+        rolling |= collides and condim > 3
+        shape = ShapeDescription(
+            names.geom[g],
+            kind,
+            size,
+            quaternion_to_matrix(model.geom_quat[g]),
+            np.array(model.geom_pos[g]),
+            vertices,
+            friction=float(model.geom_friction[g, 0]) if condim > 1 else 0.0,
+            restitution=restitution.get(names.geom[g], restitution[""]),
+            priority=int(model.geom_priority[g]),
+            contype=bits[0],
+            conaffinity=bits[1],
+        )
+        body = int(model.geom_bodyid[g])
+        (builder.bodies[names.body[body]].shapes if body else builder.world_shapes).append(shape)
+    if rolling:
+        builder.warn("torsional and rolling friction (condim 4 and 6) are not supported; sliding friction is kept")
+    for k in range(model.npair):
+        a, b = names.geom[int(model.pair_geom1[k])], names.geom[int(model.pair_geom2[k])]
+        friction = float(model.pair_friction[k, 0]) if model.pair_dim[k] > 1 else 0.0
+        bounce = max(restitution.get(name, restitution[""]) for name in (a, b))
+        builder.pairs.append(PairDescription(a, b, friction, bounce))
+    for signature in model.exclude_signature:
+        ids = int(signature) >> 16, int(signature) & 0xFFFF
+        builder.excludes.add(frozenset(names.body[b] if b else None for b in ids))
+    if flags & (_DISABLE.mjDSBL_CONTACT | _DISABLE.mjDSBL_CONSTRAINT):
+        builder.warn("contact is disabled by the file's option flags; there are no contact pairs")
+        builder.pairs.clear()
+        for shape in [*builder.world_shapes, *(s for body in builder.bodies.values() for s in body.shapes)]:
+            shape.contype = shape.conaffinity = 0
+
+
+def _height_field(model: mujoco.MjModel, data: int) -> tuple[np.ndarray, np.ndarray]:
+    rows, columns = int(model.hfield_nrow[data]), int(model.hfield_ncol[data])
+    half_x, half_y, top, _ = model.hfield_size[data]
+    start = int(model.hfield_adr[data])
+    heights = model.hfield_data[start : start + rows * columns].astype(float).reshape(rows, columns) * top
+    x, y = np.meshgrid(np.linspace(-half_x, half_x, columns), np.linspace(-half_y, half_y, rows))
+    return np.stack([x, y, heights], axis=-1).reshape(-1, 3), np.array([half_x, half_y, top])
+
+
+def _add_sites(model: mujoco.MjModel, names: _Names, builder: ModelBuilder) -> None:
+    for s in range(model.nsite):
+        if not model.site(s).name:
+            continue
+        frame = FrameDescription(
+            model.site(s).name, quaternion_to_matrix(model.site_quat[s]), np.array(model.site_pos[s])
+        )
+        body = int(model.site_bodyid[s])
+        (builder.bodies[names.body[body]].frames if body else builder.world_frames).append(frame)
+
+
+def _add_couplings(model: mujoco.MjModel, names: _Names, builder: ModelBuilder, flags: int) -> None:
+    """Linear joint couplings, y - y0 = c0 + c1 (x - x0), become mimic joints."""
+    joints = {joint.name: joint for body in builder.bodies.values() for joint in body.joints}
+    for k in range(model.neq):
+        kind = mujoco.mjtEq(int(model.eq_type[k]))
+        label = model.equality(k).name or f"number {k}"
+        if flags & (_DISABLE.mjDSBL_EQUALITY | _DISABLE.mjDSBL_CONSTRAINT) or not model.eq_active0[k]:
+            continue
+        follower, leader = int(model.eq_obj1id[k]), int(model.eq_obj2id[k])
+        if kind == mujoco.mjtEq.mjEQ_JOINT and leader >= 0 and not np.any(model.eq_data[k, 2:5]):
+            c0, c1 = map(float, model.eq_data[k, :2])
+            y, x = joints[names.joint[follower]], joints[names.joint[leader]]
+            if y.mimic is None:
+                y.mimic = Mimic(x.name, c1, y.reference + c0 - c1 * x.reference)
+                continue
+        element = kind.name.removeprefix("mjEQ_").lower()
+        builder.warn(f"equality constraint '{element}' ({label}) is not supported; it is left out")
+
+
+def _warn_unsupported(model: mujoco.MjModel, names: _Names, builder: ModelBuilder) -> None:
+    def some(flags) -> list[int]:
+        return [int(i) for i in np.flatnonzero(np.asarray(flags))]
+
+    for t in range(model.ntendon):
+        forces = (model.tendon_stiffness, model.tendon_damping, model.tendon_frictionloss, model.tendon_armature)
+        if any(term[t] > 0 for term in forces) or model.tendon_limited[t]:
+            builder.warn(f"the spring, damping, friction or limits of tendon '{model.tendon(t).name}' are left out")
+    if model.opt.density or model.opt.viscosity:
+        builder.warn("fluid forces (option density and viscosity) are not supported; they are left out")
+    if model.nflex:
+        builder.warn(f"flexible bodies are not supported; {model.nflex} flex elements are left out")
+    for b in some(model.body_gravcomp):
+        builder.warn(f"gravity compensation of body '{names.body[b]}' is not supported; it is left out")
+    for b in some(model.body_mocapid >= 0):
+        builder.warn(f"mocap body '{names.body[b]}' is taken as fixed to the world")
+    for j in some(np.any(getattr(model, "jnt_stiffnesspoly", np.zeros((0, 1))), axis=1)):
+        builder.warn(f"the nonlinear spring of joint '{names.joint[j]}' is not supported; its linear part is kept")
+    for i in some(np.any(getattr(model, "dof_dampingpoly", np.zeros((0, 1))), axis=1)):
+        joint = names.joint[int(model.dof_jntid[i])]
+        builder.warn(f"the nonlinear damping of joint '{joint}' is not supported; its linear part is kept")

@@ -1,0 +1,93 @@
+"""Which shapes may touch, with which friction and restitution.
+
+The rules are MuJoCo's: no pairs inside one moving body or between parts of the fixed world; none between a body and the
+one that carries it (the fixed world excepted); contact bits; excluded body pairs. Explicit pairs bypass every filter.
+In a pair the second shape is the plane or the height field, else the one fixed to the world, if there is one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+
+from trajopt.dynamics.model import ShapeType
+from trajopt.errors import ModelError
+from trajopt.models.descriptions import PairDescription, ShapeDescription
+from trajopt.names import closest
+
+_SCENERY = (ShapeType.PLANE, ShapeType.HEIGHTFIELD)
+
+
+@dataclasses.dataclass
+class PlacedShape:
+    """A shape, its body (None: the world), its moving group (0: the world), that group's parent, its tree."""
+
+    shape: ShapeDescription
+    body: str | None
+    group: int
+    parent_group: int
+    tree: str | None
+
+
+def contact_pairs(
+    shapes: list[PlacedShape],
+    explicit: list[PairDescription],
+    excludes: set[frozenset[str | None]],
+    filter_parent: bool,
+    filter_world_parent: bool,
+    source: str,
+) -> tuple[tuple[tuple[int, int], ...], Float[np.ndarray, " np"], Float[np.ndarray, " np"]]:
+    """Index pairs of shapes, friction and restitution of each."""
+    index = {placed.shape.name: i for i, placed in enumerate(shapes)}
+    chosen: dict[tuple[int, int], tuple[float, float]] = {}
+    for pair in explicit:
+        for name in (pair.shape1, pair.shape2):
+            if name not in index:
+                raise ModelError(f"{source}: a contact pair names the unknown shape '{name}'{closest(name, index)}")
+        key = _ordered(shapes, index[pair.shape1], index[pair.shape2])
+        chosen[key] = (pair.friction, pair.restitution)
+    for i, one in enumerate(shapes):
+        for j in range(i + 1, len(shapes)):
+            other = shapes[j]
+            key = _ordered(shapes, i, j)
+            if key in chosen or not _may_touch(one, other, filter_parent, filter_world_parent):
+                continue
+            if frozenset((one.body, other.body)) in excludes:
+                continue
+            chosen[key] = _mix(one.shape, other.shape)
+    pairs = sorted(chosen)
+    friction = np.array([chosen[pair][0] for pair in pairs], float)
+    restitution = np.array([chosen[pair][1] for pair in pairs], float)
+    return tuple(pairs), friction, restitution
+
+
+def _may_touch(one: PlacedShape, other: PlacedShape, filter_parent: bool, filter_world_parent: bool) -> bool:
+    a, b = one.shape, other.shape
+    if not (a.contype & b.conaffinity or b.contype & a.conaffinity):
+        return False
+    if one.group == other.group or (a.kind in _SCENERY and b.kind in _SCENERY):
+        return False
+    adjacent = one.group == other.parent_group or other.group == one.parent_group
+    if adjacent and one.group and other.group:
+        return not filter_parent
+    if adjacent and filter_world_parent and one.tree is not None and one.tree == other.tree:
+        return False
+    return True
+
+
+def _ordered(shapes: list[PlacedShape], i: int, j: int) -> tuple[int, int]:
+    """Plane or height field second; else the world's shape second; else in the order of the shapes."""
+
+    def rank(k: int) -> tuple[bool, bool, int]:
+        return (shapes[k].shape.kind in _SCENERY, shapes[k].group == 0, k)
+
+    return (i, j) if rank(i) <= rank(j) else (j, i)
+
+
+def _mix(a: ShapeDescription, b: ShapeDescription) -> tuple[float, float]:
+    if a.priority != b.priority:
+        chief = a if a.priority > b.priority else b
+        return chief.friction, chief.restitution
+    return max(a.friction, b.friction), max(a.restitution, b.restitution)

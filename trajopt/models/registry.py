@@ -1,0 +1,173 @@
+"""Loading models by bundled name or by path.
+
+A file's format is told by its root element: <robot> is URDF, <mujoco> MJCF, <sdf> SDF. Files are read once per process
+and again when they change; every call returns its own copy of the numbers, all copies share one topology.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from trajopt.dynamics.model import Model, ShapeType
+from trajopt.errors import ModelError, OptionError, UnknownNameError
+from trajopt.models.builder import ModelBuilder, ModelWarning
+from trajopt.models.descriptions import DEFAULT_FRICTION, ShapeDescription
+from trajopt.models.mjcf import read_mjcf
+from trajopt.models.sdf import read_sdf
+from trajopt.models.urdf import read_urdf
+from trajopt.models.xml import parse_xml, read_file
+from trajopt.names import closest
+
+_SUFFIXES = (".urdf", ".xml", ".mjcf", ".sdf", ".world")
+_FORMATS = {"mujoco": "mjcf", "robot": "urdf", "sdf": "sdf"}
+_loaded: dict[tuple, tuple[tuple, Model, tuple[str, ...]]] = {}
+
+
+def bundled_models() -> list[str]:
+    """Names of the models that come with the package, in alphabetical order."""
+    return sorted(_bundled())
+
+
+def load_model(
+    name_or_path: str | Path,
+    *,
+    floating_base: bool | None = None,
+    ground: bool = False,
+    package_dirs: tuple[str | Path, ...] = (),
+) -> Model:
+    """A model by bundled name, or from a URDF, MJCF or SDF file.
+
+    - `floating_base`: None as the file says (URDF: fixed to the world); True gives the base a free joint if it has
+      none; False fixes a free base where the file puts it.
+    - `ground`: add the plane z = 0, called "ground", with friction 1, to a model without scenery of its own.
+    - `package_dirs`: more folders in which to look for `package://` and `model://` names.
+
+    NumPy float64 leaves. What was left out or looks doubtful is issued as `ModelWarning`s. Raises `UnknownNameError`
+    (with the closest names) and `ModelError` (file, element, reason).
+    """
+    model, messages = load_model_with_warnings(
+        name_or_path, floating_base=floating_base, ground=ground, package_dirs=package_dirs
+    )
+    _issue(messages)
+    return model
+
+
+def load_model_with_warnings(
+    name_or_path: str | Path,
+    *,
+    floating_base: bool | None = None,
+    ground: bool = False,
+    package_dirs: tuple[str | Path, ...] = (),
+) -> tuple[Model, tuple[str, ...]]:
+    """As `load_model`, with the warnings returned instead of issued."""
+    path = _find(name_or_path)
+    options = (floating_base, ground, tuple(str(folder) for folder in package_dirs))
+    key = (str(path), *options)
+    try:
+        stamp = (path.stat().st_mtime_ns, path.stat().st_size)
+    except OSError as error:
+        raise ModelError(f"cannot read model file '{path}': {error.strerror or error}") from None
+    if key not in _loaded or _loaded[key][0] != stamp:
+        content = read_file(path)
+        model, messages = _read(content, None, path.stem, str(path), path, *options)
+        _loaded[key] = (stamp, model, messages)
+    _, model, messages = _loaded[key]
+    return jax.tree.map(np.copy, model), messages
+
+
+def load_model_from_string(
+    text: str,
+    format: str | None = None,
+    name: str = "model",
+    *,
+    floating_base: bool | None = None,
+    ground: bool = False,
+    package_dirs: tuple[str | Path, ...] = (),
+) -> Model:
+    """A model from the text of a document; `format` is "urdf", "mjcf", "sdf" or None (by its root element).
+
+    Meshes are found by `package://` and absolute names only. Otherwise as `load_model`.
+    """
+    model, messages = _read(
+        text.encode(), format, name, f"<{name}>", None, floating_base, ground, tuple(map(str, package_dirs))
+    )
+    _issue(messages)
+    return model
+
+
+def _issue(messages: tuple[str, ...]) -> None:
+    for message in messages:
+        warnings.warn(message, ModelWarning, stacklevel=3)
+
+
+def _bundled() -> dict[str, Path]:
+    folder = importlib.resources.files("trajopt.models") / "bundled"
+    return {
+        Path(entry.name).stem: Path(str(entry))
+        for entry in folder.iterdir()
+        if entry.name.endswith(".xml") and not entry.name.startswith("_")
+    }
+
+
+def _find(name_or_path: str | Path) -> Path:
+    if not isinstance(name_or_path, (str, Path)):
+        raise OptionError(
+            f"name_or_path is a {type(name_or_path).__name__}; expected a bundled model's name or the path of a file"
+        )
+    text = str(name_or_path)
+    bundled = _bundled()
+    if text in bundled:
+        return bundled[text]
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path.resolve()
+    if path.suffix == ".xacro":
+        raise ModelError(f"'{text}' is a xacro file; expand it first: xacro {path.name} > {path.stem}")
+    if path.suffix.lower() in _SUFFIXES or path.is_dir() or "/" in text:
+        kind = "is a folder" if path.is_dir() else "does not exist"
+        raise ModelError(f"model file '{text}' {kind}; expected the path of a .urdf, .xml (MJCF) or .sdf file")
+    raise UnknownNameError(f"there is no bundled model '{text}' and no such file{closest(text, bundled)}")
+
+
+def _read(
+    content: bytes,
+    format: str | None,
+    name: str,
+    source: str,
+    path: Path | None,
+    floating_base: bool | None,
+    ground: bool,
+    package_dirs: tuple[str, ...],
+) -> tuple[Model, tuple[str, ...]]:
+    root = parse_xml(content, source)
+    found = _FORMATS.get(str(root.tag))
+    if found is None:
+        raise ModelError(
+            f"{source}: the root element is <{root.tag}>; expected <robot> (URDF), <mujoco> (MJCF) or <sdf> (SDF)"
+        )
+    if format is not None and format != found:
+        if format not in _FORMATS.values():
+            raise OptionError(f"format is '{format}'; expected 'urdf', 'mjcf' or 'sdf'")
+        raise ModelError(f"{source}: format is '{format}', but the root element <{root.tag}> says '{found}'")
+    if found == "mjcf":
+        builder = read_mjcf(root, content, name, source, path)
+    elif found == "urdf":
+        builder = read_urdf(root, name, source, path, package_dirs)
+    else:
+        builder = read_sdf(root, name, source, path, package_dirs)
+    if floating_base is not None:
+        builder.set_floating_base(floating_base)
+    if ground:
+        _add_ground(builder)
+    return builder.build(), tuple(builder.warnings)
+
+
+def _add_ground(builder: ModelBuilder) -> None:
+    taken = {shape.name for shape in builder.world_shapes}
+    if "ground" not in taken:
+        builder.world_shapes.append(ShapeDescription("ground", ShapeType.PLANE, np.zeros(3), friction=DEFAULT_FRICTION))

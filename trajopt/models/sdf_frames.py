@@ -1,0 +1,145 @@
+"""Names and frames of an SDF model: poses relative to other frames, nested models, `attached_to`.
+
+A `Scope` is one <model>. `resolve(name)` is the pose of a link, joint, frame or nested model in the model's frame,
+`attached_link(name)` the link it moves with. Names in nested models are written NESTED::NAME.
+"""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from trajopt.models.descriptions import quaternion_to_matrix, rpy_to_matrix
+from trajopt.models.xml import fail, parse_numbers, required
+from trajopt.names import closest
+
+Pose = tuple[np.ndarray, np.ndarray]
+IDENTITY: Pose = (np.eye(3), np.zeros(3))
+
+
+def compose(a: Pose, b: Pose) -> Pose:
+    return a[0] @ b[0], a[1] + a[0] @ b[1]
+
+
+def invert(a: Pose) -> Pose:
+    return a[0].T, -a[0].T @ a[1]
+
+
+def text_numbers(element: Element, tag: str, count: int, source: str, default=None) -> np.ndarray:
+    """The finite numbers in the text of a child element."""
+    child = element.find(tag)
+    if child is None:
+        if default is None:
+            fail(element, source, f"child element <{tag}> is missing")
+        return np.array(default, float)
+    return parse_numbers(child.text or "", count, child, source, "its text")
+
+
+def text_number(element: Element, tag: str, source: str, default: float | None = None) -> float:
+    return float(text_numbers(element, tag, 1, source, None if default is None else [default])[0])
+
+
+def is_true(element: Element, tag: str, default: bool = False) -> bool:
+    text = element.findtext(tag)
+    return default if text is None else text.strip().lower() in ("1", "true")
+
+
+def own_pose(element: Element, source: str) -> Pose:
+    """The numbers of the <pose> child, whatever frame they refer to."""
+    pose = element.find("pose")
+    if pose is None or not (pose.text or "").strip():
+        return IDENTITY
+    if pose.get("rotation_format") == "quat_xyzw":
+        values = parse_numbers(pose.text or "", 7, pose, source, "the pose")
+        if np.linalg.norm(values[3:]) < 1e-9:
+            fail(pose, source, "the pose has a zero quaternion")
+        return quaternion_to_matrix(values[[6, 3, 4, 5]]), values[:3]
+    values = parse_numbers(pose.text or "", 6, pose, source, "the pose")
+    angles = np.deg2rad(values[3:]) if pose.get("degrees", "").strip().lower() in ("1", "true") else values[3:]
+    return rpy_to_matrix(angles), values[:3]
+
+
+class Scope:
+    """One <model>: its links, joints, frames and nested models by name. `world_pose`: of the model's frame."""
+
+    def __init__(self, element: Element, prefix: str, parent_pose: Pose, source: str, parent: Scope | None = None):
+        self.element, self.prefix, self.source = element, prefix, source
+        self.static: bool = is_true(element, "static") or (parent is not None and parent.static)
+        self.entries: dict[str, Element] = {}
+        for tag in ("link", "joint", "frame", "model"):
+            for child in element.findall(tag):
+                name = required(child, "name", source)
+                if name in self.entries:
+                    line = getattr(self.entries[name], "sourceline", "?")
+                    fail(child, source, f"the name is used twice in this model, first in line {line}")
+                self.entries[name] = child
+        self.local_pose = own_pose(element, source) if parent is None else IDENTITY
+        self.nested: dict[str, Scope] = {}
+        if parent is not None:
+            self.local_pose = parent.resolve(str(element.get("name")))
+        self.world_pose = compose(parent_pose, self.local_pose)
+        for name, child in self.entries.items():
+            if child.tag == "model":
+                self.nested[name] = Scope(child, f"{prefix}{name}::", self.world_pose, source, self)
+
+    def scopes(self) -> list[Scope]:
+        """This model and the nested ones."""
+        return [self] + [inner for scope in self.nested.values() for inner in scope.scopes()]
+
+    def links(self) -> list[Element]:
+        return [entry for entry in self.entries.values() if entry.tag == "link"]
+
+    def joints(self) -> list[Element]:
+        return [entry for entry in self.entries.values() if entry.tag == "joint"]
+
+    def resolve(self, name: str, trail: tuple[str, ...] = ()) -> Pose:
+        """Pose of a named frame in this model's frame; `ModelError` for unknown names and circular definitions."""
+        if name in ("", "__model__"):
+            return IDENTITY
+        if name == "world":
+            return invert(self.world_pose)
+        if name in trail:
+            fail(self.entries[name], self.source, f"poses refer to each other in a loop: {' -> '.join([*trail, name])}")
+        if name not in self.entries:
+            outer, _, inner = name.partition("::")
+            if inner and outer in self.nested:
+                return compose(self.nested[outer].local_pose, self.nested[outer].resolve(inner))
+            fail(self.element, self.source, f"there is no frame '{name}'{closest(name, self.entries)}")
+        entry = self.entries[name]
+        pose = entry.find("pose")
+        relative_to = pose.get("relative_to", "") if pose is not None else ""
+        if not relative_to and entry.tag == "joint":
+            relative_to = (entry.findtext("child") or "").strip()
+        if not relative_to and entry.tag == "frame":
+            relative_to = entry.get("attached_to", "")
+        return compose(self.resolve(relative_to, (*trail, name)), own_pose(entry, self.source))
+
+    def attached_link(self, name: str, where: Element, trail: tuple[str, ...] = ()) -> str | None:
+        """Full name of the link that `name` moves with; None for the world."""
+        if name == "world":
+            return None
+        if name in trail:
+            fail(where, self.source, f"frames are attached to each other in a loop: {' -> '.join([*trail, name])}")
+        outer, _, inner = name.partition("::")
+        if inner and outer in self.nested:
+            return self.nested[outer].attached_link(inner, where)
+        if name in self.nested:
+            return self.nested[name].attached_link("__model__", where)
+        if name in ("", "__model__"):
+            canonical = self.element.get("canonical_link")
+            if canonical:
+                return self.attached_link(canonical, where, (*trail, name))
+            if self.links():
+                return self.prefix + str(self.links()[0].get("name"))
+            for scope in self.nested.values():
+                return scope.attached_link("__model__", where)
+            fail(self.element, self.source, "the model has no <link>")
+        entry = self.entries.get(name)
+        if entry is None:
+            fail(where, self.source, f"there is no link or frame '{name}'{closest(name, self.entries)}")
+        if entry.tag == "link":
+            return self.prefix + name
+        if entry.tag == "joint":
+            return self.attached_link((entry.findtext("child") or "").strip(), where, (*trail, name))
+        return self.attached_link(entry.get("attached_to", ""), where, (*trail, name))

@@ -1,0 +1,143 @@
+"""Reading untrusted XML: entity bombs refused, line numbers kept, numbers checked.
+
+Every complaint is a `ModelError` of the form `FILE, line N, <element name="...">: reason`.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NoReturn
+from xml.etree.ElementTree import Element, TreeBuilder
+
+import numpy as np
+from defusedxml.common import DefusedXmlException
+from defusedxml.ElementTree import DefusedXMLParser, ParseError
+
+from trajopt.errors import ModelError
+
+_NAMES = frozenset("name class childclass file joint joint1 joint2 body body1 body2 geom geom1 geom2 site mesh".split())
+
+
+class _LocatedElement(Element):
+    """An element that knows its line in the document."""
+
+    sourceline: int | None = None
+
+
+class _LineParser(DefusedXMLParser):
+    """Writes the source line of every element into its `sourceline`."""
+
+    def _start(self, tag, attributes):
+        element = super()._start(tag, attributes)
+        element.sourceline = self.parser.CurrentLineNumber
+        return element
+
+
+def parse_xml(content: str | bytes, source: str) -> Element:
+    """The root element of an XML document.
+
+    Document type declarations with entities, and external references, are refused. Raises `ModelError` with `source`
+    (what to call the document) and the line.
+    """
+    builder = TreeBuilder(element_factory=_LocatedElement)
+    parser = _LineParser(target=builder, forbid_dtd=False, forbid_entities=True, forbid_external=True)
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        parser.feed(data)
+        return parser.close()
+    except ParseError as error:
+        line, column = error.position
+        reason = str(error).split(":")[0]
+        raise ModelError(f"{source}, line {line}, column {column}: not well-formed XML: {reason}") from None
+    except DefusedXmlException as error:
+        raise ModelError(
+            f"{source}: declares XML entities or external references ({type(error).__name__}); these are refused "
+            "because they can exhaust memory; remove the <!DOCTYPE> and <!ENTITY> declarations"
+        ) from None
+    except (ValueError, LookupError) as error:  # unknown encodings, embedded NUL
+        raise ModelError(f"{source}: not readable as XML: {error}") from None
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file; `ModelError` when it is missing, a directory, empty or unreadable."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"cannot read model file '{path}': {error.strerror or error}") from None
+    if not content.strip():
+        raise ModelError(f"{path}: the file is empty; expected a <robot> (URDF), <mujoco> or <sdf> document")
+    return content
+
+
+def where(element: Element, source: str) -> str:
+    """`FILE, line N, <tag name="...">` for messages."""
+    line = getattr(element, "sourceline", None)
+    name = element.get("name")
+    tag = f'<{element.tag} name="{name}">' if name is not None else f"<{element.tag}>"
+    return f"{source}, line {line}, {tag}" if line else f"{source}, {tag}"
+
+
+def fail(element: Element, source: str, reason: str) -> NoReturn:
+    raise ModelError(f"{where(element, source)}: {reason}")
+
+
+def required(element: Element, attribute: str, source: str) -> str:
+    """An attribute that must be there and not be blank."""
+    value = element.get(attribute)
+    if value is None or not value.strip():
+        fail(element, source, f"attribute '{attribute}' is missing")
+    return value
+
+
+def required_child(element: Element, tag: str, source: str) -> Element:
+    """The first child with this tag."""
+    child = element.find(tag)
+    if child is None:
+        fail(element, source, f"child element <{tag}> is missing")
+    return child
+
+
+def parse_numbers(text: str, count: int, element: Element, source: str, label: str) -> np.ndarray:
+    """`count` finite numbers from whitespace-separated text."""
+    try:
+        values = [float(token) for token in text.split()]
+    except ValueError:
+        fail(element, source, f"{label} is '{text}'; expected {count} number{'s' if count > 1 else ''}")
+    if len(values) != count:
+        fail(element, source, f"{label} has {len(values)} numbers ('{text}'); expected {count}")
+    if not all(math.isfinite(value) for value in values):
+        fail(element, source, f"{label} is '{text}'; every number must be finite")
+    return np.array(values)
+
+
+def numbers(element: Element, attribute: str, count: int, source: str, default=None) -> np.ndarray:
+    """An attribute of `count` finite numbers, or `default` when it is absent (an error if that is None)."""
+    text = element.get(attribute)
+    if text is None:
+        if default is None:
+            fail(element, source, f"attribute '{attribute}' is missing")
+        return np.array(default, float)
+    return parse_numbers(text, count, element, source, f"attribute '{attribute}'")
+
+
+def number(element: Element, attribute: str, source: str, default: float | None = None) -> float:
+    """An attribute that is one finite number."""
+    return float(numbers(element, attribute, 1, source, None if default is None else [default])[0])
+
+
+def check_finite(root: Element, source: str) -> None:
+    """Raise `ModelError` for the first attribute of numbers that are not all finite (documents compiled elsewhere).
+
+    Ranges may be infinite. Attributes that are names are left alone.
+    """
+    for element in root.iter():
+        for attribute, text in element.attrib.items():
+            if attribute in _NAMES or ("nan" not in text.lower() and "inf" not in text.lower()):
+                continue
+            try:
+                values = [float(token) for token in text.split()]
+            except ValueError:
+                continue
+            if any(math.isnan(x) or (math.isinf(x) and not attribute.endswith("range")) for x in values):
+                fail(element, source, f"attribute '{attribute}' is '{text}'; every number must be finite")
