@@ -1,0 +1,118 @@
+"""Independent references for pairs of shapes: support functions, a brute-force signed distance, the `coal` library, poses."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize
+
+from dynamics.contact import scenes
+from trajopt.dynamics.collision.pairs import PRIMITIVES, _slope_and_value
+from trajopt.dynamics.model import ShapeType as T
+
+BATCH = 400
+PAIRS = [kinds for kinds in PRIMITIVES if kinds[1] != T.PLANE]
+NAMES = ["-".join(kind.name.lower() for kind in kinds) for kinds in PAIRS]
+
+
+@functools.cache
+def compiled(kinds):
+    """(slopes (n, k, 7, 6), (distance, point, normal)) of n pairs in one call."""
+    function, _ = PRIMITIVES[kinds]
+    return jax.jit(jax.vmap(functools.partial(_slope_and_value, function)))
+
+
+def evaluate(kinds, R1, p1, size1, R2, p2, size2, dtype=np.float64):
+    """The compiled call for any number of pairs up to BATCH."""
+    n = len(p1)
+    padded = [
+        jnp.asarray(np.concatenate([x, np.repeat(x[-1:], BATCH - n, 0)]), dtype) for x in (R1, p1, size1, R2, p2, size2)
+    ]
+    slope, value = compiled(kinds)(*padded)
+    return np.asarray(slope)[:n], tuple(np.asarray(x)[:n] for x in value)
+
+
+def random_rotation(rng):
+    quaternion = rng.normal(size=4)
+    return scenes.rotation(quaternion / np.linalg.norm(quaternion))
+
+
+@functools.cache
+def poses(seed=0, n=BATCH):
+    """Random placements and sizes (0.1 to 0.5 m) of n pairs, about half of them overlapping."""
+    rng = np.random.default_rng(seed)
+    R1, R2 = (np.stack([random_rotation(rng) for _ in range(n)]) for _ in range(2))
+    p2 = rng.normal(size=(n, 3))
+    p1 = p2 + rng.normal(size=(n, 3)) * rng.choice([0.15, 0.35, 0.6], size=(n, 1))
+    return R1, p1, rng.uniform(0.1, 0.5, (n, 3)), R2, p2, rng.uniform(0.1, 0.5, (n, 3))
+
+
+def support(kind, size, R, n):
+    """max n . x over the shape about its centre, for directions n (m, 3)."""
+    m = n @ R
+    flat, up = np.hypot(m[:, 0], m[:, 1]), np.abs(m[:, 2])
+    if kind == T.SPHERE:
+        return np.full(len(m), size[0])
+    if kind == T.CAPSULE:
+        return size[0] + size[1] * up
+    if kind == T.CYLINDER:
+        return size[0] * flat + size[1] * up
+    return np.abs(m) @ size
+
+
+def separation(kinds, pose, n):
+    """s(n): how far the shapes are apart along n (m, 3). Its largest value over unit vectors is the signed distance."""
+    R1, p1, size1, R2, p2, size2 = pose
+    return n @ (p1 - p2) - support(kinds[0], size1, R1, n) - support(kinds[1], size2, R2, n)
+
+
+def brute_distance(kinds, pose, starts=6):
+    """Signed distance by search over directions: a fixed set, then a simplex search from the best of them."""
+    rng = np.random.default_rng(0)
+    grid = rng.normal(size=(3000, 3))
+    grid /= np.linalg.norm(grid, axis=1)[:, None]
+    grid = np.concatenate([grid, *(sign * R.T for R in (pose[0], pose[3]) for sign in (1, -1))])
+    score = separation(kinds, pose, grid)
+    chosen: list[int] = []
+    for i in np.argsort(-score):
+        if all(grid[i] @ grid[j] < 0.9 for j in chosen):
+            chosen.append(i)
+        if len(chosen) == starts:
+            break
+    best = score.max()
+    for i in chosen:
+        frame = np.linalg.svd(grid[i][None])[2]
+
+        def apart(z, frame):
+            n = frame.T @ np.array([1.0, *z])
+            return -separation(kinds, pose, (n / np.linalg.norm(n))[None])[0]
+
+        options = {"xatol": 1e-10, "fatol": 1e-13, "maxiter": 400}
+        for start in (frame, -frame):
+            best = max(best, -minimize(apart, np.zeros(2), args=(start,), method="Nelder-Mead", options=options).fun)
+    return best
+
+
+def coal_distance(coal, kinds, pose):
+    """(signed distance, normal from 2 to 1) of the library `coal`."""
+    request = coal.DistanceRequest()
+    request.enable_signed_distance = True
+    request.gjk_tolerance = request.epa_tolerance = 1e-10
+    request.gjk_max_iterations = request.epa_max_iterations = 500
+    R1, p1, size1, R2, p2, size2 = pose
+    shapes = [
+        {
+            T.SPHERE: lambda s: coal.Sphere(s[0]),
+            T.CAPSULE: lambda s: coal.Capsule(s[0], 2 * s[1]),
+            T.BOX: lambda s: coal.Box(*(2 * s)),
+            T.CYLINDER: lambda s: coal.Cylinder(s[0], 2 * s[1]),
+        }[kind](size)
+        for kind, size in zip(kinds, (size1, size2), strict=True)
+    ]
+    result = coal.DistanceResult()
+    placed = coal.Transform3s(R1, p1), coal.Transform3s(R2, p2)
+    distance = coal.distance(shapes[0], placed[0], shapes[1], placed[1], request, result)
+    return distance, -np.asarray(result.normal).ravel()

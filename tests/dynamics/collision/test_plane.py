@@ -1,0 +1,135 @@
+"""Contacts of every supported shape against a plane, and their derivatives, against NumPy."""
+
+from __future__ import annotations
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ridders import compare, ridders_jacobian
+
+from dynamics.contact import scenes
+from trajopt.dynamics.collision.pairs import collide, collide_with_derivatives, contact_count
+from trajopt.dynamics.collision.shapes import box_plane, capsule_plane, sphere_plane, vertices_plane
+from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.model import ShapeType
+from trajopt.dynamics.system import System
+from trajopt.errors import ModelError
+from trajopt.models.registry import load_model_from_string
+
+VERTICES = np.random.default_rng(0).normal(size=(7, 3)) * 0.2
+SIZE = np.array([0.12, 0.25, 0.08])
+
+
+def placement(seed):
+    rng = np.random.default_rng(seed)
+    quaternion = rng.normal(size=4)
+    return scenes.rotation(quaternion / np.linalg.norm(quaternion)), rng.normal(size=3)
+
+
+def reference(kind, R1, p1, R2, p2):
+    """(distance, point, normal) from the definition: support points and their height over the plane."""
+    normal = R2[:, 2]
+    if kind == "sphere":
+        centres, radius = p1[None], SIZE[0]
+    elif kind == "capsule":
+        centres, radius = p1 + np.array([1, -1])[:, None] * SIZE[1] * R1[:, 2], SIZE[0]
+    else:
+        centres, radius = p1 + (scenes.box_corners(SIZE) if kind == "box" else VERTICES) @ R1.T, 0.0
+    distance = (centres - p2) @ normal - radius
+    points = centres - radius * normal
+    if kind in ("box", "mesh"):
+        keep = np.sort(np.argsort(distance)[:4])
+        distance, points = distance[keep], points[keep]
+    return distance, points, np.tile(normal, (len(points), 1))
+
+
+CALLS = {
+    "sphere": lambda R1, p1, R2, p2: sphere_plane(R1, p1, jnp.asarray(SIZE), R2, p2),
+    "capsule": lambda R1, p1, R2, p2: capsule_plane(R1, p1, jnp.asarray(SIZE), R2, p2),
+    "box": lambda R1, p1, R2, p2: box_plane(R1, p1, jnp.asarray(SIZE), R2, p2),
+    "mesh": lambda R1, p1, R2, p2: vertices_plane(jnp.asarray(VERTICES), R1, p1, R2, p2),
+    "points": lambda R1, p1, R2, p2: vertices_plane(jnp.asarray(VERTICES), R1, p1, R2, p2, None),
+}
+
+
+@pytest.mark.parametrize("kind", list(CALLS))
+@pytest.mark.parametrize("seed", range(4))
+def test_shapes_against_a_plane(kind, seed):
+    (R1, p1), (R2, p2) = placement(seed), placement(seed + 50)
+    got = CALLS[kind](*(jnp.asarray(x) for x in (R1, p1, R2, p2)))
+    for name, a, b in zip(("distance", "point", "normal"), got, reference(kind, R1, p1, R2, p2), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-14, err_msg=name)
+
+
+@functools.cache
+def forest():
+    return scenes.model("forest")
+
+
+def test_contacts_of_a_scene():
+    """Candidate contacts of two bodies: the box's four lowest corners and the ball at the arm's tip, nodes and pairs named."""
+    model = forest()
+    assert contact_count(model) == 5
+    a, e = 0.5, 0.9
+    q = np.array([1.0, 0.2, 0.3, *scenes.about([1, 2, 3], 0.4), a, 0.0, e])
+    contacts = collide(model, kinematics(model, jnp.asarray(q)))
+    shapes = {spec.name: k for k, spec in enumerate(model.topology.shapes)}
+    for k in range(5):
+        one, two = model.topology.pairs[int(contacts.pair[k])]
+        assert two == shapes["floor"] and int(contacts.node2[k]) == model.topology.n_nodes
+        assert int(contacts.node1[k]) == model.topology.shapes[one].node
+    corners = q[:3] + scenes.box_corners((0.15, 0.1, 0.1)) @ scenes.rotation(q[3:7]).T
+    tip = np.array([-0.3 * np.sin(a) - 0.25 * np.sin(a + e), 0, 0.5 - 0.3 * np.cos(a) - 0.25 * np.cos(a + e)])
+    distance, point = np.asarray(contacts.distance), np.asarray(contacts.point)
+    is_tip = np.asarray([model.topology.pairs[int(p)][0] == shapes["tip"] for p in contacts.pair])
+    np.testing.assert_allclose(distance[is_tip], tip[2] - 0.03, atol=1e-14)
+    np.testing.assert_allclose(point[is_tip], [tip - [0, 0, 0.03]], atol=1e-14)
+    lowest = corners[np.sort(np.argsort(corners[:, 2])[:4])]
+    np.testing.assert_allclose(point[~is_tip], lowest, atol=1e-14)
+    np.testing.assert_allclose(distance[~is_tip], lowest[:, 2], atol=1e-14)
+    np.testing.assert_allclose(contacts.normal, np.tile([0, 0, 1.0], (5, 1)), atol=1e-15)
+
+
+@pytest.mark.parametrize("kind", list(CALLS))
+def test_derivatives_by_the_motion_of_the_body(kind):
+    """d [distance; point; normal] by a small translation and turn of body 1 about its centre, as `collide_with_derivatives`."""
+    from trajopt.dynamics.collision.pairs import _slope
+
+    (R1, p1), (R2, p2) = placement(1), placement(60)
+
+    def call(R1, p1, size1, R2, p2):
+        return CALLS[kind](R1, p1, R2, p2)
+
+    slope = np.asarray(_slope(call, *(jnp.asarray(x) for x in (R1, p1, SIZE, R2, p2))))
+
+    def moved(z):
+        angle = np.linalg.norm(z[3:])
+        turn = scenes.rotation(scenes.about(z[3:], angle)) if angle > 0 else np.eye(3)
+        distance, point, normal = reference(kind, turn @ R1, p1 + z[:3], R2, p2)
+        return np.concatenate([distance[:, None], point, normal], 1).ravel()
+
+    # Rounding 8 * 2e-16 over the finest step of 1e-3: 2e-12 for entries of order one, hence 1e-8 with the margin of ten.
+    compare(slope.reshape(-1, 6), ridders_jacobian(moved, 6, 2e-2), relative=1e-8, smallest=1e-2)
+
+
+def test_derivatives_of_a_scene_do_not_change_the_contacts():
+    model = forest()
+    q = np.array([1.0, 0.2, 0.3, *scenes.about([1, 2, 3], 0.4), 0.5, 0.1, 0.9])
+    kin = kinematics(model, jnp.asarray(q))
+    plain, (contacts, slopes) = collide(model, kin), collide_with_derivatives(model, kin)
+    assert slopes.shape == (5, 7, 6)
+    for name in ("distance", "point", "normal", "centre", "pair"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(contacts, name))
+
+
+def test_unsupported_pair_is_named():
+    """A pair without a contact function is refused on construction of the System, with both shapes' names."""
+    text = """<mujoco model="egg"><worldbody><geom name="nest" type="ellipsoid" size="1 1 1"/>
+      <body><freejoint/><geom name="egg" type="ellipsoid" size="0.1 0.2 0.3" mass="1"/></body></worldbody></mujoco>"""
+    model = load_model_from_string(text)
+    if ShapeType.ELLIPSOID not in {spec.kind for spec in model.topology.shapes}:
+        pytest.skip("the reader drops ellipsoids")
+    with pytest.raises(ModelError, match=r"ellipsoid \('egg'\) and an ellipsoid \('nest'\)"):
+        System(model, dt=1e-3)

@@ -1,0 +1,305 @@
+"""Pairs of shapes beyond the plane: distance and normal against `coal` and brute force, patches, symmetries, derivatives."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ridders import ridders
+
+from dynamics.collision import pair_judges as judge
+from dynamics.contact import scenes
+from trajopt.dynamics.collision.pairs import PRIMITIVES
+from trajopt.dynamics.model import ShapeType as T
+
+every_pair = pytest.mark.parametrize("kinds", judge.PAIRS, ids=judge.NAMES)
+UPRIGHT = np.eye(3)
+
+
+def one(kinds, R1, p1, size1, R2, p2, size2, dtype=np.float64):
+    """(slope, distance, point, normal) of a single pair."""
+    arrays = [np.asarray(x, float)[None] for x in (R1, p1, size1, R2, p2, size2)]
+    slope, value = judge.evaluate(kinds, *arrays, dtype)
+    return slope[0], *(x[0] for x in value)
+
+
+def turn(axis, angle):
+    return scenes.rotation(scenes.about(axis, angle))
+
+
+@functools.cache
+def random_contacts(kinds):
+    return judge.evaluate(kinds, *judge.poses())
+
+
+@every_pair
+def test_distance_and_normal_against_coal(kinds):
+    coal = pytest.importorskip("coal")
+    _, (distance, _, normal) = random_contacts(kinds)
+    deepest = distance.argmin(1)
+    compared = 0
+    for k, pose in enumerate(zip(*judge.poses(), strict=True)):
+        expected, direction = judge.coal_distance(coal, kinds, pose)
+        if T.CYLINDER in kinds and expected < 0:
+            continue  # its penetration of cylinders is not the smallest; see the next test
+        compared += 1
+        # Both are exact to rounding for separated polyhedra and balls; coal iterates to 1e-10 on cylinders.
+        assert abs(distance[k].min() - expected) < 1e-9, (k, distance[k], expected)
+        if abs(expected) > 1e-6:
+            # The direction is defined by the distance's square root: 1e-10 in the distance is 1e-5 in the direction.
+            assert np.linalg.norm(normal[k, deepest[k]] - direction) < (1e-4 if T.CYLINDER in kinds else 1e-8), k
+    assert compared > 100
+
+
+@every_pair
+def test_distance_against_a_search_over_directions(kinds):
+    """The signed distance is the largest separation over all directions; also where shapes overlap deeply."""
+    _, (distance, _, normal) = random_contacts(kinds)
+    poses = list(zip(*judge.poses(), strict=True))
+    overlapping = np.flatnonzero(distance.min(1) < 0)
+    for k in overlapping[:12]:
+        assert abs(distance[k].min() - judge.brute_distance(kinds, poses[k])) < 1e-9, k
+    for k, pose in enumerate(poses):
+        deepest = distance[k].argmin()
+        np.testing.assert_allclose(
+            judge.separation(kinds, pose, normal[k, deepest][None]), distance[k].min(), atol=1e-9
+        )
+
+
+@every_pair
+def test_exchange_of_the_shapes_and_rigid_motion(kinds):
+    R1, p1, size1, R2, p2, size2 = judge.poses()
+    _, (distance, point, normal) = random_contacts(kinds)
+    R, p = turn([1, -2, 0.5], 0.8), np.array([0.4, -1.0, 2.0])
+    _, moved = judge.evaluate(kinds, R @ R1, p1 @ R.T + p, size1, R @ R2, p2 @ R.T + p, size2)
+    same = np.abs(moved[0] - distance).max(1) < 1e-9  # a patch of many equal points may be chosen otherwise
+    assert same.mean() > 0.97
+    np.testing.assert_allclose(moved[0].min(1), distance.min(1), atol=1e-9)
+    np.testing.assert_allclose(moved[1][same], (point @ R.T + p)[same], atol=1e-7)
+    np.testing.assert_allclose(moved[2][same], (normal @ R.T)[same], atol=1e-7)
+    if kinds[0] == kinds[1]:
+        _, swapped = judge.evaluate(kinds, R2, p2, size2, R1, p1, size1)
+        np.testing.assert_allclose(swapped[0].min(1), distance.min(1), atol=1e-9)
+        rows = np.arange(judge.BATCH)
+        a, b = normal[rows, distance.argmin(1)], swapped[2][rows, swapped[0].argmin(1)]
+        clear = np.linalg.norm(a + b, axis=1) < 1e-8
+        assert clear.mean() > 0.99  # two directions of equal separation are rare
+
+
+def moved_poses(pose, z):
+    """All pairs with body 1 moved by (translation, rotation vector about its centre) z."""
+    R1, p1, *others = pose
+    angle = np.linalg.norm(z[3:])
+    rotation = turn(z[3:], angle) if angle > 0 else np.eye(3)
+    return rotation @ R1, p1 + z[:3], *others
+
+
+@every_pair
+def test_derivatives_by_the_motion_of_body_1(kinds):
+    """Closed derivative of distance, point and normal against Ridders, at all random poses."""
+    slope, _ = random_contacts(kinds)
+    pose = judge.poses()
+
+    def f(s, j):
+        _, (distance, point, normal) = judge.evaluate(kinds, *moved_poses(pose, s * np.eye(6)[j]))
+        return np.concatenate([distance[..., None], point, normal], -1)
+
+    for j in range(6):
+        estimate = ridders(lambda s, j=j: f(s, j), 2e-4, levels=4)
+        # Rounding 1e-15 over a step of 5e-5: 2e-11. Tolerance relative to the entry, at least one (metres and radians).
+        tolerance = 1e-6 * np.maximum(1.0, np.abs(estimate.value))
+        trusted = estimate.error < 0.1 * tolerance
+        assert trusted.mean() > 0.97, (j, trusted.mean())  # the rest is next to a change of features
+        wrong = trusted & (np.abs(slope[..., j] - estimate.value) > tolerance)
+        assert not wrong.any(), (j, np.argwhere(wrong)[:5], slope[..., j][wrong][:5], estimate.value[wrong][:5])
+
+
+@every_pair
+def test_reverse_mode_and_sizes(kinds):
+    """Reverse mode gives the forward derivative; the derivative by the sizes agrees with differences."""
+    function, _ = PRIMITIVES[kinds]
+    pose = tuple(x[:8] for x in judge.poses())
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=7))
+
+    def total(R1, p1, size1, R2, p2, size2):
+        distance, point, normal = function(R1, p1, size1, R2, p2, size2)
+        return jnp.sum(jnp.concatenate([distance[:, None], point, normal], 1) @ weights)
+
+    gradient = jax.jit(jax.vmap(jax.grad(total, argnums=(1, 2, 5))))(*pose)
+    slope, _ = random_contacts(kinds)
+    np.testing.assert_allclose(gradient[0], np.einsum("nkij,i->nj", slope[:8, :, :, :3], weights), atol=1e-9)
+
+    def f(s, which, j):
+        sizes = [pose[2], pose[5]]
+        sizes[which] = sizes[which] + s * np.eye(3)[j]
+        _, (distance, point, normal) = judge.evaluate(kinds, pose[0], pose[1], sizes[0], pose[3], pose[4], sizes[1])
+        return np.concatenate([distance[..., None], point, normal], -1).sum(1) @ np.asarray(weights)
+
+    for which, by_size in enumerate(gradient[1:]):
+        for j in range(3):
+            estimate = ridders(lambda s, which=which, j=j: f(s, which, j), 2e-4, levels=4)
+            assert (estimate.error < 1e-6).mean() > 0.7
+            clear = estimate.error < 1e-6
+            np.testing.assert_allclose(np.asarray(by_size)[clear, j], estimate.value[clear], atol=1e-5)
+
+
+@every_pair
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_degenerate_placements_have_finite_results(kinds, dtype):
+    """Coincident centres, parallel and crossing axes, touching surfaces, zero sizes: values and derivatives stay finite."""
+    crossed = turn([1, 0, 0], np.pi / 2)
+    sizes = (
+        [(0.3, 0.2, 0.25)] * 2,
+        [(0.0, 0.0, 0.0), (0.3, 0.2, 0.25)],
+        [(0.0, 0.0, 0.0)] * 2,
+        [(0.3, 0.0, 0.2), (0.0, 0.4, 0.2)],
+    )
+    places = [
+        (0, 0, 0),
+        (0, 0, 0.4),
+        (0, 0, 0.6),
+        (0.6, 0, 0),
+        (0.3, 0, 0),
+        (0.3, 0.2, 0.25),
+        (1e-300, 0, 0),
+        (1e-9, 0, 1e-9),
+    ]
+    rows = [
+        (R1, np.array(p), np.array(a), R2, np.zeros(3), np.array(b))
+        for R1 in (UPRIGHT, crossed, turn([0, 0, 1], 1e-9), turn([0, 1, 0], 1e-5))
+        for R2 in (UPRIGHT, crossed)
+        for p in places
+        for a, b in sizes
+    ]
+    slope, value = judge.evaluate(kinds, *(np.stack([np.asarray(r[i], float) for r in rows]) for i in range(6)), dtype)
+    assert np.isfinite(slope).all() and all(np.isfinite(x).all() for x in value)
+    assert value[0].dtype == dtype and slope.dtype == dtype
+    np.testing.assert_allclose(np.linalg.norm(value[2], axis=-1), 1.0, atol=1e-6)
+
+
+@every_pair
+def test_single_precision(kinds):
+    _, (distance, _, _) = random_contacts(kinds)
+    _, (single, _, _) = judge.evaluate(kinds, *judge.poses(), np.float32)
+    # Centres at about 1 m carry a rounding of 1e-7; ties within 2e-5 of the size go to faces.
+    np.testing.assert_allclose(single.min(1), distance.min(1), atol=5e-5)
+
+
+@every_pair
+def test_continuous_through_contact(kinds):
+    """Along a straight path the smallest distance never changes faster than the body moves."""
+    R1, p1, size1, R2, p2, size2 = (x[0] for x in judge.poses(seed=4))
+    steps = np.linspace(-1, 1, judge.BATCH)
+    direction = np.array([0.3, -0.5, 0.8]) / np.linalg.norm([0.3, -0.5, 0.8])
+    path = p2 + steps[:, None] * direction + 0.05
+    copies = [np.repeat(x[None], judge.BATCH, 0) for x in (R1, size1, R2, p2, size2)]
+    _, (distance, _, _) = judge.evaluate(kinds, copies[0], path, copies[1], copies[2], copies[3], copies[4])
+    lowest = distance.min(1)
+    assert lowest.min() < -0.05 and lowest.max() > 0.05
+    assert np.abs(np.diff(lowest)).max() <= np.diff(steps).max() * (1 + 1e-9)
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("yaw", [0.0, 0.3, np.pi / 4])
+def test_patch_of_a_box_on_a_box(yaw):
+    """A small box on a large one touches with its four corners, each with its own distance along the common normal."""
+    half = np.array([0.1, 0.1, 0.1])
+    _, distance, point, normal = one(
+        (T.BOX, T.BOX), turn([0, 0, 1], yaw), [0.05, 0, 0.2999], half, UPRIGHT, [0, 0, 0], [0.5, 0.4, 0.2]
+    )
+    np.testing.assert_allclose(distance, -1e-4, atol=1e-12)
+    np.testing.assert_allclose(normal, np.tile([0, 0, 1.0], (4, 1)), atol=1e-12)
+    corners = np.array([0.05, 0, 0.2999]) + scenes.box_corners(half)[::2] @ turn([0, 0, 1], yaw).T
+    gaps = np.linalg.norm(point[:, None] - corners[None], axis=-1)
+    assert gaps.min(0).max() < 1e-12
+
+
+def test_patch_of_a_tilted_box_keeps_its_lowest_edge():
+    """Of a box that lands on an edge, both ends of that edge are in the patch, and the others have their own distances."""
+    tilt = turn([0, 1, 0], 0.2)
+    _, distance, point, normal = one(
+        (T.BOX, T.BOX), tilt, [0, 0, 0.5], [0.1, 0.2, 0.1], UPRIGHT, [0, 0, 0], [0.5, 0.5, 0.25]
+    )
+    lower = np.array([0, 0, 0.5]) + scenes.box_corners([0.1, 0.2, 0.1]) @ tilt.T
+    np.testing.assert_allclose(np.sort(distance), np.sort(lower[:, 2] - 0.25)[:4], atol=1e-12)
+    np.testing.assert_allclose(point[:, 2] - 0.25, distance, atol=1e-12)
+
+
+def test_patch_of_an_octagon_keeps_both_lowest_corners():
+    """Faces turned by 45 degrees share an octagon; of a tilted one the two lowest corners, close together, must both stay."""
+    R = turn([1, 0, 0], 0.1) @ turn([0, 0, 1], np.pi / 4)
+    _, distance, point, normal = one(
+        (T.BOX, T.BOX), R, [0, 0, 0.21], [0.1, 0.1, 0.1], UPRIGHT, [0, 0, 0], [0.11, 0.11, 0.1]
+    )
+    low = np.argsort(distance)[:2]
+    np.testing.assert_allclose(distance[low[0]], distance[low[1]], atol=1e-9)
+    np.testing.assert_allclose(point[low[0]] * [-1, 1, 1], point[low[1]], atol=1e-9)
+    assert abs(point[low[0], 0]) < 0.04 < 0.1 < abs(point[low[0], 1])
+
+
+def test_patch_of_crossed_boxes_has_the_corners_of_the_overlap():
+    """Two long boxes across each other: the patch is the rectangle that they share."""
+    _, distance, point, _ = one(
+        (T.BOX, T.BOX), turn([0, 0, 1], np.pi / 2), [0, 0, 0.21], [1.0, 0.1, 0.1], UPRIGHT, [0, 0, 0], [1.0, 0.1, 0.1]
+    )
+    np.testing.assert_allclose(distance, 0.01, atol=1e-12)
+    np.testing.assert_allclose(np.abs(point[:, :2]), 0.1, atol=1e-12)
+    np.testing.assert_allclose(point[:, 2], 0.105, atol=0.00501)
+    assert len({tuple(x) for x in np.sign(point[:, :2])}) == 4
+
+
+def test_crossing_edges_have_the_midpoint_and_the_product_of_the_edges():
+    """Two boxes edge to edge (Nimble, app. C-1)."""
+    R1, R2 = turn([1, 0, 0], np.pi / 4), turn([0, 1, 0], np.pi / 4)
+    diagonal = 0.1 * np.sqrt(2)
+    height, long, across = [0, 0, 2 * diagonal - 0.01], [0.4, 0.1, 0.1], [0.1, 0.4, 0.1]
+    _, distance, point, normal = one((T.BOX, T.BOX), R1, height, long, R2, [0, 0, 0], across)
+    k = distance.argmin()
+    np.testing.assert_allclose(distance[k], -0.01, atol=1e-12)
+    np.testing.assert_allclose(point[k], [0, 0, diagonal - 0.005], atol=1e-12)
+    np.testing.assert_allclose(normal[k], [0, 0, 1], atol=1e-12)
+
+
+def test_two_contacts_of_parallel_capsules():
+    """The ends of the overlap of two parallel capsules, each halfway between the surfaces for equal radii."""
+    lying = turn([0, 1, 0], np.pi / 2)
+    size = [0.1, 0.3, 0]
+    _, distance, point, normal = one((T.CAPSULE, T.CAPSULE), lying, [0.2, 0, 0.21], size, lying, [0, 0, 0], size)
+    np.testing.assert_allclose(distance, 0.01, atol=1e-12)
+    np.testing.assert_allclose(np.sort(point[:, 0]), [-0.1, 0.3], atol=1e-12)
+    np.testing.assert_allclose(point[:, 2], 0.105, atol=1e-12)
+    np.testing.assert_allclose(normal, np.tile([0, 0, 1.0], (2, 1)), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [T.BOX, T.CYLINDER])
+def test_capsule_across_an_end_face_touches_where_it_leaves_it(kind):
+    """A capsule that overhangs on both sides touches at the two points over the border of the face."""
+    lying = turn([0, 1, 0], np.pi / 2)
+    size = [0.2, 0.2, 0.3] if kind == T.BOX else [0.2, 0.3, 0]
+    _, distance, point, normal = one((T.CAPSULE, kind), lying, [0, 0, 0.39], [0.1, 0.5, 0], UPRIGHT, [0, 0, 0], size)
+    np.testing.assert_allclose(distance, -0.01, atol=1e-12)
+    np.testing.assert_allclose(np.sort(point[:, 0]), [-0.2, 0.2], atol=1e-9)
+    np.testing.assert_allclose(normal, np.tile([0, 0, 1.0], (2, 1)), atol=1e-9)
+
+
+def test_capsule_beside_a_cylinder_touches_along_the_overlap():
+    _, distance, point, normal = one(
+        (T.CAPSULE, T.CYLINDER), UPRIGHT, [0.31, 0, 0.1], [0.1, 0.4, 0], UPRIGHT, [0, 0, 0], [0.2, 0.2, 0]
+    )
+    np.testing.assert_allclose(distance, 0.01, atol=1e-12)
+    np.testing.assert_allclose(np.sort(point[:, 2]), [-0.2, 0.2], atol=1e-9)
+    np.testing.assert_allclose(normal, np.tile([1.0, 0, 0], (2, 1)), atol=1e-9)
+
+
+def test_normals_of_curved_surfaces_turn():
+    """A ball rolling around another: d normal / d position is the projector over the distance of the centres."""
+    c = np.array([0.3, 0.4, 0.5])
+    slope, *_ = one((T.SPHERE, T.SPHERE), UPRIGHT, c, [0.2, 0, 0], UPRIGHT, [0, 0, 0], [0.3, 0, 0])
+    n = c / np.linalg.norm(c)
+    np.testing.assert_allclose(slope[0, 4:, :3], (np.eye(3) - np.outer(n, n)) / np.linalg.norm(c), atol=1e-14)
+    np.testing.assert_allclose(slope[0, 1:4, :3], 0.6 * np.eye(3), atol=1e-14)  # (r2 c1 + r1 c2) / (r1 + r2)

@@ -1,0 +1,256 @@
+"""Scenes and independent NumPy references for the tests of contact.
+
+Nothing here calls the contact code under test except `touching`, which only shifts a robot to a wanted height. Models are
+loaded once and shared, so that every topology is compiled once.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import mujoco
+import numpy as np
+
+from trajopt import load_model
+from trajopt.dynamics.collision.pairs import collide
+from trajopt.dynamics.contact.law import RigidContact
+from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.system import State, System
+from trajopt.models.registry import load_model_from_string
+
+DT = 1e-3
+GRAVITY = 9.81
+
+# A ball on a plane. Solid sphere: I = 2/5 m r^2, so the effective masses of its contact are m (normal), 2/7 m (tangents).
+BALL = """<mujoco model="ball"><worldbody>
+  <geom name="floor" type="plane" size="0 0 1" friction="0.5" contype="0" conaffinity="1"/>
+  <body name="ball" pos="0 0 0.1"><freejoint name="root"/>
+    <geom name="ball" type="sphere" size="0.1" mass="2" friction="0.5" contype="1" conaffinity="0"/></body>
+</worldbody></mujoco>"""
+
+# Two sliders without gravity: the first with limits, both with dry friction, actuated by unit motors.
+SLIDERS = """<mujoco model="sliders"><option gravity="0 0 0"/><worldbody>
+  <body name="a"><joint name="a" type="slide" axis="1 0 0" limited="true" range="-0.5 0.5" frictionloss="3"/>
+    <inertial pos="0 0 0" mass="2" diaginertia="1 1 1"/>
+    <body name="b"><joint name="b" type="slide" axis="0 1 0" frictionloss="0.5"/>
+      <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body></body>
+</worldbody><actuator><motor name="a" joint="a"/><motor name="b" joint="b"/></actuator></mujoco>"""
+
+# Two separate bodies (a forest): a box and a two-link arm with a spherical tip, both over the same floor.
+FOREST = """<mujoco model="forest"><compiler angle="radian"/>
+  <default><geom friction="0.6" contype="1" conaffinity="0"/></default><worldbody>
+  <geom name="floor" type="plane" size="0 0 1" contype="0" conaffinity="1"/>
+  <body name="box" pos="1 0 0.1"><freejoint name="root"/><geom name="box" type="box" size="0.15 0.1 0.1" mass="1.5"/></body>
+  <body name="upper" pos="0 0 0.5"><joint name="shoulder" axis="0 1 0" damping="0.1" limited="true" range="-1.5 1.5"/>
+    <joint name="roll" axis="1 0 0" armature="0.01"/>
+    <geom type="capsule" fromto="0 0 0 0 0 -0.3" size="0.02" mass="0.8" contype="0"/>
+    <body name="lower" pos="0 0 -0.3"><joint name="elbow" axis="0 1 0" frictionloss="0.05" stiffness="0.3"/>
+      <geom type="capsule" fromto="0 0 0 0 0 -0.25" size="0.02" mass="0.5" contype="0"/>
+      <geom name="tip" type="sphere" pos="0 0 -0.25" size="0.03" mass="0.1"/></body></body>
+</worldbody><actuator><motor joint="shoulder"/><motor joint="elbow" gear="2"/></actuator></mujoco>"""
+
+SOURCES = {"ball": BALL, "sliders": SLIDERS, "forest": FOREST}
+
+
+@functools.cache
+def model(name: str) -> Model:
+    """A scene of this file or a bundled model, by name, with JAX leaves."""
+    loaded = load_model_from_string(SOURCES[name]) if name in SOURCES else load_model(name)
+    return loaded.to_device()
+
+
+def system(name: str, dt: float = DT, **law) -> System:
+    """The scene's System under `RigidContact(**law)`. Systems of one topology and law share one compiled step."""
+    return System(model(name), dt=dt, contact=RigidContact(**law))
+
+
+# -- configurations, independent of the package ------------------------------------------------------------------------
+
+
+def quaternion_product(a, b):
+    w, x = a[0], a[1:]
+    return np.concatenate([[w * b[0] - x @ b[1:]], w * b[1:] + b[0] * x + np.cross(x, b[1:])])
+
+
+def rotation(quaternion) -> np.ndarray:
+    """Rotation matrix of a unit quaternion (w, x, y, z)."""
+    w, x = quaternion[0], np.asarray(quaternion[1:])
+    skew = np.array([[0, -x[2], x[1]], [x[2], 0, -x[0]], [-x[1], x[0], 0]])
+    return np.eye(3) + 2 * w * skew + 2 * skew @ skew
+
+
+def about(axis, angle) -> np.ndarray:
+    """Unit quaternion of a turn by `angle` about `axis`."""
+    axis = np.asarray(axis, float) / np.linalg.norm(axis)
+    return np.concatenate([[np.cos(angle / 2)], np.sin(angle / 2) * axis])
+
+
+def integrate(m: Model, q, dq) -> np.ndarray:
+    """q moved along the tangent vector dq, in NumPy."""
+    q, out = np.asarray(q), np.array(q, float)
+    scalar = m.topology.scalar_q_of_dof
+    out[scalar[scalar >= 0]] += dq[np.flatnonzero(scalar >= 0)]
+    for k, j in m.topology.ball_starts:
+        w = dq[j : j + 3]
+        angle = np.linalg.norm(w)
+        # sin(x/2)/x without division by zero: np.sinc(y) is sin(pi y)/(pi y).
+        exp = np.concatenate([[np.cos(angle / 2)], 0.5 * np.sinc(angle / (2 * np.pi)) * w])
+        out[k : k + 4] = quaternion_product(q[k : k + 4] / np.linalg.norm(q[k : k + 4]), exp)
+    return out
+
+
+def difference(m: Model, q0, q1) -> np.ndarray:
+    """Tangent vector from q0 to q1, in NumPy; for small turns, as differences need."""
+    q0, q1 = np.asarray(q0), np.asarray(q1)
+    out = np.zeros(m.nv)
+    scalar = m.topology.scalar_q_of_dof
+    moved = scalar >= 0
+    out[moved] = (q1 - q0)[scalar[moved]]
+    for k, j in m.topology.ball_starts:
+        turn = quaternion_product(q0[k : k + 4] * np.array([1, -1, -1, -1]), q1[k : k + 4])
+        turn = turn if turn[0] > 0 else -turn
+        sine = np.linalg.norm(turn[1:])
+        out[j : j + 3] = turn[1:] * (2 * np.arctan2(sine, turn[0]) / sine if sine > 0 else 2.0)
+    return out
+
+
+def tangent_step(sys: System, x: State, u, **options):
+    """f(z), z = [dq, dv, du] (2 nv + nu,): tangent coordinates of the next state relative to the unperturbed next state."""
+    n = sys.nv
+    q, v, u = np.asarray(x.q), np.asarray(x.v), np.asarray(u)
+    reference, _ = sys.step(x, u, **options)
+    q_ref, v_ref = np.asarray(reference.q), np.asarray(reference.v)
+
+    def f(z):
+        moved = State(integrate(sys.model, q, z[:n]), v + z[n : 2 * n])
+        y, _ = sys.step(moved, u + z[2 * n :], **options)
+        return np.concatenate([difference(sys.model, q_ref, y.q), np.asarray(y.v) - v_ref])
+
+    return f
+
+
+def touching(m: Model, q, depth: float) -> np.ndarray:
+    """q of a floating-base robot shifted along z so that its lowest candidate contact has distance -depth."""
+    q = np.array(q, float)
+    distance = np.asarray(collide(m, kinematics(m, np.asarray(q))).distance)
+    q[2] -= distance.min() + depth
+    return q
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+def cube_state(kind: str) -> State:
+    """States of the bundled cube (side 0.2, 1 kg, friction 0.4), away from changes of modes and from phi = 0."""
+    tilt = about([1.0, 0.3, 0.0], 0.02)
+    if kind == "standing":  # four corners stick
+        return State(np.array([0.3, -0.2, 0.0999, 1, 0, 0, 0]), np.array([1e-4, -2e-4, -1e-3, 1e-3, 2e-3, -1e-3]))
+    if kind == "sliding":  # four corners slide in four directions: the velocity is not unique without the selection
+        return State(np.array([0.3, -0.2, 0.0999, 1, 0, 0, 0]), np.array([3.0, 1.0, 0, 0, 0, 2.0]))
+    if kind == "landing":  # tilted, some corners open, some closing within the step
+        return State(np.array([0, 0, 0.1022, *tilt]), np.array([0.3, -0.1, -1.0, 0.2, -0.4, 0.3]))
+    if kind == "edge":  # two corners touch; not at 45 degrees, where four others tie for the remaining places of the patch
+        angle = 0.7
+        return State(
+            np.array([0, 0, 0.1 * (np.cos(angle) + np.sin(angle)) - 1e-4, *about([1, 0, 0], angle)]),
+            np.array([0.3, 0.05, -0.02, 0, 0.1, 0]),
+        )
+    if kind == "flight":
+        return State(np.array([0, 0, 1.0, *about([1, 2, 3], 0.7)]), np.array([1.0, -2.0, 0.5, 3.0, -1.0, 2.0]))
+    raise KeyError(kind)
+
+
+@functools.cache
+def robot_state(name: str, kind: str) -> tuple[State, np.ndarray]:
+    """(state, control) of a legged robot: standing, sliding, landing or in flight, with moderate joint torques."""
+    m = model(name)
+    rng = np.random.default_rng(3)
+    keys = m.keyframes
+    q0 = np.asarray(keys["home"] if "home" in keys else m.q_default)
+    u = 0.5 * rng.normal(size=m.nu)
+    v = np.zeros(m.nv)
+    if kind == "standing":
+        # The speed of 1e-3 m/s is far within the cone of friction: dt g mu is 8e-3 m/s.
+        return State(touching(m, q0, 2e-4), 1e-3 * rng.normal(size=m.nv)), 0.1 * u
+    if kind == "sliding":
+        v[:2] = (0.8, 0.3)
+        v[5] = 0.5
+        return State(touching(m, q0, 2e-4), v), u
+    if kind == "landing":
+        v[2] = -0.7
+        return State(touching(m, q0, -4e-4), v + 0.02 * rng.normal(size=m.nv)), u
+    if kind == "flight":
+        q = q0.copy()
+        q[2] += 0.5
+        return State(q, rng.normal(size=m.nv)), u
+    raise KeyError(kind)
+
+
+# -- references --------------------------------------------------------------------------------------------------------
+
+
+def box_corners(half) -> np.ndarray:
+    return np.array([[a, b, c] for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)], float) * np.asarray(half)
+
+
+def box_problem(q, v, dt, points, offset, half=(0.1, 0.1, 0.1), mass=1.0):
+    """(G, g, J, Minv, v_free) of a free uniform box touching the plane z = 0 at the given body-fixed points, in closed form.
+
+    Rows per point (x, y, z). `offset` is b of the normal rows. Velocity: world linear, body angular.
+    """
+    half = np.asarray(half)
+    inertia = mass / 3.0 * (np.sum(half**2) - half**2)
+    R, w = rotation(q[3:7]), np.asarray(v)[3:]
+    Minv = np.diag(np.concatenate([np.full(3, 1 / mass), 1 / inertia]))
+    free = np.asarray(v) + dt * np.concatenate([[0, 0, -GRAVITY], -np.cross(w, inertia * w) / inertia])
+    blocks = []
+    for r in points:
+        skew = np.array([[0, -r[2], r[1]], [r[2], 0, -r[0]], [-r[1], r[0], 0]])
+        blocks.append(np.hstack([np.eye(3), -R @ skew]))  # velocity of the point: v + R (w x r)
+    J = np.vstack(blocks)
+    b = np.zeros(3 * len(points))
+    b[2::3] = offset
+    return J @ Minv @ J.T, J @ free + b, J, Minv, free
+
+
+def law_violation(lam, nu, mu) -> float:
+    """Largest violation of the four statements of the contact law, straight from their definition, (nc, 3) arrays.
+
+    Impulses and velocities are compared without scaling: meant for effective masses of order 1 kg.
+    """
+    worst = 0.0
+    for l, w, m in zip(lam, nu, np.broadcast_to(mu, (len(lam),)), strict=True):
+        size_l, size_w = np.linalg.norm(l[:2]), np.linalg.norm(w[:2])
+        worst = max(worst, -l[2], -w[2], abs(l[2] * w[2]), size_l - m * l[2])
+        # Maximum dissipation: lambda_t |nu_t| = -mu lambda_n nu_t (also true of sticking, where nu_t = 0).
+        worst = max(worst, np.abs(l[:2] * size_w + m * l[2] * w[:2]).max())
+    return worst
+
+
+def natural_residual(G, g, lam, mu, bound=(), limits: int = 0) -> float:
+    """The residual of docs/contact-semantics.md, in NumPy: max |F / rho| over max(|g|, 1e-3 m/s)."""
+    G, g, lam, mu = (np.asarray(x, float) for x in (G, g, lam, mu))
+    nc = len(mu)
+    diagonal = np.array(np.diag(G))
+    for k in range(nc):
+        diagonal[3 * k : 3 * k + 2] = diagonal[3 * k : 3 * k + 2].mean()
+    largest = diagonal.max(initial=0.0)
+    rho = 1.0 / np.maximum(diagonal, largest * np.finfo(float).eps if largest > 0 else 1.0)
+    nu = G @ lam + g
+    y = lam - rho * nu
+    F = np.zeros_like(lam)
+    for k in range(nc):
+        y_t, y_n = y[3 * k : 3 * k + 2], max(y[3 * k + 2], 0.0)
+        length = np.linalg.norm(y_t)
+        F[3 * k : 3 * k + 2] = lam[3 * k : 3 * k + 2] - y_t * min(1.0, mu[k] * y_n / length if length > 0 else 1.0)
+        F[3 * k + 2] = lam[3 * k + 2] - y_n
+    first = 3 * nc + limits
+    F[3 * nc : first] = lam[3 * nc : first] - np.maximum(y[3 * nc : first], 0.0)
+    F[first:] = lam[first:] - np.clip(y[first:], -np.asarray(bound), np.asarray(bound))
+    return np.abs(F / rho).max(initial=0.0) / max(np.abs(g).max(initial=0.0), 1e-3)
+
+
+def mujoco_model(name: str) -> mujoco.MjModel:
+    """A scene of this file in MuJoCo."""
+    return mujoco.MjModel.from_xml_string(SOURCES[name])

@@ -1,0 +1,390 @@
+"""`solve_ncp` on plain arrays: hard and degenerate problems, honest statuses, transformations and derivatives."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ridders import Estimate, compare, ridders
+
+from dynamics.contact import scenes
+from trajopt.dynamics import solve_ncp
+from trajopt.dynamics.contact.admm import admm
+from trajopt.dynamics.contact.ncp import make_ncp, natural_map, residual
+from trajopt.dynamics.contact.newton import merit, newton_regularised, regularisation
+from trajopt.errors import NonFiniteError, OptionError, ShapeError
+from trajopt.result import Status
+
+
+def four_corners(v=(0.3, -0.1, -0.2), w=(0.1, 0.2, 0.5), mass=1.0):
+    """(G, g) of a box of side 0.2 whose four lower corners touch: G (12, 12) has rank 6."""
+    points = [[a, b, -0.1] for a in (-0.1, 0.1) for b in (-0.1, 0.1)]
+    G, g, *_ = scenes.box_problem(
+        np.array([0, 0, 0.1, 1, 0, 0, 0]), np.r_[v, w], 1e-3, np.array(points), 0.0, mass=mass
+    )
+    return G, g
+
+
+def stack_of_bodies(seed: int, bodies: int = 3, ratio: float = 1e2):
+    """(G, g, mu): spheres of random mass on top of each other and against a wall, three contacts between neighbours.
+
+    G = J M^-1 J^T and g = J v with v arbitrary: v = 0 satisfies every row, so that a solution exists for any friction.
+    """
+    rng = np.random.default_rng(seed)
+    mass = ratio ** rng.uniform(-0.5, 0.5, size=bodies)
+    Minv = np.concatenate([np.r_[np.full(3, 1 / m), np.full(3, 1 / (0.4 * m * 0.01))] for m in mass])
+    rows = []
+    for body in range(bodies):
+        for _ in range(3):
+            normal = rng.normal(size=3) * 0.3 + np.array([0, 0, 1.0])
+            normal /= np.linalg.norm(normal)
+            t1 = np.cross(normal, rng.normal(size=3))
+            t1 /= np.linalg.norm(t1)
+            frame = np.stack([t1, np.cross(normal, t1), normal])
+            below, above = 0.1 * rng.normal(size=3), 0.1 * rng.normal(size=3)
+            block = np.zeros((3, 6 * bodies))
+            block[:, 6 * body : 6 * body + 6] = np.hstack([frame, np.cross(above, frame)])
+            if body:
+                block[:, 6 * body - 6 : 6 * body] = -np.hstack([frame, np.cross(below, frame)])
+            rows.append(block)
+    J = np.vstack(rows)
+    v = 0.5 * rng.normal(size=6 * bodies)
+    v[2::6] -= 1.0
+    return (J * Minv) @ J.T, J @ v, rng.choice([0.0, 0.3, 0.8, 1.5], size=len(rows))
+
+
+def check(G, g, mu, out, tolerance=1e-10, scaled=True):
+    """The reported numbers against the definition."""
+    lam = np.asarray(out.impulse, float)
+    own = scenes.natural_residual(G, g, lam, mu)
+    assert own <= tolerance, f"residual {own:.1e} by its definition, {float(out.residual):.1e} reported"
+    assert abs(own - float(out.residual)) <= 0.01 * tolerance + 0.5 * own
+    np.testing.assert_allclose(out.velocity, G @ lam + g, atol=1e-12 * (1 + np.abs(G) @ np.abs(lam)).max())
+    if scaled:  # the four statements of the law, in units of the effective mass and the velocity
+        nc, size = len(mu), np.abs(g).max()
+        unit = np.diag(G)[2::3, None]
+        assert (
+            scenes.law_violation(lam.reshape(nc, 3) * unit / size, np.asarray(out.velocity).reshape(nc, 3) / size, mu)
+            < 1e-8
+        )
+
+
+# -- hard problems -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.4, 5.0, 1e3])
+@pytest.mark.parametrize("mass", [1.0, 1e-4, 1e4])
+def test_redundant_contacts(mu, mass):
+    """G has rank 6 of 12; any friction from none to practically infinite, any mass."""
+    G, g = four_corners(mass=mass)
+    out = solve_ncp(G, g, np.full(4, mu))
+    assert out.status == Status.solved and bool(out.degenerate)
+    check(G, g, np.full(4, mu), out)
+    if mu == 0.0:  # the frictionless problem is a quadratic programme; the impulse of least norm among all solutions
+        lam = np.asarray(out.impulse).reshape(4, 3)
+        assert np.abs(lam[:, :2]).max() <= 1e-15 * np.abs(lam).max()
+
+
+def test_single_contact_closed_form():
+    """G a multiple of the identity: separating, sticking and sliding in closed form."""
+    mu, m = 0.5, 2.0
+    for g, expected in (
+        ([0.3, 0.1, 0.2], [0, 0, 0]),
+        ([0.03, -0.04, -1.0], [-0.06, 0.08, 2.0]),
+        ([3.0, -4.0, -1.0], [-0.6, 0.8, 2.0]),
+        ([0.0, 0.0, -1.0], [0, 0, 2.0]),
+    ):
+        out = solve_ncp(np.eye(3) / m, np.array(g), np.array([mu]))
+        np.testing.assert_allclose(out.impulse, expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("ratio", [1e4, 1e-4])
+def test_mass_ratio(ratio):
+    """A light box under a heavy one, and the reverse: blocks on four contacts each, no friction, closed form.
+
+    Falling together with speed 1: the lower four contacts carry both momenta, the upper four that of the upper box.
+    """
+    m1, m2 = 1.0, ratio
+    n = np.zeros((24, 2))
+    n[2:12:3, 0] = 1.0  # lower box against the floor
+    n[14:24:3] = (-1.0, 1.0)  # upper box against the lower one
+    G, g = (n / [m1, m2]) @ n.T, n @ [-1.0, -1.0]
+    G[np.arange(24) % 3 < 2, np.arange(24) % 3 < 2] = 1.0 / m1  # tangents: any positive diagonal
+    out = solve_ncp(G, g, np.zeros(8))
+    assert out.status == Status.solved
+    expected = np.zeros(24)
+    expected[2:12:3], expected[14:24:3] = (m1 + m2) / 4, m2 / 4
+    # Condition number of the stack: the mass ratio.
+    np.testing.assert_allclose(out.impulse, expected, atol=1e-8 * (m1 + m2))
+
+
+def test_zero_gravity_no_load():
+    """g = 0 gives no impulse, and no NaN anywhere, also in the derivative."""
+    G, _ = four_corners()
+    out = solve_ncp(G, np.zeros(12), np.full(4, 0.5))
+    assert out.status == Status.solved
+    np.testing.assert_array_equal(np.asarray(out.impulse), 0.0)
+    slope = jax.jacfwd(lambda g: solve_ncp(jnp.asarray(G), g, jnp.full(4, 0.5)).impulse)(jnp.zeros(12))
+    np.testing.assert_allclose(slope, 0.0, atol=1e-12)
+
+
+def test_no_contact_at_all():
+    out = solve_ncp(np.zeros((0, 0)), np.zeros(0), np.zeros(0))
+    assert out.status == Status.solved and out.impulse.shape == (0,) and float(out.residual) == 0.0
+
+
+def test_no_active_contact():
+    G, g = four_corners(v=(0.3, -0.1, 0.2), w=(0.0, 0.0, 0.5))
+    out = solve_ncp(G, g, np.full(4, 0.5))
+    assert out.status == Status.solved and int(out.iterations) <= 1
+    np.testing.assert_array_equal(np.asarray(out.impulse), 0.0)
+    np.testing.assert_array_equal(np.asarray(out.velocity), g)
+
+
+@pytest.mark.parametrize(
+    "G, g",
+    [
+        (np.zeros((3, 3)), [0.0, 0.0, -1.0]),
+        (np.diag([1.0, 1.0, 0.0]), [0.2, 0.0, -1.0]),
+        # Two walls that close on a body from both sides: nu_1 = u - 1, nu_2 = -u - 1 cannot both be non-negative.
+        (
+            np.kron([[1.0, -1.0], [-1.0, 1.0]], np.diag([0.0, 0.0, 1.0])) + np.diag([1.0, 1, 0, 1, 1, 0]),
+            [0, 0, -1.0, 0, 0, -1.0],
+        ),
+    ],
+)
+def test_infeasible(G, g):
+    """An approach that no impulse can stop: status infeasible, finite numbers, an honest residual."""
+    nc = len(g) // 3
+    out = solve_ncp(G, np.array(g, float), np.full(nc, 0.5))
+    assert out.status == Status.infeasible
+    assert np.isfinite(np.asarray(out.impulse)).all()
+    assert scenes.natural_residual(G, g, out.impulse, np.full(nc, 0.5)) > 1e-3
+    np.testing.assert_allclose(out.residual, scenes.natural_residual(G, g, out.impulse, np.full(nc, 0.5)), rtol=1e-6)
+
+
+# -- interface ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"g": np.array([0, np.nan, 0.0])}, NonFiniteError, r"g\[1\] is nan"),
+        ({"G": np.full((3, 3), np.inf)}, NonFiniteError, r"G\[0, 0\] is inf"),
+        ({"mu": np.array([np.nan])}, NonFiniteError, r"mu\[0\] is nan"),
+        ({"init": np.array([0, 0, np.nan])}, NonFiniteError, r"init\[2\] is nan"),
+        ({"g": np.zeros(4)}, ShapeError, r"g has shape \(4,\), expected \(3,\)"),
+        ({"G": np.eye(4)}, ShapeError, r"G has shape \(4, 4\), expected \(3, 3\)"),
+        ({"mu": np.zeros((1, 1))}, ShapeError, r"mu has shape \(1, 1\), expected \(nc,\)"),
+        ({"init": np.zeros(2)}, ShapeError, r"init has shape \(2,\), expected \(3,\)"),
+        ({"mu": np.array([-0.1])}, OptionError, r"mu\[0\] is -0.1"),
+        ({"G": np.array([[1.0, 0, 0.5], [0, 1, 0], [0, 0, 1]])}, OptionError, "G is not symmetric"),
+        ({"tol": 0.0}, OptionError, "tol is 0.0"),
+        ({"max_iterations": 0}, OptionError, "max_iterations is 0"),
+        ({"g": jnp.zeros(3, jnp.float32), "G": jnp.eye(3)}, ShapeError, "one dtype"),
+    ],
+)
+def test_arguments_are_checked_by_name(change, error, message):
+    arguments = {"G": np.eye(3), "g": np.array([0, 0, -1.0]), "mu": np.array([0.5]), **change}
+    with pytest.raises(error, match=message):
+        solve_ncp(**arguments)
+
+
+def test_transformations_agree():
+    """jit, vmap and both give the single answers; a batch mixes easy, sliding, open and infeasible problems."""
+    G, g = four_corners()
+    gs = np.stack([g, -g, 3 * g, g + np.tile([2.0, 0, 0], 4), 0 * g])
+    mu = np.full(4, 0.5)
+    single = [solve_ncp(G, x, mu) for x in gs]
+    for f in (jax.vmap(lambda x: solve_ncp(jnp.asarray(G), x, jnp.asarray(mu))),):
+        for batch in (f(jnp.asarray(gs)), jax.jit(f)(jnp.asarray(gs))):
+            # Redundant contacts: rounding of the residual times 1e6, the inverse of the regularisation.
+            np.testing.assert_allclose(batch.impulse, np.stack([s.impulse for s in single]), atol=1e-9)
+            np.testing.assert_allclose(batch.velocity, np.stack([s.velocity for s in single]), atol=1e-12)
+    np.testing.assert_allclose(
+        jax.jit(solve_ncp)(jnp.asarray(G), jnp.asarray(g), jnp.asarray(mu)).impulse, single[0].impulse, atol=1e-9
+    )
+    both = jax.vmap(lambda G, g: solve_ncp(G, g, jnp.full(1, 0.5)))(
+        jnp.stack([jnp.eye(3), jnp.zeros((3, 3))]), jnp.tile(jnp.array([0.1, 0, -1.0]), (2, 1))
+    )
+    np.testing.assert_array_equal(both.status == Status.solved, [True, False])
+    np.testing.assert_array_equal(both.status == Status.infeasible, [False, True])
+
+
+def test_float32():
+    G, g = (x.astype(np.float32) for x in four_corners())
+    for mu in (0.0, 0.4, 5.0):
+        out = solve_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(4, mu, jnp.float32))
+        assert out.impulse.dtype == out.residual.dtype == jnp.float32
+        assert out.status == Status.solved
+        assert scenes.natural_residual(G, g, out.impulse, np.full(4, mu)) < 1e-5
+
+
+@pytest.mark.parametrize("start", [1.0, -1.0, 1e4, 1e-8])
+def test_start_does_not_choose_the_solution(start):
+    rng = np.random.default_rng(0)
+    G, g = four_corners()
+    mu = np.full(4, 0.4)
+    reference = solve_ncp(G, g, mu)
+    for _ in range(10):
+        out = solve_ncp(G, g, mu, init=start * rng.normal(size=12))
+        np.testing.assert_allclose(out.velocity, reference.velocity, atol=1e-10)
+        np.testing.assert_allclose(out.impulse, reference.impulse, atol=1e-7)
+
+
+def test_tolerance_and_iteration_limit_are_used():
+    """A tolerance that nothing reaches is not called solved; what is reported stays the residual."""
+    G, g, mu = stack_of_bodies(3)
+    out = solve_ncp(G, g, mu, tol=1e-30)
+    assert out.status == Status.stalled and float(out.residual) < 1e-10
+    assert int(solve_ncp(G, g, mu, max_iterations=2).iterations) <= 2 * 12
+
+
+# -- random problems ---------------------------------------------------------------------------------------------------
+
+
+def share_solved(count: int, bodies: int, ratio: float) -> tuple[float, int, float]:
+    solved, iterations, fallbacks = 0, [], 0
+    for seed in range(count):
+        G, g, mu = stack_of_bodies(seed, bodies, ratio)
+        out = solve_ncp(G, g, mu)
+        fallbacks += int(out.fallbacks) > 0
+        iterations.append(int(out.iterations))
+        if out.status == Status.solved:
+            solved += 1
+            check(G, g, mu, out, scaled=False)
+        else:
+            assert float(out.residual) > 1e-10, "not solved, though the residual says so"
+    return solved / count, int(np.median(iterations)), fallbacks / count
+
+
+def test_random_stacks_are_solved():
+    """Three stacked bodies, nine contacts, frictions from 0 to 1.5, mass ratios up to 100.
+
+    Random normals and lever arms make these harder than a simulation's; what is not solved must say so.
+    """
+    share, median, fallbacks = share_solved(60, 3, 1e2)
+    assert share >= 0.95, f"{100 * share:.1f} % solved, {100 * fallbacks:.1f} % with fallbacks"
+    assert median <= 30  # iterations of all attempts; more than half of these problems need a fallback
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bodies, ratio", [(2, 1e4), (3, 1e4), (4, 1e2)])
+def test_many_random_stacks_are_solved(bodies, ratio):
+    share, _, fallbacks = share_solved(300, bodies, ratio)
+    assert share >= 0.95, f"{100 * share:.1f} % solved, {100 * fallbacks:.1f} % with fallbacks"
+
+
+# -- solvers -----------------------------------------------------------------------------------------------------------
+
+
+def test_merit_falls_in_every_accepted_iteration():
+    """Newton stopped after 1, 2, 3, ... iterations: the merit of the regularised problem never rises."""
+    run = jax.jit(newton_regularised, static_argnums=4)
+    boxes = [
+        (*four_corners(), np.full(4, 0.4)),
+        (*four_corners((0.01, 0.02, -1.0), (0.1, -0.2, 0.01)), np.full(4, 0.8)),
+    ]
+    for index, problem in enumerate([*boxes, *(stack_of_bodies(seed) for seed in range(6))]):
+        ncp = make_ncp(*(jnp.asarray(x) for x in problem))
+        eps = regularisation(ncp)
+        value = lambda x, ncp=ncp, eps=eps: float(merit(ncp, natural_map(ncp, x, ncp.G @ x + eps * x + ncp.g)))  # noqa: E731
+        zero = jnp.zeros_like(ncp.g)
+        merits = [value(zero)] + [value(run(ncp, zero, eps, jnp.asarray(1e-12), k)[0]) for k in range(1, 13)]
+        assert all(later <= earlier for earlier, later in zip(merits[:-1], merits[1:], strict=True)), merits
+        if index < len(boxes):
+            assert merits[-1] < 1e-20 * merits[0], "Newton converges on a box"
+
+
+def test_admm_agrees_with_newton():
+    """Two different methods, the same velocity where it is unique (sticking contacts)."""
+    for v, w in (((0.01, 0.02, -1.0), (0.1, -0.1, 0.01)), ((0.0, 0.0, -0.3), (0.0, 0.0, 0.0))):
+        G, g = four_corners(v, w)
+        ncp = make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(4, 0.8))
+        lam, _ = jax.jit(admm, static_argnums=4)(ncp, jnp.zeros(12), jnp.asarray(0.0), jnp.asarray(1e-11), 20000)
+        assert float(residual(ncp, lam)) < 1e-10
+        np.testing.assert_allclose(G @ lam + g, solve_ncp(G, g, np.full(4, 0.8)).velocity, atol=1e-8)
+
+
+# -- derivatives -------------------------------------------------------------------------------------------------------
+
+DERIVATIVE_CASES = {
+    "stack": lambda: stack_of_bodies(1),
+    "box sliding": lambda: (*four_corners(), np.full(4, 0.4)),
+    "box sticking": lambda: (*four_corners((0.01, 0.02, -1.0), (0.01, -0.02, 0.01)), np.full(4, 0.8)),
+    "box frictionless": lambda: (*four_corners(), np.zeros(4)),
+}
+
+
+@functools.cache
+def _directional():
+    def along(G, g, mu, dG, dg, dmu):
+        def f(G, g, mu):
+            out = solve_ncp(G, g, mu)
+            return out.impulse, out.velocity
+
+        return jax.jvp(f, (G, g, mu), (dG, dg, dmu))[1]
+
+    return jax.jit(along)
+
+
+@pytest.mark.parametrize("case", list(DERIVATIVE_CASES))
+def test_derivatives_against_ridders(case):
+    """Forward mode in random directions of G, g and mu; directions of G keep its range (masses change, the Jacobian does not)."""
+    G, g, mu = DERIVATIVE_CASES[case]()
+    rng = np.random.default_rng(4)
+    root = np.linalg.svd(G)  # G = L L^T with L (m, rank)
+    rank = int(np.sum(root.S > 1e-10 * root.S[0]))
+    L = root.U[:, :rank] * np.sqrt(root.S[:rank])
+    sticking_only = case != "box frictionless"
+    got, values, errors = [], [], []
+    for kind in ("G", "g", "mu"):
+        dL = L @ (0.3 * rng.normal(size=(rank, rank))) * (kind == "G")
+        # g = L c: the velocity before contact is a velocity of the mechanism.
+        c = np.linalg.lstsq(L, g, rcond=None)[0]
+        dc = 0.3 * rng.normal(size=rank) * (kind == "g")
+        dmu = rng.uniform(0.1, 0.3, size=mu.shape) * (kind == "mu") * (mu > 0 if sticking_only else 0.0)
+
+        def f(s, dL=dL, dc=dc, dmu=dmu, c=c):
+            moved = L + s * dL
+            out = solve_ncp(moved @ moved.T, moved @ (c + s * dc), mu + s * dmu)
+            return np.concatenate([out.impulse, out.velocity])
+
+        tangents = (dL @ L.T + L @ dL.T, dL @ c + L @ dc, dmu)
+        forward = _directional()(*(jnp.asarray(x) for x in (L @ L.T, L @ c, mu, *tangents)))
+        estimate = ridders(f, 3e-3)
+        got.append(np.concatenate(forward)), values.append(estimate.value), errors.append(estimate.error)
+    # Rounding of a selected impulse: that of the residual times 1e6, one over the regularisation; so small entries of
+    # d lambda are judged as 1 % of the largest. Velocities have no such amplification.
+    got, values, errors = np.stack(got, 1), np.stack(values, 1), np.stack(errors, 1)
+    m = len(g)
+    # A third: while the box sticks its impulse does not depend on mu, and that column of differences is rounding alone.
+    compare(got[:m], Estimate(values[:m], errors[:m]), smallest=1e-2, untrusted=0.34, label=f"{case}: impulse")
+    compare(got[m:], Estimate(values[m:], errors[m:]), smallest=1e-2, untrusted=0.1, label=f"{case}: velocity")
+
+
+@pytest.mark.parametrize("case", list(DERIVATIVE_CASES))
+def test_reverse_mode_is_the_transpose_of_forward_mode(case):
+    G, g, mu = (jnp.asarray(x) for x in DERIVATIVE_CASES[case]())
+    rng = np.random.default_rng(9)
+    w_l, w_v = rng.normal(size=g.shape), rng.normal(size=g.shape)
+    dG = rng.normal(size=G.shape)
+    tangents = (
+        jnp.asarray(dG + dG.T) * 0.1,
+        jnp.asarray(rng.normal(size=g.shape)),
+        jnp.asarray(rng.normal(size=mu.shape)),
+    )
+    by_l, by_v = _directional()(G, g, mu, *tangents)
+
+    def weighted(G, g, mu):
+        out = solve_ncp(G, g, mu)
+        return w_l @ out.impulse + w_v @ out.velocity
+
+    gradient = jax.jit(jax.grad(weighted, argnums=(0, 1, 2)))(G, g, mu)
+    backward = sum(float(jnp.sum(x * y)) for x, y in zip(gradient, tangents, strict=True))
+    forward = float(w_l @ by_l + w_v @ by_v)
+    assert all(np.isfinite(np.asarray(x)).all() for x in gradient)
+    np.testing.assert_allclose(backward, forward, rtol=1e-8, atol=1e-8 * float(jnp.abs(by_l).max()))

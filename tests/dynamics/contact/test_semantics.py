@@ -1,0 +1,473 @@
+"""Every statement of docs/contact-semantics.md that names a test, against a closed form or an independent solution.
+
+Tolerances: the solver ends at a residual of 1e-12 of the largest velocity, and the closed forms below are well
+conditioned; 1e-11 absolute covers velocities of a few m/s with a margin of ten. Where something else is meant, it is said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ridders import Estimate, compare, ridders_jacobian
+from scipy import optimize
+
+from dynamics.contact import scenes
+from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, residual
+from trajopt.dynamics.contact.solve import solve
+from trajopt.dynamics.system import State
+from trajopt.result import Status
+
+EXACT = 1e-11
+MASS, RADIUS, MU, ERP = 2.0, 0.1, 0.5, 0.2
+INERTIA = 0.4 * MASS * RADIUS**2
+TANGENT = 3.5 / MASS  # 1/m + r^2 / I of a solid sphere
+
+
+def ball(z=RADIUS - 1e-4, v=(0, 0, 0), w=(0, 0, 0)) -> State:
+    return State(np.array([0.2, -0.3, z, 1, 0, 0, 0]), np.concatenate([v, w]).astype(float))
+
+
+def ball_system(plane=None, **options):
+    """The ball's System; leaves of the model given as options, law options too. plane: quaternion of the floor."""
+    leaves = {k: options.pop(k) for k in ("pair_restitution", "pair_friction", "gravity") if k in options}
+    sys = scenes.system("ball", **options)
+    leaves = {k: jnp.asarray(np.atleast_1d(x), float) for k, x in leaves.items()}
+    if plane is not None:
+        turn = np.array(sys.model.shape_rotation)
+        [k] = [k for k, shape in enumerate(sys.model.topology.shapes) if shape.name == "floor"]
+        turn[k] = scenes.rotation(plane)
+        leaves["shape_rotation"] = jnp.asarray(turn)
+    return dataclasses.replace(sys, model=sys.model.replace(**leaves)) if leaves else sys
+
+
+def step(sys, x, u=None, **options):
+    y, info = sys.step(x, np.zeros(sys.nu) if u is None else u, **options)
+    assert info.status == Status.solved
+    return np.asarray(y.q), np.asarray(y.v), info
+
+
+def problem_of(kind: str, floor: float = 0.0):
+    """(x, G, g, J, Minv, free, half, order) of a cube state in closed form, with the four corners the engine reports."""
+    x = scenes.cube_state(kind)
+    corners = scenes.box_corners((0.1, 0.1, 0.1))
+    world = x.q[:3] + corners @ scenes.rotation(x.q[3:]).T
+    order = np.sort(np.argsort(world[:, 2], kind="stable")[:4])
+    phi = world[order, 2] - floor
+    offset = np.where(phi > 0, phi, ERP * phi) / scenes.DT
+    return x, *scenes.box_problem(x.q, x.v, scenes.DT, corners[order], offset)
+
+
+# -- the law -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plane", [(1.0, 0, 0, 0), scenes.about([1, 0, 0], 0.3), scenes.about([0.2, 1, 0], 1.2)])
+def test_frame_convention(plane):
+    """Right-handed frame (tangent 1, tangent 2, normal), normal from body 2 to body 1, impulse acting on body 1."""
+    normal = scenes.rotation(plane)[:, 2]
+    centre = (RADIUS - 1e-4) * normal
+    v, w = np.array([0.3, -0.2, 0.1]) - 0.8 * normal, np.array([0.5, 0.2, -0.4])
+    _, v_plus, info = step(ball_system(plane), State(np.array([*centre, 1, 0, 0, 0]), np.concatenate([v, w])))
+    contacts = info.contacts
+    frame, impulse = np.asarray(contacts.frame[0]), np.asarray(contacts.impulse[0])
+    np.testing.assert_allclose(frame[:, 2], normal, atol=1e-15)
+    np.testing.assert_allclose(frame.T @ frame, np.eye(3), atol=1e-15)
+    np.testing.assert_allclose(np.cross(frame[:, 0], frame[:, 1]), frame[:, 2], atol=1e-15)
+    # Tangent 1 is the horizontal x axis made orthogonal to the normal, or y where the normal is within 60 degrees of x.
+    seed = np.array([1.0, 0, 0]) if abs(normal[0]) < 0.5 else np.array([0, 1.0, 0])
+    tangent = seed - (seed @ normal) * normal
+    np.testing.assert_allclose(frame[:, 0], tangent / np.linalg.norm(tangent), atol=1e-15)
+    assert int(contacts.node1[0]) == 1 and int(contacts.node2[0]) == 2, "body 1 is the ball, body 2 the world"
+    np.testing.assert_allclose(contacts.distance[0], -1e-4, atol=1e-15)
+    np.testing.assert_allclose(contacts.point[0], centre - RADIUS * normal, atol=1e-15)
+    # Newton and Euler for the ball, with the world impulse built from the frame. Angular velocity in body axes = world's.
+    force = frame @ impulse
+    free = v + scenes.DT * np.array([0, 0, -scenes.GRAVITY])
+    np.testing.assert_allclose(v_plus[:3], free + force / MASS, atol=EXACT)
+    np.testing.assert_allclose(v_plus[3:], w + np.cross(-RADIUS * normal, force) / INERTIA, atol=EXACT)
+    # The component order: the third one stops the approach, v_n of body 1 relative to body 2.
+    np.testing.assert_allclose(impulse[2], MASS * (ERP * 1e-4 / scenes.DT - free @ normal), rtol=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.99, 1.01, 3.0])
+def test_cone_is_circular(share):
+    """A ball slid in 16 directions: closed form of the circular cone; a pyramid errs by up to 41 %, or sticks beyond it."""
+    sys = ball_system()
+    normal = MASS * (ERP * 1e-4 / scenes.DT + scenes.GRAVITY * scenes.DT)
+    for angle in np.linspace(0, 2 * np.pi, 16, endpoint=False) + 0.05:
+        direction = np.array([np.cos(angle), np.sin(angle)])
+        speed = share * MU * normal * TANGENT
+        _, v_plus, info = step(sys, ball(v=[*(speed * direction), 0]))
+        expected = -min(MU * normal, speed / TANGENT) * direction
+        impulse = np.asarray(info.contacts.frame[0]) @ np.asarray(info.contacts.impulse[0])
+        np.testing.assert_allclose(impulse, [*expected, normal], atol=1e-13)
+        np.testing.assert_allclose(v_plus[:2], speed * direction + expected / MASS, atol=EXACT)
+        assert int(info.contacts.mode[0]) == (STICKING if share < 1 else SLIDING)
+
+
+@pytest.mark.parametrize("kind", ["landing", "edge", "standing"])
+def test_law_holds_against_enumeration_of_modes(kind):
+    """The cube's step equals the solution found by trying all 3^4 modes with a general root finder."""
+    x, G, g, J, Minv, free = problem_of(kind)
+    _, v_plus, info = step(scenes.system("cube"), x)
+    lam = np.asarray(info.contacts.impulse)
+    nu = (J @ v_plus + (g - J @ free)).reshape(-1, 3)
+    assert scenes.law_violation(lam, nu, 0.4) < EXACT
+    np.testing.assert_allclose(v_plus, free + Minv @ J.T @ lam.ravel(), atol=EXACT)
+    found = enumerate_modes(G, g, 0.4)
+    assert found, "the reference found no solution"
+    for solution in found:
+        # The reference is solved to 1e-10; the velocity is unique in these states though the impulse may not be.
+        np.testing.assert_allclose(v_plus, free + Minv @ J.T @ solution, atol=1e-8)
+
+
+def enumerate_modes(G, g, mu) -> list[np.ndarray]:
+    """All solutions of a cone problem, one per consistent assignment of modes, by least squares on each mode's equations."""
+    found = []
+    count = len(g) // 3
+    scale = max(np.abs(g).max(), 1e-3)
+    for modes in itertools.product((SEPARATING, STICKING, SLIDING), repeat=count):
+
+        def equations(z, modes=modes):
+            lam = z.reshape(-1, 3)
+            nu = (G @ z + g).reshape(-1, 3)
+            out = []
+            for l, w, mode in zip(lam, nu, modes, strict=True):
+                if mode == SEPARATING:
+                    out += list(l)
+                elif mode == STICKING:
+                    out += list(w)
+                else:
+                    size = np.linalg.norm(w[:2])
+                    out += [w[2], *(l[:2] + mu * l[2] * w[:2] / (size if size > 0 else 1.0))]
+            return np.array(out)
+
+        start = np.tile([0, 0, 0.1 * scale], count)
+        z = start if modes == (STICKING,) * count else optimize.least_squares(equations, start, method="lm").x
+        for _ in range(4):  # least-norm Newton steps: the equations of redundant contacts are singular
+            slope = np.stack([(equations(z + h) - equations(z - h)) / 2e-6 for h in 1e-6 * np.eye(len(z))], 1)
+            z = z - np.linalg.lstsq(slope, equations(z), rcond=1e-7)[0]
+        if np.abs(equations(z)).max() < 1e-10 * scale:
+            if scenes.law_violation(z.reshape(-1, 3), (G @ z + g).reshape(-1, 3), mu) < 1e-9:
+                found.append(z)
+    return found
+
+
+def test_tied_contact_is_flagged():
+    """Touching without load: zero impulse and zero velocity; separating, flagged, and differentiated as in free motion."""
+    sys = scenes.system("cube")
+    weightless = dataclasses.replace(sys, model=sys.model.replace(gravity=jnp.zeros(3)))
+    at_rest = State(np.array([0, 0, 0.1, 1, 0, 0, 0]), np.zeros(6))
+    _, v_plus, info = step(weightless, at_rest)
+    assert np.asarray(info.contacts.tied).all() and (np.asarray(info.contacts.mode) == SEPARATING).all()
+    np.testing.assert_array_equal(np.asarray(info.impulse), 0.0)
+    np.testing.assert_array_equal(v_plus, 0.0)
+    jac = weightless.linearize(at_rest, np.zeros(0))
+    np.testing.assert_allclose(jac.A[6:, 6:], np.eye(6), atol=1e-12)
+    # Loaded, open or leaving contacts are not tied.
+    for x, system in (
+        (at_rest, sys),
+        (State(np.array([0, 0, 0.1001, 1, 0, 0, 0]), np.zeros(6)), weightless),
+        (State(at_rest.q, np.array([0, 0, 0.1, 0, 0, 0])), weightless),
+        (State(at_rest.q, np.array([0.1, 0, 0, 0, 0, 0])), weightless),
+    ):
+        assert not np.asarray(step(system, x)[2].contacts.tied).any()
+
+
+@pytest.mark.parametrize("kind", ["standing", "sliding", "landing", "edge", "flight"])
+def test_residual_is_recomputed(kind):
+    """The reported residual is that of the returned impulse, by an implementation of the natural map of this test."""
+    x, G, g, *_ = problem_of(kind)
+    info = step(scenes.system("cube"), x)[2]
+    own = scenes.natural_residual(G, g, info.impulse, np.full(4, 0.4))
+    # Both are rounding errors of a problem with velocities of order |g|: the same order, not the same digits.
+    assert own < 1e-13 and float(info.residual) < 1e-13
+    # Away from the solution the two must agree in all digits.
+    rng = np.random.default_rng(0)
+    ncp = make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(4, 0.4))
+    for scale in (1e-6, 1e-3, 1.0):
+        lam = np.asarray(info.impulse) + scale * rng.normal(size=12)
+        np.testing.assert_allclose(
+            residual(ncp, jnp.asarray(lam)), scenes.natural_residual(G, g, lam, np.full(4, 0.4)), rtol=1e-8
+        )
+
+
+def test_residual_of_an_unsolved_problem_is_honest():
+    """Nothing resists (G = 0) and the bodies approach: the residual is that of the returned impulse, the status says why."""
+    for G, g in ((np.zeros((3, 3)), [0, 0, -1.0]), (np.diag([1.0, 1.0, 0.0]), [0.5, 0, -1.0])):
+        out = solve(make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(1, 0.5)))
+        np.testing.assert_allclose(out.residual, scenes.natural_residual(G, g, out.impulse, [0.5]), rtol=1e-8)
+        assert float(out.residual) > 0.1 and out.status == Status.infeasible
+
+
+# -- the offset b ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gap, speed", [(5e-4, 2.0), (1e-6, 0.3), (1e-3, 1.01), (2e-3, 1.0), (0.5, 3.0)])
+def test_speculative_gap_closes_exactly(gap, speed):
+    """An open contact closes its gap within the step and does not cross it; out of reach, it does nothing."""
+    q, v_plus, info = step(ball_system(), ball(RADIUS + gap, v=[0, 0, -speed]))
+    reached = speed + scenes.DT * scenes.GRAVITY
+    expected = min(reached, gap / scenes.DT)
+    np.testing.assert_allclose(v_plus[2], -expected, atol=EXACT)
+    np.testing.assert_allclose(q[2] - RADIUS, gap - scenes.DT * expected, atol=1e-14)
+    np.testing.assert_allclose(info.impulse[2], MASS * (reached - expected), atol=1e-11)
+
+
+def test_detect_ignores_open_contacts():
+    """With gap="detect" an open contact does not exist, however fast it closes; a touching one stops the body."""
+    sys = ball_system(gap="detect", erp=0.0)
+    q, v_plus, info = step(sys, ball(RADIUS + 1e-9, v=[0.5, 0, -2.0]))
+    np.testing.assert_allclose(v_plus[:3], [0.5, 0, -2.0 - scenes.DT * scenes.GRAVITY], atol=1e-14)
+    assert q[2] < RADIUS and np.all(np.asarray(info.impulse) == 0)
+    for depth in (0.0, 1e-3):
+        _, v_plus, _ = step(sys, ball(RADIUS - depth, v=[0, 0, -2.0]))
+        np.testing.assert_allclose(v_plus[2], 0.0, atol=EXACT)
+    # Restitution likewise only for contacts that exist.
+    bouncing = ball_system(gap="detect", erp=0.0, pair_restitution=0.5)
+    assert step(bouncing, ball(RADIUS + 1e-9, v=[0, 0, -2.0]))[1][2] < -2.0
+    np.testing.assert_allclose(step(bouncing, ball(RADIUS, v=[0, 0, -2.0]))[1][2], 1.0, atol=EXACT)
+
+
+@pytest.mark.parametrize("law", [{}, {"gap": "detect", "erp": 0.0}, {"erp": 1.0, "damping": 0.3}])
+@pytest.mark.parametrize("depth", [0.0, 1e-4, 3e-3])
+@pytest.mark.parametrize("speed", [0.0, 0.4])
+def test_penetration_correction(law, depth, speed):
+    """v_n+ = erp depth / dt - k_d v_n of a penetrating ball; tangential velocities are not touched by either."""
+    sys = ball_system(**law, pair_friction=0.0)
+    _, v_plus, _ = step(sys, ball(RADIUS - depth, v=[0.7, -0.2, -speed]))
+    expected = law.get("erp", ERP) * depth / scenes.DT + law.get("damping", 0.0) * speed
+    np.testing.assert_allclose(v_plus, [0.7, -0.2, expected, 0, 0, 0], atol=EXACT)
+
+
+@pytest.mark.parametrize("e", [0.3, 1.0])
+@pytest.mark.parametrize("phi", [-2e-4, 0.0, 3e-4])
+def test_restitution(e, phi):
+    """v_n+ = -e v_n with the gap dropped, with friction on the larger impulse; only above v_rest and only when it closes."""
+    sys = ball_system(pair_restitution=e)
+    _, v_plus, info = step(sys, ball(RADIUS + phi, v=[2.0, 0, -1.5]))
+    normal = MASS * (1.5 * (1 + e) + scenes.DT * scenes.GRAVITY)
+    slip = min(MU * normal, 2.0 / TANGENT)
+    np.testing.assert_allclose(v_plus[:3], [2.0 - slip / MASS, 0, 1.5 * e], atol=EXACT)
+    np.testing.assert_allclose(info.impulse[2], normal, atol=EXACT)
+    # Slower than v_rest = 0.01 m/s: the row follows the gap's rule, whichever side of it.
+    _, v_plus, _ = step(sys, ball(RADIUS + min(phi, 0.0), v=[0, 0, -0.0099]))
+    np.testing.assert_allclose(v_plus[2], -ERP * min(phi, 0.0) / scenes.DT, atol=EXACT)
+    _, v_plus, _ = step(sys, ball(RADIUS + min(phi, 0.0), v=[0, 0, -0.0101]))
+    np.testing.assert_allclose(v_plus[2], 0.0101 * e, atol=EXACT)
+    # Fast, but out of reach within the step.
+    _, v_plus, _ = step(sys, ball(RADIUS + 2e-3, v=[0, 0, -1.5]))
+    np.testing.assert_allclose(v_plus[2], -1.5 - scenes.DT * scenes.GRAVITY, atol=EXACT)
+
+
+def test_elastic_ball_returns_to_its_height():
+    """e = 1: between impacts energy is that of semi-implicit Euler, at an impact |v| is kept: no energy is gained or lost."""
+    sys = ball_system(pair_restitution=1.0, pair_friction=0.0)
+    xs, infos = sys.rollout(ball(RADIUS + 0.05), np.zeros((600, 0)))
+    z, v = np.asarray(xs.q)[:, 2] - RADIUS, np.asarray(xs.v)[:, 2]
+    # Semi-implicit Euler conserves v^2/2 + g z - g dt v/2 in free flight; an impact at height z < |v| dt and a step taken
+    # with reversed v change it by less than 2 g |v| dt with |v| < 1 m/s, two impacts here.
+    energy = 0.5 * v**2 + scenes.GRAVITY * z + 0.5 * scenes.GRAVITY * scenes.DT * v
+    flips = int(np.sum((v[1:] > 0) & (v[:-1] < 0)))
+    assert flips == 3
+    assert np.abs(energy - energy[0]).max() < 2 * flips * scenes.GRAVITY * scenes.DT
+
+
+def test_limits_follow_the_table():
+    """A slider of 3 kg at its upper and lower limit: gap closed exactly, penetration pushed out by erp, never pulled."""
+    sys = scenes.system("sliders")
+    for side in (1.0, -1.0):
+        q, v_plus, _ = step(sys, State(side * np.array([0.4995, 0]), side * np.array([2.0, 0])))
+        np.testing.assert_allclose(q[0], side * 0.5, atol=1e-14)
+        np.testing.assert_allclose(v_plus[0], side * 0.5, atol=EXACT)
+        _, v_plus, _ = step(sys, State(side * np.array([0.501, 0]), np.zeros(2)))
+        np.testing.assert_allclose(v_plus[0], -side * ERP * 1e-3 / scenes.DT, atol=EXACT)
+        # Leaving faster than the correction asks: only dry friction (3 N on 3 kg) acts.
+        _, v_plus, _ = step(sys, State(side * np.array([0.501, 0]), -side * np.array([1.0, 0])))
+        np.testing.assert_allclose(v_plus[0], -side * (1.0 - 3.0 / 3.0 * scenes.DT), atol=EXACT)
+
+
+def test_dry_joint_friction():
+    """|lambda| <= dt f_loss, against the motion, and exactly what stops it below that bound."""
+    sys = scenes.system("sliders")
+    for u in (-2.9, 0.0, 2.9):  # below 3 N: held
+        _, v_plus, info = step(sys, State(np.zeros(2), np.zeros(2)), np.array([u, 0.4]))
+        np.testing.assert_allclose(v_plus, 0.0, atol=1e-15)
+        np.testing.assert_allclose(np.asarray(info.impulse)[-2:], scenes.DT * np.array([-u, -0.4]), atol=1e-15)
+    _, v_plus, _ = step(sys, State(np.zeros(2), np.zeros(2)), np.array([4.5, -1.5]))
+    np.testing.assert_allclose(v_plus, scenes.DT * np.array([1.5 / 3, -1.0 / 1]), atol=1e-15)
+    _, v_plus, _ = step(sys, State(np.zeros(2), np.array([0.7, -0.3])))
+    np.testing.assert_allclose(v_plus, [0.7 - scenes.DT * 3 / 3, -0.3 + scenes.DT * 0.5], atol=1e-14)
+    _, v_plus, _ = step(
+        sys, State(np.zeros(2), np.array([0.9e-3, -0.4e-3]))
+    )  # stops within the step, does not turn round
+    np.testing.assert_allclose(v_plus, 0.0, atol=1e-15)
+
+
+# -- selection ---------------------------------------------------------------------------------------------------------
+
+
+def warm_starts(sys, x, u, count: int = 100):
+    """Garbage of all sizes, the solution slightly off, scaled and sign-flipped, null-space shifts, neighbours' solutions."""
+    rng = np.random.default_rng(7)
+    _, info = sys.step(x, u)
+    lam = np.asarray(info.impulse)
+    size = max(np.abs(lam).max(), 1e-3)
+    starts = [lam, -lam, 0.5 * lam, 2.0 * lam, 1e3 * lam, 1e-6 * lam]
+    while len(starts) < count:
+        kind = len(starts) % 4
+        noise = rng.normal(size=lam.shape)
+        if kind == 0:
+            starts.append(10.0 ** rng.uniform(-3, 4) * size * noise)
+        elif kind == 1:
+            starts.append(lam + 10.0 ** rng.uniform(-14, -2) * size * noise)
+        elif kind == 2:
+            starts.append(lam * (1.0 + 10.0 ** rng.uniform(-6, 0) * noise))
+        else:
+            shift = 10.0 ** rng.uniform(-7, -2)
+            near = State(
+                scenes.integrate(sys.model, x.q, 0.01 * shift * rng.normal(size=sys.nv)),
+                x.v + shift * rng.normal(size=sys.nv),
+            )
+            starts.append(np.asarray(sys.step(near, u)[1].impulse))
+    return starts
+
+
+CASES = [("cube", "standing"), ("cube", "sliding"), ("cube", "landing"), ("go1", "standing"), ("go1", "sliding")]
+SLOW = [pytest.param(n, k, marks=pytest.mark.slow) for n in ("h1", "atlas") for k in ("standing", "sliding", "landing")]
+
+
+@pytest.mark.parametrize("name, kind", [*CASES, *SLOW])
+def test_step_does_not_depend_on_warm_start(name, kind):
+    """100 warm starts: the velocity agrees to 1e-9 m/s, the selected impulse to 1e-7 of its size."""
+    sys = scenes.system(name)
+    x, u = (scenes.cube_state(kind), np.zeros(0)) if name == "cube" else scenes.robot_state(name, kind)
+    reference, info = sys.step(x, u)
+    assert info.status == Status.solved
+    lam = np.asarray(info.impulse)
+    worst_v, worst_l = 0.0, 0.0
+    for start in warm_starts(sys, x, u):
+        y, other = sys.step(x, u, warm_start=start)
+        assert other.status == Status.solved
+        worst_v = max(worst_v, float(jnp.abs(y.v - reference.v).max()))
+        worst_l = max(worst_l, float(np.abs(np.asarray(other.impulse) - lam).max()))
+    assert worst_v < 1e-9
+    # The regularised problem is solved to 1e-12 of |g| and its null-space part is conditioned by 1/eps = 1e6: 1e-6 at worst.
+    assert worst_l < 1e-6 * np.abs(lam).max()
+
+
+def test_warm_start_of_the_solution_saves_iterations():
+    for name, kind in (("cube", "landing"), ("go1", "sliding")):
+        sys = scenes.system(name)
+        x, u = (scenes.cube_state(kind), np.zeros(0)) if name == "cube" else scenes.robot_state(name, kind)
+        _, cold = sys.step(x, u)
+        _, warm = sys.step(x, u, warm_start=cold.impulse)
+        assert int(warm.iterations) <= 1 < int(cold.iterations)
+
+
+@pytest.mark.parametrize("kind", ["standing", "sliding", "landing"])
+def test_impulse_has_least_norm(kind):
+    """No vector of the null space of the law's derivative shortens the impulse."""
+    x, G, g, *_ = problem_of(kind)
+    info = step(scenes.system("cube"), x)[2]
+    lam = np.asarray(info.impulse)
+    modes = np.asarray(info.contacts.mode)
+
+    def law(z):  # the modes' equations; velocities and impulses are comparable in size here (1 kg)
+        nu = (G @ z + g).reshape(-1, 3)
+        out = []
+        for l, w, mode in zip(z.reshape(-1, 3), nu, modes, strict=True):
+            if mode == SLIDING:
+                out += [w[2], *(l[:2] + 0.4 * l[2] * w[:2] / np.linalg.norm(w[:2]))]
+            else:
+                out += list(w) if mode == STICKING else list(l)
+        return np.array(out)
+
+    # Central differences: h^2 = 1e-10 times third derivatives of order 1 / |nu_t|^2 (truncation), 1e-11 (rounding).
+    h = 1e-5
+    K = np.stack([(law(lam + h * e) - law(lam - h * e)) / (2 * h) for e in np.eye(12)], 1)
+    _, s, Vt = np.linalg.svd(K)
+    null = Vt[s < 1e-7 * s[0]]
+    assert len(null) == {"standing": 6, "sliding": 1, "landing": 0}[kind]
+    assert np.abs(null @ lam).max(initial=0.0) < 1e-8 * np.linalg.norm(lam)
+    if kind == "standing":  # held contacts: the least-norm solution in closed form
+        np.testing.assert_allclose(lam, -np.linalg.pinv(G, rcond=1e-10) @ g, atol=1e-10)
+
+
+def test_sliding_impulse_is_the_shortest_of_the_solution_set():
+    """Brute force over the one-parameter family of solutions of a sliding, spinning cube."""
+    x, G, g, *_ = problem_of("sliding")
+    lam = np.asarray(step(scenes.system("cube"), x)[2].impulse)
+    w = np.array([1.0, -1, -1, 1])  # corners in the order (x, y) = (-,-), (-,+), (+,-), (+,+)
+
+    def full(normal):  # friction for given normal impulses, by fixed-point iteration (contracts: it moves v by 0.1 %)
+        z = np.zeros((4, 3))
+        z[:, 2] = normal
+        for _ in range(60):
+            nu = (G @ z.ravel() + g).reshape(-1, 3)
+            z[:, :2] = -0.4 * normal[:, None] * nu[:, :2] / np.linalg.norm(nu[:, :2], axis=1, keepdims=True)
+        return z
+
+    def member(t):  # the solution with component t along w
+        basis = np.array([[1, 1, 1, 1], [1, 1, -1, -1], [1, -1, 1, -1]]) / 4.0
+
+        def equations(normal):
+            nu = (G @ full(normal).ravel() + g).reshape(-1, 3)
+            return np.concatenate([basis @ nu[:, 2], [w @ normal / 4.0 - t]])
+
+        found = optimize.root(equations, np.full(4, lam.reshape(-1, 3)[:, 2].mean()), tol=1e-14)
+        return full(found.x)
+
+    size = np.linalg.norm(lam)
+    for t in (-0.05 * size, 0.05 * size):  # the members of the family are solutions, and differ
+        z = member(t)
+        assert scenes.law_violation(z, (G @ z.ravel() + g).reshape(-1, 3), 0.4) < 1e-10
+        assert np.linalg.norm(z.ravel() - lam) > 0.01 * size
+    best = optimize.minimize_scalar(lambda t: np.sum(member(t) ** 2), bracket=(-0.02 * size, 0.02 * size), tol=1e-10)
+    # A minimum of a smooth function is located to the square root of rounding: 1e-8 |lambda|; its value to rounding.
+    np.testing.assert_allclose(size, np.sqrt(best.fun), rtol=1e-11)
+    np.testing.assert_allclose(lam, member(best.x).ravel(), atol=1e-6 * size)
+
+
+@pytest.mark.parametrize("kind", ["sliding", "standing"])
+def test_selected_solution_derivative(kind):
+    """d(v+, lambda) of a redundant problem against differences of the step itself, which recomputes the selection."""
+    sys = scenes.system("cube")
+    x = scenes.cube_state(kind)
+    n = sys.nv
+
+    def outputs(z):
+        y, info = sys.step(State(scenes.integrate(sys.model, x.q, z[:n]), x.v + z[n:]), np.zeros(0))
+        return np.concatenate([np.asarray(y.v), np.asarray(info.impulse)])
+
+    # Steps well below the 1e-4 m of penetration (kink of the offset at phi = 0).
+    estimate = ridders_jacobian(
+        outputs, 2 * n, np.r_[np.full(n, 2e-5), np.full(n, 1e-3 if kind == "sliding" else 1e-4)]
+    )
+    got = _tangents(sys, x)
+    compare(got[:n], Estimate(estimate.value[:n], estimate.error[:n]), label=f"{kind}: velocity")
+    # Rounding of the selected impulse: 1e6 (one over the regularisation) times that of the residual, 1e-13 N s, over the step
+    # of 1e-5 m: 1e-8, where the derivatives are up to dt^-1 erp / 4 = 50. So small entries are judged as 1 % of the largest.
+    compare(got[n:], Estimate(estimate.value[n:], estimate.error[n:]), smallest=1e-2, label=f"{kind}: impulse")
+
+
+def _tangents(sys, x):
+    """d(v+, lambda)/d[dq, dv] by forward mode through `step`, with dq in tangent coordinates."""
+    from trajopt.dynamics.joints import integrate
+
+    @jax.jit
+    def along(z):
+        def f(s):
+            y, info = sys.step(
+                State(integrate(sys.model, jnp.asarray(x.q), s * z[: sys.nv]), jnp.asarray(x.v) + s * z[sys.nv :]),
+                jnp.zeros(0),
+            )
+            return jnp.concatenate([y.v, info.impulse])
+
+        return jax.jvp(f, (jnp.zeros(()),), (jnp.ones(()),))[1]
+
+    return np.stack([np.asarray(along(e)) for e in np.eye(2 * sys.nv)], 1)

@@ -1,0 +1,205 @@
+r"""The contact law as an equation: projection map, modes and generalised derivative.
+
+One velocity-level problem collects three kinds of rows, in this order:
+
+    3 nc rows   cone contacts (tangent 1, tangent 2, normal): lambda in the cone |lambda_t| <= mu lambda_n,
+                Signorini 0 <= lambda_n  _|_  nu_n >= 0, maximum dissipation (Simple eq. 1)
+    nl rows     unilateral rows (joint limits): 0 <= lambda  _|_  nu >= 0
+    nf rows     dry joint friction: |lambda| <= bound, lambda = -bound sign(nu) when nu != 0
+
+with nu = G lambda + g. Written with projections (Alart and Curnier 1991), with y = lambda - rho nu and any rho > 0,
+
+    F(lambda) = lambda - proj(y) = 0,      proj: y_n -> max(0, y_n);  y_t -> disc of radius mu max(0, y_n);
+                                                 y_f -> [-bound, bound]
+
+which holds exactly at the solutions of the unrelaxed problem: no pyramid, no compliance. The De Saxce correction of
+Simple eq. 1 is implied: the disc's radius is taken from the projected normal impulse.
+
+`P`, the derivative of proj, selects the modes: separating (0), sticking (identity), sliding (tangential block of rank
+one, coupled to the normal). The derivative of F is K = I - P + P rho G; it is the matrix of the Newton step and of the
+implicit derivative alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+SEPARATING, STICKING, SLIDING = 0, 1, 2
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NCP:
+    """A velocity-level contact problem nu = G lambda + g, rows ordered as in the module docstring.
+
+    G (m, m) Delassus matrix, symmetric positive semidefinite, 1/kg; g (m,) velocity without impulse, m/s; mu (nc,)
+    friction coefficients; exists (nc + nl,): rows that are part of the problem (others carry no impulse); bound (nf,)
+    largest impulse of dry joint friction over the step; rho (m,) scaling of the projection map, kg.
+    """
+
+    G: Float[Array, "m m"]
+    g: Float[Array, " m"]
+    mu: Float[Array, " nc"]
+    exists: Bool[Array, " ncl"]
+    bound: Float[Array, " nf"]
+    rho: Float[Array, " m"]
+
+    @property
+    def nc(self) -> int:
+        return self.mu.shape[0]
+
+    @property
+    def nl(self) -> int:
+        return self.exists.shape[0] - self.mu.shape[0]
+
+
+def make_ncp(G, g, mu, exists=None, bound=None) -> NCP:
+    """Assemble an `NCP`, with the scaling rho from the diagonal of G (per contact: one for the normal, one for both tangents)."""
+    nc = mu.shape[0]
+    dtype = G.dtype
+    if exists is None:
+        exists = jnp.ones(nc, bool)
+    if bound is None:
+        bound = jnp.zeros(0, dtype)
+    diagonal = jnp.diagonal(G)
+    tangent = 0.5 * (diagonal[0 : 3 * nc : 3] + diagonal[1 : 3 * nc : 3])
+    cones = jnp.stack([tangent, tangent, diagonal[2 : 3 * nc : 3]], -1).reshape(3 * nc)
+    effective = jnp.concatenate([cones, diagonal[3 * nc :]])
+    # A row that nothing can move (zero diagonal) gets the scale of the others; with no scale at all, 1.
+    largest = jnp.max(effective, initial=jnp.zeros((), dtype))
+    floor = jnp.where(largest > 0, largest * jnp.finfo(dtype).eps, jnp.ones((), dtype))
+    return NCP(G, g, mu, exists, bound, 1.0 / jnp.maximum(effective, floor))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Modes:
+    """Active modes of every row. cone (nc,): SEPARATING, STICKING or SLIDING; limit (nl,), dry (nf,): row is held."""
+
+    cone: Array
+    limit: Bool[Array, " nl"]
+    dry: Bool[Array, " nf"]
+
+
+def split(ncp: NCP, x: Float[Array, " m"]):
+    """Rows of x as (nc, 3) cone rows, (nl,) limit rows and (nf,) dry-friction rows."""
+    nc, nl = ncp.nc, ncp.nl
+    return x[: 3 * nc].reshape(nc, 3), x[3 * nc : 3 * nc + nl], x[3 * nc + nl :]
+
+
+def safe_norm(x, axis=-1):
+    """Euclidean norm whose derivative at zero is zero instead of NaN."""
+    square = jnp.sum(x * x, axis)
+    positive = square > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
+
+
+def project(ncp: NCP, y: Float[Array, " m"]) -> Float[Array, " m"]:
+    """proj(y): nearest admissible impulses, row block by row block (see the module docstring)."""
+    nc = ncp.nc
+    cone, limit, dry = split(ncp, y)
+    normal = jnp.where(ncp.exists[:nc], jnp.maximum(cone[:, 2], 0.0), 0.0)
+    radius = ncp.mu * normal
+    length = safe_norm(cone[:, :2])
+    inside = length <= radius
+    shrink = jnp.where(inside, 1.0, radius / jnp.where(inside, 1.0, length))
+    tangent = cone[:, :2] * shrink[:, None]
+    limit = jnp.where(ncp.exists[nc:], jnp.maximum(limit, 0.0), 0.0)
+    dry = jnp.clip(dry, -ncp.bound, ncp.bound)
+    return jnp.concatenate([jnp.concatenate([tangent, normal[:, None]], 1).reshape(3 * nc), limit, dry])
+
+
+def natural_map(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"]) -> Float[Array, " m"]:
+    """F = lambda - proj(lambda - rho nu), kg m/s; zero exactly where the law holds."""
+    return lam - project(ncp, lam - ncp.rho * nu)
+
+
+def residual(ncp: NCP, lam: Float[Array, " m"]) -> Float[Array, ""]:
+    """Largest violation of the law as a velocity, |F / rho|, over max(|g|, 1e-3 m/s)."""
+    nu = ncp.G @ lam + ncp.g
+    violation = jnp.max(jnp.abs(natural_map(ncp, lam, nu) / ncp.rho), initial=jnp.zeros((), lam.dtype))
+    return violation / velocity_scale(ncp)
+
+
+def velocity_scale(ncp: NCP) -> Float[Array, ""]:
+    """max(|g|, 1e-3 m/s): the velocity that residuals are measured against."""
+    return jnp.maximum(jnp.max(jnp.abs(ncp.g), initial=jnp.zeros((), ncp.g.dtype)), 1e-3)
+
+
+def classify(ncp: NCP, lam, nu, tie: float = 0.0) -> Modes:
+    """Modes at (lambda, nu). `tie`: relative size of y_n (as a velocity over the velocity scale) below which a contact with
+    zero impulse and zero velocity counts as separating."""
+    nc = ncp.nc
+    cone, limit, dry = split(ncp, lam - ncp.rho * nu)
+    threshold = tie * velocity_scale(ncp) * ncp.rho
+    threshold_c, threshold_l, _ = split(ncp, threshold)
+    closed = ncp.exists[:nc] & (cone[:, 2] > threshold_c[:, 2])
+    radius = ncp.mu * jnp.maximum(cone[:, 2], 0.0)
+    # Without friction a closed contact slides, also at zero velocity.
+    sticks = (safe_norm(cone[:, :2]) <= radius) & (radius > 0)
+    mode = jnp.where(closed, jnp.where(sticks, STICKING, SLIDING), SEPARATING)
+    return Modes(mode, ncp.exists[nc:] & (limit > threshold_l), jnp.abs(dry) < ncp.bound)
+
+
+def projection_jacobian(ncp: NCP, lam, nu, modes: Modes):
+    """P in blocks: (nc, 3, 3) for the cones and the (nl + nf,) diagonal of the scalar rows, for given modes."""
+    y, _, _ = split(ncp, lam - ncp.rho * nu)
+    dtype = lam.dtype
+    length = safe_norm(y[:, :2])
+    moving = length > 0
+    u = jnp.where(moving[:, None], y[:, :2] / jnp.where(moving, length, 1.0)[:, None], 0.0)
+    sliding, sticking = modes.cone == SLIDING, modes.cone == STICKING
+    radius = ncp.mu * jnp.maximum(y[:, 2], 0.0)
+    ratio = jnp.where(moving & sliding, radius / jnp.where(moving, length, 1.0), 0.0)
+    eye2 = jnp.eye(2, dtype=dtype)
+    tangent = ratio[:, None, None] * (eye2 - u[:, :, None] * u[:, None, :]) + jnp.where(
+        sticking[:, None, None], eye2, 0.0
+    )
+    coupling = jnp.where(sliding[:, None], ncp.mu[:, None] * u, 0.0)
+    closed = (sliding | sticking).astype(dtype)
+    bottom = jnp.stack([jnp.zeros_like(closed), jnp.zeros_like(closed), closed], -1)
+    blocks = jnp.concatenate([jnp.concatenate([tangent, coupling[:, :, None]], 2), bottom[:, None, :]], 1)
+    diagonal = jnp.concatenate([modes.limit, modes.dry]).astype(dtype)
+    return blocks, diagonal
+
+
+def apply_blocks(P, x):
+    """P x for P in blocks (see `projection_jacobian`) and x of shape (m,) or (m, k)."""
+    blocks, diagonal = P
+    nc = blocks.shape[0]
+    tail = x.shape[1:]
+    flat = x.reshape(x.shape[0], -1)
+    cones = flat[: 3 * nc].reshape(nc, 1, 3, flat.shape[1])
+    cones = jnp.sum(blocks[:, :, :, None] * cones, 2).reshape(3 * nc, flat.shape[1])
+    return jnp.concatenate([cones, diagonal[:, None] * flat[3 * nc :]], 0).reshape(x.shape[:1] + tail)
+
+
+def newton_matrix(ncp: NCP, P, G) -> Float[Array, "m m"]:
+    """K = I - P + P rho G, the derivative of the natural map."""
+    m = G.shape[0]
+    eye = jnp.eye(m, dtype=G.dtype)
+    return eye + apply_blocks(P, ncp.rho[:, None] * G - eye)
+
+
+def project_in_modes(ncp: NCP, y, modes: Modes):
+    """The branch of `project` that given modes select: smooth, so that it has all derivatives (also in mu and bound)."""
+    nc = ncp.nc
+    cone, limit, dry = split(ncp, y)
+    closed, sliding = modes.cone != SEPARATING, modes.cone == SLIDING
+    length = safe_norm(cone[:, :2])
+    moving = length > 0
+    u = jnp.where(moving[:, None], cone[:, :2] / jnp.where(moving, length, 1.0)[:, None], 0.0)
+    tangent = jnp.where(sliding[:, None], ncp.mu[:, None] * cone[:, 2:] * u, cone[:, :2])
+    out = jnp.where(closed[:, None], jnp.concatenate([tangent, cone[:, 2:]], 1), 0.0)
+    bound = jnp.where(dry >= 0, ncp.bound, -ncp.bound)
+    return jnp.concatenate([out.reshape(3 * nc), jnp.where(modes.limit, limit, 0.0), jnp.where(modes.dry, dry, bound)])
+
+
+def mode_map(ncp: NCP, lam, modes: Modes):
+    """F restricted to given modes: lambda - project_in_modes(lambda - rho (G lambda + g))."""
+    nu = ncp.G @ lam + ncp.g
+    return lam - project_in_modes(ncp, lam - ncp.rho * nu, modes)

@@ -1,0 +1,108 @@
+r"""Semismooth Newton on the natural map, with a regularisation that selects one solution and then vanishes.
+
+Stage 1 solves the problem with G + eps I in place of G (eps relative to the diagonal, `REGULARISATION`). The regularised
+problem has one solution where the original one has many, and as eps tends to zero that solution tends to one that does
+not depend on where the iteration began; its modes are kept. Stage 2 removes eps: the residual of the *unregularised*
+map is driven to rounding by iterative refinement, the factorised matrix of stage 1 serving as preconditioner. Its
+corrections lie in the range of G for held contacts, so that no component of the null space enters again.
+
+Globalisation of stage 1: the merit function 1/2 sum F^2 / rho falls in every accepted iteration (Armijo); when no step
+length of the ladder achieves that, the stage ends and the caller falls back to another solver.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.contact.ncp import NCP, classify, natural_map, newton_matrix, projection_jacobian
+
+REGULARISATION = 1e-6
+ARMIJO = 1e-4
+STEP_LENGTHS = 8
+REFINEMENTS = 12
+
+
+def regularisation(ncp: NCP) -> Float[Array, ""]:
+    """eps of stage 1, 1/kg: `REGULARISATION` (its square root in single precision) times the smallest scale of a row."""
+    dtype = ncp.G.dtype
+    relative = REGULARISATION if dtype == jnp.float64 else 1e-4
+    return relative / jnp.max(ncp.rho, initial=jnp.finfo(dtype).tiny)
+
+
+def merit(ncp: NCP, F: Float[Array, "*b m"]) -> Float[Array, "*b"]:
+    """1/2 sum F^2 / rho, J: what falls in every accepted iteration."""
+    return 0.5 * jnp.sum(F * F / ncp.rho, -1)
+
+
+def _map(ncp: NCP, lam, eps):
+    nu = ncp.G @ lam + eps * lam + ncp.g
+    return natural_map(ncp, lam, nu), nu
+
+
+def newton_regularised(ncp: NCP, init, eps, tol, max_iterations: int):
+    """Stage 1, the problem with G + eps I from `init`: (lambda, iterations, converged, merit, inverse of the last K).
+
+    `tol` is a velocity, m/s. Without an iteration the inverse is the identity.
+    """
+    dtype = ncp.G.dtype
+    ladder = jnp.asarray(0.5, dtype) ** jnp.arange(STEP_LENGTHS, dtype=dtype)
+    Geps = ncp.G + eps * jnp.eye(ncp.G.shape[0], dtype=dtype)
+
+    def violation(F):
+        return jnp.max(jnp.abs(F / ncp.rho), initial=jnp.zeros((), dtype))
+
+    eye = jnp.eye(ncp.G.shape[0], dtype=dtype)
+
+    def proceed(carry):
+        _, F, _, _, k, stalled = carry
+        return (k < max_iterations) & (violation(F) > tol) & ~stalled
+
+    def body(carry):
+        lam, F, nu, _, k, _ = carry
+        P = projection_jacobian(ncp, lam, nu, classify(ncp, lam, nu))
+        K = newton_matrix(ncp, P, Geps)
+        inverse = jnp.linalg.inv(K)
+        step = inverse @ F
+        step = step + inverse @ (F - K @ step)
+        candidates = lam - ladder[:, None] * step
+        nus = candidates @ Geps + ncp.g
+        Fs = jax.vmap(lambda c, n: natural_map(ncp, c, n))(candidates, nus)
+        accepted = merit(ncp, Fs) <= (1.0 - 2.0 * ARMIJO * ladder) * merit(ncp, F)
+        first = jnp.argmax(accepted)
+        stalled = ~jnp.any(accepted)
+        keep = lambda new, old: jnp.where(stalled, old, new[first])  # noqa: E731
+        return keep(candidates, lam), keep(Fs, F), keep(nus, nu), inverse, k + 1, stalled
+
+    F0, nu0 = _map(ncp, init, eps)
+    start = (init, F0, nu0, eye, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+    lam, F, _, inverse, k, _ = jax.lax.while_loop(proceed, body, start)
+    return lam, k, violation(F) <= tol, merit(ncp, F), inverse
+
+
+def regularised_inverse(ncp: NCP, lam, eps):
+    """Inverse of K for G + eps I at `lam`."""
+    nu = ncp.G @ lam + eps * lam + ncp.g
+    P = projection_jacobian(ncp, lam, nu, classify(ncp, lam, nu))
+    return jnp.linalg.inv(newton_matrix(ncp, P, ncp.G + eps * jnp.eye(lam.shape[0], dtype=lam.dtype)))
+
+
+def refine(ncp: NCP, lam, inverse, tol):
+    """Stage 2: lambda of the unregularised problem, in the modes in which `inverse` was formed; `tol` is a velocity."""
+    dtype = ncp.G.dtype
+
+    def proceed(carry):
+        return carry[4]
+
+    def body(carry):
+        x, before, size_before, k, _ = carry
+        F, _ = _map(ncp, x, jnp.zeros((), dtype))
+        size = jnp.max(jnp.abs(F / ncp.rho), initial=jnp.zeros((), dtype))
+        better = size < size_before
+        more = (size > tol) & (size < 0.5 * size_before) & (k < REFINEMENTS)
+        kept = jnp.where(better, x, before)
+        return jnp.where(more, x - inverse @ F, kept), kept, jnp.where(better, size, size_before), k + 1, more
+
+    start = (lam, lam, jnp.full((), jnp.inf, dtype), jnp.zeros((), jnp.int32), jnp.ones((), bool))
+    return jax.lax.while_loop(proceed, body, start)[0]

@@ -1,0 +1,141 @@
+"""The contact solver on plain arrays: frictional contact problems that do not come from a `System`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from trajopt.dynamics.contact import selection
+from trajopt.dynamics.contact.implicit import law_tangent
+from trajopt.dynamics.contact.ncp import NCP, make_ncp
+from trajopt.dynamics.contact.solve import NCPSolution, solution_null_space, solve, zero_tangent
+from trajopt.errors import NonFiniteError, OptionError, ShapeError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NCPResult:
+    """impulse (3 nc,) N s and velocity G impulse + g (3 nc,) m/s, per contact (tangent 1, tangent 2, normal).
+
+    residual: recomputed violation relative to max(|g|, 1e-3 m/s); iterations of Newton; fallbacks used (0 none, 1
+    continuation, 2 Gauss-Seidel, 3 ADMM); status (`trajopt.result.Status`); degenerate: the impulse is not unique, the one
+    of least norm is returned.
+    """
+
+    impulse: Float[Array, "*b m"]
+    velocity: Float[Array, "*b m"]
+    residual: Float[Array, "*b"]
+    iterations: Int[Array, "*b"]
+    fallbacks: Int[Array, "*b"]
+    status: eqx.Enumeration
+    degenerate: Bool[Array, "*b"]
+
+
+def solve_ncp(G, g, mu, *, init=None, tol: float | None = None, max_iterations: int = 50) -> NCPResult:
+    """Solve the frictional contact problem of Simple eq. 1 with the exact second-order cone.
+
+    Find lambda with nu = G lambda + g such that, for every contact, 0 <= nu_n _|_ lambda_n >= 0, |lambda_t| <= mu lambda_n,
+    and nu_t = 0 or lambda_t = -mu lambda_n nu_t / |nu_t|.
+
+    G (3 nc, 3 nc), symmetric positive semidefinite, may be singular; g (3 nc,); mu (nc,), not negative. init: a start for the
+    impulses; it never changes which solution is returned (docs/contact-semantics.md, Selection). tol: residual that counts
+    as solved, default 1e-10 in float64, 1e-5 in float32.
+
+    Differentiable in G, g and mu, forward and reverse, by the implicit function theorem at fixed modes; jit and vmap. Raises
+    `ShapeError`, `NonFiniteError` or `OptionError` naming the argument (values are checked where they are known: not under
+    a transformation).
+    """
+    G, g, mu, init = _checked(G, g, mu, init)
+    if tol is not None and not tol > 0:
+        raise OptionError(f"tol is {tol}, expected a positive number or None")
+    if max_iterations < 1:
+        raise OptionError(f"max_iterations is {max_iterations}, expected at least 1")
+    return _solve_jit((tol, int(max_iterations)), G, g, mu, init)
+
+
+def _checked(G, g, mu, init):
+    arrays = {"G": G, "g": g, "mu": mu, "init": init}
+    floats = [x.dtype for x in arrays.values() if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.floating)]
+    dtype = floats[0] if floats else jnp.zeros(()).dtype
+    if any(kind != dtype for kind in floats):
+        raise ShapeError(f"G, g, mu and init must have one dtype, received {sorted({str(k) for k in floats})}")
+    nc = np.shape(mu)[0] if np.ndim(mu) == 1 else -1
+    expected = {"mu": (nc,), "g": (3 * nc,), "G": (3 * nc, 3 * nc), "init": (3 * nc,)}
+    if nc < 0:
+        raise ShapeError(f"mu has shape {np.shape(mu)}, expected (nc,): one friction coefficient per contact")
+    for name, shape in expected.items():
+        if arrays[name] is not None and np.shape(arrays[name]) != shape:
+            raise ShapeError(f"{name} has shape {np.shape(arrays[name])}, expected {shape} for {nc} contacts (mu)")
+    for name, value in arrays.items():
+        if value is None or isinstance(value, jax.core.Tracer):
+            continue
+        known = np.asarray(value)
+        if not np.isfinite(known).all():
+            index = tuple(int(k) for k in np.argwhere(~np.isfinite(known))[0])
+            raise NonFiniteError(f"{name}[{', '.join(map(str, index))}] is {known[index]}; every entry must be finite")
+        if name == "mu" and (known < 0).any():
+            raise OptionError(
+                f"mu[{int(np.argmax(known < 0))}] is {known.min()}; friction coefficients are not negative"
+            )
+        if name == "G" and known.size and np.abs(known - known.T).max() > 1e-6 * np.abs(known).max():
+            raise OptionError("G is not symmetric; pass J M^-1 J^T")
+    init = np.zeros(3 * nc) if init is None else init
+    return tuple(x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x), dtype) for x in (G, g, mu, init))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _solve_jit(options, G, g, mu, init) -> NCPResult:
+    impulse, velocity, solution = _solve(options, G, g, mu, jax.lax.stop_gradient(init))
+    return NCPResult(
+        impulse,
+        velocity,
+        solution.residual,
+        solution.iterations,
+        solution.fallbacks,
+        solution.status,
+        solution.degenerate,
+    )
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _solve(options, G, g, mu, init):
+    tol, max_iterations = options
+    solution = solve(make_ncp(G, g, mu), init, tol=tol, max_iterations=max_iterations)
+    return solution.impulse, solution.velocity, solution
+
+
+@_solve.defjvp
+def _solve_jvp(options, primals, tangents):
+    G, g, mu, _ = primals
+    dG, dg, dmu, _ = tangents
+    impulse, velocity, solution = _solve(options, *primals)
+    ncp = make_ncp(G, g, mu)
+    dlam = impulse_tangent(ncp, solution, NCP(dG, dg, dmu, ncp.exists, jnp.zeros_like(ncp.bound), ncp.rho))
+    velocity_tangent = dG @ impulse + dg + G @ dlam
+    return (impulse, velocity, solution), (dlam, velocity_tangent, zero_tangent(solution))
+
+
+def impulse_tangent(ncp: NCP, solution: NCPSolution, dncp: NCP):
+    """Derivative of the selected impulse along the tangents `dncp` of G, g, mu and bound."""
+    impulse = solution.impulse
+    if impulse.shape[0] == 0:
+        return jnp.zeros_like(impulse)
+    free = dncp.G @ impulse + dncp.g
+    dlam = law_tangent(ncp, solution, free, dncp.mu, dncp.bound)
+
+    space = jax.lax.stop_gradient(solution_null_space(ncp, solution))
+
+    def null_part(arguments):
+        dncp, free, dlam = arguments
+        through_G = space.N.T @ (dncp.G @ space.w)
+        return selection.null_space_tangent(
+            ncp, space, impulse, solution.modes, free, dncp.mu, dncp.bound, through_G, dlam
+        )
+
+    return dlam + jax.lax.cond(solution.degenerate, null_part, lambda _: jnp.zeros_like(impulse), (dncp, free, dlam))
