@@ -1,0 +1,276 @@
+"""What every solver must do, whatever its algorithm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.optimize
+from least_squares_cases import decay, linear, rosenbrock
+
+from trajopt import solvers
+from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
+from trajopt.problems import LeastSquaresProblem
+from trajopt.result import Status
+from trajopt.solvers.solution import STATUS_NAMES, Solution, status_name
+
+ALL = {
+    "GaussNewton": lambda **k: solvers.GaussNewton(**k),
+    "GradientDescent": lambda **k: solvers.GradientDescent(**k),
+    "adam": lambda **k: solvers.GradientDescent(optax.adam(0.05), **k),
+}
+each_solver = pytest.mark.parametrize("make", ALL.values(), ids=ALL.keys())
+
+
+def test_every_status_has_a_name():
+    assert set(STATUS_NAMES) == set(Status._name_to_item)
+    assert all(status_name(getattr(Status, name)) == name for name in STATUS_NAMES)
+
+
+@each_solver
+@pytest.mark.parametrize("gradient", ["implicit", "finite-difference", "ridders"])
+def test_solves_a_well_conditioned_problem_in_every_gradient_mode(make, gradient):
+    problem, A, b = linear(tolerance=None)
+    solution = solvers.solve(problem, make(tolerance=1e-6, max_iterations=3000), gradient=gradient)
+    exact = np.linalg.lstsq(A, b, rcond=None)[0]
+    assert solution.success and status_name(solution.status) == "solved"
+    # A removable residual of 1e-6 max(|r|, 1) leaves an error of that over the smallest singular value of A.
+    error = 1e-6 * max(np.linalg.norm(b), 1.0) / np.linalg.svd(A)[1].min()
+    assert np.linalg.norm(solution.x - exact) < 1.1 * error
+    assert solution.residuals["removable_residual"] <= 1e-6 * max(solution.residuals["residual_norm"], 1.0)
+
+
+@each_solver
+def test_the_solution_reports_recomputed_quantities(make):
+    problem, A, b = linear()
+    solution = solvers.solve(problem, make(max_iterations=3))
+    r = A @ solution.x - b
+    assert solution.residuals["residual"] == pytest.approx(np.abs(r).max(), rel=1e-12)
+    assert solution.residuals["gradient_norm"] == pytest.approx(np.abs(A.T @ r).max(), rel=1e-6, abs=1e-9)
+    assert solution.cost == pytest.approx(0.5 * r @ r, rel=1e-12)
+    assert solution.initial_cost == pytest.approx(0.5 * b @ b, rel=1e-12)
+    assert solution.compile_time_s > 0 and solution.wall_time_s > 0
+
+
+@each_solver
+def test_the_trace_has_a_row_for_every_iteration(make):
+    solution = solvers.solve(rosenbrock(), make(max_iterations=4))
+    trace = solution.trace
+    assert {len(values) for values in trace.values()} == {solution.iterations + 1}
+    assert trace["iteration"].tolist() == list(range(solution.iterations + 1))
+    assert trace["cost"][0] == solution.initial_cost
+    assert np.all(np.diff(trace["evaluations"]) > 0) and np.all(np.diff(trace["time"]) >= 0)
+    assert trace["evaluations"][-1] == solution.evaluations
+    assert solution.cost == trace["cost"].min()
+
+
+@each_solver
+def test_iteration_limit(make):
+    solution = solvers.solve(rosenbrock(), make(), max_iterations=2)
+    assert (status_name(solution.status), solution.iterations, solution.success) == ("max_iterations", 2, False)
+
+
+@each_solver
+def test_time_budget(make):
+    solution = solvers.solve(rosenbrock(), make(), time_budget=0.0)
+    assert (status_name(solution.status), solution.iterations) == ("time_budget", 0)
+    with pytest.raises(OptionError, match="time_budget is -1"):
+        solvers.solve(rosenbrock(), make(), time_budget=-1)
+
+
+@each_solver
+def test_success_needs_the_problems_own_tolerance(make):
+    """A stationary point whose residual is above the problem's tolerance is not a success."""
+    problem = LeastSquaresProblem("offset", lambda x: jnp.stack([x[0], 1 + 0 * x[0]]), np.array([1.0]), tolerance=1e-3)
+    solution = solvers.solve(problem, make(max_iterations=400))
+    assert not solution.success and status_name(solution.status) in ("stalled", "max_iterations")
+    assert "residual is 1, allowed 0.001" in solution.message
+
+
+@each_solver
+def test_success_needs_the_certificate(make):
+    options = {"certificate": lambda x: {"cone": 1.5}, "certificate_tolerances": {"cone": 1.0}}
+    problem = linear(m=3, n=3, tolerance=1e-4, **options)[0]
+    solution = solvers.solve(problem, make(max_iterations=5000))
+    assert solution.residuals["residual"] <= 1e-4
+    assert not solution.success and "cone is 1.5, allowed 1" in solution.message
+
+
+@each_solver
+def test_non_finite_values_name_the_iteration_and_the_entry(make):
+    problem = LeastSquaresProblem("log", lambda x: jnp.concatenate([x, jnp.log(x)]), np.array([-1.0]))
+    solution = solvers.solve(problem, make())
+    assert status_name(solution.status) == "non_finite" and not solution.success
+    assert "iteration 0" in solution.message and "residual[1]" in solution.message
+
+
+@each_solver
+@pytest.mark.parametrize(
+    ("x0", "error", "match"),
+    [
+        (np.zeros(3), ShapeError, r"x0 has shape \(3,\); expected \(2,\)"),
+        (np.array([0.0, np.nan]), NonFiniteError, r"x0\[1\] is nan"),
+        (np.array([0.0, 9.0]), OptionError, r"x0\[1\] = 9.0 is outside its bounds \[-5.0, 5.0\]"),
+    ],
+)
+def test_a_bad_initial_guess_is_refused_before_compiling(make, x0, error, match, monkeypatch):
+    problem = rosenbrock(lower=-5.0, upper=5.0)
+    monkeypatch.setattr(LeastSquaresProblem, "compile", None)
+    with pytest.raises(error, match=match):
+        solvers.solve(problem, make(), x0=x0)
+
+
+def test_unknown_names_are_answered_with_the_closest():
+    with pytest.raises(UnknownNameError, match="GaussNewton"):
+        solvers.get("GausNewton")
+    with pytest.raises(UnknownNameError, match="max_iterations"):
+        solvers.get("GaussNewton", max_iteration=3)
+    with pytest.raises(UnknownNameError, match="finite-difference"):
+        solvers.solve(rosenbrock(), solvers.GaussNewton(), gradient="finite-differences")
+    assert solvers.get("gauss-newton", max_iterations=3) == solvers.GaussNewton(max_iterations=3)
+
+
+@each_solver
+def test_bounds_are_kept_and_an_active_one_is_found(make):
+    problem, A, b = linear(lower=-0.2, upper=np.inf)
+    tried = []
+
+    def residual(x):
+        jax.debug.callback(lambda value: tried.append(np.array(value)), x)
+        return problem.residual(x)
+
+    watched = LeastSquaresProblem("watched", residual, problem.x0, lower=-0.2, upper=np.inf)
+    solution = solvers.solve(watched, make(tolerance=1e-6, max_iterations=3000))
+    exact = scipy.optimize.lsq_linear(A, b, bounds=(-0.2, np.inf), tol=1e-14).x
+    assert (exact < -0.2 + 1e-9).any() and (exact > -0.19).any()
+    assert solution.success
+    np.testing.assert_allclose(solution.x, exact, atol=3e-6)
+    assert np.min(tried) >= -0.2
+
+
+@each_solver
+def test_float32(make):
+    problem = LeastSquaresProblem("one", lambda x: x * x - x.dtype.type(2), np.array([1.0], np.float32))
+    solution = solvers.solve(problem, make(max_iterations=2000))
+    assert solution.x.dtype == np.float32
+    assert solution.success and solution.x[0] == pytest.approx(np.sqrt(2), rel=1e-5)
+
+
+@each_solver
+def test_runs_are_deterministic(make):
+    first, second = (solvers.solve(decay()[0], make(max_iterations=6), seed=3) for _ in range(2))
+    np.testing.assert_array_equal(first.x, second.x)
+    for key in ("cost", "step_size", "gradient_norm", "evaluations"):
+        np.testing.assert_array_equal(first.trace[key], second.trace[key])
+
+
+@each_solver
+def test_the_callback_sees_every_iteration_and_may_stop(make):
+    rows = []
+    solution = solvers.solve(rosenbrock(), make(), callback=lambda row: rows.append(row) or row["iteration"] == 3)
+    assert status_name(solution.status) == "interrupted" and solution.iterations == 3
+    assert [row["iteration"] for row in rows] == [0, 1, 2, 3]
+    assert rows[-1]["cost"] == solution.trace["cost"][-1]
+
+
+def interrupt_at(iteration):
+    def callback(row):
+        if row["iteration"] == iteration:
+            raise KeyboardInterrupt
+
+    return callback
+
+
+@each_solver
+def test_an_interrupted_run_resumes_as_if_it_had_not_been(make, tmp_path):
+    whole = solvers.solve(rosenbrock(), make(), max_iterations=9)
+    path = tmp_path / "checkpoint.npz"
+    part = solvers.solve(rosenbrock(), make(), callback=interrupt_at(4), checkpoint=path)
+    assert status_name(part.status) == "interrupted" and part.iterations == 4
+    rest = solvers.solve(rosenbrock(), make(), resume=path, max_iterations=5)
+    assert rest.iterations == 9
+    np.testing.assert_array_equal(rest.x, whole.x)
+    np.testing.assert_array_equal(rest.trace["cost"], whole.trace["cost"])
+    assert rest.initial_cost == whole.initial_cost
+    # Initialising again costs evaluations that are not counted: the numbers go on from the checkpoint.
+    assert rest.evaluations == whole.evaluations
+
+
+@each_solver
+def test_the_best_point_survives_a_worse_one(make, tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    part = solvers.solve(rosenbrock(), make(), callback=interrupt_at(3), checkpoint=path)
+    with np.load(path) as data:
+        np.testing.assert_array_equal(data["progress_best_x"], part.x)
+    assert part.cost == part.trace["cost"].min()
+
+
+def test_resuming_something_else_is_refused(tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    solver = solvers.GaussNewton()
+    with pytest.raises(OptionError, match="there is no checkpoint"):
+        solvers.solve(rosenbrock(), solver, resume=path)
+    solvers.solve(rosenbrock(), solver, max_iterations=1, checkpoint=path)
+    with pytest.raises(OptionError, match="made with solver 'GaussNewton', not 'GradientDescent'"):
+        solvers.solve(rosenbrock(), solvers.GradientDescent(), resume=path)
+    larger = LeastSquaresProblem("rosenbrock", lambda x: x, np.zeros(3))
+    with pytest.raises(OptionError, match="other problem settings"):
+        solvers.solve(larger, solver, resume=path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(OptionError, match="is not a checkpoint"):
+        solvers.solve(rosenbrock(), solver, resume=path)
+
+
+ENDLESS = """
+import sys, jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_enable_x64", True)
+from trajopt import problems, solvers
+problem = problems.LeastSquaresProblem(
+    "rosenbrock", lambda x: jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]]), np.array([-1.2, 1.0]))
+solution = solvers.solve(problem, solvers.GradientDescent(learning_rate=1e-9, max_iterations=10**9),
+    checkpoint=sys.argv[1], callback=lambda row: print("running", flush=True) if row["iteration"] == 5 else None)
+print(solution.message, solution.iterations)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_killed_process_leaves_a_checkpoint(number, tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    command = [sys.executable, "-c", ENDLESS, str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline().strip() == "running"
+    time.sleep(1.2)
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert out.startswith("interrupted by the user") and not err
+    with np.load(path) as data:
+        assert data["progress_iteration"] > 5
+    solver = solvers.GradientDescent(learning_rate=1e-9)
+    resumed = solvers.solve(rosenbrock(), solver, resume=path, max_iterations=1)
+    assert resumed.iterations > 6 and resumed.cost < resumed.initial_cost
+
+
+def test_a_solution_is_saved_and_loaded(tmp_path):
+    motion = {"t": np.arange(2.0), "q": np.ones((2, 3)), "v": np.zeros((2, 2)), "u": np.ones((1, 1))}
+    problem = rosenbrock(tolerance=1e-8, trajectory=lambda x: motion, meta={"contact": "RigidContact"})
+    solution = solvers.solve(problem, solvers.GaussNewton(), seed=7)
+    assert solution.xs.shape == (2, 5) and solution.us.shape == (1, 1)
+    solution.save(tmp_path / "run")
+    loaded = Solution.load(tmp_path / "run")
+    assert loaded.summary() == solution.summary()
+    assert loaded.summary()["contact"] == "RigidContact" and loaded.seed == 7
+    for key in ("x", "xs", "us", "covariance"):
+        np.testing.assert_array_equal(getattr(loaded, key), getattr(solution, key))
+    np.testing.assert_array_equal(loaded.trajectory["q"], motion["q"])
+    np.testing.assert_array_equal(loaded.trace["cost"], solution.trace["cost"])
+    with pytest.raises(OptionError, match="holds no finished run"):
+        Solution.load(tmp_path / "elsewhere")

@@ -1,0 +1,232 @@
+"""The command line: what it prints, what it writes, its exit status, and how it answers bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajopt import problems
+from trajopt.cli import main
+from trajopt.models import load_model
+from trajopt.problems import LeastSquaresProblem, registry
+
+SUMMARY = {
+    "problem",
+    "solver",
+    "gradient",
+    "contact",
+    "status",
+    "success",
+    "cost",
+    "initial_cost",
+    "iterations",
+    "evaluations",
+    "compile_time_s",
+    "wall_time_s",
+    "constraint_violation",
+    "seed",
+    "versions",
+}
+
+
+@pytest.fixture
+def toy(monkeypatch, tmp_path):
+    """A small problem with a motion of the cube model: reach a point by choosing a constant velocity."""
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    monkeypatch.chdir(tmp_path)
+    model = load_model("cube")
+
+    def factory(*, distance: float = 1.0, reachable: bool = True, steps: int = 4):
+        def residual(x):
+            offset = 0.0 if reachable else 1.0
+            return jnp.stack([x[0] ** 2 - distance, jnp.exp(x[1]) - 1.0, 0.0 * x[0] + offset])
+
+        def trajectory(x):
+            t = np.linspace(0.0, 0.1 * steps, steps + 1)
+            q = np.tile(np.asarray(model.q_default), (steps + 1, 1))
+            q[:, 0] += np.asarray(x)[0] * t
+            v = np.zeros((steps + 1, model.nv))
+            return {"t": t, "q": q, "v": v, "u": np.zeros((steps, model.nu)), "impulse": np.ones((steps, 2, 3))}
+
+        return LeastSquaresProblem(
+            "toy",
+            residual,
+            np.array([3.0, 0.5]),
+            tolerance=1e-9,
+            trajectory=trajectory,
+            model=model,
+            report=lambda x: f"velocity {x[0]:.3f} m/s",
+            meta={"contact": "RigidContact"},
+        )
+
+    problems.register("toy", factory, "reach a point")
+    return tmp_path
+
+
+def test_run_writes_everything_and_returns_zero(toy, capsys):
+    assert main(["run", "toy", "--seed", "4", "--set", "distance=4"]) == 0
+    folder = toy / "runs" / "toy"
+    names = {path.name for path in folder.iterdir()}
+    assert {
+        "summary.json",
+        "trajectory.npz",
+        "convergence.png",
+        "trajectory.png",
+        "animation.gif",
+        "checkpoint.npz",
+    } <= names
+    summary = json.loads((folder / "summary.json").read_text())
+    assert set(summary) >= SUMMARY
+    assert summary["status"] == "solved" and summary["success"] is True and summary["seed"] == 4
+    assert summary["contact"] == "RigidContact" and summary["solver"] == "GaussNewton"
+    assert summary["residuals"]["residual"] <= 1e-9
+    with np.load(folder / "trajectory.npz") as data:
+        assert set(data) == {"t", "q", "v", "u", "impulse"}
+        assert data["q"][-1, 0] - data["q"][0, 0] == pytest.approx(2.0 * 0.4, rel=1e-9)
+    out = capsys.readouterr().out
+    assert "iteration" in out and "step size" in out and "solved" in out and "velocity 2.000 m/s" in out
+
+
+def test_a_run_that_misses_the_tolerance_returns_one(toy, capsys):
+    assert main(["run", "toy", "--set", "reachable=False", "--out", "missed"]) == 1
+    summary = json.loads((toy / "missed" / "summary.json").read_text())
+    assert summary["success"] is False and summary["status"] == "stalled"
+    assert "residual is 1, allowed 1e-09" in capsys.readouterr().out
+
+
+def test_quiet_prints_nothing(toy, capsys):
+    assert main(["run", "toy", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == ""
+
+
+def test_resume_goes_on_from_the_checkpoint(toy):
+    assert main(["run", "toy", "--quiet", "--max-iterations", "2"]) == 1
+    first = json.loads((toy / "runs/toy/summary.json").read_text())
+    assert main(["run", "toy", "--quiet", "--resume"]) == 0
+    second = json.loads((toy / "runs/toy/summary.json").read_text())
+    assert first["status"] == "max_iterations" and first["iterations"] == 2 < second["iterations"]
+    assert second["initial_cost"] == first["initial_cost"]
+
+
+def test_compare_writes_a_table_and_a_plot(toy, capsys):
+    solvers_ = "GaussNewton,gradient-descent"
+    command = ["compare", "toy", "--solvers", solvers_, "--gradients", "implicit,finite-difference", "--seeds", "2"]
+    assert main([*command, "--budget", "5", "--out", "table"]) == 0
+    assert (toy / "table" / "compare.png").stat().st_size > 10_000
+    with open(toy / "table" / "compare.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 2 * 2 * 2
+    assert {row["gradient"] for row in rows} == {"implicit", "finite-difference"}
+    document = json.loads((toy / "table" / "compare.json").read_text())
+    assert [float(row["cost"]) for row in rows] == [run["cost"] for run in document["runs"]]
+    assert all(len(run["trace"]["cost"]) == run["iterations"] + 1 for run in document["runs"])
+    assert "GradientDescent" in capsys.readouterr().out
+
+
+def test_compare_returns_one_when_nothing_solves_the_problem(toy):
+    assert main(["compare", "toy", "--solvers", "GaussNewton", "--set", "reachable=False"]) == 1
+
+
+def test_list(capsys):
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("problems:", "go1-stand", "solvers:", "GaussNewton", "models:", "cube"))
+    assert main(["list", "solvers"]) == 0
+    assert capsys.readouterr().out.split()[0] == "GaussNewton"
+
+
+def test_info(capsys):
+    assert main(["info", "cart-pole"]) == 0
+    out = capsys.readouterr().out
+    assert "2 DoF" in out and "Joints" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["run", "go1-stnd"], "did you mean 'go1-stand'"),
+        (["run", "toy", "--solver", "GausNewton"], "'GaussNewton'"),
+        (["run", "toy", "--gradient", "finite-diff"], "'finite-difference'"),
+        (["run", "toy", "--set", "distanc=2"], "'distance'"),
+        (["run", "toy", "--set", "distance"], "KEY=VALUE"),
+        (["run", "toy", "--set", "distance=far"], "expected float"),
+        (["run", "toy", "--contact", "BoxedLCP"], "offers no choice of contact model; it uses RigidContact"),
+        (["run", "toy", "--resume"], "there is no checkpoint"),
+        (["run", "toy", "--out", "taken"], "taken"),
+        (["compare", "toy", "--solvers", ","], "--solvers names nothing"),
+        (["compare", "toy", "--solvers", "GaussNewton", "--gradients", "implicite"], "'implicit'"),
+        (["info", "go11"], "'go1'"),
+        (["info", "nowhere.xml"], "nowhere.xml"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line_with_status_two(toy, capsys, command, expected):
+    (toy / "taken").write_text("a file")
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err and captured.err.startswith("trajopt: error: ")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["rum"],
+        ["list", "robots"],
+        ["run"],
+        ["run", "toy", "--seed", "-1"],
+        ["run", "toy", "--max-iterations", "few"],
+        ["compare", "toy"],
+        ["compare", "toy", "--solvers", "GaussNewton", "--budget", "nan"],
+    ],
+)
+def test_unusable_arguments_exit_with_status_two(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(command)
+    assert caught.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+SLOW = """
+import sys, numpy as np, jax.numpy as jnp
+from trajopt import problems
+from trajopt.cli import main
+
+def factory():
+    residual = lambda x: jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]])
+    return problems.LeastSquaresProblem("slow", residual, np.array([-1.2, 1.0]), solver="GradientDescent")
+
+problems.register("slow", factory, "takes a while")
+sys.exit(main(["run", "slow", "--max-iterations", "100000000", "--out", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_writes_its_best_point(number, tmp_path):
+    command = [sys.executable, "-c", SLOW, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (tmp_path / "checkpoint.npz").exists():
+        time.sleep(0.05)
+    time.sleep(0.3)
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "Traceback" not in err, err
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["status"] == "interrupted" and summary["cost"] < summary["initial_cost"]
+    assert "interrupted by the user" in out
+
+
+def test_importing_the_command_line_is_light():
+    code = "import sys, trajopt.cli; print([m for m in ('jax', 'matplotlib', 'mujoco') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

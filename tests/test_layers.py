@@ -1,0 +1,143 @@
+"""The architecture: layers import downwards only, files in the order of the design, and importing does nothing."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).resolve().parent.parent / "trajopt"
+LAYERS = ["base", "dynamics", "models", "problems", "solvers", "viz", "cli"]
+BASE = {"errors", "names", "result", "__init__"}
+# Order of the design inside a layer; a file that is not named is held to the absence of cycles only.
+ORDER = {
+    "dynamics": (
+        "spatial lie model joints kinematics rnea crba aba derivatives energy collision contact integrators system"
+    ).split(),
+    "problems": "costs constraints ocp least_squares transcription library".split(),
+    "solvers": (
+        "solution base riccati linesearch ilqr shooting ipopt gauss_newton first_order sampling hybrid registry"
+    ).split(),
+    "viz": "plots animation viewer".split(),
+}
+
+
+def modules() -> dict[str, ast.Module]:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts)] = ast.parse(path.read_text(), str(path))
+    return found
+
+
+def layer(module: str) -> str:
+    parts = module.split(".")
+    return "base" if len(parts) == 1 or parts[1] in BASE else parts[1]
+
+
+def imported(module: str, tree: ast.Module, known: set[str]) -> set[str]:
+    """Modules of the package that `module` imports, anywhere in it, type-checking blocks left out."""
+    skipped = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped |= {id(child) for statement in node.body for child in ast.walk(statement)}
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import"
+            base = node.module or ""
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.add(inner if inner in known or f"{inner}.__init__" in known else base)
+    found = {f"{name}.__init__" if f"{name}.__init__" in known else name for name in found}
+    return {name for name in found if name in known}
+
+
+TREES = modules()
+GRAPH = {name: imported(name, tree, set(TREES)) for name, tree in TREES.items()}
+
+
+def test_every_module_belongs_to_a_layer():
+    assert {layer(name) for name in GRAPH} <= set(LAYERS)
+
+
+def test_layers_import_downwards_only():
+    wrong = [
+        f"{name} imports {other}"
+        for name, others in GRAPH.items()
+        for other in others
+        if LAYERS.index(layer(other)) > LAYERS.index(layer(name))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_of_a_layer_keep_the_order_of_the_design():
+    wrong = []
+    for name, others in GRAPH.items():
+        order = ORDER.get(layer(name), [])
+        own = name.split(".")[2] if name.count(".") >= 2 else ""
+        for other in others:
+            theirs = other.split(".")[2] if other.count(".") >= 2 else ""
+            if layer(other) == layer(name) and own in order and theirs in order and own != theirs:
+                if order.index(theirs) > order.index(own):
+                    wrong.append(f"{name} imports {other}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_import_cycles():
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, "cycle: " + " -> ".join(path[path.index(name) :] + (name,))
+        if name not in done:
+            for other in GRAPH[name]:
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in GRAPH:
+        visit(name, ())
+
+
+def test_the_check_sees_a_forbidden_import():
+    tree = ast.parse("from trajopt import solvers\ndef f():\n    from trajopt.viz.plots import trace\n")
+    found = imported("trajopt.dynamics.rnea", tree, set(TREES) | {"trajopt.viz.plots"})
+    assert found == {"trajopt.solvers.__init__", "trajopt.viz.plots"}
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_trajopt_is_light():
+    out = run_python("import sys, trajopt; print([m for m in ('jax', 'matplotlib', 'mujoco') if m in sys.modules])")
+    assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize("heavy", ["matplotlib.pyplot", "rich", "jaxopt"])
+def test_the_numerical_layers_do_not_import_presentation(heavy):
+    code = f"import sys; from trajopt import dynamics, models, problems, solvers; print({heavy!r} in sys.modules)"
+    assert run_python(code).strip() == "False"
+
+
+def test_importing_every_module_changes_no_jax_setting_and_starts_no_backend():
+    names = [name.removesuffix(".__init__") for name in TREES if "__main__" not in name]
+    code = (
+        "import importlib, os, jax\n"
+        "read = lambda: {k: v for k, v in os.environ.items() if k.startswith(('JAX', 'XLA'))}\n"
+        "before, environment = dict(jax.config.values), read()\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        "assert dict(jax.config.values) == before\n"
+        "assert read() == environment\n"
+        "from jax._src import xla_bridge\n"
+        "print(bool(xla_bridge._backends))"
+    )
+    assert run_python(code).strip() == "False"

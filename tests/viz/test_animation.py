@@ -1,0 +1,101 @@
+"""The animation: shapes are closed and of the right size, and a body's image moves as the body does."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trajopt.dynamics.model import ShapeType
+from trajopt.models import load_model
+from trajopt.viz import animation
+
+SIZE = np.array([0.3, 0.5, 0.4])
+
+
+def volume(faces) -> float:
+    """Volume inside outward-wound polygons, by the divergence theorem over triangles from their first vertex."""
+    total = 0.0
+    for face in faces:
+        for a, b in zip(face[1:-1], face[2:]):
+            total += float(np.dot(face[0], np.cross(a, b))) / 6.0
+    return total
+
+
+@pytest.mark.parametrize(
+    ("kind", "exact"),
+    [
+        (ShapeType.BOX, 8 * 0.3 * 0.5 * 0.4),
+        (ShapeType.SPHERE, 4 / 3 * np.pi * 0.3**3),
+        (ShapeType.CYLINDER, np.pi * 0.3**2 * 1.0),
+        (ShapeType.CAPSULE, np.pi * 0.3**2 * 1.0 + 4 / 3 * np.pi * 0.3**3),
+        (ShapeType.ELLIPSOID, 4 / 3 * np.pi * 0.3 * 0.5 * 0.4),
+    ],
+)
+def test_polygons_enclose_the_shape(kind, exact):
+    faces = animation.polygons(kind, SIZE)
+    inside = volume(faces)
+    # Fourteen facets around and eight along a half circle lose at most 3.3 + 3.9 % of the volume.
+    assert 0.92 * exact < inside <= exact * (1 + 1e-12)
+    points = np.concatenate(faces)
+    np.testing.assert_allclose(points.max(0) + points.min(0), 0, atol=0.02)
+
+
+def test_a_mesh_is_drawn_by_its_hull():
+    corners = np.array(np.meshgrid([0, 1], [0, 2], [0, 3])).reshape(3, -1).T.astype(float)
+    inner = np.array([[0.5, 1.0, 1.5]])
+    assert volume(animation.polygons(ShapeType.MESH, SIZE, np.concatenate([corners, inner]))) == pytest.approx(6.0)
+
+
+def motion(model, count, shift):
+    q = np.tile(np.asarray(model.q_default), (count, 1))
+    q[:, 0] = np.linspace(0, shift, count)
+    return {"t": np.linspace(0, 1, count), "q": q}
+
+
+def test_frames_follow_the_motion(tmp_path):
+    model = load_model("cube")
+    path = animation.animate(model, motion(model, 5, 1.0), tmp_path / "animation.gif", pixels=160)
+    frames = []
+    with Image.open(path) as image:
+        assert image.n_frames == 5
+        assert image.info["duration"] == pytest.approx(1000 * animation.SHORTEST_S / 5)
+        for k in range(5):
+            image.seek(k)
+            frames.append(np.asarray(image.convert("RGB"), float))
+    blue = [np.argwhere(frame[..., 2] > frame[..., 0] + 60) for frame in frames]
+    assert all(len(pixels) > 50 for pixels in blue)
+    columns = np.array([pixels[:, 1].mean() for pixels in blue])
+    assert np.all(np.diff(columns) > 3), "the cube moves along +x, which is to the right of the picture"
+    assert path.with_suffix(".mp4").exists() == (shutil.which("ffmpeg") is not None)
+
+
+def test_long_motions_are_thinned_out():
+    keep = animation._subsample(12345, 100)
+    assert len(keep) == 100 and keep[0] == 0 and keep[-1] == 12344
+    assert animation._subsample(7, 100).tolist() == list(range(7))
+
+
+def test_a_pose_is_shown_from_all_sides(tmp_path, monkeypatch):
+    monkeypatch.setattr(animation, "_TURN_FRAMES", 4)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    model = load_model("go1")
+    q = np.asarray(model.q_default)[None]
+    path = animation.animate(model, {"q": np.concatenate([q, q])}, tmp_path / "animation.gif", pixels=120)
+    with Image.open(path) as image:
+        assert image.n_frames == 4
+        first = np.asarray(image.convert("RGB"), float)
+        image.seek(1)
+        assert np.abs(np.asarray(image.convert("RGB"), float) - first).mean() > 2
+    assert not path.with_suffix(".mp4").exists()
+
+
+def test_models_without_floor_or_shapes_are_drawn(tmp_path):
+    for name in ("cart-pole", "ur5"):
+        model = load_model(name)
+        q = np.tile(np.asarray(model.q_default), (3, 1))
+        path = animation.animate(model, {"q": q}, tmp_path / f"{name}.gif", pixels=80)
+        with Image.open(path) as image:
+            assert image.n_frames >= 1

@@ -1,0 +1,179 @@
+"""The command line: `trajopt list`, `info`, `run`, `compare`.
+
+Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+
+import trajopt
+from trajopt.errors import TrajoptError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's) and return the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            _configure()
+            return args.command(args)
+    except BrokenPipeError:
+        return 1
+    except TrajoptError as error:
+        print(f"trajopt: error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"trajopt: error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("trajopt: interrupted before there was a point to save", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trajopt",
+        description="Trajectory optimization with hard contact and implicit derivatives.",
+        epilog="Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.",
+    )
+    parser.add_argument("--version", action="version", version=f"trajopt {trajopt.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    add = commands.add_parser("list", help="problems, solvers and models there are")
+    add.add_argument("what", nargs="?", choices=("problems", "solvers", "models"), help="default: all three")
+    add.set_defaults(command=_list)
+
+    add = commands.add_parser("info", help="joints, degrees of freedom, masses, geometry, contact pairs, warnings")
+    add.add_argument("model", metavar="MODEL", help="bundled name, or path of a .urdf, .xml (MJCF) or .sdf file")
+    add.set_defaults(command=_info)
+
+    add = commands.add_parser("run", help="solve a problem and write its results to a directory")
+    add.add_argument("problem", metavar="PROBLEM", help="a name from `trajopt list problems`")
+    add.add_argument("--solver", metavar="NAME", help="default: the one that suits the problem")
+    add.add_argument("--gradient", metavar="MODE", default="implicit", help="default: implicit")
+    add.add_argument("--contact", metavar="MODEL", help="contact model, where the problem offers a choice")
+    add.add_argument("--seed", metavar="N", type=_natural, default=0, help="seed of whatever is random; default 0")
+    add.add_argument("--max-iterations", metavar="N", type=_natural, help="default: the solver's own")
+    add.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="settings", help="change a setting"
+    )
+    add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/PROBLEM")
+    add.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR")
+    add.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add.set_defaults(command=_run)
+
+    add = commands.add_parser("compare", help="solve a problem with several solvers and gradient modes")
+    add.add_argument("problem", metavar="PROBLEM")
+    add.add_argument("--solvers", metavar="A,B,C", required=True)
+    add.add_argument("--gradients", metavar="M1,M2", default="implicit", help="default: implicit")
+    add.add_argument("--seeds", metavar="N", type=_positive, default=1, help="repeat with seeds 0 to N - 1; default 1")
+    add.add_argument("--budget", metavar="SECONDS", type=_seconds, help="solving time allowed to each run")
+    add.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="settings")
+    add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/compare-PROBLEM")
+    add.set_defaults(command=_compare)
+    return parser
+
+
+def _natural(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 0 or more")
+    return value
+
+
+def _positive(text: str) -> int:
+    if _natural(text) == 0:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number of seconds")
+    return value
+
+
+def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    print(f"trajopt: warning: {message}", file=sys.stderr)
+
+
+def _configure() -> None:
+    """float64, and compiled functions kept between runs in the user's cache directory."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        jax.config.update("jax_compilation_cache_dir", os.path.join(base, "trajopt", "jax"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from trajopt import problems, solvers
+    from trajopt.models.registry import bundled_models
+    from trajopt.problems.registry import entry
+
+    what = args.what
+    if what in (None, "problems"):
+        _block("problems", [(name, entry(name).summary) for name in problems.names()], what is None)
+    if what in (None, "solvers"):
+        _block("solvers", [(name, kind[1]) for name, kind in solvers.SOLVERS.items()], what is None)
+    if what in (None, "models"):
+        _block("models", [(name, "") for name in bundled_models()], what is None)
+    return 0
+
+
+def _block(title: str, rows: Sequence[tuple[str, str]], titled: bool) -> None:
+    width = max((len(name) for name, _ in rows), default=0)
+    if titled:
+        print(f"{title}:")
+    for name, text in rows:
+        print(("  " if titled else "") + f"{name:<{width}}  {text}".rstrip())
+
+
+def _info(args: argparse.Namespace) -> int:
+    from trajopt.models.describe import describe
+    from trajopt.models.registry import load_model_with_warnings
+
+    model, messages = load_model_with_warnings(args.model)
+    print(describe(model, messages))
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from trajopt.cli.run import run
+
+    previous = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return run(args)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminated(number, frame) -> None:
+    raise KeyboardInterrupt
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from trajopt.cli.compare import compare
+
+    return compare(args)
+
+
+__all__ = ["main"]

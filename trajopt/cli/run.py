@@ -1,0 +1,84 @@
+"""`trajopt run`: solve a problem of the library and write everything about it to a directory."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+from rich.console import Console
+
+from trajopt import problems, solvers
+from trajopt.cli.progress import Progress, say
+from trajopt.errors import OptionError
+from trajopt.solvers.solution import Solution, status_name
+from trajopt.viz import animation, plots
+
+CHECKPOINT = "checkpoint.npz"
+
+
+def make_problem(name: str, assignments: list[str], contact: str | None) -> Any:
+    """The problem with the settings of the command line. Raises when it offers no choice of contact model."""
+    values = problems.parse_settings(name, assignments)
+    if contact is not None and "contact" in problems.settings(name):
+        values |= problems.parse_settings(name, [f"contact={contact}"])
+    problem = problems.get(name, **values)
+    own = str(problem.meta.get("contact", "none"))
+    if contact is not None and "contact" not in values and contact != own:
+        raise OptionError(f"problem '{name}' offers no choice of contact model; it uses {own}, not {contact}")
+    return problem
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; returns the exit status."""
+    console = Console(quiet=args.quiet)
+    problem = make_problem(args.problem, args.settings, args.contact)
+    solver = solvers.get(args.solver or problem.solver)
+    folder = pathlib.Path("runs") / args.problem if args.out is None else args.out
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = folder / CHECKPOINT
+    say(console, f"{problem.name}: {solver.name}, {args.gradient} gradients, into {folder}")
+    with Progress(console, args.quiet) as progress:
+        solution = solvers.solve(
+            problem,
+            solver,
+            gradient=args.gradient,
+            callback=progress,
+            seed=args.seed,
+            max_iterations=args.max_iterations,
+            checkpoint=checkpoint,
+            resume=checkpoint if args.resume else None,
+        )
+    solution.save(folder)
+    report(console, problem, solution)
+    draw(problem, solution, folder)
+    say(console, f"written: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    return 0 if solution.success else 1
+
+
+def report(console: Console, problem: Any, solution: Solution) -> None:
+    """Print how the run ended and what was recomputed at its point."""
+    say(console, f"\n{status_name(solution.status)}: {solution.message.split(': ', 1)[-1]}")
+    limits = dict(problem.certificate_tolerances)
+    if problem.tolerance is not None:
+        limits["residual"] = problem.tolerance
+    for key, value in solution.residuals.items():
+        allowed = f"  (allowed {limits[key]:.1e})" if key in limits else ""
+        say(console, f"  {key.replace('_', ' '):<28} {value:12.4e}{allowed}")
+    say(
+        console,
+        f"  {solution.iterations} iterations, {solution.evaluations} evaluations, {solution.wall_time_s:.2f} s, "
+        f"after {solution.compile_time_s:.2f} s of compiling",
+    )
+    if problem.report is not None:
+        say(console, problem.report(jnp.asarray(solution.x)))
+
+
+def draw(problem: Any, solution: Solution, folder: pathlib.Path) -> None:
+    """Write convergence.png and, where there is a motion, trajectory.png and the animation."""
+    plots.convergence(solution, folder / "convergence.png")
+    if solution.trajectory:
+        plots.trajectory(solution.trajectory, folder / "trajectory.png", model=problem.model, title=problem.name)
+    if problem.model is not None and "q" in solution.trajectory:
+        animation.animate(problem.model, solution.trajectory, folder / "animation.gif")

@@ -1,0 +1,339 @@
+"""Nonlinear least squares: minimise 1/2 |r(x)|^2 subject to lower <= x <= upper.
+
+The contract of a problem, in short:
+
+    LeastSquaresProblem("name", residual, x0, ...)
+
+- `residual(x) -> r` is pure and jit-able, x (nx,) and r (m,) flat arrays of one float dtype;
+- `jacobian(x) -> (r, J)`, optional, gives residual and Jacobian (m, n) in one call; without it the "implicit" mode is
+  JAX's automatic derivative of `residual` (whose contact steps carry their implicit derivative);
+- `integrate(x, dx)`, optional, moves x on a manifold of dimension n = `tangent_size`; J is the derivative in dx;
+- `tolerance`: what max |r_i| must reach for the question to count as answered. None for estimation problems, whose
+  residual is not zero at the optimum; there success means stationarity;
+- `certificate(x) -> {name: value}` recomputes, outside the solver, what the user relies on (velocity after the step,
+  use of the friction cone, ...); `certificate_tolerances` bounds some of the values, and success requires them;
+- `trajectory(x) -> {"t", "q", "v", "u", "impulse"}` is what is stored, plotted and animated: T + 1 states at the times
+  t, q (T+1, nq), v (T+1, nv), controls u (T, nu), contact impulses (T, contacts, 3); missing keys are left out;
+- `model` is what the animation draws; `meta` holds strings for the summary, of which "contact" names the contact model.
+
+`compile(gradient)` turns the problem into an `Oracle`, the compiled functions that solvers call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
+from trajopt.names import closest
+from trajopt.problems.differences import RIDDERS_LEVELS, central_differences, central_step, ridders
+
+GRADIENTS = ("implicit", "finite-difference", "ridders")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prior:
+    """What is known about x beforehand: adds the rows W (x (-) mean) to the residual, W^T W = covariance^-1.
+
+    `mean` (nx,); exactly one of `covariance` (n, n), symmetric positive definite, and `sqrt_information` W (k, n).
+    """
+
+    mean: Float[Array, " nx"]
+    covariance: Float[Array, "n n"] | None = None
+    sqrt_information: Float[Array, "k n"] | None = None
+
+    def weight(self) -> np.ndarray:
+        """W (k, n). Raises `OptionError` unless exactly one of the two descriptions is given and it is usable."""
+        if (self.covariance is None) == (self.sqrt_information is None):
+            raise OptionError("prior: give either covariance or sqrt_information, not both and not none")
+        if self.sqrt_information is not None:
+            return np.asarray(self.sqrt_information, float)
+        covariance = np.asarray(self.covariance, float)
+        try:
+            factor = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError as error:
+            raise OptionError("prior.covariance has no Cholesky factor; it must be positive definite") from error
+        return np.linalg.inv(factor)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LeastSquaresProblem:
+    """Minimise 1/2 |r(x)|^2 + 1/2 |W (x (-) mean)|^2 over lower <= x <= upper. See the module's docstring.
+
+    Further arguments:
+        scale: typical size of each variable, (n,) or a number; sets the steps of the difference quotients and the
+            metric of damped and of minimum-norm steps.
+        finite_difference_step: step of the central differences, in units of `scale`; default eps^(1/3).
+        ridders_step: first step of Ridders' extrapolation, in units of `scale`.
+        difference: (x0, x1) -> dx, the inverse of `integrate`; needed with a prior on a manifold.
+        solver: name of the solver that suits the problem.
+
+    Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
+    """
+
+    name: str
+    residual: Callable[[Array], Array]
+    x0: Float[Array, " nx"]
+    _: dataclasses.KW_ONLY
+    jacobian: Callable[[Array], tuple[Array, Array]] | None = None
+    lower: Any = None
+    upper: Any = None
+    prior: Prior | None = None
+    integrate: Callable[[Array, Array], Array] | None = None
+    difference: Callable[[Array, Array], Array] | None = None
+    tangent_size: int | None = None
+    scale: Any = 1.0
+    finite_difference_step: float | None = None
+    ridders_step: float = 1e-2
+    tolerance: float | None = None
+    certificate: Callable[[Array], Mapping[str, Any]] | None = None
+    certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    trajectory: Callable[[Array], Mapping[str, Any]] | None = None
+    report: Callable[[Array], str] | None = None
+    model: Any = None
+    solver: str = "GaussNewton"
+    meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        set_field = lambda key, value: object.__setattr__(self, key, value)  # noqa: E731
+        set_field("x0", _initial(self.name, self.x0))
+        n = self.x0.size if self.tangent_size is None else int(self.tangent_size)
+        if self.integrate is None and n != self.x0.size:
+            raise OptionError(f"{self._where}tangent_size is {n} but x0 has {self.x0.size} entries; give `integrate`")
+        set_field("tangent_size", n)
+        scale = np.broadcast_to(np.asarray(self.scale, float), (n,)) if np.ndim(self.scale) == 0 else self.scale
+        scale = self._vector("scale", scale, n)
+        if np.any(scale <= 0):
+            i = int(np.argmax(scale <= 0))
+            raise OptionError(f"{self._where}scale[{i}] is {scale[i]}; it must be positive")
+        set_field("scale", scale)
+        self._check_bounds(set_field)
+        self._check_prior()
+        for key in ("tolerance", "finite_difference_step", "ridders_step"):
+            value = getattr(self, key)
+            if value is not None and not (np.isfinite(value) and value > 0):
+                raise OptionError(f"{self._where}{key} is {value}; it must be a positive number")
+        out = jax.eval_shape(self.residual, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
+        if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
+            raise ShapeError(f"{self._where}residual(x) returned {out}; expected a flat array of floats, (m,)")
+
+    @property
+    def _where(self) -> str:
+        return f"problem '{self.name}': "
+
+    @property
+    def dimension(self) -> int:
+        """Number of tangent coordinates n."""
+        assert self.tangent_size is not None
+        return self.tangent_size
+
+    @property
+    def bounded(self) -> bool:
+        """Whether any bound is finite."""
+        return bool(np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
+
+    def _vector(self, key: str, value: Any, n: int, infinite: bool = False) -> np.ndarray:
+        array = np.asarray(value, float)
+        if array.shape != (n,):
+            raise ShapeError(f"{self._where}{key} has shape {array.shape}; expected ({n},)")
+        bad = np.isnan(array) if infinite else ~np.isfinite(array)
+        if bad.any():
+            i = int(np.argmax(bad))
+            expected = "a number" if infinite else "finite"
+            raise NonFiniteError(f"{self._where}{key}[{i}] is {array[i]}; it must be {expected}")
+        return array
+
+    def _check_bounds(self, set_field: Callable) -> None:
+        n = self.x0.size
+        if self.integrate is not None and (self.lower is not None or self.upper is not None):
+            raise OptionError(f"{self._where}bounds need plain addition; they cannot be combined with `integrate`")
+        for key, default in (("lower", -np.inf), ("upper", np.inf)):
+            value = getattr(self, key)
+            value = np.full(n, default if value is None else float(value)) if np.ndim(value) == 0 else value
+            set_field(key, self._vector(key, value, n, infinite=True))
+        if np.any(self.lower > self.upper):
+            i = int(np.argmax(self.lower > self.upper))
+            raise OptionError(
+                f"{self._where}infeasible bounds: lower[{i}] = {self.lower[i]} is above upper[{i}] = {self.upper[i]}"
+            )
+        self.check_point(self.x0)
+
+    def _check_prior(self) -> None:
+        if self.prior is None:
+            return
+        self._vector("prior.mean", self.prior.mean, self.x0.size)
+        weight = self.prior.weight()
+        if weight.ndim != 2 or weight.shape[1] != self.tangent_size:
+            raise ShapeError(f"{self._where}prior weight has shape {weight.shape}; expected (k, {self.tangent_size})")
+        if self.integrate is not None and self.difference is None:
+            raise OptionError(f"{self._where}a prior on a manifold needs `difference` beside `integrate`")
+
+    def check_point(self, x: Any, key: str = "x0") -> np.ndarray:
+        """`x` as an array of the problem's dtype, or an error naming what is wrong with it."""
+        x = self._vector(key, x, self.x0.size).astype(self.x0.dtype)
+        outside = (x < self.lower.astype(x.dtype)) | (x > self.upper.astype(x.dtype))
+        if outside.any():
+            i = int(np.argmax(outside))
+            raise OptionError(
+                f"{self._where}{key}[{i}] = {x[i]} is outside its bounds [{self.lower[i]}, {self.upper[i]}]; "
+                "move it inside or widen the bounds"
+            )
+        return x
+
+    # The functions that solvers see: prior rows appended, derivatives in tangent coordinates.
+
+    def full_residual(self, x: Array) -> Array:
+        """Residual with the prior's rows appended, (m,)."""
+        return self.residual(x) if self.prior is None else jnp.concatenate([self.residual(x), self._prior_rows(x)])
+
+    def _prior_rows(self, x: Array) -> Array:
+        assert self.prior is not None
+        mean = jnp.asarray(np.asarray(self.prior.mean), x.dtype)
+        dx = x - mean if self.difference is None else self.difference(mean, x)
+        return jnp.asarray(self.prior.weight(), x.dtype) @ dx
+
+    def _moved(self, x: Array) -> Callable[[Array], Array]:
+        integrate = self.integrate
+        if integrate is None:
+            return lambda dx: self.full_residual(x + dx)
+        return lambda dx: self.full_residual(integrate(x, dx))
+
+    def linearization(self, gradient: str) -> Callable[[Array], tuple[Array, Array]]:
+        """The jit-able function x -> (r, J) of a gradient mode, J (m, n) = d r(x (+) dx)/d dx at dx = 0."""
+        check_gradient(gradient, self.name)
+        n, scale = self.dimension, self.scale
+
+        def quotient(x):
+            base = self.finite_difference_step or central_step(x.dtype)
+            size = np.asarray(scale * (base if gradient == "finite-difference" else self.ridders_step))
+            method = central_differences if gradient == "finite-difference" else ridders
+            return self.full_residual(x), method(self._moved(x), jnp.asarray(size, x.dtype))
+
+        def automatic(x):
+            zero = jnp.zeros((n,), x.dtype)
+            m = jax.eval_shape(self.full_residual, x).shape[0]
+            f = self._moved(x)
+            # Forward mode costs n tangents, reverse mode m cotangents and the storage of the forward pass.
+            derivative = jax.jacfwd if n <= 4 * m else jax.jacrev
+            J, r = derivative(lambda dx: (f(dx),) * 2, has_aux=True)(zero)
+            return r, J
+
+        def given(x):
+            assert jacobian is not None
+            r, J = jacobian(x)
+            if self.prior is None:
+                return r, J
+            zero = jnp.zeros((n,), x.dtype)
+            rows = lambda dx: self._prior_rows(x + dx if integrate is None else integrate(x, dx))  # noqa: E731
+            return jnp.concatenate([r, rows(zero)]), jnp.concatenate([J, jax.jacfwd(rows)(zero)])
+
+        jacobian, integrate = self.jacobian, self.integrate
+        if gradient != "implicit":
+            return quotient
+        return automatic if jacobian is None else given
+
+    def compile(self, gradient: str = "implicit") -> Oracle:
+        """Compile residual and linearisation ahead of time; the oracle knows how long it took."""
+        return Oracle(self, gradient)
+
+    def residuals(self, x: Any, r: np.ndarray) -> dict[str, float]:
+        """Quantities recomputed at x, given the recomputed residual vector r: what a `Solution` reports."""
+        x = np.asarray(x)
+        excess = np.maximum(np.maximum(self.lower - x, x - self.upper), 0.0) if x.size else np.zeros(1)
+        values = {
+            "residual": float(np.abs(r).max(initial=0.0)),
+            "residual_norm": float(np.linalg.norm(r)),
+            "bound_violation": float(excess.max()),
+        }
+        if self.certificate is not None:
+            values |= {key: float(value) for key, value in self.certificate(jnp.asarray(x)).items()}
+        return values
+
+    def shortfalls(self, values: Mapping[str, float]) -> list[str]:
+        """What keeps recomputed `values` from counting as an answer: sentences, empty when nothing does."""
+        limits = dict(self.certificate_tolerances)
+        limits["bound_violation"] = 0.0
+        if self.tolerance is not None:
+            limits["residual"] = self.tolerance
+        return [
+            f"{key} is {values.get(key, float('nan')):.3g}, allowed {limit:.3g}"
+            for key, limit in limits.items()
+            if not values.get(key, float("nan")) <= limit
+        ]
+
+
+def check_gradient(gradient: str, problem: str) -> None:
+    """Raise unless `gradient` is a mode that least-squares problems offer."""
+    if gradient not in GRADIENTS:
+        raise UnknownNameError(
+            f"gradient mode '{gradient}' is not available for problem '{problem}'{closest(gradient, GRADIENTS)}"
+        )
+
+
+def _initial(name: str, x0: Any) -> np.ndarray:
+    """x0 as a flat NumPy array of the float dtype that JAX will use."""
+    x0 = np.asarray(x0)
+    if x0.ndim != 1 or x0.size == 0:
+        raise ShapeError(f"problem '{name}': x0 has shape {x0.shape}; expected a flat array with at least one entry")
+    dtype = x0.dtype if x0.dtype == np.float32 else jax.dtypes.canonicalize_dtype(np.float64)
+    return x0.astype(dtype)
+
+
+class Oracle:
+    """The compiled functions of a least-squares problem, and how often they were called.
+
+    `compile_time_s` is the time spent compiling; `evaluations` counts evaluations of the residual function: one for a
+    residual or an implicit linearisation, one more for every difference quotient's evaluation.
+    """
+
+    def __init__(self, problem: LeastSquaresProblem, gradient: str = "implicit") -> None:
+        self.problem = problem
+        self.gradient = gradient
+        self.evaluations = 0
+        argument = jax.ShapeDtypeStruct(problem.x0.shape, problem.x0.dtype)
+        start = time.perf_counter()
+        lowered = jax.jit(problem.linearization(gradient)).lower(argument)
+        r, J = lowered.out_info
+        if r.ndim != 1 or J.shape != (r.shape[0], problem.tangent_size):
+            raise ShapeError(
+                f"problem '{problem.name}': jacobian(x) returned shapes {r.shape} and {J.shape}; "
+                f"expected (m,) and (m, {problem.tangent_size})"
+            )
+        self._linearize = lowered.compile()
+        self._residual = jax.jit(problem.full_residual).lower(argument).compile()
+        self._move = None if problem.integrate is None else jax.jit(problem.integrate)
+        self.compile_time_s = time.perf_counter() - start
+        n = problem.dimension
+        self.cost_of_linearization = {
+            "implicit": 1,
+            "finite-difference": 2 * n + 1,
+            "ridders": 2 * n * RIDDERS_LEVELS + 1,
+        }[gradient]
+
+    def residual(self, x: np.ndarray) -> np.ndarray:
+        """r(x), prior rows included, (m,)."""
+        self.evaluations += 1
+        return np.asarray(self._residual(self._cast(x)), np.float64)
+
+    def linearize(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """r(x) (m,) and J(x) (m, n) from one compiled call."""
+        self.evaluations += self.cost_of_linearization
+        r, J = self._linearize(self._cast(x))
+        return np.asarray(r, np.float64), np.asarray(J, np.float64)
+
+    def move(self, x: np.ndarray, dx: np.ndarray) -> np.ndarray:
+        """x (+) dx, projected into the bounds."""
+        problem = self.problem
+        if self._move is not None:
+            return np.asarray(self._move(self._cast(x), self._cast(dx)))
+        return np.clip(self._cast(x + dx), problem.lower, problem.upper).astype(problem.x0.dtype)
+
+    def _cast(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(x, self.problem.x0.dtype)

@@ -1,0 +1,232 @@
+r"""Contact inverse dynamics: the joint torques that keep a robot still in a static pose, through its contacts.
+
+Over one step dt from rest at the pose q, with the free base unactuated,
+
+    minimise 1/2 |r(u)|^2,   r(u) = v+(q, 0, u) / dt,   u within the torque limits                    (Simple, eq. 15)
+
+where v+ is the velocity after the step, itself the solution of the contact problem: u = 0 lets the robot fall, and the
+solver has to find torques under which every support sticks. r is an acceleration, m/s^2 and rad/s^2. The derivative is
+implicit: rows of B of `System.linearize`, from the same call as v+.
+
+The torques are not unique where legs can push against each other through the floor. Steps of least norm, in the metric of
+the torque limits, pick a solution of small torques. The poses were found by `static_pose.solve_static_pose` and are stored
+to the last digit; `static_pose.certify` proves that static equilibrium is possible in them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.system import RigidContact, State, System
+from trajopt.errors import OptionError
+from trajopt.models import load_model
+from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.library.static_pose import PoseCertificate, certify
+
+TOLERANCE = 1e-6  # of |v+| / dt
+GO1_FEET = ("FR_foot", "FL_foot", "RR_foot", "RL_foot")
+GO1_HANDS = GO1_FEET[:2]
+H1_PUSHUP = ("left_hand", "right_hand", "left_toe_right", "right_toe_left")
+
+
+# Stored results of `solve_static_pose`; their references are in the tests, which solve and certify them again.
+GO1_STAND = (
+    0.0, 0.0, 0.287805846483303, 1.0, 0.0, 0.0, 0.0, 0.0, 0.9, -1.8, 0.0, 0.9, -1.8, 0.0, 0.9, -1.8, 0.0, 0.9,
+    -1.8,
+)  # fmt: skip
+GO1_HANDSTAND = (
+    0.0, 0.0, 0.5489924486063861, 0.799009788857369, 1.9410026153601462e-08, 0.6013180167848808,
+    1.4893839932021554e-08, -1.784235420632811e-05, -0.5000464327009548, -1.200056764974907,
+    1.80329125997595e-05, -0.5000473370012366, -1.2000572774475824, 2.043008225994556e-06, 1.1999987185179628,
+    -1.499999512245395, -2.053931503679937e-06, 1.1999987185179628, -1.499999512245395,
+)  # fmt: skip
+H1_PUSHUP_POSE = (
+    0.0, 0.0, 0.49667128201172844, 0.8099003955357401, -3.453247512908499e-18, 0.5865674294665975,
+    -2.2451021705421176e-18, 0.1000248522174491, 2.742610651779423e-05, 0.00019471560822065007,
+    9.854476850645411e-05, 2.3708048314612345e-06, -0.1000248522174491, -2.7426106517794017e-05,
+    0.0001947156082206485, 9.854476850645332e-05, 2.370804831461215e-06, -4.523155938337964e-19,
+    -1.2217235710493255, -4.1918224593982356e-05, -6.380731160360884e-07, 1.550005812127967,
+    -1.2217235710493255, 4.1918224593983975e-05, 6.380731160361131e-07, 1.550005812127967,
+)  # fmt: skip
+
+
+def contact_inverse_dynamics(
+    name: str, model: Model, q: Float[np.ndarray, " nq"], supports: Sequence[str], *, dt: float = 1e-3
+) -> LeastSquaresProblem:
+    """The problem of the module's docstring for any robot with a free base and any static pose.
+
+    model: with a free base; q: a static pose (float64); supports: names of the shapes that carry the robot, each touching
+    the floor at zero distance; dt in s. The certificate holds the velocity after the step over dt, the use of friction
+    cones and torque limits (1: on the boundary) and, as `pose_...`, what `certify` found at the pose.
+
+    Raises `OptionError` when a support does not touch the floor.
+    """
+    system = System(model, dt, contact=RigidContact(max_contacts=8))
+    device, nv = system.model, model.nv
+    state = State(jnp.asarray(q, device.mass.dtype), jnp.zeros(nv, device.mass.dtype))
+    step = np.asarray(system.dt)
+
+    def residual(u):
+        x_next, _ = system.step(state, u)
+        return x_next.v / step.astype(u.dtype)
+
+    def jacobian(u):
+        x_next, _, B = system.linearize(state, u)
+        return x_next.v / step.astype(u.dtype), B[nv:] / step.astype(u.dtype)
+
+    @functools.cache
+    def pose() -> PoseCertificate:
+        return certify(model, np.asarray(q), supports)
+
+    def certificate(u) -> Mapping[str, float]:
+        linear = system.linearize(state, u)
+        impulse, friction = np.asarray(linear.info.contacts.impulse), np.asarray(linear.info.contacts.friction)
+        acceleration = float(np.abs(np.asarray(linear.x_next.v)).max() / step)
+        return {
+            "velocity_over_dt": acceleration,
+            "cone_use": cone_use(impulse, friction),
+            "torque_use": float((np.abs(np.asarray(u)) / limits).max()),
+            "contact_residual": float(linear.info.residual),
+            "dropped_contacts": float(linear.info.dropped),
+        } | pose().values()
+
+    def trajectory(u) -> dict[str, np.ndarray]:
+        linear = system.linearize(state, u)
+        return {
+            "t": np.array([0.0, float(step)]),
+            "q": np.stack([state.q, linear.x_next.q]),
+            "v": np.stack([state.v, linear.x_next.v]),
+            "u": np.asarray(u)[None],
+            "impulse": np.asarray(linear.info.contacts.impulse)[None],
+        }
+
+    def report(u) -> str:
+        return _report(model, np.asarray(u), system.linearize(state, u).info, float(step), pose())
+
+    limits = np.minimum(np.abs(model.control_lower), np.abs(model.control_upper))
+    _check_supports(model, pose)
+    return LeastSquaresProblem(
+        name,
+        residual,
+        jnp.zeros(model.nu),
+        jacobian=jacobian,
+        lower=model.control_lower,
+        upper=model.control_upper,
+        scale=np.where(np.isfinite(limits), limits, 1.0),
+        tolerance=TOLERANCE,
+        certificate=certificate,
+        certificate_tolerances={
+            "velocity_over_dt": TOLERANCE,
+            "cone_use": 1.0,
+            "torque_use": 1.0,
+            "contact_residual": 1e-8,
+            "dropped_contacts": 0.0,
+            "pose_support_distance": 1e-12,
+            "pose_equilibrium": 1e-9,
+            "pose_use": 1.0,
+        },
+        trajectory=trajectory,
+        report=report,
+        model=model,
+        meta={"contact": "RigidContact"},
+    )
+
+
+def cone_use(impulse: Float[np.ndarray, "nc 3"], friction: Float[np.ndarray, " nc"]) -> float:
+    """Largest |lambda_t| / (mu lambda_n) of the contacts that carry a load; 1 is the boundary of the cone."""
+    loaded = carries(impulse)
+    tangential = np.hypot(impulse[loaded, 0], impulse[loaded, 1])
+    return float((tangential / (friction[loaded] * impulse[loaded, 2])).max(initial=0.0))
+
+
+def carries(impulse: Float[np.ndarray, "nc 3"]) -> Bool[np.ndarray, " nc"]:
+    """Contacts whose normal impulse is more than rounding."""
+    return impulse[:, 2] > 1e-12 * max(impulse[:, 2].max(initial=0.0), 1e-12)
+
+
+def _check_supports(model: Model, pose) -> None:
+    distance = pose().support_distance
+    if not distance <= 1e-9:
+        raise OptionError(
+            f"model '{model.name}': a support is {distance:.2e} m from the floor; solve the static pose first"
+        )
+
+
+def _report(model: Model, u: np.ndarray, info, dt: float, pose: PoseCertificate) -> str:
+    """Torques, contact forces and the certificate of the pose as lines of text."""
+    top = model.topology
+    lines = ["torques [N m] (share of the limit):"]
+    for name, value, limit in zip(top.actuators, u, np.asarray(model.control_upper)):
+        lines.append(f"  {name:<22} {value:10.4f}  ({abs(value) / limit:.1%})")
+    lines.append("contact forces [N], tangential and normal (share of the friction cone):")
+    contacts = info.contacts
+    for k in np.flatnonzero(carries(np.asarray(contacts.impulse))):
+        force = np.asarray(contacts.impulse)[k] / dt
+        shape = top.shapes[top.pairs[int(contacts.pair[k])][0]].name
+        size = np.hypot(force[0], force[1])
+        lines.append(
+            f"  {shape:<22} {size:10.4f} {force[2]:10.4f}  ({size / (float(contacts.friction[k]) * force[2]):.1%})"
+        )
+    lines.append("pose:")
+    lines += [
+        f"  {key.removeprefix('pose_').replace('_', ' '):<22} {value:10.3e}" for key, value in pose.values().items()
+    ]
+    return "\n".join(lines)
+
+
+def go1_stand(dt: float = 1e-3) -> LeastSquaresProblem:
+    """Go1 standing on four feet."""
+    return contact_inverse_dynamics("go1-stand", load_model("go1"), np.array(GO1_STAND), GO1_FEET, dt=dt)
+
+
+def go1_stand_payload(payload: float = 10.0, dt: float = 1e-3) -> LeastSquaresProblem:
+    """Go1 standing with a load of `payload` kg on its back."""
+    model = with_payload(load_model("go1"), payload)
+    return contact_inverse_dynamics("go1-stand-payload", model, np.array(GO1_STAND), GO1_FEET, dt=dt)
+
+
+def go1_handstand(dt: float = 1e-3) -> LeastSquaresProblem:
+    """Go1 on its two front feet, hind legs up; its centre of mass is above the line of the two contact points."""
+    return contact_inverse_dynamics("go1-handstand", load_model("go1"), np.array(GO1_HANDSTAND), GO1_HANDS, dt=dt)
+
+
+def h1_pushup(dt: float = 1e-3) -> LeastSquaresProblem:
+    """H1 in the upper position of a push-up: body straight, on the ends of its forearms and the inner edges of its toes.
+
+    The feet are turned outwards by 0.1 rad, so that each foot touches at one point. With both toe points of a foot on the
+    floor the smallest torques unload the outer one exactly, and its force lies on the tip of the cone.
+    """
+    return contact_inverse_dynamics("h1-pushup", load_model("h1"), np.array(H1_PUSHUP_POSE), H1_PUSHUP, dt=dt)
+
+
+def with_payload(model: Model, mass: float, side: float = 0.1, trunk: str = "trunk") -> Model:
+    """Go1 carrying a uniform cube of `mass` kg and `side` m on the middle of the upper face of its trunk.
+
+    The load is rigidly joined: mass, centre of mass and inertia of the trunk become those of both bodies.
+    Raises `OptionError` for a negative or non-finite mass.
+    """
+    if not (np.isfinite(mass) and mass >= 0):
+        raise OptionError(f"payload is {mass}; it must be a mass in kg, not negative")
+    top = model.topology
+    node = top.frames[top.frame_index(trunk)].node
+    shape = [s.name for s in top.shapes].index(trunk)
+    place = np.asarray(model.shape_position)[shape] + [0.0, 0.0, float(model.shape_size[shape][2]) + side / 2]
+    own, com = float(model.mass[node]), np.asarray(model.com)[node]
+    total = own + mass
+    joint = (own * com + mass * place) / total
+
+    def about(inertia, m, c):
+        d = c - joint
+        return inertia + m * (d @ d * np.eye(3) - np.outer(d, d))
+
+    load = mass * side**2 / 6 * np.eye(3)
+    leaves = {key: np.array(getattr(model, key)) for key in ("mass", "com", "inertia")}
+    leaves["inertia"][node] = about(np.asarray(model.inertia)[node], own, com) + about(load, mass, place)
+    leaves["mass"][node], leaves["com"][node] = total, joint
+    return model.replace(**leaves)

@@ -1,0 +1,133 @@
+"""The problem library by name: `get`, `names`, `register`. Modules are imported when a problem is asked for.
+
+A problem is made by a factory, a function whose keyword arguments are the problem's settings; each has a default that
+also tells its type. The library's factories are called like the problem, with underscores for hyphens.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from trajopt.errors import OptionError, UnknownNameError
+from trajopt.names import closest
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One problem: where its factory is, one line about it, and the solver that suits it."""
+
+    factory: Callable[..., Any] | str
+    summary: str
+    solver: str = "GaussNewton"
+
+    def load(self) -> Callable[..., Any]:
+        """The factory; its module is imported here."""
+        if not isinstance(self.factory, str):
+            return self.factory
+        module, _, function = self.factory.partition(":")
+        return getattr(importlib.import_module(module), function)
+
+
+_CID = "trajopt.problems.library.contact_inverse_dynamics"
+_CUBE = "trajopt.problems.library.cube"
+
+_ENTRIES: dict[str, Entry] = {
+    "go1-stand": Entry(f"{_CID}:go1_stand", "torques that keep a standing Go1 still for one step"),
+    "go1-stand-payload": Entry(f"{_CID}:go1_stand_payload", "the same with 10 kg on its back"),
+    "go1-handstand": Entry(f"{_CID}:go1_handstand", "torques that hold a Go1 in a hand-stand"),
+    "h1-pushup": Entry(f"{_CID}:h1_pushup", "torques that hold an H1 humanoid in a push-up"),
+    "cube-initial-velocity": Entry(
+        f"{_CUBE}:cube_initial_velocity", "initial velocity that slides a cube to a given final pose"
+    ),
+    "cube-initial-impulse": Entry(
+        f"{_CUBE}:cube_initial_impulse", "initial impulse that throws a cube to a given final pose"
+    ),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names of all problems, in the order they were registered."""
+    return tuple(_ENTRIES)
+
+
+def entry(name: str) -> Entry:
+    """The entry of a problem. Raises `UnknownNameError` with the closest names."""
+    if name not in _ENTRIES:
+        raise UnknownNameError(f"there is no problem '{name}'{closest(name, _ENTRIES)}")
+    return _ENTRIES[name]
+
+
+def register(name: str, factory: Callable[..., Any], summary: str, solver: str = "GaussNewton") -> None:
+    """Add a problem of one's own under `name`; `factory(**settings)` returns the problem."""
+    if name in _ENTRIES:
+        raise OptionError(f"a problem '{name}' is already registered; choose another name")
+    _ENTRIES[name] = Entry(factory, summary, solver)
+
+
+def settings(name: str) -> dict[str, Any]:
+    """The settings of a problem and their defaults."""
+    parameters = inspect.signature(entry(name).load()).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+
+
+def get(name: str, **values: Any) -> Any:
+    """The problem `name` with some settings changed.
+
+    Raises `UnknownNameError` for an unknown problem or setting, with the closest names, and whatever the problem's
+    own validation raises.
+    """
+    factory = entry(name).load()
+    known = settings(name)
+    for key in values:
+        if key not in known:
+            raise UnknownNameError(f"problem '{name}' has no setting '{key}'{closest(key, known)}")
+    return factory(**values)
+
+
+def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
+    """Turn "KEY=VALUE" strings into settings of problem `name`; values are Python literals, else plain strings.
+
+    Raises `OptionError` when an assignment has no "=" or its value is not of the kind of the setting's default, and
+    `UnknownNameError` when the problem has no such setting.
+    """
+    known = settings(name)
+    parsed = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise OptionError(f"cannot read setting '{assignment}'; expected KEY=VALUE")
+        if key not in known:
+            raise UnknownNameError(f"problem '{name}' has no setting '{key}'{closest(key, known)}")
+        parsed[key] = _converted(name, key, _literal(text), known[key])
+    return parsed
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False, "none": None}.get(text.strip().lower(), text.strip())
+
+
+def _converted(name: str, key: str, value: Any, default: Any) -> Any:
+    """`value` as the kind of the default; defaults of None or without one accept anything."""
+    if default is None or default is inspect.Parameter.empty:
+        return value
+    kind = type(default)
+    if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind in (tuple, list) and isinstance(value, tuple | list):
+        return kind(value)
+    if kind in (bool, int, float, str, tuple, list):
+        raise OptionError(
+            f"setting '{key}' of problem '{name}' is {value!r}; expected {kind.__name__}, such as {default!r}"
+        )
+    return value

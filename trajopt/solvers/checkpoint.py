@@ -1,0 +1,65 @@
+"""Checkpoints of the solver loop: written atomically, so that a killed run leaves the last complete one."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import zipfile
+from typing import Any
+
+import jax
+import numpy as np
+
+from trajopt.errors import OptionError
+
+
+def write_checkpoint(path: str | os.PathLike, state: Any, identity: dict[str, str], progress: dict[str, Any]) -> None:
+    """Store the leaves of `state`, what it belongs to and how far the run is (numbers and arrays) as one .npz."""
+    target = pathlib.Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+    arrays |= {f"identity_{key}": np.asarray(value) for key, value in identity.items()}
+    arrays |= {f"progress_{key}": np.asarray(value) for key, value in progress.items()}
+    temporary = target.with_name(target.name + ".part")
+    with open(temporary, "wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
+    os.replace(temporary, target)
+
+
+class Checkpoint:
+    """A checkpoint read back. `identity` and `progress` are what was given to `write_checkpoint`."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self.path = pathlib.Path(path)
+        if not self.path.exists():
+            raise OptionError(f"cannot resume: there is no checkpoint '{self.path}'")
+        try:
+            with open(self.path, "rb") as stream, np.load(stream, allow_pickle=False) as data:
+                arrays = dict(data)
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise OptionError(f"cannot resume: '{self.path}' is not a checkpoint ({error})") from error
+        self.identity = {k.removeprefix("identity_"): str(v) for k, v in arrays.items() if k.startswith("identity_")}
+        self.progress = {k.removeprefix("progress_"): v for k, v in arrays.items() if k.startswith("progress_")}
+        self._leaves = [arrays[f"leaf_{i}"] for i in range(sum(k.startswith("leaf_") for k in arrays))]
+
+    def check(self, identity: dict[str, str]) -> None:
+        """Raise `OptionError` unless the checkpoint belongs to this problem, solver and gradient."""
+        for key, value in identity.items():
+            if self.identity.get(key) != value:
+                raise OptionError(
+                    f"cannot resume: '{self.path}' was made with {key} '{self.identity.get(key)}', not '{value}'; "
+                    "use the same one, or start anew"
+                )
+
+    def restore(self, template: Any) -> Any:
+        """The stored state, in the structure of `template` (a freshly initialised state of the same solver)."""
+        leaves, structure = jax.tree.flatten(template)
+        if len(leaves) != len(self._leaves) or any(
+            np.shape(a) != b.shape for a, b in zip(leaves, self._leaves, strict=True)
+        ):
+            raise OptionError(f"cannot resume: '{self.path}' was made with other problem settings or solver options")
+        restored = [
+            jax.numpy.asarray(b) if isinstance(a, jax.Array) else (b if isinstance(a, np.ndarray) else b.item())
+            for a, b in zip(leaves, self._leaves, strict=True)
+        ]
+        return jax.tree.unflatten(structure, restored)

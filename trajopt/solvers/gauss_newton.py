@@ -1,0 +1,206 @@
+"""Gauss-Newton with Levenberg-Marquardt damping, bounds and minimum-norm steps.
+
+An iteration minimises the linear model |r + J dx|^2 + mu |dx / scale|^2 over the bounds. It starts undamped, so that
+zero-residual problems converge quadratically; a step whose cost falls by less than a fraction of what the model
+promised (the gain ratio) is refused and the damping raised, a good one lowers it again, down to zero. The linear
+problem is solved by a singular value decomposition, so that rank-deficient Jacobians give the step of smallest norm.
+Bounds are handled by an active set: variables at a bound that the gradient pushes against are held; if the step of the
+others leaves the bounds, the offenders are held at theirs and the step is recomputed.
+
+Nocedal and Wright, Numerical Optimization, 2006, chapter 10; gain-ratio rule after Nielsen, 1999.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from trajopt.errors import OptionError
+from trajopt.solvers.base import COST_ROUNDING, State, default_tolerance, ended, free_variables, stationarity
+
+_ACCEPT = 1e-4  # least gain ratio of an accepted step
+_SMALLEST_DAMPING = 1e-8  # relative to the largest singular value squared; below it, none
+_FIRST_DAMPING = 1e-4
+_MAX_TRIALS = 25
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class GaussNewtonState(State):
+    """Adds the Jacobian (m, n) and the damping relative to the largest squared singular value of J * scale."""
+
+    jacobian: Any = None
+    damping: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussNewton:
+    """Levenberg-Marquardt for `LeastSquaresProblem`.
+
+    tolerance: stops when the part of the residual that the linearised problem can still remove is below
+        tolerance * max(|r|, 1); default 1e-10 in float64, 1e-5 in float32. A problem's own tolerance stops it too.
+    max_iterations: of accepted steps.
+    damping: initial damping, relative to the largest squared singular value of J * scale; 0 starts with Gauss-Newton.
+    rank_tolerance: singular values below this fraction of the largest count as zero; default max(m, n) * eps.
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 50
+    damping: float = 0.0
+    rank_tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("tolerance", "rank_tolerance"):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                raise OptionError(f"GaussNewton: {key} is {value}; it must be positive")
+        for key in ("damping", "max_iterations"):
+            if not getattr(self, key) >= 0:
+                raise OptionError(f"GaussNewton: {key} is {getattr(self, key)}; it must not be negative")
+
+    @property
+    def name(self) -> str:
+        return "GaussNewton"
+
+    def init(self, oracle: Any, x0: np.ndarray, key: Any) -> GaussNewtonState:
+        """State at x0."""
+        r, J = oracle.linearize(x0)
+        return self._state(oracle, x0, r, J, self.damping, 0.0)
+
+    def _state(self, oracle, x, r, J, damping, step_size) -> GaussNewtonState:
+        _, gradient_norm, removable = stationarity(oracle, x, r, J)
+        return GaussNewtonState(
+            x=x,
+            residual=r,
+            cost=0.5 * float(r @ r),
+            gradient_norm=gradient_norm,
+            removable=removable,
+            step_size=step_size,
+            jacobian=J,
+            damping=damping,
+        )
+
+    def step(self, oracle: Any, state: GaussNewtonState) -> GaussNewtonState:
+        """One accepted step, or the same point with `halt` set when every damping was tried in vain."""
+        damping, growth, finite_trial = state.damping, 4.0, False
+        model = _LinearModel(oracle.problem, state.x, state.residual, state.jacobian, self.rank_tolerance)
+        # The Jacobian comes nearly free with an implicit linearisation: evaluate it with the first trial.
+        together = oracle.cost_of_linearization == 1
+        for _ in range(_MAX_TRIALS):
+            dx, predicted = model.step(damping)
+            if predicted <= COST_ROUNDING * state.cost:
+                return self._rounded_step(oracle, state, dx)
+            x = oracle.move(state.x, dx)
+            r, J = oracle.linearize(x) if together else (oracle.residual(x), None)
+            cost = 0.5 * float(r @ r)
+            gain = (state.cost - cost) / predicted if np.isfinite(cost) else -np.inf
+            finite_trial |= bool(np.isfinite(cost))
+            if gain > _ACCEPT:
+                J = oracle.linearize(x)[1] if J is None else J
+                return self._state(oracle, x, r, J, _relaxed(damping, gain), float(np.linalg.norm(dx)))
+            together = False
+            damping = max(damping * growth, _FIRST_DAMPING)
+            growth *= 2.0
+        return dataclasses.replace(state, halt="stalled" if finite_trial else "non_finite")
+
+    def _rounded_step(self, oracle: Any, state: GaussNewtonState, dx: np.ndarray) -> GaussNewtonState:
+        """A step whose effect on the cost drowns in rounding: accepted while it brings the point nearer to stationary.
+
+        The cost resolves the removable part of the residual to sqrt(eps) |r| only; the gradient goes on to eps |r|.
+        """
+        x = oracle.move(state.x, dx)
+        r, J = oracle.linearize(x)
+        new = self._state(oracle, x, r, J, state.damping, float(np.linalg.norm(dx)))
+        steady = new.cost <= state.cost * (1 + COST_ROUNDING)
+        return new if steady and new.removable < state.removable else dataclasses.replace(state, halt="stalled")
+
+    def terminate(self, oracle: Any, state: GaussNewtonState) -> Any:
+        """Solved when stationary, a failure when `step` gave up, else None."""
+        return ended(oracle.problem, state, self.tolerance or default_tolerance(oracle.problem.x0.dtype))
+
+    def finish(self, oracle: Any, state: GaussNewtonState) -> dict[str, Any]:
+        """The covariance of the estimate, (J^T J)^-1 for residuals of unit variance."""
+        r, J = oracle.linearize(state.x)
+        free = free_variables(oracle.problem, state.x, J.T @ r)
+        value, rank = covariance(J, free, self.rank_tolerance)
+        lacking = int(free.sum()) - rank
+        notes = [f"{lacking} directions of x are not determined by the residual"] if lacking else []
+        return {"covariance": value, "notes": notes}
+
+
+def covariance(
+    J: Float[np.ndarray, "m n"], free: np.ndarray, rank_tolerance: float | None = None
+) -> tuple[np.ndarray | None, int]:
+    """((J^T J)^-1 (n, n) over the free variables, rank); variables held at a bound have variance zero.
+
+    None when J does not determine the free variables (rank below their number).
+    """
+    part = J[:, free]
+    value = np.zeros((J.shape[1],) * 2)
+    if part.shape[1] == 0:
+        return value, 0
+    size = np.linalg.norm(part, axis=0)
+    size = np.where(size > 0, size, 1.0)
+    _, s, Vt = np.linalg.svd(part / size, full_matrices=False)
+    threshold = max(part.shape) * np.finfo(float).eps if rank_tolerance is None else rank_tolerance
+    rank = int((s > threshold * s.max(initial=0.0)).sum())
+    if rank < part.shape[1]:
+        return None, rank
+    root = Vt.T / s / size[:, None]
+    value[np.ix_(free, free)] = root @ root.T
+    return value, rank
+
+
+def _relaxed(damping: float, gain: float) -> float:
+    """Damping after an accepted step of this gain ratio."""
+    if gain < 0.25:
+        return max(2.0 * damping, _FIRST_DAMPING)
+    damping = damping * (0.1 if gain > 0.75 else 0.5)
+    return damping if damping > _SMALLEST_DAMPING else 0.0
+
+
+class _LinearModel:
+    """|r + J dx|^2 + damping * smax^2 |dx / scale|^2 over the bounds; decompositions are kept between dampings."""
+
+    def __init__(self, problem, x, r, J, rank_tolerance) -> None:
+        self.r, self.J, self.scale = r, J, problem.scale
+        self.bounded = problem.bounded
+        if self.bounded:
+            self.lower, self.upper = problem.lower - x, problem.upper - x
+        self.free = free_variables(problem, x, J.T @ r)
+        self.threshold = max(J.shape) * np.finfo(float).eps if rank_tolerance is None else rank_tolerance
+        self.size = float(np.linalg.norm(J * self.scale, 2)) ** 2
+        self._decompositions: dict[bytes, tuple] = {}
+
+    def _decomposition(self, free: np.ndarray) -> tuple:
+        key = free.tobytes()
+        if key not in self._decompositions:
+            self._decompositions[key] = np.linalg.svd((self.J * self.scale)[:, free], full_matrices=False)
+        return self._decompositions[key]
+
+    def _free_step(self, free: np.ndarray, r: np.ndarray, damping: float) -> np.ndarray:
+        """Minimum-norm minimiser over the free variables."""
+        U, s, Vt = self._decomposition(free)
+        kept = s > self.threshold * s.max(initial=0.0)
+        s = s[kept]
+        z = -Vt[kept].T @ (s / (s**2 + damping * self.size) * (U[:, kept].T @ r))
+        return z * self.scale[free]
+
+    def step(self, damping: float) -> tuple[np.ndarray, float]:
+        """(dx (n,), the fall of 1/2 |r|^2 that the linear model predicts for it)."""
+        dx, free = np.zeros(self.J.shape[1]), self.free.copy()
+        while free.any():
+            dx[free] = self._free_step(free, self.r + self.J[:, ~free] @ dx[~free], damping)
+            if not self.bounded:
+                break
+            outside = free & ((dx < self.lower) | (dx > self.upper))
+            if not outside.any():
+                break
+            dx[outside] = np.clip(dx, self.lower, self.upper)[outside]
+            free &= ~outside
+        predicted = -float((self.J @ dx) @ (self.r + 0.5 * (self.J @ dx)))
+        return dx, predicted

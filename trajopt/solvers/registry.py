@@ -1,0 +1,37 @@
+"""Solvers by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from trajopt.errors import UnknownNameError
+from trajopt.names import closest
+from trajopt.solvers.first_order import GradientDescent
+from trajopt.solvers.gauss_newton import GaussNewton
+
+SOLVERS: dict[str, tuple[type, str]] = {
+    "GaussNewton": (GaussNewton, "Levenberg-Marquardt with bounds, rank handling and covariance (least squares)"),
+    "GradientDescent": (GradientDescent, "steepest descent with a line search, or any optax optimiser (least squares)"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names of all solvers."""
+    return tuple(SOLVERS)
+
+
+def get(name: str, **options: Any) -> Any:
+    """The solver `name`; capitals, hyphens and underscores do not matter.
+
+    Raises `UnknownNameError` for an unknown solver or option, with the closest names.
+    """
+    plain = name.replace("-", "").replace("_", "").lower()
+    for known, (kind, _) in SOLVERS.items():
+        if known.lower() == plain:
+            fields = [field.name for field in dataclasses.fields(kind)]
+            for option in options:
+                if option not in fields:
+                    raise UnknownNameError(f"solver '{known}' has no option '{option}'{closest(option, fields)}")
+            return kind(**options)
+    raise UnknownNameError(f"there is no solver '{name}'{closest(name, SOLVERS)}")

@@ -1,0 +1,288 @@
+"""Animation of a motion: the model's collision shapes over a floor, drawn off-screen, written as GIF (and MP4).
+
+Shapes become polygons once, in their own frames; a frame of the animation places, shades and sorts them. Bodies
+without shapes are shown by lines between the joints. Needs neither a display nor a graphics driver.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt8
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from mpl_toolkits.mplot3d.art3d import Line3DCollection, Poly3DCollection
+from PIL import Image
+
+from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.model import WORLD, Model, ShapeType
+from trajopt.viz.plots import COLORS
+
+MOST_FRAMES = 100
+SHORTEST_S = 2.0  # shorter motions are slowed down to this
+_LIGHT = np.array([0.35, -0.45, 0.82])
+_TURN_FRAMES = 36  # of the camera's tour around a motion of one or two states
+
+
+def polygons(kind: ShapeType, size: np.ndarray, vertices: np.ndarray | None = None) -> list[np.ndarray]:
+    """Faces of a shape in its own frame, each (k, 3), wound outwards; planes and height fields have none."""
+    if kind == ShapeType.BOX:
+        return _box(size)
+    if kind == ShapeType.SPHERE:
+        return _revolved(*_ellipse(size[0], size[0]))
+    if kind == ShapeType.ELLIPSOID:
+        return [face * (size / size[0]) for face in _revolved(*_ellipse(size[0], size[0]))]
+    if kind == ShapeType.CYLINDER:
+        r, h = size[0], size[1]
+        return _revolved(np.array([0.0, r, r, 0.0]), np.array([-h, -h, h, h]))
+    if kind == ShapeType.CAPSULE:
+        radii, heights = _ellipse(size[0], size[0])
+        half = len(radii) // 2 + 1
+        profile = np.concatenate([heights[:half] - size[1], heights[half - 1 :] + size[1]])
+        return _revolved(np.concatenate([radii[:half], radii[half - 1 :]]), profile)
+    if kind == ShapeType.MESH and vertices is not None and len(vertices) >= 4:
+        return _hull(vertices)
+    return []
+
+
+def _ellipse(radius: float, height: float, count: int = 9) -> tuple[np.ndarray, np.ndarray]:
+    """Profile of a ball: distances from the axis and heights, from the south to the north pole."""
+    angle = np.linspace(-0.5 * np.pi, 0.5 * np.pi, count)
+    return radius * np.cos(angle), height * np.sin(angle)
+
+
+def _revolved(radii: np.ndarray, heights: np.ndarray, count: int = 14) -> list[np.ndarray]:
+    """Quadrilaterals of a profile turned about the z axis."""
+    angle = np.linspace(0.0, 2 * np.pi, count + 1)
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    points = np.concatenate(
+        [radii[:, None, None] * ring, np.broadcast_to(heights[:, None, None], (len(radii), count + 1, 1))], axis=-1
+    )
+    return [
+        np.array([points[i, k], points[i, k + 1], points[i + 1, k + 1], points[i + 1, k]])
+        for i in range(len(radii) - 1)
+        for k in range(count)
+    ]
+
+
+def _box(half: np.ndarray) -> list[np.ndarray]:
+    faces = []
+    for axis in range(3):
+        a, b = (axis + 1) % 3, (axis + 2) % 3
+        for sign in (1.0, -1.0):
+            face = np.zeros((4, 3))
+            face[:, axis] = sign
+            face[:, a] = np.array([-1, 1, 1, -1]) * sign
+            face[:, b] = [-1, -1, 1, 1]
+            faces.append(face * half)
+    return faces
+
+
+def _hull(vertices: np.ndarray) -> list[np.ndarray]:
+    from scipy.spatial import ConvexHull
+
+    hull = ConvexHull(vertices)
+    faces = []
+    for simplex, equation in zip(hull.simplices, hull.equations):
+        face = vertices[simplex]
+        outward = np.cross(face[1] - face[0], face[2] - face[0]) @ equation[:3] > 0
+        faces.append(face if outward else face[::-1])
+    return faces
+
+
+class _Scene:
+    """The polygons of a model, ready to be placed: vertices padded to four, with their shape and colour."""
+
+    def __init__(self, model: Model) -> None:
+        top = model.topology
+        self.model = model
+        faces, shape_of, colors = [], [], []
+        moving = sorted({shape.node for shape in top.shapes if shape.node != WORLD})
+        for index, shape in enumerate(top.shapes):
+            mesh = np.asarray(model.meshes[shape.mesh]) if shape.mesh >= 0 else None
+            color = "#c9c5bd" if shape.node == WORLD else COLORS[moving.index(shape.node) % 6]
+            for face in polygons(shape.kind, np.asarray(model.shape_size)[index], mesh):
+                faces.append(face[[0, 1, 2, len(face) - 1]])
+                shape_of.append(index)
+                colors.append([int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+        self.faces = np.array(faces).reshape(-1, 4, 3)
+        self.shape_of = np.array(shape_of, int)
+        self.colors = np.array(colors).reshape(-1, 3)
+        self.node = np.array([shape.node for shape in top.shapes], int)
+        self.bones = np.array([(p, i) for i, p in enumerate(top.parents) if p >= 0], int).reshape(-1, 2)
+        self.limbs = np.array([i for i, s in enumerate(top.shapes) if s.node != WORLD], int)
+        planes = [i for i, s in enumerate(top.shapes) if s.kind == ShapeType.PLANE and s.node == WORLD]
+        self.floor = float(np.asarray(model.shape_position)[planes[0], 2]) if planes else None
+
+    def place(self, rotation: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """World vertices (faces, 4, 3) for node placements (n, 3, 3), (n, 3)."""
+        model = self.model
+        rotation = np.concatenate([rotation, np.eye(3)[None]])[self.node]
+        position = np.concatenate([position, np.zeros((1, 3))])[self.node]
+        R = rotation @ np.asarray(model.shape_rotation)
+        p = np.einsum("sij,sj->si", rotation, np.asarray(model.shape_position)) + position
+        return np.einsum("fij,fkj->fki", R[self.shape_of], self.faces) + p[self.shape_of][:, None]
+
+    def skeleton(self, rotation: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """Lines (k, 2, 3) between joints and from joints to the centres of their shapes."""
+        node = self.node[self.limbs]
+        offset = np.asarray(self.model.shape_position)[self.limbs]
+        centres = np.einsum("sij,sj->si", rotation[node], offset) + position[node]
+        return np.concatenate([position[self.bones], np.stack([position[node], centres], axis=1)])
+
+    def shaded(self, vertices: np.ndarray) -> np.ndarray:
+        """Face colours under a fixed light."""
+        normal = np.cross(vertices[:, 2] - vertices[:, 0], vertices[:, 3] - vertices[:, 1])
+        length = np.linalg.norm(normal, axis=-1, keepdims=True)
+        light = (normal / np.where(length > 0, length, 1.0)) @ (_LIGHT / np.linalg.norm(_LIGHT))
+        return np.clip(self.colors * (0.74 + 0.26 * light[:, None]) + 0.06 * np.maximum(light, 0)[:, None], 0, 1)
+
+
+def animate(
+    model: Model,
+    motion: Mapping[str, Any],
+    path: str | os.PathLike,
+    *,
+    most_frames: int = MOST_FRAMES,
+    pixels: int = 480,
+) -> pathlib.Path:
+    """Write the motion as an animated GIF to `path`, and as .mp4 beside it where ffmpeg is installed.
+
+    `motion` holds q (T+1, nq) and, for the speed, t (T+1,) in seconds; at most `most_frames` states are drawn. A motion
+    of one or two states is shown from all sides instead. Returns the path of the GIF.
+    """
+    path = pathlib.Path(path)
+    q = np.asarray(motion["q"], float)
+    t = np.asarray(motion.get("t", np.arange(len(q))), float)
+    turning = len(q) <= 2
+    keep = np.full(_TURN_FRAMES, len(q) - 1) if turning else _subsample(len(q), most_frames)
+    scene = _Scene(model)
+    rotation, position = _placements(model, q[keep])
+    vertices = [scene.place(R, p) for R, p in zip(rotation, position)]
+    skeletons = [scene.skeleton(R, p) for R, p in zip(rotation, position)]
+    duration = 6.0 if turning else max(float(t[-1] - t[0]), SHORTEST_S)
+    images = _render(scene, vertices, skeletons, t[keep], turning, pixels)
+    _write_gif(images, path, duration)
+    if shutil.which("ffmpeg"):
+        _write_mp4(images, path.with_suffix(".mp4"), duration)
+    return path
+
+
+def _subsample(count: int, most: int) -> np.ndarray:
+    return np.unique(np.linspace(0, count - 1, min(count, max(most, 2))).round().astype(int))
+
+
+def _placements(model: Model, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    device = model.to_device()
+    place = jax.jit(jax.vmap(lambda row: kinematics(device, row)))
+    kin = place(jnp.asarray(q, device.mass.dtype))
+    return np.asarray(kin.rotation, float), np.asarray(kin.position, float)
+
+
+def _bounds(scene: _Scene, vertices: list[np.ndarray], skeletons: list[np.ndarray]) -> tuple[np.ndarray, float]:
+    """Centre and radius of the view: everything that moves, over all frames."""
+    moving = scene.node[scene.shape_of] != WORLD if len(scene.shape_of) else np.zeros(0, bool)
+    points = [part.reshape(-1, 3) for part in (*(v[moving] for v in vertices), *skeletons)]
+    everything = np.concatenate(points)
+    low, high = everything.min(0), everything.max(0)
+    if scene.floor is not None:
+        low[2] = min(low[2], scene.floor)
+    return (low + high) / 2, max(0.45 * float(np.linalg.norm(high - low)), 1e-3)
+
+
+def _render(
+    scene: _Scene,
+    vertices: list[np.ndarray],
+    skeletons: list[np.ndarray],
+    t: np.ndarray,
+    turning: bool,
+    pixels: int,
+) -> list[UInt8[np.ndarray, "h w 3"]]:
+    """RGB images (pixels, pixels, 3), one for each frame."""
+    centre, radius = _bounds(scene, vertices, skeletons)
+    made = Figure(figsize=(pixels / 100, pixels / 100), dpi=100)
+    canvas = FigureCanvasAgg(made)
+    ax: Any = made.add_axes((0.0, 0.0, 1.0, 1.0), projection="3d")
+    ax.set_axis_off()
+    ax.set_proj_type("persp", focal_length=1.2)
+    reach = 1.1 * radius
+    ax.set_xlim(centre[0] - reach, centre[0] + reach)
+    ax.set_ylim(centre[1] - reach, centre[1] + reach)
+    ax.set_zlim(centre[2] - reach, centre[2] + reach)
+    ax.set_box_aspect((1, 1, 1), zoom=1.45)
+    if scene.floor is not None:
+        _draw_floor(ax, centre, reach, scene.floor)
+    ax.computed_zorder = False
+    shadow = Poly3DCollection([], facecolors="#bdbbb4", linewidths=0, zorder=1)
+    solid = Poly3DCollection([], zorder=3)
+    bones = Line3DCollection([], colors="#404040", linewidths=2.5, zorder=2)
+    for artist in (shadow, solid, bones):
+        ax.add_collection3d(artist, autolim=False)
+    moving = scene.node[scene.shape_of] != WORLD
+    label = ax.text2D(0.03, 0.95, "", transform=ax.transAxes, fontsize=10, color="#303030")
+    images = []
+    for k, world in enumerate(vertices):
+        if len(world):
+            solid.set_verts(list(world))
+            colors = scene.shaded(world)
+            solid.set_facecolor(colors)
+            solid.set_edgecolor(np.clip(colors * 0.9, 0, 1))
+            solid.set_linewidth(0.3)
+        if scene.floor is not None and moving.any():
+            shadow.set_verts(list(_shadow(world[moving], scene.floor)))
+        bones.set_segments(list(skeletons[k]))
+        ax.view_init(elev=18, azim=(-60 + 360 * k / len(vertices)) if turning else -60)
+        label.set_text("" if turning else f"t = {t[k]:.3f} s")
+        canvas.draw()
+        images.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+    return images
+
+
+def _draw_floor(ax: Any, centre: np.ndarray, reach: float, height: float) -> None:
+    """A grid of lines on a light square, with a round spacing."""
+    spacing = 10.0 ** np.floor(np.log10(reach))
+    spacing *= 0.5 if reach / spacing < 2.5 else 1.0
+    low = np.floor((centre[:2] - 1.6 * reach) / spacing) * spacing
+    high = np.ceil((centre[:2] + 1.6 * reach) / spacing) * spacing
+    corners = [(low[0], low[1]), (high[0], low[1]), (high[0], high[1]), (low[0], high[1])]
+    ground = Poly3DCollection([[(x, y, height) for x, y in corners]], facecolors="#f1f0ec", linewidths=0, zorder=0)
+    ax.add_collection3d(ground, autolim=False)
+    lines = []
+    for x in np.arange(low[0], high[0] + 0.5 * spacing, spacing):
+        lines.append([(x, low[1], height), (x, high[1], height)])
+    for y in np.arange(low[1], high[1] + 0.5 * spacing, spacing):
+        lines.append([(low[0], y, height), (high[0], y, height)])
+    ax.add_collection3d(Line3DCollection(lines, colors="#d2d0c8", linewidths=0.7, zorder=0.5), autolim=False)
+
+
+def _shadow(vertices: np.ndarray, height: float) -> np.ndarray:
+    """Faces projected on the floor along the light."""
+    drop = (vertices[..., 2:] - height) / _LIGHT[2]
+    flat = vertices - drop * _LIGHT
+    flat[..., 2] = height
+    return flat
+
+
+def _write_gif(images: list[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float) -> None:
+    frames = [Image.fromarray(image).quantize(96, dither=Image.Dither.NONE) for image in images]
+    each = max(int(round(1000 * duration / len(frames))), 20)
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=each, loop=0, optimize=False)
+
+
+def _write_mp4(images: list[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float) -> None:
+    """Hand the frames to ffmpeg; when it cannot encode them, there is no MP4."""
+    height, width = images[0].shape[:2]
+    command = ["ffmpeg", "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
+    command += ["-r", f"{len(images) / duration:.4f}", "-i", "-", "-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2"]
+    command += ["-pix_fmt", "yuv420p", str(path)]
+    done = subprocess.run(command, input=b"".join(image.tobytes() for image in images), capture_output=True)
+    if done.returncode != 0 and path.exists():
+        path.unlink()
