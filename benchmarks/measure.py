@@ -1,0 +1,56 @@
+"""Timing for the benchmarks: one pinned core, warm medians, results blocked on, machine and versions printed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib import metadata
+
+
+def pin_to_one_core() -> None:
+    """Use one core and one thread, here and in XLA. Call before importing JAX."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def microseconds(call: Callable[[], object], *, batches: int = 11, seconds: float = 0.05) -> float:
+    """Median over batches of the mean time of one call, after a warm-up; JAX results are waited for."""
+    import jax
+
+    jax.block_until_ready(call())
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    count = max(1, int(seconds / max(time.perf_counter() - start, 1e-7)))
+    means = []
+    for _ in range(batches):
+        start = time.perf_counter()
+        for _ in range(count):
+            result = call()
+        jax.block_until_ready(result)
+        means.append((time.perf_counter() - start) / count * 1e6)
+    return statistics.median(means)
+
+
+def banner(*packages: str) -> str:
+    """Machine and versions, one line."""
+    cpu = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            cpu = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    versions = []
+    for name in ("jax", "numpy", *packages):
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            versions.append(f"{name} missing")
+    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    return f"{cpu}, {os.cpu_count()} cores, one pinned{load}; Python {platform.python_version()}, {', '.join(versions)}"
