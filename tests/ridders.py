@@ -64,17 +64,16 @@ def compare(
     estimate: Estimate,
     relative: float = 1e-6,
     floor: float = 1e-2,
-    smallest: float = 1e-2,
+    smallest: float = 1e-4,
     untrusted: float = 0.02,
     label: str = "",
 ) -> float:
     """Assert that `jacobian` (m, n) equals the estimate to `relative`; the largest relative error.
 
-    The size of an entry is its own magnitude, but at least `floor` times the largest of its column and `smallest` times
-    the largest of the matrix: redundant contacts leave rounding (1e-16) times the inverse of the contact problem's
-    regularisation (1e6) times its condition (10 to 100), 1e-9 to 1e-8 of the largest entry, and the entries of a column
-    come out of one linear solve, whose backward error is relative to the column. An entry is trusted where its estimated
-    error is below a tenth of the tolerance; trusted entries must agree to the tolerance.
+    The size of an entry is its own magnitude, but at least `floor` times the largest of its column (the entries of a column
+    come out of one linear solve, whose backward error is relative to the column) and `smallest` times the largest of the
+    matrix. An entry is trusted where its estimated error is below a tenth of the tolerance; trusted entries must agree to
+    the tolerance.
     """
     jacobian, value = np.asarray(jacobian, float), estimate.value
     assert jacobian.shape == value.shape, f"{label}: shape {jacobian.shape}, differences have {value.shape}"

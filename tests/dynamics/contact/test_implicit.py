@@ -52,16 +52,13 @@ def test_velocity_and_impulse_along_random_directions(kind):
         forward = _forward(model, *(jnp.asarray(a) for a in (x.q, x.v, np.zeros(6), 1e-3, dq, dv, dtau, ddt)))
         got.append(np.concatenate(forward)), values.append(estimate.value), errors.append(estimate.error)
     got, values, errors = np.stack(got, 1), np.stack(values, 1), np.stack(errors, 1)
-    compare(got[:6], Estimate(values[:6], errors[:6]), smallest=1e-2, label=f"{kind}: velocity")
-    compare(got[6:], Estimate(values[6:], errors[6:]), smallest=1e-2, untrusted=0.1, label=f"{kind}: impulse")
+    compare(got[:6], Estimate(values[:6], errors[:6]), label=f"{kind}: velocity")
+    compare(got[6:], Estimate(values[6:], errors[6:]), untrusted=0.1, label=f"{kind}: impulse")
 
 
 @pytest.mark.parametrize("kind", CUBE)
 def test_closed_form_jacobian_equals_the_rule(kind):
-    """`step_jacobian` column by column: the same linear equations by two independent routes.
-
-    Redundant contacts: rounding times 1e6, one over the regularisation, times the lever arms' 1e1: 1e-9 to 1e-8 of the largest.
-    """
+    """`step_jacobian` column by column: the same linear equations by two independent routes."""
     model, x = scenes.model("cube"), scenes.cube_state(kind)
     arguments = tuple(jnp.asarray(a) for a in (x.q, x.v, np.zeros(6), 1e-3))
     _, jac = jax.jit(lambda *a: step_jacobian(LAW, model, *a, jnp.zeros(row_count(LAW, model))))(*arguments)
@@ -73,7 +70,7 @@ def test_closed_form_jacobian_equals_the_rule(kind):
             columns.append(_forward(model, *arguments, *(jnp.asarray(a) for a in d), jnp.zeros(()))[0])
         expected = np.stack(columns, 1)
         np.testing.assert_allclose(
-            getattr(jac, name), expected, atol=1e-8 * max(np.abs(expected).max(), 1.0), err_msg=name
+            getattr(jac, name), expected, atol=1e-10 * max(np.abs(expected).max(), 1e-2), err_msg=name
         )
 
 

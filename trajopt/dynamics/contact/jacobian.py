@@ -2,13 +2,14 @@ r"""The full Jacobian of one step in closed form: d v+ / d (q, v, tau).
 
 Same equations as `implicit` (which differentiates along one direction at a time by JVP of the residuals), written out:
 
-    dv+ = Q X - H N,   Q = M^-1 - H J M^-1,   H = M^-1 J^T Z,   Z = K^+ P rho
+    dv+ = Q X - M^-1 J^T Y(N),   Q = M^-1 - M^-1 J^T Y(J M^-1),   Y(R) = K^+ P rho R
 
     X_q = -dt dID/dq + d(J^T lambda)/dq,   X_v = M - dt dID/dv,   X_tau = dt I         at fixed v+ and lambda
     N_q = d(J v+ + b)/dq,                  N_v = db/dv,           N_tau = 0
 
-so that no triangular system with many right-hand sides is solved. dID is the closed form of `derivatives`; the contact terms
-are those of `geometry`.
+so that no triangular system with many right-hand sides is solved. K is singular where contacts are redundant; each P rho R
+that occurs is consistent with it. (P rho alone is not: with K^+ P rho formed first, rounding over the regularisation would
+remain.) dID is the closed form of `derivatives`; the contact terms are those of `geometry`.
 """
 
 from __future__ import annotations
@@ -78,18 +79,19 @@ def step_jacobian(
     geometry = contact_geometry(model, terms.kin, rows, slopes[rows.selected])
     turning = force_turning(model, geometry, solution.impulse)
     N_q, N_v = _row_derivatives(law, model, terms, rows, geometry, v, v_plus, dt)
-    Z = _law_matrix(ncp, solution)
-    H = MJ @ Z
-    Q = inverse - H @ MJ.T
-    X_q = turning - dt * id_q
     n = model.nv
-    moved = Q @ jnp.concatenate([X_q, -dt * id_v], 1) - H @ jnp.concatenate([N_q, rows.J + N_v], 1)
+    Y_push, Y_q, Y_v = jnp.split(_law_solution(ncp, solution, jnp.concatenate([MJ.T, N_q, N_v], 1)), (n, 2 * n), 1)
+    Q = inverse - MJ @ Y_push
+    X_q = turning - dt * id_q
+    moved = Q @ jnp.concatenate([X_q, -dt * id_v], 1) - MJ @ jnp.concatenate([Y_q, Y_push @ terms.M + Y_v], 1)
     by_q, by_v, by_tau = moved[:, :n], eye + moved[:, n:], dt * Q
 
     def with_null_space(blocks):
         X = jnp.concatenate([X_q, terms.M - dt * id_v, dt * eye], 1)
-        free_slope = MJ.T @ X + jnp.concatenate([N_q, N_v, jnp.zeros_like(N_v)], 1)
-        shift = MJ @ _null_space_shift(model, terms, geometry, ncp, solution, MJ, free_slope, -Z @ free_slope)
+        still = jnp.zeros_like(N_v)
+        free_slope = MJ.T @ X + jnp.concatenate([N_q, N_v, still], 1)
+        dlam = -(Y_push @ X + jnp.concatenate([Y_q, Y_v, still], 1))
+        shift = MJ @ _null_space_shift(model, terms, geometry, ncp, solution, MJ, free_slope, dlam)
         return tuple(b + s for b, s in zip(blocks, jnp.split(shift, 3, 1), strict=True))
 
     blocks = (by_q, by_v, by_tau)
@@ -98,10 +100,10 @@ def step_jacobian(
     return step, StepJacobian(*blocks)
 
 
-def _law_matrix(ncp: NCP, solution: NCPSolution) -> Float[Array, "m m"]:
-    """Z with dlambda = -Z d(nu at fixed lambda)."""
+def _law_solution(ncp: NCP, solution: NCPSolution, slopes) -> Float[Array, "m k"]:
+    """-dlambda for the columns of `slopes` (m, k), derivatives of nu at fixed impulse."""
     P = projection_jacobian(ncp, solution.impulse, solution.velocity, solution.modes)
-    return consistent_solution(ncp, solution, apply_blocks(P, jnp.diag(ncp.rho)))
+    return consistent_solution(ncp, solution, apply_blocks(P, ncp.rho[:, None] * slopes))
 
 
 def _null_space_shift(model: Model, terms, geometry, ncp: NCP, solution: NCPSolution, MJ, free_slope, dlam):

@@ -42,6 +42,7 @@ from trajopt.result import Status
 
 TIE = 1e-11
 CORRECTIONS = 3
+NULL_POWER = 4
 CONTINUATION = 6
 SOLVERS = ("newton", "admm", "pgs")
 SWEEPS, ROUNDS = 300, 3
@@ -120,7 +121,7 @@ def solve(
     modes = classify(ncp, lam, nu, TIE)
     if m:
         held = degenerate & ~jnp.any(modes.cone == SLIDING)
-        lam = rarely(held, lambda x: _without_null_space(ncp, x, modes, inverse, eps, rounding), lam)
+        lam = rarely(held, lambda x: _without_null_space(ncp, x, modes, inverse, eps), lam)
         lam = rarely(degenerate & jnp.any(modes.cone == SLIDING), lambda x: _select(ncp, x, modes), lam)
         nu = ncp.G @ lam + ncp.g
     size = residual(ncp, lam)
@@ -194,18 +195,26 @@ def _is_degenerate(ncp: NCP, inverse, eps):
     return jnp.max(jnp.abs(inverse * (ncp.rho * eps)[None, :])) > 1e-3
 
 
-def _without_null_space(ncp: NCP, lam, modes: Modes, inverse, eps, rounding):
+def _without_null_space(ncp: NCP, lam, modes: Modes, inverse, eps):
     """The impulse of least norm of held contacts: stage 1 leaves its tolerance over eps of the null space in it.
 
-    K_eps N = eps P rho N on the null space, so that inverse eps P rho picks the null component; refinement repairs the rest.
+    W = inverse eps P rho is one on the null space of K and of the order of eps elsewhere: its powers project onto the null
+    space.
     """
     P = projection_jacobian(ncp, lam, ncp.G @ lam + ncp.g, modes)
-    return refine(ncp, lam - inverse @ apply_blocks(P, ncp.rho * eps * lam), inverse, rounding)
+    null = lam
+    for _ in range(NULL_POWER):
+        null = inverse @ apply_blocks(P, ncp.rho * eps * null)
+    return _if_lawful(ncp, lam, lam - null)
 
 
 def _select(ncp: NCP, lam, modes: Modes):
     """`selection.smallest_norm`, kept only where the law still holds there."""
-    candidate = selection.smallest_norm(ncp, lam, modes)
+    return _if_lawful(ncp, lam, selection.smallest_norm(ncp, lam, modes))
+
+
+def _if_lawful(ncp: NCP, lam, candidate):
+    """`candidate` where `lam` solves the problem and `candidate` does no less, else `lam`."""
     before, after = jax.vmap(lambda x: residual(ncp, x))(jnp.stack([lam, candidate]))
     eps = jnp.finfo(lam.dtype).eps
     solved = before <= jnp.sqrt(eps)
