@@ -135,6 +135,25 @@ class LeastSquaresProblem:
         return self.tangent_size
 
     @property
+    def initial_point(self) -> np.ndarray:
+        """Where solvers begin when they are told nothing else."""
+        return np.asarray(self.x0)
+
+    @property
+    def violation_tolerance(self) -> float:
+        """Bounds are kept exactly."""
+        return 0.0
+
+    @property
+    def feasibility_is_success(self) -> bool:
+        """With a tolerance for the residual, reaching it is the answer, whatever made the solver stop."""
+        return self.tolerance is not None
+
+    def bound_violation(self, x: np.ndarray) -> float:
+        """Largest distance of x from its bounds."""
+        return float(np.maximum(np.maximum(self.lower - x, x - self.upper), 0.0).max(initial=0.0))
+
+    @property
     def bounded(self) -> bool:
         """Whether any bound is finite."""
         return bool(np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
@@ -246,11 +265,10 @@ class LeastSquaresProblem:
     def residuals(self, x: Any, r: np.ndarray) -> dict[str, float]:
         """Quantities recomputed at x, given the recomputed residual vector r: what a `Solution` reports."""
         x = np.asarray(x)
-        excess = np.maximum(np.maximum(self.lower - x, x - self.upper), 0.0) if x.size else np.zeros(1)
         values = {
             "residual": float(np.abs(r).max(initial=0.0)),
             "residual_norm": float(np.linalg.norm(r)),
-            "bound_violation": float(excess.max()),
+            "bound_violation": self.bound_violation(x),
         }
         if self.certificate is not None:
             values |= {key: float(value) for key, value in self.certificate(jnp.asarray(x)).items()}
@@ -327,6 +345,23 @@ class Oracle:
         self.evaluations += self.cost_of_linearization
         r, J = self._linearize(self._cast(x))
         return np.asarray(r, np.float64), np.asarray(J, np.float64)
+
+    def residuals(self, x: np.ndarray) -> dict[str, float]:
+        """Quantities recomputed at x: what a `Solution` reports."""
+        return self.problem.residuals(x, self.residual(x))
+
+    def shortfalls(self, values: Mapping[str, float]) -> list[str]:
+        """What keeps recomputed `values` from counting as an answer."""
+        return self.problem.shortfalls(values)
+
+    def fields(self, x: np.ndarray) -> dict[str, Any]:
+        """Fields of the `Solution`: x, and the motion where the problem describes one."""
+        describe = self.problem.trajectory
+        motion = {} if describe is None else describe(jnp.asarray(x))
+        motion = {key: np.asarray(value) for key, value in motion.items() if value is not None}
+        states = [motion[key] for key in ("q", "v") if key in motion]
+        xs = np.concatenate(states, axis=-1) if states else None
+        return {"x": x, "xs": xs, "us": motion.get("u"), "trajectory": motion}
 
     def move(self, x: np.ndarray, dx: np.ndarray) -> np.ndarray:
         """x (+) dx, projected into the bounds."""

@@ -5,11 +5,13 @@ A solver is an immutable object of options with four methods; its state is a dat
     init(oracle, x0, key) -> state       at the initial point
     step(oracle, state) -> state         one iteration
     terminate(oracle, state) -> Status or None
-    finish(oracle, state) -> dict        extra fields of the Solution, such as the covariance
+    finish(oracle, state) -> dict        what the solver recomputes at the best point: "residuals" (its optimality measure),
+                                         "notes", and extra fields of the Solution, such as the covariance
 
 The oracle is what `problem.compile(gradient)` returns: the problem's compiled functions, with the time the compilation
-took and a counter of evaluations. Any problem with `name`, `x0`, `check_point`, `compile`, `residuals` and `shortfalls`
-can be driven; `LeastSquaresProblem` documents them.
+took (`compile_time_s`), a counter (`evaluations`), and three functions of a point: `residuals` (recomputed violations by
+name), `shortfalls` (which of these are too large, in words) and `fields` (of the Solution). A problem needs `name`, `meta`,
+`initial_point`, `check_point`, `compile` and `violation_tolerance`.
 """
 
 from __future__ import annotations
@@ -20,9 +22,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
 from trajopt.errors import OptionError
 from trajopt.result import Status
@@ -30,8 +30,6 @@ from trajopt.solvers.checkpoint import Checkpoint, write_checkpoint
 from trajopt.solvers.solution import TRACE_KEYS, Solution, status_message, status_name
 
 CHECKPOINT_INTERVAL_S = 0.5
-COST_ROUNDING = 100 * np.finfo(float).eps  # relative differences of the cost below it say nothing
-RELAXED_EXPONENT = 0.6  # `acceptable` asks for tolerance^0.6: 1e-6 in float64, 1e-3 in float32
 
 
 @jax.tree_util.register_dataclass
@@ -39,18 +37,26 @@ RELAXED_EXPONENT = 0.6  # `acceptable` asks for tolerance^0.6: 1e-6 in float64, 
 class State:
     """What the loop reads from a solver's state; solvers add their own fields.
 
-    x (nx,); residual (m,) and cost 1/2 |r|^2 there; `gradient_norm` the largest |J^T r| over the free variables;
-    `removable` the norm of the part of r that the linearised problem can still remove; `step_size` the norm of the
-    last accepted step; `halt` names the status with which the solver gives up, empty while it does not.
+    x: the point, a flat array or, in optimal control, a `Trajectory`; cost and violation (largest, of bounds and
+    constraints) there; `gradient_norm`: the solver's measure of optimality, which every solver documents; `step_size`: the
+    norm of the last accepted step; `halt` names the status with which the solver gives up, empty while it does not.
     """
 
     x: Any
-    residual: Any
     cost: float
+    violation: float
     gradient_norm: float
-    removable: float
     step_size: float
-    halt: str = dataclasses.field(metadata={"static": True}, default="")
+    halt: str = dataclasses.field(metadata={"static": True}, default="", kw_only=True)
+
+    def better_than(self, other: Any, tolerance: float) -> bool:
+        """Whether this point is the one to return: less violation beyond `tolerance`, or lower cost."""
+        excess, best = max(self.violation, tolerance), max(other.violation, tolerance)
+        return bool(excess < best or (excess == best and self.cost < other.cost))
+
+    def failure(self) -> str:
+        """Where a value that is not finite appeared, for the message; begins with ": "."""
+        return ""
 
 
 class Solver(Protocol):
@@ -73,52 +79,6 @@ class Solver(Protocol):
 def default_tolerance(dtype: np.dtype) -> float:
     """1e-10 in float64, 1e-5 in float32."""
     return 1e-10 if np.dtype(dtype) == np.float64 else 1e-5
-
-
-def free_variables(problem: Any, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """(n,) bool: variables not held at a bound that the descent direction -gradient pushes against."""
-    if not problem.bounded:
-        return np.ones(gradient.shape, bool)
-    return ~(((x <= problem.lower) & (gradient > 0)) | ((x >= problem.upper) & (gradient < 0)))
-
-
-def removable_part(J: Float[np.ndarray, "m k"], r: Float[np.ndarray, " m"]) -> float:
-    """|P r| with P the projector on the range of J: what is left of r to remove, in its own units.
-
-    It does not depend on the units of the variables. Zero exactly at the stationary points of 1/2 |r|^2.
-    """
-    if J.shape[1] == 0 or not (np.isfinite(J).all() and np.isfinite(r).all()):
-        return 0.0 if J.shape[1] == 0 else float("nan")
-    column = np.linalg.norm(J, axis=0)
-    J = J / np.where(column > 0, column, 1.0)
-    U, s, _ = np.linalg.svd(J, full_matrices=False)
-    kept = s > s.max(initial=0.0) * max(J.shape) * np.finfo(float).eps
-    return float(np.linalg.norm(U[:, kept].T @ r))
-
-
-def stationarity(oracle: Any, x: np.ndarray, r: np.ndarray, J: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """(gradient (n,), largest free component of it, removable part of the residual) at x."""
-    gradient = J.T @ r
-    free = free_variables(oracle.problem, x, gradient)
-    return gradient, float(np.abs(gradient[free]).max(initial=0.0)), removable_part(J[:, free], r)
-
-
-def stationary(problem: Any, state: State, tolerance: float) -> bool:
-    """Whether the residual's removable part is within tolerance * max(|r|, 1), and well within the problem's own."""
-    threshold = tolerance * max(float(np.linalg.norm(state.residual)), 1.0)
-    if problem.tolerance is not None:
-        threshold = min(threshold, 0.1 * problem.tolerance)
-    return state.removable <= threshold
-
-
-def ended(problem: Any, state: State, tolerance: float) -> Any:
-    """The status common to all least-squares solvers: solved, given up (acceptable when nearly stationary), or None."""
-    if stationary(problem, state, tolerance):
-        return Status.solved
-    if state.halt:
-        nearly = problem.tolerance is None and stationary(problem, state, tolerance**RELAXED_EXPONENT)
-        return Status.acceptable if nearly and state.halt != "non_finite" else getattr(Status, state.halt)
-    return None
 
 
 def solve(
@@ -154,7 +114,7 @@ def solve(
         raise OptionError(f"max_iterations is {limit}; it must not be negative")
     if time_budget is not None and not time_budget >= 0:
         raise OptionError(f"time_budget is {time_budget}; it must be a number of seconds")
-    x0 = problem.x0 if x0 is None else problem.check_point(x0)
+    x0 = problem.initial_point if x0 is None else problem.check_point(x0)
     identity = {"problem": problem.name, "solver": solver.name, "gradient": gradient}
     previous = None
     if resume is not None:
@@ -178,16 +138,13 @@ class _Run:
         self.rows: list[list[float]] = []
         self.iteration = 0
         if previous is None:
-            self.best_x, self.best_cost, self.initial_cost = self.state.x, self.state.cost, self.state.cost
-            self.best_removable = self.state.removable
+            self.best, self.initial_cost = self.state, self.state.cost
             self._record()
         else:
             progress = previous.progress
-            self.state = previous.restore(self.state)
+            self.state, self.best = previous.restore((self.state, self.state))
             self.rows = progress["trace"].tolist()
             self.iteration = int(progress["iteration"])
-            self.best_x, self.best_cost = progress["best_x"], float(progress["best_cost"])
-            self.best_removable = float(progress["best_removable"])
             self.initial_cost, self.elapsed_before = float(progress["initial_cost"]), float(progress["elapsed"])
             oracle.evaluations = int(progress["evaluations"])
         self._save()
@@ -195,13 +152,9 @@ class _Run:
     def elapsed(self) -> float:
         return self.elapsed_before + time.perf_counter() - self.start
 
-    def _violation(self) -> float:
-        x = np.asarray(self.state.x)
-        return float(np.maximum(np.maximum(self.problem.lower - x, x - self.problem.upper), 0.0).max(initial=0.0))
-
     def _record(self) -> dict[str, float]:
         s = self.state
-        row = [self.iteration, s.cost, self._violation(), s.step_size, s.gradient_norm]
+        row = [self.iteration, s.cost, s.violation, s.step_size, s.gradient_norm]
         self.rows.append([float(value) for value in (*row, self.oracle.evaluations, self.elapsed())])
         return dict(zip(TRACE_KEYS, self.rows[-1], strict=True))
 
@@ -211,14 +164,11 @@ class _Run:
         progress = {
             "trace": self.rows,
             "iteration": self.iteration,
-            "best_x": self.best_x,
-            "best_cost": self.best_cost,
-            "best_removable": self.best_removable,
             "initial_cost": self.initial_cost,
             "elapsed": self.elapsed(),
             "evaluations": self.oracle.evaluations,
         }
-        write_checkpoint(self.path, self.state, self.identity, progress)
+        write_checkpoint(self.path, (self.state, self.best), self.identity, progress)
         self.saved_at = time.perf_counter()
 
     def loop(self, limit: int, time_budget: float | None, callback: Callable | None) -> Any:
@@ -231,8 +181,6 @@ class _Run:
             while True:
                 if not np.isfinite([self.state.cost, self.state.gradient_norm]).all():
                     return Status.non_finite
-                if self.problem.tolerance is not None and self._within_tolerance():
-                    return Status.solved
                 status = self.solver.terminate(self.oracle, self.state)
                 if status is not None:
                     return status
@@ -246,9 +194,8 @@ class _Run:
                 if not moved:
                     continue
                 self.iteration += 1
-                if self._improved():
-                    self.best_x, self.best_cost = self.state.x, self.state.cost
-                    self.best_removable = self.state.removable
+                if self.state.better_than(self.best, self.problem.violation_tolerance):
+                    self.best = self.state
                 row = self._record()
                 if time.perf_counter() - self.saved_at > CHECKPOINT_INTERVAL_S:
                     self._save()
@@ -260,64 +207,37 @@ class _Run:
             self.wall_time = self.elapsed()
             self._save()
 
-    def _improved(self) -> bool:
-        """Lower cost than the best, or the same to rounding and closer to stationary."""
-        rounding = COST_ROUNDING * self.best_cost
-        closer = self.state.removable < self.best_removable
-        return self.state.cost < self.best_cost or bool(closer and self.state.cost <= self.best_cost + rounding)
-
-    def _within_tolerance(self) -> bool:
-        return float(np.abs(self.state.residual).max(initial=0.0)) <= self.problem.tolerance
-
     def solution(self, status: Any) -> Solution:
         """The best point with everything recomputed there, outside the counters and the clock of the solve."""
-        problem, oracle, evaluations = self.problem, self.oracle, self.oracle.evaluations
-        x = np.asarray(self.best_x)
-        r, J = oracle.linearize(x)
-        _, gradient_norm, removable = stationarity(oracle, x, r, J)
-        residuals = problem.residuals(x, r) | {"gradient_norm": gradient_norm, "removable_residual": removable}
-        missing = problem.shortfalls(residuals)
-        notes = []
+        oracle, evaluations, compile_time_s = self.oracle, self.oracle.evaluations, self.oracle.compile_time_s
+        x = jax.tree.map(np.asarray, self.best.x)
+        residuals = oracle.residuals(x)
+        missing = oracle.shortfalls(residuals)
+        extra = self.solver.finish(oracle, self.best)
+        residuals |= extra.pop("residuals", {})
+        notes = extra.pop("notes", [])
         if status_name(status) == "non_finite":
-            notes.append(f"at iteration {self.iteration}" + _first_bad(self.state.residual))
+            notes = [f"at iteration {self.iteration}{self.state.failure()}", *notes]
         if missing and status_name(status) in ("solved", "acceptable"):
             status = Status.contact_failed if missing[0].startswith("contact_residual") else Status.stalled
-        success = not missing and np.isfinite(self.best_cost)
-        success = bool(success and (problem.tolerance is not None or status_name(status) == "solved"))
-        extra = self.solver.finish(oracle, dataclasses.replace(self.state, x=x)) if np.isfinite(J).all() else {}
-        notes += extra.pop("notes", [])
+        optimal = self.problem.feasibility_is_success or status_name(status) == "solved"
+        fields = oracle.fields(x) | extra
         oracle.evaluations = evaluations
-        trajectory = _arrays(problem.trajectory(jnp.asarray(x))) if problem.trajectory is not None else {}
-        states = [trajectory[key] for key in ("q", "v") if key in trajectory]
         return Solution(
             **self.identity,
-            contact=str(problem.meta.get("contact", "none")),
+            contact=str(self.problem.meta.get("contact", "none")),
             status=status,
-            success=success,
+            success=bool(not missing and optimal and np.isfinite(self.best.cost)),
             message="; ".join([status_message(status), *notes, *missing]),
-            x=x,
-            cost=float(self.best_cost),
+            cost=float(self.best.cost),
             initial_cost=float(self.initial_cost),
+            violation=float(self.best.violation),
             residuals=residuals,
             trace={key: np.array([row[i] for row in self.rows]) for i, key in enumerate(TRACE_KEYS)},
             iterations=self.iteration,
             evaluations=evaluations,
-            compile_time_s=oracle.compile_time_s,
+            compile_time_s=compile_time_s,
             wall_time_s=self.wall_time,
             seed=self.seed,
-            xs=np.concatenate(states, axis=-1) if states else None,
-            us=trajectory.get("u"),
-            trajectory=trajectory,
-            **extra,
+            **fields,
         )
-
-
-def _arrays(values: Any) -> dict[str, np.ndarray]:
-    return {key: np.asarray(value) for key, value in values.items() if value is not None}
-
-
-def _first_bad(residual: Any) -> str:
-    bad = np.flatnonzero(~np.isfinite(residual))
-    if not bad.size:
-        return ": in the derivative or at every trial point"
-    return f": residual[{bad[0]}] is {np.asarray(residual)[bad[0]]}"

@@ -11,8 +11,8 @@ import numpy as np
 import optax
 
 from trajopt.errors import OptionError
-from trajopt.solvers.base import State, default_tolerance, ended, free_variables, stationarity
 from trajopt.solvers.linesearch import armijo
+from trajopt.solvers.residuals import ResidualState, ended, evaluated, free_variables, recomputed
 
 
 def _optax_promotion():
@@ -22,12 +22,16 @@ def _optax_promotion():
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class GradientDescentState(State):
-    """Adds the gradient J^T r (n,), the last step length and the optimiser's own state."""
+class GradientDescentState(ResidualState):
+    """Adds the last step length and the optimiser's own state."""
 
-    gradient: Any = None
-    length: float = 0.0
-    optimizer_state: Any = None
+    length: float
+    optimizer_state: Any
+
+    @property
+    def gradient(self) -> np.ndarray:
+        """J^T r (n,)."""
+        return self.jacobian.T @ self.residual
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,18 +84,8 @@ class GradientDescent:
         return dataclasses.replace(state, length=length)
 
     def _state(self, oracle, x, r, J, step_size, length, optimizer_state) -> GradientDescentState:
-        gradient, gradient_norm, removable = stationarity(oracle, x, r, J)
-        return GradientDescentState(
-            x=x,
-            residual=r,
-            cost=0.5 * float(r @ r),
-            gradient_norm=gradient_norm,
-            removable=removable,
-            step_size=step_size,
-            gradient=gradient,
-            length=length,
-            optimizer_state=optimizer_state,
-        )
+        shared = evaluated(oracle, x, r, J, step_size)
+        return GradientDescentState(**shared, length=length, optimizer_state=optimizer_state)
 
     def _direction(self, oracle: Any, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         """Steepest descent in the metric of `scale`, over the free variables."""
@@ -130,8 +124,8 @@ class GradientDescent:
 
     def terminate(self, oracle: Any, state: GradientDescentState) -> Any:
         """Solved when stationary, a failure when the line search gave up, else None."""
-        return ended(oracle.problem, state, self.tolerance or default_tolerance(oracle.problem.x0.dtype))
+        return ended(oracle.problem, state, self.tolerance)
 
     def finish(self, oracle: Any, state: GradientDescentState) -> dict[str, Any]:
-        """Nothing beyond the point."""
-        return {}
+        """The measures of optimality, recomputed."""
+        return {"residuals": recomputed(oracle, state)[2]}

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.errors import OptionError
-from trajopt.solvers.base import COST_ROUNDING, State, default_tolerance, ended, free_variables, stationarity
+from trajopt.solvers.residuals import COST_ROUNDING, ResidualState, ended, evaluated, free_variables, recomputed
 
 _ACCEPT = 1e-4  # least gain ratio of an accepted step
 _SMALLEST_DAMPING = 1e-8  # relative to the largest singular value squared; below it, none
@@ -30,11 +30,10 @@ _MAX_TRIALS = 25
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class GaussNewtonState(State):
-    """Adds the Jacobian (m, n) and the damping relative to the largest squared singular value of J * scale."""
+class GaussNewtonState(ResidualState):
+    """Adds the damping relative to the largest squared singular value of J * scale."""
 
-    jacobian: Any = None
-    damping: float = 0.0
+    damping: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,17 +71,7 @@ class GaussNewton:
         return self._state(oracle, x0, r, J, self.damping, 0.0)
 
     def _state(self, oracle, x, r, J, damping, step_size) -> GaussNewtonState:
-        _, gradient_norm, removable = stationarity(oracle, x, r, J)
-        return GaussNewtonState(
-            x=x,
-            residual=r,
-            cost=0.5 * float(r @ r),
-            gradient_norm=gradient_norm,
-            removable=removable,
-            step_size=step_size,
-            jacobian=J,
-            damping=damping,
-        )
+        return GaussNewtonState(**evaluated(oracle, x, r, J, step_size), damping=damping)
 
     def step(self, oracle: Any, state: GaussNewtonState) -> GaussNewtonState:
         """One accepted step, or the same point with `halt` set when every damping was tried in vain."""
@@ -120,16 +109,18 @@ class GaussNewton:
 
     def terminate(self, oracle: Any, state: GaussNewtonState) -> Any:
         """Solved when stationary, a failure when `step` gave up, else None."""
-        return ended(oracle.problem, state, self.tolerance or default_tolerance(oracle.problem.x0.dtype))
+        return ended(oracle.problem, state, self.tolerance)
 
     def finish(self, oracle: Any, state: GaussNewtonState) -> dict[str, Any]:
         """The covariance of the estimate, (J^T J)^-1 for residuals of unit variance."""
-        r, J = oracle.linearize(state.x)
+        r, J, measures = recomputed(oracle, state)
+        if not np.isfinite(J).all():
+            return {"residuals": measures}
         free = free_variables(oracle.problem, state.x, J.T @ r)
         value, rank = covariance(J, free, self.rank_tolerance)
         lacking = int(free.sum()) - rank
         notes = [f"{lacking} directions of x are not determined by the residual"] if lacking else []
-        return {"covariance": value, "notes": notes}
+        return {"residuals": measures, "covariance": value, "notes": notes}
 
 
 def covariance(

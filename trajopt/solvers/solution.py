@@ -79,7 +79,9 @@ class Solution:
 
     `xs` (T+1, nq + nv) and `us` (T, nu) are the states and controls of the solution's motion, and `trajectory` its
     arrays by name (t, q, v, u, impulse), where the problem describes one. `covariance` (n, n) is that of the estimate
-    when the solver computes it and x is identified, None otherwise.
+    when the solver computes it and x is identified, None otherwise. `parameters` (np,) are the free parameters of an
+    optimal control problem, whose `x` holds the controls, row by row, and the parameters. `violation` is the largest of
+    bounds, dynamics and constraints at the point.
     """
 
     problem: str
@@ -103,12 +105,14 @@ class Solution:
     us: np.ndarray | None = None
     trajectory: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     covariance: np.ndarray | None = None
+    parameters: np.ndarray | None = None
+    violation: float = 0.0
 
     def summary(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON."""
         values = {key: getattr(self, key) for key in _SCALARS}
         values["status"] = status_name(self.status)
-        values["constraint_violation"] = float(self.trace["violation"][-1]) if self.trace["violation"].size else 0.0
+        values["constraint_violation"] = float(self.violation)
         values["residuals"] = dict(self.residuals)
         values["versions"] = versions()
         return values
@@ -119,7 +123,7 @@ class Solution:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").write_text(json.dumps(_finite(self.summary()), indent=2) + "\n")
         arrays: dict[str, Any] = {"x": self.x} | {f"trace_{key}": value for key, value in self.trace.items()}
-        for key in ("xs", "us", "covariance"):
+        for key in ("xs", "us", "covariance", "parameters"):
             if getattr(self, key) is not None:
                 arrays[key] = getattr(self, key)
         np.savez(folder / "solution.npz", allow_pickle=False, **arrays)
@@ -142,9 +146,10 @@ class Solution:
                 trajectory = dict(data)
         nan = float("nan")
         values: dict[str, Any] = {key: nan if summary[key] is None else summary[key] for key in _SCALARS}
-        values |= {key: arrays.get(key) for key in ("xs", "us", "covariance")}
+        values |= {key: arrays.get(key) for key in ("xs", "us", "covariance", "parameters")}
         return cls(
             **values,
+            violation=summary["constraint_violation"],
             status=getattr(Status, summary["status"]),
             residuals={key: nan if value is None else value for key, value in summary["residuals"].items()},
             trace={key.removeprefix("trace_"): value for key, value in arrays.items() if key.startswith("trace_")},

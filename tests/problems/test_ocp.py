@@ -1,0 +1,184 @@
+"""Optimal control problems: validation, flat functions, expansions against differences, certificate."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ridders import compare, ridders_jacobian
+
+from trajopt import dynamics, load_model
+from trajopt.errors import DerivativeError, NonFiniteError, OptionError, ShapeError, UnknownNameError
+from trajopt.problems import OptimalControlProblem, Trajectory
+from trajopt.problems.ocp import flat_state
+from trajopt.problems.transcription import (
+    HESSIANS,
+    dynamics_hessian,
+    final_expansion,
+    linear_dynamics,
+    stage_constraints,
+    stage_expansion,
+)
+
+
+def pendulum(x, u, t, p=None):
+    length = 1.0 if p is None else p[0]
+    return jnp.stack([x[0] + 0.1 * x[1], x[1] + 0.1 * (u[0] - jnp.sin(x[0]) / length + 0.1 * t)])
+
+
+def plain(**changes):
+    options = {
+        "u0": np.zeros((5, 1)),
+        "dt": 0.1,
+        "stage_residual": lambda x, u, t: jnp.concatenate([x * jnp.exp(0.1 * x), u - t]),
+        "stage_cost": lambda x, u, t: jnp.cos(x[0]) * u[0] ** 2,
+        "terminal_residual": lambda x: 3.0 * (x - 1.0),
+    }
+    return OptimalControlProblem("pendulum", pendulum, 5, np.array([0.3, -0.2]), **options | changes)
+
+
+def robot(**changes):
+    system = dynamics.System(load_model("cube"), dt=1e-2, contact=dynamics.RigidContact())
+    x0 = system.initial_state()
+    options = {"stage_residual": lambda x, u, t: x.v, "terminal_cost": lambda x: jnp.sum(x.q[:3] ** 2)}
+    return OptimalControlProblem("cube", system, 4, x0, **options | changes)
+
+
+BAD = [
+    (lambda: OptimalControlProblem("a", 3, 5, np.zeros(2)), OptionError, "dynamics is 3"),
+    (lambda: plain(u0=None), OptionError, "u0 is missing"),
+    (lambda: plain(u0=np.zeros((4, 1))), ShapeError, r"u0 has shape \(4, 1\)"),
+    (lambda: plain(u0=np.full((5, 1), np.nan)), NonFiniteError, r"u0\[0, 0\]"),
+    (lambda: plain(dt=-1.0), OptionError, "dt is -1.0"),
+    (lambda: plain(stage_residual=None, stage_cost=None, terminal_residual=None), OptionError, "no cost"),
+    (lambda: plain(stage_cost=lambda x, u, t: x), ShapeError, "stage_cost returned"),
+    (lambda: plain(stage_cost=lambda x: x[0]), OptionError, "stage_cost cannot be called"),
+    (lambda: plain(equality=lambda x, u, t: x[0]), ShapeError, "equality returned"),
+    (lambda: plain(control_lower=1.0, control_upper=0.0), OptionError, "infeasible bounds: control_lower"),
+    (lambda: plain(state_upper=np.zeros(3)), ShapeError, "state_upper has shape"),
+    (lambda: plain(integrate=lambda x, d: x), OptionError, "difference is missing"),
+    (lambda: plain(parametrize=lambda s, p: s), OptionError, "parametrize needs a System"),
+    (lambda: OptimalControlProblem("a", pendulum, 0, np.zeros(2), u0=np.zeros(1)), OptionError, "horizon is 0"),
+    (lambda: robot(dt=0.1), OptionError, "the System's own"),
+    (lambda: robot(state_lower=np.full(13, -1.0)), OptionError, "bounds a quaternion"),
+    (lambda: plain().check_point(np.zeros((5, 2))), ShapeError, r"x0.us has shape \(5, 2\)"),
+    (lambda: plain().compile("implcit"), UnknownNameError, "implicit"),
+]
+
+
+@pytest.mark.parametrize("make, error, message", BAD, ids=[message for *_, message in BAD])
+def test_bad_input_is_named_before_compilation(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize("hessian", HESSIANS)
+def test_cost_expansions_against_differences(hessian):
+    """Gradient and Hessian of stage and terminal cost; the Gauss-Newton Hessian is that of the linearised residual."""
+    problem = plain()
+    x, u, t, p = np.array([0.4, -0.7]), np.array([0.6]), jnp.asarray(0.2), jnp.zeros(0)
+    got = jax.jit(lambda x, u: stage_expansion(problem, x, u, t, p, hessian))(x, u)
+    cost = jax.jit(lambda z: problem.running_cost(z[:2], z[2:], t, p))
+    slope = jax.jit(jax.grad(lambda z: problem.running_cost(z[:2], z[2:], t, p)))
+    z = np.r_[x, u]
+    estimate = ridders_jacobian(lambda d: cost(z + d)[None], 3, 1e-1)
+    compare(got.gradient[None], estimate, label="gradient")
+    np.testing.assert_allclose(got.value, cost(z), rtol=1e-14)
+    exact = ridders_jacobian(lambda d: slope(z + d), 3, 1e-1).value
+    if hessian == "gauss-newton":
+        curved = jax.hessian(lambda z: 0.5 * jnp.sum((z[:2] * jnp.exp(0.1 * z[:2])) ** 2))(z)
+        J = np.diag(np.r_[np.exp(0.1 * x) * (1 + 0.1 * x), 0.0])
+        exact = exact - curved + J.T @ J
+    np.testing.assert_allclose(got.hessian, exact, rtol=1e-8, atol=1e-9)
+    final = final_expansion(problem, jnp.asarray(x), p, hessian)
+    np.testing.assert_allclose(final.hessian, 9.0 * np.eye(2), rtol=1e-14)
+
+
+@pytest.mark.parametrize("gradient", ["implicit", "finite-difference", "ridders"])
+def test_linear_dynamics_of_a_function_with_parameters(gradient):
+    problem = plain(
+        parameters=[1.3],
+        stage_residual=lambda x, u, t, p: x,
+        stage_cost=None,
+        terminal_residual=lambda x, p: x,
+    )
+    x, u, t, p = jnp.array([0.4, -0.7]), jnp.array([0.6]), jnp.asarray(0.2), jnp.array([1.3])
+    x_next, F = jax.jit(linear_dynamics(problem, gradient))(x, u, t, p)
+    np.testing.assert_allclose(x_next, pendulum(x, u, t, p), rtol=1e-14)
+    expected = [[1, 0.1, 0, 0], [-0.1 * np.cos(0.4) / 1.3, 1, 0.1, 0.1 * np.sin(0.4) / 1.3**2]]
+    np.testing.assert_allclose(F, expected, atol=1e-8 if gradient == "finite-difference" else 1e-11)
+
+
+def test_linear_dynamics_of_a_system_with_parameters():
+    """The cube on the floor, pushed: columns for [dq, dv], none for controls, and the mass as free parameter."""
+    problem = robot(
+        parameters=[1.2],
+        parametrize=lambda system, p: dynamics.System(
+            system.model.replace(mass=p * system.model.mass), system.dt, system.contact
+        ),
+        stage_residual=lambda x, u, t, p: x.v,
+        terminal_cost=lambda x, p: jnp.sum(x.q[:3] ** 2),
+    )
+    x = np.concatenate([problem.x0[:7], [0.5, 0.1, 0.0, 0.0, 0.0, 0.3]])
+    x[2] -= 1e-4  # away from the kink between approach and penetration
+    u, t, p = jnp.zeros(problem.nu), jnp.zeros(()), jnp.array([1.2])
+    x_next, F = jax.jit(linear_dynamics(problem))(jnp.asarray(x), u, t, p)
+    step, local = jax.jit(problem.step), jax.jit(problem.local)
+    retract = jax.jit(problem.retract)
+
+    def f(z):
+        return local(x_next, step(retract(jnp.asarray(x), jnp.asarray(z[:12])), u, t, p + z[12:]))
+
+    compare(F, ridders_jacobian(f, 13, 1e-5, noise=1e-15), relative=1e-5, untrusted=0.3, label="cube")
+
+
+def test_rollout_cost_and_certificate():
+    problem = plain(
+        equality=lambda x, u, t: u - 1.0, terminal_inequality=lambda x: x - 10.0, control_lower=-0.5, state_upper=0.25
+    )
+    oracle = problem.compile()
+    us = np.full((5, 1), 0.1)
+    motion = oracle.rollout(problem.x0, us, np.zeros(0))
+    x, cost = problem.x0, 0.0
+    for k in range(5):
+        t = jnp.asarray(0.1 * k)
+        cost += float(problem.running_cost(x, us[k], t, jnp.zeros(0)))
+        x = pendulum(x, us[k], t)
+        np.testing.assert_allclose(motion.xs[k + 1], x, rtol=1e-14)
+    cost += float(problem.final_cost(x, jnp.zeros(0)))
+    np.testing.assert_allclose(oracle.cost(motion), cost, rtol=1e-14)
+    values = oracle.residuals(motion)
+    assert values["defect"] == 0 and values["initial_state_error"] == 0 and values["terminal_inequality"] == 0
+    np.testing.assert_allclose(values["equality"], 0.9, rtol=1e-14)
+    np.testing.assert_allclose(values["bound_violation"], np.max(motion.xs[1:]) - 0.25, rtol=1e-12)
+    assert [line.split()[0] for line in oracle.shortfalls(values)] == ["bound_violation", "equality"]
+    broken = Trajectory(motion.xs + np.eye(6, 2) * 0.1, us - 1.0, motion.p)
+    values = oracle.residuals(broken)
+    np.testing.assert_allclose(values["initial_state_error"], 0.1, rtol=1e-12)
+    assert values["defect"] > 0.05 and values["bound_violation"] >= 0.4
+    c, C = stage_constraints(problem, "equality", motion.xs[0], jnp.asarray(us[0]), jnp.zeros(()), jnp.zeros(0))
+    np.testing.assert_allclose(c, [-0.9], rtol=1e-14)
+    np.testing.assert_allclose(C, [[0, 0, 1.0]], rtol=1e-14)
+
+
+def test_a_systems_motion_is_its_rollout_and_its_contacts_are_certified():
+    problem = robot()
+    oracle = problem.compile()
+    motion = oracle.rollout(problem.x0, problem.u0, problem.parameters)
+    states, _ = problem.system.rollout(problem.as_state(jnp.asarray(problem.x0)), jnp.asarray(problem.u0))
+    np.testing.assert_allclose(motion.xs[-1], np.r_[states.q[-1], states.v[-1]], atol=1e-12)
+    values = oracle.residuals(motion)
+    assert values["contact_residual"] < 1e-9 and values["dropped_contacts"] == 0
+    assert oracle.fields(motion)["trajectory"]["impulse"].shape[0] == 4
+    back = problem.local(motion.xs[0], problem.retract(motion.xs[0], jnp.arange(12.0) / 10))
+    np.testing.assert_allclose(back, np.arange(12.0) / 10, atol=1e-12)
+    assert flat_state(problem.as_state(motion.xs[1])).shape == (13,)
+
+
+def test_second_derivatives_are_refused_through_contact():
+    with pytest.raises(DerivativeError, match="RigidContact defines no second derivative"):
+        dynamics_hessian(robot())
+    hessian = dynamics_hessian(plain())
+    H = hessian(jnp.array([0.4, 0.0]), jnp.zeros(1), jnp.zeros(()), jnp.zeros(0), jnp.array([0.0, 2.0]))
+    np.testing.assert_allclose(H, np.diag([0.2 * np.sin(0.4), 0, 0]), atol=1e-15)
