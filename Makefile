@@ -5,13 +5,15 @@ SHELL := /bin/bash
 BIN := .venv/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 PYTEST_WORKERS ?= 2
+# A file's tests share compiled functions, so they stay together; the files that take longest start first (conftest.py).
+PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test test-all lint bench docs clean
 
 help:
 	@echo "make demo      solve go1-stand and cube-initial-velocity, print a table, leave the plots in runs/demo"
 	@echo "make test      lint, types and the quick tests"
-	@echo "make test-all  the slow tests too"
+	@echo "make test-all  the slow tests too, compiled with all optimisations"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks"
 	@echo "make docs      run every example of the documentation"
@@ -28,10 +30,10 @@ lint: setup
 	@$(BIN)/mypy
 
 test: lint
-	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile
+	@$(PYTEST)
 
 test-all: lint
-	@$(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile -m "slow or not slow"
+	@TRAJOPT_QUICK_COMPILATION=0 $(PYTEST) -m "slow or not slow"
 
 bench: setup
 	@set -e; for file in benchmarks/bench_*.py; do if [ -e "$$file" ]; then $(BIN)/python "$$file"; fi; done

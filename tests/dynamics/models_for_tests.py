@@ -292,6 +292,18 @@ def chain_model(length: int) -> Model:
     )  # fmt: skip
 
 
+def mujoco_data(compiled: mujoco.MjModel, q, v=None, force=None) -> mujoco.MjData:
+    """MuJoCo's data after its forward pass in the given state, under the generalised force if one is given."""
+    data = mujoco.MjData(compiled)
+    data.qpos[:] = q
+    if v is not None:
+        data.qvel[:] = v
+    if force is not None:
+        data.qfrc_applied[:] = force
+    mujoco.mj_forward(compiled, data)
+    return data
+
+
 def relative(got, expected) -> float:
     """Largest deviation over the largest entry."""
     got, expected = np.asarray(got), np.asarray(expected)

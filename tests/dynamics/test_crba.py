@@ -9,7 +9,7 @@ import numpy as np
 import pinocchio as pin
 import pytest
 
-from dynamics.models_for_tests import PinocchioModel, mimic_model, random_model, random_state, relative
+from dynamics.models_for_tests import PinocchioModel, mimic_model, mujoco_data, random_model, random_state, relative
 from trajopt.dynamics import crba as module
 from trajopt.dynamics import rnea as rnea_module
 
@@ -24,14 +24,13 @@ rnea, inverse_dynamics = jax.jit(rnea_module.rnea), jax.jit(rnea_module.inverse_
 @pytest.mark.parametrize("name", NAMES)
 def test_mass_matrix(name):
     model, compiled = random_model(name)
-    judge, data = PinocchioModel(model), mujoco.MjData(compiled)
+    judge = PinocchioModel(model)
     q, _, _ = random_state(model, 1)
     M = np.asarray(crba(model.to_device(), q))
     upper = np.triu(pin.crba(judge.pin, judge.data, judge.q(q)).reshape(model.nv, model.nv))
     assert relative(M, judge.matrix(upper + np.triu(upper, 1).T)) < TOLERANCE
 
-    data.qpos[:] = q
-    mujoco.mj_forward(compiled, data)
+    data = mujoco_data(compiled, q)
     full = np.zeros((model.nv, model.nv))
     mujoco.mj_fullM(compiled, data, full)
     assert relative(mass_matrix(model, q), full) < TOLERANCE
@@ -48,10 +47,8 @@ def test_mass_matrix_is_the_jacobian_of_inverse_dynamics(build):
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_dynamics_is_mujocos(name):
     model, compiled = random_model(name)
-    data = mujoco.MjData(compiled)
     q, v, tau = random_state(model, 3)
-    data.qpos[:], data.qvel[:], data.qfrc_applied[:] = q, v, tau
-    mujoco.mj_forward(compiled, data)
+    data = mujoco_data(compiled, q, v, force=tau)
     a = forward_dynamics(model.to_device(), q, v, tau)
     # Backward error: the acceleration is judged by the forces it balances, whatever the condition of M.
     residual = np.asarray(inverse_dynamics(model, q, v, a)) - tau

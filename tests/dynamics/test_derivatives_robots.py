@@ -22,13 +22,14 @@ from trajopt.dynamics import aba, conventions, crba, derivatives, rnea
 from trajopt.dynamics.kinematics import expand_q, expand_v
 from trajopt.models.registry import _bundled
 
-PUBLISHED = (
+# Free and fixed bases, planar joints, springs, mimic joints: every kind of element once. The others run with the slow tests.
+QUICK = ("atlas", "go1", "half-cheetah", "humanoid", "panda")
+PUBLISHED_QUICK = ("human_description/robots/human.urdf", "talos_data/robots/talos_full_v2.urdf")
+PUBLISHED_SLOW = (
     "a1_description/urdf/a1.urdf",
     "alexander_description/urdf/alexander_v1.lowerBodyOnly.urdf",
     "double_pendulum_description/urdf/double_pendulum_continuous.urdf",
-    "human_description/robots/human.urdf",
     "icub_description/robots/icub_reduced.urdf",
-    "talos_data/robots/talos_full_v2.urdf",
     "ur_description/urdf/ur5_robot.urdf",
 )
 
@@ -86,7 +87,14 @@ def check_against_pinocchios_reader(model, path, got, q, v, a):
     assert relative(got["M"] - np.diag(model.armature), full) < 1e-10
 
 
-@pytest.mark.parametrize("name", models.bundled_models())
+def slow_unless(quick, names):
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+published = pytest.mark.parametrize("file", slow_unless(PUBLISHED_QUICK, PUBLISHED_QUICK + PUBLISHED_SLOW))
+
+
+@pytest.mark.parametrize("name", slow_unless(QUICK, models.bundled_models()))
 def test_bundled(name):
     model = load(name)
     compiled = mujoco.MjModel.from_xml_path(str(_bundled()[name]))
@@ -110,13 +118,14 @@ def test_bundled(name):
         check_inverses(model, got, a)
 
 
-@pytest.mark.parametrize("file", PUBLISHED)
+def published_file(file):
+    package = importlib.metadata.distribution("example-robot-data")
+    return package.locate_file("cmeel.prefix/share/example-robot-data/robots") / file
+
+
+@published
 def test_published(file):
-    try:
-        package = importlib.metadata.distribution("example-robot-data")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("example-robot-data is not installed")
-    path = package.locate_file("cmeel.prefix/share/example-robot-data/robots") / file
+    path = published_file(file)
     model = load(path, floating_base=False)
     q, v, a = random_state(model, 1)
     got = jax.tree.map(np.asarray, everything(model, q, v, a))
@@ -128,7 +137,10 @@ def test_published(file):
     assert relative(got["by_v"], by_v) < 1e-8
     check_inverses(model, got, a)
 
-    floating = load(path, floating_base=True)
+
+@published
+def test_published_on_a_floating_base(file):
+    floating = load(published_file(file), floating_base=True)
     q, v, a = random_state(floating, 2)
     got = jax.tree.map(np.asarray, everything(floating, q, v, a))
     by_q, by_v = tree_derivatives(floating, q, v, a)

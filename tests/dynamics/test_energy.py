@@ -14,6 +14,7 @@ from dynamics.models_for_tests import (
     PinocchioModel,
     chain_model,
     mimic_model,
+    mujoco_data,
     random_model,
     random_state,
     relative,
@@ -34,10 +35,8 @@ NAMES = ["free-tree", "fixed-base", "forest", "single-hinge"]
 def test_energies_are_mujocos(name):
     model, compiled = random_model(name)
     compiled.opt.enableflags |= mujoco.mjtEnableBit.mjENBL_ENERGY
-    data = mujoco.MjData(compiled)
     q, v, _ = random_state(model, 1)
-    data.qpos[:], data.qvel[:] = q, v
-    mujoco.mj_forward(compiled, data)
+    data = mujoco_data(compiled, q, v)
     assert relative(energy.potential_energy(model, q), data.energy[0]) < 1e-12
     assert relative(energy.kinetic_energy(model, q, v), data.energy[1]) < 1e-12
 

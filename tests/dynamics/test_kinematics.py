@@ -14,6 +14,7 @@ from dynamics.models_for_tests import (
     PinocchioModel,
     chain_model,
     mimic_model,
+    mujoco_data,
     random_model,
     random_state,
     relative,
@@ -30,15 +31,6 @@ REFERENCES = {
     "local-world-aligned": pin.ReferenceFrame.LOCAL_WORLD_ALIGNED,
 }
 TOLERANCE = 1e-12
-
-
-def mujoco_data(compiled, q, v=None):
-    data = mujoco.MjData(compiled)
-    data.qpos[:] = q
-    if v is not None:
-        data.qvel[:] = v
-    mujoco.mj_forward(compiled, data)
-    return data
 
 
 @pytest.mark.parametrize("name", NAMES)

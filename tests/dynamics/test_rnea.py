@@ -11,7 +11,7 @@ import numpy as np
 import pinocchio as pin
 import pytest
 
-from dynamics.models_for_tests import PinocchioModel, mimic_model, random_model, random_state, relative
+from dynamics.models_for_tests import PinocchioModel, mimic_model, mujoco_data, random_model, random_state, relative
 from trajopt.dynamics import rnea as module
 from trajopt.dynamics.energy import potential_energy
 from trajopt.dynamics.joints import integrate
@@ -40,9 +40,9 @@ def test_rnea_is_pinocchios(name):
 def test_inverse_dynamics_is_mujocos(name):
     """With armature, damping, springs and their references."""
     model, compiled = random_model(name)
-    data = mujoco.MjData(compiled)
     q, v, a = random_state(model, 5)
-    data.qpos[:], data.qvel[:], data.qacc[:] = q, v, a
+    data = mujoco_data(compiled, q, v)
+    data.qacc[:] = a
     mujoco.mj_inverse(compiled, data)
     assert relative(inverse_dynamics(model.to_device(), q, v, a), data.qfrc_inverse) < TOLERANCE
     assert relative(passive_forces(model, q, v), data.qfrc_passive) < TOLERANCE

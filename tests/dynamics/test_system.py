@@ -1,60 +1,21 @@
-"""The System: validation, transformations, conservation laws, and its derivatives against Ridders extrapolation."""
+"""The System's interface: validation, and the same answers under jit, vmap, rollout and in single precision."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from ridders import compare, ridders, ridders_jacobian
 
 from dynamics.contact import scenes
+from dynamics.system_cases import cube_case, forest_case
 from trajopt.dynamics import system as system_module
-from trajopt.dynamics.contact.law import NoContact, RigidContact
+from trajopt.dynamics.contact.law import RigidContact
 from trajopt.dynamics.system import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
+from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status
-
-
-def cube_case(kind):
-    return scenes.system("cube"), scenes.cube_state(kind), np.zeros(0)
-
-
-def robot_case(name, kind):
-    return (scenes.system(name), *scenes.robot_state(name, kind))
-
-
-def forest_case(kind):
-    """The box on the floor and the arm whose tip touches it, with dry friction at the elbow."""
-    sys = scenes.system("forest")
-    # The tip's height over the floor is 0.5 - 0.3 cos(a) - 0.25 cos(a + e) - 0.03 for the angles a and e.
-    arm = {"touching": (0.6, -0.19), "limit": (-1.502, 0.4)}[kind]
-    a = arm[0]
-    elbow = np.arccos((0.47 - 0.3 * np.cos(a) + 1e-4) / 0.25) - a if kind == "touching" else arm[1]
-    q = np.array([1.0, 0.2, 0.0999, *scenes.about([0, 0, 1], 0.4), a, 0.0, elbow])
-    v = np.array([0.5, -0.2, 0, 0, 0, 1.0, 0.1 if kind == "touching" else -0.4, 0.05, -0.3])
-    return sys, State(q, v), np.array([0.2, -0.1])
-
-
-def slider_case(kind):
-    sys = scenes.system("sliders")
-    x, u = {
-        "limit closing": (State(np.array([0.4995, 0.1]), np.array([2.0, 0.5])), np.array([0.3, -0.2])),
-        "limit penetrated": (State(np.array([-0.501, 0.1]), np.array([-0.1, 0.5])), np.array([0.3, -0.2])),
-        "dry friction slipping": (State(np.zeros(2), np.array([0.7, -0.3])), np.array([1.0, 1.0])),
-        "dry friction holding": (State(np.zeros(2), np.zeros(2)), np.array([1.0, 0.2])),
-    }[kind]
-    return sys, x, u
-
-
-def bouncing_case():
-    sys = scenes.system("cube")
-    model = sys.model.replace(pair_restitution=jnp.asarray([0.6]))
-    return dataclasses.replace(sys, model=model), scenes.cube_state("landing"), np.zeros(0)
-
 
 # -- validation --------------------------------------------------------------------------------------------------------
 
@@ -132,8 +93,6 @@ def test_options_are_checked():
 
 def test_one_compilation_serves_all_systems_of_a_model():
     """Another System, other numbers in the model, another dt: the compiled step is used again."""
-    from trajopt.models.registry import load_model_from_string
-
     first = scenes.system("ball")
     x = State(np.array([0, 0, 0.3, 1, 0, 0, 0]), np.zeros(6))
     first.step(x, np.zeros(0))
@@ -206,247 +165,3 @@ def test_float32():
         np.testing.assert_allclose(y.v, expected.v, atol=2e-4 * scale)
         jac = sys.linearize(single, jnp.zeros(0, jnp.float32))
         assert jac.A.dtype == jnp.float32 and np.isfinite(jac.A).all()
-
-
-# -- physics -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("law", [RigidContact(), NoContact()])
-def test_free_fall_is_exact(law):
-    """Semi-implicit Euler: v_k = v_0 - k g dt, z_k = z_0 + k dt v_0 - g dt^2 k (k + 1) / 2, also with contact in the model."""
-    sys = System(scenes.model("ball"), dt=1e-3, contact=law)
-    xs, infos = sys.rollout(
-        State(np.array([0, 0, 5.0, 1, 0, 0, 0]), np.array([1.0, -2, 3, 0.5, 0, 0])), np.zeros((200, 0))
-    )
-    k = np.arange(201)
-    np.testing.assert_allclose(xs.v[:, 2], 3.0 - scenes.GRAVITY * 1e-3 * k, atol=1e-12)
-    np.testing.assert_allclose(xs.q[:, 2], 5.0 + 3e-3 * k - scenes.GRAVITY * 1e-6 * k * (k + 1) / 2, atol=1e-12)
-    np.testing.assert_allclose(xs.q[:, :2], 1e-3 * k[:, None] * [1.0, -2.0], atol=1e-12)
-    np.testing.assert_allclose(xs.q[-1, 3:], scenes.about([1, 0, 0], 0.5 * 0.2), atol=1e-12)
-    assert infos.impulse.size == 0 or np.all(np.asarray(infos.impulse) == 0)
-
-
-def test_momentum_of_the_cube_balances():
-    """Linear and angular momentum about the world's origin change by the impulses of gravity and contact, as reported."""
-    sys = scenes.system("cube")
-    inertia = 1.0 / 6.0 * 0.2**2
-    for kind in ("standing", "sliding", "landing", "edge"):
-        x = scenes.cube_state(kind)
-        y, info = sys.step(x, np.zeros(0))
-        force = np.einsum("kij,kj->ki", np.asarray(info.contacts.frame), np.asarray(info.contacts.impulse))
-        weight = np.array([0, 0, -scenes.GRAVITY * 1e-3])
-        np.testing.assert_allclose(np.asarray(y.v[:3]) - x.v[:3], force.sum(0) + weight, atol=1e-13)
-        R, lever = scenes.rotation(x.q[3:]), np.asarray(info.contacts.point) - x.q[:3]
-        turn = R @ (inertia * (np.asarray(y.v[3:]) - x.v[3:]))  # a cube's inertia is a multiple of the identity
-        np.testing.assert_allclose(turn, np.cross(lever, force).sum(0), atol=1e-13)
-
-
-def test_contact_does_not_create_energy():
-    """A tumbling cube: kinetic plus potential energy never rises by more than the integrator and the push-out account for."""
-    sys = scenes.system("cube", erp=0.0)
-    xs, infos = sys.rollout(
-        State(np.array([0, 0, 0.25, *scenes.about([1, 2, 3], 0.7)]), np.array([1.0, -0.5, 0, 3, -1, 2])),
-        np.zeros((600, 0)),
-    )
-    q, v = np.asarray(xs.q), np.asarray(xs.v)
-    energy = 0.5 * (v[:, :3] ** 2).sum(1) + 0.5 * (0.04 / 6) * (v[:, 3:] ** 2).sum(1) + scenes.GRAVITY * q[:, 2]
-    assert np.all(np.asarray(infos.status == Status.solved))
-    assert np.asarray(infos.contacts.mode).max() == 2 and energy[-1] < 0.6 * energy[0]
-    # In flight the integrator loses g^2 dt^2 / 2; a corner caught before it touches (phi > 0) does no work by the floor but
-    # its velocity row is evaluated at the old place: the error is of second order, (v dt) times the impulse's rate.
-    assert np.diff(energy).max() < 2e-3 * energy[0]
-
-
-def test_warm_start_never_changes_a_rollout():
-    sys, x, u = cube_case("sliding")
-    for _ in range(20):
-        cold, info = sys.step(x, u)
-        for start in (info.impulse, -info.impulse, 100 * np.ones(12)):
-            warm, _ = sys.step(x, u, warm_start=start)
-            np.testing.assert_allclose(warm.v, cold.v, atol=1e-10)
-        x = cold
-
-
-def test_force_acts_like_an_actuator():
-    sys, x, u = forest_case("touching")
-    y, _ = sys.step(x, u)
-    force = np.asarray(sys.model.actuation) @ u
-    z, _ = sys.step(x, 0 * u, force=force)
-    np.testing.assert_allclose(y.v, z.v, atol=1e-13)
-
-
-# -- derivatives -------------------------------------------------------------------------------------------------------
-
-QUICK = {
-    **{f"cube {k}": (lambda k=k: cube_case(k)) for k in ("standing", "sliding", "landing", "edge", "flight")},
-    **{
-        f"sliders {k}": (lambda k=k: slider_case(k))
-        for k in ("limit closing", "limit penetrated", "dry friction slipping", "dry friction holding")
-    },
-    **{f"forest {k}": (lambda k=k: forest_case(k)) for k in ("touching", "limit")},
-    "cube bouncing": bouncing_case,
-    "go1 standing": lambda: robot_case("go1", "standing"),
-    "go1 landing": lambda: robot_case("go1", "landing"),
-    "go1 sliding": lambda: robot_case("go1", "sliding"),
-}
-SLOW = {
-    **{
-        f"{n} {k}": (lambda n=n, k=k: robot_case(n, k))
-        for n in ("h1", "atlas")
-        for k in ("standing", "sliding", "landing", "flight")
-    },
-    "go1 flight": lambda: robot_case("go1", "flight"),
-}
-CASES = {**QUICK, **SLOW}
-NAMES = [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)]
-
-# Steps of the differences: below the distances (1e-4 m) and speeds at which the modes of the states above change.
-STEP_Q, STEP_V, STEP_U = 2e-5, 1e-4, 1e-2
-
-
-def columns_of(sys, count=24):
-    """All directions, or `count` of them at random for a large robot."""
-    n = 2 * sys.nv + sys.nu
-    return np.arange(n) if n <= 48 else np.sort(np.random.default_rng(0).choice(n, count, replace=False))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_linearize_against_ridders(name):
-    """A and B to 1e-6 relative, in tangent coordinates."""
-    sys, x, u = CASES[name]()
-    jac = sys.linearize(x, u)
-    y, info = sys.step(x, u)
-    np.testing.assert_allclose(jac.x_next.v, y.v, atol=1e-9)
-    assert info.status == jac.info.status == Status.solved
-    columns = columns_of(sys)
-    h = np.r_[np.full(sys.nv, STEP_Q), np.full(sys.nv, STEP_V), np.full(sys.nu, STEP_U)]
-    estimate = ridders_jacobian(scenes.tangent_step(sys, x, u), len(h), h, columns)
-    compare(np.hstack([jac.A, jac.B])[:, columns], estimate, label=name)
-
-
-@pytest.mark.parametrize("law", [{"erp": 1.0, "damping": 0.3}, {"gap": "detect", "erp": 0.0}, {"erp": 0.0}])
-@pytest.mark.parametrize("kind", ["standing", "sliding", "edge"])
-def test_linearize_under_other_laws(law, kind):
-    sys, x = scenes.system("cube", **law), scenes.cube_state(kind)
-    h = np.r_[np.full(6, STEP_Q), np.full(6, STEP_V)]
-    compare(
-        sys.linearize(x, np.zeros(0)).A, ridders_jacobian(scenes.tangent_step(sys, x, np.zeros(0)), 12, h), label=kind
-    )
-
-
-@pytest.mark.parametrize("name", ["cube sliding", "forest touching", "sliders limit closing", "cube bouncing"])
-def test_forward_and_reverse_mode_agree_with_linearize(name):
-    """JVP along, and VJP against, random directions: w^T [A B] z in three ways, and grad of a scalar."""
-    sys, x, u = CASES[name]()
-    jac = sys.linearize(x, u)
-    matrix = np.hstack([jac.A, jac.B])
-    from trajopt.dynamics.joints import difference, integrate
-
-    q, v, u = jnp.asarray(x.q), jnp.asarray(x.v), jnp.asarray(u)
-    n = sys.nv
-    y0 = jac.x_next
-
-    def f(z):
-        y, _ = sys.step(State(integrate(sys.model, q, z[:n]), v + z[n : 2 * n]), u + z[2 * n :])
-        return jnp.concatenate([difference(sys.model, y0.q, y.q), y.v])
-
-    zero = jnp.zeros(matrix.shape[1])
-    forward, backward = jax.jit(lambda z: jax.jvp(f, (zero,), (z,))[1]), jax.jit(lambda w: jax.vjp(f, zero)[1](w)[0])
-    rng = np.random.default_rng(1)
-    for _ in range(3):
-        z, w = rng.normal(size=matrix.shape[1]), rng.normal(size=2 * n)
-        scale = np.abs(matrix).max()
-        # Redundant contacts: rounding times the inverse of the regularisation, see `ridders.compare`.
-        np.testing.assert_allclose(forward(z), matrix @ z, atol=1e-10 * scale)
-        np.testing.assert_allclose(backward(w), w @ matrix, atol=1e-10 * scale)
-
-
-def test_gradient_through_a_rollout():
-    """Reverse mode through 25 steps of a sliding, then still sliding cube against differences of the rollout."""
-    sys, x, _ = cube_case("sliding")
-    weights = np.random.default_rng(2).normal(size=7)
-
-    @jax.jit
-    def loss(v):
-        xs, _ = sys.rollout(State(jnp.asarray(x.q), v), jnp.zeros((25, 0)))
-        return jnp.asarray(weights) @ xs.q[-1]
-
-    gradient = jax.jit(jax.grad(loss))(jnp.asarray(x.v))
-    estimates = [ridders(lambda s, e=e: np.asarray(loss(jnp.asarray(x.v + s * e))), 1e-3) for e in np.eye(6)[[0, 1, 5]]]
-    for got, estimate in zip(np.asarray(gradient)[[0, 1, 5]], estimates, strict=True):
-        assert abs(got - estimate.value) < 1e-6 * np.abs(gradient).max() + 10 * estimate.error
-        assert estimate.error < 1e-7 * np.abs(gradient).max()
-
-
-PARAMETERS = {
-    "cube sliding": (
-        "mass",
-        "com",
-        "inertia",
-        "pair_friction",
-        "shape_size",
-        "shape_position",
-        "placement_position",
-        "gravity",
-    ),
-    "cube bouncing": ("mass", "com", "inertia", "pair_friction", "pair_restitution", "shape_size", "gravity"),
-    "forest touching": (
-        "mass",
-        "com",
-        "inertia",
-        "pair_friction",
-        "shape_size",
-        "placement_position",
-        "armature",
-        "damping",
-        "stiffness",
-        "frictionloss",
-        "gravity",
-    ),
-    "sliders dry friction slipping": ("mass", "frictionloss", "damping", "armature"),
-}
-
-
-@pytest.mark.parametrize("case", list(PARAMETERS))
-def test_parameter_derivatives_against_ridders(case):
-    """d x+/d parameters along two random directions each (symmetric for the inertia), to 1e-6 relative."""
-    sys, x, u = CASES[case]()
-    jac = sys.linearize(x, u, parameters=PARAMETERS[case])
-    y0 = jac.x_next
-    rng = np.random.default_rng(5)
-    for name in PARAMETERS[case]:
-        leaf = np.asarray(getattr(sys.model, name))
-        slope = np.asarray(jac.parameters[name])
-        assert slope.shape == (2 * sys.nv, *leaf.shape)
-        values, errors, got = [], [], []
-        for _ in range(2):
-            direction = rng.normal(size=leaf.shape)
-            if name == "inertia":
-                direction = direction + np.swapaxes(direction, -1, -2)
-
-            def f(s, direction=direction, name=name, leaf=leaf):
-                moved = dataclasses.replace(sys, model=sys.model.replace(**{name: jnp.asarray(leaf + s * direction)}))
-                y, _ = moved.step(x, u)
-                return np.concatenate([scenes.difference(sys.model, y0.q, y.q), np.asarray(y.v) - np.asarray(y0.v)])
-
-            h = {
-                "gravity": 1e-2,
-                "stiffness": 1e-1,
-                "damping": 1e-2,
-                "frictionloss": 1e-2,
-                "inertia": 1e-5,
-                "shape_size": 1e-5,
-                "shape_position": 1e-5,
-                "placement_position": 1e-5,
-            }
-            estimate = ridders(f, h.get(name, 1e-4))
-            values.append(estimate.value), errors.append(estimate.error)
-            got.append(slope.reshape(2 * sys.nv, -1) @ direction.ravel())
-        from ridders import Estimate
-
-        compare(
-            np.stack(got, 1),
-            Estimate(np.stack(values, 1), np.stack(errors, 1)),
-            label=f"{case}: {name}",
-            untrusted=0.15,  # entries that are zero but for rounding cannot be judged
-        )

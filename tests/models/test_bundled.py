@@ -18,8 +18,10 @@ import pytest
 from models.reference.make_reference import joint_figures, mass_matrices
 from scipy.optimize import lsq_linear
 
-from trajopt.dynamics.crba import mass_matrix
+from trajopt.dynamics import crba
 from trajopt.models.registry import bundled_models, load_model, load_model_with_warnings
+
+mass_matrix = jax.jit(crba.mass_matrix)
 
 REFERENCE = pathlib.Path(__file__).parent / "reference"
 BUNDLED = pathlib.Path(__file__).parents[2] / "trajopt" / "models" / "bundled"

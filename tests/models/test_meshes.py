@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+import trimesh
 from scipy.spatial import ConvexHull
 
 from trajopt.errors import MissingExtraError, ModelError
@@ -115,7 +116,6 @@ def test_other_formats_need_the_extra(tmp_path, monkeypatch):
 
 
 def test_other_formats_through_trimesh(tmp_path):
-    trimesh = pytest.importorskip("trimesh")
     trimesh.creation.box((1, 2, 3)).export(tmp_path / "m.ply")
     assert rows(load_vertices(tmp_path / "m.ply")) == rows((CUBE - 0.5) * [1, 2, 3])
     (tmp_path / "bad.ply").write_text("ply\nnot really\n")

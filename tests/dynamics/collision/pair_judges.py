@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import coal
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,18 +86,18 @@ def brute_distance(kinds, pose, starts=6):
     best = score.max()
     for i in chosen:
         frame = np.linalg.svd(grid[i][None])[2]
+        frame *= np.sign(frame[0] @ grid[i])
 
         def apart(z, frame):
             n = frame.T @ np.array([1.0, *z])
             return -separation(kinds, pose, (n / np.linalg.norm(n))[None])[0]
 
         options = {"xatol": 1e-10, "fatol": 1e-13, "maxiter": 400}
-        for start in (frame, -frame):
-            best = max(best, -minimize(apart, np.zeros(2), args=(start,), method="Nelder-Mead", options=options).fun)
+        best = max(best, -minimize(apart, np.zeros(2), args=(frame,), method="Nelder-Mead", options=options).fun)
     return best
 
 
-def coal_distance(coal, kinds, pose):
+def coal_distance(kinds, pose):
     """(signed distance, normal from 2 to 1) of the library `coal`."""
     request = coal.DistanceRequest()
     request.enable_signed_distance = True

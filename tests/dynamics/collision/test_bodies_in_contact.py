@@ -45,6 +45,11 @@ def contacts_of(one: str, two: str):
     return tuple(jax.jit(lambda q, m=m: collide_with_derivatives(m, kinematics(m, q))) for m in (model, back)), back
 
 
+@jax.jit
+def plain_contacts(model, q):
+    return collide(model, kinematics(model, q))
+
+
 def touching(one, two, q, depth):
     """q with the first body moved along the normal of the deepest contact until that one has distance -depth."""
     q = np.array(q, float)
@@ -126,8 +131,7 @@ def test_plane_on_a_moving_body():
     shapes[floor] = dataclasses.replace(shapes[floor], node=shapes[box].node)
     moving = model.replace(topology=dataclasses.replace(top, shapes=tuple(shapes), pairs=((floor, tip),)))
     q = np.array([1.0, 0.2, 0.3, *scenes.about([1, 2, 3], 0.4), 0.5, 0.1, 0.9])
-    contacts = collide(moving, kinematics(model, jnp.asarray(q)))
-    world = collide(model, kinematics(model, jnp.asarray(q)))
+    contacts, world = plain_contacts(moving, q), plain_contacts(model, q)
     is_tip = np.array([top.pairs[int(p)][0] == tip for p in world.pair])
     centre = np.asarray(world.point)[is_tip][0] + [0, 0, 0.03]
     R = scenes.rotation(scenes.about([1, 2, 3], 0.4))
@@ -182,7 +186,8 @@ def test_a_ball_rolls_down_another():
 
 
 @pytest.mark.parametrize(
-    ("name", "falls"), [("catapult", {"cube"}), ("jump-worm", {"cube", "link1", "link2", "link3"})]
+    ("name", "falls"),
+    [("catapult", {"cube"}), ("jump-worm", {"cube", "link1", "link2", "link3"})],
 )
 def test_models_with_floor_boxes(name, falls):
     """The bodies fall by 5 mm onto the floor, a box of the world, and neither sink into it nor leave it."""
@@ -190,7 +195,7 @@ def test_models_with_floor_boxes(name, falls):
     top = model.topology
     system = System(model, dt=1e-3)
     q = np.asarray(model.keyframes["home"]).copy()
-    contacts = collide(model, kinematics(model, jnp.asarray(q)))
+    contacts = plain_contacts(model, q)
     over_floor = [
         {top.shapes[k].name for k in top.pairs[int(p)]} in [{body, "floor"} for body in falls] for p in contacts.pair
     ]

@@ -37,12 +37,11 @@ def random_contacts(kinds):
 
 @every_pair
 def test_distance_and_normal_against_coal(kinds):
-    coal = pytest.importorskip("coal")
     _, (distance, _, normal) = random_contacts(kinds)
     deepest = distance.argmin(1)
     compared = 0
     for k, pose in enumerate(zip(*judge.poses(), strict=True)):
-        expected, direction = judge.coal_distance(coal, kinds, pose)
+        expected, direction = judge.coal_distance(kinds, pose)
         if T.CYLINDER in kinds and expected < 0:
             continue  # its penetration of cylinders is not the smallest; see the next test
         compared += 1

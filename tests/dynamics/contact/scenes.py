@@ -1,13 +1,14 @@
 """Scenes and independent NumPy references for the tests of contact.
 
-Nothing here calls the contact code under test except `touching`, which only shifts a robot to a wanted height. Models are
-loaded once and shared, so that every topology is compiled once.
+Nothing here calls the contact code under test except `solved_step`, which runs it, and `touching`, which only shifts a robot
+to a wanted height. Models are loaded once and shared, so that every topology is compiled once.
 """
 
 from __future__ import annotations
 
 import functools
 
+import jax
 import mujoco
 import numpy as np
 
@@ -18,9 +19,11 @@ from trajopt.dynamics.kinematics import kinematics
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model_from_string
+from trajopt.result import Status
 
 DT = 1e-3
 GRAVITY = 9.81
+ERP = 0.2  # the default of RigidContact
 
 # A ball on a plane. Solid sphere: I = 2/5 m r^2, so the effective masses of its contact are m (normal), 2/7 m (tangents).
 BALL = """<mujoco model="ball"><worldbody>
@@ -63,6 +66,13 @@ def model(name: str) -> Model:
 def system(name: str, dt: float = DT, **law) -> System:
     """The scene's System under `RigidContact(**law)`. Systems of one topology and law share one compiled step."""
     return System(model(name), dt=dt, contact=RigidContact(**law))
+
+
+def solved_step(sys: System, x: State, u=None, **options):
+    """(q+, v+, info) of a step that must end with the status solved; no control by default."""
+    y, info = sys.step(x, np.zeros(sys.nu) if u is None else u, **options)
+    assert info.status == Status.solved
+    return np.asarray(y.q), np.asarray(y.v), info
 
 
 # -- configurations, independent of the package ------------------------------------------------------------------------
@@ -130,10 +140,16 @@ def tangent_step(sys: System, x: State, u, **options):
     return f
 
 
+@jax.jit
+def distances(m: Model, q):
+    """Distances of all candidate contacts."""
+    return collide(m, kinematics(m, q)).distance
+
+
 def touching(m: Model, q, depth: float) -> np.ndarray:
     """q of a floating-base robot shifted along z so that its lowest candidate contact has distance -depth."""
     q = np.array(q, float)
-    distance = np.asarray(collide(m, kinematics(m, np.asarray(q))).distance)
+    distance = np.asarray(distances(m, q))
     q[2] -= distance.min() + depth
     return q
 
@@ -150,7 +166,9 @@ def cube_state(kind: str) -> State:
         return State(np.array([0.3, -0.2, 0.0999, 1, 0, 0, 0]), np.array([3.0, 1.0, 0, 0, 0, 2.0]))
     if kind == "landing":  # tilted, some corners open, some closing within the step
         return State(np.array([0, 0, 0.1022, *tilt]), np.array([0.3, -0.1, -1.0, 0.2, -0.4, 0.3]))
-    if kind == "edge":  # two corners touch; not at 45 degrees, where four others tie for the remaining places of the patch
+    if (
+        kind == "edge"
+    ):  # two corners touch; not at 45 degrees, where four others tie for the remaining places of the patch
         angle = 0.7
         return State(
             np.array([0, 0, 0.1 * (np.cos(angle) + np.sin(angle)) - 1e-4, *about([1, 0, 0], angle)]),
@@ -212,6 +230,17 @@ def box_problem(q, v, dt, points, offset, half=(0.1, 0.1, 0.1), mass=1.0):
     b = np.zeros(3 * len(points))
     b[2::3] = offset
     return J @ Minv @ J.T, J @ free + b, J, Minv, free
+
+
+def cube_problem(kind: str):
+    """(x, G, g, J, Minv, v_free) of a cube state in closed form, with the four corners the engine reports."""
+    x = cube_state(kind)
+    corners = box_corners((0.1, 0.1, 0.1))
+    world = x.q[:3] + corners @ rotation(x.q[3:]).T
+    order = np.sort(np.argsort(world[:, 2], kind="stable")[:4])
+    phi = world[order, 2]
+    offset = np.where(phi > 0, phi, ERP * phi) / DT
+    return x, *box_problem(x.q, x.v, DT, corners[order], offset)
 
 
 def law_violation(lam, nu, mu) -> float:

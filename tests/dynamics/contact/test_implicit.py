@@ -32,6 +32,24 @@ def _forward(model, q, v, tau, dt, dq, dv, dtau, ddt):
     return jax.jvp(f, (jnp.zeros(()),), (jnp.ones(()),))[1]
 
 
+@jax.jit
+def _jacobian(model, q, v, tau, dt):
+    return step_jacobian(LAW, model, q, v, tau, dt, jnp.zeros(row_count(LAW, model)))[1]
+
+
+@jax.jit
+def _weighted(mass, com, friction, q, v, tau, dt, model, w_v, w_l):
+    out = _outputs(model.replace(mass=mass, com=com, pair_friction=friction), q, v, tau, dt)
+    return w_v @ out[0] + w_l @ out[1]
+
+
+@jax.jit
+def _both_modes(primal, tangent, *others):
+    """(derivative of `_weighted` along the tangent, its gradient)."""
+    f = lambda *p: _weighted(*p, *others)  # noqa: E731
+    return jax.jvp(f, primal, tangent)[1], jax.grad(f, argnums=tuple(range(7)))(*primal)
+
+
 @pytest.mark.parametrize("kind", CUBE)
 def test_velocity_and_impulse_along_random_directions(kind):
     """d(v+, lambda) along directions of q, v, tau and dt together."""
@@ -61,7 +79,7 @@ def test_closed_form_jacobian_equals_the_rule(kind):
     """`step_jacobian` column by column: the same linear equations by two independent routes."""
     model, x = scenes.model("cube"), scenes.cube_state(kind)
     arguments = tuple(jnp.asarray(a) for a in (x.q, x.v, np.zeros(6), 1e-3))
-    _, jac = jax.jit(lambda *a: step_jacobian(LAW, model, *a, jnp.zeros(row_count(LAW, model))))(*arguments)
+    jac = _jacobian(model, *arguments)
     zero = np.zeros(6)
     for name in ("by_q", "by_v", "by_tau"):
         columns = []
@@ -80,18 +98,12 @@ def test_reverse_mode_is_the_transpose(kind):
     model, x = scenes.model("cube"), scenes.cube_state(kind)
     rng = np.random.default_rng(2)
     w_v, w_l = jnp.asarray(rng.normal(size=6)), jnp.asarray(rng.normal(size=12))
-
-    def f(mass, com, friction, q, v, tau, dt):
-        out = _outputs(model.replace(mass=mass, com=com, pair_friction=friction), q, v, tau, dt)
-        return w_v @ out[0] + w_l @ out[1]
-
     primal = (model.mass, model.com, model.pair_friction, *(jnp.asarray(a) for a in (x.q, x.v, np.zeros(6), 1e-3)))
     tangent = tuple(jnp.asarray(1e-2 * rng.normal(size=p.shape)) for p in primal)
-    forward = float(jax.jit(lambda p, t: jax.jvp(f, p, t)[1])(primal, tangent))
-    gradient = jax.jit(jax.grad(f, argnums=tuple(range(7))))(*primal)
+    forward, gradient = _both_modes(primal, tangent, model, w_v, w_l)
     backward = sum(float(jnp.vdot(a, b)) for a, b in zip(gradient, tangent, strict=True))
     assert all(np.isfinite(np.asarray(a)).all() for a in gradient)
-    np.testing.assert_allclose(backward, forward, rtol=1e-8)
+    np.testing.assert_allclose(backward, float(forward), rtol=1e-8)
 
 
 def test_free_motion_without_rows():

@@ -11,11 +11,16 @@ from scipy import optimize
 
 from dynamics.contact import scenes
 from trajopt.dynamics import solve_ncp
+from trajopt.dynamics.contact import selection
+from trajopt.dynamics.contact import solve as solve_module
 from trajopt.dynamics.contact.ncp import SLIDING, STICKING, Modes, make_ncp, mode_map, residual
-from trajopt.dynamics.contact.selection import smallest_norm
-from trajopt.dynamics.contact.solve import solve
 
 MU = 0.4
+
+smallest_norm, solve = jax.jit(selection.smallest_norm), jax.jit(solve_module.solve)
+slope_of_modes = jax.jit(lambda ncp, lam, modes: jax.jacfwd(lambda x: mode_map(ncp, x, modes))(lam))
+residual_of = jax.jit(residual)
+along = jax.jit(lambda p, t: jax.jvp(lambda *a: solve_ncp(*a).impulse, p, t)[1])
 
 
 def box(v, w):
@@ -70,14 +75,12 @@ def test_sliding_contacts_stay_on_the_solution_set():
     ncp, modes = ncp_of(G, g), no_modes(4, SLIDING)
     reference = solve(ncp).impulse
     rng = np.random.default_rng(0)
-    run = jax.jit(smallest_norm)
     for _ in range(10):
         start = reference + 0.2 * float(jnp.linalg.norm(reference)) * jnp.asarray(rng.normal(size=12))
-        lam = run(ncp, start, modes)
-        assert float(residual(ncp, lam)) < 1e-12
+        lam = smallest_norm(ncp, start, modes)
+        assert float(residual_of(ncp, lam)) < 1e-12
         np.testing.assert_allclose(lam, reference, atol=1e-10)
-    K = jax.jacfwd(lambda x: mode_map(ncp, x, modes))(reference)
-    _, s, Vt = np.linalg.svd(K)
+    _, s, Vt = np.linalg.svd(slope_of_modes(ncp, reference, modes))
     null = Vt[s < 1e-9 * s[0]]
     assert len(null) == 1 and np.abs(null @ np.asarray(reference)).max() < 1e-12
 
@@ -104,16 +107,15 @@ def test_derivative_of_the_selected_impulse(mode, v, w):
         return make_ncp(jnp.asarray(moved @ moved.T), jnp.asarray(moved @ (c + s * dc)), jnp.asarray(MU + s * dmu))
 
     lam = solve(problem(0.0)).impulse
-    run = jax.jit(smallest_norm)
-    estimate = ridders(lambda s: np.asarray(run(problem(s), lam, modes)), 1e-3)
+    estimate = ridders(lambda s: np.asarray(smallest_norm(problem(s), lam, modes)), 1e-3)
     size = np.abs(estimate.value).max()
     assert estimate.error.max() < 1e-7 * size
     primal = (jnp.asarray(L @ L.T), jnp.asarray(L @ c), jnp.full(4, MU))
     tangent = (jnp.asarray(dL @ L.T + L @ dL.T), jnp.asarray(dL @ c + L @ dc), jnp.asarray(dmu))
-    derivative = jax.jit(lambda p, t: jax.jvp(lambda *a: solve_ncp(*a).impulse, p, t)[1])(primal, tangent)
+    derivative = along(primal, tangent)
     np.testing.assert_allclose(derivative, estimate.value, atol=1e-6 * size)
     ncp = problem(0.0)
-    _, sv, Vt = np.linalg.svd(np.asarray(jax.jacfwd(lambda x: mode_map(ncp, x, modes))(lam)))
+    _, sv, Vt = np.linalg.svd(slope_of_modes(ncp, lam, modes))
     null = Vt[sv < 1e-9 * sv[0]]
     # Without that part the comparison above would fail by a factor of a hundred.
     assert mode == STICKING or np.abs(null @ np.asarray(derivative)).max() > 1e-4 * size

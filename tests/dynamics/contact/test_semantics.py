@@ -1,7 +1,8 @@
 """Every statement of docs/contact-semantics.md that names a test, against a closed form or an independent solution.
 
-Tolerances: the solver ends at a residual of 1e-12 of the largest velocity, and the closed forms below are well
-conditioned; 1e-11 absolute covers velocities of a few m/s with a margin of ten. Where something else is meant, it is said.
+The selection among redundant solutions has its tests in test_semantics_selection.py. Tolerances: the solver ends at a
+residual of 1e-12 of the largest velocity, and the closed forms below are well conditioned; 1e-11 absolute covers
+velocities of a few m/s with a margin of ten. Where something else is meant, it is said.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ridders import Estimate, compare, ridders_jacobian
 from scipy import optimize
 
 from dynamics.contact import scenes
+from dynamics.contact.scenes import solved_step as step
 from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, residual
 from trajopt.dynamics.contact.solve import solve
 from trajopt.dynamics.system import State
 from trajopt.result import Status
 
 EXACT = 1e-11
-MASS, RADIUS, MU, ERP = 2.0, 0.1, 0.5, 0.2
+MASS, RADIUS, MU, ERP = 2.0, 0.1, 0.5, scenes.ERP
 INERTIA = 0.4 * MASS * RADIUS**2
 TANGENT = 3.5 / MASS  # 1/m + r^2 / I of a solid sphere
+
+compiled_residual, compiled_solve = jax.jit(residual), jax.jit(solve)
 
 
 def ball(z=RADIUS - 1e-4, v=(0, 0, 0), w=(0, 0, 0)) -> State:
@@ -43,23 +46,6 @@ def ball_system(plane=None, **options):
         turn[k] = scenes.rotation(plane)
         leaves["shape_rotation"] = jnp.asarray(turn)
     return dataclasses.replace(sys, model=sys.model.replace(**leaves)) if leaves else sys
-
-
-def step(sys, x, u=None, **options):
-    y, info = sys.step(x, np.zeros(sys.nu) if u is None else u, **options)
-    assert info.status == Status.solved
-    return np.asarray(y.q), np.asarray(y.v), info
-
-
-def problem_of(kind: str, floor: float = 0.0):
-    """(x, G, g, J, Minv, free, half, order) of a cube state in closed form, with the four corners the engine reports."""
-    x = scenes.cube_state(kind)
-    corners = scenes.box_corners((0.1, 0.1, 0.1))
-    world = x.q[:3] + corners @ scenes.rotation(x.q[3:]).T
-    order = np.sort(np.argsort(world[:, 2], kind="stable")[:4])
-    phi = world[order, 2] - floor
-    offset = np.where(phi > 0, phi, ERP * phi) / scenes.DT
-    return x, *scenes.box_problem(x.q, x.v, scenes.DT, corners[order], offset)
 
 
 # -- the law -----------------------------------------------------------------------------------------------------------
@@ -112,7 +98,7 @@ def test_cone_is_circular(share):
 @pytest.mark.parametrize("kind", ["landing", "edge", "standing"])
 def test_law_holds_against_enumeration_of_modes(kind):
     """The cube's step equals the solution found by trying all 3^4 modes with a general root finder."""
-    x, G, g, J, Minv, free = problem_of(kind)
+    x, G, g, J, Minv, free = scenes.cube_problem(kind)
     _, v_plus, info = step(scenes.system("cube"), x)
     lam = np.asarray(info.contacts.impulse)
     nu = (J @ v_plus + (g - J @ free)).reshape(-1, 3)
@@ -181,7 +167,7 @@ def test_tied_contact_is_flagged():
 @pytest.mark.parametrize("kind", ["standing", "sliding", "landing", "edge", "flight"])
 def test_residual_is_recomputed(kind):
     """The reported residual is that of the returned impulse, by an implementation of the natural map of this test."""
-    x, G, g, *_ = problem_of(kind)
+    x, G, g, *_ = scenes.cube_problem(kind)
     info = step(scenes.system("cube"), x)[2]
     own = scenes.natural_residual(G, g, info.impulse, np.full(4, 0.4))
     # Both are rounding errors of a problem with velocities of order |g|: the same order, not the same digits.
@@ -192,14 +178,14 @@ def test_residual_is_recomputed(kind):
     for scale in (1e-6, 1e-3, 1.0):
         lam = np.asarray(info.impulse) + scale * rng.normal(size=12)
         np.testing.assert_allclose(
-            residual(ncp, jnp.asarray(lam)), scenes.natural_residual(G, g, lam, np.full(4, 0.4)), rtol=1e-8
+            compiled_residual(ncp, jnp.asarray(lam)), scenes.natural_residual(G, g, lam, np.full(4, 0.4)), rtol=1e-8
         )
 
 
 def test_residual_of_an_unsolved_problem_is_honest():
     """Nothing resists (G = 0) and the bodies approach: the residual is that of the returned impulse, the status says why."""
     for G, g in ((np.zeros((3, 3)), [0, 0, -1.0]), (np.diag([1.0, 1.0, 0.0]), [0.5, 0, -1.0])):
-        out = solve(make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(1, 0.5)))
+        out = compiled_solve(make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(1, 0.5)))
         np.testing.assert_allclose(out.residual, scenes.natural_residual(G, g, out.impulse, [0.5]), rtol=1e-8)
         assert float(out.residual) > 0.1 and out.status == Status.infeasible
 
@@ -306,168 +292,3 @@ def test_dry_joint_friction():
         sys, State(np.zeros(2), np.array([0.9e-3, -0.4e-3]))
     )  # stops within the step, does not turn round
     np.testing.assert_allclose(v_plus, 0.0, atol=1e-15)
-
-
-# -- selection ---------------------------------------------------------------------------------------------------------
-
-
-def warm_starts(sys, x, u, count: int = 100):
-    """Garbage of all sizes, the solution slightly off, scaled and sign-flipped, null-space shifts, neighbours' solutions."""
-    rng = np.random.default_rng(7)
-    _, info = sys.step(x, u)
-    lam = np.asarray(info.impulse)
-    size = max(np.abs(lam).max(), 1e-3)
-    starts = [lam, -lam, 0.5 * lam, 2.0 * lam, 1e3 * lam, 1e-6 * lam]
-    while len(starts) < count:
-        kind = len(starts) % 4
-        noise = rng.normal(size=lam.shape)
-        if kind == 0:
-            starts.append(10.0 ** rng.uniform(-3, 4) * size * noise)
-        elif kind == 1:
-            starts.append(lam + 10.0 ** rng.uniform(-14, -2) * size * noise)
-        elif kind == 2:
-            starts.append(lam * (1.0 + 10.0 ** rng.uniform(-6, 0) * noise))
-        else:
-            shift = 10.0 ** rng.uniform(-7, -2)
-            near = State(
-                scenes.integrate(sys.model, x.q, 0.01 * shift * rng.normal(size=sys.nv)),
-                x.v + shift * rng.normal(size=sys.nv),
-            )
-            starts.append(np.asarray(sys.step(near, u)[1].impulse))
-    return starts
-
-
-CASES = [("cube", "standing"), ("cube", "sliding"), ("cube", "landing"), ("go1", "standing"), ("go1", "sliding")]
-SLOW = [pytest.param(n, k, marks=pytest.mark.slow) for n in ("h1", "atlas") for k in ("standing", "sliding", "landing")]
-
-
-@pytest.mark.parametrize("name, kind", [*CASES, *SLOW])
-def test_step_does_not_depend_on_warm_start(name, kind):
-    """100 warm starts: the velocity agrees to 1e-9 m/s, the selected impulse to 1e-7 of its size."""
-    sys = scenes.system(name)
-    x, u = (scenes.cube_state(kind), np.zeros(0)) if name == "cube" else scenes.robot_state(name, kind)
-    reference, info = sys.step(x, u)
-    assert info.status == Status.solved
-    lam = np.asarray(info.impulse)
-    worst_v, worst_l = 0.0, 0.0
-    for start in warm_starts(sys, x, u):
-        y, other = sys.step(x, u, warm_start=start)
-        assert other.status == Status.solved
-        worst_v = max(worst_v, float(jnp.abs(y.v - reference.v).max()))
-        worst_l = max(worst_l, float(np.abs(np.asarray(other.impulse) - lam).max()))
-    assert worst_v < 1e-9
-    # The regularised problem is solved to 1e-12 of |g| and its null-space part is conditioned by 1/eps = 1e6: 1e-6 at worst.
-    assert worst_l < 1e-6 * np.abs(lam).max()
-
-
-def test_warm_start_of_the_solution_saves_iterations():
-    for name, kind in (("cube", "landing"), ("go1", "sliding")):
-        sys = scenes.system(name)
-        x, u = (scenes.cube_state(kind), np.zeros(0)) if name == "cube" else scenes.robot_state(name, kind)
-        _, cold = sys.step(x, u)
-        _, warm = sys.step(x, u, warm_start=cold.impulse)
-        assert int(warm.iterations) <= 1 < int(cold.iterations)
-
-
-@pytest.mark.parametrize("kind", ["standing", "sliding", "landing"])
-def test_impulse_has_least_norm(kind):
-    """No vector of the null space of the law's derivative shortens the impulse."""
-    x, G, g, *_ = problem_of(kind)
-    info = step(scenes.system("cube"), x)[2]
-    lam = np.asarray(info.impulse)
-    modes = np.asarray(info.contacts.mode)
-
-    def law(z):  # the modes' equations; velocities and impulses are comparable in size here (1 kg)
-        nu = (G @ z + g).reshape(-1, 3)
-        out = []
-        for l, w, mode in zip(z.reshape(-1, 3), nu, modes, strict=True):
-            if mode == SLIDING:
-                out += [w[2], *(l[:2] + 0.4 * l[2] * w[:2] / np.linalg.norm(w[:2]))]
-            else:
-                out += list(w) if mode == STICKING else list(l)
-        return np.array(out)
-
-    # Central differences: h^2 = 1e-10 times third derivatives of order 1 / |nu_t|^2 (truncation), 1e-11 (rounding).
-    h = 1e-5
-    K = np.stack([(law(lam + h * e) - law(lam - h * e)) / (2 * h) for e in np.eye(12)], 1)
-    _, s, Vt = np.linalg.svd(K)
-    null = Vt[s < 1e-7 * s[0]]
-    assert len(null) == {"standing": 6, "sliding": 1, "landing": 0}[kind]
-    assert np.abs(null @ lam).max(initial=0.0) < 1e-8 * np.linalg.norm(lam)
-    if kind == "standing":  # held contacts: the least-norm solution in closed form
-        np.testing.assert_allclose(lam, -np.linalg.pinv(G, rcond=1e-10) @ g, atol=1e-10)
-
-
-def test_sliding_impulse_is_the_shortest_of_the_solution_set():
-    """Brute force over the one-parameter family of solutions of a sliding, spinning cube."""
-    x, G, g, *_ = problem_of("sliding")
-    lam = np.asarray(step(scenes.system("cube"), x)[2].impulse)
-    w = np.array([1.0, -1, -1, 1])  # corners in the order (x, y) = (-,-), (-,+), (+,-), (+,+)
-
-    def full(normal):  # friction for given normal impulses, by fixed-point iteration (contracts: it moves v by 0.1 %)
-        z = np.zeros((4, 3))
-        z[:, 2] = normal
-        for _ in range(60):
-            nu = (G @ z.ravel() + g).reshape(-1, 3)
-            z[:, :2] = -0.4 * normal[:, None] * nu[:, :2] / np.linalg.norm(nu[:, :2], axis=1, keepdims=True)
-        return z
-
-    def member(t):  # the solution with component t along w
-        basis = np.array([[1, 1, 1, 1], [1, 1, -1, -1], [1, -1, 1, -1]]) / 4.0
-
-        def equations(normal):
-            nu = (G @ full(normal).ravel() + g).reshape(-1, 3)
-            return np.concatenate([basis @ nu[:, 2], [w @ normal / 4.0 - t]])
-
-        found = optimize.root(equations, np.full(4, lam.reshape(-1, 3)[:, 2].mean()), tol=1e-14)
-        return full(found.x)
-
-    size = np.linalg.norm(lam)
-    for t in (-0.05 * size, 0.05 * size):  # the members of the family are solutions, and differ
-        z = member(t)
-        assert scenes.law_violation(z, (G @ z.ravel() + g).reshape(-1, 3), 0.4) < 1e-10
-        assert np.linalg.norm(z.ravel() - lam) > 0.01 * size
-    best = optimize.minimize_scalar(lambda t: np.sum(member(t) ** 2), bracket=(-0.02 * size, 0.02 * size), tol=1e-10)
-    # A minimum of a smooth function is located to the square root of rounding: 1e-8 |lambda|; its value to rounding.
-    np.testing.assert_allclose(size, np.sqrt(best.fun), rtol=1e-11)
-    np.testing.assert_allclose(lam, member(best.x).ravel(), atol=1e-6 * size)
-
-
-@pytest.mark.parametrize("kind", ["sliding", "standing"])
-def test_selected_solution_derivative(kind):
-    """d(v+, lambda) of a redundant problem against differences of the step itself, which recomputes the selection."""
-    sys = scenes.system("cube")
-    x = scenes.cube_state(kind)
-    n = sys.nv
-
-    def outputs(z):
-        y, info = sys.step(State(scenes.integrate(sys.model, x.q, z[:n]), x.v + z[n:]), np.zeros(0))
-        return np.concatenate([np.asarray(y.v), np.asarray(info.impulse)])
-
-    # Steps well below the 1e-4 m of penetration (kink of the offset at phi = 0).
-    estimate = ridders_jacobian(
-        outputs, 2 * n, np.r_[np.full(n, 2e-5), np.full(n, 1e-3 if kind == "sliding" else 1e-4)]
-    )
-    got = _tangents(sys, x)
-    compare(got[:n], Estimate(estimate.value[:n], estimate.error[:n]), label=f"{kind}: velocity")
-    # Rounding of the selected impulse: 1e6 (one over the regularisation) times that of the residual, 1e-13 N s, over the step
-    # of 1e-5 m: 1e-8, where the derivatives are up to dt^-1 erp / 4 = 50. So small entries are judged as 1 % of the largest.
-    compare(got[n:], Estimate(estimate.value[n:], estimate.error[n:]), smallest=1e-2, label=f"{kind}: impulse")
-
-
-def _tangents(sys, x):
-    """d(v+, lambda)/d[dq, dv] by forward mode through `step`, with dq in tangent coordinates."""
-    from trajopt.dynamics.joints import integrate
-
-    @jax.jit
-    def along(z):
-        def f(s):
-            y, info = sys.step(
-                State(integrate(sys.model, jnp.asarray(x.q), s * z[: sys.nv]), jnp.asarray(x.v) + s * z[sys.nv :]),
-                jnp.zeros(0),
-            )
-            return jnp.concatenate([y.v, info.impulse])
-
-        return jax.jvp(f, (jnp.zeros(()),), (jnp.ones(()),))[1]
-
-    return np.stack([np.asarray(along(e)) for e in np.eye(2 * sys.nv)], 1)

@@ -1,0 +1,176 @@
+"""The selection of one solution among redundant ones, as docs/contact-semantics.md states it: unique, shortest, smooth."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ridders import Estimate, compare, ridders_jacobian
+from scipy import optimize
+
+from dynamics.contact import scenes
+from dynamics.contact.scenes import solved_step as step
+from trajopt.dynamics.contact.ncp import SLIDING, STICKING
+from trajopt.dynamics.joints import integrate
+from trajopt.dynamics.system import State
+from trajopt.result import Status
+
+
+def warm_starts(sys, x, u, count: int = 100):
+    """Garbage of all sizes, the solution slightly off, scaled and sign-flipped, null-space shifts, neighbours' solutions."""
+    rng = np.random.default_rng(7)
+    _, info = sys.step(x, u)
+    lam = np.asarray(info.impulse)
+    size = max(np.abs(lam).max(), 1e-3)
+    starts = [lam, -lam, 0.5 * lam, 2.0 * lam, 1e3 * lam, 1e-6 * lam]
+    while len(starts) < count:
+        kind = len(starts) % 4
+        noise = rng.normal(size=lam.shape)
+        if kind == 0:
+            starts.append(10.0 ** rng.uniform(-3, 4) * size * noise)
+        elif kind == 1:
+            starts.append(lam + 10.0 ** rng.uniform(-14, -2) * size * noise)
+        elif kind == 2:
+            starts.append(lam * (1.0 + 10.0 ** rng.uniform(-6, 0) * noise))
+        else:
+            shift = 10.0 ** rng.uniform(-7, -2)
+            near = State(
+                scenes.integrate(sys.model, x.q, 0.01 * shift * rng.normal(size=sys.nv)),
+                x.v + shift * rng.normal(size=sys.nv),
+            )
+            starts.append(np.asarray(sys.step(near, u)[1].impulse))
+    return starts
+
+
+CASES = [("cube", "standing"), ("cube", "sliding"), ("cube", "landing"), ("go1", "standing"), ("go1", "sliding")]
+SLOW = [pytest.param(n, k, marks=pytest.mark.slow) for n in ("h1", "atlas") for k in ("standing", "sliding", "landing")]
+
+
+@pytest.mark.parametrize("name, kind", [*CASES, *SLOW])
+def test_step_does_not_depend_on_warm_start(name, kind):
+    """100 warm starts: the velocity agrees to 1e-9 m/s, the selected impulse to 1e-7 of its size."""
+    sys = scenes.system(name)
+    x, u = (scenes.cube_state(kind), np.zeros(0)) if name == "cube" else scenes.robot_state(name, kind)
+    reference, info = sys.step(x, u)
+    assert info.status == Status.solved
+    lam = np.asarray(info.impulse)
+    worst_v, worst_l = 0.0, 0.0
+    for start in warm_starts(sys, x, u):
+        y, other = sys.step(x, u, warm_start=start)
+        assert other.status == Status.solved
+        worst_v = max(worst_v, float(jnp.abs(y.v - reference.v).max()))
+        worst_l = max(worst_l, float(np.abs(np.asarray(other.impulse) - lam).max()))
+    assert worst_v < 1e-9
+    # The regularised problem is solved to 1e-12 of |g| and its null-space part is conditioned by 1/eps = 1e6: 1e-6 at worst.
+    assert worst_l < 1e-6 * np.abs(lam).max()
+
+
+def test_warm_start_of_the_solution_saves_iterations():
+    for name, kind in (("cube", "landing"), ("go1", "sliding")):
+        sys = scenes.system(name)
+        x, u = (scenes.cube_state(kind), np.zeros(0)) if name == "cube" else scenes.robot_state(name, kind)
+        _, cold = sys.step(x, u)
+        _, warm = sys.step(x, u, warm_start=cold.impulse)
+        assert int(warm.iterations) <= 1 < int(cold.iterations)
+
+
+@pytest.mark.parametrize("kind", ["standing", "sliding", "landing"])
+def test_impulse_has_least_norm(kind):
+    """No vector of the null space of the law's derivative shortens the impulse."""
+    x, G, g, *_ = scenes.cube_problem(kind)
+    info = step(scenes.system("cube"), x)[2]
+    lam = np.asarray(info.impulse)
+    modes = np.asarray(info.contacts.mode)
+
+    def law(z):  # the modes' equations; velocities and impulses are comparable in size here (1 kg)
+        nu = (G @ z + g).reshape(-1, 3)
+        out = []
+        for l, w, mode in zip(z.reshape(-1, 3), nu, modes, strict=True):
+            if mode == SLIDING:
+                out += [w[2], *(l[:2] + 0.4 * l[2] * w[:2] / np.linalg.norm(w[:2]))]
+            else:
+                out += list(w) if mode == STICKING else list(l)
+        return np.array(out)
+
+    # Central differences: h^2 = 1e-10 times third derivatives of order 1 / |nu_t|^2 (truncation), 1e-11 (rounding).
+    h = 1e-5
+    K = np.stack([(law(lam + h * e) - law(lam - h * e)) / (2 * h) for e in np.eye(12)], 1)
+    _, s, Vt = np.linalg.svd(K)
+    null = Vt[s < 1e-7 * s[0]]
+    assert len(null) == {"standing": 6, "sliding": 1, "landing": 0}[kind]
+    assert np.abs(null @ lam).max(initial=0.0) < 1e-8 * np.linalg.norm(lam)
+    if kind == "standing":  # held contacts: the least-norm solution in closed form
+        np.testing.assert_allclose(lam, -np.linalg.pinv(G, rcond=1e-10) @ g, atol=1e-10)
+
+
+def test_sliding_impulse_is_the_shortest_of_the_solution_set():
+    """Brute force over the one-parameter family of solutions of a sliding, spinning cube."""
+    x, G, g, *_ = scenes.cube_problem("sliding")
+    lam = np.asarray(step(scenes.system("cube"), x)[2].impulse)
+    w = np.array([1.0, -1, -1, 1])  # corners in the order (x, y) = (-,-), (-,+), (+,-), (+,+)
+
+    def full(normal):  # friction for given normal impulses, by fixed-point iteration (contracts: it moves v by 0.1 %)
+        z = np.zeros((4, 3))
+        z[:, 2] = normal
+        for _ in range(60):
+            nu = (G @ z.ravel() + g).reshape(-1, 3)
+            z[:, :2] = -0.4 * normal[:, None] * nu[:, :2] / np.linalg.norm(nu[:, :2], axis=1, keepdims=True)
+        return z
+
+    def member(t):  # the solution with component t along w
+        basis = np.array([[1, 1, 1, 1], [1, 1, -1, -1], [1, -1, 1, -1]]) / 4.0
+
+        def equations(normal):
+            nu = (G @ full(normal).ravel() + g).reshape(-1, 3)
+            return np.concatenate([basis @ nu[:, 2], [w @ normal / 4.0 - t]])
+
+        found = optimize.root(equations, np.full(4, lam.reshape(-1, 3)[:, 2].mean()), tol=1e-14)
+        return full(found.x)
+
+    size = np.linalg.norm(lam)
+    for t in (-0.05 * size, 0.05 * size):  # the members of the family are solutions, and differ
+        z = member(t)
+        assert scenes.law_violation(z, (G @ z.ravel() + g).reshape(-1, 3), 0.4) < 1e-10
+        assert np.linalg.norm(z.ravel() - lam) > 0.01 * size
+    best = optimize.minimize_scalar(lambda t: np.sum(member(t) ** 2), bracket=(-0.02 * size, 0.02 * size), tol=1e-10)
+    # A minimum of a smooth function is located to the square root of rounding: 1e-8 |lambda|; its value to rounding.
+    np.testing.assert_allclose(size, np.sqrt(best.fun), rtol=1e-11)
+    np.testing.assert_allclose(lam, member(best.x).ravel(), atol=1e-6 * size)
+
+
+@pytest.mark.parametrize("kind", ["sliding", "standing"])
+def test_selected_solution_derivative(kind):
+    """d(v+, lambda) of a redundant problem against differences of the step itself, which recomputes the selection."""
+    sys = scenes.system("cube")
+    x = scenes.cube_state(kind)
+    n = sys.nv
+
+    def outputs(z):
+        y, info = sys.step(State(scenes.integrate(sys.model, x.q, z[:n]), x.v + z[n:]), np.zeros(0))
+        return np.concatenate([np.asarray(y.v), np.asarray(info.impulse)])
+
+    # Steps well below the 1e-4 m of penetration (kink of the offset at phi = 0).
+    estimate = ridders_jacobian(
+        outputs, 2 * n, np.r_[np.full(n, 2e-5), np.full(n, 1e-3 if kind == "sliding" else 1e-4)]
+    )
+    got = _tangents(sys, x)
+    compare(got[:n], Estimate(estimate.value[:n], estimate.error[:n]), label=f"{kind}: velocity")
+    # Rounding of the selected impulse: 1e6 (one over the regularisation) times that of the residual, 1e-13 N s, over the step
+    # of 1e-5 m: 1e-8, where the derivatives are up to dt^-1 erp / 4 = 50. So small entries are judged as 1 % of the largest.
+    compare(got[n:], Estimate(estimate.value[n:], estimate.error[n:]), smallest=1e-2, label=f"{kind}: impulse")
+
+
+@jax.jit
+def _along(sys, q, v, z):
+    def f(s):
+        y, info = sys.step(State(integrate(sys.model, q, s * z[: sys.nv]), v + s * z[sys.nv :]), jnp.zeros(0))
+        return jnp.concatenate([y.v, info.impulse])
+
+    return jax.jvp(f, (jnp.zeros(()),), (jnp.ones(()),))[1]
+
+
+def _tangents(sys, x):
+    """d(v+, lambda)/d[dq, dv] by forward mode through `step`, with dq in tangent coordinates."""
+    q, v = jnp.asarray(x.q), jnp.asarray(x.v)
+    return np.stack([np.asarray(_along(sys, q, v, e)) for e in np.eye(2 * sys.nv)], 1)
