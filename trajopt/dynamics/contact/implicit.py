@@ -55,7 +55,7 @@ class VelocityStep:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class _Solved:
+class Solved:
     """Everything the derivative rule needs of the primal solve."""
 
     velocity: Array
@@ -65,8 +65,12 @@ class _Solved:
     rows: Rows
     solution: NCPSolution
 
+    @property
+    def outputs(self):
+        return self.velocity, self.impulse, self.rows, self.solution
 
-def _solve_primal(law: ContactLaw, model: Model, q, v, tau, dt, init) -> _Solved:
+
+def solve_primal(law: ContactLaw, model: Model, q, v, tau, dt, init) -> Solved:
     kin = kinematics(model, q)
     matrix = project_matrix(model, tree_mass_matrix(model, kin))
     factor = cholesky(matrix + jnp.diag(jnp.asarray(model.armature, matrix.dtype)))
@@ -74,14 +78,14 @@ def _solve_primal(law: ContactLaw, model: Model, q, v, tau, dt, init) -> _Solved
     free = v + dt * solve_mass_matrix(factor, tau + passive_forces(model, q, v) - bias)
     rows = assemble(model, kin, collide(model, kin), q, v, dt, law)
     half = jax.lax.linalg.triangular_solve(factor, rows.J.T, left_side=True, lower=True)
-    ncp = make_ncp(half.T @ half, rows.J @ free + rows.offset, rows.mu, rows.exists, rows.bound)
+    ncp = make_ncp(half.T @ half, rows.J @ free + rows.offset, rows.mu, rows.exists, rows.bound, law.cone)
     solution = solve(
         ncp, init, tol=law.tolerance, max_iterations=law.max_iterations, solver=getattr(law, "solver", "newton")
     )
     push = jax.lax.linalg.triangular_solve(
         factor, half @ solution.impulse[:, None], left_side=True, lower=True, transpose_a=True
     )
-    return _Solved(free + push[:, 0], solution.impulse, factor, ncp, rows, solution)
+    return Solved(free + push[:, 0], solution.impulse, factor, ncp, rows, solution)
 
 
 def velocity_step(law: ContactLaw, model: Model, q, v, tau, dt, init=None) -> VelocityStep:
@@ -102,15 +106,34 @@ def row_count(law: ContactLaw, model: Model) -> int:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _step(law: ContactLaw, model: Model, q, v, tau, dt, init):
-    solved = _solve_primal(law, model, q, v, tau, dt, init)
-    return solved.velocity, solved.impulse, solved.rows, solved.solution
+    return solve_primal(law, model, q, v, tau, dt, init).outputs
 
 
 @_step.defjvp
 def _step_jvp(law: ContactLaw, primals, tangents):
-    model, q, v, tau, dt, init = primals
-    dmodel, dq, dv, dtau, ddt, _ = tangents
-    solved = _solve_primal(law, model, q, v, tau, dt, init)
+    solved = solve_primal(law, *primals)
+    return solved.outputs, _tangents(law, None, solved, primals[:-1], tangents[:-1])
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def attach(law: ContactLaw, weight, solved: Solved, model: Model, q, v, tau, dt):
+    """(v+, impulse, rows, solution) of `solved`, with their derivative at the modes that `solved` names.
+
+    `solved` carries no derivative. The derivative of the offset b is multiplied by `weight`.
+    """
+    return solved.outputs
+
+
+@attach.defjvp
+def _attach_jvp(law: ContactLaw, primals, tangents):
+    weight, solved, *theta = primals
+    return solved.outputs, _tangents(law, weight, solved, tuple(theta), tuple(tangents[2:]))
+
+
+def _tangents(law: ContactLaw, offset_weight, solved: Solved, primals, tangents):
+    """Tangents of `Solved.outputs` from those of (model, q, v, tau, dt): the rule in the module's docstring."""
+    model, q, v, tau, dt = primals
+    dmodel, dq, dv, dtau, ddt = tangents
     ncp, solution = solved.ncp, solved.solution
     v_plus, lam, J = solved.velocity, solved.impulse, solved.rows.J
 
@@ -121,10 +144,11 @@ def _step_jvp(law: ContactLaw, primals, tangents):
         return forces + rows.J.T @ lam, rows.J @ v_plus + rows.offset, rows
 
     _, (dE, dnu, drows) = jax.jvp(balance, (model, q, v, tau, dt), (dmodel, dq, dv, dtau, ddt))
+    if offset_weight is not None:
+        dnu = dnu - (1.0 - offset_weight) * drows.offset
     push = solve_mass_matrix(solved.factor, dE)
-    outputs = (v_plus, lam, solved.rows, solution)
     if lam.shape[0] == 0:
-        return outputs, (push, jnp.zeros_like(lam), drows, zero_tangent(solution))
+        return push, jnp.zeros_like(lam), drows, zero_tangent(solution)
 
     free = J @ push + dnu
     dlam = law_tangent(ncp, solution, free, drows.mu, drows.bound)
@@ -149,7 +173,7 @@ def _step_jvp(law: ContactLaw, primals, tangents):
     linear = (free, drows, dq, dmodel, dlam)
     dlam = dlam + jax.lax.cond(solution.degenerate, null_part, lambda _: jnp.zeros_like(lam), linear)
     dv_plus = push + solve_mass_matrix(solved.factor, J.T @ dlam)
-    return outputs, (dv_plus, dlam, drows, zero_tangent(solution))
+    return dv_plus, dlam, drows, zero_tangent(solution)
 
 
 def law_tangent(ncp: NCP, solution: NCPSolution, free, dmu, dbound):
@@ -158,7 +182,7 @@ def law_tangent(ncp: NCP, solution: NCPSolution, free, dmu, dbound):
     y = lam - ncp.rho * nu
 
     def branch(y, mu, bound):
-        return project_in_modes(NCP(ncp.G, ncp.g, mu, ncp.exists, bound, ncp.rho), y, modes)
+        return project_in_modes(dataclasses.replace(ncp, mu=mu, bound=bound), y, modes)
 
     _, right = jax.jvp(branch, (y, ncp.mu, ncp.bound), (-ncp.rho * free, dmu, dbound))
     return consistent_solution(ncp, solution, right)

@@ -15,6 +15,7 @@ remain.) dID is the closed form of `derivatives`; the contact terms are those of
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -49,12 +50,21 @@ def needs_null_space(step: VelocityStep):
 
 
 def step_jacobian(
-    law: ContactLaw, model: Model, q, v, tau, dt, init, *, null_space: bool = True
+    law: ContactLaw,
+    model: Model,
+    q,
+    v,
+    tau,
+    dt,
+    init,
+    *,
+    null_space: bool = True,
+    relabel: Callable[[NCPSolution], NCPSolution] | None = None,
 ) -> tuple[VelocityStep, StepJacobian]:
     """One step and its Jacobian at fixed contact modes (not differentiable further; use `implicit` for that).
 
     null_space=False leaves out the branch for states where `needs_null_space`, about half of the compile time; the result
-    is not the Jacobian there.
+    is not the Jacobian there. relabel: changes the modes in which the derivative is taken (`complementarity`).
     """
     if init is None:
         init = jnp.zeros(row_count(law, model), q.dtype)
@@ -64,11 +74,12 @@ def step_jacobian(
     candidates, slopes = collide_with_derivatives(model, terms.kin)
     rows = assemble(model, terms.kin, candidates, q, v, dt, law)
     MJ = inverse @ rows.J.T
-    ncp = make_ncp(rows.J @ MJ, rows.J @ free + rows.offset, rows.mu, rows.exists, rows.bound)
+    ncp = make_ncp(rows.J @ MJ, rows.J @ free + rows.offset, rows.mu, rows.exists, rows.bound, law.cone)
     solution = solve(
         ncp, init, tol=law.tolerance, max_iterations=law.max_iterations, solver=getattr(law, "solver", "newton")
     )
     v_plus = free + MJ @ solution.impulse
+    solution = solution if relabel is None else relabel(solution)
     step = VelocityStep(v_plus, solution.impulse, rows, solution)
 
     id_q, id_v = rnea_derivatives_from_terms(model, terms, (v_plus - v) / dt)

@@ -18,6 +18,10 @@ Simple eq. 1 is implied: the disc's radius is taken from the projected normal im
 `P`, the derivative of proj, selects the modes: separating (0), sticking (identity), sliding (tangential block of rank
 one, coupled to the normal). The derivative of F is K = I - P + P rho G; it is the matrix of the Newton step and of the
 implicit derivative alike.
+
+With `cone="box"` the disc gives way to the box of the boxed LCP (Nimble, App. A): each tangent row is clipped by itself to
+[-mu max(0, y_n), mu max(0, y_n)]. The law is then piecewise linear: a tangent row of a closed contact is held, or at its
+upper or lower bound, which couples it to the normal by +mu or -mu (the matrix E of Nimble, App. A).
 """
 
 from __future__ import annotations
@@ -26,9 +30,10 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 SEPARATING, STICKING, SLIDING = 0, 1, 2
+CLAMPED = 3  # normal row held, no friction: never a solution's mode, only a label (`complementarity`)
 
 
 @jax.tree_util.register_dataclass
@@ -38,7 +43,8 @@ class NCP:
 
     G (m, m) Delassus matrix, symmetric positive semidefinite, 1/kg; g (m,) velocity without impulse, m/s; mu (nc,)
     friction coefficients; exists (nc + nl,): rows that are part of the problem (others carry no impulse); bound (nf,)
-    largest impulse of dry joint friction over the step; rho (m,) scaling of the projection map, kg.
+    largest impulse of dry joint friction over the step; rho (m,) scaling of the projection map, kg; cone: friction stays in a
+    "disc" (Coulomb) or, each tangent by itself, in an interval: in a "box".
     """
 
     G: Float[Array, "m m"]
@@ -47,6 +53,7 @@ class NCP:
     exists: Bool[Array, " ncl"]
     bound: Float[Array, " nf"]
     rho: Float[Array, " m"]
+    cone: str = dataclasses.field(default="disc", metadata={"static": True})
 
     @property
     def nc(self) -> int:
@@ -57,7 +64,7 @@ class NCP:
         return self.exists.shape[0] - self.mu.shape[0]
 
 
-def make_ncp(G, g, mu, exists=None, bound=None) -> NCP:
+def make_ncp(G, g, mu, exists=None, bound=None, cone: str = "disc") -> NCP:
     """Assemble an `NCP`, with the scaling rho from the diagonal of G (per contact: one for the normal, one for both tangents)."""
     nc = mu.shape[0]
     dtype = G.dtype
@@ -72,17 +79,22 @@ def make_ncp(G, g, mu, exists=None, bound=None) -> NCP:
     # A row that nothing can move (zero diagonal) gets the scale of the others; with no scale at all, 1.
     largest = jnp.max(effective, initial=jnp.zeros((), dtype))
     floor = jnp.where(largest > 0, largest * jnp.finfo(dtype).eps, jnp.ones((), dtype))
-    return NCP(G, g, mu, exists, bound, 1.0 / jnp.maximum(effective, floor))
+    return NCP(G, g, mu, exists, bound, 1.0 / jnp.maximum(effective, floor), cone)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Modes:
-    """Active modes of every row. cone (nc,): SEPARATING, STICKING or SLIDING; limit (nl,), dry (nf,): row is held."""
+    """Active modes of every row. cone (nc,): SEPARATING, STICKING, SLIDING (or CLAMPED); limit (nl,), dry (nf,): row is held.
+
+    tangent (nc, 2), of box friction only: 0 held, +1 and -1 at the upper and lower bound. There SLIDING means that at least
+    one of the two is at a bound.
+    """
 
     cone: Array
     limit: Bool[Array, " nl"]
     dry: Bool[Array, " nf"]
+    tangent: Int[Array, "nc 2"] | None = None
 
 
 def split(ncp: NCP, x: Float[Array, " m"]):
@@ -104,10 +116,13 @@ def project(ncp: NCP, y: Float[Array, " m"]) -> Float[Array, " m"]:
     cone, limit, dry = split(ncp, y)
     normal = jnp.where(ncp.exists[:nc], jnp.maximum(cone[:, 2], 0.0), 0.0)
     radius = ncp.mu * normal
-    length = safe_norm(cone[:, :2])
-    inside = length <= radius
-    shrink = jnp.where(inside, 1.0, radius / jnp.where(inside, 1.0, length))
-    tangent = cone[:, :2] * shrink[:, None]
+    if ncp.cone == "box":
+        tangent = jnp.clip(cone[:, :2], -radius[:, None], radius[:, None])
+    else:
+        length = safe_norm(cone[:, :2])
+        inside = length <= radius
+        shrink = jnp.where(inside, 1.0, radius / jnp.where(inside, 1.0, length))
+        tangent = cone[:, :2] * shrink[:, None]
     limit = jnp.where(ncp.exists[nc:], jnp.maximum(limit, 0.0), 0.0)
     dry = jnp.clip(dry, -ncp.bound, ncp.bound)
     return jnp.concatenate([jnp.concatenate([tangent, normal[:, None]], 1).reshape(3 * nc), limit, dry])
@@ -139,28 +154,39 @@ def classify(ncp: NCP, lam, nu, tie: float = 0.0) -> Modes:
     threshold_c, threshold_l, _ = split(ncp, threshold)
     closed = ncp.exists[:nc] & (cone[:, 2] > threshold_c[:, 2])
     radius = ncp.mu * jnp.maximum(cone[:, 2], 0.0)
+    tangent = None
     # Without friction a closed contact slides, also at zero velocity.
-    sticks = (safe_norm(cone[:, :2]) <= radius) & (radius > 0)
+    if ncp.cone == "box":
+        held = (jnp.abs(cone[:, :2]) <= radius[:, None]) & (radius > 0)[:, None]
+        tangent = jnp.where(held | ~closed[:, None], 0, jnp.where(cone[:, :2] >= 0, 1, -1))
+        sticks = jnp.all(held, 1)
+    else:
+        sticks = (safe_norm(cone[:, :2]) <= radius) & (radius > 0)
     mode = jnp.where(closed, jnp.where(sticks, STICKING, SLIDING), SEPARATING)
-    return Modes(mode, ncp.exists[nc:] & (limit > threshold_l), jnp.abs(dry) < ncp.bound)
+    return Modes(mode, ncp.exists[nc:] & (limit > threshold_l), jnp.abs(dry) < ncp.bound, tangent)
 
 
 def projection_jacobian(ncp: NCP, lam, nu, modes: Modes):
     """P in blocks: (nc, 3, 3) for the cones and the (nl + nf,) diagonal of the scalar rows, for given modes."""
     y, _, _ = split(ncp, lam - ncp.rho * nu)
     dtype = lam.dtype
-    length = safe_norm(y[:, :2])
-    moving = length > 0
-    u = jnp.where(moving[:, None], y[:, :2] / jnp.where(moving, length, 1.0)[:, None], 0.0)
     sliding, sticking = modes.cone == SLIDING, modes.cone == STICKING
-    radius = ncp.mu * jnp.maximum(y[:, 2], 0.0)
-    ratio = jnp.where(moving & sliding, radius / jnp.where(moving, length, 1.0), 0.0)
     eye2 = jnp.eye(2, dtype=dtype)
-    tangent = ratio[:, None, None] * (eye2 - u[:, :, None] * u[:, None, :]) + jnp.where(
-        sticking[:, None, None], eye2, 0.0
-    )
+    if modes.tangent is not None:
+        held = (sliding | sticking)[:, None] & (modes.tangent == 0)
+        tangent = jnp.where(held[:, :, None], eye2, 0.0)
+        u = modes.tangent.astype(dtype)
+    else:
+        length = safe_norm(y[:, :2])
+        moving = length > 0
+        u = jnp.where(moving[:, None], y[:, :2] / jnp.where(moving, length, 1.0)[:, None], 0.0)
+        radius = ncp.mu * jnp.maximum(y[:, 2], 0.0)
+        ratio = jnp.where(moving & sliding, radius / jnp.where(moving, length, 1.0), 0.0)
+        tangent = ratio[:, None, None] * (eye2 - u[:, :, None] * u[:, None, :]) + jnp.where(
+            sticking[:, None, None], eye2, 0.0
+        )
     coupling = jnp.where(sliding[:, None], ncp.mu[:, None] * u, 0.0)
-    closed = (sliding | sticking).astype(dtype)
+    closed = (modes.cone != SEPARATING).astype(dtype)
     bottom = jnp.stack([jnp.zeros_like(closed), jnp.zeros_like(closed), closed], -1)
     blocks = jnp.concatenate([jnp.concatenate([tangent, coupling[:, :, None]], 2), bottom[:, None, :]], 1)
     diagonal = jnp.concatenate([modes.limit, modes.dry]).astype(dtype)
@@ -189,11 +215,16 @@ def project_in_modes(ncp: NCP, y, modes: Modes):
     """The branch of `project` that given modes select: smooth, so that it has all derivatives (also in mu and bound)."""
     nc = ncp.nc
     cone, limit, dry = split(ncp, y)
-    closed, sliding = modes.cone != SEPARATING, modes.cone == SLIDING
-    length = safe_norm(cone[:, :2])
-    moving = length > 0
-    u = jnp.where(moving[:, None], cone[:, :2] / jnp.where(moving, length, 1.0)[:, None], 0.0)
-    tangent = jnp.where(sliding[:, None], ncp.mu[:, None] * cone[:, 2:] * u, cone[:, :2])
+    closed = modes.cone != SEPARATING
+    if modes.tangent is not None:
+        bounded, u = modes.tangent != 0, modes.tangent.astype(y.dtype)
+    else:
+        length = safe_norm(cone[:, :2])
+        moving = length > 0
+        bounded = (modes.cone == SLIDING)[:, None]
+        u = jnp.where(moving[:, None], cone[:, :2] / jnp.where(moving, length, 1.0)[:, None], 0.0)
+    tangent = jnp.where(bounded, ncp.mu[:, None] * cone[:, 2:] * u, cone[:, :2])
+    tangent = jnp.where((modes.cone == CLAMPED)[:, None], 0.0, tangent)
     out = jnp.where(closed[:, None], jnp.concatenate([tangent, cone[:, 2:]], 1), 0.0)
     bound = jnp.where(dry >= 0, ncp.bound, -ncp.bound)
     return jnp.concatenate([out.reshape(3 * nc), jnp.where(modes.limit, limit, 0.0), jnp.where(modes.dry, dry, bound)])

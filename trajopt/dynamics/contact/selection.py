@@ -100,7 +100,7 @@ def null_space(ncp: NCP, lam, modes: Modes) -> NullSpace:
 
 def _h(ncp: NCP, space: NullSpace, x, shift, mu, bound, modes: Modes):
     """h = N^T K^T y at the impulse x, with nu shifted by `shift`."""
-    problem = NCP(ncp.G, ncp.g + shift, mu, ncp.exists, bound, ncp.rho)
+    problem = dataclasses.replace(ncp, g=ncp.g + shift, mu=mu, bound=bound)
     _, pullback = jax.vjp(lambda z: mode_map(problem, z, modes), x)
     return space.N.T @ pullback(space.y)[0]
 

@@ -7,7 +7,8 @@ Order of attempts, each only where the one before did not converge:
 3. projected Gauss-Seidel on the regularised problem, then Newton from its result, three rounds;
 4. ADMM on the regularised problem, then Newton from its result.
 
-Whatever came out is freed of the regularisation by iterative refinement, and the residual is recomputed from scratch.
+The law with box friction is solved directly instead (`lcp`). Whatever came out is freed of the regularisation by iterative
+refinement, and the residual is recomputed from scratch.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.contact import selection
 from trajopt.dynamics.contact.admm import admm
+from trajopt.dynamics.contact.lcp import direct
 from trajopt.dynamics.contact.ncp import (
     NCP,
     SLIDING,
@@ -38,6 +40,7 @@ from trajopt.dynamics.contact.ncp import (
 )
 from trajopt.dynamics.contact.newton import merit, newton_regularised, refine, regularisation, regularised_inverse
 from trajopt.dynamics.contact.pgs import pgs
+from trajopt.dynamics.contact.rarely import rarely
 from trajopt.result import Status
 
 TIE = 1e-11
@@ -53,22 +56,14 @@ def default_tolerance(dtype) -> float:
     return 1e-10 if dtype == jnp.float64 else 1e-5
 
 
-def rarely(needed: Bool[Array, ""], fn: Callable, operand):
-    """fn(operand) where `needed`, else operand. Unlike `lax.cond`, a batch in which nobody needs fn does not pay for it."""
-
-    def body(carry):
-        return fn(carry[0]), jnp.zeros((), bool)
-
-    return jax.lax.while_loop(lambda carry: carry[1], body, (operand, needed))[0]
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NCPSolution:
     """impulse (m,) N s; velocity (m,) m/s; residual (relative, see `ncp.residual`); iterations of Newton (all attempts).
 
-    fallbacks used (0, 1 continuation, 2 Gauss-Seidel, 3 ADMM); status; modes; degenerate: the impulse is not unique; inverse
-    (m, m): of the regularised K near the solution, the preconditioner of the derivative's linear system.
+    fallbacks used (0, 1 continuation, 2 Gauss-Seidel, 3 ADMM); of the direct solve with box friction: iterations are
+    corrections of the guess and pivots, fallbacks 1 where pivoting was needed; status; modes; degenerate: the impulse is not
+    unique; inverse (m, m): of the regularised K near the solution, the preconditioner of the derivative's linear system.
     """
 
     impulse: Float[Array, " m"]
@@ -106,9 +101,11 @@ def solve(
     degenerate, inverse = jnp.zeros((), bool), jnp.zeros((m, m), dtype)
     if m:
         inner_tol = jnp.minimum(jnp.asarray(0.01 * tol, dtype) * speed, 100 * rounding)
-        start = lam if init is None else _better_start(ncp, init, eps)
+        start = lam if init is None else init if solver == "direct" else _better_start(ncp, init, eps)
         if solver == "newton":
             lam, iterations, fallbacks, inverse = _attempts(ncp, start, eps, inner_tol, max_iterations)
+        elif solver == "direct":
+            lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, inner_tol, rounding, tol, max_iterations)
         else:
             if solver == "admm":
                 lam, iterations = admm(ncp, start, eps, 1e-2 * tol, 40 * max_iterations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,9 +24,9 @@ from trajopt.errors import NonFiniteError, OptionError, ShapeError
 class NCPResult:
     """impulse (3 nc,) N s and velocity G impulse + g (3 nc,) m/s, per contact (tangent 1, tangent 2, normal).
 
-    residual: recomputed violation relative to max(|g|, 1e-3 m/s); iterations of Newton; fallbacks used (0 none, 1
-    continuation, 2 Gauss-Seidel, 3 ADMM); status (`trajopt.result.Status`); degenerate: the impulse is not unique, the one
-    of least norm is returned.
+    residual: recomputed violation relative to max(|g|, 1e-3 m/s); iterations of Newton (of `solve_boxed_lcp`: corrections of
+    the guess and pivots); fallbacks used (0 none, 1 continuation or pivoting, 2 Gauss-Seidel, 3 ADMM); status
+    (`trajopt.result.Status`); degenerate: the impulse is not unique, the one of least norm is returned.
     """
 
     impulse: Float[Array, "*b m"]
@@ -51,12 +52,26 @@ def solve_ncp(G, g, mu, *, init=None, tol: float | None = None, max_iterations: 
     `ShapeError`, `NonFiniteError` or `OptionError` naming the argument (values are checked where they are known: not under
     a transformation).
     """
+    return solve_checked(Options(tol, int(max_iterations), "disc", "newton"), G, g, mu, init)
+
+
+class Options(NamedTuple):
+    """How to solve a problem on plain arrays: tol and max_iterations as in `solve_ncp`, cone of `NCP`, solver of `solve`."""
+
+    tol: float | None
+    max_iterations: int
+    cone: str
+    solver: str
+
+
+def solve_checked(options: Options, G, g, mu, init) -> NCPResult:
+    """The problem solved after its arguments were checked; the errors are those of `solve_ncp`."""
     G, g, mu, init = _checked(G, g, mu, init)
-    if tol is not None and not tol > 0:
-        raise OptionError(f"tol is {tol}, expected a positive number or None")
-    if max_iterations < 1:
-        raise OptionError(f"max_iterations is {max_iterations}, expected at least 1")
-    return _solve_jit((tol, int(max_iterations)), G, g, mu, init)
+    if options.tol is not None and not options.tol > 0:
+        raise OptionError(f"tol is {options.tol}, expected a positive number or None")
+    if options.max_iterations < 1:
+        raise OptionError(f"max_iterations is {options.max_iterations}, expected at least 1")
+    return _solve_jit(options, G, g, mu, init)
 
 
 def _checked(G, g, mu, init):
@@ -90,7 +105,7 @@ def _checked(G, g, mu, init):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _solve_jit(options, G, g, mu, init) -> NCPResult:
+def _solve_jit(options: Options, G, g, mu, init) -> NCPResult:
     impulse, velocity, solution = _solve(options, G, g, mu, jax.lax.stop_gradient(init))
     return NCPResult(
         impulse,
@@ -104,18 +119,18 @@ def _solve_jit(options, G, g, mu, init) -> NCPResult:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _solve(options, G, g, mu, init):
-    tol, max_iterations = options
-    solution = solve(make_ncp(G, g, mu), init, tol=tol, max_iterations=max_iterations)
+def _solve(options: Options, G, g, mu, init):
+    ncp = make_ncp(G, g, mu, cone=options.cone)
+    solution = solve(ncp, init, tol=options.tol, max_iterations=options.max_iterations, solver=options.solver)
     return solution.impulse, solution.velocity, solution
 
 
 @_solve.defjvp
-def _solve_jvp(options, primals, tangents):
+def _solve_jvp(options: Options, primals, tangents):
     G, g, mu, _ = primals
     dG, dg, dmu, _ = tangents
     impulse, velocity, solution = _solve(options, *primals)
-    ncp = make_ncp(G, g, mu)
+    ncp = make_ncp(G, g, mu, cone=options.cone)
     dlam = impulse_tangent(ncp, solution, NCP(dG, dg, dmu, ncp.exists, jnp.zeros_like(ncp.bound), ncp.rho))
     velocity_tangent = dG @ impulse + dg + G @ dlam
     return (impulse, velocity, solution), (dlam, velocity_tangent, zero_tangent(solution))

@@ -1,0 +1,88 @@
+"""What goes into a step and comes out of it: the state, the report on contacts and solve, and the linearisation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Bool, Float, Int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """q (nq,) and v (nv,) as MuJoCo's qpos and qvel; contact: state of the contact law, None if it has none.
+
+    contact (k, 3) under `CompliantContact`: tangential deformation (m, world axes) of each of the model's k candidate
+    contacts. A step takes None as undeformed.
+    """
+
+    q: Float[Array, "*b nq"]
+    v: Float[Array, "*b nv"]
+    contact: Float[Array, "*b k 3"] | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ContactInfo:
+    """The contacts of one step, nc of them, world axes.
+
+    Under a law at force level the impulse is force times dt (the mean force of the stages), the rest is as at the first
+    evaluation of the forces, and mode 1 is friction below the bound of its cone.
+
+    distance (m) and point (m) before the step, frame: columns tangent 1, tangent 2, normal (from body 2 to body 1);
+    impulse in the frame, N s; mode: 0 separating, 1 sticking, 2 sliding; tied: touching with neither impulse nor velocity;
+    node1, node2: bodies' nodes (n_nodes: world); pair: index into Topology.pairs; friction.
+    """
+
+    distance: Float[Array, "*b nc"]
+    point: Float[Array, "*b nc 3"]
+    frame: Float[Array, "*b nc 3 3"]
+    impulse: Float[Array, "*b nc 3"]
+    mode: Int[Array, "*b nc"]
+    tied: Bool[Array, "*b nc"]
+    friction: Float[Array, "*b nc"]
+    node1: Int[Array, "*b nc"]
+    node2: Int[Array, "*b nc"]
+    pair: Int[Array, "*b nc"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StepInfo:
+    """What happened in a step.
+
+    contacts; impulse: all rows (contacts, limits, dry friction), also the warm start of the next step; residual: recomputed
+    violation of the contact law (relative velocity, docs/contact-semantics.md); iterations and fallbacks of the solver;
+    status (`trajopt.result.Status`); dropped: active rows that did not fit into max_contacts or max_limits; degenerate: the
+    impulse is not unique and was selected. residual, iterations, fallbacks and status carry no derivative. Explicit steps
+    solve nothing: residual, iterations and fallbacks are zero, the status is solved or non_finite.
+    """
+
+    contacts: ContactInfo
+    impulse: Float[Array, "*b m"]
+    residual: Float[Array, "*b"]
+    iterations: Int[Array, "*b"]
+    fallbacks: Int[Array, "*b"]
+    status: eqx.Enumeration
+    dropped: Int[Array, "*b"]
+    degenerate: Bool[Array, "*b"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Linearization:
+    """x_next and its derivative in tangent coordinates: dx_next = A dx + B du (+ parameters[name] dparameter).
+
+    A (n, n), B (n, nu), with dx = [dq (nv), dv (nv), contact state (row by row) where the law carries one] and n its size;
+    parameters: {name: (n, *shape of the leaf)}.
+    """
+
+    x_next: State
+    A: Float[Array, "n n"]
+    B: Float[Array, "n nu"]
+    info: StepInfo
+    parameters: dict[str, Array]
+
+    def __iter__(self):
+        return iter((self.x_next, self.A, self.B))
