@@ -142,7 +142,7 @@ def test_list(capsys):
     out = capsys.readouterr().out
     assert all(name in out for name in ("problems:", "go1-stand", "solvers:", "GaussNewton", "models:", "cube"))
     assert main(["list", "solvers"]) == 0
-    assert capsys.readouterr().out.split()[0] == "GaussNewton"
+    assert "GaussNewton" in capsys.readouterr().out.split()
 
 
 def test_info(capsys):

@@ -17,7 +17,7 @@ ORDER = {
     "dynamics": (
         "spatial lie model joints kinematics rnea crba aba derivatives energy collision contact integrators system"
     ).split(),
-    "problems": "costs constraints ocp least_squares transcription library".split(),
+    "problems": "least_squares trajectory transcription ocp library".split(),
     "solvers": (
         "solution base riccati linesearch ilqr shooting ipopt gauss_newton first_order sampling hybrid registry"
     ).split(),

@@ -11,7 +11,7 @@ from ridders import compare, ridders_jacobian
 from trajopt import dynamics, load_model
 from trajopt.errors import DerivativeError, NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.problems import OptimalControlProblem, Trajectory
-from trajopt.problems.ocp import flat_state
+from trajopt.problems.trajectory import flat_state
 from trajopt.problems.transcription import (
     HESSIANS,
     dynamics_hessian,

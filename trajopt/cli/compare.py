@@ -13,9 +13,8 @@ from rich.console import Console
 
 from trajopt import solvers
 from trajopt.cli.progress import say, table
-from trajopt.cli.run import make_problem
+from trajopt.cli.run import chosen_solver, make_problem
 from trajopt.errors import OptionError
-from trajopt.problems.least_squares import check_gradient
 from trajopt.solvers.solution import Solution, status_name, versions
 from trajopt.viz import plots
 
@@ -26,7 +25,7 @@ COLUMNS = (
     "status",
     "success",
     "cost",
-    "residual",
+    "violation",
     "iterations",
     "evaluations",
     "compile_time_s",
@@ -38,7 +37,7 @@ SHOWN = {
     "seed": "seed",
     "status": "status",
     "cost": "cost",
-    "residual": "residual",
+    "violation": "violation",
     "iterations": "iterations",
     "evaluations": "evaluations",
     "compile_time_s": "compile [s]",
@@ -57,11 +56,11 @@ def split(text: str, option: str) -> list[str]:
 def compare(args: argparse.Namespace) -> int:
     """Run the command; returns 0 when some run solved the problem, 1 when none did."""
     console = Console()
-    chosen = [solvers.get(name) for name in split(args.solvers, "--solvers")]
-    gradients = split(args.gradients, "--gradients")
     problem = make_problem(args.problem, args.settings, None)
+    chosen = [chosen_solver(problem, name) for name in split(args.solvers, "--solvers")]
+    gradients = [problem.gradient] if args.gradients is None else split(args.gradients, "--gradients")
     for gradient in gradients:
-        check_gradient(gradient, problem.name)
+        problem.check_gradient(gradient)
     folder = pathlib.Path("runs") / f"compare-{args.problem}" if args.out is None else args.out
     folder.mkdir(parents=True, exist_ok=True)
     results: list[Solution] = []
@@ -102,7 +101,9 @@ def _finish(console: Console, problem: Any, results: list[Solution], folder: pat
 
 
 def _row(solution: Solution) -> dict[str, Any]:
-    values = solution.summary() | {"residual": solution.residuals.get("residual", math.nan)}
+    values = solution.summary()
+    # Least squares without constraints: what is left of the residual is what was to vanish.
+    values["violation"] = solution.residuals.get("residual", values["constraint_violation"])
     return {key: values[key] for key in COLUMNS}
 
 

@@ -6,7 +6,6 @@ import argparse
 import pathlib
 from typing import Any
 
-import jax.numpy as jnp
 from rich.console import Console
 
 from trajopt import problems, solvers
@@ -30,20 +29,27 @@ def make_problem(name: str, assignments: list[str], contact: str | None) -> Any:
     return problem
 
 
+def chosen_solver(problem: Any, name: str) -> Any:
+    """The solver `name`, with the options that the problem names where it is the one that suits it."""
+    same = type(solvers.get(name)) is type(solvers.get(problem.solver))
+    return solvers.get(name, **problem.solver_options) if same else solvers.get(name)
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     console = Console(quiet=args.quiet)
     problem = make_problem(args.problem, args.settings, args.contact)
-    solver = solvers.get(args.solver or problem.solver)
+    solver = chosen_solver(problem, args.solver or problem.solver)
+    gradient = args.gradient or problem.gradient
     folder = pathlib.Path("runs") / args.problem if args.out is None else args.out
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / CHECKPOINT
-    say(console, f"{problem.name}: {solver.name}, {args.gradient} gradients, into {folder}")
+    say(console, f"{problem.name}: {solver.name}, {gradient} gradients, into {folder}")
     with Progress(console, args.quiet) as progress:
         solution = solvers.solve(
             problem,
             solver,
-            gradient=args.gradient,
+            gradient=gradient,
             callback=progress,
             seed=args.seed,
             max_iterations=args.max_iterations,
@@ -60,9 +66,7 @@ def run(args: argparse.Namespace) -> int:
 def report(console: Console, problem: Any, solution: Solution) -> None:
     """Print how the run ended and what was recomputed at its point."""
     say(console, f"\n{status_name(solution.status)}: {solution.message.split(': ', 1)[-1]}")
-    limits = dict(problem.certificate_tolerances)
-    if problem.tolerance is not None:
-        limits["residual"] = problem.tolerance
+    limits = problem.limits
     for key, value in solution.residuals.items():
         allowed = f"  (allowed {limits[key]:.1e})" if key in limits else ""
         say(console, f"  {key.replace('_', ' '):<28} {value:12.4e}{allowed}")
@@ -71,8 +75,9 @@ def report(console: Console, problem: Any, solution: Solution) -> None:
         f"  {solution.iterations} iterations, {solution.evaluations} evaluations, {solution.wall_time_s:.2f} s, "
         f"after {solution.compile_time_s:.2f} s of compiling",
     )
-    if problem.report is not None:
-        say(console, problem.report(jnp.asarray(solution.x)))
+    described = problem.describe(solution)
+    if described:
+        say(console, described)
 
 
 def draw(problem: Any, solution: Solution, folder: pathlib.Path) -> None:

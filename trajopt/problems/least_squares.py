@@ -73,7 +73,7 @@ class LeastSquaresProblem:
         finite_difference_step: step of the central differences, in units of `scale`; default eps^(1/3).
         ridders_step: first step of Ridders' extrapolation, in units of `scale`.
         difference: (x0, x1) -> dx, the inverse of `integrate`; needed with a prior on a manifold.
-        solver: name of the solver that suits the problem.
+        solver, solver_options, gradient: name and options of the solver and the gradient mode that suit the problem.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
@@ -99,6 +99,8 @@ class LeastSquaresProblem:
     report: Callable[[Array], str] | None = None
     model: Any = None
     solver: str = "GaussNewton"
+    solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    gradient: str = "implicit"
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -274,15 +276,25 @@ class LeastSquaresProblem:
             values |= {key: float(value) for key, value in self.certificate(jnp.asarray(x)).items()}
         return values
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """What the recomputed quantities of an answer must not exceed."""
+        limits = {**self.certificate_tolerances, "bound_violation": 0.0}
+        return limits if self.tolerance is None else {**limits, "residual": self.tolerance}
+
+    def describe(self, solution: Any) -> str:
+        """What `report` says of a `Solution`, nothing without it."""
+        return "" if self.report is None else self.report(jnp.asarray(solution.x))
+
+    def check_gradient(self, gradient: str) -> None:
+        """Raise `UnknownNameError` unless the problem offers this gradient mode."""
+        check_gradient(gradient, self.name)
+
     def shortfalls(self, values: Mapping[str, float]) -> list[str]:
         """What keeps recomputed `values` from counting as an answer: sentences, empty when nothing does."""
-        limits = dict(self.certificate_tolerances)
-        limits["bound_violation"] = 0.0
-        if self.tolerance is not None:
-            limits["residual"] = self.tolerance
         return [
             f"{key} is {values.get(key, float('nan')):.3g}, allowed {limit:.3g}"
-            for key, limit in limits.items()
+            for key, limit in self.limits.items()
             if not values.get(key, float("nan")) <= limit
         ]
 

@@ -15,6 +15,7 @@ coordinates, u (nu,), p (np,), and a motion is a `Trajectory`. `transcription` t
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,21 +25,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from trajopt.dynamics.contact.law import NoContact
 from trajopt.dynamics.joints import difference, integrate
-from trajopt.dynamics.system import State, System
-from trajopt.errors import NonFiniteError, OptionError, ShapeError
+from trajopt.dynamics.state import State
+from trajopt.dynamics.system import GRADIENTS, System
+from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
+from trajopt.names import closest
+from trajopt.problems.ocp_checks import normalise
+from trajopt.problems.trajectory import CONSTRAINTS, Trajectory, flat_state
+from trajopt.problems.transcription import OptimalControlOracle
 
-CONSTRAINTS = ("equality", "inequality", "terminal_equality", "terminal_inequality")
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Trajectory:
-    """States xs (T+1, nx), controls us (T, nu) and free parameters p (np,); the states need not obey the dynamics."""
-
-    xs: Any
-    us: Any
-    p: Any
+DIFFERENCES = ("finite-difference", "ridders")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +59,9 @@ class OptimalControlProblem:
         parametrize: (system, p) -> system, how p enters a `System`, for example through `system.model.replace`.
         integrate, difference, tangent_size: manifold of a function's states; (x, dx) -> x and (x0, x1) -> dx.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
-        solver: name of the solver that suits the problem. model: what the animation draws; default the `System`'s.
+        certificate: Trajectory -> {name: value}, what else makes a motion an answer; `certificate_tolerances` bounds it.
+        solver, solver_options, gradient: name and options of the solver and the gradient mode that suit the problem.
+        model: what the animation draws; default the `System`'s.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
@@ -98,14 +97,16 @@ class OptimalControlProblem:
     difference: Callable[[Array, Array], Array] | None = None
     tangent_size: int | None = None
     tolerance: float = 1e-6
+    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = None
+    certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
     report: Callable[[Trajectory], str] | None = None
     model: Any = None
     solver: str = "iLQR"
+    solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    gradient: str = "implicit"
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from trajopt.problems.ocp_checks import normalise
-
         for key, value in normalise(self).items():
             object.__setattr__(self, key, value)
 
@@ -252,10 +253,42 @@ class OptimalControlProblem:
             arrays[field] = array
         return Trajectory(**arrays)
 
-    def compile(self, gradient: str = "implicit") -> Any:
-        """The problem's compiled functions (`transcription.OptimalControlOracle`)."""
-        from trajopt.problems.transcription import OptimalControlOracle
+    @property
+    def limits(self) -> dict[str, float]:
+        """What the recomputed violations of an answer must not exceed."""
+        kinds = ["defect", "bound_violation", *(kind for kind in CONSTRAINTS if getattr(self, kind) is not None)]
+        kinds += [] if self.free_initial_state else ["initial_state_error"]
+        limits = dict.fromkeys(kinds, self.tolerance)
+        if self.system is not None and not isinstance(self.system.contact, NoContact):
+            limits |= {"contact_residual": self.tolerance, "dropped_contacts": 0.0}
+        return {**limits, **self.certificate_tolerances}
 
+    def describe(self, solution: Any) -> str:
+        """What `report` says of a `Solution`, nothing without it."""
+        return "" if self.report is None else self.report(self.check_point(solution, "solution"))
+
+    def check_gradient(self, gradient: str) -> None:
+        """Raise `UnknownNameError` unless the problem offers this gradient mode.
+
+        Those of the `System` for its steps ("implicit" for a function: automatic differentiation), and differences.
+        """
+        known = (*(("implicit",) if self.system is None else GRADIENTS), *DIFFERENCES)
+        if gradient not in known:
+            raise UnknownNameError(
+                f"gradient mode '{gradient}' is not available for problem '{self.name}'{closest(gradient, known)}"
+            )
+
+    def with_gradient(self, gradient: str) -> OptimalControlProblem:
+        """The problem with the steps of its `System` differentiated in this mode."""
+        self.check_gradient(gradient)
+        if self.system is None or gradient in (*DIFFERENCES, self.system.gradient):
+            return self
+        changed = copy.copy(self)
+        object.__setattr__(changed, "dynamics", dataclasses.replace(self.system, gradient=gradient))
+        return changed
+
+    def compile(self, gradient: str = "implicit") -> OptimalControlOracle:
+        """The problem's compiled functions (`transcription.OptimalControlOracle`)."""
         return OptimalControlOracle(self, gradient)
 
     @property
@@ -273,12 +306,6 @@ class OptimalControlProblem:
         """Whether there are constraints beside the dynamics and the bounds on controls."""
         bounded = np.isfinite(self.state_lower).any() or np.isfinite(self.state_upper).any()
         return bool(bounded) or any(getattr(self, key) is not None for key in CONSTRAINTS)
-
-
-def flat_state(x: State) -> Float[Array, " nx"]:
-    """[q, v] and the contact law's state, if it has one, in one array."""
-    parts = [x.q, x.v] + ([] if x.contact is None else [jnp.ravel(x.contact)])
-    return jnp.concatenate(parts)
 
 
 def _cost(x, residual: Array | None, cost: Array | None) -> Float[Array, ""]:

@@ -33,8 +33,10 @@ class Entry:
         return getattr(importlib.import_module(module), function)
 
 
-_CID = "trajopt.problems.library.contact_inverse_dynamics"
-_CUBE = "trajopt.problems.library.cube"
+_LIBRARY = "trajopt.problems.library"
+_CID = f"{_LIBRARY}.contact_inverse_dynamics"
+_CUBE = f"{_LIBRARY}.cube"
+_CARTPOLE = f"{_LIBRARY}.cartpole"
 
 _ENTRIES: dict[str, Entry] = {
     "go1-stand": Entry(f"{_CID}:go1_stand", "torques that keep a standing Go1 still for one step"),
@@ -47,6 +49,19 @@ _ENTRIES: dict[str, Entry] = {
     "cube-initial-impulse": Entry(
         f"{_CUBE}:cube_initial_impulse", "initial impulse that throws a cube to a given final pose"
     ),
+    "cartpole-swingup": Entry(
+        f"{_CARTPOLE}:cartpole_swingup", "least effort that swings a pole on a cart upright", "iLQR"
+    ),
+    "double-cartpole-swingup": Entry(
+        f"{_CARTPOLE}:double_cartpole_swingup", "the same with two poles in a row", "iLQR"
+    ),
+    "drone-takeoff": Entry(
+        f"{_LIBRARY}.drone_takeoff:drone_takeoff",
+        "thrust that lifts a drone off the ground to a height",
+        "SingleShooting",
+    ),
+    "catapult": Entry(f"{_LIBRARY}.catapult:catapult", "a three-link arm throws a cube to a point", "MultipleShooting"),
+    "jump-worm": Entry(f"{_LIBRARY}.catapult:jump_worm", "a three-link worm leaps with a cube", "MultipleShooting"),
 }
 
 

@@ -21,11 +21,11 @@ from trajopt.dynamics.contact.law import NoContact
 from trajopt.dynamics.system import State, System
 from trajopt.errors import DerivativeError
 from trajopt.problems.differences import RIDDERS_LEVELS, central_differences, central_step, ridders
-from trajopt.problems.least_squares import check_gradient
-from trajopt.problems.ocp import CONSTRAINTS, OptimalControlProblem, Trajectory, flat_state
+from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, Trajectory, flat_state
 
 HESSIANS = ("gauss-newton", "exact")
 RIDDERS_STEP = 1e-2
+COMPLEMENTARITY = "complementarity-aware"
 
 
 @jax.tree_util.register_dataclass
@@ -38,15 +38,20 @@ class Expansion:
     hessian: Float[Array, "*t z z"]
 
 
-def moved(problem: OptimalControlProblem, x, u, p) -> Callable[[Array], tuple[Array, Array, Array]]:
+def moved(problem: ControlProblem, x, u, p) -> Callable[[Array], tuple[Array, Array, Array]]:
     """z -> (x (+) dx, u + du, p + dp)."""
     n, nu = problem.n, problem.nu
     return lambda z: (problem.retract(x, z[:n]), u + z[n : n + nu], p + z[n + nu :])
 
 
-def linear_dynamics(problem: OptimalControlProblem, gradient: str = "implicit") -> Callable[..., tuple[Array, Array]]:
+def linear_dynamics(problem: ControlProblem, gradient: str = "implicit") -> Callable[..., tuple[Array, Array]]:
     """The function (x, u, t, p) -> (x_next (nx,), F (n, n + nu + np)), F = d x_next / dz in tangent coordinates."""
-    check_gradient(gradient, problem.name)
+    problem.check_gradient(gradient)
+    if gradient == COMPLEMENTARITY:
+        raise DerivativeError(
+            f"problem '{problem.name}': {COMPLEMENTARITY} gradients need the direction of the loss, which solvers that "
+            "linearise each step for itself do not have; use SingleShooting, or gradient='implicit'"
+        )
     system, size = problem.system, problem.n + problem.nu + problem.n_p
 
     def difference_quotient(x, u, t, p):
@@ -83,7 +88,7 @@ def linear_dynamics(problem: OptimalControlProblem, gradient: str = "implicit") 
     return automatic if system is None else closed_form
 
 
-def stage_expansion(problem: OptimalControlProblem, x, u, t, p, hessian: str = "gauss-newton") -> Expansion:
+def stage_expansion(problem: ControlProblem, x, u, t, p, hessian: str = "gauss-newton") -> Expansion:
     """l(x, u, t) to second order in z. "gauss-newton": J^T J for residuals, the exact Hessian for general costs."""
     at = moved(problem, x, u, p)
 
@@ -94,7 +99,7 @@ def stage_expansion(problem: OptimalControlProblem, x, u, t, p, hessian: str = "
     return _expansion(kinds, problem.n + problem.nu + problem.n_p, x.dtype, hessian)
 
 
-def final_expansion(problem: OptimalControlProblem, x, p, hessian: str = "gauss-newton") -> Expansion:
+def final_expansion(problem: ControlProblem, x, p, hessian: str = "gauss-newton") -> Expansion:
     """l_T(x) to second order in [dx, dp]."""
 
     def kinds(z):
@@ -104,7 +109,7 @@ def final_expansion(problem: OptimalControlProblem, x, p, hessian: str = "gauss-
     return _expansion(kinds, problem.n + problem.n_p, x.dtype, hessian)
 
 
-def prior_expansion(problem: OptimalControlProblem, x0, p, hessian: str = "gauss-newton") -> Expansion:
+def prior_expansion(problem: ControlProblem, x0, p, hessian: str = "gauss-newton") -> Expansion:
     """The priors on x_0 and p to second order in [dx_0, dp]."""
 
     def kinds(z):
@@ -130,7 +135,7 @@ def _expansion(kinds: Callable, size: int, dtype, hessian: str) -> Expansion:
     return Expansion(value, gradient, H)
 
 
-def stage_constraints(problem: OptimalControlProblem, kind: str, x, u, t, p) -> tuple[Array, Array]:
+def stage_constraints(problem: ControlProblem, kind: str, x, u, t, p) -> tuple[Array, Array]:
     """(c (m,), C (m, n + nu + np)) of "equality" or "inequality" at one step; m = 0 without such constraints."""
     at = moved(problem, x, u, p)
     zero = jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype)
@@ -142,7 +147,7 @@ def stage_constraints(problem: OptimalControlProblem, kind: str, x, u, t, p) -> 
     return f(zero), jax.jacfwd(f)(zero)
 
 
-def terminal_constraints(problem: OptimalControlProblem, kind: str, x, p) -> tuple[Array, Array]:
+def terminal_constraints(problem: ControlProblem, kind: str, x, p) -> tuple[Array, Array]:
     """(c (m,), C (m, n + np)) of "terminal_equality" or "terminal_inequality"."""
     zero = jnp.zeros(problem.n + problem.n_p, x.dtype)
 
@@ -156,12 +161,12 @@ def _or_none(value: Array | None, dtype) -> Array:
     return jnp.zeros(0, dtype) if value is None else value
 
 
-def twice_differentiable(problem: OptimalControlProblem) -> bool:
+def twice_differentiable(problem: ControlProblem) -> bool:
     """Whether the dynamics have second derivatives: user-written functions and systems without contact."""
     return problem.system is None or isinstance(problem.system.contact, NoContact)
 
 
-def dynamics_hessian(problem: OptimalControlProblem) -> Callable[..., Array]:
+def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
     """The function (x, u, t, p, w) -> d^2 (w . f) / dz^2 (z, z), with f in tangent coordinates about x_next.
 
     Raises `DerivativeError` where the dynamics have no second derivative.
@@ -178,12 +183,13 @@ def dynamics_hessian(problem: OptimalControlProblem) -> Callable[..., Array]:
             x, u, p = at(z)
             return jnp.vdot(w, problem.local(x_next, problem.step(x, u, t, p)))
 
-        return jax.jacfwd(jax.jacfwd(f))(jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype))
+        # Forward over reverse: one gradient per direction, where forward mode twice takes the square of the directions.
+        return jax.jacfwd(jax.grad(f))(jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype))
 
     return hessian
 
 
-def residual_parts(problem: OptimalControlProblem, trajectory: Trajectory) -> dict[str, Array]:
+def residual_parts(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Array]:
     """Largest violation of each kind of constraint, recomputed: defect, bounds, and the constraints there are."""
     xs, us, p = trajectory.xs, trajectory.us, trajectory.p
     times = jnp.asarray(problem.times)
@@ -195,7 +201,10 @@ def residual_parts(problem: OptimalControlProblem, trajectory: Trajectory) -> di
     ]
     first = 0 if problem.free_initial_state else 1
     bounded.append((xs[first:], problem.state_lower, problem.state_upper))
-    excess = [jnp.maximum(jnp.max(jnp.maximum(low - a, a - high), initial=0.0), 0.0) for a, low, high in bounded]
+    excess = [
+        jnp.maximum(jnp.max(jnp.maximum(low.astype(a.dtype) - a, a - high.astype(a.dtype)), initial=0.0), 0.0)
+        for a, low, high in bounded
+    ]
     parts["bound_violation"] = jnp.max(jnp.stack(excess))
     if not problem.free_initial_state:
         parts["initial_state_error"] = _largest(problem.local(jnp.asarray(problem.x0), xs[0]))
@@ -221,21 +230,19 @@ class OptimalControlOracle:
     for a rollout or an implicit linearisation of all steps, one more for every difference quotient's evaluation.
     """
 
-    def __init__(self, problem: OptimalControlProblem, gradient: str = "implicit") -> None:
-        check_gradient(gradient, problem.name)
-        self.problem, self.gradient = problem, gradient
+    def __init__(self, problem: ControlProblem, gradient: str = "implicit") -> None:
+        self.problem, self.gradient = problem.with_gradient(gradient), gradient
         self.evaluations, self.compile_time_s = 0, 0.0
         self._compiled: dict[tuple, Any] = {}
         columns = problem.n + problem.nu + problem.n_p
         self.cost_of_linearization = {
-            "implicit": 1,
             "finite-difference": 2 * columns + 1,
             "ridders": 2 * columns * RIDDERS_LEVELS + 1,
-        }[gradient]
+        }.get(gradient, 1)
 
     def call(self, name: str, fn: Callable, *arguments: Any) -> Any:
         """fn(*arguments), compiled once for `name` and the arguments' shapes; blocks until it is done."""
-        arguments = jax.tree.map(jnp.asarray, arguments)
+        arguments = jax.tree.map(lambda a: a if isinstance(a, jax.Array) else jnp.asarray(a), arguments)
         key = (name, *((a.shape, a.dtype) for a in jax.tree.leaves(arguments)))
         if key not in self._compiled:
             start = time.perf_counter()
@@ -263,6 +270,8 @@ class OptimalControlOracle:
             infos = self.call("infos", self._infos, trajectory)
             values["contact_residual"] = float(np.max(infos.residual))
             values["dropped_contacts"] = float(np.sum(infos.dropped))
+        if self.problem.certificate is not None:
+            values |= {key: float(value) for key, value in self.problem.certificate(trajectory).items()}
         return values
 
     def _infos(self, trajectory: Trajectory) -> Any:
@@ -272,12 +281,10 @@ class OptimalControlOracle:
 
     def shortfalls(self, values: dict[str, float]) -> list[str]:
         """What keeps recomputed `values` from counting as feasible: sentences, empty when nothing does."""
-        limits = dict.fromkeys(values, self.problem.tolerance) | {"dropped_contacts": 0.0}
-        limits = {key: limit for key, limit in limits.items() if key in values}
         return [
-            f"{key} is {values[key]:.3g}, allowed {limit:.3g}"
-            for key, limit in limits.items()
-            if not values[key] <= limit
+            f"{key} is {values.get(key, float('nan')):.3g}, allowed {limit:.3g}"
+            for key, limit in self.problem.limits.items()
+            if not values.get(key, float("nan")) <= limit
         ]
 
     def fields(self, trajectory: Trajectory) -> dict[str, Any]:

@@ -57,19 +57,24 @@ def _save(made: Figure, path: str | os.PathLike) -> None:
 def convergence(solution: Any, path: str | os.PathLike) -> None:
     """Cost, gradient norm and step size against the iteration, from the trace of a `Solution`."""
     trace = solution.trace
+    squares = "residual" in solution.residuals
     made, axes = figure(2, 1, height=2.8)
     iteration = trace["iteration"]
     marker = "o" if iteration.size <= 60 else ""
     top, bottom = axes[:, 0]
     values = _positive(trace["cost"])
-    top.plot(iteration, values, marker=marker, markersize=4, color=COLORS[0], label="cost ½|r|²")
+    top.plot(iteration, values, marker=marker, markersize=4, color=COLORS[0], label="cost ½|r|²" if squares else "cost")
     _log(top, values)
     top.set_ylabel("cost")
     top.legend(frameon=False)
     top.set_title(f"{solution.problem}: {solution.solver}, {solution.gradient} gradients", loc="left", fontsize=11)
     drawn = []
     for i, (key, label) in enumerate(
-        [("gradient_norm", "gradient norm |Jᵀr|"), ("step_size", "step size |Δx|"), ("violation", "violation")]
+        [
+            ("gradient_norm", "gradient norm |Jᵀr|" if squares else "measure of optimality"),
+            ("step_size", "step size |Δx|"),
+            ("violation", "violation"),
+        ]
     ):
         values = np.asarray(trace[key], float)
         if np.any(values > 0):

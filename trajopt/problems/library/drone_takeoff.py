@@ -1,0 +1,39 @@
+"""drone-takeoff (Nimble VII-C): a drone at rest on the ground is to be at a height after 500 steps.
+
+Contact holds the drone as long as its thrust is below its weight, so that from zero thrust the exact gradient of the loss is
+zero and descent stays where it is. Complementarity-aware gradients see the drone in the air.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import optax
+
+from trajopt.dynamics.contact.law import RigidContact
+from trajopt.dynamics.system import State, System
+from trajopt.models.registry import load_model
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.trajectory import Trajectory
+
+LEARNING_RATE = 10.0  # of plain gradient descent
+SINKING = -1e-4  # m/s, initial velocity
+
+
+def drone_takeoff(target: float = 5.0, steps: int = 500, dt: float = 1e-3) -> OptimalControlProblem:
+    """Thrust within +-10 N, zero at first, that brings the drone's centre to the height `target`, m; loss: squared error."""
+    model = load_model("drone")
+    system = System(model, dt, RigidContact(max_contacts=1, limits=False))
+    start = State(model.keyframes["home"], jnp.array([SINKING]))
+
+    def miss(x: State):
+        return (target - x.q[0]) ** 2
+
+    def certificate(motion: Trajectory):
+        return {"height_error": abs(float(motion.xs[-1][0]) - target)}
+
+    return OptimalControlProblem(
+        "drone-takeoff", system, steps, start, terminal_cost=miss,
+        certificate=certificate, certificate_tolerances={"height_error": 1e-2},
+        solver="SingleShooting", solver_options={"optimizer": optax.sgd(LEARNING_RATE), "max_iterations": 200},
+        gradient="complementarity-aware",
+    )  # fmt: skip
