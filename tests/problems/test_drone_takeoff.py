@@ -21,5 +21,6 @@ def test_exact_gradients_stay_and_aware_ones_arrive():
     assert cost[min(100, cost.size - 1)] < 1e-2 and cost[-1] < 1e-4
     assert aware.success and aware.residuals["height_error"] < 1e-2
     exact = solvers.solve(problem, dataclasses.replace(descent, max_iterations=3), gradient="implicit")
-    assert exact.cost == cost[0] and exact.residuals["gradient_norm"] == 0.0
+    np.testing.assert_allclose(exact.cost, cost[0], rtol=1e-12)
+    assert exact.residuals["gradient_norm"] < 1e-15
     assert not exact.success and exact.status == Status.stalled and "height_error" in exact.message

@@ -50,18 +50,13 @@ _ENTRIES: dict[str, Entry] = {
         f"{_CUBE}:cube_initial_impulse", "initial impulse that throws a cube to a given final pose"
     ),
     "cartpole-swingup": Entry(
-        f"{_CARTPOLE}:cartpole_swingup", "least effort that swings a pole on a cart upright", "iLQR"
-    ),
-    "double-cartpole-swingup": Entry(
-        f"{_CARTPOLE}:double_cartpole_swingup", "the same with two poles in a row", "iLQR"
+        f"{_CARTPOLE}:cartpole_swingup", "least effort that swings a pole on a cart upright", "MultipleShooting"
     ),
     "drone-takeoff": Entry(
         f"{_LIBRARY}.drone_takeoff:drone_takeoff",
         "thrust that lifts a drone off the ground to a height",
         "SingleShooting",
     ),
-    "catapult": Entry(f"{_LIBRARY}.catapult:catapult", "a three-link arm throws a cube to a point", "MultipleShooting"),
-    "jump-worm": Entry(f"{_LIBRARY}.catapult:jump_worm", "a three-link worm leaps with a cube", "MultipleShooting"),
 }
 
 

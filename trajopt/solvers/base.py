@@ -6,7 +6,13 @@ A solver is an immutable object of options with four methods; its state is a dat
     step(oracle, state) -> state         one iteration
     terminate(oracle, state) -> Status or None
     finish(oracle, state) -> dict        what the solver recomputes at the best point: "residuals" (its optimality measure),
-                                         "notes", and extra fields of the Solution, such as the covariance
+                                         "notes", "shortfalls" (which of these are too large) and extra fields of the
+                                         Solution, such as the covariance
+
+A solver whose iterations belong to a library has `run` in place of `step`:
+
+    run(oracle, state, advance) -> Status    iterates, calls advance(state) after each iteration, stops the library when that
+                                             returns a Status, and ends with `return advance(state)` on a state that halts
 
 The oracle is what `problem.compile(gradient)` returns: the problem's compiled functions, with the time the compilation
 took (`compile_time_s`), a counter (`evaluations`), and three functions of a point: `residuals` (recomputed violations by
@@ -58,6 +64,10 @@ class State:
         """Where a value that is not finite appeared, for the message; begins with ": "."""
         return ""
 
+    def account(self) -> dict[str, Any]:
+        """What the last state tells about the run, whichever state is the best: "notes" and fields of the Solution."""
+        return {}
+
 
 class Solver(Protocol):
     """Options and algorithm of a solver; see the module's docstring."""
@@ -86,7 +96,7 @@ def solve(
     solver: Any,
     *,
     x0: Any = None,
-    gradient: str = "implicit",
+    gradient: str | None = None,
     callback: Callable[[dict[str, float]], Any] | None = None,
     seed: int = 0,
     time_budget: float | None = None,
@@ -98,7 +108,7 @@ def solve(
 
     Arguments:
         x0: initial guess, default the problem's own.
-        gradient: how derivatives are obtained; least squares offers implicit, finite-difference and ridders.
+        gradient: how derivatives are obtained, a mode that the problem offers; default: the problem's own, mostly implicit.
         callback: called after every iteration with a row of the trace; a true answer stops the run.
         seed: seeds whatever is random in the solver.
         time_budget: seconds of solving, compilation left out.
@@ -115,6 +125,7 @@ def solve(
     if time_budget is not None and not time_budget >= 0:
         raise OptionError(f"time_budget is {time_budget}; it must be a number of seconds")
     x0 = problem.initial_point if x0 is None else problem.check_point(x0)
+    gradient = problem.gradient if gradient is None else gradient
     identity = {"problem": problem.name, "solver": solver.name, "gradient": gradient}
     previous = None
     if resume is not None:
@@ -134,6 +145,7 @@ class _Run:
         self.problem, self.solver, self.oracle = problem, solver, oracle
         self.seed, self.identity, self.path = seed, identity, path
         self.start, self.elapsed_before, self.saved_at = time.perf_counter(), 0.0, -np.inf
+        self.compiled_before = oracle.compile_time_s
         self.state = solver.init(oracle, x0, key)
         self.rows: list[list[float]] = []
         self.iteration = 0
@@ -150,7 +162,9 @@ class _Run:
         self._save()
 
     def elapsed(self) -> float:
-        return self.elapsed_before + time.perf_counter() - self.start
+        """Seconds of solving so far, compilation left out."""
+        compiling = self.oracle.compile_time_s - self.compiled_before
+        return self.elapsed_before + time.perf_counter() - self.start - compiling
 
     def _record(self) -> dict[str, float]:
         s = self.state
@@ -173,39 +187,48 @@ class _Run:
 
     def loop(self, limit: int, time_budget: float | None, callback: Callable | None) -> Any:
         """Iterate until something ends the run; returns its status."""
-        stop = self.iteration + limit
-        begun = time.perf_counter()
+        self.stop = self.iteration + limit
+        self.deadline = np.inf if time_budget is None else self.elapsed() + time_budget
+        self.callback = callback
         try:
             if callback is not None:
                 callback(dict(zip(TRACE_KEYS, self.rows[-1], strict=True)))
-            while True:
-                if not np.isfinite([self.state.cost, self.state.gradient_norm]).all():
-                    return Status.non_finite
-                status = self.solver.terminate(self.oracle, self.state)
-                if status is not None:
-                    return status
-                if self.iteration >= stop:
-                    return Status.max_iterations
-                if time_budget is not None and time.perf_counter() - begun >= time_budget:
-                    return Status.time_budget
-                state = self.solver.step(self.oracle, self.state)
-                moved = not state.halt
-                self.state = state
-                if not moved:
-                    continue
-                self.iteration += 1
-                if self.state.better_than(self.best, self.problem.violation_tolerance):
-                    self.best = self.state
-                row = self._record()
-                if time.perf_counter() - self.saved_at > CHECKPOINT_INTERVAL_S:
-                    self._save()
-                if callback is not None and callback(row):
-                    return Status.interrupted
+            status = self.ended()
+            if status is None and hasattr(self.solver, "run"):
+                return self.solver.run(self.oracle, self.state, self.advance)
+            while status is None:
+                status = self.advance(self.solver.step(self.oracle, self.state))
+            return status
         except KeyboardInterrupt:
             return Status.interrupted
         finally:
             self.wall_time = self.elapsed()
             self._save()
+
+    def ended(self) -> Any:
+        """The status that ends the run at the present state, None to go on."""
+        if not np.isfinite([self.state.cost, self.state.gradient_norm]).all():
+            return Status.non_finite
+        status = self.solver.terminate(self.oracle, self.state)
+        if status is not None:
+            return status
+        if self.iteration >= self.stop:
+            return Status.max_iterations
+        return Status.time_budget if self.elapsed() >= self.deadline else None
+
+    def advance(self, state: Any) -> Any:
+        """Take `state` as the next one, or as the last word when it halts; the status that ends the run, None to go on."""
+        self.state = state
+        if state.better_than(self.best, self.problem.violation_tolerance):
+            self.best = state
+        if not state.halt:
+            self.iteration += 1
+            row = self._record()
+            if time.perf_counter() - self.saved_at > CHECKPOINT_INTERVAL_S:
+                self._save()
+            if self.callback is not None and self.callback(row):
+                return Status.interrupted
+        return self.ended()
 
     def solution(self, status: Any) -> Solution:
         """The best point with everything recomputed there, outside the counters and the clock of the solve."""
@@ -215,13 +238,15 @@ class _Run:
         missing = oracle.shortfalls(residuals)
         extra = self.solver.finish(oracle, self.best)
         residuals |= extra.pop("residuals", {})
-        notes = extra.pop("notes", [])
+        missing += extra.pop("shortfalls", [])
+        account = self.state.account()
+        notes = [*account.pop("notes", []), *extra.pop("notes", [])]
         if status_name(status) == "non_finite":
             notes = [f"at iteration {self.iteration}{self.state.failure()}", *notes]
         if missing and status_name(status) in ("solved", "acceptable"):
             status = Status.contact_failed if missing[0].startswith("contact_residual") else Status.stalled
         optimal = self.problem.feasibility_is_success or status_name(status) == "solved"
-        fields = oracle.fields(x) | extra
+        fields = oracle.fields(x) | extra | account
         oracle.evaluations = evaluations
         return Solution(
             **self.identity,

@@ -43,6 +43,7 @@ _SCALARS: tuple[str, ...] = (
     "compile_time_s",
     "wall_time_s",
     "seed",
+    "raw_status",
 )
 
 
@@ -81,7 +82,9 @@ class Solution:
     arrays by name (t, q, v, u, impulse), where the problem describes one. `covariance` (n, n) is that of the estimate
     when the solver computes it and x is identified, None otherwise. `parameters` (np,) are the free parameters of an
     optimal control problem, whose `x` holds the controls, row by row, and the parameters. `violation` is the largest of
-    bounds, dynamics and constraints at the point.
+    bounds, dynamics and constraints at the point. `multipliers` are those of the point, by name, as the solver that found
+    them documents them; `gains` (T, nu, n) is the feedback K of u_t + K_t (x (-) x_t) about the motion, of solvers that have it;
+    `raw_status` is the status and `log` the text of a library that did the iterations.
     """
 
     problem: str
@@ -107,6 +110,10 @@ class Solution:
     covariance: np.ndarray | None = None
     parameters: np.ndarray | None = None
     violation: float = 0.0
+    multipliers: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    gains: np.ndarray | None = None
+    raw_status: str = ""
+    log: str = ""
 
     def summary(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON."""
@@ -118,14 +125,18 @@ class Solution:
         return values
 
     def save(self, directory: str | os.PathLike) -> pathlib.Path:
-        """Write summary.json, solution.npz and, if there is a motion, trajectory.npz; returns the directory."""
+        """Write summary.json, solution.npz and, where they exist, trajectory.npz and solver.log; returns the directory."""
         folder = pathlib.Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").write_text(json.dumps(_finite(self.summary()), indent=2) + "\n")
         arrays: dict[str, Any] = {"x": self.x} | {f"trace_{key}": value for key, value in self.trace.items()}
-        for key in ("xs", "us", "covariance", "parameters"):
+        for key in ("xs", "us", "covariance", "parameters", "gains"):
             if getattr(self, key) is not None:
                 arrays[key] = getattr(self, key)
+        arrays |= {f"multipliers_{key}": value for key, value in self.multipliers.items()}
+        (folder / "solver.log").unlink(missing_ok=True)
+        if self.log:
+            (folder / "solver.log").write_text(self.log)
         np.savez(folder / "solution.npz", allow_pickle=False, **arrays)
         if self.trajectory:
             np.savez(folder / "trajectory.npz", allow_pickle=False, **self.trajectory)
@@ -146,7 +157,10 @@ class Solution:
                 trajectory = dict(data)
         nan = float("nan")
         values: dict[str, Any] = {key: nan if summary[key] is None else summary[key] for key in _SCALARS}
-        values |= {key: arrays.get(key) for key in ("xs", "us", "covariance", "parameters")}
+        values |= {key: arrays.get(key) for key in ("xs", "us", "covariance", "parameters", "gains")}
+        log, prefix = folder / "solver.log", "multipliers_"
+        values["log"] = log.read_text() if log.exists() else ""
+        values["multipliers"] = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         return cls(
             **values,
             violation=summary["constraint_violation"],

@@ -1,0 +1,165 @@
+"""Augmented Lagrangian of the constraints of an optimal control problem.
+
+Path and terminal constraints and the bounds on states become rows c, each with a multiplier y and a penalty w, and add
+
+    equality c = 0:      y c + w/2 c^2
+    inequality c <= 0:   (max(0, y + w c)^2 - y^2) / (2 w)
+
+to the cost. When the solver has minimised that to its inner tolerance, every multiplier moves to its first-order estimate
+(y + w c, or max(0, y + w c)), and the penalty of each row whose violation has not fallen to a quarter of what it was at
+the previous update grows. Nocedal and Wright, Numerical Optimization, 2006, section 17.3; Conn, Gould, Toint 1991.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.problems.ocp import OptimalControlProblem
+
+SUFFICIENT_FALL = 0.25  # a violation above this fraction of the last one raises the penalty
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Multipliers:
+    """Multipliers y and penalties w of the rows of every stage, (T, m), and of the terminal rows, (k,)."""
+
+    stage: Any
+    terminal: Any
+    stage_penalty: Any
+    terminal_penalty: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraints:
+    """The constraint rows of a problem: at each stage [equality, inequality, state bounds], at the end likewise.
+
+    State bounds count at t = 0 only where the initial state is free.
+    """
+
+    problem: OptimalControlProblem
+
+    def stage(self, x, u, t, p) -> Float[Array, " m"]:
+        """Rows at one stage."""
+        problem = self.problem
+        rows = [problem.stage(kind, x, u, t, p) for kind in ("equality", "inequality")]
+        return self._joined(x, rows)
+
+    def terminal(self, x, p) -> Float[Array, " k"]:
+        """Rows at the end."""
+        rows = [self.problem.terminal(kind, x, p) for kind in ("terminal_equality", "terminal_inequality")]
+        return self._joined(x, rows)
+
+    def _joined(self, x, rows) -> Array:
+        lower, upper = self._bounds
+        present = [row for row in rows if row is not None]
+        low, high = self.problem.state_lower[lower], self.problem.state_upper[upper]
+        return jnp.concatenate([*present, low.astype(x.dtype) - x[lower], x[upper] - high.astype(x.dtype)])
+
+    @property
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        problem = self.problem
+        return np.flatnonzero(np.isfinite(problem.state_lower)), np.flatnonzero(np.isfinite(problem.state_upper))
+
+    def _shapes(self) -> tuple[int, int]:
+        problem, point = self.problem, self.problem.initial_point
+        t = problem.times[0]
+        stage = jax.eval_shape(self.stage, point.xs[0], point.us[0], t, point.p)
+        return stage.shape[0], jax.eval_shape(self.terminal, point.xs[0], point.p).shape[0]
+
+    def inequality(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows are inequalities, at a stage (m,) and at the end (k,)."""
+        problem, point = self.problem, self.problem.initial_point
+        t = problem.times[0]
+
+        def count(fn, *arguments) -> int:
+            value = jax.eval_shape(lambda *a: jnp.zeros(0) if (r := fn(*a)) is None else r, *arguments)
+            return value.shape[0]
+
+        m, k = self._shapes()
+        first = count(lambda *a: problem.stage("equality", *a), point.xs[0], point.us[0], t, point.p)
+        last = count(lambda *a: problem.terminal("terminal_equality", *a), point.xs[0], point.p)
+        return np.arange(m) >= first, np.arange(k) >= last
+
+    def relevant(self) -> np.ndarray:
+        """(T, m): rows that count; bounds on a given initial state do not."""
+        m, _ = self._shapes()
+        rows = np.ones((self.problem.horizon, m), bool)
+        if not self.problem.free_initial_state:
+            rows[0, m - sum(side.size for side in self._bounds) :] = False
+        return rows
+
+    def initial(self, penalty: float) -> Multipliers:
+        """Multipliers of zero; penalties of rows that do not count are zero."""
+        relevant, (_, k), dtype = self.relevant(), self._shapes(), self.problem.dtype
+        return Multipliers(
+            np.zeros(relevant.shape, dtype),
+            np.zeros(k, dtype),
+            (penalty * relevant).astype(dtype),
+            np.full(k, penalty, dtype),
+        )
+
+
+def estimate(y: Array, w: Array, c: Array, inequality: np.ndarray) -> Array:
+    """First-order multiplier estimate: the derivative of the augmented term with respect to c."""
+    moved_ = y + w * c
+    return jnp.where(inequality, jnp.maximum(moved_, 0.0), moved_)
+
+
+def term(y: Array, w: Array, c: Array, inequality: np.ndarray) -> Float[Array, ""]:
+    """What the rows add to the cost."""
+    off = inequality & (y + w * c <= 0)
+    return jnp.sum(jnp.where(off, -0.5 * y**2 / jnp.where(w > 0, w, 1.0), c * (y + 0.5 * w * c)))
+
+
+def weight(y: Array, w: Array, c: Array, inequality: np.ndarray) -> Array:
+    """Second derivative of the augmented term with respect to c."""
+    return jnp.where(inequality & (y + w * c <= 0), 0.0, w)
+
+
+def excess(y: Array, w: Array, c: Array, inequality: np.ndarray) -> Array:
+    """Size of each row's violation for the penalty rule: |c|, or |max(c, -y/w)|, which includes complementarity."""
+    held = jnp.maximum(c, -y / jnp.where(w > 0, w, 1.0))
+    return jnp.where(w > 0, jnp.abs(jnp.where(inequality, held, c)), 0.0)
+
+
+def violation(c: Array, relevant: Array | np.ndarray, inequality: np.ndarray) -> Float[Array, ""]:
+    """Largest violation of rows that count."""
+    size = jnp.where(inequality, jnp.maximum(c, 0.0), jnp.abs(c))
+    return jnp.max(jnp.where(relevant, size, 0.0), initial=jnp.zeros((), c.dtype))
+
+
+def updated(
+    multipliers: Multipliers,
+    rows: tuple[Array, Array],
+    last: tuple[Array, Array],
+    inequality: tuple[np.ndarray, np.ndarray],
+    factor: float,
+    largest: float,
+    tolerance: float,
+) -> tuple[Multipliers, tuple[Array, Array]]:
+    """Multipliers and penalties after an inner minimisation, and the rows' excess there.
+
+    rows: constraint values (T, m), (k,); last: excess at the previous update; no penalty grows for one below `tolerance`.
+    """
+    m = multipliers
+    stage_excess = excess(m.stage, m.stage_penalty, rows[0], inequality[0])
+    terminal_excess = excess(m.terminal, m.terminal_penalty, rows[1], inequality[1])
+
+    def raised(w, now, before):
+        grows = (now > SUFFICIENT_FALL * before) & (now > tolerance)
+        return jnp.where(grows, jnp.minimum(factor * w, largest), w)
+
+    new = Multipliers(
+        jnp.where(m.stage_penalty > 0, estimate(m.stage, m.stage_penalty, rows[0], inequality[0]), 0.0),
+        estimate(m.terminal, m.terminal_penalty, rows[1], inequality[1]),
+        raised(m.stage_penalty, stage_excess, last[0]),
+        raised(m.terminal_penalty, terminal_excess, last[1]),
+    )
+    return new, (stage_excess, terminal_excess)

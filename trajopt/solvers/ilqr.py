@@ -1,0 +1,352 @@
+"""iLQR and DDP for `OptimalControlProblem`.
+
+An iteration makes a quadratic model of cost and dynamics along the motion, solves it by a Riccati pass and follows the
+policy with a line search (`ddp_iteration` has the rules). iLQR linearises the dynamics and takes Gauss-Newton Hessians of
+residuals (exact ones of general costs); DDP adds the second derivatives of the dynamics, contracted with the gradient of
+the cost to go, and exact Hessians throughout, so that it converges quadratically. States on manifolds are handled in their
+tangent coordinates, a free initial state and free parameters are part of the minimisation.
+
+Controls are kept in their bounds by projected Newton in the pass. All other constraints, bounds on states included, enter
+through an augmented Lagrangian (`augmented_lagrangian`): when the stationarity falls below the inner tolerance, multipliers
+and penalties are updated and the inner tolerance is divided by ten.
+
+Li, Todorov 2004; Jacobson, Mayne 1970; Tassa, Mansard, Todorov, ICRA 2014 (bounds); Mastalli et al., Crocoddyl, ICRA 2020
+(feasibility-driven multiple shooting).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from trajopt.errors import OptionError
+from trajopt.names import closest
+from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.transcription import twice_differentiable
+from trajopt.result import Status
+from trajopt.solvers.augmented_lagrangian import Multipliers, estimate, updated
+from trajopt.solvers.base import State, default_tolerance
+from trajopt.solvers.ddp_iteration import DAMPING, Iteration
+from trajopt.solvers.local_model import LocalModel, Modeller
+
+DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
+RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
+FIRST_INNER_TOLERANCE = 1e-2
+STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
+PATIENCE = 10  # steps whose effect on the cost drowns in rounding, in a row, without a more stationary point
+COST_ROUNDING = 1e-12
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DDPState(State):
+    """Adds the quadratic model at x, multipliers, their excess at the last update, the feedback gains of the step that led
+    here, and what steers the iteration.
+
+    `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.
+    """
+
+    model: LocalModel
+    multipliers: Multipliers
+    excess: tuple[Any, Any]
+    gains: Any
+    damping: Any
+    gap_penalty: Any
+    inner_tolerance: float
+    inner_iterations: int
+    last_violation: float
+    stubborn: int
+    least_gradient: float
+    stagnant: int
+    converged: bool
+    bad_step: int
+
+    def better_than(self, other: Any, tolerance: float) -> bool:
+        """Less violation beyond `tolerance`; then the converged point, then the lower cost, then the more stationary."""
+        excess, best = max(self.violation, tolerance), max(other.violation, tolerance)
+        if excess != best or self.converged != other.converged:
+            return bool(excess < best) if excess != best else self.converged
+        margin = COST_ROUNDING * abs(other.cost)
+        more_stationary = self.gradient_norm < other.gradient_norm
+        return bool(self.cost < other.cost - margin or (self.cost <= other.cost + margin and more_stationary))
+
+    def failure(self) -> str:
+        """The first step at which something was not finite."""
+        return f": non-finite at step {self.bad_step}" if self.bad_step >= 0 else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _DifferentialDynamicProgramming:
+    tolerance: float | None = None
+    max_iterations: int = 500
+    shooting: str = "single"
+    regularization: str = "control"
+    damping: float = 0.0
+    riccati: str = "sequential"
+    penalty: float = 10.0
+    penalty_factor: float = 10.0
+    max_penalty: float = 1e8
+    max_inner_iterations: int = 20
+
+    def __post_init__(self) -> None:
+        choices = {
+            "shooting": ("single", "multiple"),
+            "regularization": ("control", "state"),
+            "riccati": ("sequential", "parallel"),
+        }
+        for key, known in choices.items():
+            if getattr(self, key) not in known:
+                raise OptionError(
+                    f"{self.name}: {key} is {getattr(self, key)!r}{closest(str(getattr(self, key)), known)}"
+                )
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise OptionError(f"{self.name}: tolerance is {self.tolerance}; it must be positive")
+        for key in ("penalty", "max_penalty"):
+            if not getattr(self, key) > 0:
+                raise OptionError(f"{self.name}: {key} is {getattr(self, key)}; it must be positive")
+        if not self.penalty_factor > 1:
+            raise OptionError(f"{self.name}: penalty_factor is {self.penalty_factor}; it must be above 1")
+        if self.max_iterations < 0 or self.max_inner_iterations < 1:
+            raise OptionError(f"{self.name}: max_iterations must not be negative and max_inner_iterations at least 1")
+        if not 0 <= self.damping <= DAMPING[1]:
+            raise OptionError(f"{self.name}: damping is {self.damping}; expected a number from 0 to {DAMPING[1]:.0e}")
+        if self.riccati == "parallel" and self._second_order:
+            raise OptionError("DDP: riccati='parallel' contracts no second derivatives; use iLQR, or 'sequential'")
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lstrip("_")
+
+    @property
+    def _second_order(self) -> bool:
+        return False
+
+    def _iteration(self, oracle: Any) -> Iteration:
+        problem = oracle.problem
+        second = self._second_order and twice_differentiable(problem)
+        return Iteration(
+            Modeller(problem, oracle.gradient, multiple=self.shooting == "multiple", second_order=second),
+            curvature=second,
+            damp_state=self.regularization == "state",
+            parallel=self.riccati == "parallel",
+        )
+
+    def _check(self, problem: Any) -> None:
+        if not isinstance(problem, OptimalControlProblem):
+            raise OptionError(
+                f"{self.name} solves an OptimalControlProblem; '{problem.name}' is a {type(problem).__name__}"
+            )
+        bounded = np.isfinite(problem.control_lower).any() or np.isfinite(problem.control_upper).any()
+        if self.riccati == "parallel" and bounded:
+            raise OptionError(
+                f"{self.name}: problem '{problem.name}' bounds its controls, which riccati='parallel' cannot; "
+                "use 'sequential'"
+            )
+
+    # -- the four methods of a solver ----------------------------------------------------------------------------------
+
+    def init(self, oracle: Any, x0: Any, key: Any) -> DDPState:
+        """The model along the initial motion: the rollout, or in multiple shooting the states given."""
+        problem = oracle.problem
+        self._check(problem)
+        dtype = problem.dtype
+        xs = np.array(x0.xs, dtype)
+        if not problem.free_initial_state:
+            xs[0] = problem.x0
+        us = np.clip(x0.us, problem.control_lower, problem.control_upper).astype(dtype)
+        given = problem.xs0 is not None or not np.array_equal(xs, np.tile(xs[0], (len(xs), 1)))
+        motion = Trajectory(xs, us, np.asarray(x0.p, dtype))
+        if self.shooting == "single" or not given:
+            motion = oracle.rollout(motion.xs[0], motion.us, motion.p)
+        iteration = self._iteration(oracle)
+        multipliers = iteration.modeller.constraints.initial(self.penalty)
+        state = DDPState(
+            x=motion,
+            cost=0.0,
+            violation=0.0,
+            gradient_norm=0.0,
+            step_size=0.0,
+            model=iteration.modeller.blank(),
+            multipliers=multipliers,
+            excess=(np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)),
+            gains=np.zeros((problem.horizon, problem.nu, problem.n), dtype),
+            damping=np.asarray(self.damping, dtype),
+            gap_penalty=np.zeros((), dtype),
+            inner_tolerance=max(FIRST_INNER_TOLERANCE, self._tolerance(problem)),
+            inner_iterations=0,
+            last_violation=float("inf"),
+            stubborn=0,
+            least_gradient=float("inf"),
+            stagnant=0,
+            converged=False,
+            bad_step=-1,
+        )
+        return self._advanced(oracle, state, move=False)[0]
+
+    def _tolerance(self, problem: Any) -> float:
+        return self.tolerance or default_tolerance(problem.dtype) ** DEFAULT_EXPONENT
+
+    def _advanced(self, oracle: Any, state: DDPState, move: bool) -> tuple[DDPState, Any]:
+        """The state after one iteration, or, without `move`, with its model made anew."""
+        problem, iteration = oracle.problem, self._iteration(oracle)
+        at, model, damping, nu, report = oracle.call(
+            f"{self.name} iteration", iteration, np.asarray(move), state.x, state.model, state.multipliers,
+            state.damping, state.gap_penalty,
+        )  # fmt: skip
+        oracle.evaluations += int(report.trials) + oracle.cost_of_linearization
+        bad = int(model.bad_step)
+        if bad < 0 and move and not bool(report.finite_trial):
+            bad = int(report.bad_step)
+        converged = (
+            float(model.stationarity) <= self._tolerance(problem) * float(model.scale)
+            and float(model.excess) <= problem.tolerance
+        )
+        state = dataclasses.replace(
+            state,
+            x=at,
+            model=model,
+            damping=damping,
+            gap_penalty=nu,
+            cost=float(model.cost),
+            violation=float(model.violation),
+            gradient_norm=float(model.stationarity),
+            step_size=float(report.step_size),
+            gains=np.asarray(report.gains) if bool(report.accepted) else state.gains,
+            inner_iterations=state.inner_iterations + int(move),
+            converged=converged,
+            bad_step=bad,
+        )
+        return state, report
+
+    def step(self, oracle: Any, state: DDPState) -> DDPState:
+        """One accepted step, after an update of the multipliers where one is due; or the same point with `halt` set."""
+        constrained, tolerance = oracle.problem.constrained, oracle.problem.tolerance
+        inner_done = state.gradient_norm <= state.inner_tolerance * float(state.model.scale)
+        due = constrained and (inner_done or state.inner_iterations >= self.max_inner_iterations)
+        while True:
+            if due:
+                state = self._updated(oracle, state)
+                if state.halt or state.converged:
+                    return state
+            new, halt = self._tried(oracle, state)
+            if not halt:
+                return new
+            # No step under these multipliers: others may allow one, and where none do, the problem is infeasible.
+            if halt == "non_finite" or not constrained or (due and state.violation <= tolerance):
+                return dataclasses.replace(state, halt=halt, bad_step=new.bad_step)
+            due = True
+
+    def _tried(self, oracle: Any, state: DDPState) -> tuple[DDPState, str]:
+        """(state after an iteration, why it is none: empty where it is one)."""
+        new, report = self._advanced(oracle, state, move=True)
+        if not bool(report.accepted):
+            if int(report.trials) and not bool(report.finite_trial):
+                return new, "non_finite"
+            return new, "line_search_failed"
+        better = new.gradient_norm < state.least_gradient
+        stagnant = 0 if better or not bool(report.rounded) else state.stagnant + 1
+        least = min(new.gradient_norm, state.least_gradient)
+        new = dataclasses.replace(new, stagnant=stagnant, least_gradient=least)
+        return new, "stalled" if stagnant > PATIENCE else ""
+
+    def _updated(self, oracle: Any, state: DDPState) -> DDPState:
+        """Multipliers, penalties and inner tolerance after an inner minimisation."""
+        problem, constraints = oracle.problem, self._iteration(oracle).modeller.constraints
+
+        def update(multipliers, rows, excess):
+            limits = (self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance)
+            return updated(multipliers, rows, excess, constraints.inequality(), *limits)
+
+        multipliers, excess = oracle.call("multipliers", update, state.multipliers, state.model.rows, state.excess)
+        penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
+        largest = max(float(np.max(w, initial=0.0)) for w in penalties)
+        falling = state.violation <= 0.9 * state.last_violation or state.violation <= problem.tolerance
+        stubborn = 0 if falling or largest < self.max_penalty else state.stubborn + 1
+        state = dataclasses.replace(
+            state,
+            multipliers=multipliers,
+            excess=excess,
+            inner_tolerance=max(self._tolerance(problem), 0.1 * state.inner_tolerance),
+            inner_iterations=0,
+            last_violation=min(state.violation, state.last_violation),
+            stubborn=stubborn,
+            least_gradient=float("inf"),
+            stagnant=0,
+        )
+        if stubborn >= STUBBORN_UPDATES:
+            return dataclasses.replace(state, halt="infeasible")
+        return self._advanced(oracle, state, move=False)[0]
+
+    def terminate(self, oracle: Any, state: DDPState) -> Any:
+        """Solved when stationary and feasible, a failure when `step` gave up, else None."""
+        if state.converged:
+            return Status.solved
+        if not state.halt:
+            return None
+        relaxed = default_tolerance(oracle.problem.dtype) ** RELAXED_EXPONENT * float(state.model.scale)
+        feasible = float(state.model.excess) <= oracle.problem.tolerance
+        if state.halt in ("stalled", "line_search_failed") and feasible and state.gradient_norm <= relaxed:
+            return Status.acceptable
+        return getattr(Status, state.halt)
+
+    def finish(self, oracle: Any, state: DDPState) -> dict[str, Any]:
+        """Stationarity and complementarity, recomputed with the multipliers of the answer."""
+        anew, _ = self._advanced(oracle, state, move=False)
+        model = anew.model
+        measures = {"stationarity": anew.gradient_norm}
+        inequality = self._iteration(oracle).modeller.constraints.inequality()
+        m = state.multipliers
+        parts = {
+            "stage": (m.stage, m.stage_penalty, model.rows[0], inequality[0]),
+            "terminal": (m.terminal, m.terminal_penalty, model.rows[1], inequality[1]),
+        }
+        multipliers = {key: np.asarray(estimate(*part)) for key, part in parts.items()}
+        if any(kind.any() for kind in inequality):
+            slack = [np.minimum(multipliers[key], -np.asarray(part[2]))[..., part[3]] for key, part in parts.items()]
+            measures["complementarity"] = max(float(np.max(part, initial=0.0)) for part in slack)
+        notes = []
+        if self._second_order and not twice_differentiable(oracle.problem):
+            notes.append("contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used")
+        allowed = self._tolerance(oracle.problem) * float(model.scale)
+        lacking = state.converged and not anew.gradient_norm <= 2.0 * allowed
+        return {
+            "residuals": measures,
+            "notes": notes,
+            "multipliers": multipliers | {"dynamics": np.asarray(model.costates)},
+            "gains": np.asarray(state.gains),
+            "shortfalls": [f"stationarity is {anew.gradient_norm:.3g}, allowed {allowed:.3g}"] if lacking else [],
+        }
+
+
+_OPTIONS = """
+    tolerance: largest |dH/du| over the controls not held at a bound, relative to max(1, the largest sum of magnitudes that
+        cancel in it); default 1e-7 in float64, 3e-4 in float32. Violations have the problem's own tolerance.
+    shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not, and closes the defects.
+    regularization: what the damping is added to, the Hessian by "control" or by "state".
+    damping: the first one; it is multiplied by 10 when a pass is not convex or no step length is accepted, or only one below
+        0.1, and divided by 10 after a step of at least 0.5, down to 0 below 1e-6.
+    riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
+    penalty, penalty_factor, max_penalty: of the augmented Lagrangian; `max_inner_iterations` between its updates.
+
+    Raises `OptionError` for unusable options, and for a problem that is no `OptimalControlProblem`.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class iLQR(_DifferentialDynamicProgramming):
+    __doc__ = "Iterative LQR: DDP with linearised dynamics and Gauss-Newton Hessians of residuals.\n" + _OPTIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class DDP(_DifferentialDynamicProgramming):
+    __doc__ = (
+        "Differential dynamic programming: second derivatives of dynamics, costs and constraints.\n\n"
+        "    Where the dynamics have none (contact), it does what iLQR does and says so.\n" + _OPTIONS
+    )
+
+    @property
+    def _second_order(self) -> bool:
+        return True

@@ -1,0 +1,219 @@
+"""Quadratic model of an optimal control problem along a motion, constraints in their augmented Lagrangian.
+
+Local coordinates are [dx, dp] of each state, the free parameters p being carried along as states that do not change, and
+du of the controls. With the model comes what is judged at the motion: cost, violation and stationarity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.transcription import final_expansion, linear_dynamics, moved, prior_expansion, stage_expansion
+from trajopt.solvers import augmented_lagrangian as al
+from trajopt.solvers.riccati import LQProblem, adjoint
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LocalModel:
+    """Quadratic model at a motion, and what is judged there.
+
+    costates: multipliers of the dynamics, the adjoint of the augmented cost; cost; augmented: what the constraints add; size:
+    sum of the magnitudes of both; gap: sum of |defects|; violation: largest of defects and constraints; excess: largest of
+    violation and lack of complementarity; stationarity: largest |dH/du| over the controls not held at a bound (and of the
+    derivatives by a free initial state and parameters); scale: the largest sum of magnitudes that cancel in it, at least 1;
+    bad_step: first step whose model is not finite, T for the terminal cost, -1: none.
+    """
+
+    lq: LQProblem
+    costates: Float[Array, "T+1 n"]
+    initial_gradient: Float[Array, " k"]
+    initial_hessian: Float[Array, "k k"]
+    rows: tuple[Array, Array]
+    cost: Float[Array, ""]
+    augmented: Float[Array, ""]
+    size: Float[Array, ""]
+    gap: Float[Array, ""]
+    violation: Float[Array, ""]
+    excess: Float[Array, ""]
+    stationarity: Float[Array, ""]
+    scale: Float[Array, ""]
+    bad_step: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Modeller:
+    """Makes the models of one problem.
+
+    gradient: mode of the dynamics' derivative; multiple: states need not obey the dynamics; second_order: exact Hessians of
+    costs and constraints, instead of Gauss-Newton's where there are residuals.
+    """
+
+    problem: OptimalControlProblem
+    gradient: str
+    multiple: bool
+    second_order: bool
+
+    @property
+    def constraints(self) -> al.Constraints:
+        return al.Constraints(self.problem)
+
+    def order(self) -> np.ndarray:
+        """Positions of [dx, dp, du] in z = [dx, du, dp]."""
+        n, nu, n_p = self.problem.n, self.problem.nu, self.problem.n_p
+        return np.concatenate([np.arange(n), n + nu + np.arange(n_p), n + np.arange(nu)])
+
+    def free(self) -> np.ndarray:
+        """Positions in [dx_0, dp] of what may change at the start."""
+        n = self.problem.n
+        return np.arange(0 if self.problem.free_initial_state else n, n + self.problem.n_p)
+
+    def blank(self) -> LocalModel:
+        """A model of zeros, to be filled by the first call."""
+        problem, (stage, terminal) = self.problem, self.constraints.inequality()
+        T, n, m, k = problem.horizon, problem.n + problem.n_p, problem.nu, self.free().size
+
+        def zeros(*shape: int) -> Any:
+            return np.zeros(shape, problem.dtype)
+
+        lq = LQProblem(
+            zeros(T, n, n), zeros(T, n, m), zeros(T, n), zeros(T + 1, n, n), zeros(T, m, m), zeros(T, n, m),
+            zeros(T + 1, n), zeros(T, m),
+        )  # fmt: skip
+        zero, none = zeros(), np.zeros((), np.int32)
+        rows = zeros(T, stage.size), zeros(terminal.size)
+        return LocalModel(lq, zeros(T + 1, n), zeros(k), zeros(k, k), rows, *(zero,) * 8, none)
+
+    def expand(self, at: Trajectory, multipliers: al.Multipliers) -> LocalModel:
+        """The model at a motion."""
+        problem, constraints = self.problem, self.constraints
+        n, n_e = problem.n, problem.n + problem.n_p
+        order, hessian = self.order(), "exact" if self.second_order else "gauss-newton"
+        inequality, relevant = constraints.inequality(), constraints.relevant()
+        linear, times, p = linear_dynamics(problem, self.gradient), jnp.asarray(problem.times), at.p
+
+        def stage(x, x_after, u, t, y, w):
+            x_next, F = linear(x, u, t, p)
+            defect = problem.local(x_after, x_next)
+            if self.multiple and not self._flat:
+                zero = jnp.zeros(n, x.dtype)
+                F = jax.jacfwd(lambda e: problem.local(x_after, problem.retract(x_next, e)))(zero) @ F
+            model = stage_expansion(problem, x, u, t, p, hessian)
+            go = moved(problem, x, u, p)
+
+            def rows_at(z):
+                x, u, p = go(z)
+                return constraints.stage(x, u, t, p)
+
+            c, g, H = self._with_rows(rows_at, order.size, model.gradient, model.hessian, y, w, inequality[0])
+            return F[:, order], defect, model.value, g[order], H[order][:, order], c
+
+        y, w = multipliers.stage, multipliers.stage_penalty
+        F, defect, running, g, H, c = jax.vmap(stage)(at.xs[:-1], at.xs[1:], at.us, times[:-1], y, w)
+        final = final_expansion(problem, at.xs[-1], p, hessian)
+
+        def rows_at(z):
+            return constraints.terminal(problem.retract(at.xs[-1], z[:n]), p + z[n:])
+
+        y_end, w_end = multipliers.terminal, multipliers.terminal_penalty
+        c_end, g_end, H_end = self._with_rows(rows_at, n_e, final.gradient, final.hessian, y_end, w_end, inequality[1])
+        lq = self._lq(F, defect if self.multiple else jnp.zeros_like(defect), g, H, g_end, H_end)
+        prior = prior_expansion(problem, at.xs[0], p, hessian)
+        free = self.free()
+        augmented = al.term(y, w, c, inequality[0]) + al.term(y_end, w_end, c_end, inequality[1])
+        costates, stationarity, scale = self._stationarity(at, lq, prior.gradient[free])
+        wrong = [al.violation(c, relevant, inequality[0]), al.violation(c_end, np.ones(1, bool), inequality[1])]
+        gaps = jnp.max(jnp.abs(lq.d))
+        excess = [jnp.max(al.excess(y, w, c, inequality[0]), initial=0.0)]
+        excess.append(jnp.max(al.excess(y_end, w_end, c_end, inequality[1]), initial=0.0))
+        # A penalty of zero hides a row from `excess`; the plain violation does not.
+        wrong_rows = jnp.maximum(wrong[0], wrong[1])
+        return LocalModel(
+            lq=lq,
+            costates=costates,
+            initial_gradient=prior.gradient[free],
+            initial_hessian=prior.hessian[free][:, free],
+            rows=(c, c_end),
+            cost=jnp.sum(running) + final.value + prior.value,
+            augmented=augmented,
+            size=jnp.sum(jnp.abs(running)) + jnp.abs(final.value) + prior.value + jnp.abs(augmented),
+            gap=jnp.sum(jnp.abs(lq.d)),
+            violation=jnp.maximum(wrong_rows, gaps),
+            excess=jnp.maximum(jnp.maximum(wrong_rows, gaps), jnp.maximum(excess[0], excess[1])),
+            stationarity=stationarity,
+            scale=scale,
+            bad_step=_first_bad(F, defect, running, g, H, c, last=(final.value, g_end, H_end)),
+        )
+
+    @property
+    def _flat(self) -> bool:
+        """Whether states form a vector space."""
+        return self.problem.integrate is None and self.problem.n == self.problem.nx
+
+    def _with_rows(self, rows_at, size, g, H, y, w, inequality):
+        """(c, gradient, Hessian): the cost's plus those of the augmented term of the rows."""
+        if not inequality.size:
+            return jnp.zeros(0, g.dtype), g, H
+        zero = jnp.zeros(size, g.dtype)
+        C, c = jax.jacfwd(lambda z: (rows_at(z),) * 2, has_aux=True)(zero)
+        pull = al.estimate(y, w, c, inequality)
+        H = H + C.T @ (al.weight(y, w, c, inequality)[:, None] * C)
+        if self.second_order:
+            pulled = jax.lax.stop_gradient(pull)
+            H = H + jax.jacfwd(jax.jacrev(lambda z: jnp.vdot(pulled, rows_at(z))))(zero)
+        return c, g + C.T @ pull, H
+
+    def _lq(self, F, d, g, H, g_end, H_end) -> LQProblem:
+        n, n_p = self.problem.n, self.problem.n_p
+        n_e, T = n + n_p, self.problem.horizon
+        A, B = F[:, :, :n_e], F[:, :, n_e:]
+        if n_p:
+            keep = jnp.broadcast_to(jnp.eye(n_p, n_e, n, dtype=F.dtype), (T, n_p, n_e))
+            A = jnp.concatenate([A, keep], 1)
+            B = jnp.concatenate([B, jnp.zeros((T, n_p, B.shape[2]), F.dtype)], 1)
+            d = jnp.concatenate([d, jnp.zeros((T, n_p), F.dtype)], 1)
+        Q, q = jnp.concatenate([H[:, :n_e, :n_e], H_end[None]]), jnp.concatenate([g[:, :n_e], g_end[None]])
+        return LQProblem(A, B, d, Q, H[:, n_e:, n_e:], H[:, :n_e, n_e:], q, g[:, n_e:])
+
+    def _stationarity(self, at: Trajectory, lq: LQProblem, initial_gradient) -> tuple[Array, Array, Array]:
+        problem, free = self.problem, self.free()
+        costates, slope = adjoint(lq)
+        first = costates[0][free] + initial_gradient
+        low, high = self.initial_bounds(at.p)
+        largest = jnp.maximum(
+            _free_gradient(
+                at.us, slope, *(b.astype(at.us.dtype) for b in (problem.control_lower, problem.control_upper))
+            ),
+            _free_gradient(jnp.zeros_like(first), first, low, high),
+        )
+        pulls = jnp.abs(lq.r) + jnp.einsum("tij,ti->tj", jnp.abs(lq.B), jnp.abs(costates[1:]))
+        return costates, largest, jnp.maximum(jnp.max(pulls), 1.0)
+
+    def initial_bounds(self, p) -> tuple[Array, Array]:
+        """Bounds on the free part of [dx_0, dp]; those on x_0 are constraint rows."""
+        problem = self.problem
+        free_states = problem.n if problem.free_initial_state else 0
+        wide = jnp.full(free_states, jnp.inf, p.dtype)
+        low, high = problem.parameter_lower.astype(p.dtype) - p, problem.parameter_upper.astype(p.dtype) - p
+        return jnp.concatenate([-wide, low]), jnp.concatenate([wide, high])
+
+
+def _free_gradient(x, gradient, lower, upper) -> Array:
+    """Largest component of the gradient over variables not held at a bound."""
+    held = ((x <= lower) & (gradient > 0)) | ((x >= upper) & (gradient < 0))
+    return jnp.max(jnp.where(held, 0.0, jnp.abs(gradient)), initial=jnp.zeros((), gradient.dtype))
+
+
+def _first_bad(*stages: Array, last: tuple) -> Array:
+    """Index of the first entry along the first axis with a value that is not finite; T for `last`, -1 if there is none."""
+    good = jnp.stack([jnp.all(jnp.isfinite(a.reshape(a.shape[0], -1)), 1) for a in stages]).all(0)
+    end = jnp.stack([jnp.all(jnp.isfinite(a)) for a in last]).all()
+    bad = ~jnp.concatenate([good, end[None]])
+    return jnp.where(jnp.any(bad), jnp.argmax(bad), -1).astype(jnp.int32)
