@@ -13,6 +13,7 @@ import time
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from processes import python
 
 from trajopt import problems
 from trajopt.cli import main
@@ -213,13 +214,12 @@ sys.exit(main(["run", "slow", "--max-iterations", "100000000", "--out", sys.argv
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_writes_its_best_point(number, tmp_path):
-    command = [sys.executable, "-c", SLOW, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not (tmp_path / "checkpoint.npz").exists():
-        time.sleep(0.05)
-    time.sleep(0.3)
-    os.kill(process.pid, number)
-    out, err = process.communicate(timeout=60)
+    with python(SLOW, str(tmp_path)) as process:
+        while process.poll() is None and not (tmp_path / "checkpoint.npz").exists():
+            time.sleep(0.05)
+        time.sleep(0.3)
+        os.kill(process.pid, number)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 1 and "Traceback" not in err, err
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["status"] == "interrupted" and summary["cost"] < summary["initial_cost"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import jax
@@ -15,6 +13,7 @@ import optax
 import pytest
 import scipy.optimize
 from least_squares_cases import decay, linear, rosenbrock
+from processes import python
 
 from trajopt import solvers
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
@@ -244,12 +243,11 @@ print(solution.message, solution.iterations)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_process_leaves_a_checkpoint(number, tmp_path):
     path = tmp_path / "checkpoint.npz"
-    command = [sys.executable, "-c", ENDLESS, str(path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline().strip() == "running"
-    time.sleep(1.2)
-    os.kill(process.pid, number)
-    out, err = process.communicate(timeout=60)
+    with python(ENDLESS, str(path)) as process:
+        assert process.stdout is not None and process.stdout.readline().strip() == "running"
+        time.sleep(1.2)
+        os.kill(process.pid, number)
+        out, err = process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert out.startswith("interrupted by the user") and not err
     with np.load(path) as data:

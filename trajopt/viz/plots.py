@@ -239,7 +239,7 @@ def comparison(solutions: Sequence[Any], path: str | os.PathLike, *, title: str 
             ax.plot(solution.trace[key][-1:], cost[-1:], "o", markersize=4, color=style["color"])
         labelled.add(label)
         bars.setdefault(label, (solution.compile_time_s, solution.wall_time_s))
-    for ax, name in ((axes[0, 0], "solving time, without compiling [s]"), (axes[0, 1], "evaluations of the residual")):
+    for ax, name in ((axes[0, 0], "solving time, without compiling [s]"), (axes[0, 1], "evaluations")):
         ax.set_xscale("log")
         ax.set_yscale("log")
         ax.set_xlabel(name)
