@@ -22,7 +22,7 @@ from trajopt.cli.progress import say, table
 PROBLEMS = ("go1-stand", "cube-initial-velocity")
 SOLVERS = "GaussNewton,GradientDescent"
 GRADIENTS = "implicit,finite-difference"
-COLUMNS = ("problem", "solver", "gradient", "status", "cost", "residual", "iterations", "compile [s]", "solve [s]")
+COLUMNS = ("problem", "solver", "gradient", "status", "cost", "violation", "iterations", "compile [s]", "solve [s]")
 
 
 def rows(folder: pathlib.Path) -> list[list[str]]:
@@ -35,7 +35,7 @@ def rows(folder: pathlib.Path) -> list[list[str]]:
             run["gradient"],
             run["status"],
             f"{run['cost']:.2e}",
-            f"{run['residual']:.1e}",
+            f"{run['violation']:.1e}",
             str(run["iterations"]),
             f"{run['compile_time_s']:.2f}",
             f"{run['wall_time_s']:.3f}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pathlib
+import runpy
 import signal
 import subprocess
 import sys
@@ -132,6 +134,9 @@ def test_compare_writes_a_table_and_a_plot(toy, capsys):
     assert [float(row["cost"]) for row in rows] == [run["cost"] for run in document["runs"]]
     assert all(len(run["trace"]["cost"]) == run["iterations"] + 1 for run in document["runs"])
     assert "GradientDescent" in capsys.readouterr().out
+    demo = runpy.run_path(str(pathlib.Path(__file__).parent.parent / "benchmarks" / "demo.py"), run_name="demo")
+    table = demo["rows"](toy / "table")
+    assert len(table) == 8 and all(len(row) == len(demo["COLUMNS"]) for row in table)
 
 
 def test_compare_returns_one_when_nothing_solves_the_problem(toy):
