@@ -2,6 +2,8 @@
 
     for p in go1-handstand h1-pushup go1-stand-payload; do trajopt run $p --out runs/$p; done
     python benchmarks/overview.py runs/go1-handstand runs/h1-pushup runs/go1-stand-payload --out docs/images/overview.png
+
+The folders are read in the order given.
 """
 
 from __future__ import annotations

@@ -21,8 +21,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.solvers.base import State
 
 SUFFICIENT_FALL = 0.25  # a violation above this fraction of the last one raises the penalty
+FIRST_INNER_TOLERANCE = 1e-2
+STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
 
 
 @jax.tree_util.register_dataclass
@@ -34,6 +37,69 @@ class Multipliers:
     terminal: Any
     stage_penalty: Any
     terminal_penalty: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ConstrainedState(State):
+    """State of a solver that minimises the augmented Lagrangian.
+
+    multipliers; excess: of the rows at the last update; inner_tolerance, inner_iterations: of the present minimisation;
+    last_violation: at the last update; stubborn: updates in vain; converged: whether x is stationary and feasible.
+    """
+
+    multipliers: Multipliers
+    excess: tuple[Any, Any]
+    inner_tolerance: float
+    inner_iterations: int
+    last_violation: float
+    stubborn: int
+    converged: bool
+
+    def better_than(self, other: Any, tolerance: float) -> bool:
+        """Less violation beyond `tolerance`; then the converged point, then the lower cost."""
+        excess, best = max(self.violation, tolerance), max(other.violation, tolerance)
+        if excess != best or self.converged != other.converged:
+            return bool(excess < best) if excess != best else self.converged
+        return self.cheaper_than(other)
+
+    def cheaper_than(self, other: Any) -> bool:
+        """Which of two equally feasible points to return."""
+        return bool(self.cost < other.cost)
+
+    def after_update(
+        self,
+        multipliers: Multipliers,
+        excess: tuple[Any, Any],
+        tolerance: float,
+        largest_penalty: float,
+        feasible: float,
+    ) -> dict[str, Any]:
+        """The fields after an update. tolerance: the last inner one; feasible: a violation that counts as none."""
+        penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
+        at_limit = max(float(np.max(w, initial=0.0)) for w in penalties) >= largest_penalty
+        falling = self.violation <= 0.9 * self.last_violation or self.violation <= feasible
+        return {
+            "multipliers": multipliers,
+            "excess": excess,
+            "inner_tolerance": max(tolerance, 0.1 * self.inner_tolerance),
+            "inner_iterations": 0,
+            "last_violation": min(self.violation, self.last_violation),
+            "stubborn": self.stubborn + 1 if at_limit and not falling else 0,
+        }
+
+
+def first_schedule(multipliers: Multipliers, tolerance: float) -> dict[str, Any]:
+    """The fields of `ConstrainedState` at the start; tolerance: the last inner one."""
+    return {
+        "multipliers": multipliers,
+        "excess": (np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)),
+        "inner_tolerance": max(FIRST_INNER_TOLERANCE, tolerance),
+        "inner_iterations": 0,
+        "last_violation": float("inf"),
+        "stubborn": 0,
+        "converged": False,
+    }
 
 
 @dataclasses.dataclass(frozen=True)

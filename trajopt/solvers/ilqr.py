@@ -27,48 +27,41 @@ from trajopt.names import closest
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.transcription import twice_differentiable
 from trajopt.result import Status
-from trajopt.solvers.augmented_lagrangian import Multipliers, estimate, updated
-from trajopt.solvers.base import State, default_tolerance
+from trajopt.solvers.augmented_lagrangian import (
+    STUBBORN_UPDATES,
+    ConstrainedState,
+    estimate,
+    first_schedule,
+    updated,
+)
+from trajopt.solvers.base import default_tolerance
 from trajopt.solvers.ddp_iteration import DAMPING, Iteration
 from trajopt.solvers.local_model import LocalModel, Modeller
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
-FIRST_INNER_TOLERANCE = 1e-2
-STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
 PATIENCE = 10  # steps whose effect on the cost drowns in rounding, in a row, without a more stationary point
 COST_ROUNDING = 1e-12
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class DDPState(State):
-    """Adds the quadratic model at x, multipliers, their excess at the last update, the feedback gains of the step that led
-    here, and what steers the iteration.
+class DDPState(ConstrainedState):
+    """Adds the quadratic model at x, the feedback gains of the step that led here, and what steers the iteration.
 
     `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.
     """
 
     model: LocalModel
-    multipliers: Multipliers
-    excess: tuple[Any, Any]
     gains: Any
     damping: Any
     gap_penalty: Any
-    inner_tolerance: float
-    inner_iterations: int
-    last_violation: float
-    stubborn: int
     least_gradient: float
     stagnant: int
-    converged: bool
     bad_step: int
 
-    def better_than(self, other: Any, tolerance: float) -> bool:
-        """Less violation beyond `tolerance`; then the converged point, then the lower cost, then the more stationary."""
-        excess, best = max(self.violation, tolerance), max(other.violation, tolerance)
-        if excess != best or self.converged != other.converged:
-            return bool(excess < best) if excess != best else self.converged
+    def cheaper_than(self, other: Any) -> bool:
+        """The lower cost; where they differ by rounding, the more stationary point."""
         margin = COST_ROUNDING * abs(other.cost)
         more_stationary = self.gradient_norm < other.gradient_norm
         return bool(self.cost < other.cost - margin or (self.cost <= other.cost + margin and more_stationary))
@@ -170,18 +163,12 @@ class _DifferentialDynamicProgramming:
             gradient_norm=0.0,
             step_size=0.0,
             model=iteration.modeller.blank(),
-            multipliers=multipliers,
-            excess=(np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)),
+            **first_schedule(multipliers, self._tolerance(problem)),
             gains=np.zeros((problem.horizon, problem.nu, problem.n), dtype),
             damping=np.asarray(self.damping, dtype),
             gap_penalty=np.zeros((), dtype),
-            inner_tolerance=max(FIRST_INNER_TOLERANCE, self._tolerance(problem)),
-            inner_iterations=0,
-            last_violation=float("inf"),
-            stubborn=0,
             least_gradient=float("inf"),
             stagnant=0,
-            converged=False,
             bad_step=-1,
         )
         return self._advanced(oracle, state, move=False)[0]
@@ -261,22 +248,11 @@ class _DifferentialDynamicProgramming:
             return updated(multipliers, rows, excess, constraints.inequality(), *limits)
 
         multipliers, excess = oracle.call("multipliers", update, state.multipliers, state.model.rows, state.excess)
-        penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
-        largest = max(float(np.max(w, initial=0.0)) for w in penalties)
-        falling = state.violation <= 0.9 * state.last_violation or state.violation <= problem.tolerance
-        stubborn = 0 if falling or largest < self.max_penalty else state.stubborn + 1
-        state = dataclasses.replace(
-            state,
-            multipliers=multipliers,
-            excess=excess,
-            inner_tolerance=max(self._tolerance(problem), 0.1 * state.inner_tolerance),
-            inner_iterations=0,
-            last_violation=min(state.violation, state.last_violation),
-            stubborn=stubborn,
-            least_gradient=float("inf"),
-            stagnant=0,
+        schedule = state.after_update(
+            multipliers, excess, self._tolerance(problem), self.max_penalty, problem.tolerance
         )
-        if stubborn >= STUBBORN_UPDATES:
+        state = dataclasses.replace(state, **schedule, least_gradient=float("inf"), stagnant=0)
+        if state.stubborn >= STUBBORN_UPDATES:
             return dataclasses.replace(state, halt="infeasible")
         return self._advanced(oracle, state, move=False)[0]
 

@@ -25,20 +25,27 @@ from trajopt.errors import OptionError
 from trajopt.problems.ocp import DIFFERENCES, OptimalControlProblem, Trajectory
 from trajopt.problems.transcription import OptimalControlOracle, linear_dynamics
 from trajopt.result import Status
-from trajopt.solvers.augmented_lagrangian import Constraints, Multipliers, term, updated, violation
-from trajopt.solvers.base import State, default_tolerance
+from trajopt.solvers.augmented_lagrangian import (
+    STUBBORN_UPDATES,
+    ConstrainedState,
+    Constraints,
+    Multipliers,
+    first_schedule,
+    term,
+    updated,
+    violation,
+)
+from trajopt.solvers.base import default_tolerance
 from trajopt.solvers.lbfgs import LBFGS
 
 TOLERANCE_EXPONENT = 0.6  # default tolerance 1e-6 in float64, 1e-3 in float32
 RELAXED_FACTOR = 1e3  # `acceptable` allows that many tolerances
-FIRST_INNER_TOLERANCE = 1e-2
-STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class SingleShootingState(State):
-    """Adds the variables z, value and gradient of the augmented Lagrangian, its constraint rows, multipliers and schedule.
+class SingleShootingState(ConstrainedState):
+    """Adds the variables z, value and gradient of the augmented Lagrangian, its constraint rows and the optimiser's state.
 
     `gradient_norm` is the largest component of that gradient over the variables not held at a bound.
     """
@@ -47,22 +54,8 @@ class SingleShootingState(State):
     value: float
     gradient: Any
     rows: tuple[Any, Any]
-    multipliers: Multipliers
-    excess: tuple[Any, Any]
     optimizer_state: Any
-    inner_tolerance: float
-    inner_iterations: int
-    last_violation: float
-    stubborn: int
-    converged: bool
     bad_step: int
-
-    def better_than(self, other: Any, tolerance: float) -> bool:
-        """Less violation beyond `tolerance`; then the converged point, then the lower cost."""
-        excess, best = max(self.violation, tolerance), max(other.violation, tolerance)
-        if excess != best or self.converged != other.converged:
-            return bool(excess < best) if excess != best else self.converged
-        return bool(self.cost < other.cost)
 
     def failure(self) -> str:
         """The first step at which something is not finite."""
@@ -134,18 +127,10 @@ class SingleShooting:
         if not isinstance(self.optimizer, LBFGS):
             with jax.numpy_dtype_promotion("standard"):  # optax multiplies integers with floats
                 optimizer_state = self.optimizer.init(jnp.asarray(z))
-        infinite = tuple(jnp.full_like(y, jnp.inf) for y in (multipliers.stage, multipliers.terminal))
-        schedule: dict[str, Any] = {
-            "multipliers": multipliers,
-            "excess": infinite,
-            "optimizer_state": optimizer_state,
-            "inner_tolerance": max(FIRST_INNER_TOLERANCE, self._tolerance(oracle.problem)),
-            "inner_iterations": 0,
-            "last_violation": float("inf"),
-            "stubborn": 0,
-            "converged": False,
-        }
-        state = SingleShootingState(**program.point(z, multipliers), step_size=0.0, **schedule)
+        schedule = first_schedule(multipliers, self._tolerance(oracle.problem))
+        state = SingleShootingState(
+            **program.point(z, multipliers), step_size=0.0, **schedule, optimizer_state=optimizer_state
+        )
         return self._judged(program, state)
 
     def _judged(self, program: _Program, state: SingleShootingState) -> SingleShootingState:
@@ -177,20 +162,10 @@ class SingleShooting:
             self.max_penalty,
             problem.tolerance,
         )
-        at_limit = float(
-            max(jnp.max(w, initial=0.0) for w in (multipliers.stage_penalty, multipliers.terminal_penalty))
+        schedule = state.after_update(
+            multipliers, excess, self._tolerance(problem), self.max_penalty, problem.tolerance
         )
-        hopeless = at_limit >= self.max_penalty and state.violation > 0.9 * state.last_violation
-        return dataclasses.replace(
-            state,
-            **program.point(state.z, multipliers),
-            multipliers=multipliers,
-            excess=excess,
-            inner_tolerance=max(0.1 * state.inner_tolerance, self._tolerance(problem)),
-            inner_iterations=0,
-            last_violation=state.violation,
-            stubborn=state.stubborn + 1 if hopeless else 0,
-        )
+        return dataclasses.replace(state, **program.point(state.z, multipliers), **schedule)
 
     def run(self, oracle: OptimalControlOracle, state: SingleShootingState, advance: Callable) -> Any:
         """Iterate until the loop says that it is enough, or the optimiser gives up."""
