@@ -108,31 +108,6 @@ def test_bounds_and_path_constraints_against_multiple_shooting():
     assert np.all(solution.us <= problem.control_upper) and np.all(solution.us >= problem.control_lower)
 
 
-def test_infeasible_interrupted_and_out_of_time():
-    weak = double_integrator(10, control_lower=-3.9, control_upper=3.9)
-    solution = solve(weak, SingleShooting(max_penalty=1e4))
-    assert status_name(solution.status) == "infeasible" and not solution.success
-    none = solve(weak, SingleShooting(), time_budget=0.0)
-    assert (status_name(none.status), none.iterations) == ("time_budget", 0)
-
-    def interrupt(row):
-        if row["iteration"] == 3:
-            raise KeyboardInterrupt
-
-    part = solve(double_integrator(10), SingleShooting(), callback=interrupt)
-    assert (status_name(part.status), part.iterations) == ("interrupted", 3)
-    assert part.violation == part.trace["violation"].min()
-
-
-def test_non_finite_dynamics_name_the_step():
-    problem = OptimalControlProblem(
-        "nan", lambda x, u, t: x + jnp.sqrt(0.35 - t), 6, np.zeros(1), u0=np.zeros(1), dt=0.1,
-        stage_cost=lambda x, u, t: u[0] ** 2,
-    )  # fmt: skip
-    solution = solve(problem, SingleShooting())
-    assert status_name(solution.status) == "non_finite" and "at step 4 of the motion" in solution.message
-
-
 def test_the_last_state_is_not_stepped_from():
     """Two stretches of three steps cover five steps; what pads them must not reach the gradient: sqrt(4.5 - 5)."""
     problem = OptimalControlProblem(

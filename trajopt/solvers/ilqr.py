@@ -197,7 +197,7 @@ class _DifferentialDynamicProgramming:
             model=model,
             damping=damping,
             gap_penalty=nu,
-            cost=float(model.cost),
+            cost=float(model.cost) if int(model.bad_step) < 0 else float("nan"),  # a motion with gaps has no cost
             violation=float(model.violation),
             gradient_norm=float(model.stationarity),
             step_size=float(report.step_size),
