@@ -88,6 +88,18 @@ def test_redundant_contacts(mu, mass):
         assert np.abs(lam[:, :2]).max() <= 1e-15 * np.abs(lam).max()
 
 
+@pytest.mark.parametrize("corner", range(4))
+@pytest.mark.parametrize("size", [1e-6, 1e-8, -1e-8, 1e-10, 1e-12])
+def test_a_redundant_contact_that_barely_opens(corner, size):
+    """Four sliding corners whose gaps contradict each other by less than the regularisation sees: one of them opens."""
+    G, g = four_corners((0.055, -0.0055, -0.0073), (-0.026, 0.0, 0.035))
+    g[3 * corner + 2] += size
+    mu = np.full(4, 0.4)
+    out = solve_ncp(G, g, mu)
+    assert out.status == Status.solved
+    check(G, g, mu, out)
+
+
 def test_single_contact_closed_form():
     """G a multiple of the identity: separating, sticking and sliding in closed form."""
     mu, m = 0.5, 2.0

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.contact.ncp import NCP, classify, natural_map, newton_matrix, projection_jacobian
+from trajopt.dynamics.contact.ncp import NCP, classify, natural_map, newton_matrix, projection_jacobian, split
 
 REGULARISATION = 1e-6
 ARMIJO = 1e-4
 STEP_LENGTHS = 8
+BEYOND = 1e-6  # relative, by how much a step passes the first contact that opens or closes
 REFINEMENTS = 12
 
 
@@ -42,10 +43,7 @@ def _map(ncp: NCP, lam, eps):
 
 
 def newton_regularised(ncp: NCP, init, eps, tol, max_iterations: int):
-    """Stage 1, the problem with G + eps I from `init`: (lambda, iterations, converged, merit, inverse of the last K).
-
-    `tol` is a velocity, m/s. Without an iteration the inverse is the identity.
-    """
+    """Stage 1, the problem with G + eps I from `init`: (lambda, iterations, converged). `tol` is a velocity, m/s."""
     dtype = ncp.G.dtype
     ladder = jnp.asarray(0.5, dtype) ** jnp.arange(STEP_LENGTHS, dtype=dtype)
     Geps = ncp.G + eps * jnp.eye(ncp.G.shape[0], dtype=dtype)
@@ -53,14 +51,12 @@ def newton_regularised(ncp: NCP, init, eps, tol, max_iterations: int):
     def violation(F):
         return jnp.max(jnp.abs(F / ncp.rho), initial=jnp.zeros((), dtype))
 
-    eye = jnp.eye(ncp.G.shape[0], dtype=dtype)
-
     def proceed(carry):
-        _, F, _, _, k, stalled = carry
+        _, F, _, k, stalled = carry
         return (k < max_iterations) & (violation(F) > tol) & ~stalled
 
     def body(carry):
-        lam, F, nu, _, k, _ = carry
+        lam, F, nu, k, _ = carry
         P = projection_jacobian(ncp, lam, nu, classify(ncp, lam, nu))
         K = newton_matrix(ncp, P, Geps)
         inverse = jnp.linalg.inv(K)
@@ -73,12 +69,33 @@ def newton_regularised(ncp: NCP, init, eps, tol, max_iterations: int):
         first = jnp.argmax(accepted)
         stalled = ~jnp.any(accepted)
         keep = lambda new, old: jnp.where(stalled, old, new[first])  # noqa: E731
-        return keep(candidates, lam), keep(Fs, F), keep(nus, nu), inverse, k + 1, stalled
+        return keep(candidates, lam), keep(Fs, F), keep(nus, nu), k + 1, stalled
 
     F0, nu0 = _map(ncp, init, eps)
-    start = (init, F0, nu0, eye, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
-    lam, F, _, inverse, k, _ = jax.lax.while_loop(proceed, body, start)
-    return lam, k, violation(F) <= tol, merit(ncp, F), inverse
+    start = (init, F0, nu0, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+    lam, F, _, k, _ = jax.lax.while_loop(proceed, body, start)
+    return lam, k, violation(F) <= tol
+
+
+def past_first_event(ncp: NCP, lam, eps):
+    """The point on the Newton step of the problem with G + eps I that just passes the first row to open or close.
+
+    Where contacts are redundant the solutions of the regularised problem move along the null space of K, which is curved when
+    they slide, as eps falls: too far for a line search, but in the direction of this step, until a contact opens.
+    """
+    nu = ncp.G @ lam + eps * lam + ncp.g
+    step = regularised_inverse(ncp, lam, eps) @ natural_map(ncp, lam, nu)
+    there = _unilateral(ncp, lam - ncp.rho * nu)
+    rate = _unilateral(ncp, step - ncp.rho * (ncp.G @ step + eps * step))
+    length = there / jnp.where(rate == 0, 1.0, rate)
+    first = jnp.min(jnp.where((rate != 0) & (length > 0), length, jnp.inf), initial=1.0)
+    return lam - first * (1.0 + BEYOND) * step
+
+
+def _unilateral(ncp: NCP, y):
+    """The normal rows of the contacts and the limit rows of y."""
+    cone, limit, _ = split(ncp, y)
+    return jnp.concatenate([cone[:, 2], limit])
 
 
 def regularised_inverse(ncp: NCP, lam, eps):

@@ -38,7 +38,14 @@ from trajopt.dynamics.contact.ncp import (
     residual,
     velocity_scale,
 )
-from trajopt.dynamics.contact.newton import merit, newton_regularised, refine, regularisation, regularised_inverse
+from trajopt.dynamics.contact.newton import (
+    merit,
+    newton_regularised,
+    past_first_event,
+    refine,
+    regularisation,
+    regularised_inverse,
+)
 from trajopt.dynamics.contact.pgs import pgs
 from trajopt.dynamics.contact.rarely import rarely
 from trajopt.result import Status
@@ -47,6 +54,7 @@ TIE = 1e-11
 CORRECTIONS = 3
 NULL_POWER = 4
 CONTINUATION = 6
+WEAKENINGS = 5
 SOLVERS = ("newton", "admm", "pgs")
 SWEEPS, ROUNDS = 300, 3
 
@@ -103,7 +111,8 @@ def solve(
         inner_tol = jnp.minimum(jnp.asarray(0.01 * tol, dtype) * speed, 100 * rounding)
         start = lam if init is None else init if solver == "direct" else _better_start(ncp, init, eps)
         if solver == "newton":
-            lam, iterations, fallbacks, inverse = _attempts(ncp, start, eps, inner_tol, max_iterations)
+            limits = (inner_tol, rounding, tol)
+            lam, iterations, fallbacks, inverse, eps = _attempts(ncp, start, eps, limits, max_iterations)
         elif solver == "direct":
             lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, inner_tol, rounding, tol, max_iterations)
         else:
@@ -112,7 +121,8 @@ def solve(
             else:
                 lam, iterations = pgs(ncp, start, eps, inner_tol, 40 * max_iterations)
             inverse = regularised_inverse(ncp, lam, eps)
-        lam = refine(ncp, lam, inverse, rounding)
+        if solver != "newton":
+            lam = refine(ncp, lam, inverse, rounding)
         degenerate = _is_degenerate(ncp, inverse, eps)
     nu = ncp.G @ lam + ncp.g
     modes = classify(ncp, lam, nu, TIE)
@@ -122,7 +132,9 @@ def solve(
         lam = rarely(degenerate & jnp.any(modes.cone == SLIDING), lambda x: _select(ncp, x, modes), lam)
         nu = ncp.G @ lam + ncp.g
     size = residual(ncp, lam)
-    return NCPSolution(lam, nu, size, iterations, fallbacks, _status(ncp, lam, size, tol), modes, degenerate, inverse)
+    return NCPSolution(
+        lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, inverse
+    )
 
 
 def consistent_solution(ncp: NCP, solution: NCPSolution, right):
@@ -147,44 +159,55 @@ def _better_start(ncp: NCP, init, eps):
     return jnp.where(merits[0] < merits[1], both[0], both[1])
 
 
-def _attempts(ncp: NCP, start, eps, tol, max_iterations: int):
-    """(impulse of lowest merit, Newton iterations, fallbacks, inverse of K) of the attempts in the module docstring.
+def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
+    """(impulse of least residual, Newton iterations, fallbacks, inverse of K, its eps) of the attempts of the module docstring.
 
-    One loop over attempts: 0 from `start`; 1 .. CONTINUATION + 1 with falling regularisation, from zero; ROUNDS from
-    Gauss-Seidel's result, the first round from zero, the next from where the last one stood; one from ADMM's result.
+    limits: tolerance of the regularised problem and of the refinement (velocities), and relative residual that solves the
+    problem. One loop: attempt 0 from `start`; 1 .. CONTINUATION + 1 with falling regularisation, from zero; ROUNDS from
+    Gauss-Seidel's result, the first round from zero, the next from where the last one stood; one from ADMM's result. Where
+    the modes of the regularised problem leave a residual, because eps lambda hid that a contact opens, it is solved again
+    with a weaker regularisation from where a contact opens on the way there.
     """
+    inner_tol, rounding, accuracy = limits
     swept = CONTINUATION + 1
     coarse = 1e-6 * velocity_scale(ncp)
     last = swept + ROUNDS + 1
 
     def body(carry):
-        best, lowest, _, _, current, sweep, k, attempt, _ = carry
-        current = jnp.where(attempt == 1, jnp.zeros_like(current), current)
-        sweeping = (attempt > swept) & (attempt < last)
+        best, lowest, current, sweep, k, attempt, weaker, _ = carry
+        anew = weaker == 0
+        current = jnp.where(anew & (attempt == 1), jnp.zeros_like(current), current)
+        sweeping = anew & (attempt > swept) & (attempt < last)
         sweep = rarely(sweeping, lambda x: pgs(ncp, x, eps, coarse, SWEEPS)[0], sweep)
         current = jnp.where(sweeping, sweep, current)
-        current = rarely(attempt == last, lambda _: admm(ncp, best, eps, 1e-6, 40 * max_iterations)[0], current)
+        asked = anew & (attempt == last)
+        current = rarely(asked, lambda _: admm(ncp, best[0], eps, 1e-6, 40 * max_iterations)[0], current)
         relaxed = (attempt >= 1) & (attempt <= CONTINUATION)
-        exponent = jnp.where(relaxed, CONTINUATION + 1 - attempt, 0).astype(eps.dtype)
+        exponent = jnp.where(relaxed, CONTINUATION + 1 - attempt, -weaker).astype(eps.dtype)
         weight = eps * jnp.asarray(10.0, eps.dtype) ** exponent
-        current, more, converged, reached, inverse = newton_regularised(ncp, current, weight, tol, max_iterations)
-        better = ~relaxed & ~(reached >= lowest)
-        best, lowest = jnp.where(better, current, best), jnp.where(better, reached, lowest)
-        fresh = more > 0
-        return best, lowest, inverse, fresh, current, sweep, k + more, attempt + 1, converged & ~relaxed
+        current = rarely(~anew, lambda x: past_first_event(ncp, x, weight), current)
+        current, more, converged = newton_regularised(ncp, current, weight, inner_tol, max_iterations)
+        # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
+        inverse = regularised_inverse(ncp, current, weight)
+        refined = refine(ncp, current, inverse, rounding)
+        size = residual(ncp, refined)
+        better = ~relaxed & ~(size >= lowest)
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (refined, inverse, weight), best)
+        lowest = jnp.where(better, size, lowest)
+        reached = converged & ~relaxed
+        again = reached & (size > accuracy) & (weaker < WEAKENINGS)
+        following = jnp.where(again, attempt, attempt + 1), jnp.where(again, weaker + 1, 0)
+        return best, lowest, current, sweep, k + more, *following, reached & ~again
 
     zero = jnp.zeros((), jnp.int32)
-    eye = jnp.eye(start.shape[0], dtype=start.dtype)
+    nothing = (start, jnp.eye(start.shape[0], dtype=start.dtype), eps)
     infinity = jnp.full((), jnp.inf, start.dtype)
-    no = jnp.zeros((), bool)
-    carry = (start, infinity, eye, no, start, jnp.zeros_like(start), zero, zero, no)
-    carry = jax.lax.while_loop(lambda c: ~c[8] & (c[7] <= last), body, carry)
-    best, _, _, _, _, _, iterations, attempts, _ = carry
-    # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
-    inverse = regularised_inverse(ncp, best, eps)
+    carry = (nothing, infinity, start, jnp.zeros_like(start), zero, zero, zero, jnp.zeros((), bool))
+    carry = jax.lax.while_loop(lambda c: ~c[7] & (c[5] <= last), body, carry)
+    (lam, inverse, weight), _, _, _, iterations, attempts, *_ = carry
     final = attempts - 1
     fallbacks = (final >= 1).astype(jnp.int32) + (final > swept).astype(jnp.int32) + (final >= last).astype(jnp.int32)
-    return best, iterations, fallbacks, inverse
+    return lam, iterations, fallbacks, inverse, weight
 
 
 def _is_degenerate(ncp: NCP, inverse, eps):
@@ -218,7 +241,7 @@ def _if_lawful(ncp: NCP, lam, candidate):
     return jnp.where(solved & (after <= jnp.maximum(10 * before, 1e3 * eps)), candidate, lam)
 
 
-def _status(ncp: NCP, lam, size, tol):
+def solve_status(ncp: NCP, lam, size, tol):
     """solved, non_finite, infeasible (an impulse direction that nothing resists and that cannot stop the approach) or stalled."""
     norm = jnp.linalg.norm(lam)
     direction = lam / jnp.where(norm > 0, norm, 1.0)
