@@ -145,12 +145,19 @@ def velocity_scale(ncp: NCP) -> Float[Array, ""]:
     return jnp.maximum(jnp.max(jnp.abs(ncp.g), initial=jnp.zeros((), ncp.g.dtype)), 1e-3)
 
 
+def approach_scale(ncp: NCP) -> Float[Array, ""]:
+    """As `velocity_scale`, without what opens: the gap rate phi / dt of a distant contact is no velocity of the problem."""
+    cone, limit, dry = split(ncp, ncp.g)
+    rows = jnp.concatenate([jnp.abs(cone[:, :2]).reshape(-1), -cone[:, 2], -limit, jnp.abs(dry)])
+    return jnp.maximum(jnp.max(rows, initial=jnp.zeros((), ncp.g.dtype)), 1e-3)
+
+
 def classify(ncp: NCP, lam, nu, tie: float = 0.0) -> Modes:
-    """Modes at (lambda, nu). `tie`: relative size of y_n (as a velocity over the velocity scale) below which a contact with
-    zero impulse and zero velocity counts as separating."""
+    """Modes at (lambda, nu). `tie`: relative size of y_n (as a velocity over `approach_scale`) below which a contact with zero
+    impulse and zero velocity counts as separating."""
     nc = ncp.nc
     cone, limit, dry = split(ncp, lam - ncp.rho * nu)
-    threshold = tie * velocity_scale(ncp) * ncp.rho
+    threshold = tie * approach_scale(ncp) * ncp.rho
     threshold_c, threshold_l, _ = split(ncp, threshold)
     closed = ncp.exists[:nc] & (cone[:, 2] > threshold_c[:, 2])
     radius = ncp.mu * jnp.maximum(cone[:, 2], 0.0)

@@ -31,6 +31,7 @@ from trajopt.dynamics.contact.ncp import (
     SLIDING,
     Modes,
     apply_blocks,
+    approach_scale,
     classify,
     natural_map,
     newton_matrix,
@@ -104,7 +105,7 @@ def solve(
     tol = default_tolerance(dtype) if tol is None else tol
     eps = regularisation(ncp)
     speed = velocity_scale(ncp)
-    rounding = 100 * jnp.finfo(dtype).eps * speed
+    rounding = 100 * jnp.finfo(dtype).eps * approach_scale(ncp)
     lam, iterations, fallbacks = jnp.zeros(m, dtype), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
     degenerate, inverse = jnp.zeros((), bool), jnp.zeros((m, m), dtype)
     if m:
