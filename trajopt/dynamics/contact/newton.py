@@ -78,24 +78,34 @@ def newton_regularised(ncp: NCP, init, eps, tol, max_iterations: int):
 
 
 def past_first_event(ncp: NCP, lam, eps):
-    """The point on the Newton step of the problem with G + eps I that just passes the first row to open or close.
+    """The point on the Newton step of the problem with G + eps I that just passes the first contact to open or close, and
+    whether no contact that sticks reaches its cone before.
 
     Where contacts are redundant the solutions of the regularised problem move along the null space of K, which is curved when
     they slide, as eps falls: too far for a line search, but in the direction of this step, until a contact opens.
     """
     nu = ncp.G @ lam + eps * lam + ncp.g
     step = regularised_inverse(ncp, lam, eps) @ natural_map(ncp, lam, nu)
-    there = _unilateral(ncp, lam - ncp.rho * nu)
-    rate = _unilateral(ncp, step - ncp.rho * (ncp.G @ step + eps * step))
-    length = there / jnp.where(rate == 0, 1.0, rate)
-    first = jnp.min(jnp.where((rate != 0) & (length > 0), length, jnp.inf), initial=1.0)
-    return lam - first * (1.0 + BEYOND) * step
+    cone, limit, _ = split(ncp, lam - ncp.rho * nu)
+    cone_rate, limit_rate, _ = split(ncp, step - ncp.rho * (ncp.G @ step + eps * step))
+    unilateral = _positive_root(jnp.append(cone[:, 2], limit), jnp.append(cone_rate[:, 2], limit_rate))
+    # |y_t - s r_t|^2 = mu^2 (y_n - s r_n)^2, a s^2 - 2 b s + c = 0, for contacts that stick: c < 0.
+    weight = jnp.stack([jnp.ones_like(ncp.mu), jnp.ones_like(ncp.mu), -ncp.mu**2], -1)
+    a, b, c = (jnp.sum(weight * x * y, -1) for x, y in ((cone_rate, cone_rate), (cone, cone_rate), (cone, cone)))
+    inside = (c < 0) & (cone[:, 2] > 0) & ncp.exists[: ncp.nc]
+    root = jnp.sqrt(jnp.maximum(b * b - a * c, 0.0))
+    # The larger root of the two where a > 0; the smaller positive one, if any, where the cone opens along the step.
+    away = jnp.where(b >= 0, (b + root) / jnp.where(a == 0, 1.0, a), -c / jnp.where(root == b, 1.0, root - b))
+    boundary = jnp.where(inside & (a > 0) & (away > 0), away, jnp.inf)
+    first = jnp.min(unilateral, initial=1.0)
+    free = first <= jnp.min(boundary, initial=jnp.inf)
+    return jnp.where(free, lam - first * (1.0 + BEYOND) * step, lam), free
 
 
-def _unilateral(ncp: NCP, y):
-    """The normal rows of the contacts and the limit rows of y."""
-    cone, limit, _ = split(ncp, y)
-    return jnp.concatenate([cone[:, 2], limit])
+def _positive_root(value, rate):
+    """Step length s > 0 at which value - s rate is zero, infinity without one."""
+    length = value / jnp.where(rate == 0, 1.0, rate)
+    return jnp.where((rate != 0) & (length > 0), length, jnp.inf)
 
 
 def regularised_inverse(ncp: NCP, lam, eps):

@@ -167,7 +167,9 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
     problem. One loop: attempt 0 from `start`; 1 .. CONTINUATION + 1 with falling regularisation, from zero; ROUNDS from
     Gauss-Seidel's result, the first round from zero, the next from where the last one stood; one from ADMM's result. Where
     the modes of the regularised problem leave a residual, because eps lambda hid that a contact opens, it is solved again
-    with a weaker regularisation from where a contact opens on the way there.
+    with a weaker regularisation from where a contact opens on the way there. Where instead a contact that sticks reaches its
+    cone, the bodies would have to slip by some eps relative to their speed, with friction at its bound inside the contacts:
+    the least impulses that keep them from it are the answer, and their residual is reported.
     """
     inner_tol, rounding, accuracy = limits
     swept = CONTINUATION + 1
@@ -186,19 +188,22 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
         relaxed = (attempt >= 1) & (attempt <= CONTINUATION)
         exponent = jnp.where(relaxed, CONTINUATION + 1 - attempt, -weaker).astype(eps.dtype)
         weight = eps * jnp.asarray(10.0, eps.dtype) ** exponent
-        current = rarely(~anew, lambda x: past_first_event(ncp, x, weight), current)
+        yes = jnp.ones((), bool)
+        current, free = rarely(~anew, lambda x: past_first_event(ncp, x[0], weight), (current, yes))
         current, more, converged = newton_regularised(ncp, current, weight, inner_tol, max_iterations)
         # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
         inverse = regularised_inverse(ncp, current, weight)
         refined = refine(ncp, current, inverse, rounding)
         size = residual(ncp, refined)
-        better = ~relaxed & ~(size >= lowest)
+        # NaN, of the impulse or of the inverse, is kept only for want of anything else.
+        usable = jnp.isfinite(size) & jnp.isfinite(inverse).all()
+        better = ~relaxed & ~(size >= lowest) & (usable | ~jnp.isfinite(lowest))
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (refined, inverse, weight), best)
         lowest = jnp.where(better, size, lowest)
         reached = converged & ~relaxed
-        again = reached & (size > accuracy) & (weaker < WEAKENINGS)
+        again = reached & (size > accuracy) & (weaker < WEAKENINGS) & free
         following = jnp.where(again, attempt, attempt + 1), jnp.where(again, weaker + 1, 0)
-        return best, lowest, current, sweep, k + more, *following, reached & ~again
+        return best, lowest, current, sweep, k + more, *following, (reached | ~anew) & ~again
 
     zero = jnp.zeros((), jnp.int32)
     nothing = (start, jnp.eye(start.shape[0], dtype=start.dtype), eps)
