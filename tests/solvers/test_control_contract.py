@@ -20,11 +20,11 @@ from trajopt.solvers.solution import Solution, status_name
 
 STEPS = 8
 NEWTON = ("iLQR", "DDP", "MultipleShooting", "SingleShooting")
-SAMPLING: tuple[str, ...] = ()
-CONTROL = (*NEWTON, *SAMPLING)
+SAMPLING = ("CEM", "MPPI", "CMAES", "StochasticSearch")
+CONTROL = (*NEWTON, "Hybrid", *SAMPLING)
 LEAST_SQUARES = ("GaussNewton", "LBFGS", "GradientDescent")
-ACCURACY = dict.fromkeys(NEWTON, 1e-6) | dict.fromkeys(SAMPLING, 5e-2)
-ITERATIONS = dict.fromkeys(NEWTON, None) | dict.fromkeys(SAMPLING, 60)
+ACCURACY = dict.fromkeys((*NEWTON, "Hybrid"), 1e-6) | dict.fromkeys(SAMPLING, 1e-2)
+SOLVES = (*NEWTON, "Hybrid")  # to a stationary point; sampling solvers stop at a spread of their own
 each_solver = pytest.mark.parametrize("name", CONTROL)
 
 
@@ -59,8 +59,7 @@ OPTIMUM = least_cost()
 
 
 def solve(name: str, problem: OptimalControlProblem, **options) -> Solution:
-    limit = ITERATIONS[name]
-    return solvers.solve(problem, solvers.get(name), **({} if limit is None else {"max_iterations": limit}) | options)
+    return solvers.solve(problem, solvers.get(name), **options)
 
 
 def test_every_registered_solver_is_in_a_contract_suite():
@@ -77,11 +76,11 @@ def test_same_seed_same_result_near_the_optimum_and_a_warm_start_helps(name):
     assert first.cost == pytest.approx(OPTIMUM, rel=ACCURACY[name]) and first.cost >= OPTIMUM * (1 - 1e-9)
     assert np.abs(first.us).max() < 20.0
     assert first.residuals["defect"] <= 1e-6
-    if name in NEWTON:
+    if name in SOLVES:
         assert first.success and status_name(first.status) == "solved"
     warm = solve(name, reach(), x0=first, seed=1)
     assert warm.initial_cost == pytest.approx(first.cost, rel=1e-9)
-    assert warm.cost <= first.cost * (1 + 1e-9) and warm.iterations <= first.iterations
+    assert warm.cost <= first.cost * (1 + 1e-9) and (name in SAMPLING or warm.iterations <= first.iterations)
     if name in NEWTON and name != "MultipleShooting":  # an interior point method has its barrier to lower again
         assert warm.iterations <= 1
 

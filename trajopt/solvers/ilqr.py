@@ -247,7 +247,7 @@ class _DifferentialDynamicProgramming:
             limits = (self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance)
             return updated(multipliers, rows, excess, constraints.inequality(), *limits)
 
-        multipliers, excess = oracle.call("multipliers", update, state.multipliers, state.model.rows, state.excess)
+        multipliers, excess = oracle.call(f"{self.name} multipliers", update, state.multipliers, state.model.rows, state.excess)
         schedule = state.after_update(
             multipliers, excess, self._tolerance(problem), self.max_penalty, problem.tolerance
         )

@@ -1,0 +1,76 @@
+"""double-cartpole-swingup: its motion against the Lagrangian of three point masses, and a solution to tolerance."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajopt import problems, solvers
+from trajopt.errors import OptionError
+
+MASSES = jnp.array([1.0, 0.3, 0.3])
+
+
+def places(q):
+    """(x, z) of cart and bobs; q: cart, angle of the first pole from hanging, of the second from the first."""
+    a, b = q[1], q[1] + q[2]
+    first = jnp.stack([q[0] + 0.5 * jnp.sin(a), -0.5 * jnp.cos(a)])
+    second = first + 0.5 * jnp.stack([jnp.sin(b), -jnp.cos(b)])
+    return jnp.stack([jnp.stack([q[0], 0.0 * q[0]]), first, second])
+
+
+@jax.jit
+def rk4(x, u):
+    """One step of 20 ms of d/dt dL/dv = dL/dq + (u, 0, 0)."""
+
+    def lagrangian(q, v):
+        velocity = jax.jvp(places, (q,), (v,))[1]
+        return 0.5 * MASSES @ jnp.sum(velocity**2, 1) - 9.81 * MASSES @ places(q)[:, 1]
+
+    def rate(x):
+        q, v = x[:3], x[3:]
+        M = jax.hessian(lagrangian, 1)(q, v)
+        turned = jax.jacfwd(jax.grad(lagrangian, 1))(q, v) @ v
+        force = jax.grad(lagrangian)(q, v) - turned + jnp.stack([u, 0.0 * u, 0.0 * u])
+        return jnp.concatenate([v, jnp.linalg.solve(M, force)])
+
+    h = 0.02
+    k1 = rate(x)
+    k2 = rate(x + h / 2 * k1)
+    k3 = rate(x + h / 2 * k2)
+    return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + rate(x + h * k3))
+
+
+def test_the_motion_is_that_of_three_point_masses():
+    problem = problems.get("double-cartpole-swingup")
+    assert (problem.horizon, problem.dt) == (150, pytest.approx(0.02))
+    step = jax.jit(problem.step)
+    x = np.array([0.3, 1.1, -0.7, -0.4, 2.0, 1.5])
+    got = step(jnp.asarray(x), jnp.array([3.0]), jnp.zeros(()), jnp.zeros(0))
+    # The bobs of the file have a small inertia of their own (1e-9 kg m^2).
+    np.testing.assert_allclose(got, rk4(x, 3.0), atol=1e-8)
+    upright = np.array([0.0, np.pi, 0.0, 0.0, 0.0, 0.0])
+    np.testing.assert_allclose(problem.terminal("terminal_equality", jnp.asarray(upright), jnp.zeros(0)), 0.0)
+    np.testing.assert_allclose(rk4(upright, 0.0), upright, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_it_is_solved_to_tolerance():
+    problem = problems.get("double-cartpole-swingup")
+    solution = solvers.solve(problem, solvers.MultipleShooting())
+    assert solution.success and solution.cost < 152.0
+    x = np.zeros(6)
+    for u in solution.us[:, 0]:
+        x = rk4(x, u)
+    # Three seconds through two inverted pendulums amplify the bobs' 1e-9 and the defects' 1e-8.
+    np.testing.assert_allclose(x, [0, np.pi, 0, 0, 0, 0], atol=1e-3)
+    assert np.abs(solution.us).max() <= 20 and np.abs(solution.xs[:, 0]).max() <= 2
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(OptionError, match="track ends"):
+        problems.get("double-cartpole-swingup", distance=-2.0)
+    with pytest.raises(OptionError, match="duration is 0.0"):
+        problems.get("double-cartpole-swingup", duration=0.0)

@@ -1,0 +1,186 @@
+"""Sampling to escape, gradients to polish: one run, one trace, one certificate.
+
+A sampling solver searches until one of three things happens, then a gradient solver starts from its best motion:
+
+- it has not improved that motion for `patience` generations: neither its violation beyond the problem's tolerance nor, at
+  equal violation, its cost has fallen by the share `improvement`;
+- it has done `generations`;
+- it has ended by itself, converged or infeasible to its knowledge.
+
+From then on costs, violations and the measure of optimality in the trace, the status and the certificate are the gradient
+solver's; before, the trace shows the spread of the sampling distribution. A run that ends before the hand-over (a budget,
+Ctrl-C) returns the best motion drawn, which is not a success.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from trajopt.errors import OptionError
+from trajopt.problems.transcription import OptimalControlOracle
+from trajopt.solvers.base import State
+from trajopt.solvers.ilqr import DDP, iLQR
+from trajopt.solvers.multiple_shooting import MultipleShooting
+from trajopt.solvers.sampling.cem import CEM
+from trajopt.solvers.sampling.search import SamplingSolver
+from trajopt.solvers.single_shooting import SingleShooting
+
+POLISHERS = (iLQR, DDP, MultipleShooting, SingleShooting)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class HybridState(State):
+    """The states of both solvers; polishing: whether the gradient solver is at work.
+
+    idle: generations since the best motion was improved on (best_excess, best_cost); key: of the run.
+    """
+
+    sampler: Any
+    polisher: Any
+    polishing: bool
+    idle: int
+    best_excess: float
+    best_cost: float
+    key: Any
+
+    @property
+    def active(self) -> Any:
+        """The state of the solver at work."""
+        return self.polisher if self.polishing else self.sampler
+
+    def better_than(self, other: Any, tolerance: float) -> bool:
+        """As the solver at work says; between the two, less violation beyond `tolerance`, then no higher a cost polished."""
+        if self.polishing == other.polishing:
+            return bool(self.active.better_than(other.active, tolerance))
+        excess, best = max(self.violation, tolerance), max(other.violation, tolerance)
+        polished = self.cost <= other.cost if self.polishing else self.cost < other.cost
+        return bool(excess < best or (excess == best and polished))
+
+    def failure(self) -> str:
+        """Where the solver at work met a value that is not finite."""
+        return str(self.active.failure())
+
+    def account(self) -> dict[str, Any]:
+        """What the solver at work tells, and which one that is."""
+        account = self.active.account()
+        if not self.polishing:
+            account = account | {
+                "notes": [*account.get("notes", []), "ended before the hand-over to the gradient solver"]
+            }
+        return account
+
+
+@dataclasses.dataclass(frozen=True)
+class Hybrid:
+    """A sampling solver followed by a gradient solver, for `OptimalControlProblem`.
+
+    sampler: `CEM`, `MPPI`, `CMAES` or `StochasticSearch` with its options; polisher: `iLQR`, `DDP`, `MultipleShooting` or
+        `SingleShooting` with its own.
+    patience, improvement, generations: when the one hands over to the other; see the module's docstring.
+    max_iterations: of both together.
+    """
+
+    sampler: SamplingSolver = dataclasses.field(default_factory=CEM)
+    polisher: Any = dataclasses.field(default_factory=iLQR)
+    patience: int = 15
+    improvement: float = 1e-2
+    generations: int = 200
+    max_iterations: int = 2000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sampler, SamplingSolver):
+            raise OptionError(
+                f"Hybrid: sampler is {self.sampler!r}; expected CEM(), MPPI(), CMAES() or StochasticSearch()"
+            )
+        if not isinstance(self.polisher, POLISHERS):
+            names = ", ".join(f"{kind.__name__}()" for kind in POLISHERS)
+            raise OptionError(f"Hybrid: polisher is {self.polisher!r}; expected one of {names}")
+        for key, least in (("patience", 1), ("generations", 1), ("max_iterations", 0)):
+            if getattr(self, key) < least:
+                raise OptionError(f"Hybrid: {key} is {getattr(self, key)}; it must be at least {least}")
+        if not 0 <= self.improvement < 1:
+            raise OptionError(f"Hybrid: improvement is {self.improvement}; expected a share from 0 to below 1")
+
+    @property
+    def name(self) -> str:
+        return "Hybrid"
+
+    def init(self, oracle: Any, x0: Any, key: Any) -> HybridState:
+        """Both solvers at the initial guess."""
+        sampler = self.sampler.init(oracle, x0, key)
+        polisher = self.polisher.init(oracle, x0, key)
+        seed = np.asarray(jax.random.key_data(key))
+        return self._at(oracle, sampler, polisher, False, idle=0, best_excess=np.inf, best_cost=np.inf, key=seed)
+
+    def _at(self, oracle: Any, sampler: Any, polisher: Any, polishing: bool, **rest: Any) -> HybridState:
+        at = polisher if polishing else sampler
+        halt = at.halt if polishing else ""
+        return HybridState(
+            at.x, at.cost, at.violation, at.gradient_norm, at.step_size, sampler, polisher, polishing, **rest, halt=halt
+        )
+
+    def run(self, oracle: OptimalControlOracle, state: HybridState, advance: Callable) -> Any:
+        """Sample until the rule hands over, then polish until the loop ends the run."""
+        status = None
+        while not state.polishing and not self._handed_over(oracle, state):
+            state = self._sampled(oracle, state)
+            status = advance(state)
+            if status is not None:
+                return status
+        rest = {key: getattr(state, key) for key in ("idle", "best_excess", "best_cost", "key")}
+        sampler = state.sampler
+
+        def report(polisher: Any) -> Any:
+            return advance(self._at(oracle, sampler, polisher, True, **rest))
+
+        polisher = state.polisher
+        if not state.polishing:
+            polisher = self.polisher.init(oracle, sampler.x, jax.random.wrap_key_data(state.key))
+            status = report(polisher)
+        if hasattr(self.polisher, "run"):
+            return self.polisher.run(oracle, polisher, report) if status is None else status
+        while status is None:
+            polisher = self.polisher.step(oracle, polisher)
+            status = report(polisher)
+        return status
+
+    def _sampled(self, oracle: OptimalControlOracle, state: HybridState) -> HybridState:
+        """After one generation."""
+        sampler = self.sampler.step(oracle, state.sampler)
+        excess, cost = max(sampler.violation, oracle.problem.tolerance), sampler.cost
+        share = 1 - self.improvement
+        improved = excess < share * state.best_excess or (
+            excess <= state.best_excess and cost < state.best_cost - self.improvement * abs(state.best_cost)
+        )
+        improved = improved or not np.isfinite(state.best_cost)
+        rest = {"idle": 0, "best_excess": excess, "best_cost": cost}
+        if not improved:
+            rest = {"idle": state.idle + 1, "best_excess": state.best_excess, "best_cost": state.best_cost}
+        return self._at(oracle, sampler, state.polisher, False, **rest, key=state.key)
+
+    def _handed_over(self, oracle: OptimalControlOracle, state: HybridState) -> bool:
+        ended = self.sampler.terminate(oracle, state.sampler) is not None
+        return ended or state.idle >= self.patience or state.sampler.generation >= self.generations
+
+    def step(self, oracle: OptimalControlOracle, state: HybridState) -> HybridState:
+        """One generation; the loop calls `run`."""
+        return self._sampled(oracle, state)
+
+    def terminate(self, oracle: OptimalControlOracle, state: HybridState) -> Any:
+        """As the gradient solver says; the sampling solver only hands over."""
+        return self.polisher.terminate(oracle, state.polisher) if state.polishing else None
+
+    def finish(self, oracle: OptimalControlOracle, state: HybridState) -> dict[str, Any]:
+        """The certificate of the solver that found the point; one that was drawn and not polished falls short."""
+        if state.polishing:
+            return dict(self.polisher.finish(oracle, state.polisher))
+        found = self.sampler.finish(oracle, state.sampler)
+        return found | {
+            "shortfalls": [*found["shortfalls"], "the best point was drawn, the gradient solver did not reach it"]
+        }

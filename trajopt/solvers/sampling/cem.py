@@ -1,0 +1,64 @@
+"""The cross-entropy method (Rubinstein, Kroese, The Cross-Entropy Method, 2004; for control: Kobilarov, IJRR 2012).
+
+The best `elites` of each generation refit a diagonal Gaussian, which keeps the share `momentum` of what it was:
+
+    mean <- momentum mean + (1 - momentum) mean of the elites
+    deviation <- the same of the elites' standard deviation about their mean, and at least `min_deviation`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from trajopt.errors import OptionError
+from trajopt.solvers.sampling.parametrization import Space
+from trajopt.solvers.sampling.search import Gaussian, Generation, SamplingSolver
+
+
+@dataclasses.dataclass(frozen=True)
+class CEM(SamplingSolver):
+    """Cross-entropy method with a diagonal Gaussian; common options: `search.SamplingSolver`.
+
+    elites: share of a generation that refits the distribution, rounded to at least two draws.
+    momentum: share of mean and deviation that is kept, in [0, 1).
+    min_deviation: floor of the deviations, as a share of the initial ones; above `tolerance` the search never converges.
+    """
+
+    elites: float = 0.1
+    momentum: float = 0.5
+    min_deviation: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.elites <= 1:
+            raise OptionError(
+                f"CEM: elites is {self.elites}; expected a share of the population, above 0 and at most 1"
+            )
+        if not 0 <= self.momentum < 1:
+            raise OptionError(f"CEM: momentum is {self.momentum}; expected a number from 0 to below 1")
+        if not self.min_deviation >= 0:
+            raise OptionError(f"CEM: min_deviation is {self.min_deviation}; it must not be negative")
+
+    def default_population(self, size: int) -> int:
+        """Ten elites, and one more for every two components."""
+        return max(64, int(np.ceil((10 + size / 2) / self.elites)))
+
+    def first_distribution(self, mean: np.ndarray) -> Gaussian:
+        return Gaussian(mean, np.ones(mean.size))
+
+    def draw(self, rng: np.random.Generator, distribution: Gaussian, count: int, space: Space) -> np.ndarray:
+        noise = rng.standard_normal((count, space.size))
+        return space.clip(distribution.mean + distribution.deviation * noise)
+
+    def updated_distribution(
+        self, distribution: Gaussian, drawn: Generation, space: Space
+    ) -> tuple[Gaussian, np.ndarray]:
+        elite = drawn.finite[: max(2, round(self.elites * len(drawn.y)))]
+        weights = np.zeros(len(drawn.y))
+        weights[elite] = (1 - self.momentum) / len(elite)
+        chosen = drawn.y[elite]
+        mean = distribution.mean + weights[elite] @ (chosen - distribution.mean)
+        deviation = self.momentum * distribution.deviation + (1 - self.momentum) * chosen.std(0)
+        return Gaussian(mean, np.maximum(deviation, self.min_deviation)), weights

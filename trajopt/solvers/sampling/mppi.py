@@ -1,0 +1,91 @@
+"""Model predictive path integral control as an optimiser (Williams et al., IEEE T-RO 34(6), 2018).
+
+Draws are weighted by their merit J, the mean moves to their weighted mean:
+
+    w_i = exp(-(J_i - min J) / lambda) / sum,    mean <- sum_i w_i y_i
+
+lambda is `temperature`, or with `adaptive` that times the distance of the median merit from the least one, which makes the
+weights invariant to the scale of the cost. The noise is coloured along the knots by a first-order filter, e_k = s e_{k-1} +
+sqrt(1 - s^2) n_k, of unit variance. Deviation from the source: there is no stochastic control problem behind the noise, so
+its cost u^T Sigma^-1 e is left out, and since fixed noise never converges, the deviation is multiplied by `decay` after
+every generation in which the merit of the mean has not improved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from trajopt.errors import OptionError
+from trajopt.solvers.sampling.parametrization import Space
+from trajopt.solvers.sampling.search import Gaussian, Generation, SamplingSolver
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Annealed(Gaussian):
+    """Adds the merit of the best mean since the last change of the merit."""
+
+    least: Any
+
+    def reheated(self, factor: float) -> Any:
+        return Annealed(self.mean, self.deviation * factor, float("inf"))
+
+
+@dataclasses.dataclass(frozen=True)
+class MPPI(SamplingSolver):
+    """Exponentially weighted mean of the draws; common options: `search.SamplingSolver`.
+
+    temperature: lambda, or with `adaptive` a share of the distance between median and least merit.
+    smoothing: s, correlation of the noise of neighbouring knots, in [0, 1).
+    decay: factor of the deviation after a generation without a better mean, in (0, 1]; 1 keeps it, and never converges.
+    """
+
+    temperature: float = 0.1
+    adaptive: bool = True
+    smoothing: float = 0.0
+    decay: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.temperature > 0:
+            raise OptionError(f"MPPI: temperature is {self.temperature}; it must be positive")
+        if not 0 <= self.smoothing < 1:
+            raise OptionError(f"MPPI: smoothing is {self.smoothing}; expected a number from 0 to below 1")
+        if not 0 < self.decay <= 1:
+            raise OptionError(f"MPPI: decay is {self.decay}; expected a number above 0, at most 1")
+
+    def default_population(self, size: int) -> int:
+        """Five for every component, at least 64."""
+        return max(64, 5 * size)
+
+    def first_distribution(self, mean: np.ndarray) -> Annealed:
+        return Annealed(mean, np.ones(mean.size), float("inf"))
+
+    def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> np.ndarray:
+        noise = rng.standard_normal((count, space.size))
+        width, s = space.problem.nu, self.smoothing
+        knots = noise[:, : space.knots * width].reshape(count, space.knots, width)  # a view: changed in place
+        for k in range(1, space.knots if s else 1):
+            knots[:, k] = s * knots[:, k - 1] + np.sqrt(1 - s * s) * knots[:, k]
+        noise[:, : space.knots * width] = knots.reshape(count, -1)
+        return space.clip(distribution.mean + distribution.deviation * noise)
+
+    def updated_distribution(self, distribution: Any, drawn: Generation, space: Space) -> tuple[Any, np.ndarray]:
+        weights = exponential_weights(drawn, self.temperature, self.adaptive)
+        mean = distribution.mean + weights @ (drawn.y - distribution.mean)
+        better = drawn.mean_merit < distribution.least
+        deviation = distribution.deviation * (1.0 if better else self.decay)
+        return Annealed(mean, deviation, min(drawn.mean_merit, float(distribution.least))), weights
+
+
+def exponential_weights(drawn: Generation, temperature: float, adaptive: bool) -> np.ndarray:
+    """Weights (P,) that sum to one, zero where the merit is not finite."""
+    merit = drawn.merit[drawn.finite]
+    scale = temperature * (max(float(np.median(merit) - merit[0]), 1e-300) if adaptive else 1.0)
+    weights = np.zeros(len(drawn.y))
+    weights[drawn.finite] = np.exp(-(merit - merit[0]) / scale)
+    return weights / weights.sum()

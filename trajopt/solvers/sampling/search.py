@@ -1,0 +1,381 @@
+"""What CEM, MPPI, CMA-ES and stochastic search share: a generation, constraints, when to stop, what is certified.
+
+A solver keeps a distribution over y (`parametrization.Space`), scaled so that it starts with unit deviations. A generation
+draws from it, rates the draws, the distribution's mean and the best point so far in one batch (`rollouts`), and moves the
+distribution. The best point so far - least violation beyond the problem's tolerance, then lowest cost - is what is returned.
+
+Constraints. Bounds on controls and parameters hold for every draw. Path constraints, terminal inequalities and bounds on
+states enter through an augmented Lagrangian. Its multipliers move the share `DRIFT` of their first-order update at the rows of
+the mean in each generation (as in Atamna, Auger, Hansen, PPSN 2016), and all the way, with the penalties, when the spread of
+the distribution falls below an inner tolerance or after `max_inner_iterations`. Terminal equalities enter likewise, and in
+addition, once the spread is below `LOCAL_SPREAD`, the mean is moved onto them after each generation by an ensemble Kalman
+step (Iglesias, Law, Stuart, Inverse Problems 29, 2013): with the displacements Y (d, P) of the draws from the mean and the
+changes C (k, P) of their rows,
+
+    mean += Y a,    a the least-norm solution of C a = -c    (c the rows predicted at the mean)
+
+cut to one standard deviation of any component. It is exact for linear rows and needs no derivative. Their multipliers follow,
+with the share `MULTIPLIER_SHARE` in each generation, the regression of the cost on the rows over the draws, y = -cov(c,
+c)^-1 cov(c, cost), which at a constrained minimum is the Lagrange multiplier: otherwise selection would pull the mean off the
+constraint as fast as it is moved there.
+
+Optimality. Sampling has no stationarity residual. The measure is the spread: the largest standard deviation of any component
+of y, 1 at the start. A run is solved when the spread is below `tolerance`, the returned point is feasible, and the mean is
+feasible too or at most `GAP` of the cost cheaper: the search has collapsed there, which no more proves a local minimum than a
+small step does.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from trajopt.errors import OptionError
+from trajopt.names import closest
+from trajopt.problems.transcription import OptimalControlOracle
+from trajopt.result import Status
+from trajopt.solvers.augmented_lagrangian import (
+    STUBBORN_UPDATES,
+    SUFFICIENT_FALL,
+    ConstrainedState,
+    Constraints,
+    Multipliers,
+    first_schedule,
+    updated,
+)
+from trajopt.solvers.sampling.parametrization import PARAMETRIZATIONS, Space, make_space
+from trajopt.solvers.sampling.rollouts import Scores, score
+
+MULTIPLIER_SHARE = 0.2  # of the regressed multipliers in each generation
+LOCAL_SPREAD = 0.3  # below it the rows are taken to be nearly linear over the draws, and the mean is restored
+DRIFT = 0.05  # share of the other rows' first-order update in each generation
+REHEATED = 0.3  # spread to which an update of the multipliers raises the distribution while the mean's violation lags
+GAP = 0.02  # a cheaper mean that is not feasible must promise no more than this share of the cost of a solved run
+LEAST_SPREAD = 1e-3  # least inner tolerance, as a share of the solver's: an infeasible search goes on beyond its own
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Gaussian:
+    """Independent normal components: mean and deviation, (d,) in y."""
+
+    mean: Any
+    deviation: Any
+
+    @property
+    def spread(self) -> float:
+        """The largest deviation."""
+        return float(np.max(self.deviation))
+
+    def reheated(self, factor: float) -> Any:
+        """With deviations larger by `factor`."""
+        return dataclasses.replace(self, deviation=self.deviation * factor)
+
+    def moved(self, mean: np.ndarray) -> Any:
+        """About another mean."""
+        return dataclasses.replace(self, mean=mean)
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """Draws y (P, d) with merits (P,), infinite where not finite, about a mean with its own merit."""
+
+    y: np.ndarray
+    merit: np.ndarray
+    mean_merit: float
+
+    @property
+    def finite(self) -> np.ndarray:
+        """Indices of the draws that count, best first; equal merits in the order they were drawn."""
+        order = np.argsort(self.merit, kind="stable")
+        return order[np.isfinite(self.merit[order])]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SamplingState(ConstrainedState):
+    """Adds the distribution, the best point in y, the initial state y starts from, the rows of the mean and which are
+    inequalities, and what the next draws depend on.
+
+    `gradient_norm` is the spread, `step_size` the length of the mean's last move, both in y.
+    """
+
+    distribution: Any
+    incumbent: Any
+    start: Any
+    rows: tuple[Any, Any]
+    inequality: tuple[Any, Any]
+    key: Any
+    generation: int
+    mean_violation: float
+    last_mean_violation: float
+    bad_step: int
+
+    def failure(self) -> str:
+        """Where the motion of the mean is not finite."""
+        T = len(self.x.us)
+        where = "in the terminal cost" if self.bad_step == T else f"at step {self.bad_step}"
+        return f": every motion drawn is; that of the mean is non-finite {where}" if self.bad_step <= T else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingSolver(abc.ABC):
+    """Options of every sampling solver.
+
+    population: motions drawn in a generation; the solver's own default grows with the number of components.
+    parametrization, knots: how controls are searched, "piecewise-constant" (default), "linear" or "cubic", with so many knots;
+        default: one for every step.
+    standard_deviation, parameter_deviation, initial_state_deviation: at the start, of the controls' knots, the free parameters
+        and the tangent coordinates of a free initial state, a number or one for each; default a quarter of the distance
+        between their bounds.
+    tolerance: spread, as a share of the initial deviations, below which the search has converged.
+    restoration: whether the mean of a small spread is moved onto the terminal equalities after each generation.
+    penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
+    max_inner_iterations: generations between two updates of the multipliers, at most.
+    chunk: motions rolled out together, 1: one by one; default the whole generation, with hard contact on a CPU 1 (`rollouts`).
+    """
+
+    population: int | None = None
+    parametrization: str = "piecewise-constant"
+    knots: int | None = None
+    standard_deviation: Any = None
+    parameter_deviation: Any = None
+    initial_state_deviation: Any = None
+    tolerance: float = 1e-3
+    max_iterations: int = 1000
+    restoration: bool = True
+    penalty: float = 100.0
+    penalty_factor: float = 10.0
+    max_penalty: float = 1e6
+    max_inner_iterations: int = 200
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        for key, least in (("population", 2), ("knots", 1), ("chunk", 1), ("max_inner_iterations", 1)):
+            value = getattr(self, key)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise OptionError(f"{self.name}: {key} is {value!r}; expected a whole number of at least {least}")
+        if self.parametrization not in PARAMETRIZATIONS:
+            raise OptionError(
+                f"{self.name}: parametrization is {self.parametrization!r}{closest(str(self.parametrization), PARAMETRIZATIONS)}"
+            )
+        for key in ("tolerance", "penalty", "max_penalty"):
+            if not getattr(self, key) > 0:
+                raise OptionError(f"{self.name}: {key} is {getattr(self, key)}; it must be positive")
+        if not self.penalty_factor > 1:
+            raise OptionError(f"{self.name}: penalty_factor is {self.penalty_factor}; it must be above 1")
+        if self.max_iterations < 0:
+            raise OptionError(f"{self.name}: max_iterations is {self.max_iterations}; it must not be negative")
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    # -- what a solver defines -----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def first_distribution(self, mean: np.ndarray) -> Any:
+        """The distribution at the start, with unit deviations."""
+
+    @abc.abstractmethod
+    def default_population(self, size: int) -> int:
+        """How many to draw for `size` components."""
+
+    @abc.abstractmethod
+    def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> np.ndarray:
+        """`count` points in y (P, d), in the bounds."""
+
+    @abc.abstractmethod
+    def updated_distribution(self, distribution: Any, drawn: Generation, space: Space) -> tuple[Any, np.ndarray]:
+        """The distribution after a generation, and weights b (P,) with which its mean moved by b @ (y - mean)."""
+
+    # -- the four methods of a solver ----------------------------------------------------------------------------------
+
+    def init(self, oracle: Any, x0: Any, key: Any) -> SamplingState:
+        """State at the initial guess; where its motion is not finite, at the best of a first generation."""
+        if not isinstance(oracle, OptimalControlOracle):
+            raise OptionError(
+                f"{self.name} solves an OptimalControlProblem; '{oracle.problem.name}' is a "
+                f"{type(oracle.problem).__name__}"
+            )
+        space = self._space(oracle, x0.xs[0])
+        guess = space.encode(x0)
+        distribution = self.first_distribution(guess)
+        multipliers = Constraints(oracle.problem).initial(self.penalty)
+        seed = np.asarray(jax.random.key_data(key))
+        y = self._candidates(seed, 0, distribution, guess, space)
+        scores = score(oracle, space, np.tile(guess, (len(y), 1)), multipliers, self.chunk)
+        if not np.isfinite(scores.merit[0]):
+            scores = score(oracle, space, y, multipliers, self.chunk)
+            distribution = distribution.moved(y[scores.best])
+        cost, largest = scores.cost[scores.best], scores.violation[scores.best]
+        return SamplingState(
+            x=scores.motion,
+            cost=float(cost) if np.isfinite(cost) else float("nan"),
+            violation=float(largest),
+            gradient_norm=distribution.spread,
+            step_size=0.0,
+            **first_schedule(multipliers, self.tolerance),
+            distribution=distribution,
+            incumbent=y[scores.best] if np.isfinite(scores.merit[scores.best]) else guess,
+            start=np.asarray(x0.xs[0]),
+            rows=scores.rows[0],
+            inequality=Constraints(oracle.problem).inequality(),
+            key=seed,
+            generation=0,
+            mean_violation=float(scores.violation[0]),
+            last_mean_violation=float("inf"),
+            bad_step=scores.bad_step,
+        )
+
+    def step(self, oracle: OptimalControlOracle, state: SamplingState) -> SamplingState:
+        """One generation, after an update of the multipliers where one is due."""
+        problem, space = oracle.problem, self._space(oracle, state.start)
+        due = state.gradient_norm <= state.inner_tolerance or state.inner_iterations >= self.max_inner_iterations
+        if problem.constrained and due:
+            state = self._with_multipliers(oracle, state)
+            if state.stubborn >= STUBBORN_UPDATES:
+                return dataclasses.replace(state, halt="infeasible")
+        distribution, generation = state.distribution, state.generation + 1
+        y = self._candidates(state.key, generation, distribution, state.incumbent, space)
+        scores = score(oracle, space, y, state.multipliers, self.chunk)
+        drawn = Generation(y[2:], scores.merit[2:], float(scores.merit[0]))
+        if not len(drawn.finite):
+            nan = float("nan")
+            return dataclasses.replace(state, cost=nan, generation=generation, bad_step=scores.bad_step)
+        new, weights = self.updated_distribution(distribution, drawn, space)
+        mean, multipliers = np.asarray(new.mean), state.multipliers
+        if problem.constrained and np.isfinite(scores.merit[0]):
+            multipliers = drifted(multipliers, scores.rows[0], state.inequality)
+        local = distribution.spread <= LOCAL_SPREAD
+        if self.restoration and local and scores.arrival.shape[1] and np.isfinite(scores.merit[0]):
+            mean = mean + restoring_move(y, scores, weights, np.asarray(distribution.deviation))
+            multipliers = regressed(multipliers, state.multipliers, scores)
+        mean = space.clip(mean)
+        new, spread = new.moved(mean), new.spread
+        violation, at_mean = float(scores.violation[scores.best]), float(scores.violation[0])
+        cost, promised = float(scores.cost[scores.best]), float(scores.cost[0])
+        agree = at_mean <= problem.tolerance or cost - promised <= GAP * max(1.0, abs(cost))
+        return dataclasses.replace(
+            state,
+            x=scores.motion,
+            cost=cost,
+            violation=violation,
+            gradient_norm=spread,
+            step_size=float(np.linalg.norm(mean - np.asarray(distribution.mean))),
+            inner_iterations=state.inner_iterations + 1,
+            converged=bool(spread <= self.tolerance and violation <= problem.tolerance and agree),
+            multipliers=multipliers,
+            distribution=new,
+            incumbent=y[scores.best],
+            rows=scores.rows[0] if np.isfinite(scores.merit[0]) else scores.rows[-1],
+            generation=generation,
+            mean_violation=at_mean,
+            bad_step=scores.bad_step,
+        )
+
+    def terminate(self, oracle: OptimalControlOracle, state: SamplingState) -> Any:
+        """Solved when the search has collapsed about a feasible mean; acceptable when only the point returned is feasible."""
+        if state.converged:
+            return Status.solved
+        if state.gradient_norm <= LEAST_SPREAD * self.tolerance and state.violation <= oracle.problem.tolerance:
+            return Status.acceptable
+        return getattr(Status, state.halt) if state.halt else None
+
+    def finish(self, oracle: OptimalControlOracle, state: SamplingState) -> dict[str, Any]:
+        """The spread, and what a fresh generation about the returned point still gains.
+
+        `expected_improvement` is the mean over its draws of how far their merit is below that of the point.
+        """
+        space = self._space(oracle, state.start)
+        about = state.distribution.moved(state.incumbent)
+        y = self._candidates(state.key, state.generation + 1, about, state.incumbent, space)
+        scores = score(oracle, space, y, state.multipliers, self.chunk)
+        finite = np.isfinite(scores.merit[2:]) & np.isfinite(scores.merit[1])
+        gains = scores.merit[1] - np.where(finite, scores.merit[2:], scores.merit[1]) if finite.any() else np.zeros(1)
+        spread = float(state.distribution.spread)
+        multipliers = {"stage": np.asarray(state.multipliers.stage), "terminal": np.asarray(state.multipliers.terminal)}
+        return {
+            "residuals": {"spread": spread, "expected_improvement": float(np.mean(np.maximum(gains, 0.0)))},
+            "multipliers": multipliers if oracle.problem.constrained else {},
+            "shortfalls": [] if spread <= self.tolerance else [f"spread is {spread:.3g}, allowed {self.tolerance:.3g}"],
+        }
+
+    # -- pieces --------------------------------------------------------------------------------------------------------
+
+    def _space(self, oracle: OptimalControlOracle, start: np.ndarray) -> Space:
+        deviations = self.standard_deviation, self.parameter_deviation, self.initial_state_deviation
+        return make_space(oracle.problem, start, self.parametrization, self.knots, deviations, self.name)
+
+    def _candidates(
+        self, seed: np.ndarray, generation: int, distribution: Any, incumbent: np.ndarray, space: Space
+    ) -> np.ndarray:
+        """[mean, incumbent, draws] (P + 2, d); the draws depend on seed and generation alone."""
+        rng = np.random.default_rng([*(int(word) for word in np.ravel(seed)), generation])
+        count = self.population or self.default_population(space.size)
+        draws = self.draw(rng, distribution, count, space)
+        return np.concatenate([np.stack([np.asarray(distribution.mean), np.asarray(incumbent)]), draws])
+
+    def _with_multipliers(self, oracle: OptimalControlOracle, state: SamplingState) -> SamplingState:
+        """Multipliers and penalties after an inner search; the distribution reheated where the violation has not fallen."""
+        problem = oracle.problem
+
+        def update(multipliers, rows, excess):
+            limits = (self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance)
+            return updated(multipliers, rows, excess, Constraints(problem).inequality(), *limits)
+
+        found = oracle.call(f"{self.name} multipliers", update, state.multipliers, state.rows, state.excess)
+        multipliers, excess = jax.tree.map(np.asarray, found)
+        least = LEAST_SPREAD * self.tolerance
+        schedule = state.after_update(multipliers, excess, least, self.max_penalty, problem.tolerance)
+        distribution, spread = state.distribution, state.gradient_norm
+        lagging = state.mean_violation > max(problem.tolerance, SUFFICIENT_FALL * state.last_mean_violation)
+        schedule["last_mean_violation"] = min(state.mean_violation, state.last_mean_violation)
+        if lagging and spread < REHEATED:
+            distribution = distribution.reheated(REHEATED / spread)
+        return dataclasses.replace(state, **schedule, distribution=distribution, gradient_norm=distribution.spread)
+
+
+def restoring_move(y: np.ndarray, scores: Scores, weights: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+    """Move (d,) of the mean onto the terminal equalities; y, scores: [mean, incumbent, draws]; weights: of the draws."""
+    finite = np.isfinite(scores.merit[2:])
+    displacement, change = (y[2:] - y[0])[finite], (scores.arrival[2:] - scores.arrival[0])[finite]
+    rows = scores.arrival[0] + weights[finite] @ change
+    a = np.linalg.lstsq(change.T.astype(float), -rows.astype(float), rcond=1e-10)[0]
+    move = a @ displacement
+    return move / max(1.0, float(np.max(np.abs(move) / np.maximum(deviation, 1e-300))))
+
+
+def drifted(multipliers: Multipliers, rows: tuple[np.ndarray, np.ndarray], flags: tuple) -> Multipliers:
+    """With a share of the first-order update at the mean's rows; flags: which rows are inequalities."""
+
+    def moved(y, w, c, inequality):
+        found = np.where(inequality, np.maximum(y + w * c, 0.0), y + w * c)
+        return y + DRIFT * np.where(w > 0, found - y, 0.0).astype(y.dtype)
+
+    m = multipliers
+    return dataclasses.replace(
+        m,
+        stage=moved(m.stage, m.stage_penalty, rows[0], flags[0]),
+        terminal=moved(m.terminal, m.terminal_penalty, rows[1], flags[1]),
+    )
+
+
+def regressed(multipliers: Multipliers, before: Multipliers, scores: Scores) -> Multipliers:
+    """With those of the terminal equalities moved towards the regression of the cost on the rows over the draws.
+
+    before: the multipliers that the draws were rated with.
+    """
+    k = scores.arrival.shape[1]
+    y, w = (np.array(a, float) for a in (before.terminal, before.terminal_penalty))
+    finite = 2 + np.flatnonzero(np.isfinite(scores.merit[2:]))
+    rows = scores.arrival[finite].astype(float)
+    rest = scores.merit[finite] - rows @ y[:k] - 0.5 * rows**2 @ w[:k]
+    slopes = np.linalg.lstsq(rows - rows.mean(0), rest - rest.mean(), rcond=1e-10)[0]
+    terminal = np.array(multipliers.terminal)
+    terminal[:k] = y[:k] + MULTIPLIER_SHARE * (-slopes - y[:k])
+    return dataclasses.replace(multipliers, terminal=terminal)
