@@ -8,7 +8,7 @@ PYTEST_WORKERS ?= 2
 # A file's tests share compiled functions, so they stay together; the files that take longest start first (conftest.py).
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all lint bench docs clean
+.PHONY: help setup demo test test-all lint bench docs docs-site clean
 
 help:
 	@echo "make demo      solve go1-stand and cube-initial-velocity, print a table, leave the plots in runs/demo"
@@ -16,7 +16,8 @@ help:
 	@echo "make test-all  the slow tests too, compiled with all optimisations"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks"
-	@echo "make docs      run every example of the documentation"
+	@echo "make docs      run every example of the documentation, then build the site"
+	@echo "make docs-site build the documentation site in site/"
 	@echo "make clean     remove the virtual environment and the caches"
 
 setup:
@@ -40,6 +41,11 @@ bench: setup
 
 docs: setup
 	@$(BIN)/python -m pytest -q tests/test_docs.py
+	@$(MAKE) --no-print-directory docs-site
+
+docs-site: setup
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/doctrees docs site
+	@echo "open site/index.html"
 
 clean:
-	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache site

@@ -20,7 +20,7 @@ def test_one_version():
 
 
 def test_extras_are_those_of_the_design():
-    assert set(PROJECT["optional-dependencies"]) == {"ipopt", "robots", "viewer", "mesh", "bench", "dev"}
+    assert set(PROJECT["optional-dependencies"]) == {"ipopt", "robots", "viewer", "mesh", "docs", "bench", "dev"}
     assert PROJECT["scripts"] == {"trajopt": "trajopt.cli:main"}
 
 
@@ -37,7 +37,7 @@ def test_scripts_are_executable_and_parse():
         subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "test-all", "lint", "bench", "docs"])
+@pytest.mark.parametrize("target", ["demo", "test", "test-all", "lint", "bench", "docs", "docs-site"])
 def test_make_knows_the_targets(target):
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "scripts/setup.sh" in done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""The command line: `trajopt list`, `info`, `run`, `compare`.
+"""The command line: `trajopt list`, `info`, `run`, `compare`, `view`.
 
 Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.
 """
@@ -11,7 +11,7 @@ import pathlib
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trajopt
 from trajopt.errors import TrajoptError
@@ -79,6 +79,15 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="settings")
     add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/compare-PROBLEM")
     add.set_defaults(command=_compare)
+
+    add = commands.add_parser("view", help="show finished runs in the web browser, or write them to an HTML file")
+    add.add_argument("folders", metavar="DIR", nargs="+", type=pathlib.Path, help="what `trajopt run` wrote")
+    add.add_argument("--port", metavar="N", type=_port, default=8080, help="first port to try; default 8080")
+    add.add_argument("--export", metavar="FILE.html", type=pathlib.Path, help="write one self-contained file instead")
+    add.add_argument("--overlay", action="store_true", help="several runs at the same place, translucent")
+    add.add_argument("--model", metavar="MODEL", help="what to draw, for runs of problems that are not in the library")
+    add.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+    add.set_defaults(command=_view)
     return parser
 
 
@@ -95,6 +104,12 @@ def _natural(text: str) -> int:
 def _positive(text: str) -> int:
     if _natural(text) == 0:
         raise argparse.ArgumentTypeError("must be at least 1")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not 1 <= _natural(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port, a number from 1 to 65535")
     return int(text)
 
 
@@ -159,9 +174,20 @@ def _info(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from trajopt.cli.run import run
 
+    return _until_terminated(run, args)
+
+
+def _view(args: argparse.Namespace) -> int:
+    from trajopt.cli.view import view
+
+    return _until_terminated(view, args)
+
+
+def _until_terminated(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a command that takes a termination signal for Ctrl-C."""
     previous = signal.signal(signal.SIGTERM, _terminated)
     try:
-        return run(args)
+        return command(args)
     finally:
         signal.signal(signal.SIGTERM, previous)
 

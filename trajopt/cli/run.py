@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 from typing import Any
 
@@ -17,11 +18,17 @@ from trajopt.viz import animation, plots
 CHECKPOINT = "checkpoint.npz"
 
 
-def make_problem(name: str, assignments: list[str], contact: str | None) -> Any:
-    """The problem with the settings of the command line. Raises when it offers no choice of contact model."""
+def chosen_settings(name: str, assignments: list[str], contact: str | None) -> dict[str, Any]:
+    """The problem's settings that the command line changes."""
     values = problems.parse_settings(name, assignments)
     if contact is not None and "contact" in problems.settings(name):
         values |= problems.parse_settings(name, [f"contact={contact}"])
+    return values
+
+
+def make_problem(name: str, assignments: list[str], contact: str | None) -> Any:
+    """The problem with the settings of the command line. Raises when it offers no choice of contact model."""
+    values = chosen_settings(name, assignments, contact)
     problem = problems.get(name, **values)
     own = str(problem.meta.get("contact", "none"))
     if contact is not None and "contact" not in values and contact != own:
@@ -57,10 +64,18 @@ def run(args: argparse.Namespace) -> int:
             resume=checkpoint if args.resume else None,
         )
     solution.save(folder)
+    keep_settings(folder, chosen_settings(args.problem, args.settings, args.contact))
     report(console, problem, solution)
     draw(problem, solution, folder)
     say(console, f"written: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     return 0 if solution.success else 1
+
+
+def keep_settings(folder: pathlib.Path, values: dict[str, Any]) -> None:
+    """Add the settings to summary.json, so that the problem can be made again (`trajopt view`)."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text()) | {"settings": values}
+    path.write_text(json.dumps(summary, indent=2, default=str) + "\n")
 
 
 def report(console: Console, problem: Any, solution: Solution) -> None:

@@ -13,8 +13,6 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt8
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -22,80 +20,14 @@ from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d.art3d import Line3DCollection, Poly3DCollection
 from PIL import Image
 
-from trajopt.dynamics.kinematics import kinematics
 from trajopt.dynamics.model import WORLD, Model, ShapeType
 from trajopt.viz.plots import COLORS
+from trajopt.viz.shapes3d import placements, polygons
 
 MOST_FRAMES = 100
 SHORTEST_S = 2.0  # shorter motions are slowed down to this
 _LIGHT = np.array([0.35, -0.45, 0.82])
 _TURN_FRAMES = 36  # of the camera's tour around a motion of one or two states
-
-
-def polygons(kind: ShapeType, size: np.ndarray, vertices: np.ndarray | None = None) -> list[np.ndarray]:
-    """Faces of a shape in its own frame, each (k, 3), wound outwards; planes and height fields have none."""
-    if kind == ShapeType.BOX:
-        return _box(size)
-    if kind == ShapeType.SPHERE:
-        return _revolved(*_ellipse(size[0], size[0]))
-    if kind == ShapeType.ELLIPSOID:
-        return [face * (size / size[0]) for face in _revolved(*_ellipse(size[0], size[0]))]
-    if kind == ShapeType.CYLINDER:
-        r, h = size[0], size[1]
-        return _revolved(np.array([0.0, r, r, 0.0]), np.array([-h, -h, h, h]))
-    if kind == ShapeType.CAPSULE:
-        radii, heights = _ellipse(size[0], size[0])
-        half = len(radii) // 2 + 1
-        profile = np.concatenate([heights[:half] - size[1], heights[half - 1 :] + size[1]])
-        return _revolved(np.concatenate([radii[:half], radii[half - 1 :]]), profile)
-    if kind == ShapeType.MESH and vertices is not None and len(vertices) >= 4:
-        return _hull(vertices)
-    return []
-
-
-def _ellipse(radius: float, height: float, count: int = 9) -> tuple[np.ndarray, np.ndarray]:
-    """Profile of a ball: distances from the axis and heights, from the south to the north pole."""
-    angle = np.linspace(-0.5 * np.pi, 0.5 * np.pi, count)
-    return radius * np.cos(angle), height * np.sin(angle)
-
-
-def _revolved(radii: np.ndarray, heights: np.ndarray, count: int = 14) -> list[np.ndarray]:
-    """Quadrilaterals of a profile turned about the z axis."""
-    angle = np.linspace(0.0, 2 * np.pi, count + 1)
-    ring = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-    points = np.concatenate(
-        [radii[:, None, None] * ring, np.broadcast_to(heights[:, None, None], (len(radii), count + 1, 1))], axis=-1
-    )
-    return [
-        np.array([points[i, k], points[i, k + 1], points[i + 1, k + 1], points[i + 1, k]])
-        for i in range(len(radii) - 1)
-        for k in range(count)
-    ]
-
-
-def _box(half: np.ndarray) -> list[np.ndarray]:
-    faces = []
-    for axis in range(3):
-        a, b = (axis + 1) % 3, (axis + 2) % 3
-        for sign in (1.0, -1.0):
-            face = np.zeros((4, 3))
-            face[:, axis] = sign
-            face[:, a] = np.array([-1, 1, 1, -1]) * sign
-            face[:, b] = [-1, -1, 1, 1]
-            faces.append(face * half)
-    return faces
-
-
-def _hull(vertices: np.ndarray) -> list[np.ndarray]:
-    from scipy.spatial import ConvexHull
-
-    hull = ConvexHull(vertices)
-    faces = []
-    for simplex, equation in zip(hull.simplices, hull.equations):
-        face = vertices[simplex]
-        outward = np.cross(face[1] - face[0], face[2] - face[0]) @ equation[:3] > 0
-        faces.append(face if outward else face[::-1])
-    return faces
 
 
 class _Scene:
@@ -117,7 +49,8 @@ class _Scene:
         self.shape_of = np.array(shape_of, int)
         self.colors = np.array(colors).reshape(-1, 3)
         self.node = np.array([shape.node for shape in top.shapes], int)
-        self.bones = np.array([(p, i) for i, p in enumerate(top.parents) if p >= 0], int).reshape(-1, 2)
+        solid = np.asarray(model.mass) > 0  # the others are inner nodes of a joint with several degrees of freedom
+        self.bones = np.array([(p, i) for i, p in enumerate(top.parents) if p >= 0 and solid[p]], int).reshape(-1, 2)
         self.limbs = np.array([i for i, s in enumerate(top.shapes) if s.node != WORLD], int)
         planes = [i for i, s in enumerate(top.shapes) if s.kind == ShapeType.PLANE and s.node == WORLD]
         self.floor = float(np.asarray(model.shape_position)[planes[0], 2]) if planes else None
@@ -165,7 +98,7 @@ def animate(
     turning = len(q) <= 2
     keep = np.full(_TURN_FRAMES, len(q) - 1) if turning else _subsample(len(q), most_frames)
     scene = _Scene(model)
-    rotation, position = _placements(model, q[keep])
+    rotation, position = placements(model, q[keep])
     vertices = [scene.place(R, p) for R, p in zip(rotation, position)]
     skeletons = [scene.skeleton(R, p) for R, p in zip(rotation, position)]
     duration = 6.0 if turning else max(float(t[-1] - t[0]), SHORTEST_S)
@@ -178,13 +111,6 @@ def animate(
 
 def _subsample(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, max(most, 2))).round().astype(int))
-
-
-def _placements(model: Model, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    device = model.to_device()
-    place = jax.jit(jax.vmap(lambda row: kinematics(device, row)))
-    kin = place(jnp.asarray(q, device.mass.dtype))
-    return np.asarray(kin.rotation, float), np.asarray(kin.position, float)
 
 
 def _bounds(scene: _Scene, vertices: list[np.ndarray], skeletons: list[np.ndarray]) -> tuple[np.ndarray, float]:

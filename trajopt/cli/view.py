@@ -1,0 +1,24 @@
+"""`trajopt view`: finished runs in the web browser, or in one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+
+from trajopt.models.registry import load_model
+from trajopt.viz import recording, viewer
+
+
+def view(args: argparse.Namespace) -> int:
+    """Run the command; returns the exit status."""
+    try:
+        viewer.check_extra()
+        model = None if args.model is None else load_model(args.model)
+        recordings = [recording.read_run(folder, model) for folder in args.folders]
+        if args.export is not None:
+            path = viewer.export(recordings, args.export, overlay=args.overlay)
+            print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+        else:
+            viewer.view(recordings, port=args.port, browser=not args.no_browser, overlay=args.overlay)
+    except KeyboardInterrupt:
+        print()
+    return 0

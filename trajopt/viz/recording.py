@@ -1,0 +1,160 @@
+"""Finished runs as something to look at: the model, its motion and the contact forces along it.
+
+A run's folder (`Solution.save`) holds the motion, not the model: that comes from the problem, made again with the settings
+in summary.json. Contact points and frames are recomputed from the motion; the stored impulses are in these frames.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import warnings
+import zipfile
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from trajopt import problems
+from trajopt.dynamics.collision.pairs import collide, contact_count
+from trajopt.dynamics.contact.rows import contact_frames
+from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.model import Model
+from trajopt.errors import ModelError, OptionError, UnknownNameError
+
+_REMEDY = "give the model with --model (a bundled name or a file)"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recording:
+    """A motion of a model to be shown.
+
+    t (k,) s, ascending; q (k, nq). Contact forces of the step that starts at each state, of the last step at the last one:
+    points (k, c, 3) m and forces on the first body of each contact (k, c, 3) N, world axes; c is 0 where there are none.
+    caption: a line about it.
+    """
+
+    name: str
+    model: Model
+    t: Float[np.ndarray, " k"]
+    q: Float[np.ndarray, "k nq"]
+    points: Float[np.ndarray, "k c 3"]
+    forces: Float[np.ndarray, "k c 3"]
+    caption: str = ""
+
+    def at(self, time: float) -> int:
+        """Index of the state shown at a time: the last one that is not later, to rounding."""
+        return max(int(np.searchsorted(self.t, time * (1 + 1e-12) + 1e-12, side="right")) - 1, 0)
+
+
+def read_run(folder: str | os.PathLike, model: Model | None = None) -> Recording:
+    """The recording of a run. `model`: what to draw, where the run's problem is not in the library.
+
+    Raises `OptionError` (no finished run, no motion of a model, damaged files, a model that does not fit) and
+    `UnknownNameError` (a problem that is not in the library), saying what helps.
+    """
+    folder = pathlib.Path(folder)
+    summary, motion = _read(folder)
+    if "q" not in motion:
+        raise OptionError(
+            f"the run in '{folder}' has no motion of a model: trajectory.npz with q is missing. Runs of problems without "
+            "a model, and of dynamics given as a function, cannot be drawn"
+        )
+    if model is None:
+        model = _model_of(folder, summary)
+    q = np.asarray(motion["q"], float)
+    t = np.asarray(motion.get("t", np.arange(len(q))), float)
+    if q.ndim != 2 or q.shape[1] != model.nq or t.shape != (len(q),):
+        raise OptionError(
+            f"the motion in '{folder}' does not fit the model '{model.topology.name}': q has shape {q.shape} and t "
+            f"{t.shape}, expected (states, {model.nq}) and (states,); {_REMEDY}"
+        )
+    finite = np.isfinite(q).all(axis=1) & np.isfinite(t)
+    shown = len(q) if finite.all() else int(np.argmin(finite))
+    if shown == 0:
+        raise OptionError(f"the motion in '{folder}' is not finite from its first state on: there is nothing to show")
+    if shown < len(q):
+        warnings.warn(
+            f"the motion in '{folder}' is not finite from state {shown} on; it is shown up to there", stacklevel=2
+        )
+    impulse = np.asarray(motion.get("impulse", np.zeros((max(len(q) - 1, 0), 0, 3))), float)
+    points, forces = contact_forces(model, t, q[:shown], impulse)
+    return Recording(folder.resolve().name, model, t[:shown], q[:shown], points, forces, _caption(summary))
+
+
+def contact_forces(
+    model: Model, t: Float[np.ndarray, " t"], q: Float[np.ndarray, "k nq"], impulse: Float[np.ndarray, "s c 3"]
+) -> tuple[Float[np.ndarray, "k c 3"], Float[np.ndarray, "k c 3"]]:
+    """Points and forces (N, world axes, on body 1) of the impulses (N s, contact frames) of the steps between states at t.
+
+    The impulses' contacts are the c closest candidates of the model at the state where the step starts.
+    """
+    count = impulse.shape[1]
+    if count == 0 or len(impulse) == 0 or not model.topology.pairs or contact_count(model) < count:
+        return np.zeros((len(q), 0, 3)), np.zeros((len(q), 0, 3))
+    step = np.minimum(np.arange(len(q)), len(impulse) - 1)
+    duration = np.diff(t)[step]
+    device = model.to_device()
+    points, frames = _contacts(device, jnp.asarray(q[step], device.mass.dtype), count)
+    forces = np.einsum("kcij,kcj->kci", np.asarray(frames, float), impulse[step]) / duration[:, None, None]
+    return np.asarray(points, float), np.where(np.isfinite(forces), forces, 0.0)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _contacts(model: Model, q, count: int):
+    def single(row):
+        contacts = collide(model, kinematics(model, row))
+        _, closest = jax.lax.top_k(-contacts.distance, count)
+        closest = jnp.sort(closest)
+        return contacts.point[closest], contact_frames(contacts.normal[closest])
+
+    return jax.lax.map(single, q, batch_size=64)
+
+
+def _read(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """summary.json and the arrays of trajectory.npz, none where that is missing."""
+    if not (folder / "summary.json").is_file():
+        kind = "is not a folder" if not folder.is_dir() else "holds no finished run: summary.json is missing"
+        raise OptionError(f"'{folder}' {kind}; give a folder that `trajopt run` wrote, such as runs/go1-stand")
+    try:
+        summary = json.loads((folder / "summary.json").read_text())
+        if not isinstance(summary, dict):
+            raise ValueError("expected an object")
+    except ValueError as error:
+        raise OptionError(f"'{folder / 'summary.json'}' cannot be read: {error}; run the problem again") from None
+    try:
+        with (folder / "trajectory.npz").open("rb") as file, np.load(file) as data:
+            return summary, dict(data)
+    except FileNotFoundError:
+        return summary, {}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise OptionError(f"'{folder / 'trajectory.npz'}' cannot be read: {error}; run the problem again") from None
+
+
+def _model_of(folder: pathlib.Path, summary: dict[str, Any]) -> Model:
+    """The model of the run's problem, made with the run's settings."""
+    name = str(summary.get("problem"))
+    settings = summary.get("settings") or {}
+    try:
+        values = problems.parse_settings(name, [f"{key}={value!r}" for key, value in settings.items()])
+        model = problems.get(name, **values).model
+    except UnknownNameError as error:
+        raise UnknownNameError(f"the run in '{folder}' cannot be drawn: {error}; {_REMEDY}") from None
+    except (ModelError, OptionError) as error:
+        raise OptionError(f"the run in '{folder}' cannot be drawn: {error}; {_REMEDY}") from None
+    if model is None:
+        raise OptionError(f"the problem '{name}' of the run in '{folder}' has no model; {_REMEDY}")
+    return model
+
+
+def _caption(summary: dict[str, Any]) -> str:
+    """Problem, solver, status and cost in a line."""
+    cost = summary.get("cost")
+    parts = [summary.get(key) for key in ("problem", "solver", "status")]
+    text = ", ".join(str(part) for part in parts if part)
+    return text + (f", cost {cost:.4g}" if isinstance(cost, int | float) else "")

@@ -1,0 +1,120 @@
+"""Shapes of a model as surfaces, and where the bodies are along a motion: what every picture of a model starts from."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.model import Model, ShapeType
+
+_ROUND = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.ELLIPSOID)
+_JOINED = 1e-9  # vertices closer than this share of the shape's size are one
+
+
+def polygons(
+    kind: ShapeType, size: np.ndarray, vertices: np.ndarray | None = None, *, around: int = 14, along: int = 8
+) -> list[np.ndarray]:
+    """Faces of a shape in its own frame, each (k, 3), wound outwards; planes, height fields and points have none.
+
+    size (3,) m, as `ShapeType` says; vertices (k, 3) of a mesh, whose hull is meant. around: facets of a turn about z;
+    along: facets of a half circle, an even number.
+    """
+    if kind == ShapeType.BOX:
+        return _box(size)
+    if kind == ShapeType.SPHERE:
+        return _revolved(*_ellipse(size[0], along), around)
+    if kind == ShapeType.ELLIPSOID:
+        return [face * (size / size[0]) for face in _revolved(*_ellipse(size[0], along), around)]
+    if kind == ShapeType.CYLINDER:
+        r, h = size[0], size[1]
+        return _revolved(np.array([0.0, r, r, 0.0]), np.array([-h, -h, h, h]), around)
+    if kind == ShapeType.CAPSULE:
+        radii, heights = _ellipse(size[0], along)
+        half = len(radii) // 2 + 1
+        profile = np.concatenate([heights[:half] - size[1], heights[half - 1 :] + size[1]])
+        return _revolved(np.concatenate([radii[:half], radii[half - 1 :]]), profile, around)
+    if kind == ShapeType.MESH and vertices is not None and len(vertices) >= 4:
+        return _hull(vertices)
+    return []
+
+
+def _ellipse(radius: float, along: int) -> tuple[np.ndarray, np.ndarray]:
+    """Profile of a ball: distances from the axis and heights, from the south to the north pole."""
+    angle = np.linspace(-0.5 * np.pi, 0.5 * np.pi, along + 1)
+    return radius * np.cos(angle), radius * np.sin(angle)
+
+
+def _revolved(radii: np.ndarray, heights: np.ndarray, count: int) -> list[np.ndarray]:
+    """Quadrilaterals of a profile turned about the z axis."""
+    angle = np.linspace(0.0, 2 * np.pi, count + 1)
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    points = np.concatenate(
+        [radii[:, None, None] * ring, np.broadcast_to(heights[:, None, None], (len(radii), count + 1, 1))], axis=-1
+    )
+    return [
+        np.array([points[i, k], points[i, k + 1], points[i + 1, k + 1], points[i + 1, k]])
+        for i in range(len(radii) - 1)
+        for k in range(count)
+    ]
+
+
+def _box(half: np.ndarray) -> list[np.ndarray]:
+    faces = []
+    for axis in range(3):
+        a, b = (axis + 1) % 3, (axis + 2) % 3
+        for sign in (1.0, -1.0):
+            face = np.zeros((4, 3))
+            face[:, axis] = sign
+            face[:, a] = np.array([-1, 1, 1, -1]) * sign
+            face[:, b] = [-1, -1, 1, 1]
+            faces.append(face * half)
+    return faces
+
+
+def _hull(vertices: np.ndarray) -> list[np.ndarray]:
+    from scipy.spatial import ConvexHull
+
+    hull = ConvexHull(vertices)
+    faces = []
+    for simplex, equation in zip(hull.simplices, hull.equations):
+        face = vertices[simplex]
+        outward = np.cross(face[1] - face[0], face[2] - face[0]) @ equation[:3] > 0
+        faces.append(face if outward else face[::-1])
+    return faces
+
+
+def surface(
+    kind: ShapeType, size: np.ndarray, vertices: np.ndarray | None = None
+) -> tuple[Float[np.ndarray, "v 3"], Int[np.ndarray, "f 3"]]:
+    """The same as triangles, fine enough to look round: vertices (v, 3), each once, and their indices (f, 3)."""
+    faces = polygons(kind, size, vertices, around=32, along=16)
+    if not faces:
+        return np.zeros((0, 3)), np.zeros((0, 3), int)
+    corners = np.concatenate([face[[0, k, k + 1]] for face in faces for k in range(1, len(face) - 1)])
+    grid = np.round(corners / (_JOINED * np.abs(corners).max())) + 0.0  # -0 is 0
+    _, first, index = np.unique(grid, axis=0, return_index=True, return_inverse=True)
+    triangles = index.reshape(-1, 3)
+    distinct = (triangles != np.roll(triangles, 1, axis=1)).all(axis=1)  # at a pole, quadrilaterals become triangles
+    return corners[first], triangles[distinct]
+
+
+def is_round(kind: ShapeType) -> bool:
+    """Whether the surface has no edges, so that light should run smoothly over it."""
+    return kind in _ROUND
+
+
+def placements(
+    model: Model, q: Float[np.ndarray, "t nq"]
+) -> tuple[Float[np.ndarray, "t n 3 3"], Float[np.ndarray, "t n 3"]]:
+    """World rotations and positions (m) of all nodes at every configuration of a motion."""
+    device = model.to_device()
+    kin = _along(device, jnp.asarray(q, device.mass.dtype))
+    return np.asarray(kin.rotation, float), np.asarray(kin.position, float)
+
+
+@jax.jit
+def _along(model: Model, q):
+    return jax.vmap(lambda row: kinematics(model, row))(q)
