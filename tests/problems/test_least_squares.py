@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from trajopt import problems
+from trajopt.dynamics.differences import central_differences, ridders
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.problems import LeastSquaresProblem, Prior, registry
-from trajopt.problems.differences import central_differences, ridders
 
 
 def smooth(x):

@@ -1,4 +1,4 @@
-"""Nonlinear least squares: minimise 1/2 |r(x)|^2 subject to lower <= x <= upper.
+"""Nonlinear least squares: minimise 1/2 |r(x)|^2 subject to lower <= x <= upper, or a robust loss of r(x).
 
 The contract of a problem, in short:
 
@@ -8,6 +8,8 @@ The contract of a problem, in short:
 - `jacobian(x) -> (r, J)`, optional, gives residual and Jacobian (m, n) in one call; without it the "implicit" mode is
   JAX's automatic derivative of `residual` (whose contact steps carry their implicit derivative);
 - `integrate(x, dx)`, optional, moves x on a manifold of dimension n = `tangent_size`; J is the derivative in dx;
+- `loss`, `f_scale`: robust loss of r (`losses`); what the solvers and the reports call the residual is then
+  `losses.robust(r)`, whose half squared norm is the robust cost. The prior keeps its squares;
 - `tolerance`: what max |r_i| must reach for the question to count as answered. None for estimation problems, whose
   residual is not zero at the optimum; there success means stationarity;
 - `certificate(x) -> {name: value}` recomputes, outside the solver, what the user relies on (velocity after the step,
@@ -31,36 +33,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from trajopt.dynamics.differences import RIDDERS_LEVELS, central_differences, central_step, ridders
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
-from trajopt.problems.differences import RIDDERS_LEVELS, central_differences, central_step, ridders
+from trajopt.problems.estimates import estimates
+from trajopt.problems.losses import check_loss, robust, robust_curvature, robust_slope
+from trajopt.problems.prior import Prior
 
 GRADIENTS = ("implicit", "finite-difference", "ridders")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Prior:
-    """What is known about x beforehand: adds the rows W (x (-) mean) to the residual, W^T W = covariance^-1.
-
-    `mean` (nx,); exactly one of `covariance` (n, n), symmetric positive definite, and `sqrt_information` W (k, n).
-    """
-
-    mean: Float[Array, " nx"]
-    covariance: Float[Array, "n n"] | None = None
-    sqrt_information: Float[Array, "k n"] | None = None
-
-    def weight(self) -> np.ndarray:
-        """W (k, n). Raises `OptionError` unless exactly one of the two descriptions is given and it is usable."""
-        if (self.covariance is None) == (self.sqrt_information is None):
-            raise OptionError("prior: give either covariance or sqrt_information, not both and not none")
-        if self.sqrt_information is not None:
-            return np.asarray(self.sqrt_information, float)
-        covariance = np.asarray(self.covariance, float)
-        try:
-            factor = np.linalg.cholesky(covariance)
-        except np.linalg.LinAlgError as error:
-            raise OptionError("prior.covariance has no Cholesky factor; it must be positive definite") from error
-        return np.linalg.inv(factor)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,6 +53,8 @@ class LeastSquaresProblem:
         finite_difference_step: step of the central differences, in units of `scale`; default eps^(1/3).
         ridders_step: first step of Ridders' extrapolation, in units of `scale`.
         difference: (x0, x1) -> dx, the inverse of `integrate`; needed with a prior on a manifold.
+        labels: names of the entries of x, for the report. truth: (nx,) what x should be, of simulated data; then the
+            report compares and `GaussNewton` states the distance in standard deviations.
         solver, solver_options, gradient: name and options of the solver and the gradient mode that suit the problem.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
@@ -86,6 +68,8 @@ class LeastSquaresProblem:
     lower: Any = None
     upper: Any = None
     prior: Prior | None = None
+    loss: str = "linear"
+    f_scale: float = 1.0
     integrate: Callable[[Array, Array], Array] | None = None
     difference: Callable[[Array, Array], Array] | None = None
     tangent_size: int | None = None
@@ -98,6 +82,8 @@ class LeastSquaresProblem:
     trajectory: Callable[[Array], Mapping[str, Any]] | None = None
     report: Callable[[Array], str] | None = None
     model: Any = None
+    labels: tuple[str, ...] = ()
+    truth: Any = None
     solver: str = "GaussNewton"
     solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     gradient: str = "implicit"
@@ -118,6 +104,13 @@ class LeastSquaresProblem:
         set_field("scale", scale)
         self._check_bounds(set_field)
         self._check_prior()
+        check_loss(self.loss, self.f_scale, self._where)
+        if self.truth is not None:
+            set_field("truth", self._vector("truth", self.truth, self.x0.size))
+            if self.integrate is not None and self.difference is None:
+                raise OptionError(f"{self._where}truth on a manifold needs `difference` beside `integrate`")
+        if self.labels and len(self.labels) != self.x0.size:
+            raise ShapeError(f"{self._where}labels has {len(self.labels)} names; x0 has {self.x0.size} entries")
         for key in ("tolerance", "finite_difference_step", "ridders_step"):
             value = getattr(self, key)
             if value is not None and not (np.isfinite(value) and value > 0):
@@ -211,8 +204,19 @@ class LeastSquaresProblem:
     # The functions that solvers see: prior rows appended, derivatives in tangent coordinates.
 
     def full_residual(self, x: Array) -> Array:
-        """Residual with the prior's rows appended, (m,)."""
-        return self.residual(x) if self.prior is None else jnp.concatenate([self.residual(x), self._prior_rows(x)])
+        """Residual under the loss with the prior's rows appended, (m,)."""
+        r = robust(self.residual(x), self.loss, self.f_scale)
+        return r if self.prior is None else jnp.concatenate([r, self._prior_rows(x)])
+
+    def curvature(self, x: Array) -> Array:
+        """Second derivative of the cost by each entry of r, those of the prior (1) included, (m,)."""
+        data = robust_curvature(self.residual(x), self.loss, self.f_scale)
+        return data if self.prior is None else jnp.concatenate([data, jnp.ones_like(self._prior_rows(x))])
+
+    def slope(self, x: Array) -> Array:
+        """Derivative of each entry of `full_residual` by the residual without its loss, (m,)."""
+        data = robust_slope(self.residual(x), self.loss, self.f_scale)
+        return data if self.prior is None else jnp.concatenate([data, jnp.ones_like(self._prior_rows(x))])
 
     def _prior_rows(self, x: Array) -> Array:
         assert self.prior is not None
@@ -249,6 +253,8 @@ class LeastSquaresProblem:
         def given(x):
             assert jacobian is not None
             r, J = jacobian(x)
+            if self.loss != "linear":
+                r, J = robust(r, self.loss, self.f_scale), robust_slope(r, self.loss, self.f_scale)[:, None] * J
             if self.prior is None:
                 return r, J
             zero = jnp.zeros((n,), x.dtype)
@@ -283,8 +289,12 @@ class LeastSquaresProblem:
         return limits if self.tolerance is None else {**limits, "residual": self.tolerance}
 
     def describe(self, solution: Any) -> str:
-        """What `report` says of a `Solution`, nothing without it."""
-        return "" if self.report is None else self.report(jnp.asarray(solution.x))
+        """What `report` says of a `Solution` and, with `labels`, its estimates."""
+        own = "" if self.report is None else self.report(jnp.asarray(solution.x))
+        if not self.labels:
+            return own
+        rows = estimates(self.labels, np.asarray(solution.x), solution.covariance, self.truth)
+        return "\n".join([*rows, own] if own else rows)
 
     def check_gradient(self, gradient: str) -> None:
         """Raise `UnknownNameError` unless the problem offers this gradient mode."""

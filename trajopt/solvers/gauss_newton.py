@@ -7,6 +7,9 @@ problem is solved by a singular value decomposition, so that rank-deficient Jaco
 Bounds are handled by an active set: variables at a bound that the gradient pushes against are held; if the step of the
 others leaves the bounds, the offenders are held at theirs and the step is recomputed.
 
+An `OptimalControlProblem` with residual costs is an estimation problem over a horizon, and its normal equations are
+block-tridiagonal (with an arrow of the parameters): see `horizon`.
+
 Nocedal and Wright, Numerical Optimization, 2006, chapter 10; gain-ratio rule after Nielsen, 1999.
 """
 
@@ -20,6 +23,9 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.errors import OptionError
+from trajopt.problems.estimates import deviations
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.solvers.horizon import HorizonGaussNewton
 from trajopt.solvers.residuals import COST_ROUNDING, ResidualState, ended, evaluated, free_variables, recomputed
 
 _ACCEPT = 1e-4  # least gain ratio of an accepted step
@@ -38,13 +44,16 @@ class GaussNewtonState(ResidualState):
 
 @dataclasses.dataclass(frozen=True)
 class GaussNewton:
-    """Levenberg-Marquardt for `LeastSquaresProblem`.
+    """Levenberg-Marquardt for `LeastSquaresProblem`, and for an `OptimalControlProblem` with residual costs.
 
     tolerance: stops when the part of the residual that the linearised problem can still remove is below
         tolerance * max(|r|, 1); default 1e-10 in float64, 1e-5 in float32. A problem's own tolerance stops it too.
     max_iterations: of accepted steps.
     damping: initial damping, relative to the largest squared singular value of J * scale; 0 starts with Gauss-Newton.
     rank_tolerance: singular values below this fraction of the largest count as zero; default max(m, n) * eps.
+
+    Over a horizon (`horizon.HorizonGaussNewton`) `tolerance` is that of iLQR, 1e-7 in float64, and `damping` is in units of
+    the Hessian. Raises `OptionError` for unusable options and for a horizon with general costs.
     """
 
     tolerance: float | None = None
@@ -65,16 +74,26 @@ class GaussNewton:
     def name(self) -> str:
         return "GaussNewton"
 
-    def init(self, oracle: Any, x0: np.ndarray, key: Any) -> GaussNewtonState:
+    def _horizon(self, oracle: Any) -> HorizonGaussNewton | None:
+        """What solves a problem over a horizon, None for plain least squares."""
+        if not isinstance(oracle.problem, OptimalControlProblem):
+            return None
+        return HorizonGaussNewton(self.tolerance, self.max_iterations, self.damping, self.rank_tolerance)
+
+    def init(self, oracle: Any, x0: Any, key: Any) -> Any:
         """State at x0."""
+        if (horizon := self._horizon(oracle)) is not None:
+            return horizon.init(oracle, x0, key)
         r, J = oracle.linearize(x0)
         return self._state(oracle, x0, r, J, self.damping, 0.0)
 
     def _state(self, oracle, x, r, J, damping, step_size) -> GaussNewtonState:
         return GaussNewtonState(**evaluated(oracle, x, r, J, step_size), damping=damping)
 
-    def step(self, oracle: Any, state: GaussNewtonState) -> GaussNewtonState:
+    def step(self, oracle: Any, state: Any) -> Any:
         """One accepted step, or the same point with `halt` set when every damping was tried in vain."""
+        if (horizon := self._horizon(oracle)) is not None:
+            return horizon.step(oracle, state)
         damping, growth, finite_trial = state.damping, 4.0, False
         model = _LinearModel(oracle.problem, state.x, state.residual, state.jacobian, self.rank_tolerance)
         # The Jacobian comes nearly free with an implicit linearisation: evaluate it with the first trial.
@@ -107,20 +126,37 @@ class GaussNewton:
         steady = new.cost <= state.cost * (1 + COST_ROUNDING)
         return new if steady and new.removable < state.removable else dataclasses.replace(state, halt="stalled")
 
-    def terminate(self, oracle: Any, state: GaussNewtonState) -> Any:
+    def terminate(self, oracle: Any, state: Any) -> Any:
         """Solved when stationary, a failure when `step` gave up, else None."""
+        if (horizon := self._horizon(oracle)) is not None:
+            return horizon.terminate(oracle, state)
         return ended(oracle.problem, state, self.tolerance)
 
-    def finish(self, oracle: Any, state: GaussNewtonState) -> dict[str, Any]:
-        """The covariance of the estimate, (J^T J)^-1 for residuals of unit variance."""
+    def finish(self, oracle: Any, state: Any) -> dict[str, Any]:
+        """The covariance of the estimate, (J^T J)^-1 for residuals of unit variance, `robust_covariance` under a loss."""
+        if (horizon := self._horizon(oracle)) is not None:
+            return horizon.finish(oracle, state)
+        problem = oracle.problem
         r, J, measures = recomputed(oracle, state)
         if not np.isfinite(J).all():
             return {"residuals": measures}
-        free = free_variables(oracle.problem, state.x, J.T @ r)
+        free = free_variables(problem, state.x, J.T @ r)
         value, rank = covariance(J, free, self.rank_tolerance)
         lacking = int(free.sum()) - rank
         notes = [f"{lacking} directions of x are not determined by the residual"] if lacking else []
+        if value is not None and problem.loss != "linear":
+            value = robust_covariance(problem, state.x, r, J, free)
+            notes += [] if value is not None else ["the robust cost is not convex at x, which has no covariance"]
+        if value is not None and problem.truth is not None:
+            measures |= deviations(_error(problem, state.x), value)
         return {"residuals": measures, "covariance": value, "notes": notes}
+
+
+def _error(problem: Any, x: np.ndarray) -> np.ndarray:
+    """x (-) truth."""
+    if problem.integrate is None:
+        return x - problem.truth
+    return np.asarray(problem.difference(problem.truth, x))
 
 
 def covariance(
@@ -144,6 +180,32 @@ def covariance(
     root = Vt.T / s / size[:, None]
     value[np.ix_(free, free)] = root @ root.T
     return value, rank
+
+
+def robust_covariance(
+    problem: Any, x: np.ndarray, r: Float[np.ndarray, " m"], J: Float[np.ndarray, "m n"], free: np.ndarray
+) -> np.ndarray | None:
+    """A^-1 B A^-1, A = sum psi'_i J_i J_i^T and B = sum psi_i^2 J_i J_i^T with psi the derivative of the loss; None unless A is
+    positive definite.
+
+    r and J are those of the robust residual, so that psi_i J_i = r_i J_i (rows of a prior: B has J_i J_i^T). It needs no
+    assumption about the outliers, and the errors' variances drop out; it is a little small when the rows are few. Huber 1967;
+    Huber and Ronchetti 2009, eq. 6.6.
+    """
+    m = jax.eval_shape(problem.residual, x).shape[0]
+    bend, slope = jax.jit(lambda x: (problem.curvature(x), problem.slope(x)))(x)
+    slope = np.where(np.asarray(slope) > 0, slope, 1.0)  # a row without slope has none in J either
+    score = np.concatenate([r[:m], np.ones(len(r) - m)])
+    part = J[:, free]
+    A = part.T @ ((np.asarray(bend) / slope**2)[:, None] * part)
+    try:
+        np.linalg.cholesky(A)
+    except np.linalg.LinAlgError:
+        return None
+    value = np.zeros((J.shape[1],) * 2)
+    half = np.linalg.solve(A, (score[:, None] * part).T)
+    value[np.ix_(free, free)] = half @ half.T
+    return value
 
 
 def _relaxed(damping: float, gain: float) -> float:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.transcription import final_expansion, linear_dynamics, moved, prior_expansion, stage_expansion
 from trajopt.solvers import augmented_lagrangian as al
+from trajopt.solvers.batching import each
 from trajopt.solvers.riccati import LQProblem, adjoint
 
 
@@ -116,7 +117,7 @@ class Modeller:
             return F[:, order], defect, model.value, g[order], H[order][:, order], c
 
         y, w = multipliers.stage, multipliers.stage_penalty
-        F, defect, running, g, H, c = jax.vmap(stage)(at.xs[:-1], at.xs[1:], at.us, times[:-1], y, w)
+        F, defect, running, g, H, c = each(problem, stage, at.xs[:-1], at.xs[1:], at.us, times[:-1], y, w)
         final = final_expansion(problem, at.xs[-1], p, hessian)
 
         def rows_at(z):
@@ -194,7 +195,7 @@ class Modeller:
             _free_gradient(jnp.zeros_like(first), first, low, high),
         )
         pulls = jnp.abs(lq.r) + jnp.einsum("tij,ti->tj", jnp.abs(lq.B), jnp.abs(costates[1:]))
-        return costates, largest, jnp.maximum(jnp.max(pulls), 1.0)
+        return costates, largest, jnp.maximum(jnp.max(pulls, initial=jnp.zeros((), pulls.dtype)), 1.0)
 
     def initial_bounds(self, p) -> tuple[Array, Array]:
         """Bounds on the free part of [dx_0, dp]; those on x_0 are constraint rows."""

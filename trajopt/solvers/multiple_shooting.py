@@ -80,6 +80,8 @@ class MultipleShooting:
     hessian: of the Lagrangian. "exact" (needs dynamics with a second derivative: functions, systems without contact),
         "gauss-newton" (of the cost alone: J^T J of residuals), "limited-memory" (IPOPT's quasi-Newton update).
         Default: "exact" where there is one, else "gauss-newton".
+    damping: added to the diagonal of a Gauss-Newton Hessian. Where the cost leaves directions free, as that of a final state
+        does, steps are then the shortest, node states included, that do as much. Solutions stay what they are.
     tolerance: IPOPT's `tol`, on its scaled optimality error. max_iterations: of IPOPT.
     ipopt_options: any other option of IPOPT.
     warm_start: a `Solution` of the same shooting problem whose multipliers and barrier parameter are taken; usually with
@@ -95,6 +97,7 @@ class MultipleShooting:
 
     interval: int = 1
     hessian: str | None = None
+    damping: float = 0.0
     tolerance: float = 1e-8
     max_iterations: int = 1000
     ipopt_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -107,6 +110,8 @@ class MultipleShooting:
             )
         if self.hessian is not None and self.hessian not in HESSIANS:
             raise OptionError(f"MultipleShooting: hessian is '{self.hessian}'{closest(str(self.hessian), HESSIANS)}")
+        if not (np.isfinite(self.damping) and self.damping >= 0):
+            raise OptionError(f"MultipleShooting: damping is {self.damping}; it must be finite and not negative")
         if not self.tolerance > 0:
             raise OptionError(f"MultipleShooting: tolerance is {self.tolerance}; it must be positive")
         if self.max_iterations < 0:
@@ -121,7 +126,10 @@ class MultipleShooting:
         return self.hessian or (EXACT if twice_differentiable(problem) else GAUSS_NEWTON)
 
     def _program(self, oracle: OptimalControlOracle, reference: Trajectory) -> Shooting:
-        return Shooting(oracle, int(self.interval), self.hessian_of(oracle.problem), reference)
+        kind = self.hessian_of(oracle.problem)
+        if self.damping and kind != GAUSS_NEWTON:
+            raise OptionError(f"MultipleShooting: damping is for a Gauss-Newton Hessian; this one is '{kind}'")
+        return Shooting(oracle, int(self.interval), kind, reference, float(self.damping))
 
     def init(self, oracle: Any, x0: Any, key: Any) -> MultipleShootingState:
         """State at the initial guess."""

@@ -29,7 +29,7 @@ SOLVERS: dict[str, tuple[type, str]] = {
     "CMAES": (CMAES, "covariance matrix adaptation, full or separable (optimal control)"),
     "StochasticSearch": (StochasticSearch, "natural gradient of a shaped expected cost, bounds kept (optimal control)"),
     "Hybrid": (Hybrid, "a sampling solver to escape, then a gradient solver to polish (optimal control)"),
-    "GaussNewton": (GaussNewton, "Levenberg-Marquardt with bounds, rank handling and covariance (least squares)"),
+    "GaussNewton": (GaussNewton, "Levenberg-Marquardt with bounds, rank handling and covariance (least squares, horizons)"),
     "LBFGS": (LBFGS, "L-BFGS-B with bounds (least squares; in SingleShooting for optimal control)"),
     "GradientDescent": (GradientDescent, "steepest descent with a line search, or any optax optimiser (least squares)"),
 }

@@ -49,15 +49,17 @@ class Slopes:
 class Shooting:
     """The nonlinear program of one problem about a reference; everything is evaluated by compiled functions.
 
-    Arguments: the problem's oracle, steps per interval, one of `HESSIANS`, and the motion about which states are counted.
+    Arguments: the problem's oracle, steps per interval, one of `HESSIANS`, the motion about which states are counted, and what
+    is added to the diagonal of a Gauss-Newton Hessian.
     Raises `DerivativeError` when an exact Hessian is asked for and the dynamics have no second derivative.
     """
 
-    def __init__(self, oracle: Any, interval: int, hessian: str, reference: Trajectory) -> None:
+    def __init__(self, oracle: Any, interval: int, hessian: str, reference: Trajectory, damping: float = 0.0) -> None:
         self.oracle, self.problem, self.hessian_kind = oracle, oracle.problem, hessian
         if hessian == EXACT:
             dynamics_hessian(self.problem)
         self.layout = layout = Layout(self.problem, interval, hessian == EXACT)
+        self._damping = damping * (layout.hessian[0] == layout.hessian[1])
         self._functions = ShootingFunctions(self.problem, layout, oracle.gradient, hessian)
         self.constraint_lower, self.constraint_upper = layout.constraint_bounds
         self._refer_to(reference)
@@ -124,9 +126,9 @@ class Shooting:
         return self._slopes[1]
 
     def hessian(self, w: np.ndarray, multipliers: np.ndarray, factor: float) -> np.ndarray:
-        """Non-zeros of the Hessian of factor f + multipliers . g, or of its Gauss-Newton part factor f."""
+        """Non-zeros of the Hessian of factor f + multipliers . g, or of its Gauss-Newton part factor f, damped."""
         if self.hessian_kind == GAUSS_NEWTON:
-            return factor * self.slopes(w).hessian
+            return factor * (self.slopes(w).hessian + self._damping)
         weight = np.asarray(factor, self.problem.dtype)
         return np.asarray(self._call("hessian", self._functions.hessian, w, self.references, multipliers, weight))
 

@@ -1,8 +1,8 @@
 """The functions of a multiple-shooting transcription, to be compiled: values, first derivatives, exact Hessian.
 
 The sensitivities of a motion inside an interval are the products of the steps' Jacobians, S_{t+1} = A_t S_t + [B_t at u_t,
-P_t at p]; all intervals are worked on in one batch. Hessians are sums over steps of Z_t^T H_t Z_t, Z_t = d(x_t, u_t, p) in
-local variables. Exact Hessians need the adjoints of the motion, l_t = A_t^T l_{t+1} + (gradient of the stage's Lagrangian),
+P_t at p]; how the intervals are worked on together is said in `batching`. Hessians are sums over steps of Z_t^T H_t Z_t,
+Z_t = d(x_t, u_t, p) in local variables. Exact Hessians need the adjoints of the motion, l_t = A_t^T l_{t+1} + (gradient of the stage's Lagrangian),
 which carry a defect's multiplier back through its interval: H_t then holds the curvature of l_{t+1} . f_t.
 """
 
@@ -24,6 +24,7 @@ from trajopt.problems.transcription import (
     stage_expansion,
     terminal_constraints,
 )
+from trajopt.solvers.batching import each
 from trajopt.solvers.shooting_layout import Layout
 
 LIMITED_MEMORY, GAUSS_NEWTON, EXACT = HESSIANS = ("limited-memory", "gauss-newton", "exact")
@@ -78,7 +79,7 @@ class ShootingFunctions:
         def interval(x, u, t, ok):
             return jax.lax.scan(body, x, (u, t, ok))
 
-        ends, (xs, costs, rows, finite) = jax.vmap(interval)(nodes[:-1], us, times, valid)
+        ends, (xs, costs, rows, finite) = each(problem, interval, nodes[:-1], us, times, valid)
         rows["defect"] = jax.vmap(problem.local)(references[1:], ends) - xi[1:]
         rows["node_bounds"] = nodes[:, layout.as_rows]
         rows |= {kind: _rows(problem.terminal(kind, nodes[-1], p), xi) for kind in CONSTRAINTS[2:]}
@@ -152,7 +153,7 @@ class ShootingFunctions:
             start = (x, self._first(R), jnp.zeros(self.width, w.dtype), H)
             return jax.lax.scan(body, start, (u, t, j, ok))
 
-        (ends, S, gradients, H), rows = jax.vmap(interval)(nodes[:-1], R[:-1], us, times, places, valid)
+        (ends, S, gradients, H), rows = each(problem, interval, nodes[:-1], R[:-1], us, times, places, valid)
         rows["defect"] = S if self.flat else jax.vmap(self._read)(references[1:], ends) @ S
         rows["next"] = jnp.full((layout.N, n), -1.0, w.dtype)
         by_node = jax.vmap(jax.jacfwd(lambda d, x: problem.retract(x, d)[layout.as_rows]))

@@ -80,8 +80,10 @@ class Solution:
 
     `xs` (T+1, nq + nv) and `us` (T, nu) are the states and controls of the solution's motion, and `trajectory` its
     arrays by name (t, q, v, u, impulse), where the problem describes one. `covariance` (n, n) is that of the estimate
-    when the solver computes it and x is identified, None otherwise. `parameters` (np,) are the free parameters of an
-    optimal control problem, whose `x` holds the controls, row by row, and the parameters. `violation` is the largest of
+    when the solver computes it and x is identified, None otherwise; `covariances` are the marginals over a horizon, by
+    name: "states" (T+1, n, n) in tangent coordinates, "controls" (T, nu, nu), "parameters" (np, np). `parameters`
+    (np,) are the free parameters of an optimal control problem, whose `x` holds the controls, row by row, and the
+    parameters. `violation` is the largest of
     bounds, dynamics and constraints at the point. `multipliers` are those of the point, by name, as the solver that found
     them documents them; `gains` (T, nu, n) is the feedback K of u_t + K_t (x (-) x_t) about the motion, of solvers that have it;
     `raw_status` is the status and `log` the text of a library that did the iterations.
@@ -108,6 +110,7 @@ class Solution:
     us: np.ndarray | None = None
     trajectory: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     covariance: np.ndarray | None = None
+    covariances: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     parameters: np.ndarray | None = None
     violation: float = 0.0
     multipliers: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -134,6 +137,7 @@ class Solution:
             if getattr(self, key) is not None:
                 arrays[key] = getattr(self, key)
         arrays |= {f"multipliers_{key}": value for key, value in self.multipliers.items()}
+        arrays |= {f"covariances_{key}": value for key, value in self.covariances.items()}
         (folder / "solver.log").unlink(missing_ok=True)
         if self.log:
             (folder / "solver.log").write_text(self.log)
@@ -158,9 +162,11 @@ class Solution:
         nan = float("nan")
         values: dict[str, Any] = {key: nan if summary[key] is None else summary[key] for key in _SCALARS}
         values |= {key: arrays.get(key) for key in ("xs", "us", "covariance", "parameters", "gains")}
-        log, prefix = folder / "solver.log", "multipliers_"
+        log = folder / "solver.log"
         values["log"] = log.read_text() if log.exists() else ""
-        values["multipliers"] = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+        for key in ("multipliers", "covariances"):
+            prefix = f"{key}_"
+            values[key] = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
         return cls(
             **values,
             violation=summary["constraint_violation"],

@@ -1,0 +1,246 @@
+r"""Physical parameters from a noisy recording of a motion with contact: friction, inertia, link lengths.
+
+A `Recording` is a known experiment: a system whose motion depends on unknowns x, among them physical parameters and what is not
+known of the initial state, under known controls. Configurations are measured at `samples` times, evenly spread up to the end,
+with independent Gaussian errors of known deviations sigma in tangent coordinates (a motion-capture system):
+
+    y_k = q(t_k; x*) (+) e_k,   e_k ~ N(0, diag(sigma^2))        r_k(x) = (q(t_k; x) (-) y_k) / sigma
+
+so that the residual has unit variance, the least-squares estimate is that of maximum likelihood and (J^T J)^-1 its covariance.
+J comes by forward mode through the rollout, every contact step by its implicit derivative. Truth, noise and its seed are fixed:
+the recordings are simulated with the model that explains them.
+
+- friction-identification: a cube sliding and turning on the floor; unknown friction and initial velocity in the plane.
+- inertia-identification: a box handled by a known wrench, dragged, tilted, lifted and turned; unknown mass, centre of mass and
+  inertia, in the parametrisation of `problems.inertia`.
+- link-length-identification: a hopper standing on its foot and moving under known torques; unknown lengths of thigh and shank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.joints import difference, integrate
+from trajopt.dynamics.system import RigidContact, State, System
+from trajopt.errors import OptionError
+from trajopt.models import load_model
+from trajopt.problems.inertia import LABELS, from_log_cholesky, to_log_cholesky
+from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.library.cube import with_forces
+
+TOLERANCE = 1e-8  # of the estimate: the rounding of hundreds of contact solves is above Gauss-Newton's default
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recording:
+    """An experiment whose unknowns are to be found.
+
+    system; us: known controls (T, nu); enter: x -> (the system, its initial state); truth, guess: of x; labels: its entries;
+    deviations: of the measurement errors in tangent coordinates of q, (nv,); scale: typical sizes of x.
+    """
+
+    name: str
+    system: System
+    us: Float[Array, "T nu"]
+    enter: Callable[[Array], tuple[System, State]]
+    truth: Float[np.ndarray, " n"]
+    guess: Float[np.ndarray, " n"]
+    labels: tuple[str, ...]
+    deviations: Float[np.ndarray, " nv"]
+    scale: Any = 1.0
+    lower: Any = None
+
+    def motion(self, x: Float[Array, " n"]) -> tuple[State, Any]:
+        """(states at every step, what happened) for the unknowns x."""
+        system, start = self.enter(x)
+        return system.rollout(start, self.us)
+
+    def steps(self, samples: int) -> np.ndarray:
+        """Steps at which configurations are measured; those of n samples are among those of 2 n."""
+        T = self.us.shape[0]
+        if samples < 1 or T % samples:
+            raise OptionError(f"samples is {samples}; it must divide the {T} steps of {self.name}")
+        return np.arange(1, samples + 1) * (T // samples)
+
+    def configurations(self, x: Float[Array, " n"], samples: int) -> Float[Array, "k nq"]:
+        """q at the times of the measurements."""
+        return self.motion(x)[0].q[self.steps(samples)]
+
+    def measured(self, samples: int, seed: int) -> Float[Array, "k nq"]:
+        """The recording: the true configurations with errors drawn from `seed`."""
+        q = self.configurations(jnp.asarray(self.truth), samples)
+        noise = np.random.default_rng(seed).normal(size=(samples, self.system.nv)) * self.deviations
+        return jax.vmap(lambda q, e: integrate(self.system.model, q, e))(q, jnp.asarray(noise, q.dtype))
+
+    def residual(self, x: Float[Array, " n"], measured: Float[Array, "k nq"]) -> Float[Array, " m"]:
+        """Measurement errors under x, in deviations."""
+        q = self.configurations(x, measured.shape[0])
+        error = jax.vmap(lambda y, q: difference(self.system.model, y, q))(measured, q)
+        return (error / jnp.asarray(self.deviations, error.dtype)).reshape(-1)
+
+    def problem(self, samples: int, seed: int, report: Callable[[Array], str] | None = None) -> LeastSquaresProblem:
+        """The estimation problem of one recording."""
+        measured = self.measured(samples, seed)
+        dt = float(self.system.dt)
+
+        def certificate(x) -> Mapping[str, Any]:
+            _, infos = self.motion(x)
+            return {
+                "contact_residual": float(np.asarray(infos.residual).max()),
+                "dropped_contacts": float(np.asarray(infos.dropped).sum()),
+            }
+
+        def trajectory(x) -> dict[str, np.ndarray]:
+            states, infos = self.motion(x)
+            values = {"q": states.q, "v": states.v, "u": self.us, "impulse": infos.contacts.impulse}
+            return {"t": dt * np.arange(len(self.us) + 1)} | {key: np.asarray(value) for key, value in values.items()}
+
+        return LeastSquaresProblem(
+            self.name, lambda x: self.residual(x, measured), jnp.asarray(self.guess), scale=self.scale, lower=self.lower,
+            labels=self.labels, truth=self.truth, certificate=certificate,
+            certificate_tolerances={"contact_residual": 1e-6, "dropped_contacts": 0.0}, trajectory=trajectory, report=report,
+            solver_options={"tolerance": TOLERANCE},
+            model=self.system.model, meta={"contact": type(self.system.contact).__name__},
+        )  # fmt: skip
+
+
+def sliding_cube(steps: int = 200, dt: float = 2e-3) -> Recording:
+    """The bundled cube, pushed along the floor; x = (friction, v_x, v_y, angular velocity about z)."""
+    system = System(load_model("cube"), dt, RigidContact(max_contacts=4))
+    rest = system.model.q_default
+
+    def enter(x):
+        changed = system.model.replace(pair_friction=jnp.full_like(system.model.pair_friction, 1.0) * x[0])
+        zero = jnp.zeros((), x.dtype)
+        return dataclasses.replace(system, model=changed), State(rest, jnp.stack([x[1], x[2], zero, zero, zero, x[3]]))
+
+    return Recording(
+        "friction-identification", system, jnp.zeros((steps, 0)), enter, np.array([0.35, 2.0, 0.7, 3.0]),
+        np.array([0.6, 1.5, 0.0, 2.0]), ("friction", "v_x, m/s", "v_y, m/s", "w_z, rad/s"),
+        np.array([2e-3] * 3 + [5e-3] * 3), lower=np.array([0.0, -np.inf, -np.inf, -np.inf]),
+    )  # fmt: skip
+
+
+def friction_identification(samples: int = 100, seed: int = 1) -> LeastSquaresProblem:
+    """Friction between a sliding cube and the floor from `samples` noisy poses.
+
+    Raises `OptionError` unless `samples` divides 200.
+    """
+    return sliding_cube().problem(samples, seed)
+
+
+def handled_box(steps: int = 100, dt: float = 2e-3) -> Recording:
+    """The bundled cube with another mass distribution under a known wrench; x = theta of `problems.inertia`.
+
+    The wrench (force on the body's origin in world axes, moment in body axes) is what a spring and damper towards a moving pose
+    gave on the true box: dragged along the floor for 0.08 s, tilted off it and turned in the air until 0.2 s.
+    """
+    system = System(with_forces(load_model("cube")), dt, RigidContact(max_contacts=4))
+    rest, body = system.model.q_default, system.model.topology.n_nodes - 1
+
+    def enter(x):
+        mass, com, inertia = from_log_cholesky(x)
+        model = system.model
+        changed = model.replace(
+            mass=model.mass.at[body].set(mass),
+            com=model.com.at[body].set(com),
+            inertia=model.inertia.at[body].set(inertia),
+        )
+        return dataclasses.replace(system, model=changed), State(rest, jnp.zeros(6, x.dtype))
+
+    truth = to_log_cholesky(*BOX)
+    true_system, start = enter(jnp.asarray(truth))
+    us = _handling(true_system, start, steps, dt)
+    guess = to_log_cholesky(1.1, np.zeros(3), np.eye(3) * 1.1 * 0.04 / 6)
+    return Recording(
+        "inertia-identification", system, us, enter, truth, guess, LABELS, np.array([3e-4] * 3 + [1e-3] * 3), scale=0.1
+    )
+
+
+BOX = (1.3, np.array([0.02, -0.015, 0.01]), np.array([[9e-3, 5e-4, -3e-4], [5e-4, 7e-3, 4e-4], [-3e-4, 4e-4, 1.1e-2]]))
+
+
+def _handling(system: System, start: State, steps: int, dt: float) -> Float[Array, "T 6"]:
+    """Wrenches of a spring and damper that moves the box as `handled_box` says."""
+    times = jnp.asarray(dt * np.arange(steps))
+    rest = start.q
+
+    def wrench(x: State, t):
+        lifted = jnp.clip((t - 0.08) / 0.04, 0.0, 1.0)
+        place = jnp.stack([0.6 * t, 0.02 * jnp.sin(30.0 * t), 0.05 * lifted])
+        turn = lifted * jnp.stack([0.25 * jnp.sin(40.0 * t), 0.25 * jnp.cos(35.0 * t), 0.3 * jnp.sin(30.0 * t)])
+        wanted = integrate(system.model, rest, jnp.concatenate([place, turn]))
+        error = difference(system.model, x.q, wanted)
+        stiffness, damping = jnp.array([800.0] * 3 + [12.0] * 3), jnp.array([40.0] * 3 + [0.3] * 3)
+        held = lifted[None] * BOX[0] * 9.81
+        return stiffness * error - damping * x.v + jnp.concatenate([jnp.zeros(2), held, jnp.zeros(3)])
+
+    def body(x, t):
+        u = wrench(x, t)
+        return system.step(x, u)[0], u
+
+    return jax.jit(lambda x: jax.lax.scan(body, x, times)[1])(start)
+
+
+def inertia_identification(samples: int = 100, seed: int = 0) -> LeastSquaresProblem:
+    """Mass, centre of mass and inertia of a handled box from `samples` noisy poses and the wrench on it.
+
+    Raises `OptionError` unless `samples` divides 100.
+    """
+
+    def report(x) -> str:
+        mass, com, inertia = (np.asarray(value) for value in from_log_cholesky(x))
+        show = lambda value: np.array2string(np.asarray(value), precision=5)  # noqa: E731
+        return "\n".join(
+            [
+                f"mass            {mass:.5f} kg  (truth {BOX[0]})",
+                f"centre of mass  {show(com)} m  (truth {show(BOX[1])})",
+                f"moments         {show(np.linalg.eigvalsh(inertia))} kg m^2  (truth {show(np.linalg.eigvalsh(BOX[2]))})",
+            ]
+        )
+
+    return handled_box().problem(samples, seed, report)
+
+
+def standing_hopper(steps: int = 200, dt: float = 2e-3) -> Recording:
+    """The bundled hopper on its foot, moving its joints under known torques; x = (length of thigh, of shank)."""
+    loaded = load_model("hopper")
+    system = System(loaded, dt, RigidContact(max_contacts=4, max_limits=3))
+    names = loaded.topology.node_names
+    knee, ankle = names.index("leg"), names.index("foot")
+    pitch, hip, bend = -0.6, -0.35, -0.7
+    thigh, shank = pitch - hip, pitch - hip - bend  # angles to the vertical; the foot lies flat
+    stance = np.array([0.0, 0.2 * np.cos(pitch) + SOLE, pitch, hip, bend, shank])
+
+    def enter(x):
+        placement = system.model.placement_position.at[knee, 2].set(-x[0]).at[ankle, 2].set(-x[1])
+        q = jnp.asarray(stance, x.dtype).at[1].add(x[0] * np.cos(thigh) + x[1] * np.cos(shank))
+        changed = system.model.replace(placement_position=placement)
+        return dataclasses.replace(system, model=changed), State(q, jnp.zeros(6, x.dtype))
+
+    t = dt * np.arange(steps)[:, None]
+    us = jnp.asarray(
+        np.array([0.03, 0.06, 0.0]) * np.sin(np.array([15.0, 12.0, 0.0]) * t) + np.array([0.0, 0.06, -0.03])
+    )
+    return Recording(
+        "link-length-identification", system, us, enter, np.array([0.47, 0.485]), np.array([0.45, 0.5]),
+        ("thigh, m", "shank, m"), np.array([2e-3, 2e-3, 3e-3, 2e-3, 2e-3, 2e-3]), scale=0.1,
+    )  # fmt: skip
+
+
+SOLE = 0.06  # radius of the hopper's foot, m
+
+
+def link_length_identification(samples: int = 100, seed: int = 5) -> LeastSquaresProblem:
+    """Lengths of a standing hopper's thigh and shank from `samples` noisy configurations.
+
+    Raises `OptionError` unless `samples` divides 200.
+    """
+    return standing_hopper().problem(samples, seed)

@@ -1,0 +1,35 @@
+"""What is known about the unknowns before any data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.errors import OptionError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prior:
+    """What is known about x beforehand: adds the rows W (x (-) mean) to the residual, W^T W = covariance^-1.
+
+    `mean` (nx,); exactly one of `covariance` (n, n), symmetric positive definite, and `sqrt_information` W (k, n).
+    """
+
+    mean: Float[Array, " nx"]
+    covariance: Float[Array, "n n"] | None = None
+    sqrt_information: Float[Array, "k n"] | None = None
+
+    def weight(self) -> np.ndarray:
+        """W (k, n). Raises `OptionError` unless exactly one of the two descriptions is given and it is usable."""
+        if (self.covariance is None) == (self.sqrt_information is None):
+            raise OptionError("prior: give either covariance or sqrt_information, not both and not none")
+        if self.sqrt_information is not None:
+            return np.asarray(self.sqrt_information, float)
+        covariance = np.asarray(self.covariance, float)
+        try:
+            factor = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError as error:
+            raise OptionError("prior.covariance has no Cholesky factor; it must be positive definite") from error
+        return np.linalg.inv(factor)
