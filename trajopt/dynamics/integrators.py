@@ -26,10 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.contact.complementarity import aware_step
 from trajopt.dynamics.contact.forces import Forces, forces
-from trajopt.dynamics.contact.implicit import VelocityStep, row_count, velocity_step
+from trajopt.dynamics.contact.implicit import VelocityStep, row_count
 from trajopt.dynamics.contact.law import ContactLaw, ForceLaw, Law, NoContact
+from trajopt.dynamics.contact.modes import ContactMode, contact_step
 from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING
 from trajopt.dynamics.contact.rows import contact_frames
 from trajopt.dynamics.crba import forward_dynamics
@@ -64,7 +64,8 @@ def check_integrator(integrator: str, law: Law, dt) -> None:
             f"use integrator {' or '.join(map(repr, WITH_IMPULSES))}, or CompliantContact(), SpringDamperContact() or "
             "NoContact()"
         )
-    if isinstance(law, ForceLaw) and law.carries_state and not isinstance(dt, jax.core.Tracer):
+    known = isinstance(dt, int | float | np.number | np.ndarray | jax.Array) and not isinstance(dt, jax.core.Tracer)
+    if isinstance(law, ForceLaw) and law.carries_state and known:
         rate, largest = law.relaxation_rate, _STABILITY[integrator]
         if np.ndim(dt) == 0 and float(dt) * rate > largest:
             raise OptionError(
@@ -107,17 +108,16 @@ def impulse_step(
     tau: Float[Array, " nv"],
     dt,
     init,
-    labellings: str | None = None,
+    mode: ContactMode | None = None,
+    kappa=None,
 ) -> tuple[State, VelocityStep]:
     """One step under a law at velocity level. init: warm start (m,) of its solve.
 
-    labellings: None for the exact derivative, else those of `contact.complementarity`.
+    mode: which derivative, None for the exact one. kappa: sharpness of smoothed contact, None for the law's own.
     """
     q, rest = midpoint(integrator, model, x.q, x.v, dt)
-    if labellings is None:
-        result = velocity_step(law, model, q, x.v, tau, dt, init)
-    else:
-        q, result = aware_step(labellings, law, model, q, x.v, tau, dt, init)
+    mode = ContactMode() if mode is None else mode
+    q, result = contact_step(mode, law, model, q, x.v, tau, dt, init, kappa)
     return State(integrate(model, q, rest * result.velocity), result.velocity, x.contact), result
 
 

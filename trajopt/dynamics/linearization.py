@@ -1,7 +1,7 @@
 r"""Derivative of one step in tangent coordinates: dx+ = A dx + B du, dx = [dq, dv, contact state].
 
-Steps with impulses use the closed form of `contact.jacobian` for dv+ and the Jacobians of the motion on the manifold; explicit
-steps are differentiated in forward mode through all their stages.
+Steps under hard contact use the closed form of `contact.jacobian` for dv+ and the Jacobians of the motion on the manifold;
+others, and gradient modes that are not the exact derivative, are differentiated in forward mode, column by column.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 from trajopt.dynamics.contact.complementarity import adjoint_relabelling
 from trajopt.dynamics.contact.implicit import VelocityStep, velocity_step
 from trajopt.dynamics.contact.jacobian import StepJacobian, step_jacobian
-from trajopt.dynamics.contact.law import ContactLaw, Law
-from trajopt.dynamics.integrators import explicit_step, impulse_step, midpoint
+from trajopt.dynamics.contact.law import ContactLaw
+from trajopt.dynamics.integrators import impulse_step, midpoint
 from trajopt.dynamics.joints import difference, integrate, integrate_jacobians
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.state import State, StepInfo
@@ -76,16 +76,16 @@ def _through_the_midpoint(model: Model, jacobian: StepJacobian, x: State, dt, q_
     return both[:, : 2 * n], both[:, 2 * n :]
 
 
-def linearize_explicit_step(
-    integrator: str, law: Law, model: Model, x: State, u, force, dt
+def linearize_by_columns(
+    step, model: Model, x: State, u
 ) -> tuple[State, StepInfo, Float[Array, "n n"], Float[Array, "n nu"]]:
-    """(x+, info, A, B) of `integrators.explicit_step`."""
+    """(x+, info, A, B) of step(x, u) -> (x+, info), differentiated automatically in forward mode."""
     nv, n = model.nv, 2 * model.nv + (0 if x.contact is None else x.contact.size)
 
     def moved(z):
         contact = None if x.contact is None else x.contact + z[2 * nv : n].reshape(x.contact.shape)
         start = State(integrate(model, x.q, z[:nv]), x.v + z[nv : 2 * nv], contact)
-        y, info = explicit_step(integrator, law, model, start, model.actuation @ (u + z[n:]) + force, dt)
+        y, info = step(start, u + z[n:])
         return tangent_of(model, y, y), (y, info)
 
     jacobian, (x_next, info) = jax.jacfwd(moved, has_aux=True)(jnp.zeros(n + u.shape[0], x.q.dtype))
@@ -122,12 +122,11 @@ def impulse_slopes(
     return {name: stack(slopes[name]) for name in names}
 
 
-def explicit_slopes(names, integrator: str, law: Law, model: Model, x: State, tau_of, dt) -> dict[str, Array]:
-    """d x+/d parameter of an explicit step."""
+def slopes_by_columns(names, step, model: Model) -> dict[str, Array]:
+    """d x+/d parameter of step(model) -> (x+, info), differentiated automatically."""
 
     def moved(leaves):
-        changed = model.replace(**leaves)
-        y, _ = explicit_step(integrator, law, changed, x, tau_of(changed), dt)
+        y, _ = step(model.replace(**leaves))
         return tangent_of(model, y, y)
 
     return jax.jacfwd(moved)({name: getattr(model, name) for name in names})

@@ -20,10 +20,19 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.pairs import contact_count
-from trajopt.dynamics.contact.complementarity import LABELLINGS
 from trajopt.dynamics.contact.compliant import CompliantContact, SpringDamperContact
 from trajopt.dynamics.contact.jacobian import needs_null_space
-from trajopt.dynamics.contact.law import ContactLaw, Law, NoContact, RigidContact
+from trajopt.dynamics.contact.law import ContactLaw, Law, NoContact, RigidContact, SmoothedContact, check_kappa
+from trajopt.dynamics.estimated import estimated_step
+from trajopt.dynamics.gradients import (
+    COMPLEMENTARITY_AWARE,
+    ESTIMATED,
+    GRADIENTS,
+    KAPPA,
+    GradientOptions,
+    check_gradient,
+    check_samples,
+)
 from trajopt.dynamics.integrators import (
     check_integrator,
     explicit_step,
@@ -33,18 +42,16 @@ from trajopt.dynamics.integrators import (
     takes_impulses,
 )
 from trajopt.dynamics.linearization import (
-    explicit_slopes,
     impulse_slopes,
-    linearize_explicit_step,
+    linearize_by_columns,
     linearize_impulse_step,
+    slopes_by_columns,
 )
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.state import ContactInfo, Linearization, State, StepInfo
 from trajopt.errors import DerivativeError, NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
 
-GRADIENTS = ("implicit", "complementarity-aware")
-COMPLEMENTARITY_AWARE = GRADIENTS[1]
 PARAMETERS = (
     "mass", "com", "inertia", "pair_friction", "pair_restitution", "shape_size", "shape_position", "placement_position",
     "armature", "damping", "stiffness", "frictionloss", "gravity",
@@ -57,10 +64,12 @@ class System:
     """A time-stepped mechanical system with contact (semi-implicit Euler with impulses by default).
 
     model: numbers may be NumPy arrays; they are moved to the device. dt: step, s. contact: a law such as `RigidContact()`,
-    `CompliantContact()` or `NoContact()`. gradient: how derivatives are taken; "implicit" is the exact derivative of the
-    time-stepped map in its active contact modes, "complementarity-aware" that in the modes the loss would like to be in
-    (reverse mode only; labellings: "all" or "paper", see `contact.complementarity`). integrator: "semi-implicit", "moreau",
-    or, for compliant contact and free motion only, "euler" or "rk4" (`integrators`).
+    `CompliantContact()` or `NoContact()`. gradient: how derivatives are taken, one of `GRADIENTS` (docs/gradients.md);
+    "implicit" is the exact derivative of the time-stepped map in its active contact modes. integrator: "semi-implicit",
+    "moreau", or, for compliant contact and free motion only, "euler" or "rk4" (`integrators`). labellings: "all" or "paper",
+    of gradient "complementarity-aware" (`contact.complementarity`). options: of the other modes. kappa (1/m): sharpness of
+    gradient "smoothed" (default 300) and of `SmoothedContact` (default its own); a leaf, so that it can be changed without
+    another compilation.
 
     Raises `OptionError`, `ModelError` or `UnknownNameError` on construction.
     """
@@ -71,6 +80,8 @@ class System:
     gradient: str = dataclasses.field(default="implicit", metadata={"static": True})
     integrator: str = dataclasses.field(default="semi-implicit", metadata={"static": True})
     labellings: str = dataclasses.field(default="all", metadata={"static": True})
+    options: GradientOptions = dataclasses.field(default_factory=GradientOptions, metadata={"static": True})
+    kappa: float | Float[Array, ""] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.model, Model) and isinstance(self.model.mass, np.ndarray):
@@ -83,18 +94,14 @@ class System:
             raise OptionError(
                 f"contact is {self.contact!r}, expected a contact law such as RigidContact() or NoContact()"
             )
-        if self.gradient not in GRADIENTS:
-            raise OptionError(f"gradient is '{self.gradient}'{closest(str(self.gradient), GRADIENTS)}")
+        check_gradient(self.gradient, self.contact, self.labellings, self.options)
         check_integrator(self.integrator, self.contact, self.dt)
-        if self.labellings not in LABELLINGS:
-            raise OptionError(f"labellings is '{self.labellings}'{closest(str(self.labellings), LABELLINGS)}")
-        if self.gradient == COMPLEMENTARITY_AWARE and not isinstance(self.contact, ContactLaw):
-            raise OptionError(
-                f"gradient is '{self.gradient}', which relabels the contacts of a law at velocity level; "
-                f"{type(self.contact).__name__} has none: use 'implicit'"
-            )
+        if isinstance(self.kappa, (int, float, np.floating)):
+            check_kappa(self.kappa)
+            object.__setattr__(self, "kappa", jnp.asarray(float(self.kappa)))
         if isinstance(self.model, Model):
             self.contact.check(self.model)
+            check_samples(self.gradient, self.options, self.model)
 
     @property
     def nq(self) -> int:
@@ -168,13 +175,20 @@ class System:
         slopes = _slopes(tuple(parameters), self, x, u, force, info.impulse) if parameters else {}
         return Linearization(x_next, A, B, info, slopes)
 
-    def rollout(self, x0: State, us: Float[Array, "T nu"]) -> tuple[State, StepInfo]:
-        """States x_0..x_T (stacked along the first axis) and the infos of the T steps under the controls us."""
+    def rollout(self, x0: State, us: Float[Array, "T nu"], *, segment: int | None = None) -> tuple[State, StepInfo]:
+        """States x_0..x_T (stacked along the first axis) and the infos of the T steps under the controls us.
+
+        segment: in reverse mode, steps between which the intermediate results are computed again instead of being kept: memory
+        for T / segment states and `segment` steps, sqrt(T) being a good choice, at the price of one more rollout. None keeps
+        all of them.
+        """
         if np.ndim(us) != 2 or np.shape(us)[1] != self.nu:
             raise ShapeError(f"us has shape {np.shape(us)}, expected (T, {self.nu})")
+        if segment is not None and segment < 1:
+            raise OptionError(f"segment is {segment}, expected a number of steps, at least 1, or None")
         x0, *_ = self._check(x0, np.zeros(self.nu), None, None)
         _require_finite("us", us)
-        return _rollout(self, x0, jnp.asarray(us, x0.q.dtype))
+        return _rollout(segment, self, x0, jnp.asarray(us, x0.q.dtype))
 
     def _check_adjoint(self, adjoint, parameters):
         if self.gradient != COMPLEMENTARITY_AWARE:
@@ -264,12 +278,28 @@ def _require_finite(name: str, value) -> None:
         raise NonFiniteError(f"{name}[{', '.join(map(str, index))}] is {known[index]}; every entry must be finite")
 
 
+def _takes_impulses(system: System) -> bool:
+    return isinstance(system.contact, ContactLaw) and takes_impulses(system.integrator, system.contact)
+
+
 def _advance(system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:
+    if system.gradient in ESTIMATED:
+        exact = dataclasses.replace(system, gradient="implicit")
+        start = jax.lax.stop_gradient(warm_start)
+        return estimated_step(_solved, system.gradient, system.options, exact, x, u, force, start)
+    return _solved(system, x, u, force, warm_start)
+
+
+def _solved(system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:
     law, model = system.contact, system.model
     tau = model.actuation @ u + force
     if isinstance(law, ContactLaw) and takes_impulses(system.integrator, law):
-        labellings = system.labellings if system.gradient == COMPLEMENTARITY_AWARE else None
-        x_next, step = impulse_step(system.integrator, law, model, x, tau, system.dt, warm_start, labellings)
+        mode = system.options.contact_mode(system.gradient, system.labellings)
+        kappa = system.kappa
+        if kappa is None and system.gradient == "smoothed":
+            kappa = jnp.asarray(KAPPA)
+        kappa = None if kappa is None else jnp.asarray(kappa).astype(x.q.dtype)
+        x_next, step = impulse_step(system.integrator, law, model, x, tau, system.dt, warm_start, mode, kappa)
         return x_next, impulse_info(step)
     return explicit_step(system.integrator, law, model, x, tau, system.dt)
 
@@ -277,45 +307,71 @@ def _advance(system: System, x: State, u, force, warm_start) -> tuple[State, Ste
 _step = jax.jit(_advance)
 
 
-@jax.jit
-def _rollout(system: System, x0: State, us):
+@functools.partial(jax.jit, static_argnums=0)
+def _rollout(segment: int | None, system: System, x0: State, us):
     def body(carry, u):
         x, warm_start = carry
         x_next, info = _advance(system, x, u, jnp.zeros(system.nv, u.dtype), warm_start)
         return (x_next, jax.lax.stop_gradient(info.impulse)), (x_next, info)
 
-    start = jnp.zeros(reported_rows(system.contact, system.model), x0.q.dtype)
-    _, (xs, infos) = jax.lax.scan(body, (x0, start), us)
+    def steps(carry, us):
+        return jax.lax.scan(body, carry, us)
+
+    carry = (x0, jnp.zeros(reported_rows(system.contact, system.model), x0.q.dtype))
+    if segment is None:
+        _, (xs, infos) = steps(carry, us)
+    else:
+        count = us.shape[0] // segment
+        whole = count * segment
+        again = jax.checkpoint(steps, prevent_cse=False)
+        carry, parts = jax.lax.scan(again, carry, us[:whole].reshape(count, segment, us.shape[1]))
+        first = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), parts)
+        _, rest = steps(carry, us[whole:])
+        xs, infos = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, rest)
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), x0, xs), infos
+
+
+def _closed_form(system: System) -> bool:
+    """Whether the step's Jacobian has a closed form: hard contact, in its own modes or in those that the loss asks for."""
+    exact = system.gradient in ("implicit", COMPLEMENTARITY_AWARE)
+    return exact and _takes_impulses(system) and not isinstance(system.contact, SmoothedContact)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _linearize(null_space: bool, system: System, x: State, u, force, warm_start, adjoint):
     law, model, dt = system.contact, system.model, system.dt
-    if isinstance(law, ContactLaw) and takes_impulses(system.integrator, law):
+    if isinstance(law, ContactLaw) and _closed_form(system):
         tau = model.actuation @ u + force
         relabelling = None if adjoint is None else (system.labellings, adjoint)
         x_next, step, A, B = linearize_impulse_step(
             system.integrator, law, model, x, tau, dt, warm_start, null_space=null_space, relabelling=relabelling
         )
         return (x_next, A, B, impulse_info(step)), needs_null_space(step)
-    x_next, info, A, B = linearize_explicit_step(system.integrator, law, model, x, u, force, dt)
+
+    def advance(x, u):
+        return _advance(system, x, u, force, warm_start)
+
+    x_next, info, A, B = linearize_by_columns(advance, model, x, u)
     return (x_next, A, B, info), jnp.zeros((), bool)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _slopes(names, system: System, x: State, u, force, warm_start):
     law = system.contact
+    if isinstance(law, ContactLaw) and _closed_form(system):
 
-    def tau_of(model: Model):
-        return model.actuation @ u + force
+        def tau_of(model: Model):
+            return model.actuation @ u + force
 
-    if isinstance(law, ContactLaw) and takes_impulses(system.integrator, law):
         return impulse_slopes(names, system.integrator, law, system.model, x, tau_of, system.dt, warm_start)
-    return explicit_slopes(names, system.integrator, law, system.model, x, tau_of, system.dt)
+
+    def step(model: Model):
+        return _advance(dataclasses.replace(system, model=model), x, u, force, warm_start)
+
+    return slopes_by_columns(names, step, system.model)
 
 
 __all__ = [
-    "CompliantContact", "ContactInfo", "Linearization", "NoContact", "RigidContact", "SpringDamperContact", "State",
-    "StepInfo", "System",
+    "GRADIENTS", "CompliantContact", "ContactInfo", "GradientOptions", "Linearization", "NoContact", "RigidContact",
+    "SmoothedContact", "SpringDamperContact", "State", "StepInfo", "System",
 ]  # fmt: skip

@@ -26,16 +26,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.law import NoContact
+from trajopt.dynamics.gradients import DIFFERENCES, GRADIENTS
 from trajopt.dynamics.joints import difference, integrate
 from trajopt.dynamics.state import State
-from trajopt.dynamics.system import GRADIENTS, System
+from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
 from trajopt.problems.ocp_checks import normalise
 from trajopt.problems.trajectory import CONSTRAINTS, Trajectory, flat_state
 from trajopt.problems.transcription import OptimalControlOracle
-
-DIFFERENCES = ("finite-difference", "ridders")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -270,9 +269,9 @@ class OptimalControlProblem:
     def check_gradient(self, gradient: str) -> None:
         """Raise `UnknownNameError` unless the problem offers this gradient mode.
 
-        Those of the `System` for its steps ("implicit" for a function: automatic differentiation), and differences.
+        Those of a `System`; for a function "implicit", which is automatic differentiation, and differences.
         """
-        known = (*(("implicit",) if self.system is None else GRADIENTS), *DIFFERENCES)
+        known = ("implicit", *DIFFERENCES) if self.system is None else GRADIENTS
         if gradient not in known:
             raise UnknownNameError(
                 f"gradient mode '{gradient}' is not available for problem '{self.name}'{closest(gradient, known)}"

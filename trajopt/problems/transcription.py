@@ -18,13 +18,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.law import NoContact
+from trajopt.dynamics.differences import RIDDERS_LEVELS, RIDDERS_STEP, central_differences, central_step, ridders
+from trajopt.dynamics.gradients import DIFFERENCES
 from trajopt.dynamics.system import State, System
 from trajopt.errors import DerivativeError
-from trajopt.problems.differences import RIDDERS_LEVELS, central_differences, central_step, ridders
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, Trajectory, flat_state
 
 HESSIANS = ("gauss-newton", "exact")
-RIDDERS_STEP = 1e-2
 COMPLEMENTARITY = "complementarity-aware"
 
 
@@ -83,7 +83,7 @@ def linear_dynamics(problem: ControlProblem, gradient: str = "implicit") -> Call
         blocks = [jac.A, jac.B] + ([] if by_p is None else [by_p])
         return x_next, jnp.concatenate(blocks, 1)
 
-    if gradient != "implicit":
+    if gradient in DIFFERENCES:
         return difference_quotient
     return automatic if system is None else closed_form
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics.contact.law import ForceLaw, PointForces
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CompliantContact(ForceLaw):
     r"""Hunt-Crossley normal force and a spring-damper-clutch along the surface (JaxSim thesis, eqs. 7.9-7.12 and Alg. 5).
 
@@ -64,7 +64,7 @@ class CompliantContact(ForceLaw):
         return PointForces(root * normal, root[:, None] * tangent, sliding & touching, rate)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SpringDamperContact(ForceLaw):
     r"""Linear spring, damper on approach only, and viscous friction up to Coulomb's bound (Smoothed, eqs. 17 and 18).
 

@@ -28,13 +28,15 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.pairs import collide
 from trajopt.dynamics.contact import selection
-from trajopt.dynamics.contact.law import ContactLaw
+from trajopt.dynamics.contact.law import ContactLaw, SmoothedContact
 from trajopt.dynamics.contact.ncp import (
     NCP,
     make_ncp,
     project_in_modes,
 )
+from trajopt.dynamics.contact.rarely import anywhere
 from trajopt.dynamics.contact.rows import Rows, assemble
+from trajopt.dynamics.contact.smoothed import compliance, softened, softness, within_reach
 from trajopt.dynamics.contact.solve import NCPSolution, consistent_solution, solution_null_space, solve, zero_tangent
 from trajopt.dynamics.crba import cholesky, project_matrix, solve_mass_matrix, tree_mass_matrix
 from trajopt.dynamics.kinematics import expand_v, kinematics
@@ -70,7 +72,25 @@ class Solved:
         return self.velocity, self.impulse, self.rows, self.solution
 
 
-def solve_primal(law: ContactLaw, model: Model, q, v, tau, dt, init) -> Solved:
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FreeMotion:
+    """The velocity that the step would reach without impulses, the rows, L with M = L L^T, and half = L^-1 J^T."""
+
+    velocity: Float[Array, " nv"]
+    rows: Rows
+    factor: Float[Array, "nv nv"]
+    half: Float[Array, "nv m"]
+
+    def pushed(self, impulse: Float[Array, " m"]) -> Float[Array, " nv"]:
+        """v+ under the impulses."""
+        push = jax.lax.linalg.triangular_solve(
+            self.factor, self.half @ impulse[:, None], left_side=True, lower=True, transpose_a=True
+        )
+        return self.velocity + push[:, 0]
+
+
+def free_motion(law: ContactLaw, model: Model, q, v, tau, dt) -> FreeMotion:
     kin = kinematics(model, q)
     matrix = project_matrix(model, tree_mass_matrix(model, kin))
     factor = cholesky(matrix + jnp.diag(jnp.asarray(model.armature, matrix.dtype)))
@@ -78,24 +98,41 @@ def solve_primal(law: ContactLaw, model: Model, q, v, tau, dt, init) -> Solved:
     free = v + dt * solve_mass_matrix(factor, tau + passive_forces(model, q, v) - bias)
     rows = assemble(model, kin, collide(model, kin), q, v, dt, law)
     half = jax.lax.linalg.triangular_solve(factor, rows.J.T, left_side=True, lower=True)
-    ncp = make_ncp(half.T @ half, rows.J @ free + rows.offset, rows.mu, rows.exists, rows.bound, law.cone)
+    return FreeMotion(free, rows, factor, half)
+
+
+def contact_problem(law: ContactLaw, free: FreeMotion, kappa) -> NCP:
+    """The problem for the impulses; kappa: sharpness of a `SmoothedContact`, None for its own."""
+    rows, G = free.rows, free.half.T @ free.half
+    hard = make_ncp(G, rows.J @ free.velocity + rows.offset, rows.mu, rows.exists, rows.bound, law.cone)
+    if not isinstance(law, SmoothedContact):
+        return hard
+    kappa = law.kappa if kappa is None else kappa
+    nc = rows.mu.shape[0]
+    exists = rows.exists.at[:nc].set(within_reach(rows, kappa))
+    # The scale of each row is its own: contacts that are far, and soft, must not make the others look immovable.
+    rho = hard.rho.at[: 3 * nc].divide(jnp.repeat(1.0 + softness(rows, kappa), 3))
+    return dataclasses.replace(hard, G=softened(G, compliance(rows, free.half, kappa)), exists=exists, rho=rho)
+
+
+def solve_primal(law: ContactLaw, model: Model, q, v, tau, dt, init, kappa=None) -> Solved:
+    free = free_motion(law, model, q, v, tau, dt)
+    ncp = contact_problem(law, free, kappa)
     solution = solve(
         ncp, init, tol=law.tolerance, max_iterations=law.max_iterations, solver=getattr(law, "solver", "newton")
     )
-    push = jax.lax.linalg.triangular_solve(
-        factor, half @ solution.impulse[:, None], left_side=True, lower=True, transpose_a=True
-    )
-    return Solved(free + push[:, 0], solution.impulse, factor, ncp, rows, solution)
+    return Solved(free.pushed(solution.impulse), solution.impulse, free.factor, ncp, free.rows, solution)
 
 
-def velocity_step(law: ContactLaw, model: Model, q, v, tau, dt, init=None) -> VelocityStep:
-    """Velocity after one step of dt under the generalised force tau, differentiable in model, q, v, tau and dt.
+def velocity_step(law: ContactLaw, model: Model, q, v, tau, dt, init=None, kappa=None) -> VelocityStep:
+    """Velocity after one step of dt under the generalised force tau, differentiable in model, q, v, tau, dt and kappa.
 
-    `init` is a warm start for the impulses; it has no influence on the result and carries no derivative.
+    `init` is a warm start for the impulses; it has no influence on the result and carries no derivative. kappa: sharpness of
+    a `SmoothedContact`, None for the law's own.
     """
     if init is None:
         init = jnp.zeros(row_count(law, model), q.dtype)
-    return VelocityStep(*_step(law, model, q, v, tau, dt, jax.lax.stop_gradient(init)))
+    return VelocityStep(*_step(law, model, q, v, tau, dt, kappa, jax.lax.stop_gradient(init)))
 
 
 def row_count(law: ContactLaw, model: Model) -> int:
@@ -105,14 +142,15 @@ def row_count(law: ContactLaw, model: Model) -> int:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _step(law: ContactLaw, model: Model, q, v, tau, dt, init):
-    return solve_primal(law, model, q, v, tau, dt, init).outputs
+def _step(law: ContactLaw, model: Model, q, v, tau, dt, kappa, init):
+    return solve_primal(law, model, q, v, tau, dt, init, kappa).outputs
 
 
 @_step.defjvp
 def _step_jvp(law: ContactLaw, primals, tangents):
-    solved = solve_primal(law, *primals)
-    return solved.outputs, _tangents(law, None, solved, primals[:-1], tangents[:-1])
+    model, q, v, tau, dt, kappa, init = primals
+    solved = solve_primal(law, model, q, v, tau, dt, init, kappa)
+    return solved.outputs, implicit_tangents(law, None, solved, primals[:-1], tangents[:-1])
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -127,23 +165,26 @@ def attach(law: ContactLaw, weight, solved: Solved, model: Model, q, v, tau, dt)
 @attach.defjvp
 def _attach_jvp(law: ContactLaw, primals, tangents):
     weight, solved, *theta = primals
-    return solved.outputs, _tangents(law, weight, solved, tuple(theta), tuple(tangents[2:]))
+    return solved.outputs, implicit_tangents(law, weight, solved, (*theta, None), (*tangents[2:], None))
 
 
-def _tangents(law: ContactLaw, offset_weight, solved: Solved, primals, tangents):
-    """Tangents of `Solved.outputs` from those of (model, q, v, tau, dt): the rule in the module's docstring."""
-    model, q, v, tau, dt = primals
-    dmodel, dq, dv, dtau, ddt = tangents
+def implicit_tangents(law: ContactLaw, offset_weight, solved: Solved, primals, tangents):
+    """Tangents of `Solved.outputs` from those of (model, q, v, tau, dt, kappa): the rule in the module's docstring."""
+    model, q, v = primals[:3]
+    dmodel, dq = tangents[:2]
     ncp, solution = solved.ncp, solved.solution
     v_plus, lam, J = solved.velocity, solved.impulse, solved.rows.J
 
-    def balance(model, q, v, tau, dt):
+    def balance(model, q, v, tau, dt, kappa):
         kin = kinematics(model, q)
         rows = assemble(model, kin, collide(model, kin), q, v, dt, law)
         forces = dt * (tau - inverse_dynamics(model, q, v, (v_plus - v) / dt))
-        return forces + rows.J.T @ lam, rows.J @ v_plus + rows.offset, rows
+        nu = rows.J @ v_plus + rows.offset
+        if isinstance(law, SmoothedContact):
+            nu = nu + _given_way(law, model, kin, rows, kappa, lam)
+        return forces + rows.J.T @ lam, nu, rows
 
-    _, (dE, dnu, drows) = jax.jvp(balance, (model, q, v, tau, dt), (dmodel, dq, dv, dtau, ddt))
+    _, (dE, dnu, drows) = jax.jvp(balance, primals, tangents)
     if offset_weight is not None:
         dnu = dnu - (1.0 - offset_weight) * drows.offset
     push = solve_mass_matrix(solved.factor, dE)
@@ -171,9 +212,22 @@ def _tangents(law: ContactLaw, offset_weight, solved: Solved, primals, tangents)
         )
 
     linear = (free, drows, dq, dmodel, dlam)
-    dlam = dlam + jax.lax.cond(solution.degenerate, null_part, lambda _: jnp.zeros_like(lam), linear)
+    # Where the impulse is unique the null space is empty and its part is zero, whichever branch is taken.
+    needed = anywhere(jax.lax.stop_gradient(solution.degenerate))
+    dlam = dlam + jax.lax.cond(needed, null_part, lambda _: jnp.zeros_like(lam), linear)
     dv_plus = push + solve_mass_matrix(solved.factor, J.T @ dlam)
     return dv_plus, dlam, drows, zero_tangent(solution)
+
+
+def _given_way(law: SmoothedContact, model: Model, kin, rows: Rows, kappa, lam) -> Float[Array, " m"]:
+    """Velocity by which the compliance of smoothed contacts gives way to the impulses."""
+    matrix = project_matrix(model, tree_mass_matrix(model, kin))
+    factor = cholesky(matrix + jnp.diag(jnp.asarray(model.armature, matrix.dtype)))
+    nc = rows.mu.shape[0]
+    half = jax.lax.linalg.triangular_solve(factor, rows.J[: 3 * nc].T, left_side=True, lower=True)
+    blocks = compliance(rows, half, law.kappa if kappa is None else kappa)
+    yielded = jnp.sum(blocks * lam[: 3 * nc].reshape(nc, 1, 3), -1).reshape(3 * nc)
+    return jnp.concatenate([yielded, jnp.zeros_like(lam[3 * nc :])])
 
 
 def law_tangent(ncp: NCP, solution: NCPSolution, free, dmu, dbound):

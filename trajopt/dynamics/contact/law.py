@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
+import numbers
 from typing import ClassVar
 
 import jax
@@ -19,7 +21,7 @@ DEFAULT_MAX_CONTACTS = 16
 DEFAULT_MAX_LIMITS = 8
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Law:
     """Base of all laws. Immutable and hashable: part of what a compiled step depends on.
 
@@ -46,7 +48,7 @@ class Law:
         check_pairs(model.topology)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ContactLaw(Law):
     """Base of the laws at velocity level, which are solved for the impulses of a step.
 
@@ -90,7 +92,7 @@ class ContactLaw(Law):
         return min(len(model.topology.limited), limit)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RigidContact(ContactLaw):
     """Hard contact: Signorini, the circular friction cone and maximum dissipation, unrelaxed (Simple eq. 1).
 
@@ -105,7 +107,7 @@ class RigidContact(ContactLaw):
             raise OptionError(f"solver is '{self.solver}'{closest(str(self.solver), SOLVERS)}")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class BoxedLCP(ContactLaw):
     """Hard contact with friction bounded along each tangent by itself, |lambda_t| <= mu lambda_n (Nimble, App. A; DART, ODE).
 
@@ -120,7 +122,38 @@ class BoxedLCP(ContactLaw):
     solver: ClassVar[str] = "direct"
 
 
+R_FACTORS = ("row-sum", "determinant")
+
+
 @dataclasses.dataclass(frozen=True)
+class SmoothedContact(ContactLaw):
+    """Hard contact smoothed analytically: impulses scaled by sigmoid(kappa depth), so that they act at a distance (Smoothed 3.3).
+
+    Contacts exist at every distance, impulses fade with it over 1 / kappa; for growing kappa the law tends to
+    `RigidContact(gap="detect")` wherever the distance is not zero (docs/smoothed-contact.md).
+
+    kappa (1/m): sharpness; `System(kappa=...)` takes its place where it changes over time, without compiling anew.
+    sweeps: None solves the law to `tolerance`; a count makes that many Gauss-Seidel sweeps, as in the source (10), whose
+    remaining error is part of the step. r_factor, of the sweeps: "row-sum", or the source's "determinant".
+    gap: of joint limits, which are not smoothed. Others as in `ContactLaw`.
+    """
+
+    kappa: float = 300.0
+    _: dataclasses.KW_ONLY
+    gap: str = "detect"
+    sweeps: int | None = None
+    r_factor: str = R_FACTORS[0]
+
+    solver: ClassVar[str] = "newton"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_kappa(self.kappa)
+        if self.sweeps is not None:
+            check_sweeps(self.sweeps, self.r_factor)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class NoContact(ContactLaw):
     """No contact, no joint limits and no dry joint friction: the free motion of the model."""
 
@@ -149,8 +182,8 @@ class PointForces:
     rate: Float[Array, "k 3"] | None
 
 
-@dataclasses.dataclass(frozen=True)
-class ForceLaw(Law):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForceLaw(Law, abc.ABC):
     """Base of the laws at force level: forces are explicit functions of the state, nothing is solved.
 
     Joint limits are one-sided springs with the dissipation of Hunt and Crossley: a limit passed by d, at the rate d', pushes
@@ -185,6 +218,7 @@ class ForceLaw(Law):
         """Joint limits whose forces are reported: all of them."""
         return len(model.topology.limited) if self.limits else 0
 
+    @abc.abstractmethod
     def force(
         self,
         depth: Float[Array, " k"],
@@ -195,9 +229,24 @@ class ForceLaw(Law):
     ) -> PointForces:
         """Forces at penetration `depth` (m, negative: apart), its rate `closing` (m/s) and tangential velocity `slip` (m/s)
         of body 1 relative to body 2; `deformation` (m): tangential, None for a law without state."""
-        raise NotImplementedError
 
 
 def _check_count(name: str, value: int | None) -> None:
     if value is not None and value < 0:
         raise OptionError(f"{name} is {value}, expected a count or None")
+
+
+def check_kappa(kappa: float) -> None:
+    """Raise `OptionError` unless it is a sharpness of smoothing."""
+    if not (isinstance(kappa, numbers.Real) and math.isfinite(kappa) and kappa > 0):
+        raise OptionError(
+            f"kappa is {kappa!r}, expected a positive number (1/m): contact acts over a distance of 1 / kappa"
+        )
+
+
+def check_sweeps(sweeps: int, r_factor: str) -> None:
+    """Raise `OptionError` for options that Gauss-Seidel cannot take."""
+    if not (isinstance(sweeps, numbers.Integral) and sweeps >= 1):
+        raise OptionError(f"sweeps is {sweeps!r}, expected at least 1 Gauss-Seidel sweep")
+    if r_factor not in R_FACTORS:
+        raise OptionError(f"r_factor is '{r_factor}'{closest(str(r_factor), R_FACTORS)}")

@@ -76,10 +76,12 @@ def make_ncp(G, g, mu, exists=None, bound=None, cone: str = "disc") -> NCP:
     tangent = 0.5 * (diagonal[0 : 3 * nc : 3] + diagonal[1 : 3 * nc : 3])
     cones = jnp.stack([tangent, tangent, diagonal[2 : 3 * nc : 3]], -1).reshape(3 * nc)
     effective = jnp.concatenate([cones, diagonal[3 * nc :]])
-    # A row that nothing can move (zero diagonal) gets the scale of the others; with no scale at all, 1.
+    # A row that nothing can move (next to no diagonal) gets the scale of the others; with no scale at all, 1. The
+    # regularisation follows the smallest scale: it would vanish beside the others.
     largest = jnp.max(effective, initial=jnp.zeros((), dtype))
-    floor = jnp.where(largest > 0, largest * jnp.finfo(dtype).eps, jnp.ones((), dtype))
-    return NCP(G, g, mu, exists, bound, 1.0 / jnp.maximum(effective, floor), cone)
+    moves = effective > float(jnp.finfo(dtype).eps) ** 0.5 * largest
+    effective = jnp.where(moves, effective, jnp.where(largest > 0, largest, jnp.ones((), dtype)))
+    return NCP(G, g, mu, exists, bound, 1.0 / effective, cone)
 
 
 @jax.tree_util.register_dataclass

@@ -78,8 +78,8 @@ def newton_regularised(ncp: NCP, init, eps, tol, max_iterations: int):
 
 
 def past_first_event(ncp: NCP, lam, eps):
-    """The point on the Newton step of the problem with G + eps I that just passes the first contact to open or close, and
-    whether no contact that sticks reaches its cone before.
+    """The point on the Newton step of the problem with G + eps I that just passes the first contact to open or close, whether
+    no contact that sticks reaches its cone before, and whether one opens or closes at all.
 
     Where contacts are redundant the solutions of the regularised problem move along the null space of K, which is curved when
     they slide, as eps falls: too far for a line search, but in the direction of this step, until a contact opens.
@@ -90,7 +90,7 @@ def past_first_event(ncp: NCP, lam, eps):
     cone_rate, limit_rate, _ = split(ncp, step - ncp.rho * (ncp.G @ step + eps * step))
     unilateral = _positive_root(jnp.append(cone[:, 2], limit), jnp.append(cone_rate[:, 2], limit_rate))
     # |y_t - s r_t|^2 = mu^2 (y_n - s r_n)^2, a s^2 - 2 b s + c = 0, for contacts that stick: c < 0.
-    weight = jnp.stack([jnp.ones_like(ncp.mu), jnp.ones_like(ncp.mu), -ncp.mu**2], -1)
+    weight = jnp.stack([jnp.ones_like(ncp.mu), jnp.ones_like(ncp.mu), -(ncp.mu**2)], -1)
     a, b, c = (jnp.sum(weight * x * y, -1) for x, y in ((cone_rate, cone_rate), (cone, cone_rate), (cone, cone)))
     inside = (c < 0) & (cone[:, 2] > 0) & ncp.exists[: ncp.nc]
     root = jnp.sqrt(jnp.maximum(b * b - a * c, 0.0))
@@ -99,7 +99,7 @@ def past_first_event(ncp: NCP, lam, eps):
     boundary = jnp.where(inside & (a > 0) & (away > 0), away, jnp.inf)
     first = jnp.min(unilateral, initial=1.0)
     free = first <= jnp.min(boundary, initial=jnp.inf)
-    return jnp.where(free, lam - first * (1.0 + BEYOND) * step, lam), free
+    return jnp.where(free, lam - first * (1.0 + BEYOND) * step, lam), free, free & (first < 1.0)
 
 
 def _positive_root(value, rate):

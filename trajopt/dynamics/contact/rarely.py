@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool
 
 
@@ -16,3 +17,18 @@ def rarely(needed: Bool[Array, ""], fn: Callable, operand):
         return fn(carry[0]), jnp.zeros((), bool)
 
     return jax.lax.while_loop(lambda carry: carry[1], body, (operand, needed))[0]
+
+
+@custom_vmap
+def anywhere(needed: Bool[Array, ""]) -> Bool[Array, ""]:
+    """`needed`, in a batch whether anybody in it needs it.
+
+    As the predicate of `lax.cond` it keeps the branch a branch under `vmap`, and one that can be transposed (a batched predicate
+    turns into a selection that cannot). Whoever does not need the branch has to get the same from it as without.
+    """
+    return needed
+
+
+@anywhere.def_vmap
+def _anywhere_in_a_batch(axis_size, in_batched, needed):
+    return anywhere(jnp.any(needed) if in_batched[0] else needed), False

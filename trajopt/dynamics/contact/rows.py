@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.collision.pairs import Contacts
-from trajopt.dynamics.contact.law import ContactLaw
+from trajopt.dynamics.contact.law import ContactLaw, SmoothedContact
 from trajopt.dynamics.kinematics import Kinematics, expand_v, mimic_matrix, node_velocities
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.spatial import cross
@@ -100,7 +100,7 @@ def assemble(model: Model, kin: Kinematics, candidates: Contacts, q, v, dt, law:
     velocity = J @ v
     normal_velocity = jnp.concatenate([velocity[2 : 3 * k : 3], velocity[3 * k : 3 * k + limit_sign.shape[0]]])
     e = jnp.concatenate([restitution, jnp.zeros_like(limit_distance)])
-    offset, exists, impact = normal_offset(law, distance, normal_velocity, e, dt)
+    offset, exists, impact = normal_offset(law, distance, normal_velocity, e, dt, k)
     zero = jnp.zeros(k, dtype)
     b = jnp.concatenate([jnp.stack([zero, zero, offset[:k]], -1).reshape(-1), offset[k:], jnp.zeros_like(bound)])
     return Rows(
@@ -109,13 +109,21 @@ def assemble(model: Model, kin: Kinematics, candidates: Contacts, q, v, dt, law:
     )  # fmt: skip
 
 
-def normal_offset(law: ContactLaw, distance, velocity, restitution, dt):
-    """b of the normal rows, which rows exist, and which bounce; the table of docs/contact-semantics.md."""
+def normal_offset(law: ContactLaw, distance, velocity, restitution, dt, contacts: int = 0):
+    """b of the normal rows, which rows exist, and which bounce; the table of docs/contact-semantics.md.
+
+    The first `contacts` rows are those of contacts, the others joint limits. Smoothed contacts exist at every distance, have
+    no gap to close and bounce at a distance too.
+    """
     open_ = distance > 0
     exists = ~open_ if law.gap == "detect" else jnp.ones_like(open_)
     closes = velocity + distance / dt < 0
+    room = distance / dt
+    if isinstance(law, SmoothedContact):
+        reaching = jnp.arange(distance.shape[0]) < contacts
+        exists, closes, room = exists | reaching, closes | reaching, jnp.where(reaching, jnp.zeros_like(room), room)
     impact = (restitution > 0) & (velocity < -law.rest_velocity) & closes & exists
-    gap = jnp.where(open_, distance / dt, law.erp * distance / dt + law.damping * velocity)
+    gap = jnp.where(open_, room, law.erp * distance / dt + law.damping * velocity)
     return jnp.where(impact, restitution * velocity, gap), exists, impact
 
 

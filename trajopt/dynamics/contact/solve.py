@@ -177,7 +177,7 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
     last = swept + ROUNDS + 1
 
     def body(carry):
-        best, lowest, current, sweep, k, attempt, weaker, _ = carry
+        best, lowest, current, sweep, k, attempt, weaker, opened, _ = carry
         anew = weaker == 0
         current = jnp.where(anew & (attempt == 1), jnp.zeros_like(current), current)
         sweeping = anew & (attempt > swept) & (attempt < last)
@@ -188,8 +188,9 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
         relaxed = (attempt >= 1) & (attempt <= CONTINUATION)
         exponent = jnp.where(relaxed, CONTINUATION + 1 - attempt, -weaker).astype(eps.dtype)
         weight = eps * jnp.asarray(10.0, eps.dtype) ** exponent
-        yes = jnp.ones((), bool)
-        current, free = rarely(~anew, lambda x: past_first_event(ncp, x[0], weight), (current, yes))
+        unmoved = current, jnp.ones((), bool), jnp.zeros((), bool)
+        current, free, opens = rarely(~anew, lambda x: past_first_event(ncp, x[0], weight), unmoved)
+        opened = ~anew & (opened | opens)
         current, more, converged = newton_regularised(ncp, current, weight, inner_tol, max_iterations)
         # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
         inverse = regularised_inverse(ncp, current, weight)
@@ -198,18 +199,20 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
         # NaN, of the impulse or of the inverse, is kept only for want of anything else.
         usable = jnp.isfinite(size) & jnp.isfinite(inverse).all()
         better = ~relaxed & ~(size >= lowest) & (usable | ~jnp.isfinite(lowest))
+        better = better & (anew | (opened & (size <= accuracy)))
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (refined, inverse, weight), best)
         lowest = jnp.where(better, size, lowest)
         reached = converged & ~relaxed
         again = reached & (size > accuracy) & (weaker < WEAKENINGS) & free
         following = jnp.where(again, attempt, attempt + 1), jnp.where(again, weaker + 1, 0)
-        return best, lowest, current, sweep, k + more, *following, (reached | ~anew) & ~again
+        return best, lowest, current, sweep, k + more, *following, opened, (reached | ~anew) & ~again
 
     zero = jnp.zeros((), jnp.int32)
     nothing = (start, jnp.eye(start.shape[0], dtype=start.dtype), eps)
     infinity = jnp.full((), jnp.inf, start.dtype)
-    carry = (nothing, infinity, start, jnp.zeros_like(start), zero, zero, zero, jnp.zeros((), bool))
-    carry = jax.lax.while_loop(lambda c: ~c[7] & (c[5] <= last), body, carry)
+    no = jnp.zeros((), bool)
+    carry = (nothing, infinity, start, jnp.zeros_like(start), zero, zero, zero, no, no)
+    carry = jax.lax.while_loop(lambda c: ~c[8] & (c[5] <= last), body, carry)
     (lam, inverse, weight), _, _, _, iterations, attempts, *_ = carry
     final = attempts - 1
     fallbacks = (final >= 1).astype(jnp.int32) + (final > swept).astype(jnp.int32) + (final >= last).astype(jnp.int32)

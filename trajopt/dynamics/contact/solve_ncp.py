@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from trajopt.dynamics.contact import selection
 from trajopt.dynamics.contact.implicit import law_tangent
 from trajopt.dynamics.contact.ncp import NCP, make_ncp
+from trajopt.dynamics.contact.rarely import anywhere
 from trajopt.dynamics.contact.solve import NCPSolution, solution_null_space, solve, zero_tangent
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 
@@ -153,4 +154,6 @@ def impulse_tangent(ncp: NCP, solution: NCPSolution, dncp: NCP):
             ncp, space, impulse, solution.modes, free, dncp.mu, dncp.bound, through_G, dlam
         )
 
-    return dlam + jax.lax.cond(solution.degenerate, null_part, lambda _: jnp.zeros_like(impulse), (dncp, free, dlam))
+    # Where the impulse is unique the null space is empty and its part is zero, whichever branch is taken.
+    needed = anywhere(jax.lax.stop_gradient(solution.degenerate))
+    return dlam + jax.lax.cond(needed, null_part, lambda _: jnp.zeros_like(impulse), (dncp, free, dlam))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+RIDDERS_STEP = 1e-2  # first, largest half step in the units of a state
 RIDDERS_LEVELS = 8
 RIDDERS_RATIO = 2.0
 

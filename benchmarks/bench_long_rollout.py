@@ -1,0 +1,57 @@
+"""Gradient of a long rollout of Go1 in reverse mode: time, and the memory that the whole process needed at most.
+
+    python benchmarks/bench_long_rollout.py [STEPS] [SEGMENT]
+
+SEGMENT: steps between states that are kept; the steps between them are computed again (0: everything is kept).
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+
+from measure import banner, pin_to_one_core
+
+pin_to_one_core()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+
+from trajopt import load_model  # noqa: E402
+from trajopt.dynamics import RigidContact, System  # noqa: E402
+
+
+def peak() -> float:
+    """Largest resident memory so far, MB."""
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return size / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def main() -> None:
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    segment = (int(sys.argv[2]) if len(sys.argv) > 2 else 100) or None
+    system = System(load_model("go1"), dt=1e-3, contact=RigidContact(max_contacts=8))
+    x0 = system.initial_state("home")
+    us = jnp.zeros((steps, system.nu))
+
+    @jax.jit
+    def slope(system, x0, us):
+        """Of the mean height of the base by all torques."""
+        return jax.value_and_grad(lambda us: jnp.mean(system.rollout(x0, us, segment=segment)[0].q[:, 2]))(us)
+
+    print(banner())
+    start = time.perf_counter()
+    compiled = slope.lower(system, x0, us).compile()
+    print(f"compilation  {time.perf_counter() - start:8.1f} s   peak {peak():8.0f} MB")
+    start = time.perf_counter()
+    value, gradient = jax.block_until_ready(compiled(system, x0, us))
+    took = time.perf_counter() - start
+    print(f"gradient     {took:8.1f} s   peak {peak():8.0f} MB   {1e6 * took / steps:.0f} us per step")
+    print(f"{steps} steps, segment {segment}; mean height {value:.4f} m, |gradient| {jnp.linalg.norm(gradient):.3e}")
+
+
+if __name__ == "__main__":
+    main()

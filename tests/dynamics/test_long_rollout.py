@@ -1,0 +1,37 @@
+"""Rollouts that keep only some of their states for reverse mode."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajopt import load_model
+from trajopt.dynamics import NoContact, System
+from trajopt.errors import OptionError
+
+
+@pytest.fixture(scope="module")
+def system():
+    return System(load_model("drone"), 1e-3, contact=NoContact())
+
+
+def test_segments_change_neither_motion_nor_gradient(system):
+    """Seven steps in segments of three, and one segment that is longer than the rollout."""
+    x0, us = system.initial_state("home"), jnp.arange(7.0)[:, None]
+
+    def loss(us, segment):
+        xs, infos = system.rollout(x0, us, segment=segment)
+        assert xs.q.shape == (8, 1) and infos.residual.shape == (7,)
+        return jnp.sum(xs.q**2)
+
+    plain, *others = [jax.jit(jax.value_and_grad(lambda us, k=k: loss(us, k)))(us) for k in (None, 3, 10)]
+    for value, gradient in others:
+        np.testing.assert_allclose(value, plain[0], rtol=1e-14)
+        np.testing.assert_allclose(gradient, plain[1], rtol=1e-12)
+
+
+def test_a_segment_has_steps(system):
+    with pytest.raises(OptionError, match="segment is 0, expected a number of steps"):
+        system.rollout(system.initial_state("home"), np.zeros((3, 1)), segment=0)
