@@ -37,6 +37,7 @@ _LIBRARY = "trajopt.problems.library"
 _CID = f"{_LIBRARY}.contact_inverse_dynamics"
 _CUBE = f"{_LIBRARY}.cube"
 _CARTPOLE = f"{_LIBRARY}.cartpole"
+_IDENTIFICATION = f"{_LIBRARY}.identification"
 
 _ENTRIES: dict[str, Entry] = {
     "go1-stand": Entry(f"{_CID}:go1_stand", "torques that keep a standing Go1 still for one step"),
@@ -52,10 +53,39 @@ _ENTRIES: dict[str, Entry] = {
     "cartpole-swingup": Entry(
         f"{_CARTPOLE}:cartpole_swingup", "least effort that swings a pole on a cart upright", "MultipleShooting"
     ),
+    "double-cartpole-swingup": Entry(
+        f"{_LIBRARY}.double_cartpole:double_cartpole_swingup",
+        "least effort that swings a double pendulum on a cart upright",
+        "MultipleShooting",
+    ),
+    "falling-mass": Entry(
+        f"{_LIBRARY}.falling_mass:falling_mass",
+        "height from which a dropped mass ends above the ground after half a second",
+    ),
     "drone-takeoff": Entry(
         f"{_LIBRARY}.drone_takeoff:drone_takeoff",
         "thrust that lifts a drone off the ground to a height",
         "SingleShooting",
+    ),
+    "catapult": Entry(
+        f"{_LIBRARY}.catapult:catapult", "torques with which a three-link arm bats a cube to a point", "MultipleShooting"
+    ),
+    "jump-worm": Entry(
+        f"{_LIBRARY}.jump_worm:jump_worm", "torques with which a chain of links jumps high", "iLQR"
+    ),
+    "atlas-jump": Entry(
+        f"{_LIBRARY}.atlas_jump:atlas_jump", "torques with which Atlas jumps from a crouch to a height", "iLQR"
+    ),
+    "half-cheetah": Entry(f"{_LIBRARY}.running:half_cheetah", "a half-cheetah runs from standing", "iLQR"),
+    "hopper": Entry(f"{_LIBRARY}.running:hopper", "a hopper moves forward without falling", "iLQR"),
+    "friction-identification": Entry(
+        f"{_IDENTIFICATION}:friction_identification", "friction of a sliding cube from noisy poses, with covariance"
+    ),
+    "inertia-identification": Entry(
+        f"{_IDENTIFICATION}:inertia_identification", "mass, centre of mass and inertia of a box from noisy poses"
+    ),
+    "link-length-identification": Entry(
+        f"{_IDENTIFICATION}:link_length_identification", "lengths of a hopper's thigh and shank from its landing"
     ),
 }
 

@@ -2,8 +2,8 @@
 
 The sensitivities of a motion inside an interval are the products of the steps' Jacobians, S_{t+1} = A_t S_t + [B_t at u_t,
 P_t at p]; how the intervals are worked on together is said in `batching`. Hessians are sums over steps of Z_t^T H_t Z_t,
-Z_t = d(x_t, u_t, p) in local variables. Exact Hessians need the adjoints of the motion, l_t = A_t^T l_{t+1} + (gradient of the stage's Lagrangian),
-which carry a defect's multiplier back through its interval: H_t then holds the curvature of l_{t+1} . f_t.
+Z_t = d(x_t, u_t, p) in local variables. Exact Hessians need the adjoints of the motion, l_t = A_t^T l_{t+1} + (gradient of the
+stage's Lagrangian), which carry a defect's multiplier back through its interval: H_t then holds the curvature of l_{t+1} . f_t.
 """
 
 from __future__ import annotations
