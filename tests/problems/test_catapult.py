@@ -75,13 +75,19 @@ def test_the_cube_arrives():
     assert solution.residuals["distance"] < 1e-3 and solution.residuals["defect"] < 1e-6
 
 
-def test_the_push_of_the_worm():
+def test_the_push_and_the_rates_of_the_worm():
     pushed = jump_worm.push(np.array([0.0, 0.2, 0.27]))
     np.testing.assert_array_equal(pushed, [[0.0] * 3, list(jump_worm.PUSH), [0.0] * 3])
+    problem = problems.get("jump-worm", rate=20.0)
+    x = np.array([*np.zeros(7), 10.0, -25.0, 40.0])
+    np.testing.assert_allclose(problem.stage("stage_residual", x, np.zeros(3), 0.0, np.zeros(0)), [0.0, 0.25, 1.0])
 
 
 @pytest.mark.slow
 def test_the_worm_jumps():
+    """Higher than 0.4 m, the same at a quarter of the time step within 5 %, and not out of nothing."""
     problem = problems.get("jump-worm")
     solution = solvers.solve(problem, solvers.get(problem.solver, **problem.solver_options))
-    assert solution.xs[-1, 1] > 0.25 and solution.residuals["defect"] < 1e-6
+    found = solution.residuals
+    assert found["final_height"] == solution.xs[-1, 1] > 0.4 and found["defect"] < 1e-6
+    assert found["replay_error"] < 0.05 and found["energy_gained"] <= found["work"]

@@ -68,10 +68,12 @@ _ENTRIES: dict[str, Entry] = {
         "SingleShooting",
     ),
     "catapult": Entry(
-        f"{_LIBRARY}.catapult:catapult", "torques with which a three-link arm bats a cube to a point", "MultipleShooting"
+        f"{_LIBRARY}.catapult:catapult",
+        "torques with which a three-link arm bats a cube to a point",
+        "MultipleShooting",
     ),
     "jump-worm": Entry(
-        f"{_LIBRARY}.jump_worm:jump_worm", "torques with which a chain of links jumps high", "iLQR"
+        f"{_LIBRARY}.jump_worm:jump_worm", "torques with which a chain of links jumps high", "MultipleShooting"
     ),
     "atlas-jump": Entry(
         f"{_LIBRARY}.atlas_jump:atlas_jump", "torques with which Atlas jumps from a crouch to a height", "iLQR"

@@ -189,6 +189,7 @@ class MultipleShooting:
             outcome = ipopt.solve(program, w, state.multipliers, self.tolerance, self.ipopt_options, watch)
             told: dict[str, Any] = {"raw_status": f"{outcome.code}: {outcome.message}", "log": state.log + outcome.log}
             if watch.beyond_limit:
+                self._offer_rollout(oracle, program, watch.state, "max_iterations", advance)
                 return advance(dataclasses.replace(watch.state, halt="max_iterations", **told))
             carried = program.carried(outcome.w, outcome.multipliers.rows)
             multipliers = dataclasses.replace(outcome.multipliers, rows=carried)
@@ -199,7 +200,25 @@ class MultipleShooting:
                 continue
             halt = ipopt.STATUSES.get(outcome.code, "stalled") if watch.status is None else status_name(watch.status)
             bad_step = program.last_bad_step if halt == "non_finite" else state.bad_step
+            self._offer_rollout(oracle, program, state, halt, advance)
             return advance(dataclasses.replace(state, halt=halt, bad_step=bad_step, **told))
+
+    def _offer_rollout(
+        self,
+        oracle: OptimalControlOracle,
+        program: Shooting,
+        state: MultipleShootingState,
+        halt: str,
+        advance: Callable,
+    ) -> None:
+        """Where IPOPT ended with gaps, report the motion under its last controls too: it has none, and may be the better one."""
+        if halt in ("solved", "acceptable", "non_finite") or state.violation <= oracle.problem.tolerance:
+            return
+        motion = oracle.rollout(state.x.xs[0], state.x.us, state.x.p)
+        if np.isfinite(np.asarray(motion.xs)).all():
+            around = program.about(motion)
+            rolled = self._state(around, around.variables(motion), Multipliers.unknown(around), 0.0, None)
+            advance(dataclasses.replace(rolled, halt=halt))
 
     def terminate(self, oracle: OptimalControlOracle, state: MultipleShootingState) -> Any:
         """What IPOPT said, once it has ended."""
