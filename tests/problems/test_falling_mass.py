@@ -41,6 +41,7 @@ def test_smoothed_contact_is_that_of_the_source():
     np.testing.assert_allclose([y.height_slope[-1], y.velocity_slope[-1]], [1.0, 0.0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_sharp_smoothing_is_hard_contact_with_its_sawtooth():
     """Away from phi = 0 at the detection; the derivative is 1 on each tooth, though the curve does not rise."""
     z, v = fall(HEIGHTS)

@@ -77,6 +77,7 @@ def test_cost_is_its_formula(name):
     np.testing.assert_allclose(near, 0.6, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_few_iterations_lower_the_cost():
     p = problems.get("hopper", steps=40)
     solution = solvers.solve(p, dataclasses.replace(solvers.get(p.solver, **p.solver_options), max_iterations=5))

@@ -67,6 +67,7 @@ def test_two_balls_on_a_line(mass, restitution):
         np.testing.assert_allclose(forward[1], [1, 0, 1, 0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_exact_derivative_is_that_of_the_steps():
     """Where in a step the impact falls makes no difference to where the step ends: the position's derivative is 1."""
     forward, reverse = both(line(), START, 1.0, 1.0)

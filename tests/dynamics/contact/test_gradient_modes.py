@@ -124,6 +124,7 @@ def test_modes_that_agree_where_nothing_bounces_or_changes(mode):
     np.testing.assert_allclose(found["degenerate"], exact["degenerate"], atol=tolerance)
 
 
+@pytest.mark.slow
 def test_smoothed_derivatives_see_the_floor_from_above():
     """2 mm above it, falling: v_z+ = (1 - s) v_free for one contact; with two in a row s is 2 s' / (1 + s')."""
     slope = jacobians("smoothed", "RigidContact")["near"][3, 1]

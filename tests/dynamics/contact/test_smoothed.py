@@ -143,7 +143,7 @@ def both_jacobians(system: System, x: State):
     return jax.vmap(forward, out_axes=1)(jnp.eye(zero.size)), jax.vmap(lambda w: backward(w)[0])(jnp.eye(y.size))
 
 
-@pytest.mark.parametrize("sweeps", [None, 4])
+@pytest.mark.parametrize("sweeps", [None, pytest.param(4, marks=pytest.mark.slow)])
 def test_derivatives(sweeps):
     """By state, kappa and mass, where the ball slides on the air above the floor and where it sticks in the floor."""
     system = ball(sweeps=sweeps)
