@@ -80,7 +80,9 @@ def test_the_push_and_the_rates_of_the_worm():
     np.testing.assert_array_equal(pushed, [[0.0] * 3, list(jump_worm.PUSH), [0.0] * 3])
     problem = problems.get("jump-worm", rate=20.0)
     x = np.array([*np.zeros(7), 10.0, -25.0, 40.0])
-    np.testing.assert_allclose(problem.stage("stage_residual", x, np.zeros(3), 0.0, np.zeros(0)), [0.0, 0.25, 1.0])
+    np.testing.assert_allclose(
+        problem.stage("stage_residual", x, np.zeros(3), np.zeros(()), np.zeros(0)), [0.0, 0.25, 1.0]
+    )
 
 
 @pytest.mark.slow

@@ -1,0 +1,53 @@
+"""IPOPT's own derivative checker on every optimal control problem of the library.
+
+Horizons are cut where a setting allows it. The checker perturbs the start by `point_perturbation_radius`, away from the kinks
+of contacts that just touch, and compares every structural non-zero with a difference quotient.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from trajopt import problems, solvers
+from trajopt.problems import OptimalControlProblem, registry
+
+SETTINGS = {
+    "cartpole-swingup": {"steps": 20},
+    "double-cartpole-swingup": {"steps": 20},
+    "drone-takeoff": {},
+    "catapult": {"steps": 60},
+    "jump-worm": {"steps": 60},
+    "atlas-jump": {"dt": 0.03},
+    "half-cheetah": {"steps": 12},
+    "hopper": {"steps": 12},
+}
+
+
+def test_every_optimal_control_problem_is_listed():
+    """By the annotation of its factory, so that nothing is built here."""
+    found = [
+        name
+        for name in registry.names()
+        if inspect.signature(registry.entry(name).load()).return_annotation
+        in (OptimalControlProblem, "OptimalControlProblem")
+    ]
+    assert sorted(found) == sorted(SETTINGS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_derivatives_pass_the_checker(name):
+    problem = problems.get(name, **{k: v for k, v in SETTINGS[name].items() if k in registry.settings(name)})
+    checker = {"derivative_test": "first-order", "derivative_test_tol": 1e-4, "point_perturbation_radius": 1e-3}
+    options = dict(problem.solver_options) if problem.solver == "MultipleShooting" else {"interval": 5}
+    options |= {
+        "ipopt_options": options.get("ipopt_options", {}) | checker,
+        "hessian": "limited-memory",
+        "damping": 0.0,
+    }
+    solver = solvers.MultipleShooting(**{k: v for k, v in options.items() if k != "max_iterations"})
+    solution = solvers.solve(problem, solver, gradient="implicit", max_iterations=1)
+    assert "Starting derivative checker for first derivatives" in solution.log
+    assert "No errors detected by derivative checker" in solution.log, solution.log[-3000:]
