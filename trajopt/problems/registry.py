@@ -54,7 +54,7 @@ _ENTRIES: dict[str, Entry] = {
         f"{_CARTPOLE}:cartpole_swingup", "least effort that swings a pole on a cart upright", "MultipleShooting"
     ),
     "double-cartpole-swingup": Entry(
-        f"{_LIBRARY}.double_cartpole:double_cartpole_swingup",
+        f"{_CARTPOLE}:double_cartpole_swingup",
         "least effort that swings a double pendulum on a cart upright",
         "MultipleShooting",
     ),

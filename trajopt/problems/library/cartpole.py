@@ -1,8 +1,12 @@
-"""The swing-up of a pole on a cart, from hanging to upright, with the least effort (integral of u^2).
+"""Swing-ups of a pole and of a double pendulum on a cart, from hanging to upright, with the least effort (integral of u^2).
 
-The problem of Kelly, "An introduction to trajectory optimization", SIAM Review 59(4), 2017, section 6:
+cartpole-swingup is the problem of Kelly, "An introduction to trajectory optimization", SIAM Review 59(4), 2017, section 6:
 cart 1 kg, pole 0.3 kg at 0.5 m, distance 1 m, |u| <= 20 N, |x| <= 2 m, 2 s; here with controls that are constant over each of
 100 intervals and RK4.
+
+double-cartpole-swingup is the second on which Nimble (Fig. 7) compares DDP with stochastic search; it prints no figures, so these
+are this project's own: cart 1 kg, two poles of 0.3 kg at 0.5 m, the same bounds, 3 s, 150 steps, back to where the cart started.
+Angles are relative to the parent: (pi, 0) is upright.
 """
 
 from __future__ import annotations
@@ -21,11 +25,20 @@ TRACK, FORCE = 2.0, 20.0  # m, N
 
 def cartpole_swingup(duration: float = 2.0, steps: int = 100, distance: float = 1.0) -> OptimalControlProblem:
     """To rest upright `distance` metres away after `duration` seconds; the cost is the integral of u^2, N^2 s."""
+    return _swingup("cartpole-swingup", "cart-pole", duration, steps, distance)
+
+
+def double_cartpole_swingup(duration: float = 3.0, steps: int = 150, distance: float = 0.0) -> OptimalControlProblem:
+    """To rest upright `distance` metres away after `duration` seconds; the cost is the integral of u^2, N^2 s."""
+    return _swingup("double-cartpole-swingup", "double-cart-pole", duration, steps, distance)
+
+
+def _swingup(name: str, model: str, duration: float, steps: int, distance: float) -> OptimalControlProblem:
     if not (np.isfinite(duration) and duration > 0):
         raise OptionError(f"duration is {duration}; it must be a positive number of seconds")
     if abs(distance) >= TRACK:
         raise OptionError(f"distance is {distance}; the track ends {TRACK} m from the start")
-    loaded = load_model("cart-pole")
+    loaded = load_model(model)
     system = System(loaded, duration / steps, NoContact(), integrator="rk4")
     target = np.array(loaded.keyframes["upright"])
     target[0] = distance
@@ -45,6 +58,6 @@ def cartpole_swingup(duration: float = 2.0, steps: int = 100, distance: float = 
         return jnp.concatenate([x.q - jnp.asarray(target), x.v])
 
     return OptimalControlProblem(
-        "cartpole-swingup", system, steps, start, xs0=guess, stage_residual=effort, terminal_equality=arrival,
+        name, system, steps, start, xs0=guess, stage_residual=effort, terminal_equality=arrival,
         state_lower=-bound, state_upper=bound, control_lower=-FORCE, control_upper=FORCE, solver="MultipleShooting",
     )  # fmt: skip
