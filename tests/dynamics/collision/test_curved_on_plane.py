@@ -47,6 +47,9 @@ def test_lowest_point(kind):
     else:
         reach = size[:, 0] * np.hypot(along[:, 0], along[:, 1]) + size[:, 1] * np.abs(along[:, 2])
     np.testing.assert_allclose(distance.min(1), np.sum((p1 - p2) * up, 1) - reach, atol=1e-13)
+    if kind == "cylinder":  # its points lie on the plane, under those of the rims
+        np.testing.assert_allclose(np.einsum("nki,ni->nk", point - p2[:, None], up), 0, atol=1e-13)
+        point = point + distance[:, :, None] * normal
     np.testing.assert_allclose(distance, np.einsum("nki,ni->nk", point - p2[:, None], up), atol=1e-13)
     local = np.einsum("nij,nki->nkj", R1, point - p1[:, None])
     np.testing.assert_allclose(surface_height(kind, size[:, None], local), 0, atol=1e-12)

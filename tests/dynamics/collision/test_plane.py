@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -30,7 +31,7 @@ def placement(seed):
 
 
 def reference(kind, R1, p1, R2, p2):
-    """(distance, point, normal) from the definition: support points and their height over the plane."""
+    """(distance, point, normal) from the definition: support points, their height over the plane and their feet on it."""
     normal = R2[:, 2]
     if kind == "sphere":
         centres, radius = p1[None], SIZE[0]
@@ -39,7 +40,7 @@ def reference(kind, R1, p1, R2, p2):
     else:
         centres, radius = p1 + (scenes.box_corners(SIZE) if kind == "box" else VERTICES) @ R1.T, 0.0
     distance = (centres - p2) @ normal - radius
-    points = centres - radius * normal
+    points = centres - (radius if kind == "sphere" else (radius + distance)[:, None]) * normal
     if kind in ("box", "mesh"):
         keep = np.sort(np.argsort(distance)[:4])
         distance, points = distance[keep], points[keep]
@@ -96,7 +97,7 @@ def test_contacts_of_a_scene():
     np.testing.assert_allclose(distance[is_tip], tip[2] - 0.03, atol=1e-14)
     np.testing.assert_allclose(point[is_tip], [tip - [0, 0, 0.03]], atol=1e-14)
     lowest = corners[np.sort(np.argsort(corners[:, 2])[:4])]
-    np.testing.assert_allclose(point[~is_tip], lowest, atol=1e-14)
+    np.testing.assert_allclose(point[~is_tip], lowest * [1, 1, 0], atol=1e-14)
     np.testing.assert_allclose(distance[~is_tip], lowest[:, 2], atol=1e-14)
     np.testing.assert_allclose(contacts.normal, np.tile([0, 0, 1.0], (5, 1)), atol=1e-15)
 
@@ -132,9 +133,13 @@ def test_derivatives_of_a_scene_do_not_change_the_contacts():
 
 def test_unsupported_pair_is_named():
     """A pair without a contact function is refused on construction of the System, with both shapes' names."""
-    text = """<mujoco model="egg"><worldbody><geom name="nest" type="ellipsoid" size="1 1 1"/>
-      <body><freejoint/><geom name="egg" type="ellipsoid" size="0.1 0.2 0.3" mass="1"/></body></worldbody></mujoco>"""
+    text = """<robot name="pin">
+      <link name="nest"><collision name="nest"><geometry><box size="1 1 1"/></geometry></collision></link>
+      <link name="pin"><inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1"/></inertial>
+        <collision name="tip"><geometry><sphere radius="0"/></geometry></collision></link>
+      <joint name="j" type="floating"><parent link="nest"/><child link="pin"/></joint></robot>"""
     model = load_model_from_string(text)
-    assert {spec.kind for spec in model.topology.shapes} == {ShapeType.ELLIPSOID}
-    with pytest.raises(ModelError, match=r"ellipsoid \('egg'\) and an ellipsoid \('nest'\)"):
+    model = model.replace(topology=dataclasses.replace(model.topology, pairs=((1, 0),)))
+    assert {spec.kind for spec in model.topology.shapes} == {ShapeType.BOX, ShapeType.POINTS}
+    with pytest.raises(ModelError, match=r"no contact between a point set \('tip'\) and a box \('nest'\)"):
         System(model, dt=1e-3)

@@ -233,14 +233,18 @@ def box_problem(q, v, dt, points, offset, half=(0.1, 0.1, 0.1), mass=1.0):
 
 
 def cube_problem(kind: str):
-    """(x, G, g, J, Minv, v_free) of a cube state in closed form, with the four corners the engine reports."""
+    """(x, G, g, J, Minv, v_free) of a cube state in closed form, with the four corners the engine reports.
+
+    Each acts at its foot on the plane, here in body axes.
+    """
     x = cube_state(kind)
     corners = box_corners((0.1, 0.1, 0.1))
     world = x.q[:3] + corners @ rotation(x.q[3:]).T
     order = np.sort(np.argsort(world[:, 2], kind="stable")[:4])
     phi = world[order, 2]
     offset = np.where(phi > 0, phi, ERP * phi) / DT
-    return x, *box_problem(x.q, x.v, DT, corners[order], offset)
+    feet = (world * [1, 1, 0] - x.q[:3]) @ rotation(x.q[3:])
+    return x, *box_problem(x.q, x.v, DT, feet[order], offset)
 
 
 def law_violation(lam, nu, mu) -> float:

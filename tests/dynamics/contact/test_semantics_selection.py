@@ -104,6 +104,16 @@ def test_impulse_has_least_norm(kind):
         np.testing.assert_allclose(lam, -np.linalg.pinv(G, rcond=1e-10) @ g, atol=1e-10)
 
 
+@pytest.mark.parametrize("tilt", [1e-6, 1e-5, 1e-4])
+def test_turning_foot_sticks_with_all_contacts(tilt):
+    """A cube pushed upright out of the floor: its four corners stick, at the impulse of least norm, without a fallback."""
+    q = np.array([0, 0, 0.1 - 0.15 * tilt - 1e-5, *scenes.about([1.0, 0.3, 0.0], tilt)])
+    _, _, info = step(scenes.system("cube"), State(q, np.zeros(6)))
+    assert (np.asarray(info.contacts.distance) < 0).all()
+    assert (np.asarray(info.contacts.mode) == STICKING).all()
+    assert float(info.residual) < 1e-13 and int(info.fallbacks) == 0
+
+
 def test_sliding_impulse_is_the_shortest_of_the_solution_set():
     """Brute force over the one-parameter family of solutions of a sliding, spinning cube."""
     x, G, g, *_ = scenes.cube_problem("sliding")

@@ -7,7 +7,9 @@ evaluated and the largest s decides.
 
 The patch: the faces of both boxes that look most along the normal are projected along it; the corners of their intersection
 are vertices of one face inside the other and crossings of edges (Nimble, app. C-1), and each has its own distance, measured
-along the normal between the two face planes. The smallest of them is the signed distance. A capsule is the box (0, 0, half
+along the normal between the two face planes. The smallest of them is the signed distance. Points lie on the face whose
+normal it is, so that all of them can stick while one box turns against the other (docs/contact-semantics.md, Where a contact
+acts); between two edges, midway. A capsule is the box (0, 0, half
 length) with its radius taken off the distance.
 """
 
@@ -38,12 +40,12 @@ _CLOSEST = 15  # index of the direction between the closest vertex and box, afte
 
 
 def box_box(R1, p1, size1, R2, p2, size2):
-    """Four contacts; a vertex against a face lies on the vertex, crossing edges have their midpoint."""
+    """Four contacts, on the face whose normal is theirs, or midway between crossing edges."""
     return _core(R1, p1, size1, None, R2, p2, size2)
 
 
 def capsule_box(R1, p1, size1, R2, p2, size2):
-    """Two contacts; an end over a face lies on the capsule's surface, contact with an edge or a vertex lies on the box."""
+    """Two contacts, on the box."""
     half = jnp.stack([jnp.zeros_like(size1[1]), jnp.zeros_like(size1[1]), size1[1]])
     return _core(R1, p1, half, size1[0], R2, p2, size2)
 
@@ -70,7 +72,7 @@ def _face(axes, half, n):
 
 
 def _crossings(n, face1, face2, small):
-    """Edges of face 1 over edges of face 2: points on both (16, 3), gap along n (16,), whether they cross."""
+    """Edges of face 1 over edges of face 2: points on edges of 2 (16, 3), gap along n (16,), whether they cross."""
     (middle1, axes1, half1, _), (middle2, axes2, half2, _) = face1, face2
     signs = jnp.asarray(_FACE_EDGES, n.dtype)
     from1, from2 = middle1 + (signs * half1) @ axes1, middle2 + (signs * half2) @ axes2
@@ -87,13 +89,12 @@ def _crossings(n, face1, face2, small):
     s, t, gap = jnp.moveaxis(jnp.einsum("aibjc,abkc->aibjk", r, solved), -1, 0)
     reach = jnp.stack([jnp.broadcast_to(half1[:, None], (2, 2)), jnp.broadcast_to(half2, (2, 2))])[:, :, None, :, None]
     crosses = skew[:, None, :, None] & (jnp.abs(jnp.stack([s, t])) <= reach + small).all(0)
-    on1 = from1[:, None] + s.reshape(4, 4, 1) * jnp.repeat(axes1, 2, 0)[:, None]
     on2 = from2[None] + t.reshape(4, 4, 1) * jnp.repeat(axes2, 2, 0)[None]
-    return on1.reshape(16, 3), on2.reshape(16, 3), gap.reshape(16), crosses.reshape(16)
+    return on2.reshape(16, 3), gap.reshape(16), crosses.reshape(16)
 
 
 def _normal(c, axes1, half1, axes2, half2, closest, small):
-    """(normal, signed distance, whether the closest vertex decides); `closest`: vector to or from that vertex."""
+    """(normal, signed distance, index of the direction that decides); `closest`: vector to or from the closest vertex."""
     edges = jnp.concatenate([products(axes1, axes2).reshape(9, 3), closest[None]])
     edges, length = unit(edges, jnp.zeros_like(c))
     directions = jnp.concatenate([axes1, axes2, edges])
@@ -107,7 +108,7 @@ def _normal(c, axes1, half1, axes2, half2, closest, small):
     n = take(directions, best)
     n = jnp.where(take(along, best) >= 0, n, -n)
     support = c @ n - jnp.abs(axes1 @ n) @ half1 - jnp.abs(axes2 @ n) @ half2
-    return n, jnp.where(best == _CLOSEST, length[9], support), best == _CLOSEST
+    return n, jnp.where(best == _CLOSEST, length[9], support), best
 
 
 def _core(R1, p1, half1, radius, R2, p2, half2):
@@ -116,7 +117,7 @@ def _core(R1, p1, half1, radius, R2, p2, half2):
     size = size if radius is None else size + radius
     small = tolerance(c.dtype) * jax.lax.stop_gradient(size)
     a, gap = _closest_vertex(c, axes1, half1, axes2, half2, _VERTICES if radius is None else _ENDS)
-    n, signed_distance, vertex_decides = _normal(c, axes1, half1, axes2, half2, gap, small)
+    n, signed_distance, decides = _normal(c, axes1, half1, axes2, half2, gap, small)
 
     # Corners of the intersection of the two faces, projected along n. Positions are relative to centre 2.
     face1, face2 = _face(axes1, half1, -n), _face(axes2, half2, n)
@@ -128,19 +129,22 @@ def _core(R1, p1, half1, radius, R2, p2, half2):
     gap2 = (middle1 - vertex2) @ m1 / (n @ m1)
     inside1 = jnp.abs((vertex1 - gap1[:, None] * n - middle2) @ tangents2.T) <= reach2 + small
     inside2 = jnp.abs((vertex2 + gap2[:, None] * n - middle1) @ tangents1.T) <= reach1 + small
-    on1, on2, gap3, crosses = _crossings(n, face1, face2, small)
+    on2, gap3, crosses = _crossings(n, face1, face2, small)
 
     # The closest vertex and its counterpart where they decide; else a last resort, should rounding hide the deepest corner.
     distance = jnp.concatenate([gap1, gap2, gap3])
     valid = jnp.concatenate([inside1.all(1), inside2.all(1), crosses])
     hidden = ~jnp.any(valid & (distance <= signed_distance + 2 * small))
-    valid = jnp.concatenate([valid, (vertex_decides | hidden)[None]])
-    distance = jnp.append(distance, signed_distance)
+    valid = jnp.concatenate([valid, ((decides == _CLOSEST) | hidden)[None]])
+    on_box2 = jnp.concatenate([vertex1 - gap1[:, None] * n, vertex2, on2, (a - gap)[None]])
     if radius is None:
-        point = jnp.concatenate([vertex1, vertex2, (on1 + on2) / 2, (a - gap / 2)[None]])
+        # From box 2 towards box 1: all the way to a face of box 1, halfway for edges and vertices.
+        share = jnp.where(decides < 3, 1.0, jnp.where(decides < 6, 0.0, 0.5)).astype(c.dtype)
+        point = on_box2 + share * jnp.append(distance[:, None] * n, gap[None], 0)
+        distance = jnp.append(distance, signed_distance)
     else:
-        distance = distance - radius
-        point = jnp.concatenate([vertex1 - radius * n, vertex2, on2, (a - gap)[None]])
+        point = on_box2
+        distance = jnp.append(distance, signed_distance) - radius
     normal = jnp.broadcast_to(n, point.shape)
     distance, point, normal = patch(distance, point, normal, valid, n, size, 4 if radius is None else 2)
     return distance, p2 + point, normal

@@ -63,7 +63,7 @@ def _rim_direction(c, along, radius, half):
 def capsule_cylinder(R1, p1, size1, R2, p2, size2):
     """Two contacts: the closest points, and the farther end of the part of the capsule that lies over the cap or side.
 
-    The point is on the capsule, or on the rim where a rim is touched.
+    The points are on the cylinder.
     """
     ball, reach, radius, half = size1[0], size1[1], size2[0], size2[1]
     c, along = R2.T @ (p1 - p2), R2.T @ R1[:, 2]
@@ -103,7 +103,7 @@ def capsule_cylinder(R1, p1, size1, R2, p2, size2):
     over_rim = (best == 6) | ((jnp.abs(n[2]) > 0) & ~side & (best != 0))
     face = jnp.where(best == 0, n @ apex - half, jnp.sum(apex * flat) - radius)
     gap = jnp.where(over_rim, n @ (apex - corner), face)
-    at = jnp.where(over_rim, corner, apex - ball * n)
+    at = jnp.where(over_rim, corner, apex - gap * n)
 
     # The part of the axis over the cap (inside the disc) or beside the side (between the caps), and its two ends.
     low, high, empty = _overlap(c, along, reach, radius, half, over_cap := jax.lax.stop_gradient(jnp.abs(n[2])) > 0.5)
@@ -112,9 +112,10 @@ def capsule_cylinder(R1, p1, size1, R2, p2, size2):
     radial, rho = unit(on * jnp.asarray([1.0, 1.0, 0.0], dtype), jnp.eye(3, dtype=dtype)[0])
     rise = jnp.where(n[2] >= 0, jnp.ones_like(half), -jnp.ones_like(half))
     over = (rise * on[:, 2] - half) / jnp.where(over_cap, jnp.abs(n[2]), jnp.ones_like(half))
-    distance = jnp.concatenate([jnp.where(over_cap, over, rho - radius), gap[None]]) - ball
+    distance = jnp.concatenate([jnp.where(over_cap, over, rho - radius), gap[None]])
     normal = jnp.concatenate([jnp.where(over_cap, n, radial), n[None]])
-    point = jnp.concatenate([on - ball * normal[:2], at[None]])
+    point = jnp.concatenate([on - distance[:2, None] * normal[:2], at[None]])
+    distance = distance - ball
     valid = ~empty & (distance[:2] >= distance[2] - small)
     alone = jnp.min(jnp.where(valid, distance[:2], jnp.inf)) > distance[2] + small
     valid = jnp.append(valid, alone)

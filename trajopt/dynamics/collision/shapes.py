@@ -2,9 +2,11 @@
 
 Each function takes the placements of the two shapes and returns k contacts (k fixed per kind of shape) as
 `(distance (k,), point (k, 3), normal (k, 3))` in world axes: signed distance (negative: penetration), the point where
-the impulse acts, and the unit normal from the plane towards the shape. Points lie where Nimble's appendix C places them,
-so that they are differentiable: on a vertex, or on the surface of a sphere below its centre. The size of the plane, the
-last argument, is not used.
+the impulse acts, and the unit normal from the plane towards the shape. Of shapes with several contacts a point is where the
+vertex, or the lowest point of a rounded end, meets the plane along the normal: Nimble's appendix C places it there at the
+moment of touching. Before and after, it stays on the plane: points of one body at different heights could not all stick while
+the body turns about an axis in the plane (docs/contact-semantics.md, Where a contact acts). The point of shapes with one
+contact is their lowest. The size of the plane, the last argument, is not used.
 """
 
 from __future__ import annotations
@@ -23,34 +25,32 @@ PATCH = 4
 _CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))
 
 
-def _balls(centres, radius, R2, p2):
-    normal = R2[:, 2]
-    distance = (centres - p2) @ normal - radius
-    points = centres - radius * normal
-    return distance, points, jnp.broadcast_to(normal, points.shape)
+def _on_plane(points, radius, normal, p2):
+    """Contacts of balls of `radius` about `points` (k, 3): distances, feet of the perpendiculars on the plane, normals."""
+    height = (points - p2) @ normal
+    return height - radius, points - height[:, None] * normal, jnp.broadcast_to(normal, points.shape)
 
 
 def sphere_plane(R1, p1, size1, R2, p2, size2=None):
     """One contact, at the sphere's lowest point."""
-    return _balls(p1[None], size1[0], R2, p2)
+    normal = R2[:, 2]
+    return ((p1 - p2) @ normal - size1[0])[None], (p1 - size1[0] * normal)[None], normal[None]
 
 
 def capsule_plane(R1, p1, size1, R2, p2, size2=None):
     """Two contacts, one below each end of the axis."""
     axis = R1[:, 2] * size1[1]
-    return _balls(jnp.stack([p1 + axis, p1 - axis]), size1[0], R2, p2)
+    return _on_plane(jnp.stack([p1 + axis, p1 - axis]), size1[0], R2[:, 2], p2)
 
 
 def vertices_plane(vertices: Float[Array, "n 3"], R1, p1, R2, p2, patch: int | None = PATCH):
     """The `patch` vertices closest to the plane (all of them with patch=None)."""
     normal = R2[:, 2]
     points = p1 + rotate(R1, vertices)
-    distance = (points - p2) @ normal
     if patch is not None and vertices.shape[0] > patch:
-        _, index = jax.lax.top_k(-jax.lax.stop_gradient(distance), patch)
-        index = jnp.sort(index)
-        distance, points = distance[index], points[index]
-    return distance, points, jnp.broadcast_to(normal, points.shape)
+        _, index = jax.lax.top_k(-jax.lax.stop_gradient((points - p2) @ normal), patch)
+        points = points[jnp.sort(index)]
+    return _on_plane(points, 0.0, normal, p2)
 
 
 def box_plane(R1, p1, size1, R2, p2, size2=None):
@@ -76,12 +76,12 @@ def cylinder_plane(R1, p1, size1, R2, p2, size2=None):
     rim = jnp.where(upright, jnp.stack([u, v, -u, -v]), jnp.stack([u, u, *sides]))
     height = jnp.stack([near, jnp.where(upright, near, -near), near, near])
     points = p1 + rotate(R1, jnp.concatenate([size1[0] * rim, height[:, None]], 1))
-    return (points - p2) @ normal, points, jnp.broadcast_to(normal, points.shape)
+    return _on_plane(points, 0.0, normal, p2)
 
 
 def ellipsoid_plane(R1, p1, size1, R2, p2, size2=None):
     """One contact, where the ellipsoid's tangent plane is parallel to the plane."""
     normal = R2[:, 2]
     direction, reach = unit(size1 * (R1.T @ normal), jnp.zeros_like(size1))
-    point = p1 - R1 @ (size1 * direction)
-    return ((p1 - p2) @ normal - reach)[None], point[None], normal[None]
+    lowest = p1 - R1 @ (size1 * direction)
+    return ((p1 - p2) @ normal - reach)[None], lowest[None], normal[None]

@@ -21,7 +21,7 @@ from trajopt.dynamics.contact.ncp import NCP, classify, natural_map, newton_matr
 REGULARISATION = 1e-6
 ARMIJO = 1e-4
 STEP_LENGTHS = 8
-BEYOND = 1e-6  # relative, by how much a step passes the first contact that opens or closes
+BEYOND = 1e-6  # relative, by how much a step passes the first change of a mode
 REFINEMENTS = 12
 
 
@@ -78,11 +78,11 @@ def newton_regularised(ncp: NCP, init, eps, tol, max_iterations: int):
 
 
 def past_first_event(ncp: NCP, lam, eps):
-    """The point on the Newton step of the problem with G + eps I that just passes the first contact to open or close, whether
-    no contact that sticks reaches its cone before, and whether one opens or closes at all.
+    """The point on the Newton step of the problem with G + eps I that just passes the first contact to open, to close or to
+    reach its cone; the whole step where there is none.
 
-    Where contacts are redundant the solutions of the regularised problem move along the null space of K, which is curved when
-    they slide, as eps falls: too far for a line search, but in the direction of this step, until a contact opens.
+    Where contacts are redundant the solutions of the regularised problem move along the null space of K, as eps falls: too
+    far for a line search, but in the direction of this step, until a mode changes.
     """
     nu = ncp.G @ lam + eps * lam + ncp.g
     step = regularised_inverse(ncp, lam, eps) @ natural_map(ncp, lam, nu)
@@ -97,9 +97,8 @@ def past_first_event(ncp: NCP, lam, eps):
     # The larger root of the two where a > 0; the smaller positive one, if any, where the cone opens along the step.
     away = jnp.where(b >= 0, (b + root) / jnp.where(a == 0, 1.0, a), -c / jnp.where(root == b, 1.0, root - b))
     boundary = jnp.where(inside & (a > 0) & (away > 0), away, jnp.inf)
-    first = jnp.min(unilateral, initial=1.0)
-    free = first <= jnp.min(boundary, initial=jnp.inf)
-    return jnp.where(free, lam - first * (1.0 + BEYOND) * step, lam), free, free & (first < 1.0)
+    first = jnp.minimum(jnp.min(unilateral, initial=1.0), jnp.min(boundary, initial=1.0))
+    return lam - first * (1.0 + BEYOND) * step
 
 
 def _positive_root(value, rate):

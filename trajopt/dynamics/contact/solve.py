@@ -3,7 +3,8 @@ r"""Solution of the contact problem: Newton, its fallbacks, selection, and an ho
 Order of attempts, each only where the one before did not converge:
 
 1. semismooth Newton on the regularised problem, from the better of the given start and zero;
-2. continuation: Newton with eps (relative) falling from 1 to its final value, each started from the last;
+2. continuation: Newton with eps (relative) falling from 1 to its final value, each started from the last, or, where that
+   fails, from where the first mode changes on the way;
 3. projected Gauss-Seidel on the regularised problem, then Newton from its result, three rounds;
 4. ADMM on the regularised problem, then Newton from its result.
 
@@ -56,6 +57,7 @@ CORRECTIONS = 3
 NULL_POWER = 4
 CONTINUATION = 6
 WEAKENINGS = 5
+EVENTS = 4
 SOLVERS = ("newton", "admm", "pgs")
 SWEEPS, ROUNDS = 300, 3
 
@@ -166,10 +168,9 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
     limits: tolerance of the regularised problem and of the refinement (velocities), and relative residual that solves the
     problem. One loop: attempt 0 from `start`; 1 .. CONTINUATION + 1 with falling regularisation, from zero; ROUNDS from
     Gauss-Seidel's result, the first round from zero, the next from where the last one stood; one from ADMM's result. Where
-    the modes of the regularised problem leave a residual, because eps lambda hid that a contact opens, it is solved again
-    with a weaker regularisation from where a contact opens on the way there. Where instead a contact that sticks reaches its
-    cone, the bodies would have to slip by some eps relative to their speed, with friction at its bound inside the contacts:
-    the least impulses that keep them from it are the answer, and their residual is reported.
+    the modes of the regularised problem leave a residual, because eps lambda hid that a contact opens or slips, it is solved
+    again with a weaker regularisation, from where the first mode changes on the way there, and with rho as much larger: the
+    slip is that much smaller than the impulses, and lambda - rho nu has to tell its direction.
     """
     inner_tol, rounding, accuracy = limits
     swept = CONTINUATION + 1
@@ -177,8 +178,8 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
     last = swept + ROUNDS + 1
 
     def body(carry):
-        best, lowest, current, sweep, k, attempt, weaker, opened, _ = carry
-        anew = weaker == 0
+        best, lowest, current, anchor, sweep, k, attempt, weaker, events, _ = carry
+        anew = (weaker == 0) & (events == 0)
         current = jnp.where(anew & (attempt == 1), jnp.zeros_like(current), current)
         sweeping = anew & (attempt > swept) & (attempt < last)
         sweep = rarely(sweeping, lambda x: pgs(ncp, x, eps, coarse, SWEEPS)[0], sweep)
@@ -188,10 +189,9 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
         relaxed = (attempt >= 1) & (attempt <= CONTINUATION)
         exponent = jnp.where(relaxed, CONTINUATION + 1 - attempt, -weaker).astype(eps.dtype)
         weight = eps * jnp.asarray(10.0, eps.dtype) ** exponent
-        unmoved = current, jnp.ones((), bool), jnp.zeros((), bool)
-        current, free, opens = rarely(~anew, lambda x: past_first_event(ncp, x[0], weight), unmoved)
-        opened = ~anew & (opened | opens)
-        current, more, converged = newton_regularised(ncp, current, weight, inner_tol, max_iterations)
+        scaled = dataclasses.replace(ncp, rho=ncp.rho * jnp.asarray(10.0, eps.dtype) ** weaker.astype(eps.dtype))
+        current = rarely(~anew, lambda x: past_first_event(scaled, x, weight), current)
+        current, more, converged = newton_regularised(scaled, current, weight, inner_tol, max_iterations)
         # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
         inverse = regularised_inverse(ncp, current, weight)
         refined = refine(ncp, current, inverse, rounding)
@@ -199,21 +199,29 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
         # NaN, of the impulse or of the inverse, is kept only for want of anything else.
         usable = jnp.isfinite(size) & jnp.isfinite(inverse).all()
         better = ~relaxed & ~(size >= lowest) & (usable | ~jnp.isfinite(lowest))
-        better = better & (anew | (opened & (size <= accuracy)))
+        better = better & ((weaker == 0) | (size <= accuracy))
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (refined, inverse, weight), best)
         lowest = jnp.where(better, size, lowest)
         reached = converged & ~relaxed
-        again = reached & (size > accuracy) & (weaker < WEAKENINGS) & free
-        following = jnp.where(again, attempt, attempt + 1), jnp.where(again, weaker + 1, 0)
-        return best, lowest, current, sweep, k + more, *following, opened, (reached | ~anew) & ~again
+        retry = ~converged & (relaxed | (weaker > 0)) & (events < EVENTS)
+        # A weaker problem that stays unsolved is passed over: the next one is begun where the last solved one ended.
+        anchor = jnp.where(converged, current, anchor)
+        current = jnp.where(retry | (weaker == 0), current, anchor)
+        again = (reached | ((weaker > 0) & ~retry)) & (size > accuracy) & (weaker < WEAKENINGS)
+        following = (
+            jnp.where(again | retry, attempt, attempt + 1),
+            jnp.where(again, weaker + 1, jnp.where(retry, weaker, 0)),
+            jnp.where(retry, events + 1, 0),
+        )
+        done = (reached | (weaker > 0)) & ~again & ~retry
+        return best, lowest, current, anchor, sweep, k + more, *following, done
 
     zero = jnp.zeros((), jnp.int32)
     nothing = (start, jnp.eye(start.shape[0], dtype=start.dtype), eps)
     infinity = jnp.full((), jnp.inf, start.dtype)
-    no = jnp.zeros((), bool)
-    carry = (nothing, infinity, start, jnp.zeros_like(start), zero, zero, zero, no, no)
-    carry = jax.lax.while_loop(lambda c: ~c[8] & (c[5] <= last), body, carry)
-    (lam, inverse, weight), _, _, _, iterations, attempts, *_ = carry
+    carry = (nothing, infinity, start, start, jnp.zeros_like(start), zero, zero, zero, zero, jnp.zeros((), bool))
+    carry = jax.lax.while_loop(lambda c: ~c[9] & (c[6] <= last), body, carry)
+    (lam, inverse, weight), _, _, _, _, iterations, attempts, *_ = carry
     final = attempts - 1
     fallbacks = (final >= 1).astype(jnp.int32) + (final > swept).astype(jnp.int32) + (final >= last).astype(jnp.int32)
     return lam, iterations, fallbacks, inverse, weight
