@@ -12,6 +12,8 @@ length of the ladder achieves that, the stage ends and the caller falls back to 
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -42,18 +44,24 @@ def _map(ncp: NCP, lam, eps):
     return natural_map(ncp, lam, nu), nu
 
 
-def newton_regularised(ncp: NCP, init, eps, tol, max_iterations: int):
-    """Stage 1, the problem with G + eps I from `init`: (lambda, iterations, converged). `tol` is a velocity, m/s."""
+def newton_regularised(problem: NCP, init, eps, tol, max_iterations: int, stretch=1.0):
+    """Stage 1, the problem with G + eps I from `init`: (lambda, iterations, converged).
+
+    tol: velocity, m/s, to which the rounding of G lambda is added. stretch: by how much rho is larger than that of the problem.
+    """
+    ncp = dataclasses.replace(problem, rho=problem.rho * stretch)
     dtype = ncp.G.dtype
+    rounding = 4 * jnp.finfo(dtype).eps * jnp.diagonal(ncp.G)
     ladder = jnp.asarray(0.5, dtype) ** jnp.arange(STEP_LENGTHS, dtype=dtype)
     Geps = ncp.G + eps * jnp.eye(ncp.G.shape[0], dtype=dtype)
 
-    def violation(F):
-        return jnp.max(jnp.abs(F / ncp.rho), initial=jnp.zeros((), dtype))
+    def solved(lam, nu):
+        violation = jnp.max(jnp.abs(natural_map(ncp, lam, nu) / ncp.rho), initial=jnp.zeros((), dtype))
+        return violation <= tol + jnp.max(rounding * jnp.abs(lam), initial=jnp.zeros((), dtype))
 
     def proceed(carry):
-        _, F, _, k, stalled = carry
-        return (k < max_iterations) & (violation(F) > tol) & ~stalled
+        lam, _, nu, k, stalled = carry
+        return (k < max_iterations) & ~solved(lam, nu) & ~stalled
 
     def body(carry):
         lam, F, nu, k, _ = carry
@@ -73,17 +81,18 @@ def newton_regularised(ncp: NCP, init, eps, tol, max_iterations: int):
 
     F0, nu0 = _map(ncp, init, eps)
     start = (init, F0, nu0, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
-    lam, F, _, k, _ = jax.lax.while_loop(proceed, body, start)
-    return lam, k, violation(F) <= tol
+    lam, _, nu, k, _ = jax.lax.while_loop(proceed, body, start)
+    return lam, k, solved(lam, nu)
 
 
-def past_first_event(ncp: NCP, lam, eps):
+def past_first_event(problem: NCP, lam, eps, stretch):
     """The point on the Newton step of the problem with G + eps I that just passes the first contact to open, to close or to
     reach its cone; the whole step where there is none.
 
     Where contacts are redundant the solutions of the regularised problem move along the null space of K, as eps falls: too
-    far for a line search, but in the direction of this step, until a mode changes.
+    far for a line search, but in the direction of this step, until a mode changes. stretch: as in `newton_regularised`.
     """
+    ncp = dataclasses.replace(problem, rho=problem.rho * stretch)
     nu = ncp.G @ lam + eps * lam + ncp.g
     step = regularised_inverse(ncp, lam, eps) @ natural_map(ncp, lam, nu)
     cone, limit, _ = split(ncp, lam - ncp.rho * nu)

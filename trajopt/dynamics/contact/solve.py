@@ -56,7 +56,7 @@ TIE = 1e-11
 CORRECTIONS = 3
 NULL_POWER = 4
 CONTINUATION = 6
-WEAKENINGS = 5
+WEAKENINGS, WEAKEST, CLOSER = 8, 4, 1e-2
 EVENTS = 4
 SOLVERS = ("newton", "admm", "pgs")
 SWEEPS, ROUNDS = 300, 3
@@ -169,8 +169,9 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
     problem. One loop: attempt 0 from `start`; 1 .. CONTINUATION + 1 with falling regularisation, from zero; ROUNDS from
     Gauss-Seidel's result, the first round from zero, the next from where the last one stood; one from ADMM's result. Where
     the modes of the regularised problem leave a residual, because eps lambda hid that a contact opens or slips, it is solved
-    again with a weaker regularisation, from where the first mode changes on the way there, and with rho as much larger: the
-    slip is that much smaller than the impulses, and lambda - rho nu has to tell its direction.
+    again with a weaker regularisation, eps (lambda - last solution), down to eps / 10^WEAKEST (a proximal point method, which
+    needs no vanishing eps), from where the first mode changes on the way there, and with rho as much larger: the slip is that
+    much smaller than the impulses, and lambda - rho nu has to tell its direction.
     """
     inner_tol, rounding, accuracy = limits
     swept = CONTINUATION + 1
@@ -187,23 +188,25 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
         asked = anew & (attempt == last)
         current = rarely(asked, lambda _: admm(ncp, best[0], eps, 1e-6, 40 * max_iterations)[0], current)
         relaxed = (attempt >= 1) & (attempt <= CONTINUATION)
-        exponent = jnp.where(relaxed, CONTINUATION + 1 - attempt, -weaker).astype(eps.dtype)
+        exponent = jnp.where(relaxed, CONTINUATION + 1 - attempt, -jnp.minimum(weaker, WEAKEST)).astype(eps.dtype)
         weight = eps * jnp.asarray(10.0, eps.dtype) ** exponent
-        scaled = dataclasses.replace(ncp, rho=ncp.rho * jnp.asarray(10.0, eps.dtype) ** weaker.astype(eps.dtype))
-        current = rarely(~anew, lambda x: past_first_event(scaled, x, weight), current)
-        current, more, converged = newton_regularised(scaled, current, weight, inner_tol, max_iterations)
+        centred = dataclasses.replace(ncp, g=ncp.g - jnp.where(weaker > 0, weight, 0.0) * anchor)
+        stretch = jnp.where(weaker > 0, eps / weight, 1.0)
+        current = rarely(~anew, lambda x: past_first_event(centred, x, weight, stretch), current)
+        current, more, converged = newton_regularised(centred, current, weight, inner_tol, max_iterations, stretch)
         # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
-        inverse = regularised_inverse(ncp, current, weight)
+        inverse = regularised_inverse(centred, current, weight)
         refined = refine(ncp, current, inverse, rounding)
         size = residual(ncp, refined)
         # NaN, of the impulse or of the inverse, is kept only for want of anything else.
         usable = jnp.isfinite(size) & jnp.isfinite(inverse).all()
         better = ~relaxed & ~(size >= lowest) & (usable | ~jnp.isfinite(lowest))
-        better = better & ((weaker == 0) | (size <= accuracy))
+        better = better & ((weaker == 0) | (size <= jnp.maximum(accuracy, CLOSER * lowest)))
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (refined, inverse, weight), best)
         lowest = jnp.where(better, size, lowest)
         reached = converged & ~relaxed
-        retry = ~converged & (relaxed | (weaker > 0)) & (events < EVENTS)
+        continued = (attempt >= 1) & (attempt <= swept)
+        retry = ~converged & (continued | (weaker > 0)) & (events < EVENTS)
         # A weaker problem that stays unsolved is passed over: the next one is begun where the last solved one ended.
         anchor = jnp.where(converged, current, anchor)
         current = jnp.where(retry | (weaker == 0), current, anchor)
