@@ -85,10 +85,13 @@ def main() -> None:
                 costs.setdefault(type(law).__name__, []).append((time.perf_counter() - start) / options.steps * 1e6)
                 if isinstance(law, BoxedLCP):
                     iterations, fallbacks, solved, touching = (np.asarray(a) for a in out)
-                    shares.append([100 * a.mean() for a in (iterations == 0, fallbacks > 0, ~solved, touching)])
-        right, pivoted, unsolved, touching = np.mean(shares, 0)
+                    pivoted = fallbacks > 0
+                    kinds = (iterations == 0, (iterations > 0) & ~pivoted, pivoted, ~solved, touching)
+                    shares.append([100 * a.mean() for a in kinds])
+        right, corrected, pivoted, unsolved, touching = np.mean(shares, 0)
         print(
-            f"{name}, {case}: guess right on {right:.1f} % of steps, pivoting on {pivoted:.1f} %, unsolved {unsolved:.2f} %, "
+            f"{name}, {case}: guess right on {right:.1f} % of steps, corrected on {corrected:.1f} %, "
+            f"pivoting on {pivoted:.1f} %, unsolved {unsolved:.2f} %, "
             f"in contact {touching:.0f} %; step " + ", ".join(f"{k} {np.mean(v):.0f} us" for k, v in costs.items())
         )
 

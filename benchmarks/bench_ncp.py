@@ -1,167 +1,197 @@
 """How robustly and how fast the three solvers of the contact problem work on problems recorded from rollouts.
 
-    python benchmarks/bench_ncp.py [--steps 300] [--seeds 2] [--models go1 h1 ...] [--out ncp.json]
+    python benchmarks/bench_ncp.py [GROUP ...] [--solvers newton ...] [--write] [--failures DIR] [--record]
 
-Every bundled robot is rolled out with dt = 1 ms under `RigidContact()`: held in its default posture with random base
-velocities (standing, sliding), and dropped from a random orientation with limp joints (tumbling); and ten boxes are stacked
-with offsets. Each step's problem is then solved anew, from zero, by each solver, one problem at a time on one core.
+The problems (validation_experiments/contact_problems.py) are recorded once and kept in .cache/ncp; each is solved from zero by
+each solver, one at a time on one core: all by Newton, at most --others of each scene by the others. --record only records what
+is missing; without that folder recording starts anew. Results are kept in .cache/ncp/results.json, those of other scenes and
+solvers stay; --write puts all of them into docs/validation/ncp.md. --failures: a folder
+for the problems that Newton left unsolved (NumPy archives with G, g, mu, exists, bound, and the solver's impulse).
 
-Columns: problems with at least one active contact; share solved to a residual of 1e-9, recomputed; median and 95th
-percentile of iterations; fallbacks (Newton only) and failures per thousand problems; microseconds per problem.
+Columns: problems; share solved to a residual of 1e-9, recomputed; median and 95th percentile of iterations; fallbacks (Newton
+only) and failures per thousand problems, the latter also by residuals over the velocities that approach alone (strict);
+largest residual; microseconds per problem, mean.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
+import re
+import sys
 import time
 
 from measure import banner, pin_to_one_core
 
-pin_to_one_core()
+if "--record" in sys.argv:  # programs that run once: compiled quickly, not well
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+else:
+    pin_to_one_core()
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
+import jax
+import numpy as np
 
 jax.config.update("jax_enable_x64", True)
 
-from trajopt import load_model  # noqa: E402
-from trajopt.dynamics import RigidContact  # noqa: E402
-from trajopt.dynamics.collision.pairs import collide  # noqa: E402
-from trajopt.dynamics.contact.implicit import row_count, solve_primal  # noqa: E402
-from trajopt.dynamics.contact.ncp import residual  # noqa: E402
+from validation_experiments import contact_problems  # noqa: E402
+from validation_experiments.report import write_table  # noqa: E402
+
+from trajopt.dynamics.contact.ncp import NCP, residual  # noqa: E402
 from trajopt.dynamics.contact.solve import SOLVERS, solve  # noqa: E402
-from trajopt.dynamics.derivatives import dynamics_terms  # noqa: E402
-from trajopt.dynamics.joints import integrate  # noqa: E402
-from trajopt.dynamics.kinematics import kinematics  # noqa: E402
-from trajopt.models import load_model_from_string  # noqa: E402
 
-DT, LIMIT = 1e-3, 1e-9
-STIFFNESS, DAMPING = 3000.0, 100.0  # 1/s^2 and 1/s, of the held joints
-ROBOTS = ("go1", "h1", "humanoid", "atlas", "anymal-c", "half-cheetah", "hopper", "panda", "ur5", "cube")
+LIMIT = 1e-9
+CHUNK = 20
+CALM = 3.0  # load up to which times are worth stating
 
 
-def stack_of_boxes(count: int = 10, ratio: float = 1.0) -> str:
-    """MJCF of boxes on top of each other, offsets of 1 cm, random yaw, mass ratio between neighbours."""
-    rng = np.random.default_rng(0)
-    bodies = []
-    for k in range(count):
-        x, y = 0.01 * rng.uniform(-1, 1, size=2) / np.sqrt(2)
-        yaw = rng.uniform(0, 2 * np.pi)
-        mass = ratio if k % 2 else 1.0
-        bodies.append(
-            f'<body name="box{k}" pos="{x} {y} {0.1 + 0.2 * k}" quat="{np.cos(yaw / 2)} 0 0 {np.sin(yaw / 2)}">'
-            f'<freejoint/><geom type="box" size="0.1 0.1 0.1" mass="{mass}" friction="0.6"/></body>'
-        )
-    floor = '<geom type="plane" size="0 0 1" friction="0.6"/>'
-    return f'<mujoco model="stack"><worldbody>{floor}{"".join(bodies)}</worldbody></mujoco>'
+def runner(name: str):
+    """A compiled function of `CHUNK` problems: residual, iterations, fallbacks, impulse."""
+
+    def one(ncp: NCP):
+        out = solve(ncp, solver=name, tol=LIMIT if name != "newton" else None)
+        return residual(ncp, out.impulse), out.iterations, out.fallbacks, out.impulse
+
+    return jax.jit(lambda ncps: jax.lax.map(one, ncps))
 
 
-def recorder(model, law: RigidContact, held: bool, steps: int):
-    """A compiled function (q, v) -> the NCPs of the steps of a rollout, stacked."""
-    n = model.nv
-    q_home = jnp.asarray(model.keyframes["home"] if "home" in model.keyframes else model.q_default)
-    of_dof = np.asarray(model.topology.scalar_q_of_dof)
-    joints = np.flatnonzero(of_dof >= 0) if held else np.zeros(0, int)
-    actuated = np.flatnonzero(np.abs(np.asarray(model.actuation)).sum(1) > 0)
-    joints = np.intersect1d(joints, actuated)
-    inertia = 1.0 / jnp.diag(jnp.linalg.inv(dynamics_terms(model, q_home, jnp.zeros(n)).M))[joints]
-
-    def rollout(q, v):
-        def body(carry, _):
-            q, v, warm = carry
-            error = q_home[of_dof[joints]] - q[of_dof[joints]]
-            tau = jnp.zeros(n).at[joints].set(inertia * (STIFFNESS * error - DAMPING * v[joints]))
-            solved = solve_primal(law, model, q, v, tau, jnp.asarray(DT), warm)
-            v = solved.velocity
-            return (integrate(model, q, DT * v), v, solved.impulse), solved.ncp
-
-        start = (q, v, jnp.zeros(row_count(law, model)))
-        return jax.lax.scan(body, start, None, length=steps)[1]
-
-    return jax.jit(rollout)
+def stricter(ncps: NCP) -> np.ndarray:
+    """How much larger residuals are over the velocities that approach: the rate phi / dt of a distant contact is left out."""
+    nc, nl = ncps.mu.shape[1], ncps.exists.shape[1] - ncps.mu.shape[1]
+    rows = np.abs(np.asarray(ncps.g))
+    opening = np.zeros(rows.shape[1], bool)
+    opening[2 : 3 * nc : 3] = opening[3 * nc : 3 * nc + nl] = True
+    approaching = np.where(opening & (np.asarray(ncps.g) > 0), 0.0, rows)
+    return np.maximum(rows.max(1), 1e-3) / np.maximum(approaching.max(1), 1e-3)
 
 
-def random_start(model, rng, tumbling: bool):
-    """The default posture with random velocity; tumbling: turned at random, its lowest point 1 cm above the floor."""
-    home = model.keyframes["home"] if "home" in model.keyframes else model.q_default
-    q, v = jnp.asarray(home), jnp.asarray(0.5 * rng.normal(size=model.nv))
-    if tumbling and model.nq > model.nv:  # a free base
-        push = np.concatenate([np.zeros(3), 1.5 * rng.normal(size=model.nv - 3)])
-        q = integrate(model, q, jnp.asarray(push))
-        lowest = jnp.min(collide(model, kinematics(model, q)).distance)
-        q = q.at[2].add(0.01 - lowest)
-    return q, v
-
-
-def statistics(ncps, active) -> dict[str, dict[str, float]]:
-    """Per solver: what the module's docstring lists."""
-    rows = {}
-    kept = jax.tree.map(lambda a: a[active], ncps)
-    count = int(np.sum(active))
-    for name in SOLVERS:
-
-        def one(ncp, name=name):
-            out = solve(ncp, solver=name, tol=LIMIT if name != "newton" else None)
-            return residual(ncp, out.impulse), out.iterations, out.fallbacks
-
-        run = jax.jit(lambda ncps, one=one: jax.lax.map(one, ncps))
-        jax.block_until_ready(run(kept))
+def measured(run, ncps: NCP) -> dict[str, np.ndarray]:
+    """Results of all problems, in chunks of one size, and the time of each problem as the mean of its chunk."""
+    count = ncps.g.shape[0]
+    order = np.arange(count)
+    padded = np.concatenate([order, np.full(-count % CHUNK, count - 1)]).reshape(-1, CHUNK)
+    parts, times = [], []
+    jax.block_until_ready(run(jax.tree.map(lambda a: a[padded[0]], ncps)))
+    for chunk in padded:
+        problems = jax.tree.map(lambda a, chunk=chunk: a[chunk], ncps)
         start = time.perf_counter()
-        size, iterations, fallbacks = (np.asarray(a) for a in jax.block_until_ready(run(kept)))
-        rows[name] = {
-            "problems": count,
-            "solved_percent": 100.0 * float(np.mean(size <= LIMIT)),
-            "iterations_median": float(np.median(iterations)),
-            "iterations_95": float(np.percentile(iterations, 95)),
-            "fallbacks_per_1000": 1000.0 * float(np.mean(fallbacks > 0)),
-            "failures_per_1000": 1000.0 * float(np.mean(~(size <= LIMIT))),
-            "us_per_problem": (time.perf_counter() - start) / count * 1e6,
-        }
-    return rows
+        parts.append([np.asarray(a) for a in jax.block_until_ready(run(problems))])
+        times.append((time.perf_counter() - start) / CHUNK * 1e6)
+    size, iterations, fallbacks, impulse = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
+    return {
+        "size": size, "iterations": iterations, "fallbacks": fallbacks, "impulse": impulse, "strict": size * stricter(ncps),
+        "us": np.repeat(times, CHUNK)[:count],
+    }  # fmt: skip
+
+
+def statistics(found: dict[str, np.ndarray]) -> dict[str, float]:
+    """What the module's docstring lists."""
+    unsolved = ~(found["size"] <= LIMIT)
+    return {
+        "problems": len(unsolved),
+        "solved_percent": 100.0 * float(np.mean(~unsolved)),
+        "iterations_median": float(np.median(found["iterations"])),
+        "iterations_95": float(np.percentile(found["iterations"], 95)),
+        "fallbacks_per_1000": 1000.0 * float(np.mean(found["fallbacks"] > 0)),
+        "failures_per_1000": 1000.0 * float(np.mean(unsolved)),
+        "strict_failures_per_1000": 1000.0 * float(np.mean(~(found["strict"] <= LIMIT))),
+        "worst_residual": float(np.nanmax(found["size"])),
+        "us_per_problem": float(np.mean(found["us"])),
+    }
+
+
+def keep_failures(folder: pathlib.Path, scene: str, ncps: NCP, found: dict[str, np.ndarray], most: int = 5) -> None:
+    """The worst problems that were not solved, as archives."""
+    unsolved = np.flatnonzero(~(found["size"] <= LIMIT))
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in unsolved[np.argsort(-found["size"][unsolved])][:most]:
+        name = re.sub(r"[^a-z0-9]+", "-", scene.lower())
+        np.savez(
+            folder / f"{name}-{index}.npz",
+            **{field: getattr(ncps, field)[index] for field in ("G", "g", "mu", "exists", "bound", "rho")},
+            impulse=found["impulse"][index], residual=found["size"][index],
+        )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(contact_problems.GROUPS)}")
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--models", nargs="*", default=[*ROBOTS, "stack 1", "stack 100"])
-    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=SOLVERS)
+    parser.add_argument("--others", type=int, default=100, help="problems of a scene that ADMM and Gauss-Seidel solve")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--failures", type=pathlib.Path)
+    parser.add_argument("--out", type=pathlib.Path, default=contact_problems.CACHE / "results.json")
     options = parser.parse_args()
+    unknown = [group for group in options.groups if group not in contact_problems.GROUPS]
+    if unknown:
+        parser.error(f"unknown group {', '.join(unknown)}; there are {', '.join(contact_problems.GROUPS)}")
     print(banner())
-    print(f"{'scene':28s} {'solver':7s} {'problems':>8s} {'solved %':>8s} {'it 50':>6s} {'it 95':>6s} "
-          f"{'fallb/k':>8s} {'fail/k':>7s} {'us':>8s}")  # fmt: skip
-    table = {}
-    for name in options.models:
-        stack = name.startswith("stack")
-        model = load_model_from_string(stack_of_boxes(10, float(name.split()[1])), "mjcf") if stack else load_model(name)
-        model = model.to_device()
-        law = RigidContact(max_contacts=40 if stack else 16)
-        for case, held in (("standing", True), ("tumbling", False)):
-            if stack and held:
-                continue
-            record = recorder(model, law, held, options.steps)
-            parts = []
-            for seed in range(1 if stack else options.seeds):
-                rng = np.random.default_rng(seed)
-                q, v = random_start(model, rng, tumbling=not held)
-                if stack:
-                    q, v = jnp.asarray(model.q_default), jnp.zeros(model.nv)
-                parts.append(record(q, v))
-            ncps = jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
-            active = np.asarray(jnp.any(ncps.exists, 1) & jax.vmap(lambda p: residual(p, 0.0 * p.g) > 1e-9)(ncps))
-            if not active.any():
-                continue
-            scene = f"{name}, {'at rest' if stack else case}"
-            table[scene] = statistics(ncps, active)
-            for solver, row in table[scene].items():
-                print(f"{scene:28s} {solver:7s} {row['problems']:8d} {row['solved_percent']:8.2f} "
+    if options.record:
+        for group in options.groups or contact_problems.GROUPS:
+            start = time.perf_counter()
+            found = contact_problems.problems(group, options.steps, options.seeds)
+            counts = {scene: len(ncps.g) for scene, ncps in found.items()}
+            print(f"{group}: {counts}, {time.perf_counter() - start:.0f} s", flush=True)
+        return
+    print(f"{'scene':36s} {'solver':7s} {'problems':>8s} {'solved %':>8s} {'it 50':>6s} {'it 95':>6s} "
+          f"{'fallb/k':>8s} {'fail/k':>7s} {'strict/k':>8s} {'worst':>8s} {'us':>9s}")  # fmt: skip
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    if options.out.exists():
+        table = json.loads(options.out.read_text())["scenes"]
+    runs = {name: runner(name) for name in options.solvers}
+    for group in options.groups or contact_problems.GROUPS:
+        for scene, ncps in contact_problems.problems(group, options.steps, options.seeds).items():
+            for solver, run in runs.items():
+                count = ncps.g.shape[0]
+                kept = np.arange(count)
+                if solver != "newton" and count > options.others:
+                    kept = np.linspace(0, count - 1, options.others).astype(int)
+                part = jax.tree.map(lambda a, kept=kept: a[kept], ncps)
+                found = measured(run, part)
+                row = table.setdefault(scene, {})[solver] = statistics(found) | {"load": os.getloadavg()[0]}
+                if options.failures and solver == "newton":
+                    keep_failures(options.failures, scene, part, found)
+                print(f"{scene:36s} {solver:7s} {row['problems']:8d} {row['solved_percent']:8.2f} "
                       f"{row['iterations_median']:6.0f} {row['iterations_95']:6.0f} {row['fallbacks_per_1000']:8.1f} "
-                      f"{row['failures_per_1000']:7.1f} {row['us_per_problem']:8.1f}", flush=True)  # fmt: skip
-    if options.out:
-        options.out.write_text(json.dumps(table, indent=1))
+                      f"{row['failures_per_1000']:7.1f} {row['strict_failures_per_1000']:8.1f} "
+                      f"{row['worst_residual']:8.1e} {row['us_per_problem']:9.1f}",
+                      flush=True)  # fmt: skip
+            options.out.write_text(json.dumps({"machine": banner(), "scenes": table}, indent=1))
+    if options.write:
+        write(table)
+
+
+def time_of(row: dict[str, float]) -> str:
+    """Microseconds per problem; a dash where other work on the machine spoilt them."""
+    return f"{row['us_per_problem']:,.0f}" if row.get("load", np.inf) < CALM else "-"
+
+
+def write(table) -> None:
+    """The tables of docs/validation/ncp.md: Newton by scene, and the three solvers beside each other."""
+    rows = []
+    for scene, by in table.items():
+        if "newton" in by:
+            r = by["newton"]
+            rows.append([
+                scene, r["problems"], f"{r['iterations_median']:.0f}", f"{r['iterations_95']:.0f}",
+                f"{r['fallbacks_per_1000']:.1f}", f"{r['failures_per_1000']:.1f}",
+                f"{r.get('strict_failures_per_1000', np.nan):.1f}".replace("nan", "-"), f"{r['worst_residual']:.0e}",
+                time_of(r),
+            ])  # fmt: skip
+    header = ["scene", "problems", "iterations, median", "95th percentile", "fallbacks per 1,000", "unsolved per 1,000",
+              "of these and others, by the stricter scale", "largest residual", "us per problem"]  # fmt: skip
+    write_table("ncp", "newton", header, rows)
+    rows = []
+    for scene, by in table.items():
+        if set(SOLVERS) <= set(by):
+            cells = [f"{by[s]['iterations_median']:.0f} / {by[s]['failures_per_1000']:.0f} / {time_of(by[s])}"
+                     for s in SOLVERS]  # fmt: skip
+            rows.append([scene, *cells])
+    write_table("ncp", "solvers", ["scene", "Newton", "ADMM", "Gauss-Seidel"], rows)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,13 @@ NAVIGATION = {
     "Get started": ("getting-started", "tutorial", "bring-your-own", "command-line", "viewer"),
     "Concepts": (
         "conventions", "models", "rigid-body-dynamics", "collision", "contact-semantics", "boxed-lcp", "smoothed-contact",
-        "compliant-contact-and-integrators", "gradients", "performance",
+        "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "performance",
     ),
     "Problems and solvers": (
         "choosing-a-solver", "solvers", "optimal-control", "multiple-shooting", "sampling", "estimation",
     ),
     "Problems": ("problems/*",),
+    "Evidence": ("validation/*", "library-table", "solver-comparison"),
     "Reference": (
         "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/viz", "api/errors",
     ),

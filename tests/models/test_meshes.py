@@ -11,7 +11,7 @@ import trimesh
 from scipy.spatial import ConvexHull
 
 from trajopt.errors import MissingExtraError, ModelError
-from trajopt.models.meshes import MAX_HULL_VERTICES, convex_hull, load_vertices
+from trajopt.models.meshes import MAX_HULL_VERTICES, convex_hull, hull_triangles, load_triangles, load_vertices
 
 CUBE = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)], float)
 
@@ -29,9 +29,47 @@ def test_hull_keeps_the_extreme_points_only():
     assert rows(convex_hull(np.concatenate([inside, CUBE, CUBE]), "cube", no_warning)) == rows(CUBE)
 
 
-@pytest.mark.parametrize("points", [CUBE[:1], CUBE[:2], CUBE[:4], np.zeros((5, 3))])
-def test_flat_sets_of_points_are_kept(points):
-    assert rows(convex_hull(points, "flat", no_warning)) == rows(np.unique(points, axis=0))
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        (CUBE[:1], "'thin.stl' spans no volume: it has only 1 distinct vertices"),
+        (CUBE[:3], "only 3 distinct vertices"),
+        (CUBE[:4], r"all its vertices in one plane \(extent 0 x 1 x 1 m\); check its scale, or use a thin box"),
+        (np.zeros((5, 3)), "only 1 distinct vertices"),
+        (CUBE * [1, 1, 1e-9], "all its vertices in one plane"),
+        (CUBE * 0.0, "only 1 distinct vertices"),
+    ],
+)
+def test_meshes_without_volume_are_refused(points, message):
+    with pytest.raises(ModelError, match=message):
+        convex_hull(points, "thin.stl", no_warning)
+
+
+def test_triangles_of_a_hull_look_outwards():
+    points = convex_hull(np.random.default_rng(1).normal(size=(60, 3)), "ball", no_warning)
+    triangles = np.array(hull_triangles(points))
+    assert len(triangles) == 2 * len(points) - 4  # Euler
+    a, b, c = (points[triangles[:, k]] for k in range(3))
+    heights = np.einsum("fi,fvi->fv", np.cross(b - a, c - a), points[None] - a[:, None])
+    assert heights.max() < 1e-12
+
+
+def test_meshes_that_are_not_convex_are_told_by_their_volume(tmp_path):
+    """An L of three of the four cells of a 2 x 2 x 1 block: its hull is 3.5 cells, so it fills 6/7 of it."""
+    outline = np.array([[0, 0], [2, 0], [2, 1], [1, 1], [1, 2], [0, 2]], float)
+    solid = trimesh.creation.extrude_triangulation(outline, [[0, 1, 2], [0, 2, 3], [0, 3, 5], [3, 4, 5]], 1.0)
+    for name in ("l.stl", "l.obj"):
+        solid.export(tmp_path / name)
+        said = []
+        convex_hull(load_vertices(tmp_path / name), name, said.append, load_triangles(tmp_path / name))
+        assert f"mesh '{name}' is not convex: it fills 86 % of its convex hull" in said[0]
+    cube = trimesh.creation.box((1, 2, 3))
+    cube.export(tmp_path / "cube.stl")
+    convex_hull(load_vertices(tmp_path / "cube.stl"), "cube", no_warning, load_triangles(tmp_path / "cube.stl"))
+    open_surface = load_triangles(tmp_path / "l.stl")[:-1]
+    convex_hull(open_surface.reshape(-1, 3), "open", no_warning, open_surface)
+    (tmp_path / "m.dae").write_text("<COLLADA/>")
+    assert load_triangles(tmp_path / "m.dae") is None
 
 
 def test_no_or_broken_vertices_are_dropped_with_a_warning():

@@ -26,9 +26,9 @@ def test_mesh_hull_and_height_field(tmp_path):
     place = model.meshes[hull.mesh] @ model.shape_rotation[1].T + model.shape_position[1]
     # mesh vertices are float32 in MuJoCo
     assert sorted(map(tuple, np.round(place, 5) + 0.0)) == sorted(map(tuple, cube))
-    grid = model.meshes[terrain.mesh]
-    assert grid.shape == (12, 3) and grid[:, 2].max() == 0.5
-    np.testing.assert_allclose(grid[5], [-2 + 4 / 3, 0, 0.5], atol=1e-7)
+    assert (terrain.surface.rows, terrain.surface.columns) == (3, 4)
+    np.testing.assert_allclose(model.terrain, [0, 0, 0, 0, 0, 0.5, 0.25, 0, 0, 0, 0, 0], atol=1e-7)
+    np.testing.assert_allclose(model.shape_size[0], [2, 1, 0.5])
 
 
 def test_missing_meshes_are_dropped(tmp_path):

@@ -24,6 +24,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +60,7 @@ class ShapeType(enum.IntEnum):
     CYLINDER = 4  # size[0] radius, size[1] half length along z
     ELLIPSOID = 5  # size semi-axes
     MESH = 6  # convex hull: vertices in Model.meshes
-    HEIGHTFIELD = 7
+    HEIGHTFIELD = 7  # smooth ground z = h(x, y), see Surface; size: half extents along x and y, unused for a function
     POINTS = 8  # zero-radius contact points in Model.meshes
 
 
@@ -85,13 +86,33 @@ class FrameSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class Surface:
+    """The ground z = h(x, y) of a height field; its numbers are Model.terrain[start : start + count].
+
+    Heights (m) of a grid of `rows` along y and `columns` along x, x fastest, over the shape's half extents; or, where
+    `function` is given, the parameters of z = function(x, y, parameters), written with jax.numpy.
+    """
+
+    start: int
+    count: int
+    rows: int = 0
+    columns: int = 0
+    function: Callable[..., Array] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class ShapeSpec:
-    """A collision shape fixed to node `node` (WORLD for static scenery); `mesh` indexes Model.meshes, or -1."""
+    """A collision shape fixed to node `node` (WORLD for static scenery); `mesh` indexes Model.meshes, or -1.
+
+    triangles: of a convex mesh, indices of its vertices, wound outwards; surface: of a height field.
+    """
 
     name: str
     kind: ShapeType
     node: int
     mesh: int = -1
+    triangles: tuple[tuple[int, int, int], ...] = ()
+    surface: Surface | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,6 +294,7 @@ class Model:
     - `gravity` (3,);
     - `frame_rotation` (nf, 3, 3), `frame_position` (nf, 3): in the node's frame;
     - `shape_rotation` (ns, 3, 3), `shape_position` (ns, 3), `shape_size` (ns, 3); `meshes`: tuple of (k, 3) vertices;
+    - `terrain` (nt,): heights or parameters of all height fields, one after the other (`Surface`);
     - `pair_friction`, `pair_restitution` (np,);
     - `mimic_multiplier`, `mimic_offset` (number of mimic joints,);
     - `q_default` (nq,) and `keyframes`, a dict of named configurations.
@@ -309,6 +331,7 @@ class Model:
     mimic_offset: Float[Array, " nm"]
     q_default: Float[Array, " nq"]
     keyframes: dict[str, Float[Array, " nq"]]
+    terrain: Float[Array, " nt"] = dataclasses.field(default_factory=lambda: np.zeros(0))  # type: ignore[assignment]
 
     @property
     def name(self) -> str:

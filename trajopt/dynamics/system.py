@@ -54,7 +54,7 @@ from trajopt.names import closest
 
 PARAMETERS = (
     "mass", "com", "inertia", "pair_friction", "pair_restitution", "shape_size", "shape_position", "placement_position",
-    "armature", "damping", "stiffness", "frictionloss", "gravity",
+    "armature", "damping", "stiffness", "frictionloss", "gravity", "terrain",
 )  # fmt: skip
 
 

@@ -25,6 +25,8 @@ from trajopt.dynamics.model import (
     Model,
     NodeType,
     ShapeSpec,
+    ShapeType,
+    Surface,
     Topology,
     validate_model,
 )
@@ -41,6 +43,7 @@ from trajopt.models.descriptions import (
     perpendicular_axes,
     skew_square,
 )
+from trajopt.models.meshes import hull_triangles
 from trajopt.models.pairs import PlacedShape, contact_pairs
 
 
@@ -338,13 +341,20 @@ class ModelBuilder:
         specs: list[ShapeSpec] = []
         meshes: list[np.ndarray] = []
         poses: list[_Pose] = []
+        terrain: list[np.ndarray] = []
         for shape, body_name, pose, group, tree in entries:
-            mesh = -1
-            if shape.vertices is not None:
+            mesh, surface = -1, None
+            if shape.kind is ShapeType.HEIGHTFIELD and shape.vertices is not None:
+                columns = int(np.sum(shape.vertices[:, 1] == shape.vertices[0, 1]))
+                start = sum(map(len, terrain))
+                terrain.append(shape.vertices[:, 2])
+                surface = Surface(start, len(terrain[-1]), len(terrain[-1]) // columns, columns)
+            elif shape.vertices is not None:
                 mesh = len(meshes)
                 meshes.append(np.ascontiguousarray(shape.vertices, float))
             shape.name = self._unused(shape.name, [spec.name for spec in specs])
-            specs.append(ShapeSpec(shape.name, shape.kind, pose.node, mesh))
+            triangles = hull_triangles(meshes[mesh]) if shape.kind is ShapeType.MESH else ()
+            specs.append(ShapeSpec(shape.name, shape.kind, pose.node, mesh, triangles, surface))
             poses.append(pose.at(shape.rotation, shape.position))
             shapes.append(PlacedShape(shape, body_name, group, self._group_parent[group], tree))
         leaves = {
@@ -353,6 +363,7 @@ class ModelBuilder:
             "shape_position": _stack([p.position for p in poses], (3,)),
             "shape_size": _stack([np.asarray(shape.size, float) for shape, *_ in entries], (3,)),
             "meshes": tuple(meshes),
+            "terrain": np.concatenate([np.zeros(0), *terrain]),
         }
         return shapes, leaves
 

@@ -11,32 +11,50 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 from jaxtyping import Float
-from scipy.spatial import ConvexHull, QhullError
+from scipy.spatial import ConvexHull
 from scipy.spatial.transform import Rotation
 
 from trajopt.errors import MissingExtraError, ModelError
 from trajopt.models.xml import parse_xml, read_file
 
 MAX_HULL_VERTICES = 1000
+CONVEX = 0.9  # share of its hull below which a mesh is called not convex
+FLATTEST = 1e-6  # thickness over extent below which a mesh counts as flat
 _DAE_STEPS = ("matrix", "translate", "rotate", "scale")
 
 
 def convex_hull(
-    vertices: Float[np.ndarray, "n 3"], name: str, warn: Callable[[str], None]
+    vertices: Float[np.ndarray, "n 3"],
+    name: str,
+    warn: Callable[[str], None],
+    triangles: Float[np.ndarray, "t 3 3"] | None = None,
 ) -> Float[np.ndarray, "m 3"] | None:
     """The extreme points of `vertices`, at most `MAX_HULL_VERTICES`; None, with a warning, if there are none.
 
-    A flat or straight set of points is kept as it is, without duplicates. A larger hull is thinned out to the points
-    that are extreme in evenly spread directions, and `warn` says by how much the hull shrank.
+    A larger hull is thinned out to the points that are extreme in evenly spread directions, and `warn` says by how much the
+    hull shrank. It says too how much of its hull the surface `triangles` encloses, where it is closed and that is less than
+    `CONVEX`. Raises `ModelError` for points that span no volume.
     """
     points = np.unique(np.asarray(vertices, float).reshape(-1, 3), axis=0)
     if not len(points) or not np.isfinite(points).all():
         warn(f"mesh '{name}' has {'non-finite' if len(points) else 'no'} vertices; its geometry is dropped")
         return None
-    try:
-        points = points[ConvexHull(points).vertices]
-    except (QhullError, ValueError):  # fewer than four points, or all in a plane
-        pass
+    extent = np.ptp(points, axis=0)
+    thickness = np.linalg.svd(points - points.mean(0), compute_uv=False)[-1] / np.sqrt(len(points))
+    if len(points) < 4 or thickness < FLATTEST * extent.max():
+        found = f"only {len(points)} distinct vertices" if len(points) < 4 else "all its vertices in one plane"
+        raise ModelError(
+            f"mesh '{name}' spans no volume: it has {found} (extent {extent[0]:.3g} x {extent[1]:.3g} x {extent[2]:.3g} m); "
+            "check its scale, or use a thin box or a plane instead"
+        )
+    hull = ConvexHull(points)
+    points = points[hull.vertices]
+    volume = None if triangles is None else _enclosed_volume(triangles)
+    if volume is not None and volume < CONVEX * hull.volume:
+        warn(
+            f"mesh '{name}' is not convex: it fills {100 * volume / hull.volume:.0f} % of its convex hull, which takes its "
+            "place; where that matters, give convex parts as separate collision shapes (the tool coacd splits meshes)"
+        )
     if len(points) <= MAX_HULL_VERTICES:
         return points
     for count in (8, 4, 2, 1):
@@ -52,6 +70,27 @@ def convex_hull(
         f"kept, which moves its surface inwards by at most {shrink:.2g} m"
     )
     return kept
+
+
+def _enclosed_volume(triangles: Float[np.ndarray, "t 3 3"]) -> float | None:
+    """Volume inside a surface, None if it has a border."""
+    _, index = np.unique(triangles.reshape(-1, 3), axis=0, return_inverse=True)
+    corners = index.reshape(-1, 3)
+    corners = corners[(corners != np.roll(corners, 1, axis=1)).all(axis=1)]
+    tail, head = corners.ravel(), np.roll(corners, -1, axis=1).ravel()
+    size = index.max() + 1
+    if not np.array_equal(np.sort(tail * size + head), np.sort(head * size + tail)):
+        return None
+    return abs(float(np.linalg.det(triangles - triangles.mean((0, 1))).sum())) / 6
+
+
+def hull_triangles(vertices: Float[np.ndarray, "n 3"]) -> tuple[tuple[int, int, int], ...]:
+    """Triangles of the convex hull as indices of `vertices`, wound outwards."""
+    hull = ConvexHull(vertices)
+    a, b, c = (vertices[hull.simplices[:, k]] for k in range(3))
+    outward = np.sum(np.cross(b - a, c - a) * hull.equations[:, :3], axis=1) > 0
+    triangles = np.where(outward[:, None], hull.simplices, hull.simplices[:, [0, 2, 1]])
+    return tuple((int(i), int(j), int(k)) for i, j, k in triangles)
 
 
 def _directions(count: int) -> Float[np.ndarray, "n 3"]:
@@ -77,6 +116,23 @@ def load_vertices(path: Path) -> Float[np.ndarray, "n 3"]:
     if not len(vertices):
         raise ModelError(f"mesh file '{path}' is malformed: it holds no vertices")
     return vertices
+
+
+def load_triangles(path: Path) -> Float[np.ndarray, "t 3 3"] | None:
+    """The surface of an STL or OBJ file that `load_vertices` accepts; None for other formats and where it makes no sense."""
+    if path.suffix.lower() == ".stl":
+        return _read_stl(path).reshape(-1, 3, 3)
+    if path.suffix.lower() != ".obj":
+        return None
+    vertices = _read_obj(path)
+    lines = (line.split() for line in path.read_text(errors="replace").splitlines())
+    try:
+        faces = [[int(word.split("/")[0]) for word in line[1:]] for line in lines if line[:1] == ["f"]]
+        fans = [(face[0], *pair) for face in faces for pair in zip(face[1:-1], face[2:])]
+        index = np.array(fans, int).reshape(-1, 3)
+        return vertices[np.where(index > 0, index - 1, index)]
+    except (ValueError, IndexError):
+        return None
 
 
 def resolve_uri(uri: str, folder: Path | None, package_dirs: Sequence[str | Path] = ()) -> Path | None:

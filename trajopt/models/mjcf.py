@@ -5,7 +5,7 @@ So defaults, includes, mesh inertias and frames are MuJoCo's own. What the trans
 - joints hinge, slide, ball, free, with position, axis, ref, range (when limited), damping, armature, stiffness and
   springref, frictionloss;
 - colliding geoms (contype or conaffinity set, or named in a pair): primitives, convex hulls of meshes, height fields
-  (`Model.meshes` then holds the grid's points, x fastest; `size` is the two half extents and the greatest height);
+  (`Model.terrain` then holds the heights, x fastest; `size` is the two half extents and the greatest height);
 - primitive geoms that collide with nothing, of group 0 to 2: shapes without contact pairs, to be drawn;
 - sliding friction (0 where condim is 1), priority, contact bits, excluded and explicit pairs;
 - restitution, which MJCF does not have: `<custom><numeric name="trajopt_restitution" data="0.8"/></custom>` sets it for
@@ -295,7 +295,9 @@ def _add_shapes(model, names: _Names, builder: ModelBuilder, restitution: dict[s
             if data not in hulls:
                 start = int(model.mesh_vertadr[data])
                 points = model.mesh_vert[start : start + int(model.mesh_vertnum[data])].astype(float)
-                hulls[data] = convex_hull(points, model.mesh(data).name, builder.warn)
+                corner = int(model.mesh_faceadr[data])
+                faces = points[model.mesh_face[corner : corner + int(model.mesh_facenum[data])]]
+                hulls[data] = convex_hull(points, model.mesh(data).name, builder.warn, faces)
             vertices, size = hulls[data], np.zeros(3)
             if vertices is None:
                 continue

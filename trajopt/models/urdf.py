@@ -33,7 +33,7 @@ from trajopt.models.descriptions import (
     ShapeDescription,
     rpy_to_matrix,
 )
-from trajopt.models.meshes import convex_hull, load_vertices, resolve_uri
+from trajopt.models.meshes import convex_hull, load_triangles, load_vertices, resolve_uri
 from trajopt.models.xml import fail, number, numbers, required, required_child, where
 from trajopt.names import closest
 
@@ -264,9 +264,12 @@ def read_mesh(
     if key not in builder.hulls:
         builder.hulls[key] = None
         try:
-            builder.hulls[key] = convex_hull(load_vertices(file) * scale, uri, builder.warn)
+            vertices, triangles = load_vertices(file) * scale, load_triangles(file)
         except ModelError as error:
             builder.warn(f"line {line}: {error}; its geometry is dropped")
+        else:
+            triangles = None if triangles is None else triangles * scale
+            builder.hulls[key] = convex_hull(vertices, str(file), builder.warn, triangles)
     return builder.hulls[key]
 
 

@@ -89,6 +89,10 @@ _ENTRIES: dict[str, Entry] = {
     "link-length-identification": Entry(
         f"{_IDENTIFICATION}:link_length_identification", "lengths of a hopper's thigh and shank from its landing"
     ),
+    "go1-state-estimation": Entry(
+        f"{_LIBRARY}.state_estimation:go1_state_estimation",
+        "base of a trotting Go1 from encoders and an inertial unit, through contact",
+    ),
 }
 
 

@@ -22,7 +22,7 @@ from PIL import Image
 
 from trajopt.dynamics.model import WORLD, Model, ShapeType
 from trajopt.viz.plots import COLORS
-from trajopt.viz.shapes3d import placements, polygons
+from trajopt.viz.shapes3d import placements, polygons, shape_vertices
 
 MOST_FRAMES = 100
 SHORTEST_S = 2.0  # shorter motions are slowed down to this
@@ -39,7 +39,7 @@ class _Scene:
         faces, shape_of, colors = [], [], []
         moving = sorted({shape.node for shape in top.shapes if shape.node != WORLD})
         for index, shape in enumerate(top.shapes):
-            mesh = np.asarray(model.meshes[shape.mesh]) if shape.mesh >= 0 else None
+            mesh = shape_vertices(model, index)
             color = "#c9c5bd" if shape.node == WORLD else COLORS[moving.index(shape.node) % 6]
             for face in polygons(shape.kind, np.asarray(model.shape_size)[index], mesh):
                 faces.append(face[[0, 1, 2, len(face) - 1]])

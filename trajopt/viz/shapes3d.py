@@ -7,20 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from trajopt.dynamics.collision.terrain import ground_height
 from trajopt.dynamics.kinematics import kinematics
 from trajopt.dynamics.model import Model, ShapeType
 
 _ROUND = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.ELLIPSOID)
+_GROUND = 33  # points of a height field along each side, as drawn
 _JOINED = 1e-9  # vertices closer than this share of the shape's size are one
 
 
 def polygons(
     kind: ShapeType, size: np.ndarray, vertices: np.ndarray | None = None, *, around: int = 14, along: int = 8
 ) -> list[np.ndarray]:
-    """Faces of a shape in its own frame, each (k, 3), wound outwards; planes, height fields and points have none.
+    """Faces of a shape in its own frame, each (k, 3), wound outwards; planes and points have none.
 
-    size (3,) m, as `ShapeType` says; vertices (k, 3) of a mesh, whose hull is meant. around: facets of a turn about z;
-    along: facets of a half circle, an even number.
+    size (3,) m, as `ShapeType` says; vertices (k, 3) of a mesh, whose hull is meant, or of the ground (`shape_vertices`).
+    around: facets of a turn about z; along: facets of a half circle, an even number.
     """
     if kind == ShapeType.BOX:
         return _box(size)
@@ -38,7 +40,25 @@ def polygons(
         return _revolved(np.concatenate([radii[:half], radii[half - 1 :]]), profile, around)
     if kind == ShapeType.MESH and vertices is not None and len(vertices) >= 4:
         return _hull(vertices)
+    if kind == ShapeType.HEIGHTFIELD and vertices is not None:
+        grid = vertices.reshape(_GROUND, _GROUND, 3)
+        corners = [grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1]]
+        return list(np.stack(corners, axis=2).reshape(-1, 4, 3))
     return []
+
+
+def shape_vertices(model: Model, index: int) -> np.ndarray | None:
+    """Vertices (k, 3) of a mesh or point set; points of the ground, over its extent or 2 m around its origin; else None."""
+    shape = model.topology.shapes[index]
+    if shape.surface is None:
+        return np.asarray(model.meshes[shape.mesh], float) if shape.mesh >= 0 else None
+    size = jnp.asarray(model.shape_size)[index]
+    numbers = jnp.asarray(model.terrain)[shape.surface.start : shape.surface.start + shape.surface.count]
+    reach = (2.0, 2.0) if shape.surface.function is not None else np.asarray(size, float)[:2]
+    x, y = np.meshgrid(*(np.linspace(-r, r, _GROUND) for r in reach))
+    flat = np.stack([x.ravel(), y.ravel()], axis=1)
+    height = jax.vmap(ground_height(shape.surface, size, numbers))(jnp.asarray(flat, size.dtype))
+    return np.concatenate([flat, np.asarray(height, float)[:, None]], axis=1)
 
 
 def _ellipse(radius: float, along: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,8 +15,17 @@ from trajopt.dynamics.collision.pairs import PRIMITIVES, _slope_and_value
 from trajopt.dynamics.model import ShapeType as T
 
 BATCH = 400
+FEWER = 80  # poses of the pairs that the general function serves, which takes longer
 PAIRS = [kinds for kinds in PRIMITIVES if kinds[1] != T.PLANE]
 NAMES = ["-".join(kind.name.lower() for kind in kinds) for kinds in PAIRS]
+
+
+def is_general(kinds):
+    return T.ELLIPSOID in kinds or kinds in ((T.BOX, T.CYLINDER), (T.CYLINDER, T.CYLINDER))
+
+
+def batch(kinds):
+    return FEWER if is_general(kinds) else BATCH
 
 
 @functools.cache
@@ -27,18 +36,27 @@ def compiled(kinds):
 
 
 def evaluate(kinds, R1, p1, size1, R2, p2, size2, dtype=np.float64):
-    """The compiled call for any number of pairs up to BATCH."""
-    n = len(p1)
-    padded = [
-        jnp.asarray(np.concatenate([x, np.repeat(x[-1:], BATCH - n, 0)]), dtype) for x in (R1, p1, size1, R2, p2, size2)
-    ]
-    slope, value = compiled(kinds)(*padded)
-    return np.asarray(slope)[:n], tuple(np.asarray(x)[:n] for x in value)
+    """The compiled call for any number of pairs, in batches of one size."""
+    n, size = len(p1), batch(kinds)
+    parts = []
+    for start in range(0, n, size):
+        part = [x[start : start + size] for x in (R1, p1, size1, R2, p2, size2)]
+        missing = size - len(part[0])
+        padded = [jnp.asarray(np.concatenate([x, np.repeat(x[-1:], missing, 0)]), dtype) for x in part]
+        slope, value = compiled(kinds)(*padded)
+        parts.append([np.asarray(x)[: size - missing] for x in (slope, *value)])
+    slope, *value = (np.concatenate(x) for x in zip(*parts, strict=True))
+    return slope, tuple(value)
 
 
 def random_rotation(rng):
     quaternion = rng.normal(size=4)
     return scenes.rotation(quaternion / np.linalg.norm(quaternion))
+
+
+def poses_of(kinds, seed=0):
+    """`poses`, as many as a test of these kinds takes."""
+    return tuple(x[: batch(kinds)] for x in poses(seed))
 
 
 @functools.cache
@@ -61,6 +79,8 @@ def support(kind, size, R, n):
         return size[0] + size[1] * up
     if kind == T.CYLINDER:
         return size[0] * flat + size[1] * up
+    if kind == T.ELLIPSOID:
+        return np.linalg.norm(m * size, axis=1)
     return np.abs(m) @ size
 
 
@@ -99,10 +119,6 @@ def brute_distance(kinds, pose, starts=6):
 
 def coal_distance(kinds, pose):
     """(signed distance, normal from 2 to 1) of the library `coal`."""
-    request = coal.DistanceRequest()
-    request.enable_signed_distance = True
-    request.gjk_tolerance = request.epa_tolerance = 1e-10
-    request.gjk_max_iterations = request.epa_max_iterations = 500
     R1, p1, size1, R2, p2, size2 = pose
     shapes = [
         {
@@ -110,10 +126,20 @@ def coal_distance(kinds, pose):
             T.CAPSULE: lambda s: coal.Capsule(s[0], 2 * s[1]),
             T.BOX: lambda s: coal.Box(*(2 * s)),
             T.CYLINDER: lambda s: coal.Cylinder(s[0], 2 * s[1]),
+            T.ELLIPSOID: lambda s: coal.Ellipsoid(*s),
         }[kind](size)
         for kind, size in zip(kinds, (size1, size2), strict=True)
     ]
+    return distance_of(shapes, ((R1, p1), (R2, p2)))
+
+
+def distance_of(shapes, places):
+    """The same for two of the library's shapes, each with its (rotation, position)."""
+    request = coal.DistanceRequest()
+    request.enable_signed_distance = True
+    request.gjk_tolerance = request.epa_tolerance = 1e-10
+    request.gjk_max_iterations = request.epa_max_iterations = 500
     result = coal.DistanceResult()
-    placed = coal.Transform3s(R1, p1), coal.Transform3s(R2, p2)
+    placed = [coal.Transform3s(*place) for place in places]
     distance = coal.distance(shapes[0], placed[0], shapes[1], placed[1], request, result)
     return distance, -np.asarray(result.normal).ravel()

@@ -24,6 +24,7 @@ SHAPES = {
     "capsule": 'type="capsule" size="0.08 0.2"',
     "box": 'type="box" size="0.1 0.15 0.12"',
     "cylinder": 'type="cylinder" size="0.12 0.15"',
+    "ellipsoid": 'type="ellipsoid" size="0.1 0.14 0.12"',
 }
 
 
@@ -65,6 +66,9 @@ PAIRS = [
     ("capsule", "capsule"), ("capsule", "box"), ("capsule", "cylinder"),
 ]  # fmt: skip
 
+# Pairs that the general function serves.
+GENERAL = [("box", "cylinder"), ("cylinder", "cylinder"), ("capsule", "ellipsoid"), ("ellipsoid", "ellipsoid")]
+
 
 def pose(one, two):
     """A tilted body above another one that is tilted too."""
@@ -73,7 +77,7 @@ def pose(one, two):
     return touching(one, two, [*q1, *q2], 1e-4)
 
 
-@pytest.mark.parametrize(("one", "two"), PAIRS)
+@pytest.mark.parametrize(("one", "two"), [*PAIRS, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in GENERAL)])
 def test_either_order_of_a_pair(one, two):
     """With the pair named the other way round the contacts are the same, the normals opposite, the derivative consistent."""
     model = two_bodies(one, two)
@@ -99,7 +103,7 @@ def test_either_order_of_a_pair(one, two):
 
 
 QUICK = [("box", "box"), ("sphere", "capsule")]
-STEPS = [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
+STEPS = [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow) for pair in [*PAIRS, *GENERAL]]
 
 
 @pytest.mark.parametrize(("one", "two"), STEPS)

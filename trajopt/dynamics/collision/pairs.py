@@ -17,6 +17,9 @@ from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.collision.boxes import box_box, capsule_box
 from trajopt.dynamics.collision.capsule_cylinder import capsule_cylinder
+from trajopt.dynamics.collision.convex import convex_pair
+from trajopt.dynamics.collision.convex_shapes import Convex
+from trajopt.dynamics.collision.hulls import hulls_of, mesh_plane
 from trajopt.dynamics.collision.round import (
     capsule_capsule,
     sphere_box,
@@ -32,10 +35,24 @@ from trajopt.dynamics.collision.shapes import (
     sphere_plane,
     vertices_plane,
 )
+from trajopt.dynamics.collision.terrain import GROUND, ground_contacts
 from trajopt.dynamics.kinematics import Kinematics
 from trajopt.dynamics.model import Model, ShapeType, Topology
 from trajopt.dynamics.spatial import multiply, rotate, skew
 from trajopt.errors import ModelError
+
+
+def _convex(kind1: ShapeType, kind2: ShapeType, count: int) -> tuple[Callable, int]:
+    """The general function for two kinds, with this number of contacts."""
+
+    def call(R1, p1, size1, R2, p2, size2, hull1=None, hull2=None):
+        distance, point, normal = convex_pair(
+            Convex(kind1, R1, p1 - p2, size1, hull1), Convex(kind2, R2, jnp.zeros_like(p2), size2, hull2), count
+        )
+        return distance, p2 + point, normal
+
+    return call, count
+
 
 # Contact function of two kinds, in this order, and its number of contacts.
 PRIMITIVES: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
@@ -52,8 +69,29 @@ PRIMITIVES: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
     (ShapeType.CAPSULE, ShapeType.BOX): (capsule_box, 2),
     (ShapeType.CAPSULE, ShapeType.CYLINDER): (capsule_cylinder, 2),
     (ShapeType.BOX, ShapeType.BOX): (box_box, 4),
+    (ShapeType.BOX, ShapeType.CYLINDER): _convex(ShapeType.BOX, ShapeType.CYLINDER, 4),
+    (ShapeType.CYLINDER, ShapeType.CYLINDER): _convex(ShapeType.CYLINDER, ShapeType.CYLINDER, 4),
+    (ShapeType.SPHERE, ShapeType.ELLIPSOID): _convex(ShapeType.SPHERE, ShapeType.ELLIPSOID, 1),
+    (ShapeType.CAPSULE, ShapeType.ELLIPSOID): _convex(ShapeType.CAPSULE, ShapeType.ELLIPSOID, 1),
+    (ShapeType.BOX, ShapeType.ELLIPSOID): _convex(ShapeType.BOX, ShapeType.ELLIPSOID, 1),
+    (ShapeType.CYLINDER, ShapeType.ELLIPSOID): _convex(ShapeType.CYLINDER, ShapeType.ELLIPSOID, 1),
+    (ShapeType.ELLIPSOID, ShapeType.ELLIPSOID): _convex(ShapeType.ELLIPSOID, ShapeType.ELLIPSOID, 1),
+}
+# The same for pairs with a convex mesh, whose functions take the polyhedra too (None for the other kinds).
+HULLS: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
+    (kind, ShapeType.MESH): _convex(kind, ShapeType.MESH, count)
+    for kind, count in {
+        ShapeType.SPHERE: 1,
+        ShapeType.CAPSULE: 2,
+        ShapeType.BOX: 4,
+        ShapeType.CYLINDER: 4,
+        ShapeType.ELLIPSOID: 1,
+        ShapeType.MESH: 4,
+    }.items()
 }
 VERTEX_KINDS = (ShapeType.MESH, ShapeType.POINTS)
+SCENERY = (ShapeType.PLANE, ShapeType.HEIGHTFIELD)
+SINGLE = ((ShapeType.SPHERE, ShapeType.PLANE), (ShapeType.ELLIPSOID, ShapeType.PLANE))
 
 
 @jax.tree_util.register_dataclass
@@ -77,62 +115,98 @@ class Contacts:
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """Pairs that one vectorised call serves: `call(R1, p1, size1, R2, p2, size2, vertices)` for a single pair.
+    """Pairs that one vectorised call serves: `call(R1, p1, size1, R2, p2, size2, more)` for a single pair.
 
-    per_pair: number of contacts of a pair, None where it depends on the number of vertices; mesh: index, or -1.
+    per_pair: number of contacts of a pair, None where it is that of the vertices; swapped: `kinds`, those of the function,
+    are in the opposite order of the model's pairs. Against a plane or the ground the vertices of the first shape are those
+    of mesh `mesh` (else -1); `ground`: index of the height field (else -1); more: vertices and heights, or polyhedra. on_face:
+    the point of a sphere or ellipsoid is moved onto the plane, where the points of its body's other shapes are.
     """
 
     call: Callable
     per_pair: int | None
     pairs: tuple[int, ...]
+    kinds: tuple[ShapeType, ShapeType]
+    swapped: bool
     mesh: int
+    ground: int
+    on_face: bool
 
 
 @functools.lru_cache(maxsize=128)
 def _groups(top: Topology) -> tuple[_Group, ...]:
     found: dict[tuple, list[int]] = {}
     for index, (one, two) in enumerate(top.pairs):
-        kinds = top.shapes[one].kind, top.shapes[two].kind
-        swapped = kinds not in PRIMITIVES and not (kinds[0] in VERTEX_KINDS and kinds[1] == ShapeType.PLANE)
-        first, second = (top.shapes[two], top.shapes[one]) if swapped else (top.shapes[one], top.shapes[two])
-        if (first.kind, second.kind) in PRIMITIVES:
-            mesh = -1
-        elif first.kind in VERTEX_KINDS and second.kind == ShapeType.PLANE:
-            mesh = first.mesh
-        else:
+        swapped = not _known(top, one, two) and _known(top, two, one)
+        first, second = (two, one) if swapped else (one, two)
+        if not _known(top, first, second):
             raise ModelError(_unsupported(top, one, two))
-        found.setdefault((first.kind, second.kind, swapped, mesh), []).append(index)
-    return tuple(_Group(*_caller(*key), tuple(pairs), key[3]) for key, pairs in found.items())
+        kinds = top.shapes[first].kind, top.shapes[second].kind
+        mesh = top.shapes[first].mesh if kinds[1] in SCENERY and kinds[0] in VERTEX_KINDS else -1
+        ground = second if kinds[1] == ShapeType.HEIGHTFIELD else -1
+        on_face = kinds in SINGLE and _touches_elsewhere(top, first, second)
+        found.setdefault((kinds, swapped, mesh, ground, on_face), []).append(index)
+    return tuple(_Group(*_caller(top, *key), tuple(pairs), *key) for key, pairs in found.items())
+
+
+def _touches_elsewhere(top: Topology, shape: int, plane: int) -> bool:
+    """Whether another shape of the shape's body meets the plane too: several spheres make a foot."""
+    others = (one if two == plane else two for one, two in top.pairs if plane in (one, two))
+    return any(other != shape and top.shapes[other].node == top.shapes[shape].node for other in others)
+
+
+def _known(top: Topology, one: int, two: int) -> bool:
+    kinds = top.shapes[one].kind, top.shapes[two].kind
+    if kinds[1] == ShapeType.HEIGHTFIELD:
+        return kinds[0] in GROUND and top.shapes[two].surface is not None
+    return kinds in PRIMITIVES or kinds in HULLS or (kinds[0] in VERTEX_KINDS and kinds[1] == ShapeType.PLANE)
 
 
 def _unsupported(top: Topology, one: int, two: int) -> str:
-    kinds = [top.shapes[k].kind.name.lower() for k in (one, two)]
+    plain = {ShapeType.POINTS: "point set", ShapeType.HEIGHTFIELD: "height field"}
+    kinds = [plain.get(top.shapes[k].kind, top.shapes[k].kind.name.lower()) for k in (one, two)]
     names = [
         f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} ('{top.shapes[k].name}')"
         for k, kind in zip((one, two), kinds, strict=True)
     ]
     return (
         f"model '{top.name}': no contact between {names[0]} and {names[1]}; exclude this pair or use other shapes "
-        "(spheres, capsules, boxes, cylinders, ellipsoids, meshes and points against a plane; spheres, capsules and boxes "
-        "against each other; spheres and capsules against a cylinder)"
+        "(spheres, capsules, boxes, cylinders, ellipsoids and meshes against each other, a plane or a height field; points "
+        "against a plane or a height field)"
     )
 
 
-def _caller(kind1: ShapeType, kind2: ShapeType, swapped: bool, mesh: int) -> tuple[Callable, int | None]:
+def _caller(top: Topology, kinds, swapped: bool, mesh: int, ground: int, on_face: bool) -> tuple[Callable, int | None]:
     """The function of one pair in the model's order, and its number of contacts."""
-    if mesh < 0:
-        function, count = PRIMITIVES[kind1, kind2]
+    count: int | None
+    if ground >= 0:
+        count, surface = GROUND[kinds[0]], top.shapes[ground].surface
+        assert surface is not None
 
-        def call(R1, p1, size1, R2, p2, size2, vertices):
-            return function(R1, p1, size1, R2, p2, size2)
+        def call(R1, p1, size1, R2, p2, size2, more):
+            vertices, numbers = more
+            return ground_contacts(kinds[0], surface, R1, p1, size1, R2, p2, size2, numbers, vertices)
+    elif mesh >= 0:
+        count = 4 if kinds[0] == ShapeType.MESH else None
+
+        def call(R1, p1, size1, R2, p2, size2, more):
+            if kinds[0] == ShapeType.MESH:
+                return mesh_plane(more[0], R1, p1, R2, p2)
+            return vertices_plane(more[0], R1, p1, R2, p2, None)
+    elif kinds in HULLS:
+        general, count = HULLS[kinds]
+
+        def call(R1, p1, size1, R2, p2, size2, more):
+            return general(R1, p1, size1, R2, p2, size2, *more)
     else:
-        count, most = None, None if kind1 == ShapeType.POINTS else 4
+        function, count = PRIMITIVES[kinds]
 
-        def call(R1, p1, size1, R2, p2, size2, vertices):
-            return vertices_plane(vertices, R1, p1, R2, p2, most)
+        def call(R1, p1, size1, R2, p2, size2, more):
+            distance, point, normal = function(R1, p1, size1, R2, p2, size2)
+            return distance, (point - distance[:, None] * normal if on_face else point), normal
 
-    def reversed_call(R1, p1, size1, R2, p2, size2, vertices):
-        distance, point, normal = call(R2, p2, size2, R1, p1, size1, vertices)
+    def reversed_call(R1, p1, size1, R2, p2, size2, more):
+        distance, point, normal = call(R2, p2, size2, R1, p1, size1, more)
         return distance, point, -normal
 
     return (reversed_call if swapped else call), count
@@ -147,11 +221,7 @@ def contact_count(model: Model) -> int:
     """Number of candidate contacts of a model."""
     total = 0
     for group in _groups(model.topology):
-        per_pair = group.per_pair
-        if per_pair is None:
-            vertices = model.meshes[group.mesh].shape[0]
-            kinds = {model.topology.shapes[k].kind for k in model.topology.pairs[group.pairs[0]]}
-            per_pair = vertices if ShapeType.POINTS in kinds else min(4, vertices)
+        per_pair = model.meshes[group.mesh].shape[0] if group.per_pair is None else group.per_pair
         total += per_pair * len(group.pairs)
     return total
 
@@ -195,17 +265,15 @@ def _collide(model: Model, kin: Kinematics, derivatives: bool):
     for group in _groups(top):
         one = np.array([top.pairs[k][0] for k in group.pairs], int)
         two = np.array([top.pairs[k][1] for k in group.pairs], int)
-        vertices = jnp.asarray(model.meshes[group.mesh], dtype) if group.mesh >= 0 else jnp.zeros((0, 3), dtype)
-        arguments = (rotation[one], position[one], size[one], rotation[two], position[two], size[two])
-
-        def single(R1, p1, size1, R2, p2, size2, call=group.call, vertices=vertices):
-            return call(R1, p1, size1, R2, p2, size2, vertices)
-
+        more, axis = _more(model, dtype, group, *((two, one) if group.swapped else (one, two)))
+        arguments = (rotation[one], position[one], size[one], rotation[two], position[two], size[two], more)
+        axes = (0,) * 6 + (axis,)
         if derivatives:
-            slope, (distance, point, normal) = jax.vmap(functools.partial(_slope_and_value, single))(*arguments)
+            call = functools.partial(_slope_and_value, group.call)
+            slope, (distance, point, normal) = jax.vmap(call, in_axes=axes)(*arguments)
             slopes.append(slope.reshape(-1, 7, 6))
         else:
-            distance, point, normal = jax.vmap(single)(*arguments)
+            distance, point, normal = jax.vmap(group.call, in_axes=axes)(*arguments)
         k = distance.shape[1]
         parts.append(
             Contacts(
@@ -224,6 +292,19 @@ def _collide(model: Model, kin: Kinematics, derivatives: bool):
         slopes = [jnp.zeros((0, 7, 6), dtype)]
     merged = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
     return merged, (jnp.concatenate(slopes) if derivatives else None)
+
+
+def _more(model: Model, dtype, group: _Group, first, second):
+    """What the group's function needs besides placements and sizes, and the axis of it that runs over the pairs."""
+    if group.kinds in HULLS:
+        return tuple(hulls_of(model, dtype, tuple(shapes.tolist())) for shapes in (first, second)), 0
+    vertices = jnp.asarray(model.meshes[group.mesh], dtype) if group.mesh >= 0 else None
+    numbers = None
+    if group.ground >= 0:
+        surface = model.topology.shapes[group.ground].surface
+        assert surface is not None
+        numbers = jnp.asarray(model.terrain, dtype)[surface.start : surface.start + surface.count]
+    return (vertices, numbers), None
 
 
 def _slope(single: Callable, R1, p1, *others):

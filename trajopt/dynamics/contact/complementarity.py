@@ -130,6 +130,9 @@ def _pull_back(law: ContactLaw, stabilised, solved: Solved, theta, outputs):
 def _labelled(labellings: str, solved: Solved, p: Float[Array, " nv"]):
     """(modes, inverse of K, degenerate), stacked, and how many: the true labelling, the sign rule's, with "all" all clamping."""
     rows, modes = solved.rows, solved.solution.modes
+    truth = (modes, solved.solution.inverse, solved.solution.degenerate)
+    if solved.impulse.shape[0] == 0:  # no rows, no labels
+        return jax.tree.map(lambda a: jnp.stack([a]), truth), 1
     nc, nl = rows.mu.shape[0], rows.limit_dof.shape[0]
     s = rows.J @ solve_mass_matrix(solved.factor, p)
     s_n, s_l = s[2 : 3 * nc : 3], s[3 * nc : 3 * nc + nl]
@@ -140,7 +143,6 @@ def _labelled(labellings: str, solved: Solved, p: Float[Array, " nv"]):
     if labellings == "all":
         clamped = Modes(_clamped(modes.cone, closed), modes.limit | held, modes.dry, modes.tangent)
         parts.append(_part(solved, modes, clamped))
-    truth = (modes, solved.solution.inverse, solved.solution.degenerate)
     return jax.tree.map(lambda *a: jnp.stack(a), truth, *parts), 1 + len(parts)
 
 

@@ -3,8 +3,8 @@ r"""Direct solution of the contact problem with box friction (Nimble, App. A and
 Within given modes the law is linear: one system with K = I - P + P rho (G + eps I) gives the impulse, and what comes out is
 judged by the natural map, so that a wrong guess of the modes is never accepted. Modes are tried in this order:
 
-1. the guess: those in which the start, the impulses of the step before, was found (Nimble, App. B); else those of the start
-   at the new velocities, y = lambda - rho nu, which see what opens and closes;
+1. the guess: those in which the start, the impulses of the step before, was found (Nimble, App. B); else those at the impulses
+   and velocities, y = lambda - rho nu, that these modes give in this step, which see what opens, closes, slips and holds;
 2. corrections: the modes of what the modes before gave, a few times;
 3. those of the pivoting solution (`lemke`), with corrections again, and by other paths, should rounding have spoilt it.
 
@@ -58,8 +58,8 @@ def impulse_modes(ncp: NCP, lam) -> Modes:
 def active_set(ncp: NCP, init, eps, tol, max_pivots: int):
     """(lambda, iterations, fallbacks, inverse of K) of the problem with G + eps I from the start `init`; `tol` is a velocity.
 
-    iterations: corrections of the guess and pivots, 0 where the guess was right; fallbacks: 1 where pivoting was needed. Where
-    nothing solves the problem, the impulse of smallest violation.
+    iterations: corrections of the guess and pivots, 0 where one of its two rounds was right; fallbacks: 1 where pivoting was
+    needed. Where nothing solves the problem, the impulse of smallest violation.
     """
     dtype, m = ncp.G.dtype, ncp.G.shape[0]
     Geps = ncp.G + eps * jnp.eye(m, dtype=dtype)
@@ -95,7 +95,7 @@ def active_set(ncp: NCP, init, eps, tol, max_pivots: int):
         found = trial(current, jax.tree.map(lambda a, b: jnp.where(k == 0, a, b), own, at_velocity))
         better = found[1] < best[1]
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
-        return best, jnp.where(k == 0, current, found[0]), pivots, k + 1
+        return best, jnp.where(jnp.isfinite(found[0]).all(), found[0], current), pivots, k + 1
 
     zero = jnp.zeros((), jnp.int32)
     nothing = (jnp.zeros_like(init), jnp.full((), jnp.inf, dtype), jnp.eye(m, dtype=dtype), jnp.zeros((), bool))

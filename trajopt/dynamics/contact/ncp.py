@@ -154,9 +154,10 @@ def approach_scale(ncp: NCP) -> Float[Array, ""]:
     return jnp.maximum(jnp.max(rows, initial=jnp.zeros((), ncp.g.dtype)), 1e-3)
 
 
-def classify(ncp: NCP, lam, nu, tie: float = 0.0) -> Modes:
+def classify(ncp: NCP, lam, nu, tie: float = 0.0, slow: float = 0.0) -> Modes:
     """Modes at (lambda, nu). `tie`: relative size of y_n (as a velocity over `approach_scale`) below which a contact with zero
-    impulse and zero velocity counts as separating."""
+    impulse and zero velocity counts as separating. `slow`: relative speed below which a contact on its cone counts as sticking:
+    the direction of such a slip has no derivative that means anything."""
     nc = ncp.nc
     cone, limit, dry = split(ncp, lam - ncp.rho * nu)
     threshold = tie * approach_scale(ncp) * ncp.rho
@@ -170,7 +171,8 @@ def classify(ncp: NCP, lam, nu, tie: float = 0.0) -> Modes:
         tangent = jnp.where(held | ~closed[:, None], 0, jnp.where(cone[:, :2] >= 0, 1, -1))
         sticks = jnp.all(held, 1)
     else:
-        sticks = (safe_norm(cone[:, :2]) <= radius) & (radius > 0)
+        creeps = safe_norm(split(ncp, nu)[0][:, :2]) < slow * approach_scale(ncp)
+        sticks = ((safe_norm(cone[:, :2]) <= radius) | creeps) & (radius > 0)
     mode = jnp.where(closed, jnp.where(sticks, STICKING, SLIDING), SEPARATING)
     return Modes(mode, ncp.exists[nc:] & (limit > threshold_l), jnp.abs(dry) < ncp.bound, tangent)
 

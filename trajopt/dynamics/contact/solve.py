@@ -52,7 +52,7 @@ from trajopt.dynamics.contact.pgs import pgs
 from trajopt.dynamics.contact.rarely import rarely
 from trajopt.result import Status
 
-TIE = 1e-11
+TIE, SLOW = 1e-11, 1e-7  # relative to `ncp.approach_scale`
 CORRECTIONS = 3
 NULL_POWER = 4
 CONTINUATION = 6
@@ -74,7 +74,8 @@ class NCPSolution:
 
     fallbacks used (0, 1 continuation, 2 Gauss-Seidel, 3 ADMM); of the direct solve with box friction: iterations are
     corrections of the guess and pivots, fallbacks 1 where pivoting was needed; status; modes; degenerate: the impulse is not
-    unique; inverse (m, m): of the regularised K near the solution, the preconditioner of the derivative's linear system.
+    unique; selected: it is the shortest in these modes (else, where that breaks the law, the limit of the regularised problem);
+    inverse (m, m): of the regularised K near the solution, the preconditioner of the derivative's linear system.
     """
 
     impulse: Float[Array, " m"]
@@ -85,14 +86,15 @@ class NCPSolution:
     status: eqx.Enumeration
     modes: Modes
     degenerate: Bool[Array, ""]
+    selected: Bool[Array, ""]
     inverse: Float[Array, "m m"]
 
 
 def solution_null_space(ncp: NCP, solution: NCPSolution) -> selection.NullSpace:
-    """The null space that the derivative of the selection needs; computed only where the impulse is not unique."""
+    """The null space that the derivative of the selection needs; computed only where the shortest of many was selected."""
     m, dtype = ncp.G.shape[0], ncp.G.dtype
     return rarely(
-        solution.degenerate,
+        solution.degenerate & solution.selected,
         lambda _: selection.null_space(ncp, solution.impulse, solution.modes),
         selection.empty_null_space(m, dtype),
     )
@@ -128,15 +130,18 @@ def solve(
             lam = refine(ncp, lam, inverse, rounding)
         degenerate = _is_degenerate(ncp, inverse, eps)
     nu = ncp.G @ lam + ncp.g
-    modes = classify(ncp, lam, nu, TIE)
+    modes = classify(ncp, lam, nu, TIE, SLOW)
+    selected = jnp.ones((), bool)
     if m:
         held = degenerate & ~jnp.any(modes.cone == SLIDING)
-        lam = rarely(held, lambda x: _without_null_space(ncp, x, modes, inverse, eps), lam)
-        lam = rarely(degenerate & jnp.any(modes.cone == SLIDING), lambda x: _select(ncp, x, modes), lam)
+        found = lam, selected
+        found = rarely(held, lambda x: _without_null_space(ncp, x[0], modes, inverse, eps), found)
+        slides = degenerate & jnp.any(modes.cone == SLIDING)
+        lam, selected = rarely(slides, lambda x: _select(ncp, x[0], modes), found)
         nu = ncp.G @ lam + ncp.g
     size = residual(ncp, lam)
     return NCPSolution(
-        lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, inverse
+        lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, inverse
     )
 
 
@@ -254,11 +259,12 @@ def _select(ncp: NCP, lam, modes: Modes):
 
 
 def _if_lawful(ncp: NCP, lam, candidate):
-    """`candidate` where `lam` solves the problem and `candidate` does no less, else `lam`."""
+    """(`candidate`, True) where `lam` solves the problem and `candidate` does no less, else (`lam`, False)."""
     before, after = jax.vmap(lambda x: residual(ncp, x))(jnp.stack([lam, candidate]))
     eps = jnp.finfo(lam.dtype).eps
     solved = before <= jnp.sqrt(eps)
-    return jnp.where(solved & (after <= jnp.maximum(10 * before, 1e3 * eps)), candidate, lam)
+    lawful = solved & (after <= jnp.maximum(10 * before, 1e3 * eps))
+    return jnp.where(lawful, candidate, lam), lawful
 
 
 def solve_status(ncp: NCP, lam, size, tol):

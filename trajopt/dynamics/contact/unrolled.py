@@ -23,7 +23,7 @@ from trajopt.dynamics.contact.implicit import VelocityStep, contact_problem, fre
 from trajopt.dynamics.contact.law import ContactLaw, SmoothedContact
 from trajopt.dynamics.contact.ncp import NCP, classify, project, residual
 from trajopt.dynamics.contact.smoothed import sharpness
-from trajopt.dynamics.contact.solve import TIE, NCPSolution, default_tolerance, solve_status
+from trajopt.dynamics.contact.solve import SLOW, TIE, NCPSolution, default_tolerance, solve_status
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.spatial import cross
 
@@ -54,7 +54,8 @@ def _report(law: ContactLaw, problem: NCP, impulse, sweeps: int) -> NCPSolution:
     tol = default_tolerance(dtype) if law.tolerance is None else law.tolerance
     return NCPSolution(
         impulse, velocity, size, jnp.full((), sweeps, jnp.int32), jnp.zeros((), jnp.int32),
-        solve_status(problem, impulse, size, tol), classify(problem, impulse, velocity, TIE), jnp.zeros((), bool),
+        solve_status(problem, impulse, size, tol), classify(problem, impulse, velocity, TIE, SLOW), jnp.zeros((), bool),
+        jnp.ones((), bool),
         jnp.zeros((m, m), dtype),
     )  # fmt: skip
 

@@ -44,5 +44,5 @@ def catapult(steps: int = 500, dt: float = 1e-3) -> OptimalControlProblem:
         "catapult", system, steps, system.initial_state("home"), u0=swing(dt * np.arange(steps)), terminal_residual=miss,
         certificate=certificate, certificate_tolerances={"distance": 1e-3},
         solver="MultipleShooting",
-        solver_options={"interval": 20, "damping": 1e-3, "tolerance": 1e-6, "ipopt_options": {"mu_init": 1e-4}},
+        solver_options={"interval": 20, "damping": 1e-3, "tolerance": 1e-6, "ipopt_options": {"mu_init": 1e-2}},
     )  # fmt: skip

@@ -1,0 +1,338 @@
+"""The Jacobian tables of Nimble (II, III) and Simple (II, III): a step's Jacobians by three methods, their time and accuracy.
+
+    python benchmarks/jacobian_tables.py [--nimble atlas,...] [--simple go1,...] [--page docs/jacobian-tables.md]
+
+One pinned core, float64, warm medians; MuJoCo on the same files in the same run. What was measured is kept in
+.cache/jacobian-tables and replaced by the next run of the same model; --page writes the tables of everything kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import pathlib
+import sys
+
+from measure import banner, microseconds, pin_to_one_core
+
+pin_to_one_core()
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+import jax  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+
+import jax.numpy as jnp  # noqa: E402
+import mujoco  # noqa: E402
+import numpy as np  # noqa: E402
+from bench_step_jacobian import bundled_path, standing  # noqa: E402
+from contact_states import lowered  # noqa: E402
+from ridders import Estimate, ridders  # noqa: E402
+
+from trajopt import load_model  # noqa: E402
+from trajopt.dynamics import RigidContact, State, System  # noqa: E402
+from trajopt.dynamics.differences import central_step  # noqa: E402
+from trajopt.dynamics.joints import difference, integrate  # noqa: E402
+
+CACHE = ROOT / ".cache" / "jacobian-tables"
+NIMBLE = ("atlas", "half-cheetah", "jump-worm", "catapult")
+SIMPLE = ("half-cheetah", "humanoid", "ur5", "go1", "h1", "atlas")
+CONTACTS = {"half-cheetah": 2, "jump-worm": 2, "catapult": 4, "go1": 4, "h1": 8, "humanoid": 8, "atlas": 8, "ur5": 0}
+LEVELS, SHRINK = 6, 1.6
+STEPS = {"q": 1e-5, "v": 1e-4, "tau": 1e-1}  # largest of Ridders: the modes of the contacts do not change within them
+BLOCKS = {  # of the five Jacobians: rows and columns of [A B], by halves
+    "dq+/dq": ("q", 0), "dv+/dq": ("q", 1), "dq+/dv": ("v", 0), "dv+/dv": ("v", 1), "dv+/dtau": ("tau", 1),
+}  # fmt: skip
+# Milliseconds, in the order of BLOCKS, all together first: analytical, central differences, Ridders (Nimble, Table III).
+NIMBLE_PUBLISHED = {
+    "atlas": ((16.1, 737, 2229), (0.0275, 160, 581), (13.0, 161, 581), (0.0190, 96.4, 304), (1.91, 160, 487),
+              (1.16, 161, 524)),
+    "half-cheetah": ((0.870, 7.52, 24), (0.00755, 1.50, 3.17), (0.564, 1.746, 7.92), (0.00239, 0.797, 2.42),
+                     (0.185, 1.74, 5.63), (0.111, 1.74, 5.75)),
+    "jump-worm": ((0.484, 3.08, 9.727), (0.00648, 0.590, 1.58), (0.326, 0.730, 2.84), (0.00190, 0.297, 0.81),
+                  (0.0879, 0.735, 2.17), (0.0623, 0.731, 2.31)),
+    "catapult": ((0.576, 3.69, 12.0), (0.00888, 0.701, 1.79), (0.375, 0.887, 3.71), (0.00227, 0.329, 0.958),
+                 (0.107, 0.886, 2.72), (0.0826, 0.883, 2.85)),
+}  # fmt: skip
+# DoF, geometries, pairs (Table II); microseconds: simulation, implicit gradients, central differences (Simple, Table III).
+SIMPLE_PUBLISHED = {
+    "half-cheetah": (12, 9, 27, 15.8, 14.7, 1.1e3), "humanoid": (27, 20, 161, 42.6, 47.9, 5.5e3),
+    "ur5": (7, 9, 26, 12.3, 4.1, 0.4e3), "go1": (18, 39, 494, 62.6, 93.0, 6.6e3),
+    "h1": (25, 25, 255, 139.3, 54.3, 17.6e3), "atlas": (36, 89, 3399, 127.3, 95.2, 26.7e3),
+}  # fmt: skip
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def touching(name: str) -> tuple[System, State, jax.Array]:
+    """The home pose, put down to a penetration of 0.1 mm, almost at rest, under small controls."""
+    model = load_model(name).to_device()
+    system = System(model, dt=1e-3, contact=RigidContact(max_contacts=CONTACTS[name]))
+    rng = np.random.default_rng(0)
+    q = lowered(model, model.keyframes.get("home", model.q_default), -1e-4)
+    x = State(jnp.asarray(q), jnp.asarray(1e-3 * rng.normal(size=model.nv)))
+    return system, x, jnp.asarray(0.1 * rng.normal(size=model.nu))
+
+
+@jax.jit
+def advance(system, x, u, warm):
+    y, info = system.step(x, u, warm_start=warm)
+    return y, info
+
+
+@jax.jit
+def jacobians(system, x, u, warm):
+    linear = system.linearize(x, u, warm_start=warm)
+    return linear.A, linear.B
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def jacobian(block: str, system, x, u, warm):
+    A, B = jacobians(system, x, u, warm)
+    n, (by, row) = system.nv, BLOCKS[block]
+    columns = {"q": A[:, :n], "v": A[:, n:], "tau": B}[by]
+    return columns[row * n : (row + 1) * n]
+
+
+@jax.jit
+def quotients(system, x, u, warm, first, last, h, levels):
+    """Central differences of x+ along the coordinates first .. last - 1 of [q, v, u], for `levels` of the steps h (LEVELS,)."""
+    n, total = system.nv, 2 * system.nv + system.nu
+    y = system.step(x, u, warm_start=warm)[0]
+
+    def moved(d):
+        z, _ = system.step(
+            State(integrate(system.model, x.q, d[:n]), x.v + d[n : 2 * n]), u + d[2 * n :], warm_start=warm
+        )
+        return jnp.concatenate([difference(system.model, y.q, z.q), z.v])
+
+    def at(i, table):
+        j, k = first + i // levels, i % levels
+        sides = jax.lax.map(lambda s: moved(jnp.zeros(total).at[j].set(s * h[k])), jnp.array([1.0, -1.0]))
+        return table.at[j, k].set((sides[0] - sides[1]) / (2 * h[k]))
+
+    return jax.lax.fori_loop(0, (last - first) * levels, at, jnp.zeros((total, LEVELS, 2 * n)))
+
+
+def columns_of(system: System, by: str) -> tuple[int, int]:
+    n = system.nv
+    return {"q": (0, n), "v": (n, 2 * n), "tau": (2 * n, 2 * n + system.nu)}[by]
+
+
+def central(system, x, u, warm, by: str):
+    h = jnp.full(LEVELS, central_step(x.q.dtype))
+    return np.asarray(quotients(system, x, u, warm, *columns_of(system, by), h, 1))[slice(*columns_of(system, by)), 0].T
+
+
+def extrapolated(system, x, u, warm, by: str) -> Estimate:
+    """Ridders' table of the coordinates of one group."""
+    first, last = columns_of(system, by)
+    steps = STEPS[by] / SHRINK ** np.arange(LEVELS)
+    table = np.asarray(quotients(system, x, u, warm, first, last, jnp.asarray(steps), LEVELS))[first:last]
+    # `ridders` takes a function: one whose odd part has these quotients.
+    known = {s: s * table[:, k] for k, s in enumerate(steps)} | {-s: -s * table[:, k] for k, s in enumerate(steps)}
+    estimate = ridders(known.__getitem__, STEPS[by], LEVELS, SHRINK, noise=4e-15)
+    return Estimate(estimate.value.T, estimate.error.T)
+
+
+def milliseconds(call) -> float:
+    return microseconds(call, batches=5, seconds=0.05) / 1e3
+
+
+def nimble(name: str) -> dict:
+    """Time (ms) of the five Jacobians by the three methods, and their largest error relative to the largest entry."""
+    system, x, u = touching(name)
+    info = jax.block_until_ready(advance(system, x, u, jnp.zeros(warm_size(system))))[1]
+    warm = info.impulse
+    exact = np.hstack(jacobians(system, x, u, warm))
+    out = {"dof": system.nv, "contacts": int((np.asarray(info.contacts.mode) > 0).sum()), "machine": banner("mujoco")}
+    out["step"] = milliseconds(lambda: advance(system, x, u, warm)[0].v)
+    times = {by: (milliseconds(lambda by=by: central(system, x, u, warm, by)),
+                  milliseconds(lambda by=by: extrapolated(system, x, u, warm, by).value)) for by in STEPS}  # fmt: skip
+    rows = {}
+    for block, (by, row) in BLOCKS.items():
+        half = slice(row * system.nv, (row + 1) * system.nv)
+        judge, other = extrapolated(system, x, u, warm, by), central(system, x, u, warm, by)[half]
+        truth, own = judge.value[half], exact[half, slice(*columns_of(system, by))]
+        size = np.abs(truth).max()
+        rows[block] = {
+            "times": (milliseconds(lambda block=block: jacobian(block, system, x, u, warm)), *times[by]),
+            "errors": [float(np.abs(a - truth).max() / size) for a in (own, other)],
+            "estimate": float(judge.error[half].max() / size),
+        }
+    everything = milliseconds(lambda: jacobians(system, x, u, warm)[0])
+    out["blocks"] = {"all": {"times": (everything, *(sum(t[k] for t in times.values()) for k in (0, 1)))}} | rows
+    return out
+
+
+def warm_size(system: System) -> int:
+    return 3 * CONTACTS[system.model.name] + system.contact.limit_rows(system.model)
+
+
+def simple(name: str, states: int = 12, stride: int = 8) -> dict:
+    """Mean and standard deviation (us) over states of a trajectory that begins standing, and MuJoCo's on the same states."""
+    system, _, u = touching(name)
+    model = system.model
+    try:
+        q = standing(model)
+    except StopIteration:
+        q = np.asarray(model.keyframes.get("home", model.q_default))
+    m = mujoco.MjModel.from_xml_path(bundled_path(name))
+    m.opt.timestep = 1e-3
+    d = mujoco.MjData(m)
+    A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))
+
+    def set_state(x):
+        d.qpos[:], d.qvel[:], d.ctrl[:] = np.asarray(x.q), np.asarray(x.v), np.asarray(u)
+
+    def peer_step(x):
+        set_state(x)
+        mujoco.mj_step(m, d)
+
+    def peer_differences(x):
+        set_state(x)
+        mujoco.mjd_transitionFD(m, d, 1e-6, 1, A, B, None, None)
+
+    def times_at(x, warm):
+        calls = (
+            lambda: advance(system, x, u, warm)[0].v, lambda: jacobians(system, x, u, warm)[0],
+            lambda: [central(system, x, u, warm, by) for by in STEPS], lambda: peer_step(x), lambda: peer_differences(x),
+        )  # fmt: skip
+        return [microseconds(call, batches=3, seconds=0.005) for call in calls]
+
+    x, warm = State(jnp.asarray(q), jnp.zeros(system.nv)), jnp.zeros(warm_size(system))
+    times, contacts = [], 0
+    for k in range(states * stride):
+        y, info = advance(system, x, u, warm)
+        if k % stride == stride - 1:
+            times.append(times_at(x, warm))
+            contacts = max(contacts, int((np.asarray(info.contacts.mode) > 0).sum()))
+        x, warm = y, info.impulse
+    names = ("step", "step and Jacobian", "central differences", "MuJoCo step", "MuJoCo central differences")
+    table = np.array(times)
+    return {
+        "dof": model.nv, "shapes": len(model.topology.shapes), "pairs": len(model.topology.pairs), "contacts": contacts,
+        "machine": banner("mujoco"),
+        "times": {key: (float(a.mean()), float(a.std())) for key, a in zip(names, table.T, strict=True)},
+    }  # fmt: skip
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def number(x: float) -> str:
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+
+
+def nimble_rows(results: dict[str, dict]) -> list[str]:
+    lines = []
+    for name, result in results.items():
+        label = f"{name}, {result['dof']} DoF, {result['contacts']} contacts"
+        for (block, row), peer in zip(result["blocks"].items(), NIMBLE_PUBLISHED[name], strict=True):
+            exact, differences, extrapolation = row["times"]
+            errors = [f"{e:.0e}" for e in row.get("errors", ())] or ["", ""]
+            lines.append(
+                f"| {label} | {block} | {number(exact)} | {number(differences)} | {number(extrapolation)} | "
+                f"{differences / exact:.0f}x | {extrapolation / exact:.0f}x | {errors[0]} | {errors[1]} | "
+                f"{number(peer[0])} | {number(peer[1] / peer[0])}x | {number(peer[2] / peer[0])}x |"
+            )
+            label = ""
+    return lines
+
+
+def simple_rows(results: dict[str, dict]) -> tuple[list[str], list[str]]:
+    scenes, lines = [], []
+    for name, result in results.items():
+        dof, shapes, pairs, *peer = SIMPLE_PUBLISHED[name]
+        scenes.append(f"| {name} | {result['dof']} ({dof}) | {result['shapes']} ({shapes}) | {result['pairs']} ({pairs}) | "
+                      f"{result['contacts']} |")  # fmt: skip
+        mean = {key: value[0] for key, value in result["times"].items()}
+        cells = [f"{number(a)} +- {number(b)}" for a, b in result["times"].values()]
+        both, own = mean["step and Jacobian"], mean["central differences"]
+        lines.append(f"| {name} | {' | '.join(cells)} | {own / both:.0f}x | {mean['MuJoCo central differences'] / both:.1f}x | "
+                     f"{' | '.join(number(p) for p in peer)} |")  # fmt: skip
+    return scenes, lines
+
+
+PAGE = """# Jacobian tables
+
+The tables of the two sources, measured on this package (float64, one pinned core, warm medians):
+
+    python benchmarks/jacobian_tables.py --page docs/jacobian-tables.md
+
+{machine}. Load other than that of the run itself is part of these figures: ratios within a row are worth more than times. Times
+of the sources are *published, other machines* (Nimble: one core of an unnamed CPU; Simple: one core of an Apple M3), and
+stand here for orientation alone.
+
+## Nimble, Tables II and III: each of the five Jacobians, and all together
+
+Milliseconds. *Analytic* is `System.linearize`, which also makes the step; a single Jacobian is the compiled program that
+returns nothing else, so that XLA may leave out what it does not need; all five share the solve and its factors. In the source
+q+ = q + dt v makes dq+/dq and dq+/dv trivial, here q+ = q + dt v+ and they are not.
+*Central* and *Ridders* ({levels} levels) evaluate the same step; the two Jacobians by q come from the same evaluations, and
+*all* is the sum over q, v and tau. Errors: largest deviation from Ridders over the largest entry of the Jacobian; the state is
+the home pose, 0.1 mm inside the ground, almost at rest. Atlas has 33 DoF and 12 contacts in the source.
+
+The last three columns are *published, other machine*: analytic (ms), its ratio to central differences, and to Ridders.
+
+| scene | Jacobian | analytic | central | Ridders | ratio | ratio | error, analytic | error, central | Nimble | ratio | ratio |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+{nimble}
+
+## Simple, Tables II and III
+
+Scenes, the source's figures in parentheses. The half-cheetah moves in a plane and has 9 DoF here, 12 in the source; the
+models here have primitive shapes, and feet with the contacts of their own shapes instead of patches of four; the UR5 here
+touches nothing and has its joint limits alone.
+
+| scene | DoF | shapes | pairs | contacts at most |
+|---|---|---|---|---|
+{scenes}
+
+Microseconds, mean and standard deviation over states of a trajectory that begins standing (96 steps, no control to speak of).
+The source's *implicit gradients* come on top of its simulation; *step and Jacobian* here is both. Differences are central,
+by q, v and the controls; MuJoCo's are `mjd_transitionFD`, centred, on the same file and the same states.
+
+The ratios are those of our, and of MuJoCo's, differences to our step and Jacobian. The last three columns are *published, other
+machine*: simulation, implicit gradients, central differences.
+
+| scene | step | step and Jacobian | differences | MuJoCo step | its differences | ratio | ratio | Simple | gradients | FD |
+|---|---|---|---|---|---|---|---|---|---|---|
+{simple}
+"""
+
+
+def kept(kind: str, names) -> dict[str, dict]:
+    files = {name: CACHE / f"{kind}-{name}.json" for name in names}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nimble", default=",".join(NIMBLE))
+    parser.add_argument("--simple", default=",".join(SIMPLE))
+    parser.add_argument("--page", type=pathlib.Path)
+    arguments = parser.parse_args()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    print(banner("mujoco"))
+    for kind, measure, names in (("nimble", nimble, arguments.nimble), ("simple", simple, arguments.simple)):
+        for name in filter(None, names.split(",")):
+            result = measure(name)
+            (CACHE / f"{kind}-{name}.json").write_text(json.dumps(result))
+            lines = nimble_rows({name: result}) if kind == "nimble" else simple_rows({name: result})[1]
+            print("\n".join(lines), flush=True)
+    if arguments.page:
+        first, second = kept("nimble", NIMBLE), kept("simple", SIMPLE)
+        scenes, lines = simple_rows(second)
+        machine = sorted({result["machine"] for result in (*first.values(), *second.values())})[-1]
+        tables = {"nimble": nimble_rows(first), "scenes": scenes, "simple": lines}
+        joined = {key: "\n".join(table) for key, table in tables.items()}
+        arguments.page.write_text(PAGE.format(machine=machine, levels=LEVELS, **joined))
+
+
+if __name__ == "__main__":
+    main()

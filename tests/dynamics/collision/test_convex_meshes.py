@@ -1,0 +1,214 @@
+"""Convex meshes against each other and against primitives: `coal`, boxes as meshes, patches, derivatives, whole steps."""
+
+from __future__ import annotations
+
+import functools
+
+import coal
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ridders import ridders
+
+from dynamics.collision import pair_judges as judge
+from dynamics.contact import scenes
+from trajopt.dynamics.collision.convex_shapes import Hull, hull
+from trajopt.dynamics.collision.hulls import edges_of
+from trajopt.dynamics.collision.pairs import HULLS, PRIMITIVES, _slope_and_value, collide, contact_count
+from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.model import ShapeType as T
+from trajopt.dynamics.system import State, System
+from trajopt.models.meshes import convex_hull, hull_triangles
+from trajopt.models.registry import load_model_from_string
+
+FEW = 40
+
+
+def no_warning(message):
+    raise AssertionError(message)
+
+
+@functools.cache
+def polyhedron(name):
+    """(vertices, triangles): random points on an ellipsoid, or a link with round flat ends and 200 vertices."""
+    if name.startswith("random"):
+        points = np.random.default_rng(int(name[-1])).normal(size=(500, 3))
+        points = points / np.linalg.norm(points, axis=1, keepdims=True) * [0.3, 0.2, 0.15]
+    else:
+        angle = np.linspace(0, 2 * np.pi, 50, endpoint=False)
+        ring = np.stack([np.cos(angle), np.sin(angle), 0 * angle], 1)
+        points = np.concatenate(
+            [ring * [a, a, 1] + [0, 0, z] for a, z in ((0.05, -0.2), (0.07, -0.15), (0.07, 0.1), (0.04, 0.2))]
+        )
+    vertices = convex_hull(points, name, no_warning)
+    return vertices, hull_triangles(vertices)
+
+
+def as_hull(vertices, triangles, dtype=np.float64) -> Hull:
+    return hull(jnp.asarray(vertices, dtype), jnp.asarray(np.array(triangles)), jnp.asarray(edges_of(triangles)))
+
+
+@functools.cache
+def compiled(kinds, two_hulls):
+    """(slopes, contacts) of many placements of one pair; the arguments after the sizes are polyhedra."""
+    function, _ = HULLS[kinds]
+    axes = (0,) * 6 + ((None, None) if two_hulls else (None,))
+    call = function if two_hulls else functools.partial(_after_none, function)
+    return jax.jit(jax.vmap(functools.partial(_slope_and_value, call), in_axes=axes))
+
+
+def _after_none(function, R1, p1, size1, R2, p2, size2, hull2):
+    return function(R1, p1, size1, R2, p2, size2, None, hull2)
+
+
+def evaluate(kinds, pose, *hulls):
+    slope, value = compiled(kinds, len(hulls) == 2)(*(jnp.asarray(x) for x in pose), *hulls)
+    return np.asarray(slope), tuple(np.asarray(x) for x in value)
+
+
+def against_coal(names, n):
+    """Our distance and normal of n random poses of two polyhedra, about half overlapping, and those of `coal`."""
+    R1, p1, _, R2, p2, _ = (x[:n] for x in judge.poses(seed=7, n=1000))
+    p1 = p2 + (p1 - p2) * 0.6
+    solid = []
+    for name in names:
+        points, corners = coal.StdVec_Vec3s(), coal.StdVec_Triangle()
+        for x in polyhedron(name)[0]:
+            points.append(x)
+        for t in polyhedron(name)[1]:
+            corners.append(coal.Triangle(*t))
+        solid.append(coal.Convex(points, corners))
+    size = np.zeros((FEW, 3))
+    hulls = [as_hull(*polyhedron(name)) for name in names]
+    distance, normal, expected, direction = [], [], [], []
+    for k in range(0, n, FEW):
+        part = (R1[k : k + FEW], p1[k : k + FEW], size, R2[k : k + FEW], p2[k : k + FEW], size)
+        _, (d, _, m) = evaluate((T.MESH, T.MESH), part, *hulls)
+        distance.append(d.min(1)), normal.append(m[np.arange(FEW), d.argmin(1)])
+    for k in range(n):
+        d, m = judge.distance_of(solid, ((R1[k], p1[k]), (R2[k], p2[k])))
+        expected.append(d), direction.append(m)
+    return np.concatenate(distance), np.concatenate(normal), np.array(expected), np.array(direction)
+
+
+@pytest.mark.parametrize(
+    ("names", "n"),
+    [
+        (("link", "link"), FEW),
+        pytest.param(("random0", "random1"), 1000, marks=pytest.mark.slow),
+        pytest.param(("link", "link"), 1000, marks=pytest.mark.slow),
+    ],
+)
+def test_distance_and_normal_against_coal(names, n):
+    distance, normal, expected, direction = against_coal(names, n)
+    assert 0.2 < (expected < 0).mean() < 0.8
+    # Both searches end at a face, an edge pair or a vertex pair of the polyhedra, which give the distance to rounding.
+    np.testing.assert_allclose(distance, expected, atol=1e-9)
+    differs = np.linalg.norm(normal - direction, axis=1) > 1e-6
+    assert differs.mean() <= 0.002  # two directions of equal depth
+
+
+SIMPLE = [(T.SPHERE, T.BOX), (T.CAPSULE, T.BOX), (T.BOX, T.BOX), (T.BOX, T.CYLINDER)]
+
+
+@pytest.mark.parametrize(
+    "kinds", [pytest.param(k, id=k[0].name, marks=[] if k[0] == T.CAPSULE else pytest.mark.slow) for k in SIMPLE]
+)
+def test_a_box_as_a_mesh_is_a_box(kinds):
+    """Distances, normals and patches of the closed forms; the mesh of a box comes second, or first against a cylinder."""
+    R1, p1, size1, R2, p2, size2 = (x[:FEW] for x in judge.poses(seed=3))
+    box = np.array([0.3, 0.2, 0.25])
+    vertices = convex_hull(scenes.box_corners(box), "box", no_warning)
+    mesh = as_hull(vertices, hull_triangles(vertices))
+    if kinds[1] == T.CYLINDER:
+        sizes = np.broadcast_to(box, size1.shape), size2
+        # The mesh is the second of its pair: exchange the placements.
+        slope, (distance, point, normal) = evaluate((T.CYLINDER, T.MESH), (R2, p2, size2, R1, p1, size1), mesh)
+        normal = -normal
+    else:
+        sizes = size1, np.broadcast_to(box, size2.shape)
+        slope, (distance, point, normal) = evaluate((kinds[0], T.MESH), (R1, p1, size1, R2, p2, size2), mesh)
+    function, _ = PRIMITIVES[kinds]
+    expected = jax.jit(jax.vmap(function))(R1, p1, sizes[0], R2, p2, sizes[1])
+    expected = [np.asarray(x) for x in expected]
+    assert np.isfinite(slope).all()
+    np.testing.assert_allclose(distance.min(1), expected[0].min(1), atol=1e-10)
+    rows = np.arange(FEW)
+    first, other = distance.argmin(1), expected[0].argmin(1)
+    same = np.linalg.norm(normal[rows, first] - expected[2][rows, other], axis=1) < 1e-8
+    assert same.mean() > 0.95  # ties between directions
+    whole = np.sort(distance, 1)[same] - np.sort(expected[0], 1)[same]
+    assert (np.abs(whole).max(1) < 1e-9).mean() > 0.9  # the patch has the same corners, but for ties
+
+
+ORDINARY = [T.SPHERE, T.CAPSULE, T.BOX, T.CYLINDER, T.ELLIPSOID, T.MESH]
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k == T.MESH else pytest.mark.slow) for k in ORDINARY])
+def test_derivatives_by_the_motion_of_body_1(kind):
+    R1, p1, size1, R2, p2, size2 = pose = tuple(x[:FEW] for x in judge.poses(seed=3))
+    p1 = p2 + 0.6 * (p1 - p2)
+    hulls = [as_hull(*polyhedron("link"))]
+    hulls += [as_hull(*polyhedron("link"))] if kind == T.MESH else []
+    pose = (R1, p1, 0.5 * size1, R2, p2, size2)
+    slope, _ = evaluate((kind, T.MESH), pose, *hulls)
+
+    def f(s, j):
+        z = s * np.eye(6)[j]
+        turn = scenes.rotation(scenes.about(z[3:], abs(s))) if j > 2 and s else np.eye(3)
+        _, (distance, point, normal) = evaluate((kind, T.MESH), (turn @ R1, p1 + z[:3], *pose[2:]), *hulls)
+        return np.concatenate([distance[..., None], point, normal], -1)
+
+    for j in (1, 4, 5):
+        estimate = ridders(lambda s, j=j: f(s, j), 1e-5, levels=3)
+        # Rounding 1e-15 over a step of 2e-6: 1e-9, times a curvature of 1 / (1e-3 m) of closest points.
+        tolerance = 1e-5 * np.maximum(1.0, np.abs(estimate.value))
+        trusted = estimate.error < 0.1 * tolerance
+        assert trusted.mean() > 0.9, (j, trusted.mean())  # the rest is next to a change of features
+        wrong = trusted & (np.abs(slope[..., j] - estimate.value) > tolerance)
+        assert not wrong.any(), (j, np.argwhere(wrong)[:5], slope[..., j][wrong][:5], estimate.value[wrong][:5])
+
+
+PRISM = """<mujoco model="prisms"><default><geom friction="0.8"/></default>
+  <asset><mesh name="prism" vertex="{vertices}"/></asset><worldbody>
+  <geom name="floor" type="plane" size="0 0 1"/>
+  <body name="low" pos="0 0 0.1"><freejoint/><geom name="low" type="mesh" mesh="prism" mass="2"/></body>
+  <body name="top" pos="0.02 0.01 0.3"><freejoint/><geom name="top" type="mesh" mesh="prism" mass="1"/></body>
+  </worldbody></mujoco>"""
+
+
+def prisms():
+    angle = np.arange(12) * np.pi / 6
+    ring = 0.15 * np.stack([np.cos(angle), np.sin(angle)], 1)
+    corners = [(*x, z) for z in (-0.1, 0.1) for x in ring]
+    return load_model_from_string(PRISM.format(vertices=" ".join(f"{c:.6f}" for corner in corners for c in corner)))
+
+
+@pytest.mark.slow
+def test_a_prism_stands_on_a_prism_on_the_floor():
+    """Meshes with twelve-sided faces: four contacts each, which carry the weights; the step's derivative is finite."""
+    model = prisms()
+    assert contact_count(model) == 12
+    system = System(model, dt=1e-3)
+    q = np.asarray(model.q_default).copy()
+    # MuJoCo stores vertices in float32 and centres them: put the faces in contact as the distances say.
+    contacts = jax.jit(lambda q: collide(model, kinematics(model, q)))(q)
+    names = [{model.topology.shapes[k].name for k in pair} for pair in model.topology.pairs]
+    gap = {
+        frozenset(n): float(np.asarray(contacts.distance)[np.asarray(contacts.pair) == i].min())
+        for i, n in enumerate(names)
+    }
+    q[2] -= gap[frozenset(("low", "floor"))]
+    q[9] -= gap[frozenset(("low", "floor"))] + gap[frozenset(("low", "top"))]
+    xs, info = system.rollout(State(q, np.zeros(12)), np.zeros((50, 0)))
+    assert np.abs(np.asarray(xs.q) - q).max() < 1e-6
+    assert np.asarray(info.residual).max() < 1e-8
+    vertical = np.asarray((info.contacts.frame * info.contacts.impulse[..., None, :]).sum(-1))[-1, :, 2]
+    pair = np.asarray(info.contacts.pair[-1])
+    carried = {frozenset(n): abs(vertical[pair == i].sum()) for i, n in enumerate(names)}
+    np.testing.assert_allclose(carried[frozenset(("low", "floor"))], 3 * 9.81e-3, rtol=1e-5)
+    np.testing.assert_allclose(carried[frozenset(("low", "top"))], 9.81e-3, rtol=1e-5)
+    points = np.asarray(info.contacts.point[-1])[pair == names.index({"low", "top"})]
+    area = np.linalg.norm(np.cross(points[1] - points[0], points[2] - points[0])) / 2
+    assert area > 0.5 * 0.15**2  # the patch is spread over the face
