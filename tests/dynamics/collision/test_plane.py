@@ -14,6 +14,8 @@ from ridders import compare, ridders_jacobian
 from dynamics.contact import scenes
 from trajopt.dynamics.collision.pairs import _slope, collide, collide_with_derivatives, contact_count
 from trajopt.dynamics.collision.shapes import box_plane, capsule_plane, sphere_plane, vertices_plane
+from trajopt.dynamics.contact.compliant import CompliantContact
+from trajopt.dynamics.contact.law import RigidContact
 from trajopt.dynamics.kinematics import kinematics
 from trajopt.dynamics.model import ShapeType
 from trajopt.dynamics.system import System
@@ -131,7 +133,8 @@ def test_derivatives_of_a_scene_do_not_change_the_contacts():
         np.testing.assert_array_equal(getattr(plain, name), getattr(contacts, name))
 
 
-def test_unsupported_pair_is_named():
+@pytest.mark.parametrize("law", [RigidContact(), CompliantContact()])
+def test_unsupported_pair_is_named(law):
     """A pair without a contact function is refused on construction of the System, with both shapes' names."""
     text = """<robot name="pin">
       <link name="nest"><collision name="nest"><geometry><box size="1 1 1"/></geometry></collision></link>
@@ -142,4 +145,4 @@ def test_unsupported_pair_is_named():
     model = model.replace(topology=dataclasses.replace(model.topology, pairs=((1, 0),)))
     assert {spec.kind for spec in model.topology.shapes} == {ShapeType.BOX, ShapeType.POINTS}
     with pytest.raises(ModelError, match=r"no contact between a point set \('tip'\) and a box \('nest'\)"):
-        System(model, dt=1e-3)
+        System(model, dt=1e-3, contact=law)

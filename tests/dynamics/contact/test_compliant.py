@@ -17,7 +17,7 @@ from trajopt.dynamics.collision.pairs import collide
 from trajopt.dynamics.contact.forces import forces
 from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.kinematics import kinematics
-from trajopt.errors import ModelError, NonFiniteError, OptionError, ShapeError
+from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status
 
@@ -329,12 +329,6 @@ def test_contact_state_is_checked():
         sys.step(State(x.q, x.v, bad), np.zeros(0))
     with pytest.raises(ShapeError, match=r"x\.contact has shape \(4, 3\), but RigidContact carries no state"):
         System(scenes.model("cube"), DT, contact=RigidContact()).step(State(x.q, x.v, np.zeros((4, 3))), np.zeros(0))
-
-
-def test_unsupported_pairs_are_refused():
-    xml = scenes.BALL.replace('type="plane" size="0 0 1"', 'type="ellipsoid" size="1 1 0.5"')
-    with pytest.raises(ModelError, match="no contact between"):
-        System(load_model_from_string(xml), DT, contact=CompliantContact())
 
 
 def test_contacts_beyond_the_maximum_are_counted():
