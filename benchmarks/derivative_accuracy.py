@@ -295,8 +295,8 @@ judged.
 
 REMARK = """The errors above 1e-6 belong to one situation: two contacts of different links at the same point (spheres about a
 common joint) that slide in opposite directions, so that sharing the normal impulse out differently changes the motion. Where the
-share of least norm would reverse one of the slips, the step keeps the one that its regularised problem found, but the derivative
-taken is that of the former.
+share of least norm would reverse one of the slips, step and derivative keep the one that the regularised problem found, which is
+no function as smooth.
 
 """
 

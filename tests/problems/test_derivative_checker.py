@@ -22,7 +22,7 @@ SETTINGS = {
     "jump-worm": {"steps": 60},
     "half-cheetah": {"steps": 30},
     "hopper": {"steps": 30},
-    "atlas-jump": {},
+    "atlas-jump": {"dt": 0.02},
     "go1-state-estimation": {"steps": 4},
 }
 

@@ -52,7 +52,7 @@ from trajopt.dynamics.contact.pgs import pgs
 from trajopt.dynamics.contact.rarely import rarely
 from trajopt.result import Status
 
-TIE, SLOW = 1e-11, 1e-7  # relative to `ncp.approach_scale`
+TIE, SLOW = 1e-11, 1e-6  # relative to `ncp.approach_scale`
 CORRECTIONS = 3
 NULL_POWER = 4
 CONTINUATION = 6

@@ -80,7 +80,7 @@ RHYTHMS = {
 }
 
 
-def half_cheetah(speed: float = 2.0, steps: int = 150, dt: float = 0.01) -> OptimalControlProblem:
+def half_cheetah(speed: float = 1.9, steps: int = 150, dt: float = 0.01) -> OptimalControlProblem:
     """The half-cheetah runs at about `speed`, m/s, for `steps` steps of `dt` s, from standing."""
     return _runner("half-cheetah", speed, steps, dt, upright=0.5, lowest=0.3)
 
