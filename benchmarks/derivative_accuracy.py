@@ -238,8 +238,9 @@ def rows(name: str, result: dict) -> list[str]:
     for group, blocks in GROUPS.items():
         s = summary(states, blocks)
         bad = s["contradicts"] + s["not finite"]
-        lines.append(f"| {label} | {group} | {s['judged']} | {s['mode']} | {s['differences']} | {bad} | {s['high']:.1e} | "
-                     f"{s['worst']:.1e} | {s['above']} |")  # fmt: skip
+        sizes = " | ".join(f"{s[k]:.1e}" if s["judged"] else "-" for k in ("high", "worst"))
+        counts = f"{s['judged']} | {s['mode']} | {s['differences']} | {bad}"
+        lines.append(f"| {label} | {group} | {counts} | {sizes} | {s['above']} |")
         label = ""
     return lines
 
