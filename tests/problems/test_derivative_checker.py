@@ -25,8 +25,8 @@ SETTINGS = {
     "atlas-jump": {"dt": 0.02},
     "go1-state-estimation": {"steps": 4},
 }
-# Of forward differences; the cost of Atlas curves by 1e5.
-PERTURBATION = {"atlas-jump": 1e-8}
+# Of forward differences. Atlas: the cost curves by 1e5, and steps in contact are known to 1e-12; the errors of both are below 1e-4.
+PERTURBATION = {"atlas-jump": 3e-8}
 
 
 def test_every_optimal_control_problem_is_listed():
