@@ -25,7 +25,7 @@ SETTINGS = {
     "atlas-jump": {"dt": 0.02},
     "go1-state-estimation": {"steps": 4},
 }
-# Of forward differences. Atlas: the cost curves by 1e5, and steps in contact are known to 1e-12; the errors of both are below 1e-4.
+# Of forward differences. Atlas: the cost curves by 1e5, and steps in contact are known to 1e-12 only.
 PERTURBATION = {"atlas-jump": 3e-8}
 
 
