@@ -80,14 +80,8 @@ PRIMITIVES: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
 # The same for pairs with a convex mesh, whose functions take the polyhedra too (None for the other kinds).
 HULLS: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
     (kind, ShapeType.MESH): _convex(kind, ShapeType.MESH, count)
-    for kind, count in {
-        ShapeType.SPHERE: 1,
-        ShapeType.CAPSULE: 2,
-        ShapeType.BOX: 4,
-        ShapeType.CYLINDER: 4,
-        ShapeType.ELLIPSOID: 1,
-        ShapeType.MESH: 4,
-    }.items()
+    for kind, count in GROUND.items()
+    if count is not None
 }
 VERTEX_KINDS = (ShapeType.MESH, ShapeType.POINTS)
 SCENERY = (ShapeType.PLANE, ShapeType.HEIGHTFIELD)
