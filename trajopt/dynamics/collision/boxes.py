@@ -15,13 +15,13 @@ length) with its radius taken off the distance.
 
 from __future__ import annotations
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from trajopt.dynamics.collision.features import (
+    BOX_CORNERS,
+    FACE_CORNERS,
     cross_with,
     limit,
     patch,
@@ -31,10 +31,8 @@ from trajopt.dynamics.collision.features import (
     unit,
 )
 
-_CORNERS = np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 # Middles of the four edges of a face, two along each of its axes.
 _FACE_EDGES = np.array([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]])
-_VERTICES = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))
 _ENDS = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]])
 _CLOSEST = 15  # index of the direction between the closest vertex and box, after 3 + 3 faces and 9 products of edges
 
@@ -53,7 +51,7 @@ def capsule_box(R1, p1, size1, R2, p2, size2):
 def _closest_vertex(c, axes1, half1, axes2, half2, signs1):
     """(point on 1, vector from 2 to 1) for the closest pair of a vertex of one box and the other box, from centre 2."""
     vertex1 = c + (jnp.asarray(signs1, c.dtype) * half1) @ axes1
-    vertex2 = (jnp.asarray(_VERTICES, c.dtype) * half2) @ axes2
+    vertex2 = (jnp.asarray(BOX_CORNERS, c.dtype) * half2) @ axes2
     x1, x2 = vertex1 @ axes2.T, (vertex2 - c) @ axes1.T
     gap1, gap2 = (x1 - limit(x1, half2)) @ axes2, (limit(x2, half1) - x2) @ axes1
     rows = jnp.concatenate([jnp.concatenate([vertex1, gap1], 1), jnp.concatenate([vertex2 + gap2, gap2], 1)])
@@ -116,14 +114,14 @@ def _core(R1, p1, half1, radius, R2, p2, half2):
     size = jnp.sum(half1) + jnp.sum(half2)
     size = size if radius is None else size + radius
     small = tolerance(c.dtype) * jax.lax.stop_gradient(size)
-    a, gap = _closest_vertex(c, axes1, half1, axes2, half2, _VERTICES if radius is None else _ENDS)
+    a, gap = _closest_vertex(c, axes1, half1, axes2, half2, BOX_CORNERS if radius is None else _ENDS)
     n, signed_distance, decides = _normal(c, axes1, half1, axes2, half2, gap, small)
 
     # Corners of the intersection of the two faces, projected along n. Positions are relative to centre 2.
     face1, face2 = _face(axes1, half1, -n), _face(axes2, half2, n)
     face1 = (c + face1[0], *face1[1:])
     (middle1, tangents1, reach1, m1), (middle2, tangents2, reach2, m2) = face1, face2
-    corners = jnp.asarray(_CORNERS, c.dtype)
+    corners = jnp.asarray(FACE_CORNERS, c.dtype)
     vertex1, vertex2 = middle1 + (corners * reach1) @ tangents1, middle2 + (corners * reach2) @ tangents2
     gap1 = (vertex1 - middle2) @ m2 / (n @ m2)
     gap2 = (middle1 - vertex2) @ m1 / (n @ m1)

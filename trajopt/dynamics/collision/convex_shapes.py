@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from trajopt.dynamics.collision.features import cross_with, take, tolerance, unit
+from trajopt.dynamics.collision.features import FACE_CORNERS, cross_with, take, tolerance, unit
 from trajopt.dynamics.model import ShapeType
 from trajopt.dynamics.spatial import cross
 
@@ -24,7 +24,6 @@ ROUNDED = (ShapeType.SPHERE, ShapeType.CAPSULE)
 
 _TURN = 2 * np.pi * np.arange(8) / 8
 _OCTAGON = np.stack([np.cos(_TURN), np.sin(_TURN)], 1)
-_CORNERS = np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 _OUTWARD = np.array([[0.0, 1.0], [-1.0, 0.0], [0.0, -1.0], [1.0, 0.0]])  # of the edges that start at these corners
 
 
@@ -227,5 +226,5 @@ def _along_z(middle, outward, half) -> Polygon:
 
 
 def _rectangle(middle, axes, half, normal) -> Polygon:
-    points = middle + (jnp.asarray(_CORNERS, half.dtype) * half) @ axes
+    points = middle + (jnp.asarray(FACE_CORNERS, half.dtype) * half) @ axes
     return Polygon(points, jnp.asarray(_OUTWARD, half.dtype) @ axes, normal)

@@ -5,6 +5,8 @@ Choices (which feature, which points) are made on values without gradient; what 
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 DEPTH_SCALE = 1e-3
 # Points of a patch closer than this share of the shapes' size are one point.
 DISTINCT = 1e-3
+# Of a box and, in order, of a face, with half extents 1.
+BOX_CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))
+FACE_CORNERS = np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 
 
 def tolerance(dtype) -> float:

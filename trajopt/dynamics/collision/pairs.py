@@ -79,9 +79,7 @@ PRIMITIVES: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
 }
 # The same for pairs with a convex mesh, whose functions take the polyhedra too (None for the other kinds).
 HULLS: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
-    (kind, ShapeType.MESH): _convex(kind, ShapeType.MESH, count)
-    for kind, count in GROUND.items()
-    if count is not None
+    (kind, ShapeType.MESH): _convex(kind, ShapeType.MESH, count) for kind, count in GROUND.items() if count is not None
 }
 VERTEX_KINDS = (ShapeType.MESH, ShapeType.POINTS)
 SCENERY = (ShapeType.PLANE, ShapeType.HEIGHTFIELD)

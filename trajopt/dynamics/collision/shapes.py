@@ -11,18 +11,15 @@ contact is their lowest. The size of the plane, the last argument, is not used.
 
 from __future__ import annotations
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.features import unit
+from trajopt.dynamics.collision.features import BOX_CORNERS, unit
 from trajopt.dynamics.spatial import rotate
 
 PATCH = 4
-_CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))
 
 
 def _on_plane(points, radius, normal, p2):
@@ -55,7 +52,7 @@ def vertices_plane(vertices: Float[Array, "n 3"], R1, p1, R2, p2, patch: int | N
 
 def box_plane(R1, p1, size1, R2, p2, size2=None):
     """The four corners closest to the plane."""
-    return vertices_plane(jnp.asarray(_CORNERS, p1.dtype) * size1, R1, p1, R2, p2)
+    return vertices_plane(jnp.asarray(BOX_CORNERS, p1.dtype) * size1, R1, p1, R2, p2)
 
 
 def cylinder_plane(R1, p1, size1, R2, p2, size2=None):

@@ -10,21 +10,18 @@ tangent plane there.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.features import choose, take, unit
+from trajopt.dynamics.collision.features import BOX_CORNERS, choose, take, unit
 from trajopt.dynamics.collision.shapes import cylinder_plane
 from trajopt.dynamics.model import ShapeType, Surface
 from trajopt.dynamics.spatial import cross
 
 _ITERATIONS = 8
-_CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))
 # Contacts of a shape with the ground; None: one for each point.
 GROUND: dict[ShapeType, int | None] = {
     ShapeType.SPHERE: 1,
@@ -125,7 +122,7 @@ def ground_contacts(
             lowest = p - R @ (size1 * unit(size1 * (R.T @ normal), jnp.zeros(3, p.dtype))[0])
         points = lowest[None]
     else:
-        corners = jnp.asarray(_CORNERS, p.dtype) * size1 if kind == ShapeType.BOX else vertices
+        corners = jnp.asarray(BOX_CORNERS, p.dtype) * size1 if kind == ShapeType.BOX else vertices
         points = p + corners @ R.T
         if kind != ShapeType.POINTS:
             index, unused = _nearest(height, points)
