@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import sys
 from typing import Any
 
 from rich.console import Console
 
 from trajopt import problems, solvers
+from trajopt.cli.dropped import dropped_warning
 from trajopt.cli.progress import Progress, say
 from trajopt.errors import OptionError
 from trajopt.solvers.solution import Solution, status_name
@@ -66,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
     solution.save(folder)
     keep_settings(folder, chosen_settings(args.problem, args.settings, args.contact))
     report(console, problem, solution)
+    warning = dropped_warning(problem, solution)
+    if warning is not None and not args.quiet:
+        print(f"trajopt: warning: {warning}", file=sys.stderr)
     draw(problem, solution, folder)
     say(console, f"written: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     return 0 if solution.success else 1

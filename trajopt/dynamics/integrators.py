@@ -138,7 +138,7 @@ def impulse_info(step: VelocityStep) -> StepInfo:
     )  # fmt: skip
     return StepInfo(
         contacts, step.impulse, solution.residual, solution.iterations, solution.fallbacks, solution.status,
-        rows.dropped, solution.degenerate,
+        rows.dropped, rows.dropped_pairs, solution.degenerate,
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def explicit_step(
         if not isinstance(law, ForceLaw):
             return _Rates(forward_dynamics(model, q, v, tau), None, None)
         acting = forces(law, model, q, v, contact)
-        return _Rates(forward_dynamics(model, q, v, tau + acting.tau), acting.point.rate, acting)
+        return _Rates(forward_dynamics(model, q, v, tau + acting.tau), acting.rate, acting)
 
     if integrator == "rk4":
         return _runge_kutta(law, model, x, dt, rates)
@@ -226,12 +226,12 @@ def _explicit_info(law: Law, model: Model, x_next: State, parts: dict[str, Any] 
         contacts = ContactInfo(
             none, none3, jnp.zeros((0, 3, 3), dtype), none3, index, jnp.zeros(0, bool), none, index, index, index
         )
-        return _solved(x_next, contacts, none, jnp.zeros((), int))
+        return _solved(x_next, contacts, none, jnp.zeros((), int), jnp.zeros((), int))
     acting: Forces = parts["at"]
     index = acting.kept
-    chosen = jax.tree.map(lambda leaf: leaf[index], acting.candidates)
+    chosen = acting.candidates[index]
     frame = contact_frames(chosen.normal)
-    impulse = jnp.sum(frame * parts["contact"][index][:, :, None], 1)
+    impulse = jnp.sum(frame * parts["contact"][acting.places][:, :, None], 1)
     pushing, sliding = acting.point.normal[index] > 0, acting.point.sliding[index]
     mode = jnp.where(pushing, jnp.where(sliding, SLIDING, STICKING), SEPARATING)
     contacts = ContactInfo(
@@ -239,14 +239,14 @@ def _explicit_info(law: Law, model: Model, x_next: State, parts: dict[str, Any] 
         chosen.node1, chosen.node2, chosen.pair,
     )  # fmt: skip
     rows = jnp.concatenate([impulse.reshape(-1), parts["limit"], parts["dry"]])
-    return _solved(x_next, contacts, rows, acting.dropped)
+    return _solved(x_next, contacts, rows, acting.dropped, acting.dropped_pairs)
 
 
-def _solved(x_next: State, contacts: ContactInfo, impulse, dropped) -> StepInfo:
+def _solved(x_next: State, contacts: ContactInfo, impulse, dropped, dropped_pairs) -> StepInfo:
     """The report of a step in which nothing had to be solved."""
     zero = jnp.zeros((), jnp.int32)
     choose: Callable[..., Any] = Status.where
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(x_next)]))
     status = choose(finite, Status.solved, Status.non_finite)
     residual = jnp.zeros((), x_next.q.dtype)
-    return StepInfo(contacts, impulse, residual, zero, zero, status, dropped, jnp.zeros((), bool))
+    return StepInfo(contacts, impulse, residual, zero, zero, status, dropped, dropped_pairs, jnp.zeros((), bool))

@@ -55,9 +55,11 @@ class StepInfo:
 
     contacts; impulse: all rows (contacts, limits, dry friction), also the warm start of the next step; residual: recomputed
     violation of the contact law (relative velocity, docs/contact-semantics.md); iterations and fallbacks of the solver;
-    status (`trajopt.result.Status`); dropped: active rows that did not fit into max_contacts or max_limits; degenerate: the
-    impulse is not unique and was selected. residual, iterations, fallbacks and status carry no derivative. Explicit steps
-    solve nothing: residual, iterations and fallbacks are zero, the status is solved or non_finite.
+    status (`trajopt.result.Status`); dropped: active rows that did not fit into max_contacts or max_limits, and pairs that did
+    not fit into max_pairs; dropped_pairs: the latter alone, those that could touch within the step by bounds of distance and
+    velocity (the pairs that would touch may be fewer, never more); degenerate: the impulse is not unique and was selected.
+    residual, iterations, fallbacks and status carry no derivative. Explicit steps solve nothing: residual, iterations and
+    fallbacks are zero, the status is solved or non_finite.
     """
 
     contacts: ContactInfo
@@ -67,6 +69,7 @@ class StepInfo:
     fallbacks: Int[Array, "*b"]
     status: eqx.Enumeration
     dropped: Int[Array, "*b"]
+    dropped_pairs: Int[Array, "*b"]
     degenerate: Bool[Array, "*b"]
 
 

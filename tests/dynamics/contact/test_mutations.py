@@ -90,8 +90,8 @@ def law_solution(keep, ncp, solution, slopes):
 def change_rule(patch, keep) -> None:
     """Make the terms of `implicit.implicit_tangents` removable."""
 
-    def collide(model, kin, original=implicit.collide):
-        found = original(model, kin)
+    def collide(*arguments, original=implicit.collide):
+        found = original(*arguments)
         point, normal = kept(keep[POINT], found.point), kept(keep[NORMAL], found.normal)
         return dataclasses.replace(found, point=point, normal=normal)
 

@@ -1,7 +1,7 @@
 """Contacts of all shape pairs of a model.
 
-Pairs are static (`Topology.pairs`), grouped by the kinds of their shapes; each group is one vectorised call. The first
-body of a pair is the one that the normal points to.
+Pairs are static (`Topology.pairs`), grouped by the kinds of their shapes; each group is one vectorised call, for all of its
+pairs or for those that the broad phase finds nearest. The first body of a pair is the one that the normal points to.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,17 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.collision.boxes import box_box, capsule_box
+from trajopt.dynamics.collision.broadphase import (
+    SHORTLIST,
+    Boxes,
+    Culled,
+    PairLimit,
+    bounding_boxes,
+    box_bounds,
+    exact_bounds,
+    nearest,
+    verdict,
+)
 from trajopt.dynamics.collision.capsule_cylinder import capsule_cylinder
 from trajopt.dynamics.collision.convex import convex_pair
 from trajopt.dynamics.collision.convex_shapes import Convex
@@ -54,6 +66,11 @@ def _convex(kind1: ShapeType, kind2: ShapeType, count: int) -> tuple[Callable, i
     return call, count
 
 
+_GENERAL = {
+    (ShapeType.BOX, ShapeType.CYLINDER): 4,
+    (ShapeType.CYLINDER, ShapeType.CYLINDER): 4,
+    **{(ShapeType(kind), ShapeType.ELLIPSOID): 1 for kind in range(ShapeType.SPHERE, ShapeType.ELLIPSOID + 1)},
+}
 # Contact function of two kinds, in this order, and its number of contacts.
 PRIMITIVES: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
     (ShapeType.SPHERE, ShapeType.PLANE): (sphere_plane, 1),
@@ -69,13 +86,7 @@ PRIMITIVES: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
     (ShapeType.CAPSULE, ShapeType.BOX): (capsule_box, 2),
     (ShapeType.CAPSULE, ShapeType.CYLINDER): (capsule_cylinder, 2),
     (ShapeType.BOX, ShapeType.BOX): (box_box, 4),
-    (ShapeType.BOX, ShapeType.CYLINDER): _convex(ShapeType.BOX, ShapeType.CYLINDER, 4),
-    (ShapeType.CYLINDER, ShapeType.CYLINDER): _convex(ShapeType.CYLINDER, ShapeType.CYLINDER, 4),
-    (ShapeType.SPHERE, ShapeType.ELLIPSOID): _convex(ShapeType.SPHERE, ShapeType.ELLIPSOID, 1),
-    (ShapeType.CAPSULE, ShapeType.ELLIPSOID): _convex(ShapeType.CAPSULE, ShapeType.ELLIPSOID, 1),
-    (ShapeType.BOX, ShapeType.ELLIPSOID): _convex(ShapeType.BOX, ShapeType.ELLIPSOID, 1),
-    (ShapeType.CYLINDER, ShapeType.ELLIPSOID): _convex(ShapeType.CYLINDER, ShapeType.ELLIPSOID, 1),
-    (ShapeType.ELLIPSOID, ShapeType.ELLIPSOID): _convex(ShapeType.ELLIPSOID, ShapeType.ELLIPSOID, 1),
+    **{kinds: _convex(*kinds, count) for kinds, count in _GENERAL.items()},
 }
 # The same for pairs with a convex mesh, whose functions take the polyhedra too (None for the other kinds).
 HULLS: dict[tuple[ShapeType, ShapeType], tuple[Callable, int]] = {
@@ -93,7 +104,7 @@ class Contacts:
 
     distance (k,) m, negative when penetrating; point (k, 3) where the impulse acts; normal (k, 3) from body 2 to body 1;
     centre (k, 3) origin of the shape of body 1; node1, node2 (k,) indices of the bodies' nodes (n_nodes: the world);
-    pair (k,) index into `Topology.pairs`.
+    pair (k,) index into `Topology.pairs`. culled: the pairs that the broad phase has judged, None where it had none to.
     """
 
     distance: Float[Array, " k"]
@@ -103,6 +114,11 @@ class Contacts:
     node1: Int[Array, " k"]
     node2: Int[Array, " k"]
     pair: Int[Array, " k"]
+    culled: Culled | None = None
+
+    def __getitem__(self, index) -> Contacts:
+        """Some of the contacts."""
+        return jax.tree.map(lambda leaf: leaf[index], dataclasses.replace(self, culled=None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +139,17 @@ class _Group:
     mesh: int
     ground: int
     on_face: bool
+
+    def candidates(self, model: Model) -> int:
+        """Contacts of a pair."""
+        return model.meshes[self.mesh].shape[0] if self.per_pair is None else self.per_pair
+
+    def taken(self, limit: PairLimit | None) -> int:
+        """Pairs that the narrow phase takes; all against planes and height fields."""
+        everything = len(self.pairs)
+        if limit is None or self.kinds[1] in SCENERY or self.per_pair is None:
+            return everything
+        return limit.taken(self.kinds, self.per_pair, everything)
 
 
 @functools.lru_cache(maxsize=128)
@@ -209,13 +236,13 @@ def check_pairs(top: Topology) -> None:
     _groups(top)
 
 
-def contact_count(model: Model) -> int:
-    """Number of candidate contacts of a model."""
-    total = 0
-    for group in _groups(model.topology):
-        per_pair = model.meshes[group.mesh].shape[0] if group.per_pair is None else group.per_pair
-        total += per_pair * len(group.pairs)
-    return total
+def contact_count(model: Model, limit: PairLimit | None = None) -> int:
+    """Number of candidate contacts of a model, of all pairs or of those that `collide` takes under `limit`."""
+    return sum(group.candidates(model) * group.taken(limit) for group in _limited(model.topology, limit))
+
+
+def _limited(top: Topology, limit: PairLimit | None) -> tuple[_Group, ...]:
+    return () if limit is not None and limit.pairs == 0 else _groups(top)
 
 
 def shape_placements(model: Model, kin: Kinematics):
@@ -229,35 +256,53 @@ def shape_placements(model: Model, kin: Kinematics):
     return multiply(rotation, local), position + rotate(rotation, jnp.asarray(model.shape_position, dtype))
 
 
-def collide(model: Model, kin: Kinematics) -> Contacts:
-    """All candidate contacts of the model at the given kinematics, in a fixed order."""
-    contacts, _ = _collide(model, kin, derivatives=False)
+def collide(model: Model, kin: Kinematics, limit: PairLimit | None = None) -> Contacts:
+    """All candidate contacts of the model at the given kinematics, in a fixed order.
+
+    limit: candidates of the nearest pairs only, in the same order; `Contacts.culled` says what was left out.
+    """
+    contacts, _ = _collide(model, kin, limit, derivatives=False)
     return contacts
 
 
-def collide_with_derivatives(model: Model, kin: Kinematics) -> tuple[Contacts, Float[Array, "k 7 6"]]:
+def collide_with_derivatives(
+    model: Model, kin: Kinematics, limit: PairLimit | None = None
+) -> tuple[Contacts, Float[Array, "k 7 6"]]:
     """Contacts and their derivative [distance; point; normal] with respect to the motion of body 1 alone.
 
     The motion is (translation, rotation vector), world axes, about `Contacts.centre`. The derivative for body 2 follows,
     since a common rigid motion of both bodies carries point and normal along and leaves the distance unchanged.
     """
-    contacts, derivative = _collide(model, kin, derivatives=True)
+    contacts, derivative = _collide(model, kin, limit, derivatives=True)
     assert derivative is not None
     return contacts, derivative
 
 
-def _collide(model: Model, kin: Kinematics, derivatives: bool):
+def _collide(model: Model, kin: Kinematics, limit: PairLimit | None, derivatives: bool):
     top = model.topology
     dtype = kin.position.dtype
     rotation, position = shape_placements(model, kin)
     size = jnp.asarray(model.shape_size, dtype)
+    groups = _limited(top, limit)
+    culling = any(group.taken(limit) < len(group.pairs) for group in groups)
+    boxes = bounding_boxes(model, rotation, position) if culling else None
+    judged: list[Culled] = []
+    order: list[Array | np.ndarray] = []
     nodes = np.array([s.node for s in top.shapes], int) % (top.n_nodes + 1)
     parts: list[Contacts] = []
     slopes: list[Array] = []
-    for group in _groups(top):
-        one = np.array([top.pairs[k][0] for k in group.pairs], int)
-        two = np.array([top.pairs[k][1] for k in group.pairs], int)
-        more, axis = _more(model, dtype, group, *((two, one) if group.swapped else (one, two)))
+    listed = 0
+    for group in groups:
+        k = group.candidates(model)
+        table: Any = np.concatenate([np.array(top.pairs, int)[list(group.pairs)], np.array(group.pairs)[:, None]], 1)
+        index: Any = np.arange(len(table))
+        ends = table[:, 1::-1].T if group.swapped else table[:, :2].T
+        if boxes is not None and group.taken(limit) < len(table):
+            index, bound = _nearest(model, group, group.taken(limit), boxes, (rotation, position, size), ends)
+            judged.append(verdict(nodes, boxes, index, bound, table[:, 0], table[:, 1]))
+            table = jnp.asarray(table)[index]
+        one, two = table[:, 0], table[:, 1]
+        more, axis = _more(model, dtype, group, ends, index)
         arguments = (rotation[one], position[one], size[one], rotation[two], position[two], size[two], more)
         axes = (0,) * 6 + (axis,)
         if derivatives:
@@ -266,30 +311,52 @@ def _collide(model: Model, kin: Kinematics, derivatives: bool):
             slopes.append(slope.reshape(-1, 7, 6))
         else:
             distance, point, normal = jax.vmap(group.call, in_axes=axes)(*arguments)
-        k = distance.shape[1]
+        numbers = np if isinstance(table, np.ndarray) else jnp
+        node1, node2, pair = (numbers.repeat(x, k) for x in (*numbers.asarray(nodes)[table[:, :2].T], table[:, 2]))
         parts.append(
             Contacts(
                 distance.reshape(-1),
                 point.reshape(-1, 3),
                 normal.reshape(-1, 3),
                 jnp.repeat(position[one], k, 0),
-                jnp.asarray(np.repeat(nodes[one], k)),
-                jnp.asarray(np.repeat(nodes[two], k)),
-                jnp.asarray(np.repeat(np.array(group.pairs), k)),
+                jnp.asarray(node1),
+                jnp.asarray(node2),
+                jnp.asarray(pair),
             )
         )
+        order.append((listed + k * index[:, None] + np.arange(k, dtype=index.dtype)).reshape(-1))
+        listed += k * len(group.pairs)
     if not parts:
         none3, none, index = jnp.zeros((0, 3), dtype), jnp.zeros(0, dtype), jnp.zeros(0, int)
         parts = [Contacts(none, none3, none3, none3, index, index, index)]
         slopes = [jnp.zeros((0, 7, 6), dtype)]
     merged = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+    if judged:
+        culled = jax.tree.map(lambda *x: jnp.concatenate(x), *judged)
+        merged = dataclasses.replace(merged, culled=dataclasses.replace(culled, candidate=jnp.concatenate(order)))
     return merged, (jnp.concatenate(slopes) if derivatives else None)
 
 
-def _more(model: Model, dtype, group: _Group, first, second):
-    """What the group's function needs besides placements and sizes, and the axis of it that runs over the pairs."""
+def _nearest(model: Model, group: _Group, count: int, boxes: Boxes, placed, ends):
+    """Places in the group of the `count` pairs with the smallest bounds, and the bounds of all.
+
+    ends: shapes of all pairs, in the order of the group's function; placed: rotations, positions and sizes of all shapes.
+    """
+    bound = box_bounds(boxes[ends[0]], boxes[ends[1]])
+    if group.kinds not in HULLS and group.kinds not in _GENERAL:
+        return nearest(bound, count), bound
+    short = nearest(bound, min(len(group.pairs), SHORTLIST * count))
+    more, _ = _more(model, placed[1].dtype, group, ends, short)
+    hulls = more if group.kinds in HULLS else (None, None)
+    one, two = (tuple(x[jnp.asarray(end)[short]] for x in placed) for end in ends)
+    bound = bound.at[short].max(exact_bounds(group.kinds, one, two, *hulls))
+    return short[nearest(bound[short], count)], bound
+
+
+def _more(model: Model, dtype, group: _Group, ends, index):
+    """What the group's function needs besides placements and sizes, and the axis of it that runs over the pairs at `index`."""
     if group.kinds in HULLS:
-        return tuple(hulls_of(model, dtype, tuple(shapes.tolist())) for shapes in (first, second)), 0
+        return tuple(_hulls(model, dtype, shapes, index) for shapes in ends), 0
     vertices = jnp.asarray(model.meshes[group.mesh], dtype) if group.mesh >= 0 else None
     numbers = None
     if group.ground >= 0:
@@ -297,6 +364,15 @@ def _more(model: Model, dtype, group: _Group, first, second):
         assert surface is not None
         numbers = jnp.asarray(model.terrain, dtype)[surface.start : surface.start + surface.count]
     return (vertices, numbers), None
+
+
+def _hulls(model: Model, dtype, shapes, index):
+    """Polyhedra of the shapes at `index`, which may be known only when the program runs."""
+    if isinstance(index, np.ndarray):
+        return hulls_of(model, dtype, tuple(shapes[index].tolist()))
+    distinct, place = np.unique(shapes, return_inverse=True)
+    table = hulls_of(model, dtype, tuple(distinct.tolist()))
+    return jax.tree.map(lambda x: x[jnp.asarray(place)[index]], table)
 
 
 def _slope(single: Callable, R1, p1, *others):

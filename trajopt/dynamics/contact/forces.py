@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.dynamics.collision.pairs import Contacts, collide
+from trajopt.dynamics.collision.pairs import Contacts, collide, contact_count
 from trajopt.dynamics.contact.law import ForceLaw, PointForces
 from trajopt.dynamics.kinematics import Kinematics, expand_v, kinematics, node_velocities
 from trajopt.dynamics.model import Model
@@ -28,20 +28,25 @@ from trajopt.dynamics.spatial import cross
 class Forces:
     """Forces at one state.
 
-    tau (nv,) generalised force of all of them; contact (k, 3) on body 1, N, world axes, and `point` its parts; limit (nl,)
-    and dry (nf,) generalised forces of limits (positive: away from the limit) and of dry friction (along the coordinate);
-    kept (nc,) indices of the candidates that act; dropped: others that penetrate.
+    tau (nv,) generalised force of all of them; contact (n, 3) on body 1, N, world axes, of all candidates of the model, and
+    rate (n, 3) of their deformation, None without state; candidates: those k of the pairs that were looked at, `point` and
+    `friction` theirs; limit (nl,) and dry (nf,) generalised forces of limits (positive: away from the limit) and of dry
+    friction (along the coordinate); kept (nc,) indices of the candidates that act, among the k, and places (nc,), among the n;
+    dropped: others that penetrate, and dropped_pairs, pairs not looked at that could.
     """
 
     tau: Float[Array, " nv"]
     candidates: Contacts
-    contact: Float[Array, "k 3"]
+    contact: Float[Array, "n 3"]
+    rate: Float[Array, "n 3"] | None
     point: PointForces
     friction: Float[Array, " k"]
     limit: Float[Array, " nl"]
     dry: Float[Array, " nf"]
     kept: Int[Array, " nc"]
+    places: Int[Array, " nc"]
     dropped: Int[Array, ""]
+    dropped_pairs: Int[Array, ""]
 
 
 def _closest(
@@ -63,11 +68,16 @@ def forces(
     model: Model,
     q: Float[Array, " nq"],
     v: Float[Array, " nv"],
-    deformation: Float[Array, "k 3"] | None,
+    deformation: Float[Array, "n 3"] | None,
 ) -> Forces:
     """Forces of the law at (q, v, deformation); the candidates beyond the closest `max_contacts` have none."""
     kin = kinematics(model, q)
-    contacts = collide(model, kin)
+    contacts = collide(model, kin, law.pair_limit)
+    culled, all_deformation = contacts.culled, deformation
+    dropped_pairs = jnp.zeros((), int)
+    if culled is not None:
+        dropped_pairs = jnp.sum(~culled.taken & (culled.bound < 0))
+        deformation = None if deformation is None else deformation[culled.candidate]
     acts, kept, dropped = _closest(law, model, contacts)
     depth = -contacts.distance if acts is None else jnp.where(acts, -contacts.distance, -1.0)
     velocity = _relative_velocity(model, kin, contacts, v)
@@ -85,7 +95,16 @@ def forces(
     contact = point.normal[:, None] * contacts.normal + point.tangent
     joint, limit, dry = _joint_forces(law, model, q, v)
     tau = joint + _generalised(model, kin, contacts, contact)
-    return Forces(tau, contacts, contact, point, friction, limit, dry, kept, dropped)
+    rate, places = point.rate, kept
+    if culled is not None:
+        # The contacts of pairs that were not looked at are apart: without force, and their deformation decays.
+        places = culled.candidate[kept]
+        contact = jnp.zeros((contact_count(model), 3), q.dtype).at[culled.candidate].set(contact)
+        if rate is not None and all_deformation is not None:
+            rate = (-law.relaxation_rate * all_deformation).at[culled.candidate].set(rate)
+    return Forces(
+        tau, contacts, contact, rate, point, friction, limit, dry, kept, places, dropped + dropped_pairs, dropped_pairs
+    )
 
 
 def _relative_velocity(model: Model, kin: Kinematics, contacts: Contacts, v) -> Float[Array, "k 3"]:

@@ -96,7 +96,7 @@ def free_motion(law: ContactLaw, model: Model, q, v, tau, dt) -> FreeMotion:
     factor = cholesky(matrix + jnp.diag(jnp.asarray(model.armature, matrix.dtype)))
     bias = project_forces(model, tree_forces(model, kin, expand_v(model, v), None))
     free = v + dt * solve_mass_matrix(factor, tau + passive_forces(model, q, v) - bias)
-    rows = assemble(model, kin, collide(model, kin), q, v, dt, law)
+    rows = assemble(model, kin, collide(model, kin, law.pair_limit), q, v, dt, law)
     half = jax.lax.linalg.triangular_solve(factor, rows.J.T, left_side=True, lower=True)
     return FreeMotion(free, rows, factor, half)
 
@@ -177,7 +177,7 @@ def implicit_tangents(law: ContactLaw, offset_weight, solved: Solved, primals, t
 
     def balance(model, q, v, tau, dt, kappa):
         kin = kinematics(model, q)
-        rows = assemble(model, kin, collide(model, kin), q, v, dt, law)
+        rows = assemble(model, kin, collide(model, kin, law.pair_limit), q, v, dt, law)
         forces = dt * (tau - inverse_dynamics(model, q, v, (v_plus - v) / dt))
         nu = rows.J @ v_plus + rows.offset
         if isinstance(law, SmoothedContact):

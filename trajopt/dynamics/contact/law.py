@@ -11,6 +11,7 @@ from typing import ClassVar
 import jax
 from jaxtyping import Array, Bool, Float
 
+from trajopt.dynamics.collision.broadphase import PairLimit
 from trajopt.dynamics.collision.pairs import check_pairs, contact_count
 from trajopt.dynamics.contact.solve import SOLVERS
 from trajopt.dynamics.model import Model
@@ -25,11 +26,14 @@ DEFAULT_MAX_LIMITS = 8
 class Law:
     """Base of all laws. Immutable and hashable: part of what a compiled step depends on.
 
-    max_contacts: contacts kept, the closest (default: all, at most 16). limits, joint_friction: whether joint limits and
-    dry joint friction act. carries_state: whether `State.contact` belongs to the law.
+    max_contacts: contacts kept, the closest (default: all, at most 16). max_pairs: pairs of each two kinds of shapes whose
+    contacts are computed, those that bounds of their distances say to be nearest; all against planes and height fields
+    (default: as many as have twice max_contacts contacts, at least 8; all of the quick kinds, docs/collision.md). limits,
+    joint_friction: whether joint limits and dry joint friction act. carries_state: whether `State.contact` belongs to the law.
     """
 
     max_contacts: int | None = None
+    max_pairs: int | None = None
     limits: bool = True
     joint_friction: bool = True
 
@@ -37,11 +41,21 @@ class Law:
 
     def __post_init__(self) -> None:
         _check_count("max_contacts", self.max_contacts)
+        if self.max_pairs is not None and not (isinstance(self.max_pairs, numbers.Integral) and self.max_pairs >= 1):
+            raise OptionError(
+                f"max_pairs is {self.max_pairs!r}, expected a number of pairs of each two kinds of shapes, at least 1, or None"
+            )
 
     def contact_rows(self, model: Model) -> int:
         """Contacts in the problem of one step."""
-        limit = DEFAULT_MAX_CONTACTS if self.max_contacts is None else self.max_contacts
-        return min(contact_count(model), limit)
+        limit = self.pair_limit
+        return min(contact_count(model, limit), limit.contacts)
+
+    @property
+    def pair_limit(self) -> PairLimit:
+        """How many pairs have their contacts computed."""
+        contacts = DEFAULT_MAX_CONTACTS if self.max_contacts is None else self.max_contacts
+        return PairLimit(contacts, self.max_pairs)
 
     def check(self, model: Model) -> None:
         """Raise `ModelError` when the model has shapes that this law cannot treat."""
@@ -55,9 +69,9 @@ class ContactLaw(Law):
     gap: "speculative" (an open contact may close its gap within the step, not cross it) or "detect" (contacts exist only at
     non-positive distance). erp in [0, 1]: share of the penetration pushed out per step. damping: k_d, adds k_d v_n to
     closed normal rows. rest_velocity (m/s): slower impacts do not bounce. max_contacts: contacts kept for the solve, the
-    closest (default: all, at most 16); max_limits: joint limits likewise (default 8). limits, joint_friction: whether these
-    rows are part of the problem. tolerance: of the solve, default 1e-10 in float64, 1e-5 in float32. max_iterations: of
-    its Newton iteration, per attempt.
+    closest (default: all, at most 16); max_limits: joint limits likewise (default 8); max_pairs: as in `Law`. limits,
+    joint_friction: whether these rows are part of the problem. tolerance: of the solve, default 1e-10 in float64, 1e-5 in
+    float32. max_iterations: of its Newton iteration, per attempt.
     """
 
     gap: str = "speculative"
@@ -160,8 +174,9 @@ class NoContact(ContactLaw):
     limits: bool = False
     joint_friction: bool = False
 
-    def contact_rows(self, model: Model) -> int:
-        return 0
+    @property
+    def pair_limit(self) -> PairLimit:
+        return PairLimit(0, 0)
 
     def check(self, model: Model) -> None:
         return None

@@ -96,7 +96,7 @@ def _substituted_jvp(mode: ContactMode, law: ContactLaw, primals, tangents):
         else:
             step = swept_step(law, model, q, v, tau, dt, kappa, sweeps=mode.sweeps, r_factor=mode.r_factor)
         kin = kinematics(model, q)
-        return step.velocity, step.impulse, assemble(model, kin, collide(model, kin), q, v, dt, law)
+        return step.velocity, step.impulse, assemble(model, kin, collide(model, kin, law.pair_limit), q, v, dt, law)
 
     _, (dv, dimpulse, drows) = jax.jvp(other, primals[:-1], tangents[:-1])
     return outputs, (dv, dimpulse, drows, zero_tangent(outputs[3]))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from trajopt.dynamics.collision.broadphase import Culled
 from trajopt.dynamics.collision.pairs import Contacts
 from trajopt.dynamics.contact.law import ContactLaw, SmoothedContact
 from trajopt.dynamics.kinematics import Kinematics, expand_v, mimic_matrix, node_velocities
@@ -26,7 +27,8 @@ class Rows:
 
     J (m, nv); offset (m,) is b, m/s; mu (nc,); exists (nc + nl,); bound (nf,) N s; distance (nc + nl,) m; contacts: the nc
     selected candidates; frames (nc, 3, 3), columns tangent 1, tangent 2, normal; impact (nc + nl,): the row bounces;
-    limit_dof (nl,), limit_sign (nl,); dropped: rows left out that would be active.
+    limit_dof (nl,), limit_sign (nl,); dropped: rows left out that would be active, and pairs left out that could be;
+    dropped_pairs: the latter.
     """
 
     J: Float[Array, "m nv"]
@@ -43,6 +45,7 @@ class Rows:
     limit_dof: Int[Array, " nl"]
     limit_sign: Float[Array, " nl"]
     dropped: Int[Array, ""]
+    dropped_pairs: Int[Array, ""]
 
 
 def contact_frames(normal: Float[Array, "k 3"]) -> Float[Array, "k 3 3"]:
@@ -79,6 +82,7 @@ def project_columns(model: Model, J: Float[Array, "m nvt"]) -> Float[Array, "m n
 def assemble(model: Model, kin: Kinematics, candidates: Contacts, q, v, dt, law: ContactLaw) -> Rows:
     """Rows at the configuration q (kinematics `kin`) and velocity v for a step dt under `law`."""
     contacts, selected, dropped = _closest(model, kin, candidates, v, dt, law.contact_rows(model))
+    dropped_pairs = _out_of_sight(model, kin, candidates.culled, v, dt)
     top, dtype = model.topology, q.dtype
     frames = contact_frames(contacts.normal)
     columns = point_columns(kin, top, contacts.point) * signed_mask(top, contacts, dtype)[:, :, None]
@@ -105,7 +109,7 @@ def assemble(model: Model, kin: Kinematics, candidates: Contacts, q, v, dt, law:
     b = jnp.concatenate([jnp.stack([zero, zero, offset[:k]], -1).reshape(-1), offset[k:], jnp.zeros_like(bound)])
     return Rows(
         J, b, mu, exists, bound, distance, contacts, selected, frames, restitution, impact, limit_dof, limit_sign,
-        dropped + dropped_limits,
+        dropped + dropped_limits + dropped_pairs, dropped_pairs,
     )  # fmt: skip
 
 
@@ -131,11 +135,11 @@ def _closest(model: Model, kin: Kinematics, candidates: Contacts, v, dt, count: 
     """The `count` closest candidates, and how many of the others would touch within the step."""
     total = candidates.distance.shape[0]
     if total <= count:
-        return candidates, jnp.arange(total), jnp.zeros((), int)
+        return dataclasses.replace(candidates, culled=None), jnp.arange(total), jnp.zeros((), int)
     distance = jax.lax.stop_gradient(candidates.distance)
     _, index = jax.lax.top_k(-distance, count)
     index = jnp.sort(index)
-    kept = jax.tree.map(lambda x: x[index], candidates)
+    kept = candidates[index]
     active = distance + dt * _approach(model, kin, candidates, v) < 0
     left_out = jnp.ones(total, bool).at[index].set(False)
     return kept, index, jnp.sum(active & left_out)
@@ -143,15 +147,38 @@ def _closest(model: Model, kin: Kinematics, candidates: Contacts, v, dt, count: 
 
 def _approach(model: Model, kin: Kinematics, contacts: Contacts, v):
     """Normal velocity of every candidate, from the bodies' velocities; carries no derivative."""
-    top = model.topology
-    twist = jnp.concatenate([node_velocities(kin, top, expand_v(model, v)), jnp.zeros((1, 6), v.dtype)])
+    relative, _ = _relative_motion(model, kin, v, contacts.node1, contacts.node2, contacts.point)
+    return jax.lax.stop_gradient(jnp.sum(contacts.normal * relative, -1))
+
+
+def _relative_motion(model: Model, kin: Kinematics, v, node1, node2, point):
+    """(velocity at the points (k, 3), angular velocity) of bodies 1 relative to bodies 2."""
+    twist = jnp.concatenate([node_velocities(kin, model.topology, expand_v(model, v)), jnp.zeros((1, 6), v.dtype)])
     origin = jnp.concatenate([kin.origin, jnp.zeros((1, 3), v.dtype)])
 
     def velocity(node):
-        return twist[node, :3] + cross(twist[node, 3:], contacts.point - origin[node])
+        return twist[node, :3] + cross(twist[node, 3:], point - origin[node])
 
-    relative = velocity(contacts.node1) - velocity(contacts.node2)
-    return jax.lax.stop_gradient(jnp.sum(contacts.normal * relative, -1))
+    return velocity(node1) - velocity(node2), twist[node1, 3:] - twist[node2, 3:]
+
+
+def _out_of_sight(model: Model, kin: Kinematics, culled: Culled | None, v, dt) -> Int[Array, ""]:
+    """Pairs that the narrow phase has not seen and that could touch within the step.
+
+    The distance of two shapes changes no faster than |v12(c)| + |w12| r, the relative velocity of the bodies at the centre c of
+    a ball of radius r around either shape and their relative angular velocity.
+    """
+    if culled is None:
+        return jnp.zeros((), int)
+    kin, v, dt = jax.lax.stop_gradient((kin, v, dt))
+
+    def fastest(centre, reach):
+        parts = _relative_motion(model, kin, v, culled.node1, culled.node2, centre)
+        linear, angular = (jnp.sqrt(jnp.sum(part * part, -1)) for part in parts)
+        return linear + angular * reach
+
+    closing = jnp.minimum(fastest(culled.centre1, culled.reach1), fastest(culled.centre2, culled.reach2))
+    return jnp.sum(~culled.taken & (culled.bound < dt * closing))
 
 
 def _closest_limits(model: Model, q, v, dt, count: int):
