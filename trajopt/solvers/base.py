@@ -16,7 +16,8 @@ A solver whose iterations belong to a library has `run` in place of `step`:
 
 The oracle is what `problem.compile(gradient)` returns: the problem's compiled functions, with the time the compilation
 took (`compile_time_s`), a counter (`evaluations`), and three functions of a point: `residuals` (recomputed violations by
-name), `shortfalls` (which of these are too large, in words) and `fields` (of the Solution). A problem needs `name`, `meta`,
+name), `shortfalls` (which of these are too large, in words) and `fields` (of the Solution). The loop gives it `out_of_time`,
+which a solver may ask within a long iteration. A problem needs `name`, `meta`,
 `initial_point`, `check_point`, `compile` and `violation_tolerance`.
 """
 
@@ -190,6 +191,7 @@ class _Run:
         self.stop = self.iteration + limit
         self.deadline = np.inf if time_budget is None else self.elapsed() + time_budget
         self.callback = callback
+        self.oracle.out_of_time = lambda: self.elapsed() >= self.deadline
         try:
             if callback is not None:
                 callback(dict(zip(TRACE_KEYS, self.rows[-1], strict=True)))

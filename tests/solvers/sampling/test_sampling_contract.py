@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -59,6 +60,22 @@ def test_seeds_interruption_and_budget(make, tmp_path):
     assert (status_name(none.status), none.iterations) == ("time_budget", 0)
 
 
+def test_a_generation_ends_when_time_is_up():
+    """After three batches of eight: the best of 24 motions counts, the distribution waits for a whole generation."""
+    solver, oracle = CEM(population=64, chunk=8), REACH.compile()
+    state = solver.init(oracle, REACH.initial_point, jax.random.key(1))
+    before, asked = oracle.evaluations, iter([False, False, True])
+    oracle.out_of_time = lambda: next(asked)
+    cut = solver.step(oracle, state)
+    assert oracle.evaluations - before == 24 and cut.generation == state.generation
+    assert cut.distribution is state.distribution and cut.better_than(state, REACH.violation_tolerance)
+    motion = REACH.check_point(cut.x)
+    np.testing.assert_allclose(REACH.cost(motion), cut.cost, rtol=1e-12)
+    oracle.out_of_time = lambda: False
+    whole = solver.step(oracle, cut)
+    assert oracle.evaluations - before == 24 + 66 and not cut.better_than(whole, REACH.violation_tolerance)
+
+
 def test_an_infeasible_problem_ends_and_says_by_how_much():
     """With |u| <= 3.9 the distance in unit time is 3.9 / 4: 0.025 short, or half that with some speed left."""
     weak = double_integrator(10, control_lower=-3.9, control_upper=3.9)
@@ -80,12 +97,13 @@ def test_motions_that_are_not_finite_are_ranked_last(make):
     np.testing.assert_allclose(solution.us, np.e, atol=0.05)
 
 
-def test_only_motions_that_are_not_finite():
+@pytest.mark.parametrize("chunk", [None, 1])
+def test_only_motions_that_are_not_finite(chunk):
     problem = OptimalControlProblem(
         "nan", lambda x, u, t: x + u + jnp.sqrt(0.35 - t), 6, np.zeros(1), u0=np.zeros(1), dt=0.1,
         stage_cost=lambda x, u, t: u[0] ** 2, control_lower=-1.0, control_upper=1.0,
     )  # fmt: skip
-    solution = solve(problem, CEM(**SMALL))
+    solution = solve(problem, CEM(chunk=chunk, **SMALL))
     assert status_name(solution.status) == "non_finite" and not solution.success
     assert "at iteration 0: every motion drawn is; that of the mean is non-finite at step 4" in solution.message
 

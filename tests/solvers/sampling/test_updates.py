@@ -147,6 +147,7 @@ def test_the_ensemble_step_is_exact_for_linear_rows():
     merit[5] = np.inf
     problem = space(30).problem
     nothing = {"cost": merit, "violation": merit, "best": 0, "motion": problem.initial_point, "rows": [], "bad_step": 0}
+    nothing["rated"] = 12
     scores = Scores(merit=merit, arrival=y @ A.T - b, **nothing)
     weights = np.full(10, 0.1)
     weights[3] = 0.0

@@ -1,13 +1,13 @@
-"""All rollouts of a generation, and what they are worth, in one compiled program.
+"""All rollouts of a generation, and what they are worth, by one compiled program.
 
 A candidate's merit is its cost plus the augmented Lagrangian of its constraints (`augmented_lagrangian`), infinite where
 anything along the motion is not finite. Programs are kept across solves: problems that share their functions, sizes and
 bounds, but not the numbers of their `System` (masses, friction), share one.
 
-`chunk` cuts a generation into batches of that size, one after the other in the same program, for memory. A chunk of one is
-not batched at all: with hard contact, a batched step does for every motion whatever any of them needs, rare fallbacks of the
-contact solver included, which on a CPU costs more than batching gains. There it is the default for contact laws at velocity
-level; everything else is one batch.
+`chunk` cuts a generation into batches of that size, one after the other, for memory. A chunk of one is not batched at all:
+with hard contact, a batched step does for every motion whatever any of them needs, rare fallbacks of the contact solver
+included, which on a CPU costs more than batching gains. There it is the default for contact laws at velocity level, `SLICE`
+motions in a call; everything else is one batch. A generation ends between two calls when the run is out of time.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from trajopt.solvers.augmented_lagrangian import Constraints, Multipliers, term,
 from trajopt.solvers.sampling.parametrization import Space, decode
 
 KEPT_PROGRAMS = 32
+SLICE = 16  # motions of a call that takes them one by one
 _FUNCTIONS = (
     "stage_residual", "stage_cost", "terminal_residual", "terminal_cost", "initial_residual", "parameter_residual",
     "parametrize", "integrate", "difference", *CONSTRAINTS,
@@ -45,7 +46,8 @@ class Scores:
 
     merit, cost, violation (P,); arrival (P, k): terminal equality rows; best: index of the candidate with the least
     violation beyond the problem's tolerance, then the lowest cost, and motion: its motion; rows: constraint rows (T, m),
-    (k,) of the first two candidates; bad_step: first step of the first candidate where something is not finite.
+    (k,) of the first two candidates; bad_step: first step of the first candidate where something is not finite; rated: how
+    many were rolled out before time was up, the merits of the others are infinite.
     """
 
     merit: np.ndarray
@@ -56,45 +58,56 @@ class Scores:
     motion: Trajectory
     rows: list[tuple[np.ndarray, np.ndarray]]
     bad_step: int
+    rated: int
 
 
 def score(
-    oracle: OptimalControlOracle, space: Space, y: np.ndarray, multipliers: Multipliers, chunk: int | None = None
+    oracle: OptimalControlOracle,
+    space: Space,
+    y: np.ndarray,
+    multipliers: Multipliers,
+    chunk: int | None = None,
+    patient: bool = False,
 ) -> Scores:
-    """Roll out and rate the candidates y (P, d)."""
-    problem, count = oracle.problem, len(y)
-    chunk = default_chunk(problem) if chunk is None else chunk
-    one_by_one = chunk == 1
-    size = count if chunk is None or one_by_one else min(chunk, count)
-    batches = -(-count // size)
-    padded = np.concatenate([y, np.repeat(y[:1], batches * size - count, 0)]).astype(problem.dtype)
-    arguments = (problem.system, space.data, padded.reshape(batches, size, -1), multipliers)
-    oracle.evaluations += count
-    merit, cost, largest, arrival, index, motion, rows, bad = jax.tree.map(
-        np.asarray, _call(oracle, one_by_one, *arguments)
-    )
-    merit, cost, largest = (a.reshape(-1)[:count] for a in (merit, cost, largest))
-    excess = np.maximum(largest, problem.tolerance)
-    leaders = index + size * np.arange(batches)
-    leaders = np.where(leaders < count, leaders, 0)  # what pads the last batch is the first candidate
+    """Roll out and rate the candidates y (P, d); patient: all of them, whatever time it is. The first batch always is."""
+    problem, total = oracle.problem, len(y)
+    size, one_by_one = batch_size(problem, chunk, total)
+    y, found = y.astype(problem.dtype), list[Any]()
+    for start in range(0, total, size):
+        if found and not patient and oracle.out_of_time():
+            break
+        batch = y[start : start + size]
+        padded = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), 0)])
+        arguments = (problem.system, space.data, padded, multipliers, np.asarray(len(batch)))
+        found.append(jax.tree.map(np.asarray, _call(oracle, one_by_one, *arguments)))
+        oracle.evaluations += len(batch)
+    rated = min(total, size * len(found))
+    merit, cost, largest, arrival = (np.concatenate(parts)[:rated] for parts in list(zip(*found, strict=True))[:4])
+    leaders = np.array([size * k + int(batch[4]) for k, batch in enumerate(found)])
     # Lexicographic among the leaders of the batches; a motion that is not finite has an infinite violation.
-    winner = min(range(batches), key=lambda b: (excess[leaders[b]], cost[leaders[b]]))
+    excess = np.maximum(largest[leaders], problem.tolerance)
+    winner = min(range(len(found)), key=lambda k: (excess[k], cost[leaders[k]]))
+    rows, bad = found[0][6:]
+    rest = total - rated
     return Scores(
-        merit=merit,
-        cost=cost,
-        violation=largest,
-        arrival=arrival.reshape(batches * size, arrival.shape[-1])[:count],
+        merit=np.pad(merit, (0, rest), constant_values=np.inf),
+        cost=np.pad(cost, (0, rest), constant_values=np.inf),
+        violation=np.pad(largest, (0, rest), constant_values=np.inf),
+        arrival=np.pad(arrival, ((0, rest), (0, 0))),
         best=int(leaders[winner]),
-        motion=jax.tree.map(lambda a: a[winner], motion),
-        rows=[(rows[0][0][i], rows[1][0][i]) for i in range(2)],
-        bad_step=int(bad[0][0]),
+        motion=found[winner][5],
+        rows=[(rows[0][i], rows[1][i]) for i in range(2)],
+        bad_step=int(bad[0]),
+        rated=rated,
     )
 
 
-def default_chunk(problem: OptimalControlProblem) -> int | None:
-    """One by one with hard contact on a CPU, else None: all in one batch."""
+def batch_size(problem: OptimalControlProblem, chunk: int | None, total: int) -> tuple[int, bool]:
+    """Motions in a call, and whether they are taken one by one: with hard contact on a CPU, unless `chunk` says otherwise."""
     hard = problem.system is not None and isinstance(problem.system.contact, ContactLaw)
-    return 1 if hard and jax.default_backend() == "cpu" else None
+    if chunk == 1 or (chunk is None and hard and jax.default_backend() == "cpu"):
+        return SLICE, True
+    return (total if chunk is None else min(chunk, total)), False
 
 
 def _call(oracle: OptimalControlOracle, one_by_one: bool, *arguments: Any) -> Any:
@@ -126,31 +139,34 @@ def signature(problem: OptimalControlProblem) -> tuple:
 
 
 class _Generation:
-    """The program: (system, data of the space, candidates (batches, size, d), multipliers) -> arrays of each batch."""
+    """The program: (system, data of the space, candidates (size, d), multipliers, how many of them count) -> arrays."""
 
     def __init__(self, problem: OptimalControlProblem, one_by_one: bool) -> None:
         self.problem, self.one_by_one, constraints = problem, one_by_one, Constraints(problem)
         self.relevant, self.inequality = constraints.relevant(), constraints.inequality()
         self.arrivals = int(np.sum(~self.inequality[1]))
 
-    def __call__(self, system, data, y, multipliers) -> tuple:
+    def __call__(self, system, data, y, multipliers, count) -> tuple:
         problem = self.problem
         if system is not None:
             problem = copy.copy(problem)
             object.__setattr__(problem, "dynamics", system)
 
-        def batch(y):
-            rate = lambda y: self.candidate(problem, data, y, multipliers)  # noqa: E731
-            found = jax.lax.map(rate, y) if self.one_by_one else jax.vmap(rate)(y)
-            merit, cost, largest, arrival, motion, rows, bad = found
-            excess = jnp.maximum(largest, jnp.asarray(problem.tolerance, largest.dtype))
-            best = jnp.argmin(jnp.where(excess == excess.min(), cost, jnp.inf))
-            motion = jax.tree.map(lambda a: a[best], motion)
-            return merit, cost, largest, arrival, best, motion, jax.tree.map(lambda a: a[:2], rows), bad[:2]
+        def rate(y):
+            return self.candidate(problem, data, y, multipliers)
 
-        if len(y) == 1:
-            return jax.tree.map(lambda a: a[None], batch(y[0]))
-        return jax.lax.map(batch, y)
+        counts = jnp.arange(len(y)) < count
+        if self.one_by_one:
+            blank = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(rate, y[0]))
+            found = jax.lax.map(lambda row: jax.lax.cond(row[0], rate, lambda _: blank, row[1]), (counts, y))
+        else:
+            found = jax.vmap(rate)(y)
+        merit, cost, largest, arrival, motion, rows, bad = found
+        cost, largest = (jnp.where(counts, a, jnp.inf) for a in (cost, largest))
+        excess = jnp.maximum(largest, jnp.asarray(problem.tolerance, largest.dtype))
+        best = jnp.argmin(jnp.where(excess == excess.min(), cost, jnp.inf))
+        motion = jax.tree.map(lambda a: a[best], motion)
+        return merit, cost, largest, arrival, best, motion, jax.tree.map(lambda a: a[:2], rows), bad[:2]
 
     def candidate(self, problem, data, y: Float[Array, " d"], multipliers: Multipliers) -> tuple:
         """Merit, cost, violation, terminal equalities, motion, rows and first bad step of one candidate."""

@@ -48,13 +48,15 @@ from trajopt.solvers.augmented_lagrangian import (
     updated,
 )
 from trajopt.solvers.sampling.parametrization import PARAMETRIZATIONS, Space, make_space
-from trajopt.solvers.sampling.rollouts import Scores, score
+from trajopt.solvers.sampling.rollouts import Scores, batch_size, score
 
 MULTIPLIER_SHARE = 0.2  # of the regressed multipliers in each generation
 LOCAL_SPREAD = 0.3  # below it the rows are taken to be nearly linear over the draws, and the mean is restored
 DRIFT = 0.05  # share of the other rows' first-order update in each generation
 REHEATED = 0.3  # spread to which an update of the multipliers raises the distribution while the mean's violation lags
 GAP = 0.02  # a cheaper mean that is not feasible must promise no more than this share of the cost of a solved run
+LARGEST_POPULATION = 1000  # of a default
+CERTIFYING = 64  # draws of the generation that judges the answer, when they are rolled out one by one
 LEAST_SPREAD = 1e-3  # least inner tolerance, as a share of the solver's: an infeasible search goes on beyond its own
 
 
@@ -115,6 +117,13 @@ class SamplingState(ConstrainedState):
     last_mean_violation: float
     bad_step: int
 
+    def with_best(self, scores: Scores, y: np.ndarray) -> SamplingState:
+        """With the best of a generation that was not finished; the distribution stays."""
+        if not np.isfinite(scores.merit[scores.best]):
+            return self
+        cost, violation = float(scores.cost[scores.best]), float(scores.violation[scores.best])
+        return dataclasses.replace(self, x=scores.motion, cost=cost, violation=violation, incumbent=y[scores.best])
+
     def failure(self) -> str:
         """Where the motion of the mean is not finite."""
         T = len(self.x.us)
@@ -126,7 +135,7 @@ class SamplingState(ConstrainedState):
 class SamplingSolver(abc.ABC):
     """Options of every sampling solver.
 
-    population: motions drawn in a generation; the solver's own default grows with the number of components.
+    population: motions drawn in a generation; the solver's own default grows with the number of components, up to 1,000.
     parametrization, knots: how controls are searched, "piecewise-constant" (default), "linear" or "cubic", with so many knots;
         default: one for every step.
     standard_deviation, parameter_deviation, initial_state_deviation: at the start, of the controls' knots, the free parameters
@@ -137,6 +146,8 @@ class SamplingSolver(abc.ABC):
     penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
     max_inner_iterations: generations between two updates of the multipliers, at most.
     chunk: motions rolled out together, 1: one by one; default the whole generation, with hard contact on a CPU 1 (`rollouts`).
+
+    A time budget ends a generation between two such batches; what it has found by then counts, the distribution stays.
     """
 
     population: int | None = None
@@ -208,7 +219,9 @@ class SamplingSolver(abc.ABC):
         multipliers = Constraints(oracle.problem).initial(self.penalty)
         seed = np.asarray(jax.random.key_data(key))
         y = self._candidates(seed, 0, distribution, guess, space)
-        scores = score(oracle, space, np.tile(guess, (len(y), 1)), multipliers, self.chunk)
+        size, one_by_one = batch_size(oracle.problem, self.chunk, len(y))
+        copies = 2 if one_by_one else size
+        scores = score(oracle, space, np.tile(guess, (copies, 1)), multipliers, self.chunk)
         if not np.isfinite(scores.merit[0]):
             scores = score(oracle, space, y, multipliers, self.chunk)
             distribution = distribution.moved(y[scores.best])
@@ -243,6 +256,8 @@ class SamplingSolver(abc.ABC):
         distribution, generation = state.distribution, state.generation + 1
         y = self._candidates(state.key, generation, distribution, state.incumbent, space)
         scores = score(oracle, space, y, state.multipliers, self.chunk)
+        if scores.rated < len(y):
+            return state.with_best(scores, y)
         drawn = Generation(y[2:], scores.merit[2:], float(scores.merit[0]))
         if not len(drawn.finite):
             nan = float("nan")
@@ -294,7 +309,9 @@ class SamplingSolver(abc.ABC):
         space = self._space(oracle, state.start)
         about = state.distribution.moved(state.incumbent)
         y = self._candidates(state.key, state.generation + 1, about, state.incumbent, space)
-        scores = score(oracle, space, y, state.multipliers, self.chunk)
+        if batch_size(oracle.problem, self.chunk, len(y))[1]:
+            y = y[: 2 + CERTIFYING]
+        scores = score(oracle, space, y, state.multipliers, self.chunk, patient=True)
         finite = np.isfinite(scores.merit[2:]) & np.isfinite(scores.merit[1])
         gains = scores.merit[1] - np.where(finite, scores.merit[2:], scores.merit[1]) if finite.any() else np.zeros(1)
         spread = float(state.distribution.spread)
@@ -316,7 +333,7 @@ class SamplingSolver(abc.ABC):
     ) -> np.ndarray:
         """[mean, incumbent, draws] (P + 2, d); the draws depend on seed and generation alone."""
         rng = np.random.default_rng([*(int(word) for word in np.ravel(seed)), generation])
-        count = self.population or self.default_population(space.size)
+        count = self.population or min(self.default_population(space.size), LARGEST_POPULATION)
         draws = self.draw(rng, distribution, count, space)
         return np.concatenate([np.stack([np.asarray(distribution.mean), np.asarray(incumbent)]), draws])
 
