@@ -6,11 +6,13 @@ import dataclasses
 
 import numpy as np
 import optax
+import pytest
 
 from trajopt import problems, solvers
 from trajopt.result import Status
 
 
+@pytest.mark.slow
 def test_exact_gradients_stay_and_aware_ones_arrive():
     problem = problems.get("drone-takeoff")
     descent = solvers.SingleShooting(optax.sgd(10.0), max_iterations=150)

@@ -287,6 +287,7 @@ def box(folder, joints, motors, law, dt, height=0.1):
 SLIDES = '<joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/>'
 
 
+@pytest.mark.slow
 def test_friction_is_identified_through_contact(tmp_path):
     """A sliding box brakes by mu g; mu = 0.3 is found from its recorded positions, the push being known."""
     law = dynamics.RigidContact(erp=1.0)

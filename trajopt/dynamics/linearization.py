@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.complementarity import adjoint_relabelling
-from trajopt.dynamics.contact.implicit import VelocityStep, velocity_step
+from trajopt.dynamics.contact.implicit import VelocityStep
 from trajopt.dynamics.contact.jacobian import StepJacobian, step_jacobian
 from trajopt.dynamics.contact.law import ContactLaw
 from trajopt.dynamics.integrators import impulse_step, midpoint
@@ -41,11 +41,13 @@ def linearize_impulse_step(
 
 def _relabel(labellings: str, law: ContactLaw, model: Model, q, v, tau, dt, rest, adjoint):
     """The labels that the loss direction at x+ asks for, pulled back to the q and v+ that the step's law sees."""
-    v_plus = velocity_step(law, model, q, v, tau, dt).velocity
-    by_q, by_dq = integrate_jacobians(model, q, rest * v_plus)
     n = model.nv
-    by_v = adjoint[n:] + rest * (by_dq.T @ adjoint[:n])
-    return adjoint_relabelling(labellings, law, model, q, v, tau, dt, by_q.T @ adjoint[:n], by_v)
+
+    def direction(v_plus):
+        by_q, by_dq = integrate_jacobians(model, q, rest * v_plus)
+        return by_q.T @ adjoint[:n], adjoint[n:] + rest * (by_dq.T @ adjoint[:n])
+
+    return adjoint_relabelling(labellings, law, model, q, v, tau, dt, direction)
 
 
 def _from_the_start(model: Model, jacobian: StepJacobian, q, dt, v_plus):

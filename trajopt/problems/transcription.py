@@ -47,10 +47,12 @@ def moved(problem: ControlProblem, x, u, p) -> Callable[[Array], tuple[Array, Ar
 def linear_dynamics(problem: ControlProblem, gradient: str = "implicit") -> Callable[..., tuple[Array, Array]]:
     """The function (x, u, t, p) -> (x_next (nx,), F (n, n + nu + np)), F = d x_next / dz in tangent coordinates."""
     problem.check_gradient(gradient)
+    if gradient == COMPLEMENTARITY and not relabels(problem, gradient):
+        problem, gradient = problem.with_gradient("implicit"), "implicit"
     if gradient == COMPLEMENTARITY:
         raise DerivativeError(
-            f"problem '{problem.name}': {COMPLEMENTARITY} gradients need the direction of the loss, which solvers that "
-            "linearise each step for itself do not have; use SingleShooting, or gradient='implicit'"
+            f"problem '{problem.name}': {COMPLEMENTARITY} gradients need the direction of the loss, which is not there where "
+            "each step is linearised for itself; use iLQR, DDP or SingleShooting, or gradient='implicit'"
         )
     system, size = problem.system, problem.n + problem.nu + problem.n_p
 
@@ -86,6 +88,29 @@ def linear_dynamics(problem: ControlProblem, gradient: str = "implicit") -> Call
     if gradient in DIFFERENCES:
         return difference_quotient
     return automatic if system is None else closed_form
+
+
+def relabels(problem: ControlProblem, gradient: str) -> bool:
+    """Whether the gradient mode is complementarity-aware and there is contact to be labelled."""
+    return gradient == COMPLEMENTARITY and not twice_differentiable(problem)
+
+
+def aware_dynamics(problem: ControlProblem) -> Callable[..., tuple[Array, Array]]:
+    """The function (x, u, t, p, d loss / d x_next (n,)) -> (x_next, F) of `linear_dynamics` where contact `relabels`.
+
+    For a problem in that gradient mode. Raises `DerivativeError` where it has free parameters.
+    """
+    if problem.n_p:
+        raise DerivativeError(
+            f"problem '{problem.name}' has free parameters, by which {COMPLEMENTARITY} steps are not linearised; use "
+            "SingleShooting, or gradient='implicit'"
+        )
+
+    def linear(x, u, t, p, adjoint):
+        jac = problem.system_at(p).linearize(problem.as_state(x), u, adjoint=adjoint)
+        return flat_state(jac.x_next), jnp.concatenate([jac.A, jac.B], 1)
+
+    return linear
 
 
 def stage_expansion(problem: ControlProblem, x, u, t, p, hessian: str = "gauss-newton") -> Expansion:
@@ -233,6 +258,7 @@ class OptimalControlOracle:
     def __init__(self, problem: ControlProblem, gradient: str = "implicit") -> None:
         self.problem, self.gradient = problem.with_gradient(gradient), gradient
         self.evaluations, self.compile_time_s = 0, 0.0
+        self.out_of_time: Callable[[], bool] = lambda: False
         self._compiled: dict[tuple, Any] = {}
         columns = problem.n + problem.nu + problem.n_p
         self.cost_of_linearization = {

@@ -23,6 +23,7 @@ import numpy as np
 
 from trajopt.errors import OptionError
 from trajopt.problems.ocp import Trajectory
+from trajopt.problems.transcription import COMPLEMENTARITY
 from trajopt.result import Status
 from trajopt.solvers.base import default_tolerance
 from trajopt.solvers.ilqr import RELAXED_EXPONENT, DDPState, iLQR
@@ -52,6 +53,11 @@ class HorizonGaussNewton:
     def init(self, oracle: Any, x0: Any, key: Any) -> DDPState:
         """The linear-quadratic model along the initial states, which need not obey the dynamics."""
         problem = oracle.problem
+        if oracle.gradient == COMPLEMENTARITY:
+            raise OptionError(
+                f"GaussNewton: gradient='{COMPLEMENTARITY}' is a direction to search in, and the estimate and its covariance "
+                "need the exact derivative; use 'implicit', or iLQR"
+            )
         for kind in ("stage_cost", "terminal_cost"):
             if getattr(problem, kind) is not None:
                 raise OptionError(

@@ -10,6 +10,9 @@ Controls are kept in their bounds by projected Newton in the pass. All other con
 through an augmented Lagrangian (`augmented_lagrangian`): when the stationarity falls below the inner tolerance, multipliers
 and penalties are updated and the inner tolerance is divided by ten.
 
+With gradient="complementarity-aware" the dynamics are linearised in the contact labels that the costates ask for
+(`local_model`). What is certified then is exact: stationarity and costates are recomputed with implicit derivatives.
+
 Li, Todorov 2004; Jacobson, Mayne 1970; Tassa, Mansard, Todorov, ICRA 2014 (bounds); Mastalli et al., Crocoddyl, ICRA 2020
 (feasibility-driven multiple shooting).
 """
@@ -25,7 +28,7 @@ import numpy as np
 from trajopt.errors import OptionError
 from trajopt.names import closest
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.problems.transcription import twice_differentiable
+from trajopt.problems.transcription import aware_dynamics, relabels, twice_differentiable
 from trajopt.result import Status
 from trajopt.solvers.augmented_lagrangian import (
     STUBBORN_UPDATES,
@@ -40,8 +43,9 @@ from trajopt.solvers.local_model import LocalModel, Modeller
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
-PATIENCE = 10  # steps whose effect on the cost drowns in rounding, in a row, without a more stationary point
+PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
 COST_ROUNDING = 1e-12
+CREEP = 1e-6  # relative change of the cost that counts as none with complementarity-aware derivatives
 
 
 @jax.tree_util.register_dataclass
@@ -145,6 +149,8 @@ class _DifferentialDynamicProgramming:
         """The model along the initial motion: the rollout, or in multiple shooting the states given."""
         problem = oracle.problem
         self._check(problem)
+        if relabels(problem, oracle.gradient):
+            aware_dynamics(problem)  # refuses what it cannot linearise
         dtype = problem.dtype
         xs = np.array(x0.xs, dtype)
         if not problem.free_initial_state:
@@ -234,7 +240,9 @@ class _DifferentialDynamicProgramming:
                 return new, "non_finite"
             return new, "line_search_failed"
         better = new.gradient_norm < state.least_gradient
-        stagnant = 0 if better or not bool(report.rounded) else state.stagnant + 1
+        # Directions from other labels than the true ones may go on for ever in steps that change next to nothing.
+        creeping = relabels(oracle.problem, oracle.gradient) and abs(new.cost - state.cost) <= CREEP * abs(state.cost)
+        stagnant = 0 if better or not (bool(report.rounded) or creeping) else state.stagnant + 1
         least = min(new.gradient_norm, state.least_gradient)
         new = dataclasses.replace(new, stagnant=stagnant, least_gradient=least)
         return new, "stalled" if stagnant > PATIENCE else ""
@@ -247,7 +255,9 @@ class _DifferentialDynamicProgramming:
             limits = (self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance)
             return updated(multipliers, rows, excess, constraints.inequality(), *limits)
 
-        multipliers, excess = oracle.call(f"{self.name} multipliers", update, state.multipliers, state.model.rows, state.excess)
+        multipliers, excess = oracle.call(
+            f"{self.name} multipliers", update, state.multipliers, state.model.rows, state.excess
+        )
         schedule = state.after_update(
             multipliers, excess, self._tolerance(problem), self.max_penalty, problem.tolerance
         )
@@ -272,7 +282,11 @@ class _DifferentialDynamicProgramming:
         """Stationarity and complementarity, recomputed with the multipliers of the answer."""
         anew, _ = self._advanced(oracle, state, move=False)
         model = anew.model
-        measures = {"stationarity": anew.gradient_norm}
+        aware = relabels(oracle.problem, oracle.gradient)
+        if aware:
+            model = self._exact_model(oracle, state)
+        stationarity = float(model.stationarity)
+        measures = {"stationarity": stationarity} | ({"aware_stationarity": anew.gradient_norm} if aware else {})
         inequality = self._iteration(oracle).modeller.constraints.inequality()
         m = state.multipliers
         parts = {
@@ -287,14 +301,27 @@ class _DifferentialDynamicProgramming:
         if self._second_order and not twice_differentiable(oracle.problem):
             notes.append("contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used")
         allowed = self._tolerance(oracle.problem) * float(model.scale)
-        lacking = state.converged and not anew.gradient_norm <= 2.0 * allowed
+        relaxed = default_tolerance(oracle.problem.dtype) ** RELAXED_EXPONENT * float(model.scale)
+        claimed = state.converged or (aware and anew.gradient_norm <= relaxed)
+        lacking = claimed and not stationarity <= (2.0 * allowed if state.converged else relaxed)
+        if aware and (lacking or not state.converged):
+            notes.append(
+                "complementarity-aware derivatives are directions to search in: go on from here with gradient='implicit' "
+                f"(exact stationarity {stationarity:.3g}, allowed {allowed:.3g})"
+            )
         return {
             "residuals": measures,
             "notes": notes,
             "multipliers": multipliers | {"dynamics": np.asarray(model.costates)},
             "gains": np.asarray(state.gains),
-            "shortfalls": [f"stationarity is {anew.gradient_norm:.3g}, allowed {allowed:.3g}"] if lacking else [],
+            "shortfalls": [f"stationarity is {stationarity:.3g}, allowed {allowed:.3g}"] if lacking else [],
         }
+
+    def _exact_model(self, oracle: Any, state: DDPState) -> LocalModel:
+        """The model at the state's motion with exact derivatives, whatever those of the iteration are."""
+        problem, modeller = oracle.problem.with_gradient("implicit"), self._iteration(oracle).modeller
+        exact = dataclasses.replace(modeller, problem=problem, gradient="implicit")
+        return oracle.call(f"{self.name} exact model", exact.expand, state.x, state.multipliers)
 
 
 _OPTIONS = """

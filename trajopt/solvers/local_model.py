@@ -2,6 +2,13 @@
 
 Local coordinates are [dx, dp] of each state, the free parameters p being carried along as states that do not change, and
 du of the controls. With the model comes what is judged at the motion: cost, violation and stationarity.
+
+Complementarity-aware steps are linearised one after the other, from the last to the first, in the contact labels that the
+costate p_{t+1} asks for, p_t = q_t + A_t^T p_{t+1}: the gradient of the augmented cost by the state after the step, of which
+later steps have chosen their labels already. It is V_x of a backward pass without a step (all k_t = 0). V_x of the pass
+itself, of the cost that is left after the step, would be no better direction: it depends on the damping, so that each
+attempt of the line search had to linearise anew, and it vanishes where the step reaches all it wants, when its sign, and with
+it the labels, is that of rounding. Where states have gaps p is that of the states given, and gaps pull at no label.
 """
 
 from __future__ import annotations
@@ -15,7 +22,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.problems.transcription import final_expansion, linear_dynamics, moved, prior_expansion, stage_expansion
+from trajopt.problems.transcription import (
+    aware_dynamics,
+    final_expansion,
+    linear_dynamics,
+    moved,
+    prior_expansion,
+    relabels,
+    stage_expansion,
+)
 from trajopt.solvers import augmented_lagrangian as al
 from trajopt.solvers.batching import each
 from trajopt.solvers.riccati import LQProblem, adjoint
@@ -66,6 +81,11 @@ class Modeller:
     def constraints(self) -> al.Constraints:
         return al.Constraints(self.problem)
 
+    @property
+    def aware(self) -> bool:
+        """Whether the labels of contacts follow the costates."""
+        return relabels(self.problem, self.gradient)
+
     def order(self) -> np.ndarray:
         """Positions of [dx, dp, du] in z = [dx, du, dp]."""
         n, nu, n_p = self.problem.n, self.problem.nu, self.problem.n_p
@@ -98,14 +118,20 @@ class Modeller:
         n, n_e = problem.n, problem.n + problem.n_p
         order, hessian = self.order(), "exact" if self.second_order else "gauss-newton"
         inequality, relevant = constraints.inequality(), constraints.relevant()
-        linear, times, p = linear_dynamics(problem, self.gradient), jnp.asarray(problem.times), at.p
+        times, p = jnp.asarray(problem.times), at.p
+        linear = aware_dynamics(problem) if self.aware else linear_dynamics(problem, self.gradient)
+        curved = self.multiple and not self._flat
 
-        def stage(x, x_after, u, t, y, w):
-            x_next, F = linear(x, u, t, p)
+        def read(x_after, x_next):
+            """Derivative of the defect by x_next."""
+            return jax.jacfwd(lambda e: problem.local(x_after, problem.retract(x_next, e)))(jnp.zeros(n, at.xs.dtype))
+
+        def stage(x, x_after, u, t, y, w, *costate):
+            if costate and curved:
+                costate = (read(x_after, problem.step(x, u, t, p)).T @ costate[0],)
+            x_next, F = linear(x, u, t, p, *costate)
             defect = problem.local(x_after, x_next)
-            if self.multiple and not self._flat:
-                zero = jnp.zeros(n, x.dtype)
-                F = jax.jacfwd(lambda e: problem.local(x_after, problem.retract(x_next, e)))(zero) @ F
+            F = read(x_after, x_next) @ F if curved else F
             model = stage_expansion(problem, x, u, t, p, hessian)
             go = moved(problem, x, u, p)
 
@@ -116,8 +142,6 @@ class Modeller:
             c, g, H = self._with_rows(rows_at, order.size, model.gradient, model.hessian, y, w, inequality[0])
             return F[:, order], defect, model.value, g[order], H[order][:, order], c
 
-        y, w = multipliers.stage, multipliers.stage_penalty
-        F, defect, running, g, H, c = each(problem, stage, at.xs[:-1], at.xs[1:], at.us, times[:-1], y, w)
         final = final_expansion(problem, at.xs[-1], p, hessian)
 
         def rows_at(z):
@@ -125,6 +149,16 @@ class Modeller:
 
         y_end, w_end = multipliers.terminal, multipliers.terminal_penalty
         c_end, g_end, H_end = self._with_rows(rows_at, n_e, final.gradient, final.hessian, y_end, w_end, inequality[1])
+
+        def sweep(costate, row):
+            parts = stage(*row, costate)
+            F, g = parts[0], parts[3]
+            return g[:n] + F[:, :n].T @ costate, parts
+
+        y, w = multipliers.stage, multipliers.stage_penalty
+        steps = (at.xs[:-1], at.xs[1:], at.us, times[:-1], y, w)
+        parts = jax.lax.scan(sweep, g_end, steps, reverse=True)[1] if self.aware else each(problem, stage, *steps)
+        F, defect, running, g, H, c = parts
         lq = self._lq(F, defect if self.multiple else jnp.zeros_like(defect), g, H, g_end, H_end)
         prior = prior_expansion(problem, at.xs[0], p, hessian)
         free = self.free()

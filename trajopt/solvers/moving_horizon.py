@@ -35,6 +35,7 @@ from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.trajectory import flat_state
+from trajopt.problems.transcription import COMPLEMENTARITY
 from trajopt.solvers.base import default_tolerance
 from trajopt.solvers.ddp_iteration import Iteration
 from trajopt.solvers.ilqr import DEFAULT_EXPONENT
@@ -136,6 +137,11 @@ class MovingHorizon:
             raise OptionError(f"MovingHorizon: window is {window!r}; expected a number of steps of at least 1")
         if max_iterations < 1:
             raise OptionError(f"MovingHorizon: max_iterations is {max_iterations}; it must be at least 1")
+        if gradient == COMPLEMENTARITY:
+            raise OptionError(
+                f"MovingHorizon: gradient is '{gradient}', a direction to search in, and the covariances need the exact "
+                "derivative; use 'implicit'"
+            )
         self.dynamics, self.measurement, self.steps = dynamics, measurement, int(window)
         if arrival_deviation is not None and not (np.isfinite(arrival_deviation) and arrival_deviation >= 0):
             raise OptionError(f"MovingHorizon: arrival_deviation is {arrival_deviation}; it must not be negative")

@@ -20,13 +20,13 @@ import numpy as np
 from trajopt.errors import OptionError
 from trajopt.names import closest
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.problems.transcription import OptimalControlOracle, twice_differentiable
+from trajopt.problems.transcription import COMPLEMENTARITY, OptimalControlOracle, relabels, twice_differentiable
 from trajopt.result import Status
 from trajopt.solvers import ipopt
 from trajopt.solvers.base import State
 from trajopt.solvers.ipopt import Multipliers
 from trajopt.solvers.shooting import Shooting
-from trajopt.solvers.shooting_functions import EXACT, GAUSS_NEWTON, HESSIANS
+from trajopt.solvers.shooting_functions import EXACT, GAUSS_NEWTON, HESSIANS, LIMITED_MEMORY
 from trajopt.solvers.solution import Solution, status_name
 
 LARGEST_KKT_RESIDUAL = 1e-4  # of a success, relative to the largest slope of the cost or 1
@@ -88,11 +88,14 @@ class MultipleShooting:
         `solve(..., x0=solution)` for its motion.
 
     Without `xs0` the node states start on the rollout of the controls. Needs float64 and the extra `ipopt`.
+    With gradient="complementarity-aware" contacts are labelled by the multipliers that IPOPT told with its last Hessian, until
+    then by the costates of the loss; `kkt_residual` is recomputed with implicit derivatives.
     `Solution.multipliers`: "rows" (the first N n are those of the defects, interval by interval), "lower", "upper",
     "barrier"; the signs are those of `ipopt.Multipliers`. Residuals: `kkt_residual`, the recomputed stationarity, and
     `complementarity`.
 
-    Raises `OptionError`; `MissingExtraError` without cyipopt; `DerivativeError` for an exact Hessian through contact.
+    Raises `OptionError`, for limited memory with complementarity-aware derivatives too; `MissingExtraError` without cyipopt;
+    `DerivativeError` for an exact Hessian through contact.
     """
 
     interval: int = 1
@@ -129,6 +132,11 @@ class MultipleShooting:
         kind = self.hessian_of(oracle.problem)
         if self.damping and kind != GAUSS_NEWTON:
             raise OptionError(f"MultipleShooting: damping is for a Gauss-Newton Hessian; this one is '{kind}'")
+        if relabels(oracle.problem, oracle.gradient) and kind == LIMITED_MEMORY:
+            raise OptionError(
+                f"MultipleShooting: gradient='{COMPLEMENTARITY}' takes its direction from the multipliers, which IPOPT tells "
+                f"with the Hessian only, not with '{kind}'; use hessian='{GAUSS_NEWTON}', or gradient='implicit'"
+            )
         return Shooting(oracle, int(self.interval), kind, reference, float(self.damping))
 
     def init(self, oracle: Any, x0: Any, key: Any) -> MultipleShootingState:
@@ -185,6 +193,7 @@ class MultipleShooting:
         program = self._program(oracle, state.x)
         while True:
             w = program.variables(state.x)
+            program.latest = state.multipliers.rows
             watch = _Watch(self, program, state, w, advance)
             outcome = ipopt.solve(program, w, state.multipliers, self.tolerance, self.ipopt_options, watch)
             told: dict[str, Any] = {"raw_status": f"{outcome.code}: {outcome.message}", "log": state.log + outcome.log}
@@ -226,16 +235,22 @@ class MultipleShooting:
 
     def finish(self, oracle: OptimalControlOracle, state: MultipleShootingState) -> dict[str, Any]:
         """Stationarity and complementarity with IPOPT's multipliers, recomputed; absent where it did not tell any."""
+        aware = relabels(oracle.problem, oracle.gradient)
+        advice = (
+            "complementarity-aware derivatives are directions to search in: go on from here with gradient='implicit'"
+        )
         if not state.multipliers.known:
-            return {}
+            return {"notes": [advice]} if aware else {}
         program = self._program(oracle, state.x)
+        exact = self._program(OptimalControlOracle(oracle.problem), state.x) if aware else program
         w = program.variables(state.x)
         triple = state.rows, state.lower, state.upper
-        residual, scale = program.stationarity(w, *triple), max(1.0, float(np.abs(program.slopes(w).gradient).max()))
+        residual, scale = exact.stationarity(w, *triple), max(1.0, float(np.abs(exact.slopes(w).gradient).max()))
         limit = LARGEST_KKT_RESIDUAL * scale
         return {
             "residuals": {"kkt_residual": residual, "complementarity": program.complementarity(w, *triple)},
             "multipliers": {key: np.asarray(value) for key, value in dataclasses.asdict(state.multipliers).items()},
+            "notes": [advice] if aware and not (residual <= limit and state.halt == "solved") else [],
             "shortfalls": [] if residual <= limit else [f"kkt_residual is {residual:.3g}, allowed {limit:.3g}"],
         }
 

@@ -50,7 +50,8 @@ class Shooting:
     """The nonlinear program of one problem about a reference; everything is evaluated by compiled functions.
 
     Arguments: the problem's oracle, steps per interval, one of `HESSIANS`, the motion about which states are counted, and what
-    is added to the diagonal of a Gauss-Newton Hessian.
+    is added to the diagonal of a Gauss-Newton Hessian. `latest`: multipliers of the rows as told with the last Hessian, zero
+    while unknown, the direction of complementarity-aware slopes; slopes at the w of the last call are not computed again.
     Raises `DerivativeError` when an exact Hessian is asked for and the dynamics have no second derivative.
     """
 
@@ -75,6 +76,7 @@ class Shooting:
         self._values: tuple[np.ndarray, Values] | None = None
         self._slopes: tuple[np.ndarray, Slopes] | None = None
         self.last_bad_step = problem.horizon + 1
+        self.latest = np.zeros(self.layout.constraints)
 
     def about(self, reference: Trajectory) -> Shooting:
         """The same program about another motion."""
@@ -120,13 +122,16 @@ class Shooting:
     def slopes(self, w: np.ndarray) -> Slopes:
         if self._slopes is None or not np.array_equal(self._slopes[0], w):
             self.oracle.evaluations += self.oracle.cost_of_linearization
-            gradient, jacobian, hessian, departure = self._call("slopes", self._functions.slopes, w, self.references)
+            arguments = w, self.references, self.latest
+            gradient, jacobian, hessian, departure = self._call("slopes", self._functions.slopes, *arguments)
             arrays = np.asarray(gradient), np.asarray(jacobian), np.asarray(hessian)
             self._slopes = w.copy(), Slopes(*arrays, float(departure))
         return self._slopes[1]
 
     def hessian(self, w: np.ndarray, multipliers: np.ndarray, factor: float) -> np.ndarray:
         """Non-zeros of the Hessian of factor f + multipliers . g, or of its Gauss-Newton part factor f, damped."""
+        if factor != 0:  # not those of a restoration phase
+            self.latest = np.array(multipliers, self.problem.dtype)
         if self.hessian_kind == GAUSS_NEWTON:
             return factor * (self.slopes(w).hessian + self._damping)
         weight = np.asarray(factor, self.problem.dtype)

@@ -15,11 +15,13 @@ from jaxtyping import Array, Float
 
 from trajopt.problems.ocp import CONSTRAINTS, OptimalControlProblem
 from trajopt.problems.transcription import (
+    aware_dynamics,
     dynamics_hessian,
     final_expansion,
     linear_dynamics,
     moved,
     prior_expansion,
+    relabels,
     stage_constraints,
     stage_expansion,
     terminal_constraints,
@@ -41,7 +43,8 @@ class ShootingFunctions:
     def __init__(self, problem: OptimalControlProblem, layout: Layout, gradient: str, hessian: str) -> None:
         self.problem, self.layout, self.hessian_kind = problem, layout, hessian
         self.flat = euclidean(problem)
-        self.linear = linear_dynamics(problem, gradient)
+        self.aware = relabels(problem, gradient)
+        self.linear = aware_dynamics(problem) if self.aware else linear_dynamics(problem, gradient)
         self.width = layout.local.shape[1]
 
     def _unpack(self, w: Array, references: Array) -> tuple[Array, Array, Array, Array]:
@@ -126,19 +129,66 @@ class ShootingFunctions:
         """Sensitivity (n, c) of an interval's first state."""
         return jnp.concatenate([R, jnp.zeros((R.shape[0], self.width - R.shape[0]), R.dtype)], 1)
 
-    def slopes(self, w: Float[Array, " nw"], references: Float[Array, "nodes nx"]) -> tuple[Array, ...]:
-        """(grad f, Jacobian's non-zeros, Gauss-Newton Hessian's non-zeros (none unless asked for), departure)."""
+    def labelled(self, nodes, us, p, references, multipliers: Float[Array, " m"]) -> tuple[Array, Array]:
+        """(x_next (N, K, nx), F (N, K, n, n + nu)) of all steps, complementarity-aware.
+
+        The direction of an interval's last step is the multiplier of its defect, that of an earlier one the adjoint of the
+        Lagrangian. All multipliers zero: they are not known, and the costate of the loss goes on from interval to interval.
+        """
+        problem, layout, n = self.problem, self.layout, self.problem.n
+        times, _, valid = self._steps()
+        known = jnp.any(multipliers != 0)
+        y = {
+            kind: jnp.where(place >= 0, multipliers[np.maximum(place, 0)], jnp.zeros((), nodes.dtype))
+            for kind, place in layout.rows.items()
+        }
+
+        def backward(costate, inputs):
+            x, u, t, ok, y = inputs
+            x_next, F = self.linear(x, u, t, p, costate)
+
+            def lagrangian(d):
+                x_ = problem.retract(x, d)
+                rows = {kind: _rows(problem.stage(kind, x_, u, t, p), x) for kind in CONSTRAINTS[:2]}
+                rows["inner_bounds"] = self._bounded(x_)
+                return problem.running_cost(x_, u, t, p) + sum(jnp.vdot(y[kind], rows[kind]) for kind in rows)
+
+            before = F[:, :n].T @ costate + jax.grad(lagrangian)(jnp.zeros(n, x.dtype))
+            return jnp.where(ok, before, costate), (x_next, F)
+
+        def forward(x, inputs):
+            u, t, ok = inputs
+            return jnp.where(ok, problem.step(x, u, t, p), x), x
+
+        def interval(costate, inputs):
+            x, u, t, ok, reference_next, y = inputs
+            end, xs = jax.lax.scan(forward, x, (u, t, ok))
+            costate = jnp.where(known, self._read(reference_next, end).T @ y.pop("defect"), costate)
+            return jax.lax.scan(backward, costate, (xs, u, t, ok, y), reverse=True)
+
+        last = final_expansion(problem, nodes[-1], p).gradient[:n]
+        y = {kind: y[kind] for kind in ("defect", *CONSTRAINTS[:2], "inner_bounds")}
+        return jax.lax.scan(interval, last, (nodes[:-1], us, times, valid, references[1:], y), reverse=True)[1]
+
+    def slopes(
+        self, w: Float[Array, " nw"], references: Float[Array, "nodes nx"], multipliers: Float[Array, " m"]
+    ) -> tuple[Array, ...]:
+        """(grad f, Jacobian's non-zeros, Gauss-Newton Hessian's non-zeros (none unless asked for), departure).
+
+        multipliers: of the rows, the latest, for the labels of complementarity-aware steps; zero while unknown.
+        """
         problem, layout, n, n_p = self.problem, self.layout, self.problem.n, self.problem.n_p
         xi, nodes, us, p = self._unpack(w, references)
         times, places, valid = self._steps()
         R, departure = self._charts(xi, nodes, references)
         curved = self.hessian_kind == GAUSS_NEWTON
+        given = self.labelled(nodes, us, p, references, multipliers) if self.aware else ()
 
         def body(carry, inputs):
             x, S, gradient, H = carry
-            u, t, j, ok = inputs
+            u, t, j, ok, *step = inputs
             Z = self._local_slopes(S, j)
-            x_next, F = self.linear(x, u, t, p)
+            x_next, F = step or self.linear(x, u, t, p)
             cost = stage_expansion(problem, x, u, t, p)
             rows = {kind: stage_constraints(problem, kind, x, u, t, p)[1] @ Z for kind in CONSTRAINTS[:2]}
             by_x = jax.jacfwd(lambda d: self._bounded(problem.retract(x, d)))(jnp.zeros(n, x.dtype))
@@ -148,12 +198,13 @@ class ShootingFunctions:
             H = H + keep(Z.T @ cost.hessian @ Z, jnp.zeros_like(H)) if curved else H
             return (keep(x_next, x), keep(F @ Z, S), gradient, H), rows
 
-        def interval(x, R, u, t, j, ok):
+        def interval(x, R, u, t, j, ok, *steps):
             H = jnp.zeros((self.width,) * 2 if curved else (0, 0), w.dtype)
             start = (x, self._first(R), jnp.zeros(self.width, w.dtype), H)
-            return jax.lax.scan(body, start, (u, t, j, ok))
+            return jax.lax.scan(body, start, (u, t, j, ok, *steps))
 
-        (ends, S, gradients, H), rows = each(problem, interval, nodes[:-1], R[:-1], us, times, places, valid)
+        each_given = (nodes[:-1], R[:-1], us, times, places, valid, *given)
+        (ends, S, gradients, H), rows = each(problem, interval, *each_given)
         rows["defect"] = S if self.flat else jax.vmap(self._read)(references[1:], ends) @ S
         rows["next"] = jnp.full((layout.N, n), -1.0, w.dtype)
         by_node = jax.vmap(jax.jacfwd(lambda d, x: problem.retract(x, d)[layout.as_rows]))

@@ -13,6 +13,7 @@ from trajopt.dynamics.contact.complementarity import adjoint_relabelling, aware_
 from trajopt.dynamics.contact.implicit import row_count, velocity_step
 from trajopt.dynamics.contact.jacobian import step_jacobian
 from trajopt.dynamics.contact.law import RigidContact
+from trajopt.dynamics.system import State, System
 from trajopt.models import load_model_from_string
 
 DT, MASS, CARRIER = 1e-3, 0.1, 0.5
@@ -102,7 +103,7 @@ def test_the_closed_form_takes_the_same_labels():
     @jax.jit
     def by_tau(q, v, p):
         dt, tau, init = jnp.asarray(DT), jnp.zeros(2), jnp.zeros(row_count(LAW, model))
-        relabel = adjoint_relabelling("all", LAW, model, q, v, tau, dt, jnp.zeros(2), p)
+        relabel = adjoint_relabelling("all", LAW, model, q, v, tau, dt, lambda v_plus: (jnp.zeros(2), p))
         return step_jacobian(LAW, model, q, v, tau, dt, init, relabel=relabel)[1].by_tau
 
     resting, up = states()["resting"], jnp.array([-2.0, 0.0])
@@ -120,3 +121,16 @@ def test_forward_mode_is_refused():
 
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jit(lambda tau: jax.jvp(velocity, (tau,), (tau,))).lower(v)
+
+
+def test_a_free_body_is_relabelled_in_tangent_coordinates():
+    """Orientations are quaternions: pulled up, the velocity of a ball at rest is carried on; pushed down, it is held."""
+    model = load_model_from_string("""<mujoco><worldbody><geom name="floor" type="plane" size="5 5 1"/>
+    <body><freejoint/><geom type="sphere" size="0.2" mass="0.5"/></body></worldbody></mujoco>""")
+    system = System(model, DT, RigidContact(max_contacts=1, limits=False), gradient="complementarity-aware")
+    x = State(jnp.array([0.0, 0.0, RESTING, 0.8, 0.0, 0.6, 0.0]), jnp.zeros(6))
+    by_v = jax.jit(lambda p: system.linearize(x, jnp.zeros(0), adjoint=p).A[6:, 6:])
+    up = np.zeros(12)
+    up[8] = -1.0
+    np.testing.assert_allclose(by_v(up), np.eye(6), atol=1e-9)
+    np.testing.assert_allclose(by_v(-up)[2], np.zeros(6), atol=1e-9)

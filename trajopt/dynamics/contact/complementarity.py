@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from trajopt.dynamics.contact.law import ContactLaw
 from trajopt.dynamics.contact.ncp import CLAMPED, SEPARATING, Modes, newton_matrix, projection_jacobian
 from trajopt.dynamics.contact.solve import NCPSolution
 from trajopt.dynamics.crba import solve_mass_matrix
+from trajopt.dynamics.joints import integrate
 from trajopt.dynamics.model import Model
 
 LABELLINGS = ("all", "paper")
@@ -70,7 +72,8 @@ def _backward(labellings: str, law: ContactLaw, saved, cotangents):
         last = k == count
         part = jax.tree.map(lambda a: a[jnp.where(last, _best(measures), k)], labelled)
         gradient = _pull_back(law, last.astype(q.dtype), _with(solved, *part), theta, outputs)
-        measures = jnp.where(jnp.arange(count) == k, _measure(model, dt, by_q, gradient), measures)
+        measure = _measure(model, q, dt, _in_tangent(model, q, by_q), gradient)
+        measures = jnp.where(jnp.arange(count) == k, measure, measures)
         return (measures, gradient), None
 
     start = (jnp.zeros(count, q.dtype), jax.tree.map(jnp.zeros_like, theta))
@@ -82,11 +85,16 @@ def _backward(labellings: str, law: ContactLaw, saved, cotangents):
 _aware.defvjp(_forward, _backward)
 
 
-def _measure(model: Model, dt, by_q, gradient) -> Float[Array, ""]:
-    """|d loss / d q|^2 + |d loss / d u|^2 / dt."""
+def _in_tangent(model: Model, q, cotangent) -> Float[Array, " nv"]:
+    """The derivative by tangent coordinates at q, from that by q."""
+    return jax.vjp(lambda dq: integrate(model, q, dq), jnp.zeros(model.nv, q.dtype))[1](cotangent)[0]
+
+
+def _measure(model: Model, q, dt, by_q: Float[Array, " nv"], gradient) -> Float[Array, ""]:
+    """|d loss / d q|^2 + |d loss / d u|^2 / dt, q in tangent coordinates."""
     _, slope_q, _, slope_tau, _ = gradient
     slope_u = model.actuation.T @ slope_tau if model.nu else slope_tau
-    slope_q = slope_q + by_q
+    slope_q = _in_tangent(model, q, slope_q) + by_q
     return slope_q @ slope_q + slope_u @ slope_u / dt
 
 
@@ -95,22 +103,26 @@ def _best(measures: Float[Array, " k"]) -> Int[Array, ""]:
     return jnp.argmax(jnp.where(jnp.isfinite(measures), measures, -1.0))
 
 
-def adjoint_relabelling(labellings: str, law: ContactLaw, model: Model, q, v, tau, dt, by_q, by_v):
-    """The function that puts an `NCPSolution` into the labelling that d loss / d (q, v+) = (by_q, by_v) asks for."""
-    solved = solve_primal(law, model, q, v, tau, dt, jnp.zeros(row_count(law, model), q.dtype))
-    outputs = [by_v, *jax.tree.map(_zero_cotangent, solved.outputs[1:])]
-    labelled, _ = _labelled(labellings, solved, by_v)
+def adjoint_relabelling(
+    labellings: str, law: ContactLaw, model: Model, q, v, tau, dt, direction: Callable[[Array], tuple[Array, Array]]
+) -> Callable[[Solved], NCPSolution]:
+    """The function from the solved step to its `NCPSolution` in the labelling that the loss asks for.
 
-    def measure(part):
-        theta = (model, q, v, tau, dt)
-        unstabilised = jnp.zeros((), q.dtype)
-        return _measure(model, dt, by_q, _pull_back(law, unstabilised, _with(solved, *part), theta, outputs))
+    direction: v+ -> d loss / d (q, v+), in tangent coordinates.
+    """
 
-    best = _best(jax.lax.map(measure, labelled))
-    modes, inverse, degenerate = jax.tree.map(lambda a: a[best], labelled)
+    def relabel(solved: Solved) -> NCPSolution:
+        by_q, by_v = direction(solved.velocity)
+        outputs = [by_v, *jax.tree.map(_zero_cotangent, solved.outputs[1:])]
+        labelled, _ = _labelled(labellings, solved, by_v)
 
-    def relabel(solution: NCPSolution) -> NCPSolution:
-        return dataclasses.replace(solution, modes=modes, inverse=inverse, degenerate=degenerate)
+        def measure(part):
+            theta = (model, q, v, tau, dt)
+            unstabilised = jnp.zeros((), q.dtype)
+            return _measure(model, q, dt, by_q, _pull_back(law, unstabilised, _with(solved, *part), theta, outputs))
+
+        best = _best(jax.lax.map(measure, labelled))
+        return _with(solved, *jax.tree.map(lambda a: a[best], labelled)).solution
 
     return relabel
 

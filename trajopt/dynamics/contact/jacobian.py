@@ -24,11 +24,12 @@ from jaxtyping import Array, Float
 from trajopt.dynamics.collision.pairs import collide_with_derivatives
 from trajopt.dynamics.contact import selection
 from trajopt.dynamics.contact.geometry import ContactGeometry, contact_geometry, force_turning, velocity_turning
-from trajopt.dynamics.contact.implicit import VelocityStep, row_count
+from trajopt.dynamics.contact.implicit import Solved, VelocityStep, row_count
 from trajopt.dynamics.contact.law import ContactLaw
 from trajopt.dynamics.contact.ncp import NCP, SLIDING, apply_blocks, make_ncp, projection_jacobian
 from trajopt.dynamics.contact.rows import Rows, assemble
 from trajopt.dynamics.contact.solve import NCPSolution, consistent_solution, solution_null_space, solve
+from trajopt.dynamics.crba import cholesky
 from trajopt.dynamics.derivatives import DynamicsTerms, dynamics_terms, inverse_mass_matrix, rnea_derivatives_from_terms
 from trajopt.dynamics.model import Model
 
@@ -59,7 +60,7 @@ def step_jacobian(
     init,
     *,
     null_space: bool = True,
-    relabel: Callable[[NCPSolution], NCPSolution] | None = None,
+    relabel: Callable[[Solved], NCPSolution] | None = None,
 ) -> tuple[VelocityStep, StepJacobian]:
     """One step and its Jacobian at fixed contact modes (not differentiable further; use `implicit` for that).
 
@@ -71,7 +72,7 @@ def step_jacobian(
     terms = dynamics_terms(model, q, v)
     inverse = inverse_mass_matrix(terms.M)
     free = v + dt * (inverse @ (tau - terms.h))
-    candidates, slopes = collide_with_derivatives(model, terms.kin)
+    candidates, slopes = collide_with_derivatives(model, terms.kin, law.pair_limit)
     rows = assemble(model, terms.kin, candidates, q, v, dt, law)
     MJ = inverse @ rows.J.T
     ncp = make_ncp(rows.J @ MJ, rows.J @ free + rows.offset, rows.mu, rows.exists, rows.bound, law.cone)
@@ -79,7 +80,8 @@ def step_jacobian(
         ncp, init, tol=law.tolerance, max_iterations=law.max_iterations, solver=getattr(law, "solver", "newton")
     )
     v_plus = free + MJ @ solution.impulse
-    solution = solution if relabel is None else relabel(solution)
+    if relabel is not None:
+        solution = relabel(Solved(v_plus, solution.impulse, cholesky(terms.M), ncp, rows, solution))
     step = VelocityStep(v_plus, solution.impulse, rows, solution)
 
     id_q, id_v = rnea_derivatives_from_terms(model, terms, (v_plus - v) / dt)
