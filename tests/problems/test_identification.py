@@ -25,6 +25,7 @@ def deviations(solution) -> np.ndarray:
     return np.sqrt(np.diag(solution.covariance))
 
 
+@pytest.mark.slow
 def test_friction_is_found_within_two_deviations_that_shrink_with_the_root_of_the_data():
     """A quarter of the poses, spread over the same motion: twice the deviations, to 10 % for samples that are not equal."""
     problem, solution = solved("friction-identification")
