@@ -6,6 +6,7 @@ The configuration is made here because the package itself never changes JAX's gl
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import mmap
 import os
@@ -37,6 +38,7 @@ if os.environ.get("TRAJOPT_QUICK_COMPILATION", "1") != "0":
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -47,6 +49,19 @@ if os.environ.get("TRAJOPT_SHAPE_CHECKS", "1") != "0":
     # Functions accept NumPy arrays wherever they accept JAX's; the annotation `Array` of the package means both here.
     jaxtyping.Array = jax.Array | np.ndarray
     jaxtyping.install_import_hook("trajopt", "shape_checking.check")
+
+
+MOST_MAPS = 30_000  # Linux ends a process at 65,530
+
+
+@pytest.fixture(scope="module", autouse=True)
+def drop_programs():
+    """Forget compiled programs before their memory maps, a dozen for each, become too many for one process."""
+    yield
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 # Files whose tests compile for longest; they start first, so that no worker is left alone with one of them at the end.

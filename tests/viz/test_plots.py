@@ -55,7 +55,7 @@ def test_comparison(solution, saved, tmp_path):
     time, evaluations, bars = saved[0].axes
     assert {"GaussNewton, implicit", "GradientDescent, finite-difference"} <= set(lines(time))
     np.testing.assert_allclose(lines(time)["GaussNewton, implicit"][:, 0], solution.trace["time"])
-    labels = [text.get_text() for text in time.get_legend().get_texts()]
+    labels = [text.get_text() for text in saved[0].legends[0].get_texts()]
     assert labels == ["GaussNewton, implicit", "GradientDescent, finite-difference"]
     assert "time" in time.get_xlabel() and "evaluations" in evaluations.get_xlabel()
     widths = [patch.get_width() for patch in bars.patches]

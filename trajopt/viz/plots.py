@@ -255,6 +255,7 @@ def comparison(solutions: Sequence[Any], path: str | os.PathLike, *, title: str 
     axes[0, 2].invert_yaxis()
     axes[0, 2].set_xlabel("time of the first seed [s]")
     axes[0, 2].legend(frameon=False, fontsize=8)
-    axes[0, 0].legend(frameon=False, fontsize=8)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    made.legend(handles, labels, frameon=False, fontsize=8, loc="outside lower center", ncols=min(len(labels), 4))
     made.suptitle(title, x=0.01, ha="left", fontsize=12)
     _save(made, path)

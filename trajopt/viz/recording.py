@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt import problems
+from trajopt.dynamics.collision.broadphase import PairLimit
 from trajopt.dynamics.collision.pairs import collide, contact_count
 from trajopt.dynamics.contact.rows import contact_frames
 from trajopt.dynamics.kinematics import kinematics
@@ -92,7 +93,8 @@ def contact_forces(
 ) -> tuple[Float[np.ndarray, "k c 3"], Float[np.ndarray, "k c 3"]]:
     """Points and forces (N, world axes, on body 1) of the impulses (N s, contact frames) of the steps between states at t.
 
-    The impulses' contacts are the c closest candidates of the model at the state where the step starts.
+    The impulses' contacts are the c closest candidates of the model at the state where the step starts, under a law that leaves
+    `max_pairs` at its default.
     """
     count = impulse.shape[1]
     if count == 0 or len(impulse) == 0 or not model.topology.pairs or contact_count(model) < count:
@@ -108,7 +110,7 @@ def contact_forces(
 @functools.partial(jax.jit, static_argnums=2)
 def _contacts(model: Model, q, count: int):
     def single(row):
-        contacts = collide(model, kinematics(model, row))
+        contacts = collide(model, kinematics(model, row), PairLimit(count))
         _, closest = jax.lax.top_k(-contacts.distance, count)
         closest = jnp.sort(closest)
         return contacts.point[closest], contact_frames(contacts.normal[closest])
