@@ -4,7 +4,7 @@
 
 SEGMENT: steps between states that are kept; the steps between them are computed again (0: everything is kept). Springs in the
 joints hold the robot on its four feet. What the process needs at most includes the compiler: with JAX_COMPILATION_CACHE_DIR
-set, the second run shows it without.
+set, the second run shows it without, and XLA_FLAGS=--xla_cpu_use_fusion_emitters=false with XLA's older code generator.
 """
 
 from __future__ import annotations

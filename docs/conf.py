@@ -20,7 +20,7 @@ NAVIGATION = {
     "Get started": ("getting-started", "tutorial", "bring-your-own", "command-line", "viewer"),
     "Concepts": (
         "conventions", "models", "rigid-body-dynamics", "collision", "contact-semantics", "boxed-lcp", "smoothed-contact",
-        "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "performance",
+        "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "jacobian-tables", "performance",
     ),
     "Problems and solvers": (
         "choosing-a-solver", "solvers", "optimal-control", "multiple-shooting", "sampling", "estimation",
