@@ -240,6 +240,28 @@ print(solution.message, solution.iterations)
 """
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_python_drops_ends_the_run(number):
+    dropped = []
+
+    def interrupt(row):
+        if row["iteration"] == 4:
+            try:
+                signal.raise_signal(number)
+                time.sleep(1)
+            except KeyboardInterrupt:
+                dropped.append(number)
+
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        solver = solvers.GradientDescent(learning_rate=1e-9, max_iterations=100)
+        solution = solvers.solve(rosenbrock(), solver, callback=interrupt)
+        assert dropped and signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+    assert status_name(solution.status) == "interrupted" and solution.iterations == 4
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_process_leaves_a_checkpoint(number, tmp_path):
     path = tmp_path / "checkpoint.npz"
@@ -249,7 +271,9 @@ def test_a_killed_process_leaves_a_checkpoint(number, tmp_path):
         os.kill(process.pid, number)
         out, err = process.communicate(timeout=60)
     if number == signal.SIGINT:
-        assert out.startswith("interrupted by the user") and not err
+        assert out.startswith("interrupted by the user")
+        # Python tells of an interrupt that it dropped, in JAX's callback of the garbage collector; the run heard of it.
+        assert not err or err.startswith("Exception ignored in: <function _xla_gc_callback")
     with np.load(path) as data:
         assert data["progress_iteration"] > 5
     solver = solvers.GradientDescent(learning_rate=1e-9)

@@ -34,6 +34,7 @@ import numpy as np
 from trajopt.errors import OptionError
 from trajopt.result import Status
 from trajopt.solvers.checkpoint import Checkpoint, write_checkpoint
+from trajopt.solvers.interrupt import remembered
 from trajopt.solvers.solution import TRACE_KEYS, Solution, status_message, status_name
 
 CHECKPOINT_INTERVAL_S = 0.5
@@ -191,21 +192,25 @@ class _Run:
         self.stop = self.iteration + limit
         self.deadline = np.inf if time_budget is None else self.elapsed() + time_budget
         self.callback = callback
-        self.oracle.out_of_time = lambda: self.elapsed() >= self.deadline
+        self.oracle.out_of_time = lambda: self.elapsed() >= self.deadline or self.interrupted()
         try:
-            if callback is not None:
-                callback(dict(zip(TRACE_KEYS, self.rows[-1], strict=True)))
-            status = self.ended()
-            if status is None and hasattr(self.solver, "run"):
-                return self.solver.run(self.oracle, self.state, self.advance)
-            while status is None:
-                status = self.advance(self.solver.step(self.oracle, self.state))
-            return status
+            with remembered() as self.interrupted:
+                return self._iterate()
         except KeyboardInterrupt:
             return Status.interrupted
         finally:
             self.wall_time = self.elapsed()
             self._save()
+
+    def _iterate(self) -> Any:
+        if self.callback is not None:
+            self.callback(dict(zip(TRACE_KEYS, self.rows[-1], strict=True)))
+        status = self.ended()
+        if status is None and hasattr(self.solver, "run"):
+            return self.solver.run(self.oracle, self.state, self.advance)
+        while status is None:
+            status = self.advance(self.solver.step(self.oracle, self.state))
+        return status
 
     def ended(self) -> Any:
         """The status that ends the run at the present state, None to go on."""
@@ -214,6 +219,8 @@ class _Run:
         status = self.solver.terminate(self.oracle, self.state)
         if status is not None:
             return status
+        if self.interrupted():
+            return Status.interrupted
         if self.iteration >= self.stop:
             return Status.max_iterations
         return Status.time_budget if self.elapsed() >= self.deadline else None
