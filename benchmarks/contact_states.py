@@ -17,6 +17,7 @@ from trajopt.dynamics.model import Model, NodeType
 
 STEPS = 40  # of a rollout
 KEPT = (1, 4, 12, 40)  # the steps of it whose states are used
+DEEPEST = 5e-3  # m: bodies that begin deeper in each other than any motion brings them often cannot be parted by any impulse
 
 
 @jax.jit
@@ -125,4 +126,5 @@ def draw(system: System, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray, np
             q[scalar] += 1e-4 * rng.normal(size=len(scalar))
             for place, _ in lifts(model):
                 q[place] = qs[k - 1][place] - rng.uniform(5e-5, 3e-4)
-            yield q, vs[k - 1], u
+            if np.min(np.asarray(gaps(model, q)[0]), initial=0.0) > -DEEPEST:
+                yield q, vs[k - 1], u

@@ -148,6 +148,7 @@ class _Run:
         self.seed, self.identity, self.path = seed, identity, path
         self.start, self.elapsed_before, self.saved_at = time.perf_counter(), 0.0, -np.inf
         self.compiled_before = oracle.compile_time_s
+        self.interrupted: Callable[[], bool] = lambda: False
         self.state = solver.init(oracle, x0, key)
         self.rows: list[list[float]] = []
         self.iteration = 0

@@ -38,7 +38,7 @@ from trajopt.solvers.augmented_lagrangian import (
     updated,
 )
 from trajopt.solvers.base import default_tolerance
-from trajopt.solvers.ddp_iteration import DAMPING, Iteration
+from trajopt.solvers.ddp_iteration import DAMPING, DAMPING_FACTOR, Iteration
 from trajopt.solvers.local_model import LocalModel, Modeller
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
@@ -245,6 +245,11 @@ class _DifferentialDynamicProgramming:
         stagnant = 0 if better or not (bool(report.rounded) or creeping) else state.stagnant + 1
         least = min(new.gradient_norm, state.least_gradient)
         new = dataclasses.replace(new, stagnant=stagnant, least_gradient=least)
+        if bool(report.rounded):
+            # The line search cannot tell a good step here: where Gauss-Newton Hessians are so flat that its steps lead away from
+            # the minimum, more damping shortens them.
+            damping = state.damping if better else np.maximum(DAMPING_FACTOR * state.damping, DAMPING[0])
+            new = dataclasses.replace(new, damping=np.asarray(np.minimum(damping, DAMPING[1]), damping.dtype))
         return new, "stalled" if stagnant > PATIENCE else ""
 
     def _updated(self, oracle: Any, state: DDPState) -> DDPState:

@@ -6,8 +6,11 @@ not depend on where the iteration began; its modes are kept. Stage 2 removes eps
 map is driven to rounding by iterative refinement, the factorised matrix of stage 1 serving as preconditioner. Its
 corrections lie in the range of G for held contacts, so that no component of the null space enters again.
 
-Globalisation of stage 1: the merit function 1/2 sum F^2 / rho falls in every accepted iteration (Armijo); when no step
-length of the ladder achieves that, the stage ends and the caller falls back to another solver.
+Globalisation of stage 1: the merit function 1/2 sum F^2 / rho falls in every accepted iteration (Armijo). Each step length of
+the ladder is tried straight and with a second-order correction (Nocedal and Wright, section 18.3, here with the inverse at
+hand), which follows the circle of a contact that slides: along the null space K is of the order of eps, and a straight step
+leaves the circle by more than it gains. When no length achieves the decrease, or two in a row achieve little, the stage ends
+and the caller goes on from elsewhere.
 """
 
 from __future__ import annotations
@@ -19,10 +22,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.ncp import NCP, classify, natural_map, newton_matrix, projection_jacobian, split
+from trajopt.dynamics.contact.rarely import rarely
 
 REGULARISATION = 1e-6
 ARMIJO = 1e-4
 STEP_LENGTHS = 8
+LITTLE, CRAWLS = 0.8, 2  # share of the merit that an iteration may leave, iterations in a row that leave more
+PLENTY = 1e-3  # share of the merit that a straight step may leave to need no correction
 BEYOND = 1e-6  # relative, by how much a step passes the first change of a mode
 REFINEMENTS = 12
 
@@ -44,10 +50,11 @@ def _map(ncp: NCP, lam, eps):
     return natural_map(ncp, lam, nu), nu
 
 
-def newton_regularised(problem: NCP, init, eps, tol, max_iterations: int, stretch=1.0):
+def newton_regularised(problem: NCP, init, eps, tol, max_iterations: int, stretch=1.0, bend=True):
     """Stage 1, the problem with G + eps I from `init`: (lambda, iterations, converged).
 
     tol: velocity, m/s, to which the rounding of G lambda is added. stretch: by how much rho is larger than that of the problem.
+    bend: whether steps are corrected.
     """
     ncp = dataclasses.replace(problem, rho=problem.rho * stretch)
     dtype = ncp.G.dtype
@@ -59,29 +66,44 @@ def newton_regularised(problem: NCP, init, eps, tol, max_iterations: int, stretc
         violation = jnp.max(jnp.abs(natural_map(ncp, lam, nu) / ncp.rho), initial=jnp.zeros((), dtype))
         return violation <= tol + jnp.max(rounding * jnp.abs(lam), initial=jnp.zeros((), dtype))
 
+    def tried(candidates):
+        nus = candidates @ Geps + ncp.g
+        Fs = jax.vmap(lambda c, n: natural_map(ncp, c, n))(candidates, nus)
+        return candidates, Fs, nus, merit(ncp, Fs)
+
     def proceed(carry):
-        lam, _, nu, k, stalled = carry
-        return (k < max_iterations) & ~solved(lam, nu) & ~stalled
+        lam, _, nu, k, crawls = carry
+        return (k < max_iterations) & ~solved(lam, nu) & (crawls < CRAWLS)
 
     def body(carry):
-        lam, F, nu, k, _ = carry
+        lam, F, nu, k, crawls = carry
         P = projection_jacobian(ncp, lam, nu, classify(ncp, lam, nu))
         K = newton_matrix(ncp, P, Geps)
         inverse = jnp.linalg.inv(K)
         step = inverse @ F
         step = step + inverse @ (F - K @ step)
-        candidates = lam - ladder[:, None] * step
-        nus = candidates @ Geps + ncp.g
-        Fs = jax.vmap(lambda c, n: natural_map(ncp, c, n))(candidates, nus)
-        accepted = merit(ncp, Fs) <= (1.0 - 2.0 * ARMIJO * ladder) * merit(ncp, F)
+        before = merit(ncp, F)
+        straight = tried(lam - ladder[:, None] * step)
+
+        def corrected(operand):
+            straight, F, inverse = operand
+            bent = tried(straight[0] - (straight[1] - (1.0 - ladder)[:, None] * F) @ inverse.T)
+            better = bent[3] < straight[3]
+            pick = lambda x, y: jnp.where(better.reshape((-1,) + (1,) * (x.ndim - 1)), x, y)  # noqa: E731
+            return jax.tree.map(pick, bent, straight), F, inverse
+
+        chosen = rarely(bend & (straight[3][0] > PLENTY * before), corrected, (straight, F, inverse))[0]
+        merits = chosen[3]
+        accepted = merits <= (1.0 - 2.0 * ARMIJO * ladder) * before
         first = jnp.argmax(accepted)
         stalled = ~jnp.any(accepted)
-        keep = lambda new, old: jnp.where(stalled, old, new[first])  # noqa: E731
-        return keep(candidates, lam), keep(Fs, F), keep(nus, nu), k + 1, stalled
+        crawls = jnp.where(stalled, CRAWLS, jnp.where(merits[first] > LITTLE * before, crawls + 1, 0))
+        lam, F, nu = (jnp.where(stalled, old, new[first]) for new, old in zip(chosen, (lam, F, nu), strict=False))
+        return lam, F, nu, k + 1, crawls
 
     F0, nu0 = _map(ncp, init, eps)
-    start = (init, F0, nu0, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
-    lam, _, nu, k, _ = jax.lax.while_loop(proceed, body, start)
+    zero = jnp.zeros((), jnp.int32)
+    lam, _, nu, k, _ = jax.lax.while_loop(proceed, body, (init, F0, nu0, zero, zero))
     return lam, k, solved(lam, nu)
 
 

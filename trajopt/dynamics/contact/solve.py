@@ -2,9 +2,9 @@ r"""Solution of the contact problem: Newton, its fallbacks, selection, and an ho
 
 Order of attempts, each only where the one before did not converge:
 
-1. semismooth Newton on the regularised problem, from the better of the given start and zero;
-2. continuation: Newton with eps (relative) falling from 1 to its final value, each started from the last, or, where that
-   fails, from where the first mode changes on the way;
+1. semismooth Newton on the regularised problem, from the better of the given start and zero, or, where that fails, from
+   where the first mode changes on the way of its step;
+2. continuation: the same with eps (relative) falling from 1 to its final value, each started from the last;
 3. projected Gauss-Seidel on the regularised problem, then Newton from its result, three rounds;
 4. ADMM on the regularised problem, then Newton from its result.
 
@@ -57,7 +57,7 @@ CORRECTIONS = 3
 NULL_POWER = 4
 CONTINUATION = 6
 WEAKENINGS, WEAKEST, CLOSER = 8, 4, 1e-2
-EVENTS = 4
+EVENTS = 6
 SOLVERS = ("newton", "admm", "pgs")
 SWEEPS, ROUNDS = 300, 3
 
@@ -198,7 +198,9 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
         centred = dataclasses.replace(ncp, g=ncp.g - jnp.where(weaker > 0, weight, 0.0) * anchor)
         stretch = jnp.where(weaker > 0, eps / weight, 1.0)
         current = rarely(~anew, lambda x: past_first_event(centred, x, weight, stretch), current)
-        current, more, converged = newton_regularised(centred, current, weight, inner_tol, max_iterations, stretch)
+        current, more, converged = newton_regularised(
+            centred, current, weight, inner_tol, max_iterations, stretch, weaker == 0
+        )
         # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
         inverse = regularised_inverse(centred, current, weight)
         refined = refine(ncp, current, inverse, rounding)
@@ -210,8 +212,7 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (refined, inverse, weight), best)
         lowest = jnp.where(better, size, lowest)
         reached = converged & ~relaxed
-        continued = (attempt >= 1) & (attempt <= swept)
-        retry = ~converged & (continued | (weaker > 0)) & (events < EVENTS)
+        retry = ~converged & ((attempt <= swept) | (weaker > 0)) & (events < EVENTS)
         # A weaker problem that stays unsolved is passed over: the next one is begun where the last solved one ended.
         anchor = jnp.where(converged, current, anchor)
         current = jnp.where(retry | (weaker == 0), current, anchor)
