@@ -211,9 +211,10 @@ def simple(name: str, states: int = 12, stride: int = 8) -> dict:
         return [microseconds(call, batches=3, seconds=0.005) for call in calls]
 
     x, warm = State(jnp.asarray(q), jnp.zeros(system.nv)), jnp.zeros(warm_size(system))
-    times, contacts = [], 0
+    times, contacts, iterations = [], 0, []
     for k in range(states * stride):
         y, info = advance(system, x, u, warm)
+        iterations.append(int(info.iterations))
         if k % stride == stride - 1:
             times.append(times_at(x, warm))
             contacts = max(contacts, int((np.asarray(info.contacts.mode) > 0).sum()))
@@ -222,7 +223,7 @@ def simple(name: str, states: int = 12, stride: int = 8) -> dict:
     table = np.array(times)
     return {
         "dof": model.nv, "shapes": len(model.topology.shapes), "pairs": len(model.topology.pairs), "contacts": contacts,
-        "machine": banner("mujoco"),
+        "machine": banner("mujoco"), "iterations": (float(np.median(iterations)), max(iterations)),
         "times": {key: (float(a.mean()), float(a.std())) for key, a in zip(names, table.T, strict=True)},
     }  # fmt: skip
 
@@ -255,7 +256,7 @@ def simple_rows(results: dict[str, dict]) -> tuple[list[str], list[str]]:
     for name, result in results.items():
         dof, shapes, pairs, *peer = SIMPLE_PUBLISHED[name]
         scenes.append(f"| {name} | {result['dof']} ({dof}) | {result['shapes']} ({shapes}) | {result['pairs']} ({pairs}) | "
-                      f"{result['contacts']} |")  # fmt: skip
+                      f"{result['contacts']} | {result['iterations'][0]:.0f} | {result['iterations'][1]} |")  # fmt: skip
         mean = {key: value[0] for key, value in result["times"].items()}
         cells = [f"{number(a)} +- {number(b)}" for a, b in result["times"].values()]
         both, own = mean["step and Jacobian"], mean["central differences"]
@@ -296,8 +297,8 @@ Scenes, the source's figures in parentheses. The half-cheetah moves in a plane a
 models here have primitive shapes, and feet with the contacts of their own shapes instead of patches of four; the UR5 here
 touches nothing and has its joint limits alone.
 
-| scene | DoF | shapes | pairs | contacts at most |
-|---|---|---|---|---|
+| scene | DoF | shapes | pairs | contacts at most | Newton iterations, median | at most |
+|---|---|---|---|---|---|---|
 {scenes}
 
 Microseconds, mean and standard deviation over states of a trajectory that begins standing (96 steps, no control to speak of).
@@ -307,9 +308,8 @@ by q, v and the controls; MuJoCo's are `mjd_transitionFD`, centred, on the same 
 The ratios are those of our, and of MuJoCo's, differences to our step and Jacobian. The last three columns are *published, other
 machine*: simulation, implicit gradients, central differences.
 
-The spread of H1 and humanoid is that of the contact solve. A step that stands takes one Newton iteration (H1: 0.4 ms). Tipping,
-with several contacts of a foot at rest and of no impulse, it takes 60 to 96, warm-started or not, since the impulse of least norm
-is then on the border of the cone: up to 5 ms, and differences of it accordingly.
+The spread of the times of a robot is that of the contact solve: Newton iterations of all steps, warm-started, stand in
+the table of scenes.
 
 | scene | step | step and Jacobian | differences | MuJoCo step | its differences | ratio | ratio | Simple | gradients | FD |
 |---|---|---|---|---|---|---|---|---|---|---|

@@ -1,9 +1,10 @@
 r"""Contact problems recorded from rollouts, kept in .cache/ncp, so that a changed solver meets the same ones.
 
 Robots, dt = 1 ms, `RigidContact()`: *standing*, held in the default posture with random velocities of 0.05; *sliding*, the same
-with a base that moves at about 1 m/s and turns; *tumbling*, limp, turned at random and dropped from 1 cm (arms on a fixed base:
-limp in the default posture). Stacks of boxes, at rest and shaken; a pile of boxes that fall onto each other; one body with eight
-coplanar points of contact, resting or moving at random; and the problems of some robots again without friction and with mu = 5.
+with a base that moves at about 1 m/s and turns; *tumbling*, limp, turned at random, joints anywhere in their limits, and dropped
+from 1 cm (arms on a fixed base: limp in the default posture). Stacks of boxes, at rest and shaken; a pile of boxes that fall onto
+each other; one body with eight coplanar points of contact, resting or moving at random; and the problems of some robots again
+without friction and with mu = 5.
 """
 
 from __future__ import annotations
@@ -78,10 +79,16 @@ def violations(ncps: NCP):
 
 
 @jax.jit
-def dropped(model, q, push):
-    """q moved by the tangent vector `push`, then lifted until its lowest point is 1 cm above the floor."""
-    q = integrate(model, q, push)
+def dropped(model, q):
+    """q lifted until its lowest point is 1 cm above the floor."""
     return q.at[2].add(0.01 - jnp.min(collide(model, kinematics(model, q)).distance))
+
+
+def within_limits(model, q):
+    """q with its joints moved into their limits: pushed back from far outside, in a step or two, they would fly apart."""
+    of_dof = np.asarray(model.topology.scalar_q_of_dof)
+    joints = np.flatnonzero(of_dof >= 0)
+    return q.at[of_dof[joints]].set(jnp.clip(q[of_dof[joints]], model.lower[joints], model.upper[joints]))
 
 
 def start_of(model, kind: str, rng):
@@ -94,7 +101,8 @@ def start_of(model, kind: str, rng):
         if floating:
             v[5] += rng.normal()
     if kind == "tumbling" and floating:
-        q = dropped(model, q, jnp.asarray(np.concatenate([np.zeros(3), 1.5 * rng.normal(size=model.nv - 3)])))
+        push = jnp.asarray(np.concatenate([np.zeros(3), 1.5 * rng.normal(size=model.nv - 3)]))
+        q = dropped(model, within_limits(model, integrate(model, q, push)))
     return q, jnp.asarray(v)
 
 
