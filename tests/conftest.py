@@ -58,7 +58,7 @@ if os.environ.get("TRAJOPT_SHAPE_CHECKS", "1") != "0":
     jaxtyping.install_import_hook("trajopt", "shape_checking.check")
 
 
-MOST_MAPS = 30_000  # Linux ends a process at 65,530
+MOST_MAPS = 45_000  # Linux ends a process at 65,530
 
 
 @pytest.fixture(scope="module", autouse=True)

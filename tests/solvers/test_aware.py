@@ -79,6 +79,7 @@ def test_the_pass_linearises_in_the_labels_of_its_costates():
     np.testing.assert_allclose(model.stationarity, np.max(np.abs(slopes)), rtol=1e-10)
 
 
+@pytest.mark.slow  # the quick suite runs the same lift in docs/gradients.md
 def test_a_ball_at_rest_is_lifted():
     """With exact derivatives the start is stationary; with aware ones the optimum of free flight is reached, and certified
     with exact derivatives."""
