@@ -139,6 +139,8 @@ def solve(
         slides = degenerate & jnp.any(modes.cone == SLIDING)
         lam, selected = rarely(slides, lambda x: _select(ncp, x[0], modes), found)
         nu = ncp.G @ lam + ncp.g
+        # The shortest impulse slides in other directions than the regularised one, for which the inverse was formed.
+        inverse = rarely(slides, lambda _: _inverse_in_modes(ncp, lam, nu, modes, eps), inverse)
     size = residual(ncp, lam)
     return NCPSolution(
         lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, inverse
@@ -234,6 +236,12 @@ def _attempts(ncp: NCP, start, eps, limits, max_iterations: int):
     final = attempts - 1
     fallbacks = (final >= 1).astype(jnp.int32) + (final > swept).astype(jnp.int32) + (final >= last).astype(jnp.int32)
     return lam, iterations, fallbacks, inverse, weight
+
+
+def _inverse_in_modes(ncp: NCP, lam, nu, modes: Modes, eps):
+    """Inverse of K for G + eps I at the solution (lam, nu)."""
+    G = ncp.G + eps * jnp.eye(lam.shape[0], dtype=lam.dtype)
+    return jnp.linalg.inv(newton_matrix(ncp, projection_jacobian(ncp, lam, nu, modes), G))
 
 
 def _is_degenerate(ncp: NCP, inverse, eps):
