@@ -11,7 +11,8 @@ from scipy import optimize
 
 from dynamics.contact import scenes
 from dynamics.contact.scenes import solved_step as step
-from trajopt.dynamics.contact.ncp import SLIDING, STICKING
+from trajopt.dynamics.contact.ncp import SLIDING, STICKING, make_ncp, newton_matrix, projection_jacobian
+from trajopt.dynamics.contact.solve import consistent_solution, solve
 from trajopt.dynamics.joints import integrate
 from trajopt.dynamics.system import State
 from trajopt.result import Status
@@ -184,3 +185,18 @@ def _tangents(sys, x):
     """d(v+, lambda)/d[dq, dv] by forward mode through `step`, with dq in tangent coordinates."""
     q, v = jnp.asarray(x.q), jnp.asarray(x.v)
     return np.stack([np.asarray(_along(sys, q, v, e)) for e in np.eye(2 * sys.nv)], 1)
+
+
+def test_linear_systems_of_the_derivative_are_solved_to_rounding():
+    """A box that turns about one of its corners: the shortest impulse slides elsewhere than the regularised one, and the
+    preconditioner has to be that of the shortest."""
+    corners, spin = scenes.box_corners((0.1, 0.1, 0.1))[::2], np.array([0.0, 0.0, 3.0])
+    q, v = np.array([0, 0, 0.0999, 1, 0, 0, 0]), np.concatenate([-np.cross(spin, corners[0]), spin])
+    G, g, *_ = scenes.box_problem(q, v, 1e-3, corners, 0.2 * (q[2] + corners[:, 2]) / 1e-3)
+    ncp = make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(4, 0.6))
+    solution = jax.jit(solve)(ncp)
+    assert solution.degenerate and solution.selected and (solution.modes.cone == SLIDING).all()
+    P = projection_jacobian(ncp, solution.impulse, solution.velocity, solution.modes)
+    K = np.asarray(newton_matrix(ncp, P, ncp.G))
+    right = K @ np.random.default_rng(0).normal(size=12)
+    np.testing.assert_allclose(K @ consistent_solution(ncp, solution, right), right, atol=1e-13 * np.abs(right).max())
