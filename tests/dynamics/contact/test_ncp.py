@@ -12,8 +12,7 @@ from ridders import Estimate, compare, ridders
 
 from dynamics.contact import scenes
 from trajopt.dynamics import solve_ncp
-from trajopt.dynamics.contact.admm import admm
-from trajopt.dynamics.contact.ncp import make_ncp, natural_map, residual
+from trajopt.dynamics.contact.ncp import make_ncp, natural_map
 from trajopt.dynamics.contact.newton import merit, newton_regularised, regularisation
 from trajopt.dynamics.contact.solve import CONTINUATION, EVENTS, ROUNDS, WEAKENINGS
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
@@ -333,17 +332,6 @@ def test_merit_falls_in_every_accepted_iteration():
         assert all(later <= earlier for earlier, later in zip(merits[:-1], merits[1:], strict=True)), merits
         if index < len(boxes):
             assert merits[-1] < 1e-20 * merits[0], "Newton converges on a box"
-
-
-def test_admm_agrees_with_newton():
-    """Two different methods, the same velocity where it is unique (sticking contacts)."""
-    run = jax.jit(admm, static_argnums=4)
-    for v, w in (((0.01, 0.02, -1.0), (0.1, -0.1, 0.01)), ((0.0, 0.0, -0.3), (0.0, 0.0, 0.0))):
-        G, g = four_corners(v, w)
-        ncp = make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(4, 0.8))
-        lam, _ = run(ncp, jnp.zeros(12), jnp.asarray(0.0), jnp.asarray(1e-11), 20000)
-        assert float(residual(ncp, lam)) < 1e-10
-        np.testing.assert_allclose(G @ lam + g, solve_ncp(G, g, np.full(4, 0.8)).velocity, atol=1e-8)
 
 
 # -- derivatives -------------------------------------------------------------------------------------------------------

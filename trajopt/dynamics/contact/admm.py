@@ -2,7 +2,8 @@ r"""Alternating direction method of multipliers for the contact problem (Simple,
 
 Splits 1/2 z^T G z + z^T (g + s) over z in the product of cones, half lines and intervals. The De Saxce shift
 s = mu |nu_t| on the normal rows, which turns the associated cone problem into the Coulomb one, is updated in every
-iteration. Linear convergence: used to bring a stalled Newton iteration near the solution, and as a solver in its own
+iteration, nu_t being read off the multiplier, -(nu + s) at the solution: that of G z + g diverges where the penalty is small
+beside G. Linear convergence: used to bring a stalled Newton iteration near the solution, and as a solver in its own
 right. The rows are scaled by one factor per contact, which leaves the cones unchanged; one symmetric
 eigendecomposition makes every change of the penalty parameter free.
 """
@@ -51,8 +52,8 @@ def admm(ncp: NCP, init, eps, tol, max_iterations: int):
     eigenvalues = jnp.maximum(eigenvalues, 0.0)
     size = jnp.linalg.norm(g)
 
-    def shift(z):
-        tangent = safe_norm((G @ z + g)[: 3 * nc].reshape(nc, 3)[:, :2])
+    def shift(w):
+        tangent = safe_norm(w[: 3 * nc].reshape(nc, 3)[:, :2])
         zero = jnp.zeros_like(tangent)
         return jnp.concatenate(
             [jnp.stack([zero, zero, ncp.mu * tangent], -1).reshape(3 * nc), jnp.zeros_like(g[3 * nc :])]
@@ -63,7 +64,7 @@ def admm(ncp: NCP, init, eps, tol, max_iterations: int):
 
     def body(carry):
         x, z, w, penalty, k, _ = carry
-        right = penalty * z - w - g - shift(z)
+        right = penalty * z - w - g - shift(w)
         x = Q @ ((Q.T @ right) / (eigenvalues + penalty))
         relaxed = 1.6 * x + (1.0 - 1.6) * z
         z_new = _project_cones(ncp, relaxed + w / penalty, bound)
