@@ -3,12 +3,13 @@
     python benchmarks/bench_long_rollout.py [STEPS] [SEGMENT]
 
 SEGMENT: steps between states that are kept; the steps between them are computed again (0: everything is kept). Springs in the
-joints hold the robot on its four feet. What the process needs at most includes the compiler: with JAX_COMPILATION_CACHE_DIR
-set, the second run shows it without, and XLA_FLAGS=--xla_cpu_use_fusion_emitters=false with XLA's older code generator.
+joints hold the robot on its four feet. What the process needs at most includes the compiler: XLA's older code generator, which
+needs a third of the memory, unless XLA_FLAGS says --xla_cpu_use_fusion_emitters=true.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
@@ -16,6 +17,8 @@ import time
 from measure import banner, pin_to_one_core
 
 pin_to_one_core()
+if "xla_cpu_use_fusion_emitters" not in os.environ["XLA_FLAGS"]:
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402

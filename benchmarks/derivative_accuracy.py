@@ -301,8 +301,8 @@ judged.
 REMARK = """The errors above 1e-6 belong to one situation: two contacts of different links at the same point (spheres about a
 common joint) that slide in opposite directions, so that sharing the normal impulse out differently changes the motion. Where the
 share of least norm would reverse one of the slips, step and derivative keep the one that the regularised problem found, which is
-no function as smooth. Contradictions of cube and catapult are differences of 1e-10 and 1e-8 where the derivative is zero: rounding
-of a state that moves fast, over a step of 1e-5, of which the estimate of Ridders says less than it is.
+no function as smooth. Contradictions of cube and catapult are differences of 1e-10 and 1e-8 where the derivative is zero:
+rounding of a state that moves fast, over a step of 1e-5, of which the estimate of Ridders says less than it is.
 
 """
 
