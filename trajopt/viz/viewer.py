@@ -10,6 +10,7 @@ import importlib.util
 import io
 import os
 import pathlib
+import sys
 import time
 import webbrowser
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ def view(
         panel = _Panel(server, stage)
         address = f"http://localhost:{server.get_port()}"
         say(f"{address}  (Ctrl-C ends it)")
+        sys.stdout.flush()  # into a pipe too
         if browser:
             webbrowser.open(address)
         while True:
