@@ -109,7 +109,11 @@ def capsule_cylinder(R1, p1, size1, R2, p2, size2):
     low, high, empty = _overlap(c, along, reach, radius, half, over_cap := jax.lax.stop_gradient(jnp.abs(n[2])) > 0.5)
     both = jnp.stack([low, high])
     on = c + both[:, None] * along
-    radial, rho = unit(on * jnp.asarray([1.0, 1.0, 0.0], dtype), jnp.eye(3, dtype=dtype)[0])
+    radial, rho = unit(on * jnp.asarray([1.0, 1.0, 0.0], dtype), flat)
+    # On the cylinder's axis rounding shall not decide the direction: the capsule leaves along n.
+    central = jax.lax.stop_gradient(rho) <= small
+    radial = jnp.where(central[:, None], flat, radial)
+    rho = jnp.where(central, on @ flat, rho)
     rise = jnp.where(n[2] >= 0, jnp.ones_like(half), -jnp.ones_like(half))
     over = (rise * on[:, 2] - half) / jnp.where(over_cap, jnp.abs(n[2]), jnp.ones_like(half))
     distance = jnp.concatenate([jnp.where(over_cap, over, rho - radius), gap[None]])

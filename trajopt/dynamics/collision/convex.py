@@ -40,7 +40,9 @@ EPA_ITERATIONS = 60
 ROUNDS = 5  # of choosing features and solving for the direction of curved shapes; that of polyhedra is known by then
 # Of curved shapes, at which the searches leave the rest to Newton's method: the distance between shapes that are apart, relative
 # to it, and the depth of those that overlap, relative to their size. Of polyhedra both are exact.
-APART, DEEP = 1e-4, 1e-5
+APART, DEEP = 1e-4, 1e-7
+# Share of its own distance that a direction of GJK must separate the shapes by.
+TRUSTED = 0.99
 # Distance, relative to size, below which the direction between curved shapes is searched for as if they overlapped, too.
 CLOSE = 1e-2
 
@@ -83,7 +85,7 @@ def _separation(one: Convex, two: Convex, n):
 
 
 def _direction(one: Convex, two: Convex, scale):
-    """(normal, separation of the cores, index of the candidate that decides); see `_candidates`."""
+    """(normal, separation of the cores, which feature decides); see `_features`."""
     fixed = jax.lax.stop_gradient((one, two))
 
     def farthest(n):
@@ -94,6 +96,8 @@ def _direction(one: Convex, two: Convex, scale):
     v, overlapping = separating_direction(farthest, start, scale, APART if curved else 0.0, GJK_ITERATIONS)
     away, length = unit(v, start)
     near = overlapping | (length <= (CLOSE if curved else float(jnp.finfo(v.dtype).eps) ** 0.5) * scale)
+    # Rounding in a flat simplex can end GJK early; its direction then separates less than its distance says.
+    near = near | (_separation(*fixed, away)[0] < TRUSTED * length)
     deep = deepest_direction(farthest, start, scale, DEEP if curved else 0.0, EPA_ITERATIONS, near)
     rough = jnp.stack([away, jnp.where(near, deep, away)])
     rough = take(rough, jnp.argmax(_separation(*fixed, rough)[0]))
@@ -101,9 +105,10 @@ def _direction(one: Convex, two: Convex, scale):
 
     edges = one.kind in WITH_EDGES, two.kind in WITH_EDGES
     exists = np.array([two.kind in WITH_FACES, one.kind in WITH_FACES, all(edges), edges[1], edges[0], True, True])
+    features = _features(one, two)
 
     def choose(rows):
-        score = jnp.where(exists, _separation(*fixed, rows)[0], -jnp.inf)
+        score = jnp.where(exists[features], _separation(*fixed, rows)[0], -jnp.inf)
         return jnp.argmax(score >= jnp.max(score) - small)
 
     def improve(_, n):
@@ -113,11 +118,21 @@ def _direction(one: Convex, two: Convex, scale):
     rows = _candidates(one, two, jax.lax.fori_loop(0, ROUNDS if curved else 1, improve, rough))
     best = choose(jax.lax.stop_gradient(rows))
     n = take(rows, best)
-    return n, _separation(one, two, n)[0], best
+    return n, _separation(one, two, n)[0], take(jnp.asarray(features), best)
+
+
+def _features(one: Convex, two: Convex) -> np.ndarray:
+    """What carries each of the candidates: face of 2 (0), of 1 (1), two edges (2), edge of 2 (3), of 1 (4), points (5), n (6)."""
+    return np.array([0, 1, 2] + [3] * _edge_rows(two, one) + [4] * _edge_rows(one, two) + [5, 6])
+
+
+def _edge_rows(shape: Convex, other: Convex) -> int:
+    """How many edges are tried: of a mesh, against a curved surface, those of the face too, where n may have come to lie."""
+    return 4 if shape.kind == ShapeType.MESH and other.kind in CURVED else 1
 
 
 def _candidates(one: Convex, two: Convex, n):
-    """Directions next to n at which s may have its maximum, (7, 3), n itself the last; n where a shape has no such feature."""
+    """Directions next to n at which s may have its maximum, in the order of `_features`; n where a shape has no such feature."""
     face2 = two.face(n) if two.kind in WITH_FACES else n
     face1 = -one.face(-n) if one.kind in WITH_FACES else n
     edge1 = one.edge(-n) if one.kind in WITH_EDGES else None
@@ -126,15 +141,19 @@ def _candidates(one: Convex, two: Convex, n):
     if edge1 is not None and edge2 is not None:
         both, _ = unit(cross(edge1, edge2), n)
         both = jnp.where(both @ n >= 0, both, -both)
-    axes = [n if edge is None else edge for edge in (edge2, edge1)]
-    return jnp.concatenate([jnp.stack([face2, face1, both]), _stationary(one, two, n, jnp.stack(axes)), n[None]])
+    axes = []
+    for edge, shape, other, outward in ((edge2, two, one, n), (edge1, one, two, -n)):
+        axes.append((n if edge is None else edge)[None])
+        if _edge_rows(shape, other) > 1:
+            axes.append(shape.edges_of_face(outward))
+    return jnp.concatenate([jnp.stack([face2, face1, both]), _stationary(one, two, n, jnp.concatenate(axes)), n[None]])
 
 
 def _stationary(one: Convex, two: Convex, n, axes):
-    """Newton's step from n towards stationary s: across each of the two axes, and among all directions, (3, 3)."""
+    """Newton's step from n towards stationary s: across each of the k axes, and among all directions, (k + 1, 3)."""
     helper = jnp.eye(3, dtype=n.dtype)[jnp.argmin(jnp.abs(n))]
     axes, _ = unit(jnp.concatenate([axes, helper[None]]), helper)
-    bound = jnp.asarray(np.array([1.0, 1.0, 0.0]), n.dtype)
+    bound = jnp.asarray(np.arange(len(axes)) < len(axes) - 1, n.dtype)
     start, _ = unit(n - (bound * (axes @ n))[:, None] * axes, n)
     a, _ = unit(cross(axes, start), n)
     b = cross(start, a)

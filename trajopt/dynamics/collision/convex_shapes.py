@@ -114,7 +114,11 @@ class Convex:
         if self.kind == ShapeType.MESH:
             assert self.hull is not None
             height = jax.lax.stop_gradient(self.hull.vertices @ (n @ self.rotation))
-            best = jnp.argmax(jnp.min(height[self.hull.edges], 1))
+            ends = jax.lax.stop_gradient(self.hull.vertices)[self.hull.edges]
+            length = jnp.sqrt(jnp.sum((ends[:, 1] - ends[:, 0]) ** 2, 1))
+            # The edge that the smallest turn makes the farthest; of short ones, both ends are high anyway.
+            turn = (jnp.max(height) - jnp.min(height[self.hull.edges], 1)) / jnp.where(length > 0, length, 1.0)
+            best = jnp.argmin(turn)
             ends = take(self.hull.vertices, take(self.hull.edges, best))
             return self.rotation @ (ends[1] - ends[0])
         if self.kind == ShapeType.BOX:
@@ -135,11 +139,20 @@ class Convex:
             return jnp.where(y[2] >= 0, self.rotation[:, 2], -self.rotation[:, 2])
         return jax.lax.stop_gradient(n)
 
-    def _facet(self, y):
-        """Of the triangle most along y: unit normal and first edge, in the shape's axes."""
+    def edges_of_face(self, n: Float[Array, "3"]) -> Float[Array, "3 3"]:
+        """Directions of the edges of a mesh's triangle most along n. Not normalised."""
+        corners = self._corners(jax.lax.stop_gradient(n @ self.rotation))
+        return (jnp.roll(corners, -1, 0) - corners) @ self.rotation.T
+
+    def _corners(self, y):
+        """Corners of the triangle most along y, in the shape's axes, (3, 3)."""
         assert self.hull is not None
         triangle = take(self.hull.triangles, jnp.argmax(jax.lax.stop_gradient(self.hull.normals) @ y))
-        a, b, c = take(self.hull.vertices, triangle)
+        return take(self.hull.vertices, triangle)
+
+    def _facet(self, y):
+        """Of the triangle most along y: unit normal and first edge, in the shape's axes."""
+        a, b, c = self._corners(y)
         return unit(cross(b - a, c - a), jnp.zeros_like(a))[0], unit(b - a, jnp.zeros_like(a))[0]
 
     def polygon(self, n: Float[Array, "3"]) -> Polygon:

@@ -11,26 +11,31 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.features import patch, segment_parameters, unit, weighted_point
+from trajopt.dynamics.collision.features import patch, segment_parameters, tolerance, unit, weighted_point
 from trajopt.dynamics.spatial import cross
 
 
-def _balls(centre1, radius1, centre2, radius2, fallback):
-    """Contacts of balls, one each row; `fallback` is the normal where the centres coincide."""
-    normal, apart = unit(centre1 - centre2, fallback)
+def _balls(centre1, radius1, centre2, radius2, fallback, size):
+    """Contacts of balls, one each row; `fallback` is the normal where the centres coincide (`size`: of the shapes)."""
+    between = centre1 - centre2
+    # What rounding leaves of two points that coincide has no direction.
+    small = tolerance(between.dtype) * jax.lax.stop_gradient(size)
+    coincide = jnp.sum(between * between, -1) <= small * small
+    normal, apart = unit(jnp.where(coincide[..., None], jnp.zeros_like(between), between), fallback)
+    apart = jnp.where(coincide, jnp.sum(normal * between, -1), apart)
     return apart - radius1 - radius2, weighted_point(centre1, radius1, centre2, radius2), normal
 
 
 def sphere_sphere(R1, p1, size1, R2, p2, size2):
     """One contact. Where the centres coincide the normal is the z axis of shape 2."""
-    return _balls(p1[None], size1[0], p2[None], size2[0], R2[:, 2])
+    return _balls(p1[None], size1[0], p2[None], size2[0], R2[:, 2], size1[0] + size2[0])
 
 
 def sphere_capsule(R1, p1, size1, R2, p2, size2):
     """One contact, with the ball around the closest point of the capsule's axis."""
     axis = R2[:, 2]
     nearest = p2 + jnp.clip((p1 - p2) @ axis, -size2[1], size2[1]) * axis
-    return _balls(p1[None], size1[0], nearest[None], size2[0], R2[:, 0])
+    return _balls(p1[None], size1[0], nearest[None], size2[0], R2[:, 0], size1[0] + size2[0] + size2[1])
 
 
 def capsule_capsule(R1, p1, size1, R2, p2, size2):
@@ -49,8 +54,8 @@ def capsule_capsule(R1, p1, size1, R2, p2, size2):
     )
     on1, on2 = c + s[:, None] * axis1, t[:, None] * axis2
     across, _ = unit(cross(axis1, axis2), R2[:, 0])
-    distance, point, normal = _balls(on1, size1[0], on2, size2[0], across)
     size = size1[0] + half1 + size2[0] + half2
+    distance, point, normal = _balls(on1, size1[0], on2, size2[0], across, size)
     first = normal[jnp.argmin(jax.lax.stop_gradient(distance))]
     distance, point, normal = patch(distance, point, normal, jnp.ones(5, bool), first, size, 2)
     return distance, p2 + point, normal
