@@ -121,6 +121,10 @@ def solve(
     Ctrl-C returns the best point so far with status `interrupted`. Raises, before compiling, what the problem's
     validation finds wrong with `x0`, and `OptionError` for unusable options.
     """
+    if isinstance(solver, (str, type)):
+        named = f"'{solver}'" if isinstance(solver, str) else f"the class {solver.__name__}"
+        name = solver if isinstance(solver, str) else solver.__name__
+        raise OptionError(f"solver is {named}, expected a solver: solvers.get('{name}', ...)")
     limit = solver.max_iterations if max_iterations is None else max_iterations
     if limit < 0:
         raise OptionError(f"max_iterations is {limit}; it must not be negative")
