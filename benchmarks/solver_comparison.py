@@ -54,7 +54,7 @@ CONTESTS = {
         30.0, 0.002, 1.0, 1e-4, {"knots": 25, "standard_deviation": 20.0, "population": 24}, "a miss of 1 cm"
     ),
 }
-LONG = {"problem": "catapult", "solvers": ("CMAES", "StochasticSearch"), "budget": 140.0, "seeds": 1}
+LONG = {"problem": "catapult", "solvers": ("CMAES", "StochasticSearch"), "budget": 60.0, "seeds": 1}
 
 
 def options(problem: str, solver: str) -> dict[str, Any]:
