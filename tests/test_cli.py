@@ -217,13 +217,16 @@ sys.exit(main(["run", "slow", "--max-iterations", "100000000", "--out", sys.argv
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_writes_its_best_point(number, tmp_path):
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)])
+def test_an_interrupted_run_writes_its_best_point(signals, tmp_path):
+    """By Ctrl-C, and by `timeout`, whose signal comes twice: the second must not end the saving that the first began."""
     with python(SLOW, str(tmp_path)) as process:
         while process.poll() is None and not (tmp_path / "checkpoint.npz").exists():
             time.sleep(0.05)
         time.sleep(0.3)
-        os.kill(process.pid, number)
+        for number in signals:
+            os.kill(process.pid, number)
+            time.sleep(0.05)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1 and "Traceback" not in err, err
     summary = json.loads((tmp_path / "summary.json").read_text())

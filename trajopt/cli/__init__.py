@@ -10,11 +10,14 @@ import os
 import pathlib
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 
 import trajopt
 from trajopt.errors import TrajoptError
+
+SAME_SIGNAL = 2.0  # s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -184,16 +187,19 @@ def _view(args: argparse.Namespace) -> int:
 
 
 def _until_terminated(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a command that takes a termination signal for Ctrl-C."""
-    previous = signal.signal(signal.SIGTERM, _terminated)
+    """Run a command that takes a termination signal for Ctrl-C; signals that follow at once (`timeout` sends two) are the same one."""
+    first: list[float] = []
+
+    def terminated(number, frame) -> None:
+        if not first or time.monotonic() - first[0] > SAME_SIGNAL:
+            first[:] = [time.monotonic()]
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, terminated)
     try:
         return command(args)
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _terminated(number, frame) -> None:
-    raise KeyboardInterrupt
 
 
 def _compare(args: argparse.Namespace) -> int:
