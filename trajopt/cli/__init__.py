@@ -187,7 +187,7 @@ def _view(args: argparse.Namespace) -> int:
 
 
 def _until_terminated(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a command that takes a termination signal for Ctrl-C; signals that follow at once (`timeout` sends two) are the same one."""
+    """Run a command that takes a termination signal for Ctrl-C, those that follow at once (`timeout` sends two) for the same."""
     first: list[float] = []
 
     def terminated(number, frame) -> None:

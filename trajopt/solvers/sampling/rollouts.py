@@ -6,8 +6,9 @@ bounds, but not the numbers of their `System` (masses, friction), share one.
 
 `chunk` cuts a generation into batches of that size, one after the other, for memory. A chunk of one is not batched at all:
 with hard contact, a batched step does for every motion whatever any of them needs, rare fallbacks of the contact solver
-included, which on a CPU costs more than batching gains. There it is the default for contact laws at velocity level, `SLICE`
-motions in a call; everything else is one batch. A generation ends between two calls when the run is out of time.
+included, which on a CPU costs more than batching gains. There it is the default where contact laws at velocity level have
+contacts or stops, `SLICE` motions in a call; everything else is one batch. A generation ends between two calls when the run is
+out of time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.law import ContactLaw
+from trajopt.dynamics.system import System
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.trajectory import CONSTRAINTS, Trajectory
 from trajopt.problems.transcription import OptimalControlOracle
@@ -104,10 +106,19 @@ def score(
 
 def batch_size(problem: OptimalControlProblem, chunk: int | None, total: int) -> tuple[int, bool]:
     """Motions in a call, and whether they are taken one by one: with hard contact on a CPU, unless `chunk` says otherwise."""
-    hard = problem.system is not None and isinstance(problem.system.contact, ContactLaw)
+    hard = problem.system is not None and _solves_contacts(problem.system)
     if chunk == 1 or (chunk is None and hard and jax.default_backend() == "cpu"):
         return SLICE, True
     return (total if chunk is None else min(chunk, total)), False
+
+
+def _solves_contacts(system: System) -> bool:
+    """Whether a step solves for impulses; under `NoContact`, or of a robot that touches nothing and has no stops, it does not."""
+    law, model = system.contact, system.model
+    if not isinstance(law, ContactLaw):
+        return False
+    dry = law.joint_friction and bool(model.topology.friction_dofs)
+    return dry or law.contact_rows(model) + law.limit_rows(model) > 0
 
 
 def _call(oracle: OptimalControlOracle, one_by_one: bool, *arguments: Any) -> Any:
