@@ -69,6 +69,14 @@ def test_it_is_solved_to_tolerance():
     assert np.abs(solution.us).max() <= 20 and np.abs(solution.xs[:, 0]).max() <= 2
 
 
+@pytest.mark.slow
+def test_sampling_swings_it_up():
+    """Stochastic search arrives within a millimetre and a milliradian; no force at all leaves the poles hanging."""
+    problem = problems.get("double-cartpole-swingup")
+    solution = solvers.solve(problem, solvers.StochasticSearch(knots=30, population=300), max_iterations=200)
+    assert solution.residuals["terminal_equality"] < 1e-3 and solution.residuals["bound_violation"] == 0.0
+
+
 def test_what_cannot_be_is_refused():
     with pytest.raises(OptionError, match="track ends"):
         problems.get("double-cartpole-swingup", distance=-2.0)
