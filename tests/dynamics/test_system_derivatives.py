@@ -86,7 +86,10 @@ def _both_modes(sys, q, v, u, reference, z, w):
     return jax.jvp(f, (zero,), (z,))[1], jax.vjp(f, zero)[1](w)[0]
 
 
-@pytest.mark.parametrize("name", ["cube sliding", "forest touching", "sliders limit closing", "cube bouncing"])
+FOREST = pytest.param("forest touching", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", ["cube sliding", FOREST, "sliders limit closing", "cube bouncing"])
 def test_forward_and_reverse_mode_agree_with_linearize(name):
     """JVP along, and VJP against, random directions: w^T [A B] z in three ways, and grad of a scalar."""
     sys, x, u = CASES[name]()
@@ -103,6 +106,7 @@ def test_forward_and_reverse_mode_agree_with_linearize(name):
         np.testing.assert_allclose(backward, w @ matrix, atol=1e-10 * scale)
 
 
+@pytest.mark.slow
 def test_gradient_through_a_rollout():
     """Reverse mode through 25 steps of a sliding, then still sliding cube against differences of the rollout."""
     sys, x, _ = cube_case("sliding")
@@ -149,7 +153,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("case", list(PARAMETERS))
+@pytest.mark.parametrize("case", [FOREST if case == "forest touching" else case for case in PARAMETERS])
 def test_parameter_derivatives_against_ridders(case):
     """d x+/d parameters along two random directions each (symmetric for the inertia), to 1e-6 relative."""
     sys, x, u = CASES[case]()

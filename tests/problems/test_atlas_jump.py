@@ -44,6 +44,7 @@ def sole_heights(q):
     return np.array(heights)
 
 
+@pytest.mark.slow
 def test_the_crouch_can_be_stood_in_and_its_torques_keep_it():
     """Static equilibrium by the certificate of static poses, and in one step under the guess's first torques."""
     p = problem()

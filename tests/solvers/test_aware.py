@@ -48,6 +48,7 @@ def optimum() -> np.ndarray:
     )[0]
 
 
+@pytest.mark.slow
 def test_the_pass_linearises_in_the_labels_of_its_costates():
     """Ten steps of rest, a lift-off, flight: A and B of each are `linearize` with the adjoint, augmented Lagrangian included."""
     problem = ball(terminal_inequality=lambda x: x.v - 1.0).with_gradient(AWARE)

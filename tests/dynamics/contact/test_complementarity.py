@@ -63,6 +63,7 @@ def states():
     }
 
 
+@pytest.mark.slow
 def test_a_ball_on_the_ground_is_lifted():
     """Nimble Fig. 3: the exact gradient of the height is zero, the aware one is that of the free ball."""
     q, v = states()["resting"]
