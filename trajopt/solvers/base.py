@@ -122,9 +122,8 @@ def solve(
     validation finds wrong with `x0`, and `OptionError` for unusable options.
     """
     if isinstance(solver, (str, type)):
-        named = f"'{solver}'" if isinstance(solver, str) else f"the class {solver.__name__}"
-        name = solver if isinstance(solver, str) else solver.__name__
-        raise OptionError(f"solver is {named}, expected a solver: solvers.get('{name}', ...)")
+        what, name = ("the name", solver) if isinstance(solver, str) else ("the class", solver.__name__)
+        raise OptionError(f"solver is {what} '{name}', expected a solver: solvers.get('{name}', ...)")
     limit = solver.max_iterations if max_iterations is None else max_iterations
     if limit < 0:
         raise OptionError(f"max_iterations is {limit}; it must not be negative")

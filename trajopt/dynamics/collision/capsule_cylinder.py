@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trajopt.dynamics.collision.features import patch, take, tolerance, unit
+from trajopt.dynamics.collision.features import patch, take, tolerance, unit, unit_beyond
 from trajopt.dynamics.collision.round import point_cylinder
 from trajopt.dynamics.spatial import cross
 
@@ -109,11 +109,8 @@ def capsule_cylinder(R1, p1, size1, R2, p2, size2):
     low, high, empty = _overlap(c, along, reach, radius, half, over_cap := jax.lax.stop_gradient(jnp.abs(n[2])) > 0.5)
     both = jnp.stack([low, high])
     on = c + both[:, None] * along
-    radial, rho = unit(on * jnp.asarray([1.0, 1.0, 0.0], dtype), flat)
-    # On the cylinder's axis rounding shall not decide the direction: the capsule leaves along n.
-    central = jax.lax.stop_gradient(rho) <= small
-    radial = jnp.where(central[:, None], flat, radial)
-    rho = jnp.where(central, on @ flat, rho)
+    # From the cylinder's axis the capsule leaves along n.
+    radial, rho = unit_beyond(on * jnp.asarray([1.0, 1.0, 0.0], dtype), flat, small)
     rise = jnp.where(n[2] >= 0, jnp.ones_like(half), -jnp.ones_like(half))
     over = (rise * on[:, 2] - half) / jnp.where(over_cap, jnp.abs(n[2]), jnp.ones_like(half))
     distance = jnp.concatenate([jnp.where(over_cap, over, rho - radius), gap[None]])

@@ -56,6 +56,16 @@ def unit(d: Float[Array, "*b n"], fallback: Float[Array, "*#b n"]) -> tuple[Floa
     return direction, jnp.where(regular, length, jnp.zeros_like(length))
 
 
+def unit_beyond(
+    d: Float[Array, "*b n"], fallback: Float[Array, "*#b n"], small: Float[Array, ""]
+) -> tuple[Float[Array, "*b n"], Float[Array, "*b"]]:
+    """`unit`, except that a d not longer than `small`, what rounding leaves of zero, has the direction `fallback` and a length
+    along it that is signed."""
+    vanishes = jnp.sum(d * d, -1) <= small * small
+    direction, length = unit(jnp.where(vanishes[..., None], jnp.zeros_like(d), d), fallback)
+    return direction, jnp.where(vanishes, jnp.sum(direction * d, -1), length)
+
+
 def segment_parameters(
     r: Float[Array, "*b 3"],
     along1: Float[Array, "*#b 3"],

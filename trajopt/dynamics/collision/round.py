@@ -11,18 +11,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.features import patch, segment_parameters, tolerance, unit, weighted_point
+from trajopt.dynamics.collision.features import (
+    patch,
+    segment_parameters,
+    tolerance,
+    unit,
+    unit_beyond,
+    weighted_point,
+)
 from trajopt.dynamics.spatial import cross
 
 
 def _balls(centre1, radius1, centre2, radius2, fallback, size):
     """Contacts of balls, one each row; `fallback` is the normal where the centres coincide (`size`: of the shapes)."""
-    between = centre1 - centre2
-    # What rounding leaves of two points that coincide has no direction.
-    small = tolerance(between.dtype) * jax.lax.stop_gradient(size)
-    coincide = jnp.sum(between * between, -1) <= small * small
-    normal, apart = unit(jnp.where(coincide[..., None], jnp.zeros_like(between), between), fallback)
-    apart = jnp.where(coincide, jnp.sum(normal * between, -1), apart)
+    small = tolerance(centre1.dtype) * jax.lax.stop_gradient(size)
+    normal, apart = unit_beyond(centre1 - centre2, fallback, small)
     return apart - radius1 - radius2, weighted_point(centre1, radius1, centre2, radius2), normal
 
 
