@@ -54,8 +54,9 @@ def test_distance_and_normal_against_coal(kinds):
         if CURVED & {*kinds} and expected < 0:
             continue  # its penetration of curved shapes is not the smallest; see the next test
         compared += 1
-        # Both are exact to rounding for separated polyhedra and balls; coal iterates to 1e-10 on curved shapes. Beside ellipsoids it
-        # ends elsewhere from one process to the next, by 2.4e-9 seen: test_ties has exact distances, the next test a search.
+        # Both are exact to rounding for separated polyhedra and balls; coal iterates to 1e-10 on curved shapes.
+        # Beside ellipsoids it ends elsewhere from one process to the next, by 2.4e-9 seen: test_ties has exact
+        # distances, the next test a search.
         allowed = 1e-8 if T.ELLIPSOID in kinds else 1e-9
         assert abs(distance[k].min() - expected) < allowed, (k, distance[k], expected)
         if abs(expected) > 1e-6:
