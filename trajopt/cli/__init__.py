@@ -8,16 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
-import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import trajopt
+from trajopt.cli.watchdog import heeding_signals
 from trajopt.errors import TrajoptError
-
-SAME_SIGNAL = 2.0  # s
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,8 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("what", nargs="?", choices=("problems", "solvers", "models"), help="default: all three")
     add.set_defaults(command=_list)
 
-    add = commands.add_parser("info", help="joints, degrees of freedom, masses, geometry, contact pairs, warnings")
-    add.add_argument("model", metavar="MODEL", help="bundled name, or path of a .urdf, .xml (MJCF) or .sdf file")
+    add = commands.add_parser("info", help="what a model consists of, or what a problem asks and which settings it has")
+    add.add_argument(
+        "name", metavar="MODEL|PROBLEM",
+        help="bundled name, or path of a .urdf, .xml (MJCF) or .sdf file; or a name from `trajopt list problems`",
+    )  # fmt: skip
     add.set_defaults(command=_info)
 
     add = commands.add_parser("run", help="solve a problem and write its results to a directory")
@@ -151,7 +152,7 @@ def _list(args: argparse.Namespace) -> int:
     if what in (None, "problems"):
         _block("problems", [(name, entry(name).summary) for name in problems.names()], what is None)
     if what in (None, "solvers"):
-        _block("solvers", [(name, kind[1]) for name, kind in solvers.SOLVERS.items()], what is None)
+        _block("solvers", [(name, entry.summary) for name, entry in solvers.SOLVERS.items()], what is None)
     if what in (None, "models"):
         _block("models", [(name, "") for name in bundled_models()], what is None)
     return 0
@@ -166,46 +167,31 @@ def _block(title: str, rows: Sequence[tuple[str, str]], titled: bool) -> None:
 
 
 def _info(args: argparse.Namespace) -> int:
-    from trajopt.models.describe import describe
-    from trajopt.models.registry import load_model_with_warnings
+    from trajopt.cli.info import info
 
-    model, messages = load_model_with_warnings(args.model)
-    print(describe(model, messages))
-    return 0
+    return info(args)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from trajopt.cli.run import run
+    from trajopt.cli.run import last_words, run
 
-    return _until_terminated(run, args)
+    since = time.time()
+    with heeding_signals(lambda: last_words(args, since)):
+        return run(args)
 
 
 def _view(args: argparse.Namespace) -> int:
     from trajopt.cli.view import view
 
-    return _until_terminated(view, args)
-
-
-def _until_terminated(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a command that takes a termination signal for Ctrl-C, those that follow at once (`timeout` sends two) for the same."""
-    first: list[float] = []
-
-    def terminated(number, frame) -> None:
-        if not first or time.monotonic() - first[0] > SAME_SIGNAL:
-            first[:] = [time.monotonic()]
-            raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, terminated)
-    try:
-        return command(args)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    with heeding_signals(lambda: "nothing was written"):
+        return view(args)
 
 
 def _compare(args: argparse.Namespace) -> int:
     from trajopt.cli.compare import compare
 
-    return compare(args)
+    with heeding_signals(lambda: "the table, written at the end, is lost"):
+        return compare(args)
 
 
 __all__ = ["main"]

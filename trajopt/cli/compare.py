@@ -13,9 +13,10 @@ from rich.console import Console
 
 from trajopt import solvers
 from trajopt.cli.progress import say, table
-from trajopt.cli.run import chosen_solver, make_problem
+from trajopt.cli.run import chosen_solver, drawn, make_problem
 from trajopt.errors import OptionError
-from trajopt.solvers.solution import Solution, status_name, versions
+from trajopt.result import status_name
+from trajopt.solvers.loop.solution import Solution, versions
 from trajopt.viz import plots
 
 COLUMNS = (
@@ -93,10 +94,10 @@ def _finish(console: Console, problem: Any, results: list[Solution], folder: pat
         trace = {key: [_number(value) for value in values.tolist()] for key, values in solution.trace.items()}
         document["runs"].append({key: _number(value) for key, value in row.items()} | {"trace": trace})
     (folder / "compare.json").write_text(json.dumps(document, indent=1) + "\n")
-    plots.comparison(results, folder / "compare.png", title=problem.name)
+    pictured = drawn(plots.comparison, results, folder / "compare.png", title=problem.name)
     shown = [[_cell(row[key]) for key in SHOWN] for row in rows]
     say(console, "\n" + table(problem.name, list(SHOWN.values()), shown))
-    say(console, f"written: {folder}/compare.csv, compare.json, compare.png")
+    say(console, f"written: {folder}/compare.csv, compare.json" + (", compare.png" if pictured else ""))
     return 0 if any(solution.success for solution in results) else 1
 
 

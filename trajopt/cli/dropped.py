@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from trajopt.dynamics.collision.pairs import contact_count
-from trajopt.solvers.solution import Solution
+from trajopt.dynamics.collision.narrowphase import contact_count
+from trajopt.solvers.loop.solution import Solution
 
 KEY = "dropped_contacts"  # of `Solution.residuals`: over all steps
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +16,8 @@ from trajopt import problems, solvers
 from trajopt.cli.dropped import dropped_warning
 from trajopt.cli.progress import Progress, say
 from trajopt.errors import OptionError
-from trajopt.solvers.solution import Solution, status_name
+from trajopt.result import status_name
+from trajopt.solvers.loop.solution import Solution
 from trajopt.viz import animation, plots
 
 CHECKPOINT = "checkpoint.npz"
@@ -44,13 +47,26 @@ def chosen_solver(problem: Any, name: str) -> Any:
     return solvers.get(name, **problem.solver_options) if same else solvers.get(name)
 
 
+def folder_of(args: argparse.Namespace) -> pathlib.Path:
+    """Where the run's files go."""
+    return pathlib.Path("runs") / args.problem if args.out is None else args.out
+
+
+def last_words(args: argparse.Namespace, since: float) -> str:
+    """What a run that began at `since` (`time.time`) leaves behind when it is ended from outside."""
+    checkpoint = folder_of(args) / CHECKPOINT
+    if not checkpoint.exists() or (not args.resume and checkpoint.stat().st_mtime < since):
+        return "there was no point to save yet"
+    return f"the last checkpoint is {checkpoint}: go on with --resume"
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     console = Console(quiet=args.quiet)
     problem = make_problem(args.problem, args.settings, args.contact)
-    solver = chosen_solver(problem, args.solver or problem.solver)
-    gradient = args.gradient or problem.gradient
-    folder = pathlib.Path("runs") / args.problem if args.out is None else args.out
+    solver = chosen_solver(problem, problem.solver if args.solver is None else args.solver)
+    gradient = problem.gradient if args.gradient is None else args.gradient
+    folder = folder_of(args)
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / CHECKPOINT
     say(console, f"{problem.name}: {solver.name}, {gradient} gradients, into {folder}")
@@ -102,8 +118,22 @@ def report(console: Console, problem: Any, solution: Solution) -> None:
 
 def draw(problem: Any, solution: Solution, folder: pathlib.Path) -> None:
     """Write convergence.png and, where there is a motion, trajectory.png and the animation."""
-    plots.convergence(solution, folder / "convergence.png")
+    drawn(plots.convergence, solution, folder / "convergence.png")
     if solution.trajectory:
-        plots.trajectory(solution.trajectory, folder / "trajectory.png", model=problem.model, title=problem.name)
+        labels = {"control_names": problem.control_names, "control_units": problem.control_units}
+        path = folder / "trajectory.png"
+        drawn(plots.trajectory, solution.trajectory, path, model=problem.model, title=problem.name, **labels)
     if problem.model is not None and "q" in solution.trajectory:
-        animation.animate(problem.model, solution.trajectory, folder / "animation.gif")
+        drawn(functools.partial(animation.animate, problem.model), solution.trajectory, folder / "animation.gif")
+
+
+def drawn(draw: Callable[..., Any], what: Any, path: pathlib.Path, **options: Any) -> bool:
+    """Whether `draw(what, path, **options)` wrote its picture. What it raises becomes a warning: the run's results are saved
+    and its exit status stands without the picture. A picture of an earlier run is not left in its place."""
+    try:
+        draw(what, path, **options)
+    except Exception as error:
+        path.unlink(missing_ok=True)
+        print(f"trajopt: warning: {path.name} could not be drawn: {type(error).__name__}: {error}", file=sys.stderr)
+        return False
+    return True
