@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Set up everything trajopt needs on a Debian/Ubuntu or macOS machine: the system's IPOPT library and a compiler,
-# a virtual environment in .venv, the package with its extras. Safe to run again: work that is done is skipped.
+# a virtual environment in .venv, the package with its extras, the compiled core. Safe to run again: work that is done is skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,8 @@ say() { printf 'setup: %s\n' "$*"; }
 
 hash_of() { if command -v sha256sum >/dev/null; then sha256sum "$@"; else shasum -a 256 "$@"; fi | cut -c1-16 | tr -d '\n'; }
 
-stamp=".venv/.stamp-$(hash_of pyproject.toml scripts/setup.sh)"
+stamp=".venv/.stamp-$(cat pyproject.toml scripts/setup.sh scripts/build_native.sh trajopt/native/*.h trajopt/native/*.cc \
+  trajopt/native/CMakeLists.txt | hash_of)"
 if [ -e "$stamp" ] && [ -x .venv/bin/python ]; then exit 0; fi
 
 # --- system packages ------------------------------------------------------------------------------------------------
@@ -91,6 +92,14 @@ elif have_ipopt && .venv/bin/python -m pip install -q -e ".[ipopt]" >.venv/ipopt
   :
 else
   say "IPOPT is not available; everything but the solvers built on it works (details: .venv/ipopt.log)"
+fi
+
+if [ "$(uname -m)" != x86_64 ]; then
+  say "the compiled core is for x86-64 processors; steps are taken by JAX here"
+elif have_compiler && PATH="$PWD/.venv/bin:$PATH" PYTHON=.venv/bin/python scripts/build_native.sh >.venv/native.log 2>&1; then
+  say "compiled core built"
+else
+  say "the compiled core could not be built; steps are taken by JAX, ten to a hundred times slower (details: .venv/native.log)"
 fi
 
 rm -f .venv/.stamp-*

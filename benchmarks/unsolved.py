@@ -1,0 +1,181 @@
+"""Share of contact problems that stay unsolved, at random velocities about poses in contact, with the fallbacks it took.
+
+    python benchmarks/unsolved.py [MODEL ...] [--count 5000] [--seed 0] [--kinds standing ...] [--failures DIR] [--batch 64]
+
+Poses, in turn, each with dt of 1 and 5 ms: *standing*, the default posture with joints moved by 0.03 and its lowest point up to
+0.1 mm in the ground; *landing*, the same, up to 2 mm above the ground and falling at 0.2 to 2 m/s; *fallen*, turned at random
+with joints anywhere in their limits, as deep in the ground as standing. Velocities are normal with a standard deviation drawn
+log-uniformly from 0.01 to 0.3 (rad/s, m/s); no control acts. Each problem is solved from zero, one at a time on one core.
+
+Columns: problems; unsolved; those in which a fallback ran, by the last one; largest residual of the solved; mean, 99th and 99.9th
+percentile of Newton's iterations; microseconds per problem. --failures: a folder for the unsolved problems (NumPy archives with
+G, g, mu, exists, bound, rho and impulse). --batch: time of one step of 64 states at once, beside the time of 64 steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import time
+
+from measure import banner, microseconds, pin_to_one_core
+
+pin_to_one_core()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+
+from contact_states import lifts, lowered  # noqa: E402
+from validation_experiments.contact_problems import CACHE, of_states  # noqa: E402
+
+from trajopt import load_model  # noqa: E402
+from trajopt.dynamics import State, System  # noqa: E402
+from trajopt.dynamics.contact.ncp import NCP  # noqa: E402
+from trajopt.dynamics.contact.solve.cascade import solve  # noqa: E402
+from trajopt.dynamics.rigid_body.configuration import integrate  # noqa: E402
+from trajopt.result import Status  # noqa: E402
+
+MODELS = ("go1", "h1", "humanoid", "atlas", "anymal-c", "half-cheetah", "hopper", "cube", "catapult", "jump-worm", "drone")
+KINDS = ("standing", "landing", "fallen")
+STEPS = (1e-3, 5e-3)
+POSES = 8  # poses of each kind for each dt: every pose serves many velocities
+CHUNK = 50
+
+
+def pose(model, kind: str, rng) -> np.ndarray:
+    """A configuration of the given kind (see the module's docstring)."""
+    top = model.topology
+    q = np.array(model.keyframes.get("home", model.q_default), float)
+    free = np.array([j for j in range(model.nv) if top.scalar_q_of_dof[j] >= 0], int)
+    place = top.scalar_q_of_dof[free]
+    low, high = np.asarray(model.lower)[free], np.asarray(model.upper)[free]
+    if kind == "fallen":
+        turn = np.zeros(model.nv)
+        if len(top.ball_starts):
+            turn[3:6] = 2.0 * rng.normal(size=3)
+            q = np.array(integrate(model, jnp.asarray(q), jnp.asarray(turn)))
+        bounded = np.isfinite(low) & np.isfinite(high)
+        q[place[bounded]] = rng.uniform(low[bounded], high[bounded])
+    else:
+        q[place] = np.clip(q[place] + 0.03 * rng.normal(size=len(place)), low, high)
+    gap = rng.uniform(0.0, 2e-3) if kind == "landing" else -rng.uniform(0.0, 1e-4)
+    return lowered(model, q, gap)
+
+
+def states(model, kinds, count: int, seed: int):
+    """For each dt: (kinds, q, v) of `count` states in all."""
+    rng = np.random.default_rng(seed)
+    for dt in STEPS:
+        poses = [(kind, pose(model, kind, rng)) for kind in kinds for _ in range(POSES)]
+        chosen = [poses[k % len(poses)] for k in range(count // len(STEPS))]
+        spread = np.exp(rng.uniform(np.log(0.01), np.log(0.3), size=len(chosen)))
+        v = spread[:, None] * rng.normal(size=(len(chosen), model.nv))
+        for (kind, _), row in zip(chosen, v, strict=True):
+            if kind == "landing" and lifts(model):
+                row[2 if model.nq > model.nv else 1] -= rng.uniform(0.2, 2.0)
+        yield dt, np.array([kind for kind, _ in chosen]), np.stack([q for _, q in chosen]), v
+
+
+def problems(name: str, kinds, count: int, seed: int) -> tuple[np.ndarray, NCP]:
+    """Kind and `NCP` of each problem, kept in .cache/ncp."""
+    path = CACHE / f"random-{name}-{'-'.join(kinds)}-{count}-{seed}.npz"
+    fields = ("G", "g", "mu", "exists", "bound", "rho")
+    if not path.exists():
+        model = load_model(name).to_device()
+        labels, parts = [], []
+        for dt, kind, q, v in states(model, kinds, count, seed):
+            labels.append(kind)
+            parts.append(jax.tree.map(np.asarray, of_states(model, dt)(jnp.asarray(q), jnp.asarray(v))))
+        ncps = jax.tree.map(lambda *a: np.concatenate(a), *parts)
+        CACHE.mkdir(parents=True, exist_ok=True)
+        np.savez(path, kind=np.concatenate(labels), **{field: getattr(ncps, field) for field in fields})
+    with np.load(path) as file:
+        return file["kind"], NCP(**{field: file[field] for field in fields})
+
+
+def solved(ncps: NCP) -> dict[str, np.ndarray]:
+    """The solutions, and the time of each problem as the mean of its chunk."""
+
+    def one(ncp: NCP):
+        out = solve(ncp)
+        return {
+            "residual": out.residual, "iterations": out.iterations, "fallbacks": out.fallbacks, "impulse": out.impulse,
+            "solved": out.status == Status.solved, "infeasible": out.status == Status.infeasible,
+        }  # fmt: skip
+
+    run = jax.jit(lambda ncps: jax.lax.map(one, ncps))
+    count = ncps.g.shape[0]
+    order = np.concatenate([np.arange(count), np.full(-count % CHUNK, count - 1)]).reshape(-1, CHUNK)
+    jax.block_until_ready(run(jax.tree.map(lambda a: a[order[0]], ncps)))
+    parts = []
+    for chunk in order:
+        part = jax.tree.map(lambda a, chunk=chunk: a[chunk], ncps)
+        start = time.perf_counter()
+        found = jax.tree.map(np.asarray, jax.block_until_ready(run(part)))
+        found["us"] = np.full(CHUNK, (time.perf_counter() - start) / CHUNK * 1e6)
+        parts.append(found)
+    return {key: np.concatenate([part[key] for part in parts])[:count] for key in parts[0]}
+
+
+def report(name: str, kind: str, found: dict[str, np.ndarray]) -> None:
+    solved, last = found["solved"], found["fallbacks"]
+    stages = " ".join(f"{np.sum(last == stage):5d}" for stage in range(1, 5))
+    iterations = found["iterations"]
+    print(f"{name:14s} {kind:9s} {len(solved):8d} {np.sum(~solved):8d} {np.sum(found['infeasible']):6d} {stages} "
+          f"{found['residual'][solved].max(initial=0.0):8.1e} {iterations.mean():6.1f} {np.percentile(iterations, 99):6.0f} "
+          f"{np.percentile(iterations, 99.9):6.0f} {found['us'].mean():9.1f}", flush=True)  # fmt: skip
+
+
+def keep_unsolved(folder: pathlib.Path, name: str, ncps: NCP, found: dict[str, np.ndarray]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in np.flatnonzero(~found["solved"]):
+        fields = {field: getattr(ncps, field)[k] for field in ("G", "g", "mu", "exists", "bound", "rho")}
+        np.savez(folder / f"{name}-{k}.npz", impulse=found["impulse"][k], residual=found["residual"][k], **fields)
+
+
+def batch_times(name: str, size: int, spread: float) -> None:
+    """Microseconds of one state's step in a batch of `size` standing states, and by itself."""
+    system = System(load_model(name), dt=1e-3)
+    home = np.asarray(system.model.keyframes.get("home", system.model.q_default))
+    rng = np.random.default_rng(0)
+    q = jnp.tile(jnp.asarray(lowered(system.model, home, 0.0)), (size, 1))
+    v = jnp.asarray(spread * rng.normal(size=(size, system.model.nv)))
+    u = jnp.zeros(system.nu)
+    batch = jax.jit(jax.vmap(lambda q, v: system.step(State(q, v), u)[0].v))
+    turns = jax.jit(lambda q, v: jax.lax.map(lambda a: system.step(State(*a), u)[0].v, (q, v)))
+    together, one = (microseconds(lambda run=run: run(q, v), batches=3) / size for run in (batch, turns))
+    print(f"{name}: batch of {size}, velocities of {spread:g}: {together:.0f} us a step, {one:.0f} us one at a time")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=list(MODELS))
+    parser.add_argument("--count", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--failures", type=pathlib.Path)
+    parser.add_argument("--batch", type=int, default=0, metavar="SIZE")
+    parser.add_argument("--spread", type=float, default=0.02, help="of the velocities of a batch")
+    options = parser.parse_args()
+    print(banner(), f"load {os.getloadavg()[0]:.1f}")
+    if options.batch:
+        for name in options.models:
+            batch_times(name, options.batch, options.spread)
+        return
+    print(f"{'model':14s} {'pose':9s} {'problems':>8s} {'unsolved':>8s} {'infeas':>6s} {'fallback 1, 2, 3, 4':>23s} "
+          f"{'residual':>8s} {'it':>6s} {'it 99':>6s} {'99.9':>6s} {'us':>9s}")  # fmt: skip
+    for name in options.models:
+        kind, ncps = problems(name, options.kinds, options.count, options.seed)
+        found = solved(ncps)
+        if options.failures:
+            keep_unsolved(options.failures, name, ncps, found)
+        for each in options.kinds:
+            report(name, each, {key: value[kind == each] for key, value in found.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The backend of a `System`: one contract over the compiled core and the JAX implementation."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajopt import load_model, native
+from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact, State, System
+from trajopt.errors import DerivativeError, OptionError
+from trajopt.result import Status
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+from contact_states import draw
+
+needs_core = pytest.mark.skipif(not native.available(), reason=f"no compiled core: {native.reason()}")
+DT = 1e-3
+# Velocities agree to the tolerance of the contact solve (1e-10 of the velocities), matrices to what that leaves of digits.
+VELOCITY, MATRIX = 1e-9, 1e-8
+
+
+@functools.lru_cache
+def systems(name: str, **options) -> tuple[System, System]:
+    """(compiled core, JAX)."""
+    model = load_model(name)
+    return tuple(System(model, DT, backend=backend, **options) for backend in ("native", "jax"))
+
+
+def states(name: str, count: int, seed: int = 0):
+    """(x, u) in contact on the way of short rollouts."""
+    for q, v, u in itertools.islice(draw(systems(name)[1], seed), count):
+        yield State(jnp.asarray(q), jnp.asarray(v)), jnp.asarray(u)
+
+
+def relative(a, b) -> float:
+    """Largest difference over the largest entry."""
+    a, b = np.asarray(a), np.asarray(b)
+    return float(np.abs(a - b).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1e-300))
+
+
+# -- the choice --------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_backend_is_answered_by_the_closest_name():
+    with pytest.raises(OptionError, match="backend is 'nativ'; did you mean 'native'"):
+        System(load_model("cube"), DT, backend="nativ")
+
+
+def test_the_variable_decides_for_auto_and_an_argument_beats_it(monkeypatch):
+    model = load_model("cube")
+    monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
+    auto = System(model, DT)
+    assert (auto.backend, auto.resolved_backend) == ("auto", "jax")
+    monkeypatch.setenv("TRAJOPT_BACKEND", "fast")
+    with pytest.raises(OptionError, match="TRAJOPT_BACKEND is 'fast'"):
+        System(model, DT)
+    assert System(model, DT, backend="jax").resolved_backend == "jax"
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"contact": BoxedLCP()}, "BoxedLCP"),
+        ({"contact": CompliantContact(), "integrator": "euler"}, "CompliantContact"),
+        ({"contact": NoContact(), "integrator": "rk4"}, "integrator='rk4'"),
+        ({"contact": RigidContact(solver="admm")}, "solver='admm'"),
+    ],
+)
+@needs_core
+def test_what_the_core_does_not_cover_falls_back_and_says_why(monkeypatch, options, reason):
+    monkeypatch.delenv("TRAJOPT_BACKEND", raising=False)
+    model = load_model("cube")
+    system = System(model, DT, **options)
+    assert system.resolved_backend == "jax" and reason in system.backend_reason
+    with pytest.raises(OptionError, match="backend is 'native', but .*use backend='auto' or 'jax'"):
+        System(model, DT, backend="native", **options)
+
+
+@needs_core
+def test_single_precision_is_left_to_jax(monkeypatch):
+    monkeypatch.delenv("TRAJOPT_BACKEND", raising=False)
+    system = System(load_model("cube").to_device(jnp.float32), DT)
+    assert system.resolved_backend == "jax" and "float32" in system.backend_reason
+
+
+# -- the same function -------------------------------------------------------------------------------------------------
+
+
+@needs_core
+@pytest.mark.parametrize("name", ["cube", "hopper", "go1"])
+def test_step_and_linearize_agree(name):
+    core, reference = systems(name)
+    for x, u in states(name, 3):
+        one, other = core.linearize(x, u), reference.linearize(x, u)
+        assert relative(one.x_next.v, other.x_next.v) < VELOCITY
+        assert relative(one.A, other.A) < MATRIX and relative(one.B, other.B) < MATRIX
+        stepped, info = core.step(x, u)
+        assert np.array_equal(stepped.v, one.x_next.v) and np.array_equal(stepped.q, one.x_next.q)
+        assert info.status == Status.solved
+        assert np.array_equal(info.contacts.mode, other.info.contacts.mode)
+        assert relative(info.impulse, other.info.impulse) < 1e-7  # redundant contacts: the condition of the selection
+        assert jax.tree.structure(info) == jax.tree.structure(other.info)
+
+
+@needs_core
+def test_forces_and_parameters_reach_the_core():
+    core, reference = systems("go1")
+    x, u = next(states("go1", 1))
+    force = jnp.linspace(0.0, 3.0, core.nv)
+    heavier = [s.model.replace(mass=1.1 * s.model.mass) for s in (core, reference)]
+    ends = [System(m, DT, backend=b).step(x, u, force=force)[0].v for m, b in zip(heavier, ("native", "jax"), strict=True)]
+    assert relative(*ends) < VELOCITY
+
+
+@needs_core
+def test_rollouts_scans_and_batches_are_the_single_steps():
+    core, reference = systems("hopper")
+    x, u = next(states("hopper", 1))
+    us = jnp.tile(u, (20, 1))
+    xs, infos = core.rollout(x, us)
+    expected, _ = reference.rollout(x, us)
+    # A rollout amplifies what single steps differ by: 1e-9 a step, over twenty.
+    assert relative(xs.q, expected.q) < 1e-7 and infos.residual.shape == (20,)
+    batch = jax.tree.map(lambda a: a[:20], xs)
+    ends, _ = jax.jit(jax.vmap(core.step))(batch, us)
+    assert np.array_equal(ends.v, xs.v[1:])
+    nested = jax.tree.map(lambda a: a.reshape(4, 5, *a.shape[1:]), batch)
+    twice, _ = jax.vmap(jax.vmap(lambda x: core.step(x, u)))(nested)
+    assert np.array_equal(twice.v.reshape(20, -1), xs.v[1:])
+
+
+@needs_core
+def test_forward_and_reverse_mode_are_those_of_jax():
+    core, reference = systems("hopper")
+    x, u = next(states("hopper", 1))
+    w = jnp.asarray(np.random.default_rng(0).normal(size=core.nv))
+
+    def loss(system, x, u, scale):
+        model = system.model.replace(mass=scale * system.model.mass)
+        after, info = System(model, DT, backend=system.backend).step(x, u)
+        return w @ after.v + 1e-2 * (w @ after.q[: core.nv]) + 1e-3 * jnp.sum(info.impulse)
+
+    one, other = (jax.grad(functools.partial(loss, s), (0, 1, 2))(x, u, jnp.asarray(1.0)) for s in (core, reference))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert relative(a, b) < 1e-7
+    tangent = jax.tree.map(jnp.ones_like, (x, u))
+    slopes = [jax.jvp(lambda x, u, s=s: s.step(x, u)[0].v, (x, u), tangent)[1] for s in (core, reference)]
+    assert relative(*slopes) < MATRIX
+
+
+@needs_core
+@pytest.mark.parametrize("gradient", ["smoothed", "finite-difference", "complementarity-aware", "randomized"])
+def test_other_gradient_modes_take_the_same_steps(gradient):
+    model = load_model("cube")
+    x, u = next(states("cube", 1))
+    core, reference = (System(model, DT, gradient=gradient, backend=backend) for backend in ("native", "jax"))
+    assert relative(core.step(x, u)[0].v, reference.step(x, u)[0].v) < VELOCITY
+
+    w = jnp.asarray(np.random.default_rng(0).normal(size=core.nv))
+
+    def slope(system):
+        return jax.grad(lambda v: w @ system.step(State(x.q, v), u)[0].v)(x.v)
+
+    if gradient == "complementarity-aware":
+        with pytest.raises(DerivativeError):
+            core.linearize(x, u)
+    # Differences amplify what steps differ by, 1e-10, by one over their step, 6e-6. A held cube has no slope at all.
+    one, other = slope(core), slope(reference)
+    assert np.abs(one - other).max() < 1e-4 * max(1.0, np.abs(other).max())
+
+
+@needs_core
+def test_a_state_that_is_not_finite_gets_its_status():
+    core, _ = systems("cube")
+    x = core.initial_state()
+    _, info = jax.jit(lambda v: core.step(State(x.q, v), jnp.zeros(0)))(jnp.full(core.nv, jnp.nan))
+    assert info.status == Status.non_finite

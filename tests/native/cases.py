@@ -1,0 +1,76 @@
+"""Steps of the compiled core beside those of the JAX implementation."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajopt import native
+from trajopt.dynamics import State, System
+from trajopt.dynamics.compiled import compile_system, pack_parameters
+from trajopt.dynamics.compiled_step import native_linearize, native_step, step_info
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+from contact_states import draw
+
+needs_core = pytest.mark.skipif(not native.available(), reason=f"no compiled core: {native.reason()}")
+DT = 1e-3
+# Both solve the same equations to rounding; what the impulses' tolerance (1e-10 of the velocities) leaves is the larger part.
+VELOCITY, MATRIX = 1e-9, 1e-8
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def linearized(compiled, model, parameters, q, v, u):
+    tau = model.actuation @ u
+    y, A, B = native_linearize(compiled, model, parameters, q, v, tau, jnp.asarray(DT), model.actuation)
+    return y, A, B, step_info(compiled, y)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def stepped(compiled, model, parameters, q, v, u):
+    return native_step(compiled, model, parameters, q, v, model.actuation @ u, jnp.asarray(DT))
+
+
+def compiled_of(model, law, integrator="semi-implicit"):
+    """(what is static, device model, parameters)."""
+    model = model.to_device(jnp.float64)
+    compiled = compile_system(model, law, integrator)
+    return compiled, model, pack_parameters(compiled, model)
+
+
+def states(model, law, count, seed):
+    """States in contact on the way of short rollouts."""
+    return list(itertools.islice(draw(System(model, dt=DT, contact=law, backend="jax"), seed), count))
+
+
+def relative(a, b) -> float:
+    """Largest difference over the largest entry."""
+    a, b = np.asarray(a), np.asarray(b)
+    return float(np.abs(a - b).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1e-300))
+
+
+def check(compiled, model, parameters, system: System, q, v, u) -> None:
+    """The core's step and Jacobian are those of the system."""
+    q, v, u = (jnp.asarray(a) for a in (q, v, u))
+    y, A, B, info = linearized(compiled, model, parameters, q, v, u)
+    expected = system.linearize(State(q, v), u)
+    assert relative(y.v, expected.x_next.v) < VELOCITY
+    assert relative(y.q, expected.x_next.q) < VELOCITY
+    assert relative(A, expected.A) < MATRIX
+    assert relative(B, expected.B) < MATRIX
+    theirs, ours = expected.info.contacts, info.contacts
+    for name in ("mode", "tied", "node1", "node2", "pair"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
+    for name in ("distance", "point", "frame", "friction"):
+        assert relative(getattr(ours, name), getattr(theirs, name)) < 1e-12, name
+    # Selected impulses are those of least norm in a null space that both find from a matrix known to rounding: to 1e-5.
+    assert relative(info.impulse, expected.info.impulse) < (1e-5 if expected.info.degenerate else 1e-7)
+    assert bool(info.degenerate) == bool(expected.info.degenerate)
+    assert info.status == expected.info.status

@@ -1,0 +1,66 @@
+// Steps and Jacobians of one model at random states, to be built with the address and undefined-behaviour sanitizers:
+//   sanitized CASE COUNT, CASE written by tests/native/sanitized_cases.py
+// Penetrations and speeds run over three decades; every fifth step is Moreau's, every 97th state holds a NaN.
+#include <cstdio>
+#include <random>
+
+#include "step.h"
+
+using namespace trajopt;
+
+struct Case {
+  std::vector<int64_t> table;
+  std::vector<double> parameters, q, actuation;
+  int nv, nu;
+};
+
+template <class T> void read(std::FILE* file, std::vector<T>& x, int64_t count) {
+  x.resize(count);
+  if (std::fread(x.data(), sizeof(T), count, file) != static_cast<size_t>(count)) throw std::runtime_error("the case is too short");
+}
+
+Case read_case(const char* path) {
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "rb"), std::fclose);
+  if (!file) throw std::runtime_error("cannot open the case");
+  std::vector<int64_t> sizes;
+  Case c;
+  read(file.get(), sizes, 5);
+  read(file.get(), c.table, sizes[0]), read(file.get(), c.parameters, sizes[1]), read(file.get(), c.q, sizes[2]);
+  c.nv = static_cast<int>(sizes[3]), c.nu = static_cast<int>(sizes[4]);
+  read(file.get(), c.actuation, static_cast<int64_t>(c.nv) * c.nu);
+  return c;
+}
+
+// Returns the number of steps that are not finite though their state is, or the other way round.
+int run(const Topology& t, const Case& c, int count) {
+  Workspace<Open> w(Open{t.lanes}, t);
+  std::vector<double> q, v(c.nv), tau(c.nv), q_next(c.q.size()), v_next(c.nv), report(report_size(t)), impulse(t.impulses());
+  std::vector<double> A(4 * static_cast<size_t>(c.nv) * c.nv), B(2 * static_cast<size_t>(c.nv) * c.nu);
+  std::mt19937 generator(0);
+  std::normal_distribution<double> normal;
+  int failed = 0, unsolved = 0, sliding = 0;
+  for (int k = 0; k < count; ++k) {
+    const bool poisoned = k % 97 == 96;
+    const double scale = std::pow(10.0, -0.5 * (k % 7));
+    q = c.q;
+    for (double& x : q) x += 0.01 * scale * normal(generator);
+    for (double& x : v) x = scale * normal(generator);
+    for (double& x : tau) x = 5 * scale * normal(generator);
+    if (poisoned) q[k % q.size()] = std::nan("");
+    const Linear linear{c.actuation.data(), c.nu, A.data(), B.data()};
+    const StepInput in{c.parameters.data(), q.data(), v.data(), tau.data(), impulse.data(), nullptr, nullptr, 1e-3, 0, k % 5 == 4};
+    step(t, in, {q_next.data(), v_next.data(), report.data(), impulse.data(), &linear}, w);
+    const auto status = static_cast<ContactStatus>(static_cast<int>(report[STATUS]));
+    failed += poisoned != (status == ContactStatus::non_finite);
+    unsolved += !poisoned && status != ContactStatus::solved;
+    sliding += w.rows.m > 0 && redundant_sliding(w);
+  }
+  std::printf("%d lanes, %d steps, %d unsolved, %d with redundant sliding\n", t.lanes, count, unsolved, sliding);
+  return failed;
+}
+
+int main(int, char** arguments) {
+  const Case c = read_case(arguments[1]);
+  const Topology t(c.table.data(), static_cast<int64_t>(c.table.size()));
+  return run(t, c, std::atoi(arguments[2])) == 0 ? 0 : 1;
+}

@@ -1,0 +1,144 @@
+"""Which implementation the steps of a `System` take: the compiled core of CPUs, or JAX.
+
+| backend | steps |
+|---|---|
+| `jax` | the JAX implementation: every law, integrator, precision and device |
+| `native` | the compiled core (`trajopt.native`): the same function, in float64 on CPUs, for what `compiled` covers |
+| `auto` | `native` where it covers the system and is built for this processor, else `jax` |
+
+The derivative by state and control of gradient mode "implicit" is the core's own closed form, in `System.linearize` and under
+`jax.jvp` and `jax.vjp` alike; derivatives by parameters of the model and by dt, those of `StepInfo`, and the other gradient modes
+are the JAX implementation's, at the same step.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.compiled import compile_system, pack_parameters, reason_not_covered
+from trajopt.dynamics.compiled_step import native_linearize, native_step, step_info
+from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.laws.base import Law
+from trajopt.dynamics.contact.step import DerivativeRule
+from trajopt.dynamics.gradients.first_order import is_zero
+from trajopt.dynamics.gradients.implicit import IMPLICIT
+from trajopt.dynamics.integrators import impulse_info, impulse_step
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.actuation import force_by_control
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
+from trajopt.dynamics.state import State, StepInfo
+from trajopt.errors import OptionError
+from trajopt.names import closest
+
+BACKENDS = ("auto", "native", "jax")
+VARIABLE = "TRAJOPT_BACKEND"  # environment variable: what "auto" becomes
+
+
+def resolve_backend(asked: str, model: Model, law: Law, integrator: str) -> tuple[str, str]:
+    """("native" or "jax", why not the compiled core: empty where it is used or nobody asked for it).
+
+    `asked` is one of `BACKENDS`; "auto" leaves the choice to the environment variable TRAJOPT_BACKEND. Raises `OptionError` for
+    another name, and where "native" is asked for and does not cover the system.
+    """
+    if asked not in BACKENDS:
+        raise OptionError(f"backend is {asked!r}{closest(str(asked), BACKENDS)}")
+    wanted = os.environ.get(VARIABLE, "auto") if asked == "auto" else asked
+    if wanted not in BACKENDS:
+        raise OptionError(f"{VARIABLE} is '{wanted}'{closest(wanted, BACKENDS)}")
+    if wanted == "jax":
+        return "jax", ""
+    reason = _reason(model, law, integrator)
+    if reason is not None and wanted == "native":
+        raise OptionError(f"backend is 'native', but {reason}; use backend='auto' or 'jax'")
+    return ("native", "") if reason is None else ("jax", reason)
+
+
+def _reason(model: Model, law: Law, integrator: str) -> str | None:
+    if jax.default_backend() != "cpu":
+        return f"the compiled core is for CPUs, and JAX's device is a {jax.default_backend()}"
+    return reason_not_covered(model, law, integrator, model.mass.dtype)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
+    """`integrators.impulse_step` and its report through the compiled core, with the derivative of `rule`."""
+    if rule is None or rule.reverse_only:  # such a derivative is part of how the JAX implementation takes the step
+        return _in_jax(integrator, rule, start)
+    return _with_derivative(integrator, rule, start)
+
+
+def linearize_native(
+    integrator: str, start: StepInputs, u: Float[Array, " nu"]
+) -> tuple[State, StepInfo, Float[Array, "n n"], Float[Array, "n nu"]]:
+    """(x+, report, A, B) of a step in its own contact modes, in closed form, through the compiled core."""
+    gain = force_by_control(start.model, start.q, start.v, u)
+    return _linearized(integrator, start, gain)
+
+
+def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
+    x_next, result = impulse_step(integrator, start, rule)
+    return x_next, impulse_info(result)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, StepInfo]:
+    compiled = compile_system(start.model, start.law, integrator)
+    parameters = pack_parameters(compiled, start.model)
+    y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
+    return State(y.q, y.v), step_info(compiled, y)
+
+
+def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: Any) -> Any:
+    (start,), (dstart,) = primals, tangents
+    along = _instantiated(start, dstart)
+    _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (start,), (along,))
+    if rule != IMPLICIT or not _by_state_alone(dstart):
+        return _with_derivative(integrator, rule, start), slopes
+    model, dtype = start.model, start.q.dtype
+    x_next, info, A, B = _linearized(integrator, start, jnp.eye(model.nv, dtype=dtype))
+    # On the manifold: the ambient tangent of q, in tangent coordinates, through A and B, and back.
+    _, dq = jax.jvp(lambda q: difference(model, start.q, q), (start.q,), (along.q,))
+    moved = A @ jnp.concatenate([dq, along.v]) + B @ along.tau
+    _, dq_next = jax.jvp(
+        lambda d: integrate(model, x_next.q, d), (jnp.zeros(model.nv, dtype),), (moved[: model.nv],)
+    )
+    return (x_next, info), (State(dq_next, moved[model.nv :]), slopes[1])
+
+
+_with_derivative.defjvp(_derivative, symbolic_zeros=True)
+
+
+def _linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]):
+    compiled = compile_system(start.model, start.law, integrator)
+    parameters = pack_parameters(compiled, start.model)
+    y, A, B = native_linearize(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt, gain)
+    return State(y.q, y.v), step_info(compiled, y), A, B
+
+
+def _by_state_alone(dstart: StepInputs) -> bool:
+    """Whether q, v and tau alone are differentiated by."""
+    others = (dstart.model, dstart.dt, dstart.kappa)
+    return all(is_zero(slope) for slope in jax.tree.leaves(others, is_leaf=lambda x: isinstance(x, SymbolicZero)))
+
+
+def _instantiated(primals: StepInputs, tangents: StepInputs) -> StepInputs:
+    """The tangents with zeros in the place of symbolic ones."""
+
+    def filled(slope: Any) -> Any:
+        if not isinstance(slope, SymbolicZero):
+            return slope
+        integer = slope.dtype == jax.dtypes.float0
+        return (np if integer else jnp).zeros(slope.shape, slope.dtype)
+
+    slopes = jax.tree.leaves(tangents, is_leaf=lambda x: isinstance(x, SymbolicZero))
+    return jax.tree.unflatten(jax.tree.structure(primals), [filled(slope) for slope in slopes])

@@ -1,0 +1,359 @@
+"""One step of a system through the compiled core: what a `Model` and its contact law are to it.
+
+    compiled = compile_system(model, law, "semi-implicit")            # static: the topology, registered by its content
+    parameters = pack_parameters(compiled, model)                     # one flat array, an argument of every call
+    y = native_step(compiled, model, parameters, q, v, tau, dt)       # the same function as the JAX path
+    y, A, B = native_linearize(compiled, model, parameters, q, v, tau, dt, gain)
+
+The core collides spheres, capsules, boxes, cylinders, ellipsoids and points with planes; candidates of all other pairs, and how
+they move, come from `collision.pairs` and are handed over (`given_candidates`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from trajopt import native
+from trajopt.dynamics.collision.features import BOX_CORNERS
+from trajopt.dynamics.collision.narrowphase import (
+    collide,
+    collide_with_derivatives,
+    pair_groups,
+)
+from trajopt.dynamics.contact.laws import ContactLaw, Law
+from trajopt.dynamics.contact.rows import pairs_out_of_sight
+from trajopt.dynamics.contact.solve.cascade import default_tolerance
+from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeType, Topology
+from trajopt.dynamics.rigid_body.kinematics import kinematics, mimic_coordinates
+from trajopt.dynamics.rigid_body.spatial import rotate
+
+IMPULSE_INTEGRATORS = ("semi-implicit", "moreau")
+PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
+_WITH_PLANE = {
+    ShapeType.SPHERE: 1, ShapeType.CAPSULE: 2, ShapeType.BOX: 4, ShapeType.CYLINDER: 4, ShapeType.ELLIPSOID: 1,
+}  # fmt: skip
+_CURVED = (ShapeType.CYLINDER, ShapeType.ELLIPSOID)
+
+
+def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike) -> str | None:
+    """Why a step of this model under this law does not go through the compiled core; None where it does."""
+    if not native.available():
+        return native.reason()
+    if law.not_compiled is not None:
+        return law.not_compiled
+    if integrator not in IMPULSE_INTEGRATORS:
+        return f"integrator='{integrator}' takes forces that are explicit functions of the state"
+    if np.dtype(dtype) != np.float64:
+        return f"numbers are {np.dtype(dtype).name}; the compiled core computes in float64"
+    if not model.topology.n_nodes:
+        return "the model has no moving body"
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledSystem:
+    """What is static of a step through the core: hashable, equal for equal content.
+
+    key: of the registered topology; moreau: the integrator; contacts, limits, dry: rows reported, as the JAX path's; given:
+    candidates handed over, from the pairs `given_pairs`, whose candidates begin at `given_slots` in the list of all.
+    """
+
+    key: int
+    topology: Topology
+    law: ContactLaw
+    moreau: bool
+    contacts: int
+    limits: int
+    dry: int
+    candidates: int
+    given: int
+    given_pairs: tuple[int, ...]
+    given_slots: tuple[int, ...]
+    report_size: int
+    impulses: int
+
+    def __hash__(self) -> int:
+        return hash((self.key, self.topology, self.law, self.moreau))
+
+
+def compile_system(model: Model, law: ContactLaw, integrator: str) -> CompiledSystem:
+    """Register the topology of the model under the law; what `reason_not_covered` names has to be kept out."""
+    sizes = tuple(int(np.shape(mesh)[0]) for mesh in model.meshes)
+    return _compiled(model.topology, sizes, law, integrator == "moreau", law.contact_rows(model), law.limit_rows(model))
+
+
+# --- the table of the topology ----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _PlanePair:
+    """A shape against a plane as the core sees it: `balls` points or balls of the shape from `ball` on, or a curved shape."""
+
+    pair: int
+    shape: int
+    plane: int
+    on_face: bool
+    ball: int
+    balls: int
+    kept: int
+    slot: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pairs:
+    """Pairs of a topology: against planes, in the order of their candidates; the others, with their first candidates."""
+
+    planes: tuple[int, ...]
+    against: tuple[_PlanePair, ...]
+    balls: int
+    others: tuple[int, ...]
+    slots: tuple[int, ...]
+    candidates: int
+
+
+@functools.lru_cache(maxsize=128)
+def _pairs(top: Topology, mesh_sizes: tuple[int, ...]) -> _Pairs:
+    planes: list[int] = []
+    against: list[_PlanePair] = []
+    others: dict[int, int] = {}
+    listed = balls = 0
+    for group in pair_groups(top):
+        many = mesh_sizes[group.mesh] if group.per_pair is None else group.per_pair
+        kind = group.kinds[0]
+        for place, pair in enumerate(group.pairs):
+            slot = listed + many * place
+            shape, plane = top.pairs[pair]
+            known = kind in _WITH_PLANE or kind == ShapeType.POINTS
+            if group.swapped or group.kinds[1] != ShapeType.PLANE or not known:
+                others[pair] = slot
+                continue
+            if plane not in planes:
+                planes.append(plane)
+            touching = {ShapeType.BOX: 8, ShapeType.CYLINDER: 0, ShapeType.ELLIPSOID: 0}.get(kind, many)
+            on_face = group.on_face or kind not in (ShapeType.SPHERE, ShapeType.ELLIPSOID)
+            against.append(_PlanePair(pair, shape, plane, on_face, balls, touching, many, slot))
+            balls += touching
+        listed += many * len(group.pairs)
+    given = sorted(others)
+    slots = tuple(others[pair] for pair in given)
+    return _Pairs(tuple(planes), tuple(against), balls, tuple(given), slots, listed)
+
+
+@functools.lru_cache(maxsize=128)
+def _compiled(
+    top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw, moreau: bool, contacts: int, limits: int
+) -> CompiledSystem:
+    pairs = _pairs(_touching(top, law), mesh_sizes)
+    given = _given_count(top, mesh_sizes, law, pairs)
+    table = _table(top, law, pairs, given, contacts, limits)
+    dry = top.friction_dofs if law.joint_friction else ()
+    key = native.register(table)
+    sizes = native.sizes(key)
+    return CompiledSystem(
+        key, top, law, moreau, contacts, limits, len(dry), pairs.candidates, given, pairs.others, pairs.slots, sizes.report,
+        sizes.impulses,
+    )  # fmt: skip
+
+
+def topology_table(model: Model, law: ContactLaw) -> Int[np.ndarray, " n"]:
+    """What is static of the model and the law, in the order in which native/topology.h reads it."""
+    top, sizes = model.topology, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes)
+    pairs = _pairs(_touching(top, law), sizes)
+    return _table(top, law, pairs, _given_count(top, sizes, law, pairs), law.contact_rows(model), law.limit_rows(model))
+
+
+def _touching(top: Topology, law: ContactLaw) -> Topology:
+    """The topology with the pairs that the law lets touch: all, or none."""
+    return top if law.acts else dataclasses.replace(top, pairs=())
+
+
+def _table(
+    top: Topology, law: ContactLaw, pairs: _Pairs, given: int, contacts: int, limits: int
+) -> Int[np.ndarray, " n"]:
+    touching = law.acts
+    dry = top.friction_dofs if law.joint_friction else ()
+    table = [top.n_nodes, top.nv, top.nq]
+    for kind, parent in zip(top.node_types, top.parents, strict=True):
+        table += [int(kind), parent]
+    table += [len(top.mimics), *(number for mimic in top.mimics for number in (mimic.dof, mimic.source))]
+    table += top.user_dofs.tolist()
+    table += [top.nq_tree]
+    for index, slot in zip(*_tree_coordinates(top), strict=True):
+        table += [int(index), int(slot)]
+    table += top.scalar_q_of_dof.tolist()
+    limited = top.limited if law.limits else ()
+    table += [len(limited), *limited, len(dry), *dry]
+    owner = [shape.node % (top.n_nodes + 1) for shape in top.shapes]
+    table += [len(pairs.planes), *(owner[plane] for plane in pairs.planes), len(pairs.against)]
+    for x in pairs.against:
+        table += [int(top.shapes[x.shape].kind), owner[x.shape], pairs.planes.index(x.plane), owner[x.plane], x.pair]
+        table += [int(x.on_face), x.ball, x.balls, x.kept, x.slot]
+    table += [pairs.balls, len(top.pairs) if touching else 0, given, pairs.candidates, contacts, limits]
+    table += [-1 if law.max_contacts is None or not touching else law.max_contacts]
+    table += [-1 if law.max_limits is None else law.max_limits, law.max_iterations, int(law.gap == "detect")]
+    return np.array(table, np.int64)
+
+
+def _given_count(top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw, pairs: _Pairs) -> int:
+    if not pairs.others:
+        return 0
+    part = dataclasses.replace(top, pairs=tuple(top.pairs[k] for k in pairs.others))
+    count = 0
+    for group in pair_groups(part):
+        many = mesh_sizes[group.mesh] if group.per_pair is None else group.per_pair
+        count += many * group.taken(law.pair_limit)
+    return count
+
+
+def _tree_coordinates(top: Topology) -> tuple[Int[np.ndarray, " q"], Int[np.ndarray, " q"]]:
+    """User coordinate that each tree coordinate reads, and its mimic joint, -1 for none."""
+    if not top.mimics:
+        return np.arange(top.nq_tree), np.full(top.nq_tree, -1)
+    index, slot = mimic_coordinates(top)
+    return index, np.where(slot < len(top.mimics), slot, -1)
+
+
+# --- the numbers ------------------------------------------------------------------------------------------------------------
+
+_LEAVES = (
+    "placement_rotation", "placement_position", "axis", "reference", "mass", "com", "inertia",
+    "armature", "damping", "stiffness", "spring_reference", "lower", "upper", "frictionloss",
+)  # fmt: skip
+
+
+def pack_parameters(compiled: CompiledSystem, model: Model) -> Float[Array, " p"]:
+    """The model's numbers and the law's as one array in the order of native/parameters.h; differentiable, traced or not."""
+    law, top = compiled.law, compiled.topology
+    double = functools.partial(jnp.asarray, dtype=jnp.float64)
+    tolerance = default_tolerance(jnp.float64) if law.tolerance is None else law.tolerance
+    push_out = getattr(law, "push_out_speed", None)
+    options = [law.erp, law.damping, law.rest_velocity, tolerance, np.inf if push_out is None else push_out, 0, 0, 0]
+    head = jnp.concatenate([double(model.gravity), double(np.array(options, float)), jnp.zeros(PARAMETER_HEAD - 11, jnp.float64)])
+    raw = jnp.concatenate(
+        [double(np.array([0.0, 1.0]))] + [double(getattr(model, name)).reshape(-1) for name in _LEAVES]
+    )
+    lanes = raw[_lane_places(top)]
+    mimics = [double(model.mimic_multiplier), double(model.mimic_offset)]
+    touching = law.acts
+    shapes = _shape_numbers(compiled, model, double) if touching else []
+    pairs = [double(model.pair_friction), double(model.pair_restitution)] if touching else []
+    return jnp.concatenate([head, lanes, *mimics, *shapes, *pairs])
+
+
+@functools.lru_cache(maxsize=128)
+def _lane_places(top: Topology) -> Int[np.ndarray, " k"]:
+    """Place in [0, 1, leaves of `_LEAVES` one after the other] of each number of each lane; 0 where a lane has none."""
+    n, nv = top.n_nodes, top.nv
+    widths = {"placement_rotation": 9, "placement_position": 3, "axis": 3, "com": 3, "inertia": 9}
+    start, at = {}, 2
+    for name in _LEAVES:
+        start[name] = at
+        at += widths.get(name, 1) * (n if name in _LEAVES[:7] else nv)
+    lanes = -(-max(top.nv_tree, 1) // 8) * 8
+    rows = {"rotation": 9, "position": 3, "axis": 3, "reference": 1, "turns": 1, "mass": 1, "com": 3, "inertia": 6}
+    table = {name: np.zeros((count, lanes), int) for name, count in rows.items()}
+    for i, kind in enumerate(top.node_types):
+        first, many = int(top.v_starts[i]), NODE_NV[kind]
+        last = first + many - 1
+        scalar = kind in (NodeType.REVOLUTE, NodeType.PRISMATIC)
+        table["rotation"][:, first] = start["placement_rotation"] + 9 * i + np.arange(9)
+        table["position"][:, first] = start["placement_position"] + 3 * i + np.arange(3)
+        for k in range(many):
+            table["axis"][:, first + k] = start["axis"] + 3 * i + np.arange(3) if scalar else np.arange(3) == k
+            table["turns"][0, first + k] = kind in (NodeType.REVOLUTE, NodeType.BALL)
+        if scalar:
+            table["reference"][0, first] = start["reference"] + i
+        table["mass"][0, last] = start["mass"] + i
+        table["com"][:, last] = start["com"] + 3 * i + np.arange(3)
+        table["inertia"][:, last] = start["inertia"] + 9 * i + np.array([0, 1, 4, 2, 5, 8])
+    joints = np.zeros((7, lanes), int)
+    for k, name in enumerate(_LEAVES[7:]):
+        joints[k, :nv] = start[name] + np.arange(nv)
+    return np.concatenate([*(part.reshape(-1) for part in table.values()), joints.reshape(-1)])
+
+
+def _shape_numbers(compiled: CompiledSystem, model: Model, double) -> list[Array]:
+    """Planes, shapes against them, and the balls of these shapes."""
+    top = compiled.topology
+    pairs = _pairs(top, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes))
+    rotation, position, size = (double(x) for x in (model.shape_rotation, model.shape_position, model.shape_size))
+    planes, shapes = np.array(pairs.planes, int), np.array([x.shape for x in pairs.against], int)
+
+    def flat(index, *parts):
+        wide = [part.reshape(part.shape[0], int(np.prod(part.shape[1:])))[index] for part in parts]
+        return jnp.concatenate(wide, 1).reshape(-1)
+
+    balls = [_balls(x, top, rotation, position, size, model, double) for x in pairs.against if x.balls]
+    return [flat(planes, rotation, position), flat(shapes, position, rotation, size), *balls]
+
+
+def _balls(x: _PlanePair, top: Topology, rotation, position, size, model: Model, double) -> Float[Array, " k"]:
+    """Centres in the node's frame and radii of the balls of a shape that touch a plane first."""
+    kind, R, p, extent = top.shapes[x.shape].kind, rotation[x.shape], position[x.shape], size[x.shape]
+    zero = jnp.zeros((), jnp.float64)
+    radius = extent[0] if kind in (ShapeType.SPHERE, ShapeType.CAPSULE) else zero
+    if kind == ShapeType.SPHERE:
+        local = jnp.zeros((1, 3), jnp.float64)
+    elif kind == ShapeType.CAPSULE:
+        local = double(np.array([[0, 0, 1.0], [0, 0, -1.0]])) * extent[1]
+    elif kind == ShapeType.BOX:
+        local = double(BOX_CORNERS) * extent
+    else:
+        local = double(model.meshes[top.shapes[x.shape].mesh])
+    centre = p + rotate(R, local)
+    return jnp.concatenate([centre, jnp.broadcast_to(radius, (x.balls, 1))], 1).reshape(-1)
+
+
+# --- candidates that are handed over ----------------------------------------------------------------------------------------
+
+
+def given_candidates(
+    compiled: CompiledSystem,
+    model: Model,
+    q: Float[Array, " nq"],
+    v: Float[Array, " nv"],
+    dt: Float[Array, ""],
+    slopes: bool = False,
+) -> tuple[Float[Array, "k 14"], Float[Array, "k 42"] | None, Int[Array, ""]]:
+    """Candidates of the pairs that the core does not collide by itself, their slopes where asked for, and how many pairs the
+    narrow phase has not seen that could touch within the step.
+
+    A row: distance, point, normal, centre, node 1, node 2, pair, place in the list of all candidates of the model.
+    """
+    if not compiled.given:
+        empty = jnp.zeros((0, 14), q.dtype)
+        return empty, jnp.zeros((0, 42), q.dtype) if slopes else None, jnp.zeros((), int)
+    index = np.array(compiled.given_pairs, int)
+    part = dataclasses.replace(compiled.topology, pairs=tuple(compiled.topology.pairs[k] for k in index))
+    few = dataclasses.replace(
+        model, topology=part, pair_friction=model.pair_friction[index], pair_restitution=model.pair_restitution[index]
+    )
+    kin = kinematics(few, q)
+    motion = None
+    if slopes:
+        found, motion = collide_with_derivatives(few, kin, compiled.law.pair_limit)
+    else:
+        found = collide(few, kin, compiled.law.pair_limit)
+    places = jnp.asarray(_given_places(compiled, part, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes)))
+    place = places if found.culled is None else places[found.culled.candidate]
+    whole = jnp.stack([found.node1, found.node2, jnp.asarray(index)[found.pair], place], 1).astype(q.dtype)
+    rows = jnp.concatenate([found.distance[:, None], found.point, found.normal, found.centre, whole], 1)
+    unseen = pairs_out_of_sight(few, kin, found.culled, v, dt)
+    return rows, None if motion is None else motion.reshape(-1, 42), unseen
+
+
+@functools.lru_cache(maxsize=128)
+def _given_places(compiled: CompiledSystem, part: Topology, mesh_sizes: tuple[int, ...]) -> Int[np.ndarray, " k"]:
+    """Place in the list of all candidates of each candidate of `part`, the model without the core's own pairs."""
+    places: list[int] = []
+    for group in pair_groups(part):
+        many = mesh_sizes[group.mesh] if group.per_pair is None else group.per_pair
+        for pair in group.pairs:
+            places += range(compiled.given_slots[pair], compiled.given_slots[pair] + many)
+    return np.array(places, int)

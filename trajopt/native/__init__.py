@@ -1,0 +1,162 @@
+"""The compiled core for CPUs: shared objects built from the C++ sources beside this file, called through XLA.
+
+It knows no `Model`: topologies are tables of integers, parameters flat arrays (`trajopt.dynamics.compiled` packs both). There
+is one shared object for each instruction set; the environment variable TRAJOPT_NATIVE_ISA forces one of `INSTRUCTION_SETS`.
+
+    bash scripts/build_native.sh          builds them into trajopt/native/_build
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int, Shaped
+
+from trajopt.errors import OptionError, TrajoptError
+from trajopt.names import closest
+
+FOLDER = pathlib.Path(__file__).resolve().parent / "_build"
+REBUILD = "bash scripts/build_native.sh"
+# Flags of /proc/cpuinfo that the compiler may use for each (x86-64-v4 and v3 of the psABI), the fastest set first.
+_V3 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "abm", "movbe")
+INSTRUCTION_SETS = {
+    "avx512": (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    "avx2": _V3,
+}
+HANDLERS = {"step": "trajopt_step", "linearize": "trajopt_linearize", "rollout": "trajopt_rollout"}
+PLAIN = ("trajopt_solve_contacts",)  # handlers without a topology, see `contacts`
+
+
+def available() -> bool:
+    """Whether the compiled core can be used on this machine."""
+    return _choice()[0] is not None
+
+
+def reason() -> str:
+    """Why the compiled core cannot be used, with the line that helps; empty where it can."""
+    return _choice()[1]
+
+
+def instruction_set() -> str:
+    """The instruction set in use; raises `TrajoptError` with the reason where the core cannot be used."""
+    isa, why = _choice()
+    if isa is None:
+        raise TrajoptError(f"the compiled core is not available: {why}")
+    return isa
+
+
+@functools.cache
+def processor_flags() -> frozenset[str]:
+    """Flags of the first processor; empty where the system does not tell (no Linux on x86)."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), frozenset())
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Numbers in the arrays of one topology: flat parameters, report of a step, impulses of all rows of the model."""
+
+    parameters: int
+    report: int
+    impulses: int
+
+
+def register(table: Int[np.ndarray, " n"]) -> int:
+    """Make a topology known under the key of its content, which is returned; the same table gives the same key everywhere."""
+    table = np.ascontiguousarray(table, np.int64)
+    key = int.from_bytes(hashlib.blake2b(table.tobytes(), digest_size=8).digest(), "little", signed=True)
+    _tables[key] = table
+    _know(instruction_set(), key)
+    return key
+
+
+def sizes(key: int) -> Sizes:
+    """Of the topology registered under `key`."""
+    numbers = (ctypes.c_int64 * 3)()
+    _know(instruction_set(), key)
+    if _load(instruction_set()).trajopt_sizes(key, numbers):
+        raise OptionError(f"no topology is registered under the key {key}")
+    return Sizes(*numbers)
+
+
+def call(
+    name: str, shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], topology: int, moreau: bool
+) -> list[Shaped[Array, "..."]]:
+    """Results of a handler ("step", "linearize" or "rollout") with these shapes; jit, vmap and scan pass through it."""
+    if name not in HANDLERS:
+        raise OptionError(f"name is '{name}'{closest(name, HANDLERS)}")
+    isa = instruction_set()
+    _know(isa, topology)
+    function = jax.ffi.ffi_call(f"{HANDLERS[name]}_{isa}", shapes, vmap_method="expand_dims")
+    return list(function(*arguments, topology=np.int64(topology), moreau=bool(moreau)))
+
+
+# --- private --------------------------------------------------------------------------------------------------------------
+
+_tables: dict[int, np.ndarray] = {}  # of all topologies, by key: an object that is loaded later has to know them too
+
+
+@functools.cache
+def _know(isa: str, key: int) -> None:
+    """Register the topology with the object for `isa`, once."""
+    if key not in _tables:
+        raise OptionError(f"no topology is registered under the key {key}")
+    table = _tables[key]
+    problem = _load(isa).trajopt_register_topology(key, table.ctypes.data_as(ctypes.c_void_p), table.size)
+    if problem:
+        raise OptionError(f"the table of the topology has {table.size} entries: {problem.decode()}")
+
+
+def _choice() -> tuple[str | None, str]:
+    """(instruction set, reason where it is None)."""
+    forced = os.environ.get("TRAJOPT_NATIVE_ISA")
+    if forced is not None and forced not in INSTRUCTION_SETS:
+        return None, f"TRAJOPT_NATIVE_ISA is '{forced}'{closest(forced, INSTRUCTION_SETS)}"
+    return _best(forced, processor_flags(), FOLDER)
+
+
+@functools.cache
+def _best(forced: str | None, flags: frozenset[str], folder: pathlib.Path) -> tuple[str | None, str]:
+    """`_choice` for the set that is asked for, the processor's flags and the folder of the shared objects."""
+    able = [isa for isa, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed) and forced in (None, isa)]
+    if not able:
+        wanted = forced or " or ".join(INSTRUCTION_SETS)
+        return None, f"this processor does not have the instruction set {wanted}; the JAX implementation is used"
+    for isa in able:
+        if _library(folder, isa).exists():
+            return _loadable(isa)
+    return None, f"{_library(folder, able[0])} does not exist; build it with: {REBUILD}"
+
+
+def _loadable(isa: str) -> tuple[str | None, str]:
+    try:
+        _load(isa)
+    except (OSError, AttributeError) as error:
+        return None, f"{_library(FOLDER, isa)} cannot be loaded ({error}); build it anew with: {REBUILD}"
+    return isa, ""
+
+
+def _library(folder: pathlib.Path, isa: str) -> pathlib.Path:
+    return folder / f"trajopt_native_{isa}.so"
+
+
+@functools.cache
+def _load(isa: str) -> ctypes.CDLL:
+    """The shared object, its handlers registered with XLA."""
+    core = ctypes.CDLL(str(_library(FOLDER, isa)))
+    core.trajopt_register_topology.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
+    core.trajopt_register_topology.restype = ctypes.c_char_p
+    core.trajopt_sizes.argtypes = [ctypes.c_int64, ctypes.c_void_p]
+    for symbol in (*HANDLERS.values(), *PLAIN):
+        jax.ffi.register_ffi_target(f"{symbol}_{isa}", jax.ffi.pycapsule(getattr(core, symbol)), platform="cpu")
+    return core

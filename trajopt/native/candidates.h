@@ -1,0 +1,175 @@
+// Candidate contacts of shapes against planes (trajopt/dynamics/collision/shapes.py), and those that the caller hands over.
+#pragma once
+#include <algorithm>
+#include <limits>
+
+#include "dynamics.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// Contact between body 1 and body 2, whose normal points from 2 to 1; `centre`: origin of the shape of body 1; world axes.
+// slot: place in the list of all candidates of the model.
+struct Candidate {
+  double distance;
+  V3<double> point, normal, centre, ball;  // ball: centre of the ball that touches, of native candidates
+  int link1, link2, node1, node2, pair, slot;
+  int source;                              // index of the shape against a plane, or -1 - index among those handed over
+  double friction, restitution;
+};
+// d [distance; point; normal] / d (translation, turn about `centre`) of body 1 alone.
+struct Slope { double by_motion[7][6]; };
+
+constexpr int GIVEN = 14, SLOPE = 42;  // numbers of a candidate handed over and of its slope
+constexpr double UPRIGHT = 1.3488e-6;  // eps^(3/8): a cylinder that leans less stands upright
+
+// NaN breaks the order that choices rest on: it comes last.
+TRAJOPT_INLINE double ordered(double x) { return x == x ? x : std::numeric_limits<double>::infinity(); }
+
+template <class Size> TRAJOPT_INLINE V3<double> position_of(const Kinematics<Size>& kin, int link) {
+  return kin.origin.three_of(link) + kin.lever.three_of(link);
+}
+
+struct PlaneAt { V3<double> normal, point; };
+template <class Size> PlaneAt plane_at(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, int index) {
+  const double* x = p.plane + PLANE * index;
+  const int link = t.plane_link[index];
+  const V3<double> local = {x[2], x[5], x[8]};
+  return {kin.rotation.matrix_of(link) * local, position_of(kin, link) + kin.rotation.matrix_of(link) * three(x + 9)};
+}
+
+// Points of a cylinder's rims nearest to the plane, in its own axes: lowest, the one above it, two that make it a triangle; of an
+// upright one four points of the lower rim. slope (4, 3, 3): derivative by `down`, the direction to the plane in these axes.
+inline void rim_points(V3<double> down, const double* size, V3<double>* points, M3<double>* slope) {
+  const double tilt = std::sqrt(down.x * down.x + down.y * down.y), near = down.z >= 0 ? size[1] : -size[1];
+  const bool upright = !(tilt >= UPRIGHT);
+  const double ux = upright ? 1 : down.x / tilt, uy = upright ? 0 : down.y / tilt, s = std::sqrt(0.75);
+  const double turns[4][2] = {{1, 0}, {upright ? 0. : 1., upright ? 1. : 0.}, {upright ? -1. : -0.5, upright ? 0. : s},
+                              {upright ? 0. : -0.5, upright ? -1. : -s}};
+  const double heights[4] = {near, upright ? near : -near, near, near};
+  for (int k = 0; k < 4; ++k) {
+    const double a = size[0] * turns[k][0], b = size[0] * turns[k][1];  // a u + b v with v = (-u_y, u_x)
+    points[k] = {a * ux - b * uy, a * uy + b * ux, heights[k]};
+    if (!slope) continue;
+    slope[k] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}};
+    if (upright) continue;
+    // du = v (v . d down) / tilt
+    const double vx = -uy, vy = ux, dx = (a * vx - b * vy) / tilt, dy = (a * vy + b * vx) / tilt;
+    slope[k].row0 = {dx * vx, dx * vy, 0}, slope[k].row1 = {dy * vx, dy * vy, 0};
+  }
+}
+
+// Candidates of all shapes against planes, into `out` in the order of their slots; returns how many.
+template <class Size>
+int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, Candidate* out, double* heights) {
+  int count = 0, last_plane = -1;
+  PlaneAt plane{};
+  for (size_t index = 0; index < t.shape_planes.size(); ++index) {
+    const ShapePlane& shape = t.shape_planes[index];
+    const double* numbers = p.shape + SHAPE * index;
+    if (shape.plane != last_plane) plane = plane_at(t, p, kin, last_plane = shape.plane);
+    const V3<double> n = plane.normal;
+    const M3<double> R = kin.rotation.matrix_of(shape.link);
+    const V3<double> at = position_of(kin, shape.link), centre = at + R * three(numbers);
+    Candidate c{0, {}, n, centre, {}, shape.link, t.plane_link[shape.plane], shape.node, shape.plane_node, shape.pair,
+                shape.slot, static_cast<int>(index), p.pair_friction[shape.pair], p.pair_restitution[shape.pair]};
+    auto add = [&](V3<double> x, double radius, bool on_face) {
+      const double height = dot(n, x - plane.point);
+      c.ball = x, c.distance = height - radius, c.point = x - (on_face ? height : radius) * n;
+      out[count++] = c, ++c.slot;
+    };
+    if (shape.kind == CYLINDER || shape.kind == ELLIPSOID) {
+      const M3<double> own = R * nine(numbers + 3);
+      const double* size = numbers + 12;
+      if (shape.kind == CYLINDER) {
+        V3<double> points[4];
+        rim_points(-1.0 * transposed_times(own, n), size, points, nullptr);
+        for (V3<double> x : points) add(centre + own * x, 0, true);
+      } else {
+        const V3<double> d = transposed_times(own, n), scaled = {size[0] * d.x, size[1] * d.y, size[2] * d.z};
+        const double reach = std::sqrt(dot(scaled, scaled)), inverse = reach > 0 ? 1 / reach : 0;
+        const V3<double> lowest = centre - own * (inverse * V3<double>{size[0] * scaled.x, size[1] * scaled.y, size[2] * scaled.z});
+        add(lowest, 0, shape.on_face != 0);
+      }
+      continue;
+    }
+    const double* ball = p.ball + BALL_SIZE * shape.ball;
+    if (shape.kept == shape.balls) {
+      for (int k = 0; k < shape.balls; ++k, ball += BALL_SIZE) add(at + R * three(ball), ball[3], shape.on_face != 0);
+      continue;
+    }
+    // The `kept` lowest, the first of equals, in their own order.
+    const V3<double> row = transposed_times(R, n);
+    for (int k = 0; k < shape.balls; ++k) heights[k] = ordered(dot(row, three(ball + BALL_SIZE * k)));
+    for (int k = 0; k < shape.balls; ++k) {
+      int lower = 0;
+      for (int j = 0; j < shape.balls; ++j) lower += heights[j] < heights[k] || (heights[j] == heights[k] && j < k);
+      if (lower < shape.kept) add(at + R * three(ball + BALL_SIZE * k), 0, true);
+    }
+  }
+  return count;
+}
+
+// Candidates that were handed over, appended to `out`: rows of distance, point, normal, centre, node1, node2, pair, slot.
+inline int given_candidates(const Topology& t, const Parameters& p, const double* given, int rows, Candidate* out) {
+  for (int k = 0; k < rows; ++k) {
+    const double* x = given + GIVEN * k;
+    Candidate c{x[0], three(x + 1), three(x + 4), three(x + 7), three(x + 1), 0, 0, 0, 0, 0, 0, -1 - k, 0, 0};
+    auto whole = [&](int at, int end) { return x[at] >= 0 && x[at] < end ? static_cast<int>(x[at]) : 0; };
+    c.node1 = whole(10, t.nodes + 1), c.node2 = whole(11, t.nodes + 1), c.pair = whole(12, t.pairs), c.slot = whole(13, t.candidates);
+    c.link1 = t.node_link[c.node1], c.link2 = t.node_link[c.node2];
+    c.friction = p.pair_friction[c.pair], c.restitution = p.pair_restitution[c.pair];
+    out[k] = c;
+  }
+  return rows;
+}
+// All candidates in the order of their slots.
+inline void sort_candidates(Candidate* candidate, int count) {
+  std::sort(candidate, candidate + count, [](const Candidate& a, const Candidate& b) { return a.slot < b.slot; });
+}
+
+// Slope of a candidate of a shape against a plane: the plane's normal does not move with body 1.
+template <class Size>
+Slope plane_slope(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Candidate& c, int place) {
+  const ShapePlane& shape = t.shape_planes[c.source];
+  const double* numbers = p.shape + SHAPE * c.source;
+  const V3<double> n = c.normal, arm = c.ball - c.centre;
+  const bool curved = shape.kind == CYLINDER || shape.kind == ELLIPSOID;
+  const bool on_face = shape.kind == CYLINDER || shape.on_face != 0 || (!curved && shape.kept != shape.balls);
+  const M3<double> own = kin.rotation.matrix_of(shape.link) * nine(numbers + 3);
+  Slope slope{};
+  for (int k = 0; k < 6; ++k) {
+    const V3<double> e = {k % 3 == 0 ? 1. : 0., k % 3 == 1 ? 1. : 0., k % 3 == 2 ? 1. : 0.};
+    V3<double> dx = k < 3 ? e : cross(e, arm);  // of a point fixed in the body
+    if (curved && k >= 3) {
+      // The point also wanders over the surface: d (own^T n) = -own^T (e x n).
+      const V3<double> turned = -1.0 * transposed_times(own, cross(e, n));
+      if (shape.kind == CYLINDER) {
+        V3<double> points[4];
+        M3<double> by_down[4];
+        rim_points(-1.0 * transposed_times(own, n), numbers + 12, points, by_down);
+        dx = dx + own * (by_down[place] * (-1.0 * turned));
+      } else {
+        const double* size = numbers + 12;
+        const V3<double> d = transposed_times(own, n), s = {size[0] * d.x, size[1] * d.y, size[2] * d.z};
+        const V3<double> ds = {size[0] * turned.x, size[1] * turned.y, size[2] * turned.z};
+        const double reach = std::sqrt(dot(s, s)), inverse = reach > 0 ? 1 / reach : 0;
+        const V3<double> u = inverse * s, du = inverse * (ds - dot(u, ds) * u);
+        dx = dx - own * V3<double>{size[0] * du.x, size[1] * du.y, size[2] * du.z};
+      }
+    }
+    const double rise = dot(n, dx);
+    if (on_face) dx = dx - rise * n;
+    slope.by_motion[0][k] = rise;
+    slope.by_motion[1][k] = dx.x, slope.by_motion[2][k] = dx.y, slope.by_motion[3][k] = dx.z;
+  }
+  return slope;
+}
+inline Slope given_slope(const double* slopes, const Candidate& c) {
+  Slope slope;
+  std::memcpy(slope.by_motion, slopes + SLOPE * (-1 - c.source), sizeof slope.by_motion);
+  return slope;
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

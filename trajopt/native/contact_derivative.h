@@ -1,0 +1,131 @@
+// The linear algebra of the derivative of the contact law at a solution, in its modes.
+//
+// With R the derivative of nu at fixed impulse (one column a direction), dlambda = -Y(R), Y(R) = K^+ P rho R: a particular solution,
+// in which the rows that elimination finds redundant are zero. Where contacts slide and are redundant v+ depends on which solution
+// is taken; the derivative of the selected one adds N c with
+//
+//     S c = -B H (dlambda - rho (G dlambda + R)) + N^T dG w - N^T dlambda,      S = I + B H B^T,   w = rho P^T y
+//
+// (`curvature.h`; the equations of selection.py). The caller supplies N^T dG w, since G = J M^-1 J^T gives it without dG.
+//
+// All arrays are row-major and aligned, leading dimensions and numbers of columns multiples of `PAD`. The functions are called in
+// the order law_solution, law_null_space, law_null_space_solution, on the workspace that holds the solution.
+#pragma once
+#include "contact_solve.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// R <- P rho R on the held rows.
+inline void project_columns(const Ncp& ncp, const ContactSolution& solution, const int* mode, const int* held, int n, double* R, int ldr,
+                            int columns) {
+  const Regularised law{ncp};
+  for (int i = 0; i < n;) {
+    const int r = held[i];
+    double* x = R + (ptrdiff_t)r * ldr;
+    if (r < 3 * ncp.problem.contacts && mode[r / 3] == SLIDING) {
+      const ConeSlope p = cone_slope(law, r / 3, SLIDING, solution.lambda, solution.nu);
+      for (int at = 0; at < columns; at += W) {
+        const Lanes a = ncp.rho[r] * load(x + at), b = ncp.rho[r + 1] * load(x + ldr + at), n3 = ncp.rho[r + 2] * load(x + 2 * ldr + at);
+        store(x + at, p.a * a + p.b * b + p.h * n3);
+        store(x + ldr + at, p.b * a + p.d * b + p.i * n3);
+        store(x + 2 * ldr + at, n3);
+      }
+      i += 3;
+    } else {
+      for (int at = 0; at < columns; at += W) store(x + at, ncp.rho[r] * load(x + at));
+      ++i;
+    }
+  }
+}
+
+// Y (m, ldy) = K^+ P rho R for R (m, ldr), which is overwritten. Rows of Y without an impulse, and redundant ones, are zero.
+// left_over (columns) or null: what the redundant rows contradict in each column, over the largest entry of P rho R in it; a column
+// where it is not small has no derivative in these modes.
+inline void law_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, double* R, int ldr,
+                         int columns, double* Y, int ldy, double* left_over = nullptr) {
+  const Ncp ncp = scaled(problem, w.rho);
+  SelectionScratch& s = w.selection;
+  Elimination& e = s.elimination;
+  bool slides;
+  e.n = held_rows(problem, w.mode, s.held, slides);
+  e.ld = padded(e.n);
+  gather(problem, s.held, e.n, s.Ghh, e.ld);
+  std::memcpy(e.U, s.Ghh, sizeof(double) * e.n * e.ld);
+  law_matrix(Regularised{ncp}, w.mode, solution.lambda, solution.nu, s.held, e.n, e.U, e.ld);
+  eliminate(e, !slides);
+  project_columns(ncp, solution, w.mode, s.held, e.n, R, ldr, columns);
+  for (int r = 0; r < ncp.m; ++r) std::memset(Y + (ptrdiff_t)r * ldy, 0, sizeof(double) * columns);
+  solve_eliminated(e, s.held, R, ldr, columns, Y, ldy, left_over);
+}
+
+// N^T: `count` orthonormal vectors of the null space of K over all rows of the problem, and w (m); count is 0 unless redundant
+// contacts slide and the shortest impulse was selected.
+struct LawNullSpace {
+  int count;
+  const double* N;
+  int stride;
+  const double* w;
+};
+
+inline LawNullSpace law_null_space(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w) {
+  const Ncp ncp = scaled(problem, w.rho);
+  const Regularised law{ncp};
+  SelectionScratch& s = w.selection;
+  Curvature& c = s.curvature;
+  const Elimination& e = s.elimination;
+  bool slides = false;
+  for (int k = 0; k < problem.contacts; ++k) slides |= w.mode[k] == SLIDING;
+  c.count = 0;
+  if (!(slides && solution.degenerate && solution.selected && e.rank < e.n)) return {0, nullptr, 0, nullptr};
+  curvature(ncp, w.mode, s.held, e, solution.lambda, solution.nu, s.Ghh, c, s.three, s.two);
+  for (int k = 0; k < c.count; ++k) {
+    double* row = w.spread + (ptrdiff_t)k * ncp.width;
+    std::memset(row, 0, sizeof(double) * ncp.width);
+    for (int i = 0; i < e.n; ++i) row[s.held[i]] = c.N[(ptrdiff_t)k * c.ld + i];
+  }
+  std::memset(w.pull, 0, sizeof(double) * ncp.width);
+  for (int i = 0; i < e.n;) {  // w = rho P^T y
+    const int r = s.held[i];
+    const double* y = c.y + i;
+    if (r < 3 * problem.contacts && w.mode[r / 3] == SLIDING) {
+      const ConeSlope p = cone_slope(law, r / 3, SLIDING, solution.lambda, solution.nu);
+      w.pull[r] = ncp.rho[r] * (p.a * y[0] + p.b * y[1]);
+      w.pull[r + 1] = ncp.rho[r + 1] * (p.b * y[0] + p.d * y[1]);
+      w.pull[r + 2] = ncp.rho[r + 2] * (p.h * y[0] + p.i * y[1] + y[2]);
+      i += 3;
+    } else {
+      w.pull[r] = ncp.rho[r] * y[0];
+      ++i;
+    }
+  }
+  return {c.count, w.spread, ncp.width, w.pull};
+}
+
+// out (m, ld) = N c, to be added to the particular solution dlam (m, ld); free (m, ld): derivative of nu at fixed impulse; through_G
+// (count, ld): N^T dG w.
+inline void law_null_space_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, const double* free,
+                                    const double* dlam, const double* through_G, int ld, int columns, double* out) {
+  (void)solution;
+  const Ncp ncp = scaled(problem, w.rho);
+  const SelectionScratch& s = w.selection;
+  const Curvature& c = s.curvature;
+  const int n = s.elimination.n;
+  double *change = s.one, *bent = s.two, *right = s.three, *moved = s.candidate;
+  for (int r = 0; r < ncp.m; ++r) std::memset(out + (ptrdiff_t)r * ld, 0, sizeof(double) * columns);
+  for (int column = 0; column < columns; ++column) {
+    for (int i = 0; i < c.ld; ++i) moved[i] = i < n ? dlam[(ptrdiff_t)s.held[i] * ld + column] : 0.0;
+    argument_change(ncp, s.held, n, s.Ghh, c.ld, moved, change);
+    for (int i = 0; i < n; ++i) change[i] -= ncp.rho[s.held[i]] * free[(ptrdiff_t)s.held[i] * ld + column];
+    bend(problem, w.mode, s.held, n, c.H, change, bent);
+    for (int j = 0; j < c.count; ++j)
+      right[j] = through_G[(ptrdiff_t)j * ld + column] - dot(c.B + (ptrdiff_t)j * c.ld, bent, n) - dot(c.N + (ptrdiff_t)j * c.ld, moved, n);
+    solve_general(c.S, c.sld, c.count, c.row, c.inverse, right, change);
+    std::memset(moved, 0, sizeof(double) * c.ld);
+    for (int j = 0; j < c.count; ++j) add(change[j], c.N + (ptrdiff_t)j * c.ld, moved, n);
+    for (int i = 0; i < n; ++i) out[(ptrdiff_t)s.held[i] * ld + column] = moved[i];
+  }
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

@@ -1,0 +1,368 @@
+// Solution of the contact problem: Newton, what follows where it fails, selection, and an honest status.
+//
+// Order of attempts, each only where the one before did not end with a residual within the tolerance:
+//
+// 1. Newton on the regularised problem, from the better of the given start and zero; after a stall from where the first mode
+//    changes on the way of its step, six times at most;
+// 2. rounds of block Gauss-Seidel with exact one-contact solutions (10, 20, 40 sweeps), each followed by Newton from its result;
+// 3. one round with contacts that jam where they also could open, one through the contacts in the other order, one with both;
+// 4. continuation, Newton with eps falling from a million times its value, each started from the last; longer rounds;
+// 5. restarts from random impulses of a fixed sequence, every one with one round or with Newton alone.
+//
+// Wherever the regularised problem is solved but leaves a residual in the problem itself, it is solved again with a weaker
+// regularisation around the last solution (a proximal point method). Whatever came out is freed of the regularisation by
+// iterative refinement, and the residual is recomputed from scratch.
+#pragma once
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#include "gauss_seidel.h"
+#include "selection.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+enum class ContactStatus : int { solved, stalled, infeasible, non_finite };
+
+constexpr double TOLERANCE = 1e-10;      // residual of a solved problem
+constexpr double TIE = 1e-11, SLOW = 1e-6;  // relative to the approaching velocities, see `cone_mode`
+constexpr int MOST_ITERATIONS = 50;
+constexpr int SWEEPS = 10;               // of the first round, doubled with every round
+constexpr int SHORT_ROUNDS = 3, ROUNDS = 6;
+constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
+constexpr int RESTARTS = 100;            // from random impulses, the last resort
+constexpr int CONTINUATION = 6;          // decades of eps
+constexpr int WEAKENINGS = 8, WEAKEST = 4;
+constexpr double NEAR = 1e-3;            // residual of a point that may be near a solution
+constexpr double CLOSER = 1e-2;          // a weaker regularisation has to bring this much, or a solution, to be kept
+constexpr double DEGENERATE = 1e-3;      // eps over the smallest pivot of K from which on K has a null space where contacts are held
+constexpr double SUSPECT = 1e-5;         // the same from which on the rank of K is looked at
+constexpr double RAY = 1e-8;             // |G ray| over |ray|, scaled by rho, below which nothing resists an impulse
+constexpr double AGAINST = 1e-6;         // share of the approaching velocities that a ray has to oppose on average
+
+struct ContactOptions {
+  double tolerance = TOLERANCE;
+  int max_iterations = MOST_ITERATIONS;
+};
+
+// lambda, nu (padded), modes as in `classify`; pointers into the workspace, valid until its next use.
+struct ContactSolution {
+  double *lambda, *nu;
+  int *cone_mode, *limit_mode, *dry_mode;
+  double residual;
+  int iterations, fallbacks;
+  ContactStatus status;
+  bool degenerate, selected;
+};
+
+// All memory of the solve of problems up to some size. One a thread; nothing else is kept between calls.
+class ContactWorkspace {
+ public:
+  ContactWorkspace() = default;
+  ContactWorkspace(const ContactWorkspace&) = delete;
+  ContactWorkspace& operator=(const ContactWorkspace&) = delete;
+  ~ContactWorkspace() { std::free(memory_); }
+
+  // Room for m rows; allocates only when m is larger than ever before.
+  void reserve(int m) {
+    if (m <= rows_ && memory_) return;
+    std::free(memory_);
+    rows_ = padded(m > 0 ? m : 1);
+    const size_t doubles = (size_t)(VECTORS + WIDE * PAD) * rows_ + (size_t)MATRICES * rows_ * rows_;
+    const size_t bytes = (doubles * sizeof(double) + (size_t)INDICES * rows_ * sizeof(int) + 127) / 64 * 64;
+    memory_ = static_cast<double*>(std::aligned_alloc(64, bytes));
+    if (!memory_) throw std::bad_alloc();
+    std::memset(memory_, 0, bytes);
+    double* next = memory_;
+    auto vector = [&](int count = 1) {
+      double* at = next;
+      next += (size_t)count * rows_;
+      return at;
+    };
+    Elimination& e = selection.elimination;
+    Curvature& c = selection.curvature;
+    rho = vector();
+    for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
+    for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
+                       &e.inverse, &e.alive, &e.scratch, &c.y, &c.inverse, &selection.candidate, &selection.one, &selection.two,
+                       &selection.three, &pull})
+      *v = vector();
+    selection.right = vector(PAD), selection.found = vector(PAD), c.H = vector(PAD);
+    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.B, &c.S, &c.left, &spread}) *matrix = vector(rows_);
+    int* index = reinterpret_cast<int*>(next);
+    for (int** v : {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row})
+      *v = index, index += rows_;
+    factor.valid = false;
+  }
+
+  double *rho = nullptr, *anchor, *swept, *start, *pull, *spread;
+  Point current, best, spare;
+  NewtonScratch newton;
+  Factor factor;
+  SelectionScratch selection;
+  int* mode;
+
+ private:
+  static constexpr int VECTORS = 40, WIDE = 3, MATRICES = 9, INDICES = 9;
+  double* memory_ = nullptr;
+  int rows_ = 0;
+};
+
+// Why there is no solution, as far as it is proven.
+enum Proof : int { NO_PROOF, NOTHING_HOLDS, NOTHING_HELPS };
+
+// Whether d, projected onto the cones, is a ray of impulses that moves nothing, G d = 0, and works against the approach, d . g < 0.
+// Then d . nu = d . g < 0 for every impulse. Without tangential parts this contradicts nu_n >= 0: no impulse helps. With them it
+// says that no impulse stops the slip, only that sliding one way would part the contacts. Gd: scratch.
+inline Proof ray(const Ncp& ncp, double* d, double* Gd) {
+  const ContactProblem& p = ncp.problem;
+  const int cones = 3 * p.contacts, unilateral = cones + p.limits;
+  auto measure = [&] {
+    double work = 0, size = 0, length = 0, moved = 0;
+    std::memset(Gd, 0, sizeof(double) * ncp.width);
+    combine(p.G, p.stride, ncp.m, ncp.width, d, Gd, Gd);
+    for (int r = 0; r < ncp.m; ++r) {
+      work += d[r] * p.g[r], size += std::fabs(d[r]);
+      length += d[r] * d[r] / ncp.rho[r], moved += Gd[r] * Gd[r] * ncp.rho[r];
+    }
+    return size > 0 && moved < RAY * RAY * length && work < -AGAINST * ncp.approach * size;
+  };
+  for (int r = 2; r < cones; r += 3) d[r] = std::max(0.0, d[r]);
+  for (int r = cones; r < unilateral; ++r) d[r] = std::max(0.0, d[r]);
+  for (int r = unilateral; r < ncp.m; ++r)
+    if (std::isfinite(p.bound[r - unilateral])) d[r] = 0.0;
+  for (int r = 0; r < cones; r += 3) {
+    const double radius = p.mu[r / 3] * d[r + 2], length = std::hypot(d[r], d[r + 1]);
+    const double shrink = length > radius ? radius / length : 1.0;
+    d[r] *= shrink, d[r + 1] *= shrink;
+  }
+  const bool slipping = measure();
+  for (int r = 0; r < cones; r += 3) d[r] = d[r + 1] = 0.0;
+  return measure() ? NOTHING_HELPS : slipping ? NOTHING_HOLDS : NO_PROOF;
+}
+
+// The attempts on one problem: the best impulse so far and how it was found.
+struct Search {
+  const Ncp& ncp;
+  ContactWorkspace& w;
+  ContactOptions options;
+  double inner, rounding;  // velocities to which the regularised problem and the refinement are taken
+  double lowest = HUGE_VAL;
+  int iterations = 0;
+  Proof proof = NO_PROOF;
+
+  double residual(const Point& at) const {
+    return violation(Regularised{ncp}, at.F) / velocity_scale(ncp, at.x, options.tolerance);
+  }
+
+  // Refines the current point, keeps it if it is the best; whether it solves the problem. A point near a solution whose refinement
+  // ends early, because eps hides a change of mode or K is ill-conditioned, gets Newton's iteration on the problem itself.
+  bool keep(double share = 1.0) {
+    std::memcpy(w.spare.x, w.current.x, sizeof(double) * ncp.width);
+    refine(ncp, w.spare, w.factor, w.newton, rounding);
+    double size = residual(w.spare);
+    if (size > options.tolerance && size < NEAR) {
+      newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, iterations);
+      size = residual(w.spare);
+    }
+    if (size <= options.tolerance || size < share * lowest || lowest == HUGE_VAL) {
+      std::swap(w.best, w.spare);
+      lowest = size;
+    }
+    return size <= options.tolerance;
+  }
+
+  // Weaker regularisations around the last solution, from the current one on. Without a solution the steps from one to the next
+  // follow a ray of impulses that nothing resists.
+  bool weaken() {
+    std::memcpy(w.anchor, w.current.x, sizeof(double) * ncp.width);
+    for (int k = 1; k <= WEAKENINGS; ++k) {
+      const double weight = ncp.eps * std::pow(10.0, -std::min(k, WEAKEST));
+      const Regularised centred{ncp, weight, ncp.eps / weight, w.anchor};
+      evaluate(centred, w.current);
+      factorise(centred, w.current.x, w.current.nu, w.newton.mode, w.factor);
+      solve_law(centred, w.factor, w.current.x, w.current.nu, w.current.F, w.newton.step);
+      const double length = (1 + BEYOND) * first_event(centred, w.current, w.newton.step, w.newton.trial.x, w.newton.trial.nu);
+      for (int r = 0; r < ncp.width; ++r) w.current.x[r] -= length * w.newton.step[r];
+      const bool found = newton(centred, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, false, iterations);
+      if (keep(CLOSER)) return true;
+      for (int r = 0; r < ncp.width; ++r) w.spare.x[r] = w.current.x[r] - w.anchor[r];
+      proof = std::max({proof, ray(ncp, w.spare.x, w.spare.nu), ray(ncp, w.current.x, w.spare.nu)});
+      if (proof == NOTHING_HELPS) return false;
+      std::memcpy(found ? w.anchor : w.current.x, found ? w.current.x : w.anchor, sizeof(double) * ncp.width);
+    }
+    return false;
+  }
+
+  // Newton on the regularised problem from `from`, and weaker ones where it leaves a residual.
+  bool attempt(const double* from) {
+    std::memcpy(w.current.x, from, sizeof(double) * ncp.width);
+    const Regularised regular{ncp, ncp.eps};
+    const bool found = newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations);
+    if (!keep()) return found && weaken();
+    if (found) return true;
+    // Solved without eps: the regularised problem, which decides between many solutions, from there.
+    std::memcpy(w.current.x, w.best.x, sizeof(double) * ncp.width);
+    if (newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations)) keep();
+    return true;
+  }
+
+  // Sweeps of w.swept, then Newton from where they end.
+  bool round(int sweeps, bool jam, bool backwards) {
+    const Regularised regular{ncp, ncp.eps};
+    double change = HUGE_VAL;
+    for (int k = 0; k < sweeps && change > STILL * ncp.approach; ++k) change = sweep(regular, w.swept, jam, backwards);
+    return attempt(w.swept);
+  }
+
+  // Random impulses in the cones from a fixed sequence, about as large as what stops the contact alone; half of the contacts open.
+  void scatter(uint64_t& state) {
+    auto uniform = [&] {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      return (double)(state >> 11) * 0x1p-53;
+    };
+    const ContactProblem& p = ncp.problem;
+    std::memset(w.swept, 0, sizeof(double) * ncp.width);
+    const double size = std::pow(10.0, 2 * uniform() - 1);
+    for (int c = 0; c < p.contacts; ++c) {
+      const double open = uniform(), press = uniform(), angle = 2 * M_PI * uniform(), share = uniform();
+      if (open < 0.5) continue;
+      const double normal = size * press * ncp.approach * ncp.rho[3 * c + 2], tangent = share * p.mu[c] * normal;
+      w.swept[3 * c] = tangent * std::cos(angle), w.swept[3 * c + 1] = tangent * std::sin(angle), w.swept[3 * c + 2] = normal;
+    }
+  }
+
+  // The stages after the first attempt, short ones first; `used` is the stage that ended it.
+  bool fallbacks(int& used) {
+    auto from_zero = [&] { std::memset(w.swept, 0, sizeof(double) * ncp.width); };
+    auto longer = [&](int from, int to) {  // rounds from..to of the plain sweeps, each twice as long as the one before
+      for (int k = from; k < to; ++k)
+        if (round(SWEEPS << k, false, false)) return true;
+      return false;
+    };
+    used = 1;
+    if (proof == NOTHING_HELPS) return false;
+    from_zero();
+    if (longer(0, SHORT_ROUNDS)) return true;
+    used = 2;
+    for (int way = 1; way < 4; ++way) {  // with contacts that jam, backwards, both
+      from_zero();
+      if (round(2 * SWEEPS, way & 1, way & 2)) return true;
+    }
+    used = 3;
+    if (continuation()) return true;
+    from_zero();
+    if (longer(SHORT_ROUNDS, ROUNDS)) return true;
+    used = 4;
+    uint64_t state = 1;
+    for (int k = 0; k < RESTARTS && proof != NOTHING_HELPS; ++k) {
+      scatter(state);
+      if (k % 4 == 0 ? attempt(w.swept) : round(SWEEPS, k % 2, k % 4 == 2)) return true;
+    }
+    return false;
+  }
+
+  bool continuation() {
+    std::memset(w.start, 0, sizeof(double) * ncp.width);
+    std::memset(w.current.x, 0, sizeof(double) * ncp.width);
+    for (int k = CONTINUATION; k > 0; --k) {
+      const Regularised regular{ncp, ncp.eps * std::pow(10.0, k)};
+      newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations);
+    }
+    std::memcpy(w.start, w.current.x, sizeof(double) * ncp.width);
+    return attempt(w.start);
+  }
+};
+
+// `init` if its merit is lower than that of zero impulse (NaN counts as worse), else zero; into w.start.
+inline void better_start(const Ncp& ncp, ContactWorkspace& w, const double* init) {
+  std::memset(w.start, 0, sizeof(double) * ncp.width);
+  if (!init) return;
+  const Regularised regular{ncp, ncp.eps};
+  bool zero = true;
+  for (int r = 0; r < ncp.m; ++r) zero &= init[r] == 0.0;
+  if (zero) return;
+  std::memset(w.current.x, 0, sizeof(double) * ncp.width);
+  evaluate(regular, w.current);
+  const double without = w.current.merit;
+  std::memcpy(w.current.x, init, sizeof(double) * ncp.m);
+  evaluate(regular, w.current);
+  if (w.current.merit < without) std::memcpy(w.start, init, sizeof(double) * ncp.m);
+}
+
+// Keeps `candidate` in place of w.best where w.best solves the problem and it does no less; whether it did.
+inline bool if_lawful(const Ncp& ncp, ContactWorkspace& w, Point& candidate, double tol) {
+  const Regularised law{ncp};
+  evaluate(law, w.best);
+  evaluate(law, candidate);
+  const double before = violation(law, w.best.F) / velocity_scale(ncp, w.best.x, tol);
+  const double after = violation(law, candidate.F) / velocity_scale(ncp, candidate.x, tol);
+  const bool lawful = before <= std::sqrt(MACHINE) && after <= std::max(10 * before, 1e3 * MACHINE);
+  if (lawful) std::swap(w.best, candidate);
+  return lawful;
+}
+
+// Puts the selected solution in place of w.best, and whether it is the shortest in its modes. Where the shortest breaks the law,
+// because a contact that does not move would leave its cone, it stays the limit of the regularised problem's solution.
+inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double tol, ContactSolution& out) {
+  const ContactProblem& p = ncp.problem;
+  bool slides = false;
+  for (int c = 0; c < p.contacts; ++c) slides |= w.mode[c] == SLIDING;
+  const double share = REGULARISATION * (w.factor.weight / ncp.eps) / w.factor.weakest;
+  const bool creeps = std::memcmp(w.mode, w.factor.mode, sizeof(int) * modes_count(p)) != 0;
+  out.degenerate = share > DEGENERATE;
+  if (w.factor.n == 0 || (share < SUSPECT && !creeps)) return;
+  if (w.factor.slides && w.factor.weight == ncp.eps) {
+    polish(Regularised{ncp, ncp.eps}, w.current, w.factor, w.newton);
+    std::swap(w.current, w.spare);
+    refine(ncp, w.spare, w.factor, w.newton, search.rounding);
+    if_lawful(ncp, w, w.spare, tol);
+  }
+  if (share < SUSPECT) return;
+  if (!slides) {
+    without_null_space(ncp, w.factor, w.best, w.spare.x);
+    if (w.factor.slides) refine(ncp, w.spare, w.factor, w.newton, search.rounding);  // back onto the circles
+  } else {
+    std::memcpy(w.spare.x, w.best.x, sizeof(double) * ncp.width);
+    smallest_norm(ncp, w.mode, w.spare, w.selection);
+    out.degenerate = w.selection.elimination.rank < w.selection.elimination.n;
+  }
+  out.selected = if_lawful(ncp, w, w.spare, tol);
+}
+
+// Solves nu = G lambda + g under the law; init (m,) is a start or null and has no influence on which solution is returned.
+inline ContactSolution solve_contacts(const ContactProblem& problem, const double* init, const ContactOptions& options,
+                                      ContactWorkspace& w) {
+  const int m = problem.rows();
+  w.reserve(m);
+  w.factor.valid = false;
+  const Ncp ncp = scaled(problem, w.rho);
+  const Regularised law{ncp};
+  const double rounding = 100 * MACHINE * ncp.approach;
+  Search search{ncp, w, options, std::min(0.01 * options.tolerance * ncp.approach, 100 * rounding), rounding};
+  ContactSolution out{};
+  const bool usable = finite(problem);
+  if (usable) {
+    better_start(ncp, w, init);
+    if (!search.attempt(w.start)) search.fallbacks(out.fallbacks);
+  } else {
+    std::memset(w.best.x, 0, sizeof(double) * ncp.width);
+  }
+  evaluate(law, w.best);
+  classify(law, w.best.x, w.best.nu, w.mode, TIE, SLOW * ncp.approach);
+  out.selected = true;
+  if (usable) select(ncp, w, search, options.tolerance, out);
+  out.residual = usable ? search.residual(w.best) : std::nan("");
+  out.lambda = w.best.x, out.nu = w.best.nu;
+  out.cone_mode = w.mode, out.limit_mode = w.mode + problem.contacts, out.dry_mode = out.limit_mode + problem.limits;
+  out.iterations = search.iterations;
+  out.status = out.residual <= options.tolerance ? ContactStatus::solved
+               : !std::isfinite(out.residual)    ? ContactStatus::non_finite
+               : search.proof != NO_PROOF        ? ContactStatus::infeasible
+                                                 : ContactStatus::stalled;
+  return out;
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

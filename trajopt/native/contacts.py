@@ -1,0 +1,98 @@
+"""The compiled contact solve on plain arrays, for tests and benchmarks: no model, one batch of problems of one size."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from trajopt import native
+from trajopt.errors import ShapeError
+from trajopt.result import Status
+
+STATUSES = ("solved", "stalled", "infeasible", "non_finite")  # ContactStatus of contact_solve.h
+
+
+class ContactSolutions(NamedTuple):
+    """impulse (B, m) N s and velocity (B, m) m/s, rows as in `trajopt.dynamics.contact.ncp`; mode (B, nc + nl + nf): 0
+    separating, 1 sticking, 2 sliding of contacts, 1 where a limit or a dry row is held; residual (relative,
+    docs/contact-semantics.md); nanoseconds of a solve; iterations of Newton; fallbacks: 0 none, 1 Gauss-Seidel, 2 other sweeps,
+    3 continuation, 4 restarts; status: a position in `STATUSES`; degenerate, selected: as in `NCPSolution`; rows that exist."""
+
+    impulse: Float[Array, "B m"]
+    velocity: Float[Array, "B m"]
+    mode: Int[Array, "B k"]
+    residual: Float[Array, " B"]
+    nanoseconds: Float[Array, " B"]
+    iterations: Int[Array, " B"]
+    fallbacks: Int[Array, " B"]
+    status: Int[Array, " B"]
+    degenerate: Bool[Array, " B"]
+    selected: Bool[Array, " B"]
+    rows: Int[Array, " B"]
+
+    def statuses(self) -> list:
+        """Of each problem, as members of `trajopt.result.Status`."""
+        return [getattr(Status, STATUSES[int(k)]) for k in np.asarray(self.status)]
+
+
+def solve_contacts(
+    G: Float[Array, "B m1 m2"],
+    g: Float[Array, "B m"],
+    mu: Float[Array, "B nc"],
+    exists: Bool[Array, "B ncl"] | None = None,
+    bound: Float[Array, "B nf"] | None = None,
+    init: Float[Array, "B m"] | None = None,
+    *,
+    tol: float = 1e-10,
+    max_iterations: int = 50,
+    repeats: int = 1,
+) -> ContactSolutions:
+    """Solve B problems nu = G lambda + g under the law of docs/contact-semantics.md in float64, one after the other.
+
+    Rows: three for each contact (tangent 1, tangent 2, normal), limits, dry friction. mu: per contact. exists: contacts and
+    limits that are part of the problem (default: all). bound: largest impulse of dry friction, N s; infinity makes the row
+    bilateral. init: starts, which have no influence on which solution is returned. repeats: solves of each, for timing. Raises
+    `ShapeError` where the shapes do not belong together, `TrajoptError` where the compiled core is not available.
+    """
+    count, m = np.shape(g)
+    contacts = np.shape(mu)[1]
+    bound = jnp.zeros((count, 0)) if bound is None else bound
+    exists = jnp.ones((count, m - 2 * contacts - np.shape(bound)[1]), bool) if exists is None else exists
+    init = jnp.zeros((count, m)) if init is None else init
+    single = m - 2 * contacts - np.shape(bound)[1]
+    expected = {"G": (count, m, m), "mu": (count, contacts), "exists": (count, single), "init": (count, m)}
+    given = {"G": G, "mu": mu, "exists": exists, "init": init}
+    for name, shape in expected.items():
+        if np.shape(given[name]) != shape:
+            raise ShapeError(f"{name} has shape {np.shape(given[name])}, expected {shape} for g of shape {(count, m)}")
+    arrays = [jnp.asarray(a, jnp.float64) for a in (G, g, mu)], [jnp.asarray(a, jnp.float64) for a in (bound, init)]
+    impulse, velocity, mode, numbers, counts = _call(native.instruction_set(), tol, max_iterations, repeats)(
+        *arrays[0], jnp.asarray(exists, bool), *arrays[1]
+    )
+    iterations, fallbacks, status, degenerate, selected, rows = counts.T
+    return ContactSolutions(
+        impulse, velocity, mode, numbers[:, 0], numbers[:, 1], iterations, fallbacks, status, degenerate != 0, selected != 0, rows
+    )
+
+
+@functools.cache
+def _call(isa: str, tol: float, max_iterations: int, repeats: int):
+    def solve(G, g, mu, exists, bound, init):
+        shape, (count, m) = jax.ShapeDtypeStruct, g.shape
+        out = (
+            shape((count, m), jnp.float64),
+            shape((count, m), jnp.float64),
+            shape((count, exists.shape[1] + bound.shape[1]), jnp.int32),
+            shape((count, 2), jnp.float64),
+            shape((count, 6), jnp.int32),
+        )
+        call = jax.ffi.ffi_call(f"trajopt_solve_contacts_{isa}", out)
+        options = {"tolerance": float(tol), "max_iterations": np.int64(max_iterations), "repeats": np.int64(repeats)}
+        return call(G, g, mu, exists, bound, init, **options)
+
+    return jax.jit(solve)

@@ -1,0 +1,240 @@
+// The compiled core behind XLA's foreign-function interface: step, linearize and rollout; batches are loops inside the handlers.
+#include <array>
+#include <mutex>
+#include <unordered_map>
+
+#include "step.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+using Array = ffi::Buffer<ffi::F64>;
+using Result = ffi::ResultBuffer<ffi::F64>;
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+namespace {
+
+// -- topologies by content, workspaces by thread -----------------------------------------------------------------------------
+
+class Engine {  // the step of one topology with the workspace of one thread
+ public:
+  virtual ~Engine() = default;
+  virtual void run(const StepInput& in, const StepOutput& out) = 0;
+};
+template <class Size> class SizedEngine final : public Engine {
+ public:
+  SizedEngine(std::shared_ptr<const Topology> t, Size n) : topology_(std::move(t)), workspace_(n, *topology_) {}
+  void run(const StepInput& in, const StepOutput& out) override { step(*topology_, in, out, workspace_); }
+
+ private:
+  std::shared_ptr<const Topology> topology_;
+  Workspace<Size> workspace_;
+};
+
+std::unique_ptr<Engine> make_engine(std::shared_ptr<const Topology> t) {
+  switch (t->lanes) {
+    case 8: return std::make_unique<SizedEngine<Fixed<8>>>(t, Fixed<8>{});
+    case 16: return std::make_unique<SizedEngine<Fixed<16>>>(t, Fixed<16>{});
+    case 24: return std::make_unique<SizedEngine<Fixed<24>>>(t, Fixed<24>{});
+    case 32: return std::make_unique<SizedEngine<Fixed<32>>>(t, Fixed<32>{});
+    case 40: return std::make_unique<SizedEngine<Fixed<40>>>(t, Fixed<40>{});
+    case 48: return std::make_unique<SizedEngine<Fixed<48>>>(t, Fixed<48>{});
+    default: return std::make_unique<SizedEngine<Open>>(t, Open{t->lanes});
+  }
+}
+
+std::mutex topologies_lock;
+std::unordered_map<int64_t, std::shared_ptr<const Topology>> topologies;
+
+std::shared_ptr<const Topology> find_topology(int64_t key) {
+  const std::lock_guard<std::mutex> lock(topologies_lock);
+  const auto found = topologies.find(key);
+  return found == topologies.end() ? nullptr : found->second;
+}
+
+struct Own { std::shared_ptr<const Topology> topology; std::unique_ptr<Engine> engine; };
+Own* own(int64_t key) {  // of this thread; null for a topology that nobody has registered
+  thread_local std::unordered_map<int64_t, Own> all;
+  thread_local int64_t last_key = 0;
+  thread_local Own* last = nullptr;
+  if (last && last_key == key) return last;
+  Own& mine = all[key];
+  if (!mine.engine) {
+    mine.topology = find_topology(key);
+    if (!mine.topology) { all.erase(key); return nullptr; }
+    mine.engine = make_engine(mine.topology);
+  }
+  last_key = key;
+  return last = &mine;
+}
+
+// -- batches -------------------------------------------------------------------------------------------------------------------
+
+// Where sample number i of a batch begins in an argument whose leading axes are each 1 or that of the batch.
+class Samples {
+ public:
+  Samples(const double* data, ffi::Span<const int64_t> dimensions, size_t own_rank) : data_(data) {
+    size_ = 1;
+    for (size_t k = dimensions.size() - own_rank; k < dimensions.size(); ++k) size_ *= dimensions[k];
+    leading_ = dimensions.first(dimensions.size() - own_rank);
+    for (int64_t axis : leading_) count_ *= axis;
+  }
+  const double* at(size_t i, const int64_t* batch, size_t axes) const {
+    if (count_ == 1) return data_;
+    int64_t index = 0, stride = 1;
+    for (size_t k = axes; k-- > 0;) {
+      const int64_t here = static_cast<int64_t>(i) % batch[k];
+      i /= batch[k];
+      const size_t from = leading_.size() + k - axes;
+      if (k + leading_.size() < axes) continue;
+      if (leading_[from] > 1) index += here * stride;
+      stride *= leading_[from];
+    }
+    return data_ + index * size_;
+  }
+  int64_t size() const { return size_; }
+
+ private:
+  const double* data_;
+  ffi::Span<const int64_t> leading_;
+  int64_t size_, count_ = 1;
+};
+Samples samples(const Array& a, size_t own_rank) { return {a.typed_data(), a.dimensions(), own_rank}; }
+
+struct Call {  // arguments that step, linearize and rollout share
+  Samples parameters, dt, q, v, tau, start, given, slopes;
+  int64_t given_rows;
+  bool moreau;
+};
+
+ffi::Error wrong(const std::string& what, int64_t received, int64_t expected) {
+  return ffi::Error::InvalidArgument("trajopt: " + what + " holds " + std::to_string(received) + " numbers, expected " + std::to_string(expected));
+}
+ffi::Error check(const Topology& t, const Call& c, int64_t steps) {
+  if (c.parameters.size() != Parameters::size(t)) return wrong("parameters", c.parameters.size(), Parameters::size(t));
+  if (c.q.size() != t.nq) return wrong("q", c.q.size(), t.nq);
+  if (c.v.size() != t.nv) return wrong("v", c.v.size(), t.nv);
+  if (c.tau.size() != steps * t.nv) return wrong("tau", c.tau.size(), steps * t.nv);
+  if (c.start.size() != t.impulses()) return wrong("start", c.start.size(), t.impulses());
+  if (c.given_rows > t.given) return wrong("candidates", c.given_rows, t.given);
+  return ffi::Error::Success();
+}
+StepInput input(const Call& c, size_t i, const int64_t* batch, size_t axes) {
+  auto at = [&](const Samples& s) { return s.at(i, batch, axes); };
+  return {at(c.parameters), at(c.q), at(c.v), at(c.tau), at(c.start), at(c.given), at(c.slopes), *at(c.dt),
+          static_cast<int>(c.given_rows), c.moreau};
+}
+
+ffi::Error unknown() {
+  return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                    "trajopt: this process has not registered the model's topology; build the system before running a compiled program of it");
+}
+
+// -- handlers --------------------------------------------------------------------------------------------------------------------
+
+ffi::Error step_handler(Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given, Result q_next, Result v_next,
+                        Result report, Result impulse, int64_t topology, bool moreau) {
+  Own* mine = own(topology);
+  if (!mine) return unknown();
+  const Topology& t = *mine->topology;
+  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1), samples(start, 1),
+                  samples(given, 2), samples(given, 2), given.dimensions()[given.dimensions().size() - 2], moreau};
+  if (ffi::Error error = check(t, call, 1); error.failure()) return error;
+  const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
+  const size_t count = v_next->element_count() / std::max(1, t.nv);
+  for (size_t i = 0; i < count; ++i) {
+    const StepOutput out{q_next->typed_data() + i * t.nq, v_next->typed_data() + i * t.nv, report->typed_data() + i * report_size(t),
+                         impulse->typed_data() + i * t.impulses(), nullptr};
+    mine->engine->run(input(call, i, batch.begin(), batch.size()), out);
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error linearize_handler(Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given, Array slopes, Array gain,
+                             Result q_next, Result v_next, Result report, Result impulse, Result A, Result B, int64_t topology,
+                             bool moreau) {
+  Own* mine = own(topology);
+  if (!mine) return unknown();
+  const Topology& t = *mine->topology;
+  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1), samples(start, 1),
+                  samples(given, 2), samples(slopes, 2), given.dimensions()[given.dimensions().size() - 2], moreau};
+  const Samples gains = samples(gain, 2);
+  if (ffi::Error error = check(t, call, 1); error.failure()) return error;
+  const int columns = static_cast<int>(gain.dimensions().back());
+  if (gains.size() != static_cast<int64_t>(t.nv) * columns) return wrong("gain", gains.size(), static_cast<int64_t>(t.nv) * columns);
+  const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
+  const size_t count = v_next->element_count() / std::max(1, t.nv), square = 4 * static_cast<size_t>(t.nv) * t.nv;
+  for (size_t i = 0; i < count; ++i) {
+    const Linear linear{gains.at(i, batch.begin(), batch.size()), columns, A->typed_data() + i * square,
+                        B->typed_data() + i * 2 * t.nv * columns};
+    const StepOutput out{q_next->typed_data() + i * t.nq, v_next->typed_data() + i * t.nv, report->typed_data() + i * report_size(t),
+                         impulse->typed_data() + i * t.impulses(), &linear};
+    mine->engine->run(input(call, i, batch.begin(), batch.size()), out);
+  }
+  return ffi::Error::Success();
+}
+
+// States after each of the steps under the generalised forces tau (steps, nv); without handed-over candidates.
+ffi::Error rollout_handler(Array parameters, Array dt, Array q, Array v, Array tau, Array start, Result qs, Result vs, Result reports,
+                           Result impulse, int64_t topology, bool moreau) {
+  Own* mine = own(topology);
+  if (!mine) return unknown();
+  const Topology& t = *mine->topology;
+  const int64_t steps = tau.dimensions()[tau.dimensions().size() - 2];
+  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 2), samples(start, 1),
+                  samples(start, 1), samples(start, 1), 0, moreau};
+  if (ffi::Error error = check(t, call, steps); error.failure()) return error;
+  const auto batch = vs->dimensions().first(vs->dimensions().size() - 2);
+  size_t count = 1;
+  for (int64_t axis : batch) count *= axis;
+  for (size_t i = 0; i < count; ++i) {
+    StepInput in = input(call, i, batch.begin(), batch.size());
+    double* carried = impulse->typed_data() + i * t.impulses();
+    for (int64_t k = 0; k < steps; ++k) {
+      const size_t at = i * steps + k;
+      const StepOutput out{qs->typed_data() + at * t.nq, vs->typed_data() + at * t.nv, reports->typed_data() + at * report_size(t), carried, nullptr};
+      mine->engine->run(in, out);
+      in.q = out.q, in.v = out.v, in.tau += t.nv, in.start = carried;
+    }
+  }
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt
+
+#pragma GCC visibility push(default)  // everything else stays inside the shared object
+
+// Registers a topology under the key that its content has; an empty message on success, else what is wrong with the table.
+extern "C" const char* trajopt_register_topology(int64_t key, const int64_t* table, int64_t size) {
+  static thread_local std::string message;
+  try {
+    auto topology = std::make_shared<const trajopt::Topology>(table, size);
+    const std::lock_guard<std::mutex> lock(trajopt::topologies_lock);
+    trajopt::topologies.emplace(key, std::move(topology));
+    return "";
+  } catch (const std::exception& error) {
+    message = error.what();
+    return message.c_str();
+  }
+}
+// Sizes of the arrays of a registered topology: parameters, report, impulses.
+extern "C" int trajopt_sizes(int64_t key, int64_t* out) {
+  const auto t = trajopt::find_topology(key);
+  if (!t) return 1;
+  out[0] = trajopt::Parameters::size(*t), out[1] = trajopt::report_size(*t), out[2] = t->impulses();
+  return 0;
+}
+
+#define TRAJOPT_STEP_ARGUMENTS .Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>()
+#define TRAJOPT_STEP_RESULTS .Ret<Array>().Ret<Array>().Ret<Array>().Ret<Array>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_step, trajopt::step_handler,
+                              ffi::Ffi::Bind() TRAJOPT_STEP_ARGUMENTS.Arg<Array>() TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize, trajopt::linearize_handler,
+                              ffi::Ffi::Bind() TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
+                                  .Ret<Array>().Attr<int64_t>("topology").Attr<bool>("moreau"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_rollout, trajopt::rollout_handler,
+                              ffi::Ffi::Bind() TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
+
+#pragma GCC visibility pop

@@ -1,0 +1,316 @@
+// Semismooth Newton on the natural map of the regularised problem (G + eps I in place of G), and the removal of eps.
+//
+// K is formed on the rows that are held only; rows without an impulse follow at once. It depends on the point through the modes
+// alone unless a contact slides, and is then a scaled symmetric positive definite matrix: it is factored once for as long as the
+// modes stay. The merit 1/2 sum F^2 / rho falls in every accepted iteration (Armijo); each step length is tried straight and with
+// a second-order correction (Nocedal and Wright, section 18.3), which follows the circle of a contact that slides.
+#pragma once
+#include "ncp.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+constexpr double ARMIJO = 1e-4;
+constexpr int STEP_LENGTHS = 8;     // halvings of a step
+constexpr double LITTLE = 0.8;      // share of the merit that an iteration may leave; CRAWLS in a row that leave more end it
+constexpr int CRAWLS = 2;
+constexpr double PLENTY = 1e-3;     // share of the merit that a straight step may leave to need no correction
+constexpr double BEYOND = 1e-6;     // relative, by how much a step passes the first change of a mode
+constexpr int EVENTS = 6;           // restarts past the first change of a mode
+constexpr int REFINEMENTS = 12;
+constexpr int POLISHINGS = 4;
+
+// A point and what is known there.
+struct Point {
+  double *x, *nu, *F;
+  double merit;
+};
+
+inline void evaluate(const Regularised& of, Point& at) {
+  velocity(of, at.x, at.nu);
+  natural_map(of, at.x, at.nu, at.F);
+  at.merit = merit(of, at.F);
+}
+
+inline void copy(const Ncp& ncp, const Point& from, Point& to) {
+  const size_t bytes = sizeof(double) * ncp.width;
+  std::memcpy(to.x, from.x, bytes);
+  std::memcpy(to.nu, from.nu, bytes);
+  std::memcpy(to.F, from.F, bytes);
+  to.merit = from.merit;
+}
+
+// K of the held rows, factored: n rows, `held` their places in the problem, in the modes `mode`.
+struct Factor {
+  int n, ld;
+  bool slides, valid;
+  double weight, stretch, weakest;  // weakest: the smallest pivot of K
+  double *K, *inverse, *small, *other, *right;
+  int *held, *row, *mode;
+};
+
+inline int modes_count(const ContactProblem& p) { return p.contacts + p.limits + p.dry; }
+
+// Rows that `mode` holds; whether a contact slides.
+inline int held_rows(const ContactProblem& p, const int* mode, int* held, bool& slides) {
+  int n = 0;
+  slides = false;
+  for (int c = 0; c < p.contacts; ++c) {
+    if (mode[c] == SEPARATING) continue;
+    slides |= mode[c] == SLIDING;
+    for (int k = 0; k < 3; ++k) held[n++] = 3 * c + k;
+  }
+  for (int k = 0; k < p.limits + p.dry; ++k)
+    if (mode[p.contacts + k]) held[n++] = 3 * p.contacts + k;
+  return n;
+}
+
+// The held rows and columns of G.
+inline void gather(const ContactProblem& p, const int* held, int n, double* K, int ld) {
+  for (int i = 0; i < n; ++i) {
+    const double* from = p.G + (ptrdiff_t)held[i] * p.stride;
+    double* to = K + (ptrdiff_t)i * ld;
+    if (n == p.rows())
+      std::memcpy(to, from, sizeof(double) * n);
+    else
+      for (int j = 0; j < n; ++j) to[j] = from[held[j]];
+    for (int j = n; j < padded(n); ++j) to[j] = 0.0;
+  }
+}
+
+// K = I - P + P rho (G + weight I) on the held rows from their part of G, in place.
+inline void law_matrix(const Regularised& of, const int* mode, const double* x, const double* nu, const int* held, int n,
+                       double* K, int ld) {
+  const ContactProblem& p = of.ncp.problem;
+  for (int i = 0; i < n; ++i) K[(ptrdiff_t)i * ld + i] += of.weight;
+  int i = 0;
+  while (i < n) {
+    const int r = held[i], c = r / 3;
+    double* k0 = K + (ptrdiff_t)i * ld;
+    const bool cone = r < 3 * p.contacts;
+    if (!cone || mode[c] == STICKING) {
+      for (int k = 0; k < (cone ? 3 : 1); ++k)
+        for (int at = 0; at < n; at += W) store(k0 + k * ld + at, of.rho(r + k) * load(k0 + k * ld + at));
+      i += cone ? 3 : 1;
+      continue;
+    }
+    const ConeSlope s = cone_slope(of, c, mode[c], x, nu);
+    double *k1 = k0 + ld, *k2 = k1 + ld;
+    const double w = of.rho(r), wn = of.rho(r + 2);
+    for (int at = 0; at < n; at += W) {
+      const Lanes a = w * load(k0 + at), b = w * load(k1 + at), normal = wn * load(k2 + at);
+      store(k0 + at, s.a * a + s.b * b + s.h * normal);
+      store(k1 + at, s.b * a + s.d * b + s.i * normal);
+      store(k2 + at, normal);
+    }
+    k0[i] += 1 - s.a, k0[i + 1] -= s.b, k0[i + 2] -= s.h;
+    k1[i] -= s.b, k1[i + 1] += 1 - s.d, k1[i + 2] -= s.i;
+    i += 3;
+  }
+}
+
+// Forms and factors K at a point, unless it is there already.
+inline void factorise(const Regularised& of, const double* x, const double* nu, int* mode, Factor& factor) {
+  const ContactProblem& p = of.ncp.problem;
+  classify(of, x, nu, mode);
+  const bool same = factor.valid && !factor.slides && factor.weight == of.weight && factor.stretch == of.stretch &&
+                    std::memcmp(mode, factor.mode, sizeof(int) * modes_count(p)) == 0;
+  if (same) return;
+  std::memcpy(factor.mode, mode, sizeof(int) * modes_count(p));
+  factor.weight = of.weight, factor.stretch = of.stretch, factor.valid = true;
+  factor.n = held_rows(p, mode, factor.held, factor.slides);
+  factor.ld = padded(factor.n);
+  gather(p, factor.held, factor.n, factor.K, factor.ld);
+  if (factor.slides) {
+    law_matrix(of, mode, x, nu, factor.held, factor.n, factor.K, factor.ld);
+    // Entries of K are of the order of one: a pivot below rounding is a matrix that is singular for all that is known.
+    factor.weakest = factor_general(factor.K, factor.ld, factor.n, MACHINE, factor.row, factor.inverse);
+  } else {
+    for (int i = 0; i < factor.n; ++i) factor.K[(ptrdiff_t)i * factor.ld + i] += of.weight;
+    const double least = of.weight > 0 ? 0.5 * of.weight : 1e-300;
+    factor_symmetric(factor.K, factor.ld, factor.n, least, factor.inverse);
+    factor.weakest = HUGE_VAL;
+    for (int i = 0; i < factor.n; ++i) factor.weakest = std::min(factor.weakest, of.rho(factor.held[i]) / factor.inverse[i]);
+  }
+}
+
+// v <- P rho v on the held rows, in the modes of the factor.
+inline void apply_projection(const Regularised& of, const Factor& factor, const double* x, const double* nu, double* v) {
+  for (int i = 0; i < factor.n;) {
+    const int r = factor.held[i], c = r / 3;
+    if (r < 3 * of.ncp.problem.contacts && factor.mode[c] == SLIDING) {
+      const ConeSlope s = cone_slope(of, c, SLIDING, x, nu);
+      const double v0 = of.rho(r) * v[i], v1 = of.rho(r + 1) * v[i + 1], v2 = of.rho(r + 2) * v[i + 2];
+      v[i] = s.a * v0 + s.b * v1 + s.h * v2;
+      v[i + 1] = s.b * v0 + s.d * v1 + s.i * v2;
+      v[i + 2] = v2;
+      i += 3;
+    } else {
+      v[i] *= of.rho(r);
+      ++i;
+    }
+  }
+}
+
+// found = K^-1 right on the held rows; where no contact slides, (G_hh + weight I)^-1 right: without the factor rho.
+inline void solve_held(const Factor& factor, const double* right, double* found) {
+  if (factor.slides) solve_general(factor.K, factor.ld, factor.n, factor.row, factor.inverse, right, found);
+  else solve_symmetric(factor.K, factor.ld, factor.n, factor.inverse, right, found);
+}
+
+// step = K^-1 F with all rows; F and step are padded arrays.
+inline void solve_law(const Regularised& of, const Factor& factor, const double* x, const double* nu, const double* F, double* step) {
+  const ContactProblem& p = of.ncp.problem;
+  const int n = factor.n;
+  bool moved = false;
+  for (int r = 0; r < of.ncp.width; ++r) step[r] = r < of.ncp.m ? F[r] : 0.0;
+  for (int i = 0; i < n; ++i) step[factor.held[i]] = 0.0;
+  for (int r = 0; n < of.ncp.m && r < of.ncp.m; ++r) moved |= step[r] != 0.0;
+  double *right = factor.right, *pushed = factor.other;
+  for (int i = 0; i < n; ++i) right[i] = F[factor.held[i]];
+  if (moved) {  // P rho G of the rows without impulse, on the other side
+    double* all = factor.small;
+    std::memset(all, 0, sizeof(double) * of.ncp.width);
+    combine(p.G, p.stride, of.ncp.m, of.ncp.width, step, all, all);
+    for (int i = 0; i < n; ++i) pushed[i] = all[factor.held[i]];
+    apply_projection(of, factor, x, nu, pushed);
+    for (int i = 0; i < n; ++i) right[i] -= pushed[i];
+  }
+  if (!factor.slides)
+    for (int i = 0; i < n; ++i) right[i] /= of.rho(factor.held[i]);
+  solve_held(factor, right, factor.small);
+  for (int i = 0; i < n; ++i) step[factor.held[i]] = factor.small[i];
+}
+
+// Whether the regularised problem is solved at a point, to the velocity tol and the rounding of G lambda.
+inline bool converged(const Regularised& of, const Point& at, double tol) {
+  double rounding = 0;
+  const ContactProblem& p = of.ncp.problem;
+  for (int r = 0; r < of.ncp.m; ++r)
+    rounding = std::max(rounding, 4 * MACHINE * p.G[(ptrdiff_t)r * p.stride + r] * std::fabs(at.x[r]));
+  return violation(of, at.F) <= tol + rounding;
+}
+
+// Share of `step` at which the first contact opens, closes or reaches its cone; 1 without one. y and rate are scratch.
+inline double first_event(const Regularised& of, const Point& at, const double* step, double* y, double* rate) {
+  const ContactProblem& p = of.ncp.problem;
+  double first = 1.0;
+  velocity(of, step, rate);
+  for (int r = 0; r < of.ncp.m; ++r) {
+    double still = p.g[r] - (of.anchor ? of.weight * of.anchor[r] : 0.0);
+    y[r] = at.x[r] - of.rho(r) * at.nu[r];
+    rate[r] = step[r] - of.rho(r) * (rate[r] - still);
+  }
+  auto root = [&](double value, double slope) {
+    if (slope != 0 && value / slope > 0) first = std::min(first, value / slope);
+  };
+  for (int r = 2; r < 3 * p.contacts; r += 3) root(y[r], rate[r]);
+  for (int r = 3 * p.contacts; r < 3 * p.contacts + p.limits; ++r) root(y[r], rate[r]);
+  for (int c = 0; c < p.contacts; ++c) {  // |y_t - s r_t|^2 = mu^2 (y_n - s r_n)^2, a s^2 - 2 b s + c = 0, of contacts that stick
+    const double *v = y + 3 * c, *d = rate + 3 * c, w = -p.mu[c] * p.mu[c];
+    const double A = d[0] * d[0] + d[1] * d[1] + w * d[2] * d[2], B = v[0] * d[0] + v[1] * d[1] + w * v[2] * d[2];
+    const double C = v[0] * v[0] + v[1] * v[1] + w * v[2] * v[2];
+    if (!(C < 0 && v[2] > 0 && A > 0)) continue;
+    const double square = std::sqrt(std::max(B * B - A * C, 0.0)), away = B >= 0 ? (B + square) / A : -C / (square - B);
+    if (away > 0) first = std::min(first, away);
+  }
+  return first;
+}
+
+struct NewtonScratch {
+  Point trial, bent;
+  double *step, *rest;
+  int* mode;
+};
+
+// One line search from `at` along -step: the accepted point replaces `at`; false where no length is.
+inline bool line_search(const Regularised& of, const Factor& factor, Point& at, NewtonScratch& s, bool bend) {
+  const int width = of.ncp.width;
+  double length = 1.0;
+  bool correct = bend;
+  for (int e = 0; e < STEP_LENGTHS; ++e, length *= 0.5) {
+    for (int k = 0; k < width; k += W) store(s.trial.x + k, load(at.x + k) - length * load(s.step + k));
+    evaluate(of, s.trial);
+    if (e == 0) correct = bend && s.trial.merit > PLENTY * at.merit;
+    Point* best = &s.trial;
+    if (correct) {
+      for (int k = 0; k < width; k += W) store(s.rest + k, load(s.trial.F + k) - (1 - length) * load(at.F + k));
+      solve_law(of, factor, at.x, at.nu, s.rest, s.bent.x);
+      for (int k = 0; k < width; k += W) store(s.bent.x + k, load(s.trial.x + k) - load(s.bent.x + k));
+      evaluate(of, s.bent);
+      if (s.bent.merit < s.trial.merit) best = &s.bent;
+    }
+    if (best->merit <= (1.0 - 2.0 * ARMIJO * length) * at.merit) {
+      std::swap(at, *best);
+      return true;
+    }
+  }
+  return false;
+}
+
+// Newton on the regularised problem from `at`, where it ends; K is factored there. After a stall it begins anew past the first
+// change of a mode on the way, at most `events` times.
+inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s, double tol, int most, int events, bool bend,
+                   int& iterations) {
+  int crawls = 0;
+  evaluate(of, at);
+  for (int k = 0;; ++k) {
+    factorise(of, at.x, at.nu, s.mode, factor);
+    if (converged(of, at, tol)) return true;
+    if (k == most || !std::isfinite(at.merit)) return false;
+    solve_law(of, factor, at.x, at.nu, at.F, s.step);
+    ++iterations;
+    if (crawls >= CRAWLS) {
+      if (events-- == 0) return false;
+      const double length = (1.0 + BEYOND) * first_event(of, at, s.step, s.trial.x, s.trial.nu);
+      for (int r = 0; r < of.ncp.width; ++r) at.x[r] -= length * s.step[r];
+      evaluate(of, at);
+      crawls = 0;
+      k = 0;
+      continue;
+    }
+    const double before = at.merit;
+    if (!line_search(of, factor, at, s, bend)) crawls = CRAWLS;
+    else crawls = at.merit > LITTLE * before ? crawls + 1 : 0;
+  }
+}
+
+// The solution of the regularised problem to rounding, by full steps: its part in the null space of K is known no better than the
+// residual over eps.
+inline void polish(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s) {
+  evaluate(of, at);
+  double size = violation(of, at.F);
+  for (int k = 0; k < POLISHINGS; ++k) {
+    factorise(of, at.x, at.nu, s.mode, factor);
+    solve_law(of, factor, at.x, at.nu, at.F, s.step);
+    for (int r = 0; r < of.ncp.width; ++r) s.trial.x[r] = at.x[r] - s.step[r];
+    evaluate(of, s.trial);
+    const double now = violation(of, s.trial.F);
+    if (!(now < 0.5 * size)) break;
+    std::swap(at, s.trial);
+    size = now;
+  }
+  factorise(of, at.x, at.nu, s.mode, factor);
+}
+
+// The problem itself from the solution of the regularised one in whose modes K is factored: x falls until rounding (a velocity).
+inline void refine(const Ncp& ncp, Point& at, Factor& factor, NewtonScratch& s, double rounding) {
+  const Regularised law{ncp};
+  evaluate(law, at);
+  double size = violation(law, at.F);
+  const Regularised factored{ncp, factor.weight, factor.stretch};
+  for (int k = 0; k < REFINEMENTS && size > rounding; ++k) {
+    solve_law(factored, factor, at.x, at.nu, at.F, s.step);
+    for (int r = 0; r < ncp.width; ++r) s.trial.x[r] = at.x[r] - s.step[r];
+    evaluate(law, s.trial);
+    const double now = violation(law, s.trial.F);
+    if (!(now < size)) return;
+    const bool slow = now >= 0.5 * size;
+    std::swap(at, s.trial);
+    size = now;
+    if (slow) return;
+  }
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

@@ -1,0 +1,50 @@
+// The numbers of a model and its law: views into the flat array that trajopt/dynamics/compiled.py packs, in this order.
+#pragma once
+#include "spatial.h"
+#include "topology.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+constexpr int HEAD = 16, PLANE = 12, SHAPE = 15, BALL_SIZE = 4;
+
+struct Parameters {
+  V3<double> gravity;
+  double erp, damping, rest_velocity, tolerance, push_out_speed;
+  // By component and tree DoF: placement in the parent (first DoF of a node), joint axis, coordinate of the zero placement,
+  // 1 for DoFs that turn, mass, centre of mass and inertia (last DoF of a node).
+  const double *rotation, *position, *axis, *reference, *turns, *mass, *com, *inertia;
+  // By user DoF.
+  const double *armature, *joint_damping, *stiffness, *spring_reference, *lower, *upper, *friction_loss;
+  const double *multiplier, *offset;                // of mimic joints
+  const double *plane, *shape, *ball;               // of a plane: rotation, position; of a shape: position, rotation, size; of a ball: centre, radius
+  const double *pair_friction, *pair_restitution;
+
+  // Number of doubles of the flat array.
+  static int64_t size(const Topology& t) {
+    const int64_t lanes = t.lanes;
+    return HEAD + 34 * lanes + 2 * static_cast<int64_t>(t.mimics.size()) + PLANE * t.planes +
+           SHAPE * static_cast<int64_t>(t.shape_planes.size()) + BALL_SIZE * t.balls + 2 * t.pairs;
+  }
+  Parameters(const double* x, const Topology& t) {
+    const double* start = x;
+    auto next = [&](int64_t count) { return (start += count) - count; };
+    const double* head = next(HEAD);
+    gravity = {head[0], head[1], head[2]};
+    erp = head[3], damping = head[4], rest_velocity = head[5], tolerance = head[6], push_out_speed = head[7];
+    const int n = t.lanes, mimics = static_cast<int>(t.mimics.size());
+    rotation = next(9 * n), position = next(3 * n), axis = next(3 * n), reference = next(n), turns = next(n);
+    mass = next(n), com = next(3 * n), inertia = next(6 * n);
+    armature = next(n), joint_damping = next(n), stiffness = next(n), spring_reference = next(n);
+    lower = next(n), upper = next(n), friction_loss = next(n);
+    multiplier = next(mimics), offset = next(mimics);
+    plane = next(PLANE * t.planes), shape = next(SHAPE * static_cast<int64_t>(t.shape_planes.size()));
+    ball = next(BALL_SIZE * t.balls), pair_friction = next(t.pairs), pair_restitution = next(t.pairs);
+  }
+};
+
+TRAJOPT_INLINE V3<double> three(const double* x) { return {x[0], x[1], x[2]}; }
+TRAJOPT_INLINE M3<double> nine(const double* x) { return {three(x), three(x + 3), three(x + 6)}; }
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

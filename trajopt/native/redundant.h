@@ -1,0 +1,87 @@
+// The derivative of the selected impulse where contacts slide and are redundant (trajopt/dynamics/contact/selection.py): the
+// component N c of d lambda in the null space of K, which moves v+ too. With w of the law's null space,
+//   N^T dG w = N^T dJ z + Z^T dJ^T w - Z^T dM z,      z = M^-1 J^T w,  Z = M^-1 J^T N
+// is what the law needs of the model: dG itself is never formed.
+#pragma once
+#include "slopes.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// Rows of d(J z)/dq, and d(J^T w)/dq - dM z/dq in X_q, both in user DoFs; overwrites the terms of the Jacobian.
+template <class Size>
+void turning_along(Size n, const Topology& t, const Parameters& p, const double* given_slopes, const double* w_impulse,
+                   const double* z, double* rows, Workspace<Size>& w) {
+  const int N = n.lanes();
+  JacobianWork<Size>& j = w.jacobian;
+  // At rest and without gravity the derivative of inverse dynamics is that of M z.
+  Dynamics<Size> still = w.dynamics;
+  still.V = still.V_parent = still.A = still.composite_f = j.nothing;
+  derivative_terms(n, t, p, w.kin, still, z, j.terms);
+  set_wrenches(t, w.kin, w.rows, w_impulse, j.wrench);
+  momentum_balance(n, t, 1.0, w);
+  expand_velocity(t, p, z, w.tree_velocity);
+  velocities(t, w.kin.S, w.tree_velocity, j.after, j.after_parent);
+  std::memset(rows, 0, sizeof(double) * w.rows.m * N);
+  const double all[3] = {1, 1, 1};
+  for (int k = 0; k < w.rows.nc; ++k) {
+    if (w.solution.cone_mode[k] == SEPARATING) continue;
+    const ContactRow& row = w.rows.contact[k];
+    const Candidate& c = w.rows.candidate[row.candidate];
+    contact_motion(n, t, w.kin, c, row.frame, slope_of(t, p, w.kin, given_slopes, c), j.motion);
+    add_moving_contact(n, t, w.kin, c, row.frame, w_impulse + 3 * k, j.motion, j.X_q);
+    add_velocity_turning(n, t, w.kin, c, row.frame, j.motion, j.after, j.after_parent, all, rows + 3 * k * N, N);
+    if (t.projected())
+      for (int a = 0; a < 3; ++a) project(t, p, rows + (3 * k + a) * N);
+  }
+  if (t.projected()) project_matrix(n, t, p, j.X_q);
+}
+
+template <class Size> bool redundant_sliding(const Workspace<Size>& w) {
+  bool slides = false;
+  for (int k = 0; k < w.rows.nc; ++k) slides |= w.solution.cone_mode[k] == SLIDING;
+  return slides && w.solution.degenerate && w.solution.selected;
+}
+
+// What d v+ / d (q, v, tau / dt) gains by the null space, added to by_q, by_v and Q. On entry Y, X_q, X_v are complete, and
+// `shift` holds the right-hand sides of the law.
+template <class Size>
+void add_selection(Size n, const Topology& t, const Parameters& p, double dt, const double* given_slopes, Workspace<Size>& w) {
+  const LawNullSpace space = law_null_space(w.problem, w.solution, w.solver);
+  if (space.count == 0) return;
+  const int N = n.lanes(), nv = t.nv, stride = 3 * N, m = w.rows.m;
+  Rows<Size>& r = w.rows;
+  JacobianWork<Size>& j = w.jacobian;
+  double *free = j.free, *dlam = j.dlam, *through = j.through;
+  const double* right = j.shift;
+  const Strided J{right, stride, 1}, Y{j.Y, stride, 1};
+  // d nu at fixed impulse, and a particular solution of the linearised law.
+  product(m, N, free, stride, right + N, stride, J, j.X_q, N, nv, 1);
+  product(m, N, free + N, stride, right + 2 * N, stride, J, j.X_v, N, nv, 1);
+  product(m, N, dlam, stride, nullptr, 0, Y, j.X_q, N, nv, -1);
+  product(m, N, dlam + N, stride, nullptr, 0, Y, j.X_v, N, nv, -1);
+  for (int row = 0; row < m; ++row)
+    for (int b = 0; b < N; b += LANES) {
+      double *f = free + row * stride + b, *d = dlam + row * stride + b;
+      const double *R = right + row * stride + b, *y = j.Y + row * stride + b;
+      store(f + 2 * N, dt * load(R));
+      store(d, load(d) - load(y + N)), store(d + N, load(d + N) - load(y + 2 * N)), store(d + 2 * N, -dt * load(y));
+    }
+  // z, Z and N^T dG w, which depends on q alone.
+  std::memset(j.z, 0, sizeof(double) * N);
+  for (int row = 0; row < m; ++row)
+    for (int b = 0; b < N; b += LANES) store(j.z + b, load(j.z + b) + space.w[row] * load(r.MJT + row * N + b));
+  turning_along(n, t, p, given_slopes, space.w, j.z, j.turned, w);
+  std::memset(through, 0, sizeof(double) * space.count * stride);
+  product(space.count, N, j.Z, N, nullptr, 0, {space.N, space.stride, 1}, r.MJT, N, m, 1);
+  product(space.count, N, through, stride, nullptr, 0, {space.N, space.stride, 1}, j.turned, N, m, 1);
+  product(space.count, N, through, stride, through, stride, {j.Z, N, 1}, j.X_q, N, nv, 1);
+  law_null_space_solution(w.problem, w.solution, w.solver, free, dlam, through, stride, stride, j.shift);
+  const Strided MJ{r.MJT, 1, N};
+  product(nv, N, j.by_q, N, j.by_q, N, MJ, j.shift, stride, m, 1);
+  product(nv, N, j.by_v, N, j.by_v, N, MJ, j.shift + N, stride, m, 1);
+  product(nv, N, j.Q, N, j.Q, N, MJ, j.shift + 2 * N, stride, m, 1 / dt);
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

@@ -1,0 +1,120 @@
+// What a step tells of itself: the numbers behind StepInfo, in the rows that the JAX implementation reports (the closest).
+#pragma once
+#include "workspace.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// Layout of a report: these, then the reported impulses, then REPORT_CONTACT numbers for every reported contact.
+enum ReportHead {
+  RESIDUAL, ITERATIONS, FALLBACKS, STATUS, IS_DEGENERATE, IS_SELECTED, DROPPED, OVERFLOW_ROWS, ACTIVE_CONTACTS, ACTIVE_ROWS, PASSES,
+  REPORT_HEAD = 16
+};
+constexpr int REPORT_CONTACT = 13;  // distance, point, normal, mode, tied, friction, node1, node2, pair
+
+inline int report_size(const Topology& t) { return REPORT_HEAD + t.reported() + REPORT_CONTACT * t.report_contacts; }
+
+// Impulses of all candidates, limits and dry rows of the model, by slot: the start of the next solve.
+template <class Size> void write_impulses(const Topology& t, const Workspace<Size>& w, double* impulse) {
+  std::memset(impulse, 0, sizeof(double) * t.impulses());
+  const Rows<Size>& r = w.rows;
+  if (r.m == 0) return;
+  const double* x = w.solution.lambda;
+  for (int k = 0; k < r.nc; ++k) std::memcpy(impulse + 3 * r.candidate[r.contact[k].candidate].slot, x + 3 * k, 3 * sizeof(double));
+  double* limits = impulse + 3 * t.candidates;
+  for (int k = 0; k < r.nl; ++k) limits[r.limit[k].index] = x[3 * r.nc + k];
+  for (int k = 0; k < r.nd; ++k) limits[t.limited.size() + k] = x[3 * r.nc + r.nl + k];
+}
+template <class Size> void read_impulses(const Topology& t, const double* impulse, Workspace<Size>& w) {
+  const Rows<Size>& r = w.rows;
+  double* x = w.init;
+  for (int k = 0; k < r.nc; ++k) std::memcpy(x + 3 * k, impulse + 3 * r.candidate[r.contact[k].candidate].slot, 3 * sizeof(double));
+  const double* limits = impulse + 3 * t.candidates;
+  for (int k = 0; k < r.nl; ++k) x[3 * r.nc + k] = limits[r.limit[k].index];
+  for (int k = 0; k < r.nd; ++k) x[3 * r.nc + r.nl + k] = limits[t.limited.size() + k];
+}
+
+// The reported contacts: the closest, in the order of their slots. w.rows.order says which row of the problem each has, or -1.
+template <class Size>
+void report_contacts(const Topology& t, const Parameters& p, double dt, const Field<Size>& V_after, Workspace<Size>& w, double* out) {
+  Rows<Size>& r = w.rows;
+  const int many = std::min(t.report_contacts, r.candidates);
+  least(w.closest, r.candidates, many, [&](int k) { return r.candidate[k].distance; });
+  for (int k = 0; k < r.candidates; ++k) r.order[k] = -1;
+  for (int k = 0; k < r.nc; ++k) r.order[r.contact[k].candidate] = k;
+  double fastest = 0;
+  Frame frame{};
+  for (int k = 0; k < many; ++k) {
+    const Candidate& c = r.candidate[w.closest[k]];
+    const int row = r.order[w.closest[k]];
+    double* to = out + REPORT_CONTACT * k;
+    V3<double> nu = relative_velocity(w.kin, V_after, c);
+    const Offset offset = offset_of(t, p, w.kin, w.dynamics.V, c, dt);
+    nu = nu + offset.value * c.normal;
+    const int mode = row >= 0 ? w.solution.cone_mode[row] : SEPARATING;
+    // In the contact's frame the largest component counts.
+    const V3<double> last = frame.axis[2];
+    if (last.x != c.normal.x || last.y != c.normal.y || last.z != c.normal.z) frame = frame_of(c.normal);
+    double speed = 0;
+    for (int a = 0; a < 3; ++a) speed = std::max(speed, std::fabs(dot(frame.axis[a], nu)));
+    fastest = std::max(fastest, speed);
+    const double numbers[REPORT_CONTACT] = {c.distance, c.point.x, c.point.y, c.point.z, c.normal.x, c.normal.y, c.normal.z,
+        static_cast<double>(mode), mode == SEPARATING && offset.exists ? speed : -1.0, c.friction, static_cast<double>(c.node1),
+        static_cast<double>(c.node2), static_cast<double>(c.pair)};
+    std::memcpy(to, numbers, sizeof numbers);
+  }
+  const double at_rest = 1e-9 * std::max(1e-3, fastest);  // as integrators.impulse_info
+  for (int k = 0; k < many; ++k) {
+    double& tied = out[REPORT_CONTACT * k + 8];
+    tied = tied >= 0 && tied <= at_rest ? 1 : 0;
+  }
+}
+
+template <class Size>
+void write_report(const Topology& t, const Parameters& p, const double* q, const double* v, double dt, const Field<Size>& V_after,
+                  int passes, Workspace<Size>& w, double* out) {
+  Rows<Size>& r = w.rows;
+  std::memset(out, 0, sizeof(double) * report_size(t));
+  double *impulse = out + REPORT_HEAD, *contacts = impulse + t.reported();
+  report_contacts(t, p, dt, V_after, w, contacts);
+  const bool solved = r.m > 0;
+  const double* x = solved ? w.solution.lambda : nullptr;
+  int shown = 0, acting = 0;
+  auto acts = [&](const double* values, int count) {
+    for (int k = 0; k < count; ++k)
+      if (values[k] != 0) return 1;
+    return 0;
+  };
+  for (int k = 0; k < r.nc; ++k) acting += acts(x + 3 * k, 3);
+  for (int k = 0; k < std::min(t.report_contacts, r.candidates); ++k) {
+    const int row = r.order[w.closest[k]];
+    if (row < 0) continue;
+    std::memcpy(impulse + 3 * k, x + 3 * row, 3 * sizeof(double));
+    shown += acts(x + 3 * row, 3);
+  }
+  const int limits = static_cast<int>(t.limited.size());
+  auto predicted = [&](int k) { return r.all_limits[k].distance + dt * r.all_limits[k].sign * v[r.all_limits[k].dof]; };
+  least(w.closest, limits, t.report_limits, predicted);
+  double* to = impulse + 3 * t.report_contacts;
+  for (int k = 0; k < r.nl; ++k) {
+    const double value = x[3 * r.nc + k];
+    acting += value != 0;
+    for (int i = 0; i < t.report_limits; ++i)
+      if (w.closest[i] == r.limit[k].index) to[i] = value, shown += value != 0;
+  }
+  for (int k = 0; k < r.nd; ++k) to[t.report_limits + k] = x[3 * r.nc + r.nl + k];
+  out[RESIDUAL] = solved ? w.solution.residual : 0;
+  out[ITERATIONS] = solved ? w.solution.iterations : 0;
+  out[FALLBACKS] = solved ? w.solution.fallbacks : 0;
+  out[STATUS] = solved ? static_cast<double>(w.solution.status) : static_cast<double>(ContactStatus::solved);
+  bool finite = true;
+  for (int k = 0; k < t.nv; ++k) finite = finite && std::isfinite(w.v_plus[k]);
+  for (int k = 0; k < t.nq; ++k) finite = finite && std::isfinite(q[k]);
+  if (!finite) out[STATUS] = static_cast<double>(ContactStatus::non_finite);
+  out[IS_DEGENERATE] = solved && w.solution.degenerate, out[IS_SELECTED] = solved ? w.solution.selected : 1;
+  out[DROPPED] = r.dropped, out[OVERFLOW_ROWS] = acting - shown;
+  out[ACTIVE_CONTACTS] = r.nc, out[ACTIVE_ROWS] = r.m, out[PASSES] = passes;
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

@@ -1,0 +1,257 @@
+// Rows of one step that can act: nu = J v+ + b (docs/contact-semantics.md, trajopt/dynamics/contact/rows.py).
+//
+// A row that its velocity without it does not violate carries no impulse. Rows enter the problem where the free velocity violates
+// them; after the solve the others are checked at v+ and those that were needed are added (`choose` is called again).
+#pragma once
+#include <limits>
+
+#include "candidates.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// The table of docs/contact-semantics.md for one normal row: offset b = by_distance * distance + by_velocity * v_n + constant.
+struct Offset {
+  bool exists, impact;
+  double value, by_distance, by_velocity;
+};
+inline Offset normal_offset(const Parameters& p, bool detect, double distance, double velocity, double restitution, double dt) {
+  const bool open = distance > 0, exists = !(open && detect);
+  if (restitution > 0 && velocity < -p.rest_velocity && velocity + distance / dt < 0 && exists)
+    return {true, true, restitution * velocity, 0, restitution};
+  if (open) return {exists, false, distance / dt, 1 / dt, 0};
+  const double push = p.erp * distance / dt;
+  const bool capped = push < -p.push_out_speed;
+  return {exists, false, (capped ? -p.push_out_speed : push) + p.damping * velocity, capped ? 0 : p.erp / dt, p.damping};
+}
+
+struct Frame { V3<double> axis[3]; };  // tangent 1, tangent 2, normal
+inline Frame frame_of(V3<double> n) {
+  const bool x = std::fabs(n.x) < 0.5;
+  const V3<double> seed = x ? V3<double>{1, 0, 0} : V3<double>{0, 1, 0};
+  const V3<double> t = seed - (x ? n.x : n.y) * n, unit = (1 / std::sqrt(dot(t, t))) * t;
+  return {{unit, cross(n, unit), n}};
+}
+
+struct ContactRow { int candidate; Offset offset; Frame frame; int support, supports; };  // DoFs that move it: a list in `support`
+struct LimitRow { int index, dof; double sign, distance; Offset offset; };  // index: in Topology::limited
+enum Choice : unsigned char { LEFT_OUT, CHOSEN, EXCLUDED };
+
+template <class Size> struct Rows {
+  int candidates, nc, nl, nd, m, stride, dropped;  // stride: leading dimension of G and MJ
+  Candidate* candidate;
+  ContactRow* contact;
+  LimitRow *limit, *all_limits;
+  unsigned char *choice, *limit_choice;
+  double* heights;                                 // scratch of the lowest points of a shape
+  int *support, *order;
+  double *J, *MJT, *MJ, *G;                        // rows of `lanes`: J, J M^-1; rows of `stride`: M^-1 J^T, Delassus matrix
+  double *g, *mu, *bound;
+};
+
+template <class Size>
+TRAJOPT_INLINE V3<double> relative_velocity(const Kinematics<Size>& kin, const Field<Size>& V, const Candidate& c) {
+  const V6<double> one = V.six_of(c.link1), two = V.six_of(c.link2);
+  const V3<double> first = one.l + cross(one.w, c.point - kin.origin.three_of(c.link1));
+  return first - (two.l + cross(two.w, c.point - kin.origin.three_of(c.link2)));
+}
+
+// The offset of a candidate at the velocities V before the step, which matter only for impacts and damping.
+template <class Size>
+Offset offset_of(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const Candidate& c, double dt) {
+  const bool matters = c.restitution > 0 || p.damping > 0;
+  return normal_offset(p, t.detect, c.distance, matters ? dot(c.normal, relative_velocity(kin, V, c)) : 0, c.restitution, dt);
+}
+
+// `order` holds the indices of the `kept` entries with the least key, the first of equals, in ascending order; NaN counts as infinite.
+template <class Key> void least(int* order, int count, int kept, Key number) {
+  auto key = [&](int k) { return ordered(number(k)); };
+  for (int k = 0; k < count; ++k) order[k] = k;
+  if (kept >= count) return;
+  auto before = [&](int a, int b) { return key(a) < key(b) || (key(a) == key(b) && a < b); };
+  std::nth_element(order, order + kept, order + count, before);
+  std::sort(order, order + kept);
+}
+
+// All limits at (q, v): the side that is nearer at the end of the step.
+inline int all_limits(const Topology& t, const Parameters& p, const double* q, const double* v, double dt, LimitRow* out) {
+  int count = 0;
+  for (int dof : t.limited) {
+    const double x = q[t.scalar_q[dof]], low = x - p.lower[dof], high = p.upper[dof] - x;
+    const bool at_low = low + dt * v[dof] <= high - dt * v[dof];
+    const double sign = at_low ? 1 : -1, distance = at_low ? low : high;
+    out[count] = {count, dof, sign, distance, normal_offset(p, t.detect, distance, sign * v[dof], 0, dt)};
+    ++count;
+  }
+  return count;
+}
+
+// Candidates and limits at (q, v), none chosen; those beyond the law's max_contacts and max_limits are excluded.
+template <class Size>
+void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const double* q,
+                const double* v, double dt, const double* given, int given_rows, Rows<Size>& r) {
+  r.candidates = plane_candidates(t, p, kin, r.candidate, r.heights);
+  r.candidates += given_candidates(t, p, given, given_rows, r.candidate + r.candidates);
+  if (given_rows > 0) sort_candidates(r.candidate, r.candidates);
+  r.nc = r.nl = r.nd = r.m = r.dropped = 0;
+  std::memset(r.choice, LEFT_OUT, r.candidates);
+  const int limits = all_limits(t, p, q, v, dt, r.all_limits);
+  std::memset(r.limit_choice, LEFT_OUT, limits);
+  if (t.max_contacts >= 0 && r.candidates > t.max_contacts) {
+    std::memset(r.choice, EXCLUDED, r.candidates);
+    least(r.order, r.candidates, t.max_contacts, [&](int k) { return r.candidate[k].distance; });
+    for (int k = 0; k < t.max_contacts; ++k) r.choice[r.order[k]] = LEFT_OUT;
+    for (int k = 0; k < r.candidates; ++k) {
+      const Candidate& c = r.candidate[k];
+      r.dropped += r.choice[k] == EXCLUDED && c.distance + dt * dot(c.normal, relative_velocity(kin, V, c)) < 0;
+    }
+  }
+  if (t.max_limits >= 0 && limits > t.max_limits) {
+    auto predicted = [&](int k) { return r.all_limits[k].distance + dt * r.all_limits[k].sign * v[r.all_limits[k].dof]; };
+    std::memset(r.limit_choice, EXCLUDED, limits);
+    least(r.order, limits, t.max_limits, predicted);
+    for (int k = 0; k < t.max_limits; ++k) r.limit_choice[r.order[k]] = LEFT_OUT;
+    for (int k = 0; k < limits; ++k) r.dropped += r.limit_choice[k] == EXCLUDED && predicted(k) < 0;
+  }
+}
+
+// Adds the rows that the velocity `after` (V_after of the links) violates by more than `slack`, and those with an impulse in `start`
+// (by slot, may be null), which mostly act again; V: before the step. Returns how many.
+template <class Size>
+int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const Field<Size>& V_after,
+           const double* after, double dt, double slack, const double* start, Rows<Size>& r) {
+  int found = 0;
+  auto acted = [&](int place) { return start && start[place] != 0; };
+  for (int k = 0; k < r.candidates; ++k) {
+    if (r.choice[k] != LEFT_OUT) continue;
+    const Candidate& c = r.candidate[k];
+    const double then = dot(c.normal, relative_velocity(kin, V_after, c));
+    const bool again = acted(3 * c.slot + 2);
+    if (!(c.distance <= 0 || c.restitution > 0 || again) && !(then + c.distance / dt < -slack)) continue;
+    const Offset offset = offset_of(t, p, kin, V, c, dt);
+    if (!offset.exists || !(again || then + offset.value < -slack)) continue;
+    if (r.nc == t.most_contacts()) { ++r.dropped; continue; }
+    r.choice[k] = CHOSEN;
+    r.contact[r.nc++] = {k, offset, frame_of(c.normal), 0, 0};
+    ++found;
+  }
+  for (size_t k = 0; k < t.limited.size(); ++k) {
+    const LimitRow& limit = r.all_limits[k];
+    if (r.limit_choice[k] != LEFT_OUT || !limit.offset.exists) continue;
+    if (!acted(3 * t.candidates + static_cast<int>(k)) && !(limit.sign * after[limit.dof] + limit.offset.value < -slack)) continue;
+    r.limit_choice[k] = CHOSEN, r.limit[r.nl++] = limit, ++found;
+  }
+  if (r.nd == 0 && !t.dry.empty()) found += r.nd = static_cast<int>(t.dry.size());
+  return found;
+}
+
+// The DoFs that move one body of the contact and not the other, in `support`; with mimic joints all DoFs of the user's.
+inline int support_of(const Topology& t, const Candidate& c, int* out) {
+  int count = 0;
+  if (t.projected()) {
+    for (int j = 0; j < t.nv; ++j) out[count++] = j;
+    return count;
+  }
+  auto add = [&](int link, int other) {
+    if (link == t.world) return;
+    if (!t.moves(other, link)) out[count++] = link;
+    for (int j : t.chain[link])
+      if (!t.moves(other, j)) out[count++] = j;
+  };
+  add(c.link1, c.link2), add(c.link2, c.link1);
+  return count;
+}
+
+// J and J M^-1 of the contacts.
+template <class Size>
+void contact_rows(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse, Rows<Size>& r) {
+  const int N = n.lanes();
+  int* support = r.support;
+  for (int k = 0; k < r.nc; ++k) {
+    ContactRow& row = r.contact[k];
+    const Candidate& c = r.candidate[row.candidate];
+    double *J = r.J + 3 * k * N, *MJT = r.MJT + 3 * k * N;
+    const double *one = &t.mask[c.link1 * N], *two = &t.mask[c.link2 * N];
+    const V3<vec> point = splat(c.point);
+    for (int b = 0; b < N; b += LANES) {
+      const V6<vec> s = kin.S.six(b);
+      const V3<vec> u = (loadu(one + b) - loadu(two + b)) * (s.l + cross(s.w, point - kin.origin.three(b)));
+      for (int a = 0; a < 3; ++a) store(J + a * N + b, dot(splat(row.frame.axis[a]), u));
+    }
+    if (t.projected())
+      for (int a = 0; a < 3; ++a) project(t, p, J + a * N);
+    row.support = static_cast<int>(support - r.support), row.supports = support_of(t, c, support);
+    tiles<4>(0, N / LANES, [&](int block, auto count) {
+      constexpr int T = decltype(count)::value;
+      vec acc[3][T] = {};
+      for (int k = 0; k < row.supports; ++k) {
+        const int i = support[k];
+        const vec x = splat(J[i]), y = splat(J[N + i]), z = splat(J[2 * N + i]);
+        for (int b = 0; b < T; ++b) {
+          const vec column = load(inverse + i * N + (block + b) * LANES);
+          acc[0][b] += x * column, acc[1][b] += y * column, acc[2][b] += z * column;
+        }
+      }
+      for (int a = 0; a < 3; ++a)
+        for (int b = 0; b < T; ++b) store(MJT + a * N + (block + b) * LANES, acc[a][b]);
+    });
+    support += row.supports;
+  }
+}
+
+// The whole problem of the chosen rows: J, J M^-1, its transpose, G = J M^-1 J^T, g = J v_free + b, mu, bound.
+template <class Size>
+void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse,
+              const double* v_free, double dt, Rows<Size>& r) {
+  const int N = n.lanes();
+  r.m = 3 * r.nc + r.nl + r.nd;
+  const int stride = r.stride = padded(r.m), first_limit = 3 * r.nc, first_dry = first_limit + r.nl;
+  contact_rows(n, t, p, kin, inverse, r);
+  auto scalar_row = [&](int row, int dof, double sign) {
+    std::memset(r.J + row * N, 0, sizeof(double) * N);
+    r.J[row * N + dof] = sign;
+    for (int b = 0; b < N; b += LANES) store(r.MJT + row * N + b, sign * load(inverse + dof * N + b));
+  };
+  for (int k = 0; k < r.nl; ++k) scalar_row(first_limit + k, r.limit[k].dof, r.limit[k].sign);
+  for (int k = 0; k < r.nd; ++k) scalar_row(first_dry + k, t.dry[k], 1), r.bound[k] = dt * p.friction_loss[t.dry[k]];
+  for (int row = r.m; row < stride; ++row) std::memset(r.MJT + row * N, 0, sizeof(double) * N);
+  for (int row = 0; row < stride; row += LANES)
+    for (int b = 0; b < N; b += LANES) transpose(r.MJT + row * N + b, N, r.MJ + b * stride + row, stride);
+  for (int k = 0; k < r.nc; ++k) {
+    const ContactRow& row = r.contact[k];
+    const int* support = r.support + row.support;
+    const double* J = r.J + 3 * k * N;
+    tiles<4>(0, stride / LANES, [&](int block, auto count) {
+      constexpr int T = decltype(count)::value;
+      vec acc[3][T] = {};
+      for (int s = 0; s < row.supports; ++s) {
+        const int i = support[s];
+        const vec x = splat(J[i]), y = splat(J[N + i]), z = splat(J[2 * N + i]);
+        for (int b = 0; b < T; ++b) {
+          const vec column = load(r.MJ + i * stride + (block + b) * LANES);
+          acc[0][b] += x * column, acc[1][b] += y * column, acc[2][b] += z * column;
+        }
+      }
+      for (int a = 0; a < 3; ++a)
+        for (int b = 0; b < T; ++b) store(r.G + (3 * k + a) * stride + (block + b) * LANES, acc[a][b]);
+    });
+    r.mu[k] = r.candidate[row.candidate].friction;
+  }
+  auto scalar_product = [&](int row, int dof, double sign) {
+    for (int b = 0; b < stride; b += LANES) store(r.G + row * stride + b, sign * load(r.MJ + dof * stride + b));
+  };
+  for (int k = 0; k < r.nl; ++k) scalar_product(first_limit + k, r.limit[k].dof, r.limit[k].sign);
+  for (int k = 0; k < r.nd; ++k) scalar_product(first_dry + k, t.dry[k], 1);
+  for (int row = 0; row < first_limit; ++row) {
+    vec acc = {};
+    for (int b = 0; b < N; b += LANES) acc += load(r.J + row * N + b) * load(v_free + b);
+    r.g[row] = sum(acc);
+  }
+  for (int k = 0; k < r.nc; ++k) r.g[3 * k + 2] += r.contact[k].offset.value;
+  for (int k = 0; k < r.nl; ++k) r.g[first_limit + k] = r.limit[k].sign * v_free[r.limit[k].dof] + r.limit[k].offset.value;
+  for (int k = 0; k < r.nd; ++k) r.g[first_dry + k] = v_free[t.dry[k]];
+  for (int row = r.m; row < stride; ++row) r.g[row] = 0;
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

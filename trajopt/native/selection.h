@@ -1,0 +1,148 @@
+// Which solution, when the contact problem has many: the impulse of smallest norm within the identified modes,
+//
+//     minimise 1/2 |lambda|^2   subject to   F(lambda) = 0  in these modes
+//
+// (Nimble, App. B, extended to the cone; docs/contact-semantics.md, Selection). Its conditions are F(lambda) = 0 and lambda in
+// the range of K^T.
+#pragma once
+#include "curvature.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+constexpr int NULL_POWERS = 4;
+constexpr int RANK_ITERATIONS = 20;
+constexpr int SELECTION_ITERATIONS = 12;  // quadratic convergence: a limit for what does not converge
+
+// x without its part in the null space of K where no contact slides: (K + eps D)^-1 eps D, D = P rho in the modes of the factor,
+// is one on the null space and of the order of eps elsewhere, so that its powers project onto it. For held contacts D is
+// symmetric and what remains is the impulse of least norm; where the regularised problem let contacts creep on their cones it is
+// the limit of its solution. x and result are padded arrays.
+inline void without_null_space(const Ncp& ncp, Factor& factor, const Point& at, double* result) {
+  const Regularised factored{ncp, factor.weight, factor.stretch};
+  const int n = factor.n;
+  double *null = factor.small, *right = factor.right, size = 0, before = HUGE_VAL;
+  for (int i = 0; i < n; ++i) null[i] = at.x[factor.held[i]], size = std::max(size, std::fabs(null[i]));
+  for (int k = 0; k < NULL_POWERS; ++k) {
+    for (int i = 0; i < n; ++i) right[i] = factor.weight * null[i];
+    if (factor.slides) apply_projection(factored, factor, at.x, at.nu, right);
+    solve_held(factor, right, null);
+    double now = 0;
+    for (int i = 0; i < n; ++i) now = std::max(now, std::fabs(null[i]));
+    if (now <= 4 * MACHINE * size || now >= (1 - 1e-9) * before) break;  // nothing there, or nothing but the null space left
+    before = now;
+  }
+  std::memcpy(result, at.x, sizeof(double) * ncp.width);
+  for (int i = 0; i < n; ++i) result[factor.held[i]] -= null[i];
+}
+
+struct SelectionScratch {
+  Elimination elimination;
+  Curvature curvature;
+  double *Ghh, *right, *found, *candidate, *one, *two, *three;
+  int* held;
+};
+
+// One Newton step on the conditions F = 0, N^T lambda = 0 in the eliminated modes, with dx_p a particular solution of K dx = -F:
+//
+//     dx = dx_p + N c,     (I + B H B^T) c = -N^T (lambda + dx_p) - B H (I - rho G) dx_p
+//
+// Where contacts are held H is zero and the step ends at the solution. `candidate` gets the held part of lambda + dx.
+inline void selection_step(const Ncp& ncp, const int* mode, const Point& at, SelectionScratch& s) {
+  const Elimination& e = s.elimination;
+  const int n = e.n;
+  curvature(ncp, mode, s.held, e, at.x, at.nu, s.Ghh, s.curvature, s.three, s.two);
+  Curvature& c = s.curvature;
+  double* moved = s.three;
+  for (int i = 0; i < e.ld; ++i) moved[i] = 0.0;
+  for (int k = 0; k < e.rank; ++k) moved[e.col[k]] = -s.found[(ptrdiff_t)s.held[e.col[k]] * W];
+  argument_change(ncp, s.held, n, s.Ghh, e.ld, moved, s.one);
+  bend(ncp.problem, mode, s.held, n, c.H, s.one, s.two);
+  for (int i = 0; i < e.ld; ++i) s.candidate[i] = i < n ? at.x[s.held[i]] + moved[i] : 0.0;
+  for (int k = 0; k < c.count; ++k)
+    s.one[k] = -dot(c.N + (ptrdiff_t)k * e.ld, s.candidate, n) - dot(c.B + (ptrdiff_t)k * e.ld, s.two, n);
+  solve_general(c.S, c.sld, c.count, c.row, c.inverse, s.one, s.three);
+  for (int k = 0; k < c.count; ++k) add(s.three[k], c.N + (ptrdiff_t)k * e.ld, s.candidate, n);
+}
+
+// The impulse of smallest norm in `mode` from a solution near it. `at` holds the result.
+inline void smallest_norm(const Ncp& ncp, const int* mode, Point& at, SelectionScratch& s) {
+  const Regularised law{ncp};
+  Elimination& e = s.elimination;
+  bool slides;
+  const int n = held_rows(ncp.problem, mode, s.held, slides);
+  e.n = n, e.ld = padded(n);
+  velocity(law, at.x, at.nu);
+  mode_map(ncp, mode, at.x, at.nu, at.F);
+  for (int i = 0; i < n; ++i) at.F[s.held[i]] = 0.0;
+  for (int r = 0; r < ncp.m; ++r) at.x[r] -= at.F[r];  // rows without a choice
+  gather(ncp.problem, s.held, n, s.Ghh, e.ld);
+  double before = HUGE_VAL;
+  for (int k = 0; k < SELECTION_ITERATIONS; ++k) {
+    velocity(law, at.x, at.nu);
+    mode_map(ncp, mode, at.x, at.nu, at.F);
+    std::memcpy(e.U, s.Ghh, sizeof(double) * n * e.ld);
+    law_matrix(law, mode, at.x, at.nu, s.held, n, e.U, e.ld);
+    eliminate(e, !slides);
+    for (int r = 0; r < ncp.m; ++r) store(s.right + (ptrdiff_t)r * W, splat(at.F[r]));
+    solve_eliminated(e, s.held, s.right, W, W, s.found, W, nullptr);
+    selection_step(ncp, mode, at, s);
+    double change = 0, size = 0;
+    for (int i = 0; i < n; ++i) {
+      const double moved = s.candidate[i] - at.x[s.held[i]];
+      change += moved * moved;
+      size += s.candidate[i] * s.candidate[i];
+      at.x[s.held[i]] = s.candidate[i];
+    }
+    change = std::sqrt(change);
+    if (!(change > 4 * MACHINE * std::sqrt(size)) || (k >= 4 && !(change < 0.9 * before))) return;
+    before = change;
+  }
+}
+
+// Newton on the problem itself, without eps, from a point near a solution: steps of least norm where K is singular, found by
+// elimination. The merit falls in every accepted iteration; at.F is that of the natural map.
+inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, SelectionScratch& s, double rounding, int& iterations) {
+  const Regularised law{ncp};
+  Elimination& e = s.elimination;
+  evaluate(law, at);
+  for (int k = 0; k < RANK_ITERATIONS && violation(law, at.F) > rounding; ++k, ++iterations) {
+    bool slides;
+    classify(law, at.x, at.nu, scratch.mode);
+    const int n = e.n = held_rows(ncp.problem, scratch.mode, s.held, slides);
+    e.ld = padded(n);
+    // Rows that are let go first, so that only the held ones remain.
+    std::memcpy(scratch.step, at.F, sizeof(double) * ncp.width);
+    for (int i = 0; i < n; ++i) scratch.step[s.held[i]] = 0.0;
+    for (int r = 0; r < ncp.m; ++r) scratch.trial.x[r] = at.x[r] - scratch.step[r];
+    for (int r = ncp.m; r < ncp.width; ++r) scratch.trial.x[r] = 0.0;
+    velocity(law, scratch.trial.x, scratch.trial.nu);
+    mode_map(ncp, scratch.mode, scratch.trial.x, scratch.trial.nu, scratch.trial.F);
+    gather(ncp.problem, s.held, n, s.Ghh, e.ld);
+    std::memcpy(e.U, s.Ghh, sizeof(double) * n * e.ld);
+    law_matrix(law, scratch.mode, at.x, at.nu, s.held, n, e.U, e.ld);
+    eliminate(e, !slides);
+    for (int r = 0; r < ncp.m; ++r) store(s.right + (ptrdiff_t)r * W, splat(scratch.trial.F[r]));
+    solve_eliminated(e, s.held, s.right, W, W, s.found, W, nullptr);
+    for (int i = 0; i < e.ld; ++i) s.candidate[i] = 0.0;
+    for (int i = 0; i < e.rank; ++i) s.candidate[e.col[i]] = s.found[(ptrdiff_t)s.held[e.col[i]] * W];
+    null_space(e, s.curvature.N, e.ld);
+    for (int i = 0; i < n - e.rank; ++i) {
+      const double* N = s.curvature.N + (ptrdiff_t)i * e.ld;
+      add(-dot(N, s.candidate, n), N, s.candidate, n);
+    }
+    for (int i = 0; i < n; ++i) scratch.step[s.held[i]] = s.candidate[i];
+    double length = 1.0;
+    bool accepted = false;
+    for (int h = 0; h < STEP_LENGTHS && !accepted; ++h, length *= 0.5) {
+      for (int r = 0; r < ncp.width; ++r) scratch.trial.x[r] = at.x[r] - length * scratch.step[r];
+      evaluate(law, scratch.trial);
+      accepted = scratch.trial.merit <= (1.0 - 2.0 * ARMIJO * length) * at.merit;
+    }
+    if (!accepted) return;
+    std::swap(at, scratch.trial);
+  }
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

@@ -1,0 +1,96 @@
+// One step of a system: M (v+ - v) = dt (tau - h) + J^T lambda with the contact law between lambda and nu = J v+ + b, and the motion
+// of the configuration (docs/contact-semantics.md, trajopt/dynamics/integrators.py).
+#pragma once
+#include "jacobian.h"
+#include "report.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); start: impulses of
+// all rows of the model, by slot; linear: null without the Jacobian.
+struct StepInput { const double *parameters, *q, *v, *tau, *start, *given, *slopes; double dt; int given_rows; bool moreau; };
+struct StepOutput { double *q, *v, *report, *impulse; const Linear* linear; };
+
+// A row that the solution violates by less than this share of the velocities stays left out: it would act by as little.
+constexpr double LEFT_OUT_SLACK = 1e-13;
+
+// The velocity that the step would reach without impulses, into w.v_free; M is factorised.
+template <class Size>
+void free_motion(const Topology& t, const Parameters& p, const double* q, const StepInput& in, Workspace<Size>& w) {
+  const Size n = w.size;
+  expand_coordinates(t, p, q, w.tree_q);
+  kinematics(n, t, p, w.tree_q, w.kin);
+  link_inertias(n, p, w.kin, w.dynamics);
+  bias_forces(n, t, p, w.kin, q, in.v, w.dynamics);
+  mass_matrix(n, t, p, w.kin, w.dynamics);
+  factorise(n, t, w.dynamics);
+  for (int k = 0; k < t.nv; ++k) w.v_free[k] = in.tau[k] - w.dynamics.bias[k];
+  solve_mass_matrix(n, t, w.dynamics, w.v_free);
+  for (int k = 0; k < t.nv; ++k) w.v_free[k] = in.v[k] + in.dt * w.v_free[k];
+}
+
+template <class Size> void link_velocities(const Topology& t, const Parameters& p, const double* v, Field<Size> out, Workspace<Size>& w) {
+  expand_velocity(t, p, v, w.tree_velocity);
+  velocities(t, w.kin.S, w.tree_velocity, out, w.none);
+}
+
+// v+ = v_free + M^-1 J^T lambda.
+template <class Size> void push(Workspace<Size>& w) {
+  const int N = w.size.lanes();
+  for (int b = 0; b < N; b += LANES) {
+    vec x = load(w.v_free + b);
+    for (int row = 0; row < w.rows.m; ++row) x += w.solution.lambda[row] * load(w.rows.MJT + row * N + b);
+    store(w.v_plus + b, x);
+  }
+}
+
+// The impulses of the rows that act, also in `impulse` by slot, and v+; returns the number of problems solved until no row left
+// out was violated. Each solve starts where the last one ended.
+template <class Size>
+int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Workspace<Size>& w, Field<Size>& V_after, double* impulse) {
+  Rows<Size>& r = w.rows;
+  int passes = 0;
+  V_after = w.V_free;
+  std::memcpy(w.v_plus, w.v_free, sizeof(double) * w.size.lanes());
+  link_velocities(t, p, w.v_free, w.V_free, w);
+  int found = choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, 0.0, in.start, r);
+  while (found > 0) {
+    if (passes == 0) invert(w.size, t, w.dynamics);
+    ++passes;
+    assemble(w.size, t, p, w.kin, w.dynamics.inverse, w.v_free, in.dt, r);
+    w.problem.contacts = r.nc, w.problem.limits = r.nl, w.problem.dry = r.nd;
+    w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
+    read_impulses(t, passes == 1 ? in.start : impulse, w);
+    w.solution = solve_contacts(w.problem, w.init, {p.tolerance, t.max_iterations}, w.solver);
+    write_impulses(t, w, impulse);
+    push(w);
+    V_after = w.V_after;
+    link_velocities(t, p, w.v_plus, w.V_after, w);
+    const double fastest = std::max(1e-3, approach_scale(w.problem));
+    found = choose(t, p, w.kin, w.dynamics.V, w.V_after, w.v_plus, in.dt, LEFT_OUT_SLACK * fastest, nullptr, r);
+  }
+  return passes;
+}
+
+template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
+  const Parameters p(in.parameters, t);
+  const double rest = in.moreau ? 0.5 * in.dt : in.dt;
+  const double* q = in.q;
+  if (in.moreau) integrate(t, w.balls, in.q, rest, in.v, w.middle), q = w.middle;
+  free_motion(t, p, q, in, w);
+  begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, w.rows);
+  Field<Size> V_after;
+  const int passes = solve_rows(t, p, in, w, V_after, out.impulse);
+  std::memcpy(out.v, w.v_plus, sizeof(double) * t.nv);
+  integrate(t, w.balls, q, rest, w.v_plus, out.q);
+  if (passes == 0) std::memset(out.impulse, 0, sizeof(double) * t.impulses());
+  write_report(t, p, out.q, in.v, in.dt, V_after, passes, w, out.report);
+  // The report's table of rows is free now: positions of limits and contacts are read no more.
+  if (!out.linear) return;
+  if (passes == 0) invert(w.size, t, w.dynamics);
+  linearize(t, p, in.dt, rest, in.moreau, in.v, in.slopes, w, *out.linear);
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

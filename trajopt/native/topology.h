@@ -1,0 +1,157 @@
+// What is static of a model and its contact law, read once from a table of integers (trajopt/dynamics/compiled.py writes it).
+//
+// Every tree DoF is a link of its own: those of a joint with several DoF but the last are massless. A node of the model is
+// therefore named by its last DoF, the world by `world`, the number of lanes.
+#pragma once
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+#include "vector.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+enum NodeType { REVOLUTE, PRISMATIC, BALL, TRANSLATION };
+// Shapes that the core collides with planes, numbered as trajopt.dynamics.model.ShapeType. Balls: of any radius, zero included.
+enum ShapeKind { SPHERE = 1, CAPSULE = 2, BOX = 3, CYLINDER = 4, ELLIPSOID = 5, POINTS = 8 };
+
+struct Node { int type, parent, v, dofs, q; };  // parent: last DoF of the parent node
+struct Mimic { int dof, source; };
+struct Coordinate { int user, slot; };  // a tree coordinate reads this coordinate of the user's; slot: of a mimic joint, or -1
+// Candidates of one shape against one plane: `kept` of them at `slot`, ... in the list of all candidates of the model.
+struct ShapePlane { int kind, link, node, plane, plane_node, pair, on_face, ball, balls, kept, slot; };
+
+using Lists = std::vector<std::vector<int>>;
+
+class Table {
+ public:
+  Table(const int64_t* data, int64_t size) : at_(data), end_(data + size) {}
+  int next() {
+    if (at_ == end_) throw std::invalid_argument("the table of the topology ends too early");
+    return static_cast<int>(*at_++);
+  }
+  std::vector<int> list(int count) {
+    std::vector<int> x(count);
+    for (int& value : x) value = next();
+    return x;
+  }
+  std::vector<int> list() { return list(next()); }
+  bool done() const { return at_ == end_; }
+
+ private:
+  const int64_t *at_, *end_;
+};
+
+struct Topology {
+  int nodes, nv, nq, tree_nv, lanes, world;
+  std::vector<Node> node;
+  std::vector<int> node_link;              // last DoF of every node, and of the world at the end
+  std::vector<int> before, above, last;    // of a tree DoF: DoF before it on its chain, last of its parent node, last of its own
+  std::vector<Mimic> mimics;
+  std::vector<int> user_dof;               // tree DoF of every DoF of the user's
+  std::vector<Coordinate> coordinate;
+  std::vector<int> scalar_q;               // user coordinate of a user DoF, or -1
+  std::vector<int> limited, dry;           // user DoFs
+  std::vector<ShapePlane> shape_planes;
+  std::vector<int> plane_link;
+  int balls, planes, pairs, given;         // given: candidates handed over, at most
+  int candidates;                          // of the whole model
+  int report_contacts, report_limits;      // rows that are reported
+  int max_contacts, max_limits, max_iterations;  // -1: no limit
+  bool detect;                             // gap="detect"
+
+  Lists chain;                             // of a tree DoF: strict ancestors, nearest first
+  std::vector<double> mask, upper;         // (lanes + 1, lanes): j moves link i; i strictly above j
+  Lists low_blocks, up_blocks;             // blocks of a row of `mask` and `upper` that are not empty, as lane numbers
+  Lists factor_chain, factor_blocks;       // sparsity of the mass matrix in user DoFs: `chain`, or dense with mimic joints
+
+  bool projected() const { return !mimics.empty(); }
+  bool moves(int link, int dof) const { return mask[link * lanes + dof] != 0; }
+  int most_contacts() const { return candidates < 128 ? candidates : 128; }
+  int impulses() const { return 3 * candidates + static_cast<int>(limited.size() + dry.size()); }
+  int reported() const { return 3 * report_contacts + report_limits + static_cast<int>(dry.size()); }
+
+  Topology(const int64_t* data, int64_t size) {
+    Table t(data, size);
+    nodes = t.next(), nv = t.next(), nq = t.next();
+    read_nodes(t);
+    for (int k = t.next(); k > 0; --k) mimics.push_back({t.next(), t.next()});
+    user_dof = t.list(nv);
+    for (int k = t.next(); k > 0; --k) coordinate.push_back({t.next(), t.next()});
+    scalar_q = t.list(nv);
+    limited = t.list(), dry = t.list();
+    for (int owner : t.list()) plane_link.push_back(node_link[owner]);
+    planes = static_cast<int>(plane_link.size());
+    for (int k = t.next(); k > 0; --k) {
+      ShapePlane s{};
+      s.kind = t.next(), s.node = t.next(), s.link = node_link[s.node], s.plane = t.next(), s.plane_node = t.next();
+      s.pair = t.next(), s.on_face = t.next(), s.ball = t.next(), s.balls = t.next(), s.kept = t.next(), s.slot = t.next();
+      shape_planes.push_back(s);
+    }
+    balls = t.next(), pairs = t.next(), given = t.next(), candidates = t.next();
+    report_contacts = t.next(), report_limits = t.next();
+    max_contacts = t.next(), max_limits = t.next(), max_iterations = t.next(), detect = t.next() != 0;
+    if (!t.done()) throw std::invalid_argument("the table of the topology is longer than it should be");
+    derive();
+  }
+
+ private:
+  void read_nodes(Table& t) {
+    tree_nv = 0;
+    int q = 0;
+    for (int i = 0; i < nodes; ++i) {
+      const int type = t.next(), parent = t.next(), dofs = type == BALL || type == TRANSLATION ? 3 : 1;
+      node.push_back({type, parent, tree_nv, dofs, q});
+      tree_nv += dofs, q += type == BALL ? 4 : dofs;
+    }
+    lanes = world = padded(tree_nv > 0 ? tree_nv : 1);
+    node_link.assign(nodes + 1, world);
+    for (int i = 0; i < nodes; ++i) {
+      Node& n = node[i];
+      n.parent = n.parent < 0 ? world : node_link[n.parent];
+      node_link[i] = n.v + n.dofs - 1;
+      for (int k = 0; k < n.dofs; ++k) {
+        const int up = k > 0 ? n.v + k - 1 : n.parent;
+        before.push_back(up), above.push_back(n.parent), last.push_back(node_link[i]);
+        chain.emplace_back();
+        for (int j = up; j != world; j = before[j]) chain.back().push_back(j);
+      }
+    }
+  }
+
+  void derive() {
+    mask.assign(static_cast<size_t>(lanes + 1) * lanes, 0.0);
+    upper.assign(mask.size(), 0.0);
+    for (int i = 0; i < tree_nv; ++i) {
+      mask[i * lanes + last[i]] = 1;
+      for (int j : chain[last[i]]) mask[i * lanes + j] = 1;
+    }
+    for (int i = 0; i < tree_nv; ++i)
+      for (int j = 0; j < tree_nv; ++j) upper[i * lanes + j] = moves(j, i) && !moves(i, j);
+    low_blocks = blocks_of(mask), up_blocks = blocks_of(upper);
+    if (!projected()) {
+      factor_chain = chain, factor_blocks = low_blocks;
+      return;
+    }
+    for (int i = 0; i < nv; ++i) {
+      factor_chain.emplace_back(), factor_blocks.emplace_back();
+      for (int j = i - 1; j >= 0; --j) factor_chain.back().push_back(j);
+      for (int b = 0; b <= i; b += LANES) factor_blocks.back().push_back(b);
+    }
+  }
+
+  Lists blocks_of(const std::vector<double>& pattern) const {
+    Lists blocks(tree_nv);
+    for (int i = 0; i < tree_nv; ++i)
+      for (int b = 0; b < lanes; b += LANES) {
+        bool any = false;
+        for (int c = 0; c < LANES; ++c) any |= pattern[i * lanes + b + c] != 0;
+        if (any) blocks[i].push_back(b);
+      }
+    return blocks;
+  }
+};
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

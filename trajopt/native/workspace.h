@@ -1,0 +1,111 @@
+// All arrays of one step, laid out in one block of memory for one topology; one workspace a thread.
+#pragma once
+#include <memory>
+#include <new>
+
+#include "contact_derivative.h"
+#include "geometry.h"
+#include "integrate.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// Hands out pieces of a block, each aligned to 64 bytes and zeroed; without a block it only counts.
+class Block {
+ public:
+  explicit Block(unsigned char* start = nullptr) : start_(start) {}
+  template <class T> T* take(int64_t count) {
+    T* piece = start_ ? reinterpret_cast<T*>(start_ + size_) : nullptr;
+    size_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return piece;
+  }
+  int64_t size() const { return size_; }
+
+ private:
+  unsigned char* start_;
+  int64_t size_ = 0;
+};
+
+// What the Jacobian needs besides (jacobian.h): X_q, X_v, Q, d v+ / d (q, v), right-hand sides and solutions of the law.
+template <class Size> struct JacobianWork {
+  DerivativeTerms<Size> terms;
+  Field<Size> after, after_parent, wrench;
+  ContactMotion<Size> motion;
+  double *acceleration, *X_q, *X_v, *Q, *by_q, *by_v, *right, *Y, *Y_used, *MJT;
+  // Of redundant contacts that slide (redundant.h).
+  Field<Size> nothing;
+  double *free, *dlam, *shift, *through, *turned, *z, *Z;
+};
+
+template <class Size> struct Workspace {
+  Size size;
+  Kinematics<Size> kin;
+  Dynamics<Size> dynamics;
+  Rows<Size> rows;
+  JacobianWork<Size> jacobian;
+  Field<Size> V_free, V_after, none;
+  double *tree_q, *middle, *v_free, *v_plus, *tree_velocity, *init;
+  int* closest;
+  ContactProblem problem;
+  ContactSolution solution;
+  ContactWorkspace solver;
+  std::vector<BallJoint> balls;
+  std::unique_ptr<unsigned char[], void (*)(unsigned char*)> memory;
+
+  Workspace(Size n, const Topology& t) : size(n), memory(nullptr, [](unsigned char* p) { ::operator delete[](p, std::align_val_t(64)); }) {
+    Block counting;
+    lay_out(t, counting);
+    memory.reset(static_cast<unsigned char*>(::operator new[](counting.size(), std::align_val_t(64))));
+    std::memset(memory.get(), 0, counting.size());
+    Block block(memory.get());
+    lay_out(t, block);
+    kin.rotation.set(n.lanes(), {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}});
+    solver.reserve(3 * t.most_contacts() + static_cast<int>(t.limited.size() + t.dry.size()));
+    find_balls(t);
+  }
+
+ private:
+  void lay_out(const Topology& t, Block& block) {
+    const int64_t N = size.lanes(), limits = static_cast<int64_t>(t.limited.size()), dry = static_cast<int64_t>(t.dry.size());
+    const int64_t contacts = t.most_contacts(), most = padded(static_cast<int>(3 * contacts + limits + dry)) + PADDING;
+    auto field = [&](int components) { return Field<Size>{block.take<double>(components * (N + PADDING)), size}; };
+    auto matrix = [&](int64_t rows, int64_t columns) { return block.take<double>(rows * columns); };
+    kin = {field(9), field(3), field(3), field(6), matrix(1, N), field(9), field(3)};
+    dynamics = {field(6), field(6), field(6), field(6), field(10), field(10), field(6), field(6), matrix(1, N), matrix(1, N),
+                matrix(N, N), matrix(N, N), matrix(1, N), matrix(N, N)};
+    Rows<Size>& r = rows;
+    r.candidate = block.take<Candidate>(t.candidates + 1), r.contact = block.take<ContactRow>(contacts + 1);
+    r.limit = block.take<LimitRow>(limits + 1), r.all_limits = block.take<LimitRow>(limits + 1);
+    r.choice = block.take<unsigned char>(t.candidates + 1), r.limit_choice = block.take<unsigned char>(limits + 1);
+    r.heights = matrix(1, t.balls + 1);
+    r.support = block.take<int>((contacts + 1) * N), r.order = block.take<int>(t.candidates + limits + 1);
+    r.J = matrix(most, N), r.MJT = matrix(most, N), r.MJ = matrix(N, most), r.G = matrix(most, most);
+    r.g = matrix(1, most), r.mu = matrix(1, contacts + PADDING), r.bound = matrix(1, dry + PADDING);
+    JacobianWork<Size>& w = jacobian;
+    w.terms = {field(6), field(6), field(6), field(12), field(6), field(6), field(6), field(3), field(6), field(6), matrix(1, N)};
+    w.after = field(6), w.after_parent = field(6), w.wrench = field(6), w.motion = {field(13), false};
+    w.acceleration = matrix(1, N), w.X_q = matrix(N, N), w.X_v = matrix(N, N), w.Q = matrix(N, N);
+    w.by_q = matrix(N, N), w.by_v = matrix(N, N), w.right = matrix(most, 3 * N), w.Y = matrix(most, 3 * N);
+    w.Y_used = matrix(most, 3 * N), w.MJT = matrix(most, N);
+    w.nothing = field(6), w.free = matrix(most, 3 * N), w.dlam = matrix(most, 3 * N), w.shift = matrix(most, 3 * N);
+    w.through = matrix(most, 3 * N), w.turned = matrix(most, N), w.z = matrix(1, N), w.Z = matrix(most, N);
+    V_free = field(6), V_after = field(6), none = Field<Size>{nullptr, size};
+    tree_q = matrix(1, 4 * N), middle = matrix(1, 4 * N), v_free = matrix(1, N), v_plus = matrix(1, N), tree_velocity = matrix(1, N);
+    init = matrix(1, most), closest = block.take<int>(t.candidates + limits + 1);
+  }
+
+  void find_balls(const Topology& t) {
+    std::vector<int> user_of(t.tree_nv, -1);
+    for (int k = 0; k < t.nv; ++k) user_of[t.user_dof[k]] = k;
+    int q = 0;
+    for (const Node& node : t.node) {
+      const int user = user_of[node.v];
+      if (user < 0) continue;  // a mimic joint has no coordinate of its own
+      if (node.type == BALL) balls.push_back({q, user});
+      q += node.type == BALL ? 4 : node.dofs;
+    }
+  }
+};
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt
