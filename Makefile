@@ -1,27 +1,40 @@
 # Every target sets up what it needs by itself: the system's IPOPT library, a virtual environment, the package with
-# its extras. The set-up is stamped with a hash of pyproject.toml, so that a second run starts at once and offline.
+# its extras, the compiled core. The set-up is stamped with a hash of pyproject.toml and the core's sources, so that a second
+# run starts at once and offline.
 
 SHELL := /bin/bash
 BIN := .venv/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 PYTEST_WORKERS ?= 2
+# A test that hangs ends its worker (pytest-timeout), which is replaced once.
 # A file's tests share compiled functions, so they stay together; the files that take longest start first (conftest.py).
-PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
-.PHONY: help setup demo test test-all lint bench docs docs-site clean
+.PHONY: help setup native native-sanitize demo check test test-all every-problem lint bench docs docs-site clean
 
 help:
+	@echo "make setup     the virtual environment with everything in it; every target begins with it"
 	@echo "make demo      solve go1-stand and cube-initial-velocity, print a table, leave the plots in runs/demo"
-	@echo "make test      lint, types and the quick tests"
+	@echo "make check     lint, types, and the quickest tests of every layer: below a minute, before every commit"
+	@echo "make test      lint, types and all tests but the slow ones: below ten minutes, before every merge"
 	@echo "make test-all  the slow tests too, compiled with all optimisations"
+	@echo "make every-problem run every problem to its end with 1, 2 and 4 threads of XLA (part of test-all)"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks"
+	@echo "make native    build the compiled core (g++, CMake)"
+	@echo "make native-sanitize build it for the address and undefined-behaviour sanitizers, and run steps under them"
 	@echo "make docs      run every example of the documentation, then build the site"
 	@echo "make docs-site build the documentation site in site/"
 	@echo "make clean     remove the virtual environment and the caches"
 
 setup:
 	@scripts/setup.sh
+
+native: setup
+	@PYTHON=$(BIN)/python scripts/build_native.sh
+
+native-sanitize: setup
+	@PYTHON=$(BIN)/python scripts/check_native_sanitized.sh
 
 demo: setup
 	@$(BIN)/python benchmarks/demo.py --out runs/demo
@@ -30,11 +43,19 @@ lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
+# Types are checked beside the tests: one of them leaves a core free for a while.
+check: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy & types=$$!; $(PYTEST) -m check; tests=$$?; wait $$types && exit $$tests
+
 test: lint
 	@$(PYTEST)
 
 test-all: lint
 	@TRAJOPT_QUICK_COMPILATION=0 $(PYTEST) -m "slow or not slow"
+
+every-problem: setup
+	@$(BIN)/python -m pytest -q -m "slow or not slow" tests/problems/test_every_problem_ends.py
 
 bench: setup
 	@set -e; for file in benchmarks/bench_*.py; do if [ -e "$$file" ]; then $(BIN)/python "$$file"; fi; done

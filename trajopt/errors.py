@@ -19,7 +19,7 @@ class UnknownNameError(TrajoptError, KeyError):
 
 
 class ShapeError(TrajoptError, ValueError):
-    """An array has the wrong shape."""
+    """An array has the wrong shape, or entries of the wrong type."""
 
 
 class NonFiniteError(TrajoptError, ValueError):

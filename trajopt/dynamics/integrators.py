@@ -19,24 +19,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.contact.forces import Forces, forces
-from trajopt.dynamics.contact.implicit import VelocityStep, row_count
-from trajopt.dynamics.contact.law import ContactLaw, ForceLaw, Law, NoContact
-from trajopt.dynamics.contact.modes import ContactMode, contact_step
+from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.laws.base import ContactLaw, Law
+from trajopt.dynamics.contact.laws.forces import Forces, forces, gives_forces
 from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING
 from trajopt.dynamics.contact.rows import contact_frames
-from trajopt.dynamics.crba import forward_dynamics
-from trajopt.dynamics.joints import integrate
-from trajopt.dynamics.lie import right_jacobian_inverse
+from trajopt.dynamics.contact.step import DerivativeRule, VelocityStep, step
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.spatial import rotate
+from trajopt.dynamics.rigid_body.configuration import integrate
+from trajopt.dynamics.rigid_body.crba import forward_dynamics
+from trajopt.dynamics.rigid_body.lie import right_jacobian_inverse
+from trajopt.dynamics.rigid_body.spatial import rotate
 from trajopt.dynamics.state import ContactInfo, State, StepInfo
 from trajopt.errors import OptionError
 from trajopt.names import closest
@@ -47,98 +47,71 @@ EXPLICIT = ("euler", "rk4")
 INTEGRATORS = (*WITH_IMPULSES, *EXPLICIT)
 # Largest h lambda for which d/dt m = -lambda m does not grow.
 _STABILITY = {"semi-implicit": 2.0, "moreau": 2.0, "euler": 2.0, "rk4": 2.785}
+_TIED = 1e-9  # constraint velocity that counts as none, relative to the fastest slip, and to 1e-3 m/s at least
 
 
-def check_integrator(integrator: str, law: Law, dt) -> None:
+def check_integrator(integrator: str, law: Law, dt: Any) -> None:
     """Raise `OptionError` for an unknown integrator, one that cannot treat the law, or a step that the law cannot take."""
     if integrator not in INTEGRATORS:
         raise OptionError(f"integrator is '{integrator}'{closest(str(integrator), INTEGRATORS)}")
-    if integrator in EXPLICIT and not (isinstance(law, ForceLaw) or _is_free(law)):
-        reason = (
-            "with limits or dry joint friction is solved for impulses"
-            if isinstance(law, NoContact)
-            else "is solved for impulses over a step"
-        )
+    if integrator in EXPLICIT and law.not_explicit is not None:
         raise OptionError(
-            f"integrator '{integrator}' needs forces that are functions of the state, but {type(law).__name__} {reason}; "
+            f"integrator '{integrator}' needs forces that are functions of the state, but {law.name} {law.not_explicit}; "
             f"use integrator {' or '.join(map(repr, WITH_IMPULSES))}, or CompliantContact(), SpringDamperContact() or "
             "NoContact()"
         )
     known = isinstance(dt, int | float | np.number | np.ndarray | jax.Array) and not isinstance(dt, jax.core.Tracer)
-    if isinstance(law, ForceLaw) and law.carries_state and known:
-        rate, largest = law.relaxation_rate, _STABILITY[integrator]
-        if np.ndim(dt) == 0 and float(dt) * rate > largest:
-            raise OptionError(
-                f"dt is {float(dt):g}, but the tangential deformation of {type(law).__name__} decays at "
-                f"tangential_stiffness / tangential_damping = {rate:g} per second: integrator '{integrator}' is unstable above "
-                f"dt = {largest / rate:.3g}; lower dt or raise tangential_damping"
-            )
+    largest = law.largest_step(_STABILITY[integrator])
+    if largest is not None and known and np.ndim(dt) == 0 and float(dt) > largest:
+        raise OptionError(
+            f"dt is {float(dt):g}, but the tangential deformation of {law.name} decays at tangential_stiffness / "
+            f"tangential_damping = {_STABILITY[integrator] / largest:g} per second: integrator '{integrator}' is unstable above "
+            f"dt = {largest:.3g}; lower dt or raise tangential_damping"
+        )
 
 
-def _is_free(law: Law) -> bool:
-    return isinstance(law, NoContact) and not law.limits and not law.joint_friction
-
-
-def takes_impulses(integrator: str, law: Law) -> bool:
+def takes_impulses(law: Law, integrator: str) -> TypeGuard[ContactLaw]:
     """Whether a step solves for impulses (`impulse_step`) or evaluates forces (`explicit_step`)."""
-    return not isinstance(law, ForceLaw) and integrator in WITH_IMPULSES
+    return law.solves_impulses and integrator in WITH_IMPULSES
 
 
-def reported_rows(law: Law, model: Model) -> int:
-    """Length of `StepInfo.impulse`."""
-    if isinstance(law, ContactLaw):
-        return row_count(law, model)
-    assert isinstance(law, ForceLaw)
-    dry = len(model.topology.friction_dofs) if law.joint_friction else 0
-    return 3 * law.contact_rows(model) + law.limit_rows(model) + dry
+def share_after_impulses(integrator: str, dt: Float[Array, ""]) -> Float[Array, ""]:
+    """What is left of the step dt at the configuration where the impulses act, of a scheme with impulses."""
+    return 0.5 * dt if integrator == "moreau" else dt
 
 
-def midpoint(integrator: str, model: Model, q, v, dt) -> tuple[Float[Array, " nq"], Float[Array, ""]]:
-    """(configuration where the impulses act, share of dt that is left after it), of a scheme with impulses."""
-    if integrator == "moreau":
-        return integrate(model, q, (0.5 * dt) * v), 0.5 * dt
-    return q, dt
+def where_impulses_act(integrator: str, start: StepInputs) -> StepInputs:
+    """The step that is solved, at the configuration where its impulses act, from that at the start."""
+    if integrator != "moreau":
+        return start
+    return dataclasses.replace(start, q=integrate(start.model, start.q, (0.5 * start.dt) * start.v))
 
 
-def impulse_step(
-    integrator: str,
-    law: ContactLaw,
-    model: Model,
-    x: State,
-    tau: Float[Array, " nv"],
-    dt,
-    init,
-    mode: ContactMode | None = None,
-    kappa=None,
-) -> tuple[State, VelocityStep]:
-    """One step under a law at velocity level. init: warm start (m,) of its solve.
-
-    mode: which derivative, None for the exact one. kappa: sharpness of smoothed contact, None for the law's own.
-    """
-    q, rest = midpoint(integrator, model, x.q, x.v, dt)
-    mode = ContactMode() if mode is None else mode
-    q, result = contact_step(mode, law, model, q, x.v, tau, dt, init, kappa)
-    return State(integrate(model, q, rest * result.velocity), result.velocity, x.contact), result
+def impulse_step(integrator: str, start: StepInputs, rule: DerivativeRule | None) -> tuple[State, VelocityStep]:
+    """One step under a law at velocity level, with the derivative of `rule`; `start` is at the state before the step."""
+    q, result = step(where_impulses_act(integrator, start), rule)
+    rest = share_after_impulses(integrator, start.dt)
+    return State(integrate(start.model, q, rest * result.velocity), result.velocity), result
 
 
-def impulse_info(step: VelocityStep) -> StepInfo:
+def impulse_info(result: VelocityStep) -> StepInfo:
     """The report of a step that was solved for impulses."""
-    rows, solution = step.rows, step.solution
+    rows, solution = result.rows, result.solution
     nc = rows.mu.shape[0]
-    impulse = step.impulse[: 3 * nc].reshape(nc, 3)
+    impulse = result.impulse[: 3 * nc].reshape(nc, 3)
     velocity = solution.velocity[: 3 * nc].reshape(nc, 3)
     mode = solution.modes.cone
-    at_rest = jnp.max(jnp.abs(velocity), -1, initial=0.0) <= 1e-9 * jnp.maximum(
-        1e-3, jnp.max(jnp.abs(velocity), initial=0.0)
-    )
+    # Normal velocities, which a distant contact's gap rate phi / dt is part of, say nothing of how fast bodies move here.
+    slip = jnp.max(jnp.abs(velocity[:, :2]), initial=0.0)
+    at_rest = jnp.max(jnp.abs(velocity), -1, initial=0.0) <= _TIED * jnp.maximum(1e-3, slip)
     contacts = ContactInfo(
         rows.contacts.distance, rows.contacts.point, rows.frames, impulse, mode,
         (mode == SEPARATING) & at_rest & rows.exists[:nc], rows.mu,
         rows.contacts.node1, rows.contacts.node2, rows.contacts.pair,
     )  # fmt: skip
     return StepInfo(
-        contacts, step.impulse, solution.residual, solution.iterations, solution.fallbacks, solution.status,
-        rows.dropped, rows.dropped_pairs, solution.degenerate,
+        contacts, result.impulse, solution.residual, solution.iterations, solution.fallbacks, solution.status,
+        rows.dropped, rows.dropped_pairs, solution.degenerate, jnp.zeros((), jnp.int32),
     )  # fmt: skip
 
 
@@ -156,23 +129,26 @@ class _Rates:
 
 
 def explicit_step(
-    integrator: str, law: Law, model: Model, x: State, tau: Float[Array, " nv"], dt
+    integrator: str, law: Law, model: Model, x: State, tau: Float[Array, " nv"], dt: Float[Array, ""]
 ) -> tuple[State, StepInfo]:
     """One step of explicit forces: under a law at force level, or of free motion. Differentiable, forward and reverse."""
 
     def rates(q, v, contact) -> _Rates:
-        if not isinstance(law, ForceLaw):
+        if not gives_forces(law):
             return _Rates(forward_dynamics(model, q, v, tau), None, None)
         acting = forces(law, model, q, v, contact)
         return _Rates(forward_dynamics(model, q, v, tau + acting.tau), acting.rate, acting)
 
     if integrator == "rk4":
         return _runge_kutta(law, model, x, dt, rates)
-    q, rest = midpoint(integrator, model, x.q, x.v, dt)
+    q, rest = x.q, dt
+    if integrator == "moreau":
+        q, rest = integrate(model, x.q, (0.5 * dt) * x.v), 0.5 * dt
     slope = rates(q, x.v, x.contact)
     v = x.v + dt * slope.v
     q = integrate(model, q, rest * (x.v if integrator == "euler" else v))
-    x_next = State(q, v, None if x.contact is None else x.contact + dt * slope.contact)
+    moved = x.contact if slope.contact is None or x.contact is None else x.contact + dt * slope.contact
+    x_next = State(q, v, moved)
     return x_next, _explicit_info(law, model, x_next, _impulses(slope.forces, dt))
 
 
@@ -221,7 +197,7 @@ def _impulses(acting: Forces | None, dt) -> dict[str, Any] | None:
 
 def _explicit_info(law: Law, model: Model, x_next: State, parts: dict[str, Any] | None) -> StepInfo:
     dtype = x_next.q.dtype
-    if parts is None or not isinstance(law, ForceLaw):
+    if parts is None or not gives_forces(law):
         none, none3, index = jnp.zeros(0, dtype), jnp.zeros((0, 3), dtype), jnp.zeros(0, int)
         contacts = ContactInfo(
             none, none3, jnp.zeros((0, 3, 3), dtype), none3, index, jnp.zeros(0, bool), none, index, index, index
@@ -249,4 +225,5 @@ def _solved(x_next: State, contacts: ContactInfo, impulse, dropped, dropped_pair
     finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(x_next)]))
     status = choose(finite, Status.solved, Status.non_finite)
     residual = jnp.zeros((), x_next.q.dtype)
-    return StepInfo(contacts, impulse, residual, zero, zero, status, dropped, dropped_pairs, jnp.zeros((), bool))
+    nothing = jnp.zeros((), bool)
+    return StepInfo(contacts, impulse, residual, zero, zero, status, dropped, dropped_pairs, nothing, zero)

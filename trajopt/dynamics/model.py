@@ -25,11 +25,13 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.errors import ModelError, UnknownNameError
 from trajopt.names import closest
@@ -175,27 +177,27 @@ class Topology:
     # Index tables: NumPy constants, computed once per topology.
 
     @functools.cached_property
-    def v_starts(self) -> np.ndarray:
+    def v_starts(self) -> Int[np.ndarray, " n"]:
         """First tree DoF of every node."""
         return np.concatenate([[0], np.cumsum([NODE_NV[t] for t in self.node_types])]).astype(int)[:-1]
 
     @functools.cached_property
-    def q_starts(self) -> np.ndarray:
+    def q_starts(self) -> Int[np.ndarray, " n"]:
         """First tree coordinate of every node."""
         return np.concatenate([[0], np.cumsum([NODE_NQ[t] for t in self.node_types])]).astype(int)[:-1]
 
     @functools.cached_property
-    def dof_node(self) -> np.ndarray:
+    def dof_node(self) -> Int[np.ndarray, " nv_tree"]:
         """Node of every tree DoF."""
         return np.repeat(np.arange(self.n_nodes), [NODE_NV[t] for t in self.node_types])
 
     @functools.cached_property
-    def dof_axis(self) -> np.ndarray:
+    def dof_axis(self) -> Int[np.ndarray, " nv_tree"]:
         """Index 0..2 of a tree DoF inside its BALL or TRANSLATION node, 0 for scalar joints."""
         return np.concatenate([np.arange(NODE_NV[t]) for t in self.node_types] or [np.zeros(0, int)]).astype(int)
 
     @functools.cached_property
-    def node_mask(self) -> np.ndarray:
+    def node_mask(self) -> Float[np.ndarray, "n n"]:
         """(n_nodes, n_nodes): 1 where column j is i itself or an ancestor of i."""
         mask = np.eye(self.n_nodes)
         for i, parent in enumerate(self.parents):
@@ -204,18 +206,18 @@ class Topology:
         return mask
 
     @functools.cached_property
-    def dof_mask(self) -> np.ndarray:
+    def dof_mask(self) -> Float[np.ndarray, "rows nv_tree"]:
         """(n_nodes + 1, nv_tree): 1 where tree DoF j moves node i; the last row is the world's (zeros)."""
         mask = self.node_mask[:, self.dof_node]
         return np.concatenate([mask, np.zeros((1, self.nv_tree))])
 
     @functools.cached_property
-    def ancestor_mask(self) -> np.ndarray:
+    def ancestor_mask(self) -> Bool[np.ndarray, "nv_tree nv_tree"]:
         """(nv_tree, nv_tree) bool: DoF j is an ancestor of DoF i or belongs to the same joint."""
         return self.dof_mask[self.dof_node] > 0
 
     @functools.cached_property
-    def roots(self) -> np.ndarray:
+    def roots(self) -> Int[np.ndarray, " n"]:
         """Root node of the tree that every node belongs to."""
         return np.array([int(np.flatnonzero(row)[0]) for row in self.node_mask], int)
 
@@ -224,23 +226,23 @@ class Topology:
         return int(self.node_mask.sum(1).max()) if self.n_nodes else 0
 
     @functools.cached_property
-    def mimic_dofs(self) -> np.ndarray:
+    def mimic_dofs(self) -> Int[np.ndarray, " k"]:
         return np.array([m.dof for m in self.mimics], int)
 
     @functools.cached_property
-    def user_dofs(self) -> np.ndarray:
+    def user_dofs(self) -> Int[np.ndarray, " nv"]:
         """Tree DoFs that are the user's, in order."""
         return np.array([j for j in range(self.nv_tree) if j not in set(self.mimic_dofs.tolist())], int)
 
     @functools.cached_property
-    def user_coordinates(self) -> np.ndarray:
+    def user_coordinates(self) -> Int[np.ndarray, " nq"]:
         """Tree coordinates that are the user's, in order."""
         dof_to_q = {int(self.v_starts[i]): int(self.q_starts[i]) for i in range(self.n_nodes)}
         hidden = {dof_to_q[int(d)] for d in self.mimic_dofs}
         return np.array([j for j in range(self.nq_tree) if j not in hidden], int)
 
     @functools.cached_property
-    def scalar_q_of_dof(self) -> np.ndarray:
+    def scalar_q_of_dof(self) -> Int[np.ndarray, " nv"]:
         """User coordinate of every user DoF (for DoFs of ball joints: -1)."""
         tree_q = np.full(self.nv_tree, -1)
         for i, t in enumerate(self.node_types):
@@ -353,12 +355,12 @@ class Model:
     def total_mass(self) -> float | Float[Array, ""]:
         return self.mass.sum()
 
-    def to_device(self, dtype=None) -> Model:
+    def to_device(self, dtype: DTypeLike | None = None) -> Model:
         """The same model with JAX arrays of `dtype` (default: JAX's current float) as leaves."""
         dtype = jnp.zeros(()).dtype if dtype is None else dtype
         return jax.tree.map(lambda x: jnp.asarray(x, dtype), self)
 
-    def replace(self, **leaves) -> Model:
+    def replace(self, **leaves: Any) -> Model:
         """A copy with some leaves replaced, by name."""
         known = {f.name for f in dataclasses.fields(self)}
         for name in leaves:

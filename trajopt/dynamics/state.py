@@ -32,8 +32,9 @@ class ContactInfo:
     evaluation of the forces, and mode 1 is friction below the bound of its cone.
 
     distance (m) and point (m) before the step, frame: columns tangent 1, tangent 2, normal (from body 2 to body 1);
-    impulse in the frame, N s; mode: 0 separating, 1 sticking, 2 sliding; tied: touching with neither impulse nor velocity;
-    node1, node2: bodies' nodes (n_nodes: world); pair: index into Topology.pairs; friction.
+    impulse in the frame, N s; mode: 0 separating, 1 sticking, 2 sliding; tied: touching at the end of the step, nu = 0,
+    without impulse (docs/contact-semantics.md); node1, node2: bodies' nodes (n_nodes: world); pair: index into Topology.pairs;
+    friction.
     """
 
     distance: Float[Array, "*b nc"]
@@ -57,7 +58,8 @@ class StepInfo:
     violation of the contact law (relative velocity, docs/contact-semantics.md); iterations and fallbacks of the solver;
     status (`trajopt.result.Status`); dropped: active rows that did not fit into max_contacts or max_limits, and pairs that did
     not fit into max_pairs; dropped_pairs: the latter alone, those that could touch within the step by bounds of distance and
-    velocity (the pairs that would touch may be fewer, never more); degenerate: the impulse is not unique and was selected.
+    velocity (the pairs that would touch may be fewer, never more); degenerate: the impulse is not unique and was selected;
+    overflow: rows with an impulse for which the report had no room, although the step was solved with them (compiled core only).
     residual, iterations, fallbacks and status carry no derivative. Explicit steps solve nothing: residual, iterations and
     fallbacks are zero, the status is solved or non_finite.
     """
@@ -71,6 +73,7 @@ class StepInfo:
     dropped: Int[Array, "*b"]
     dropped_pairs: Int[Array, "*b"]
     degenerate: Bool[Array, "*b"]
+    overflow: Int[Array, "*b"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from trajopt.models.builder import ModelBuilder as ModelBuilder
 from trajopt.models.builder import ModelWarning as ModelWarning
 from trajopt.models.describe import describe as describe
 from trajopt.models.describe import model_facts as model_facts
+from trajopt.models.registry import bundled_file as bundled_file
 from trajopt.models.registry import bundled_models as bundled_models
 from trajopt.models.registry import load_model as load_model
 from trajopt.models.registry import load_model_from_string as load_model_from_string

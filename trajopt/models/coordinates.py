@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.errors import ModelError
 from trajopt.models.descriptions import ActuatorDescription, JointDescription
@@ -36,7 +37,7 @@ def assemble_coordinates(
     joints: list[JointDescription],
     tree_dofs: dict[str, int],
     actuators: list[ActuatorDescription],
-    keyframes: dict[str, dict[str, np.ndarray]],
+    keyframes: dict[str, dict[str, Float[np.ndarray, " k"]]],
     source: str,
     warn: Callable[[str], None],
 ) -> Coordinates:

@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from trajopt.dynamics.model import WORLD, Model
+from trajopt.dynamics.model import WORLD, JointSpec, Model
 
 _DIMENSIONS = {"SPHERE": 1, "CAPSULE": 2, "CYLINDER": 2, "BOX": 3, "ELLIPSOID": 3, "HEIGHTFIELD": 3}
 
 
-def model_facts(model: Model, warnings: Sequence[str] = ()) -> dict:
+def model_facts(model: Model, warnings: Sequence[str] = ()) -> dict[str, Any]:
     """Everything `describe` prints, as a dictionary of plain Python values (infinite limits are None).
 
     Keys: name, nq, nv, nu, total_mass (kg), gravity, joints, mimics, bodies, shapes, pairs, actuators, frames,
     keyframes, warnings. Lengths in metres, masses in kg, angles in radians, forces in N and N m.
     """
     top = model.topology
+    names = {WORLD: "world"} | dict(enumerate(top.node_names))
+    return {
+        "name": top.name,
+        "nq": top.nq,
+        "nv": top.nv,
+        "nu": top.nu,
+        "total_mass": float(model.mass.sum()),
+        "gravity": np.asarray(model.gravity).tolist(),
+        "joints": _joints(model),
+        "mimics": _mimics(model),
+        "bodies": _bodies(model, names),
+        "shapes": _shapes(model, names),
+        "pairs": _pairs(model),
+        "actuators": _actuators(model),
+        "frames": [{"name": frame.name, "body": names[frame.node]} for frame in top.frames],
+        "keyframes": {name: np.asarray(q).tolist() for name, q in model.keyframes.items()},
+        "warnings": list(warnings),
+    }
+
+
+def _joints(model: Model) -> list[dict[str, Any]]:
+    top, actuation = model.topology, np.asarray(model.actuation)
     lower, upper = np.asarray(model.lower), np.asarray(model.upper)
-    actuation = np.asarray(model.actuation)
     joints = []
     for joint in top.joints:
         dofs = range(joint.v_start, joint.v_start + joint.nv)
@@ -40,67 +62,71 @@ def model_facts(model: Model, warnings: Sequence[str] = ()) -> dict:
                 },
             }
         )
-    users = {joint.v_start: joint.name for joint in top.joints}
-    names = {WORLD: "world"} | dict(enumerate(top.node_names))
-    paired = {k for pair in top.pairs for k in pair}
+    return joints
+
+
+def _mimics(model: Model) -> list[dict[str, Any]]:
+    users = {joint.v_start: joint.name for joint in model.topology.joints}
+    return [
+        {"name": m.name, "follows": users[m.source], "multiplier": float(a), "offset": float(b)}
+        for m, a, b in zip(model.topology.mimics, model.mimic_multiplier, model.mimic_offset, strict=True)
+    ]
+
+
+def _bodies(model: Model, names: dict[int, str]) -> list[dict[str, Any]]:
+    top = model.topology
     known = {frame.name for frame in top.frames}
     hidden = [name not in known for name in top.node_names]  # the massless inner links of joints with several nodes
-    return {
-        "name": top.name,
-        "nq": top.nq,
-        "nv": top.nv,
-        "nu": top.nu,
-        "total_mass": float(model.mass.sum()),
-        "gravity": np.asarray(model.gravity).tolist(),
-        "joints": joints,
-        "mimics": [
-            {"name": m.name, "follows": users[m.source], "multiplier": float(a), "offset": float(b)}
-            for m, a, b in zip(top.mimics, model.mimic_multiplier, model.mimic_offset, strict=True)
-        ],
-        "bodies": [
-            {
-                "name": names[i],
-                "parent": names[_visible_parent(top.parents, hidden, i)],
-                "mass": float(model.mass[i]),
-                "com": np.asarray(model.com[i]).tolist(),
-                "principal_moments": np.linalg.eigvalsh(np.asarray(model.inertia[i], float)).tolist(),
-            }
-            for i in range(top.n_nodes)
-            if not hidden[i]
-        ],
-        "shapes": [
-            {
-                "name": shape.name,
-                "kind": shape.kind.name.lower(),
-                "body": names[shape.node],
-                "size": np.asarray(model.shape_size[k])[: _DIMENSIONS.get(shape.kind.name, 0)].tolist(),
-                "vertices": len(model.meshes[shape.mesh]) if shape.mesh >= 0 else 0,
-                "collides": k in paired,
-            }
-            for k, shape in enumerate(top.shapes)
-        ],
-        "pairs": [
-            {
-                "shapes": [top.shapes[a].name, top.shapes[b].name],
-                "friction": float(model.pair_friction[k]),
-                "restitution": float(model.pair_restitution[k]),
-            }
-            for k, (a, b) in enumerate(top.pairs)
-        ],
-        "actuators": [
-            {
-                "name": name,
-                "limits": [_finite(model.control_lower[k]), _finite(model.control_upper[k])],
-                "drives": {
-                    _dof_name(top.joints, int(i)): float(actuation[i, k]) for i in np.flatnonzero(actuation[:, k])
-                },
-            }
-            for k, name in enumerate(top.actuators)
-        ],
-        "frames": [{"name": frame.name, "body": names[frame.node]} for frame in top.frames],
-        "keyframes": {name: np.asarray(q).tolist() for name, q in model.keyframes.items()},
-        "warnings": list(warnings),
-    }
+    return [
+        {
+            "name": names[i],
+            "parent": names[_visible_parent(top.parents, hidden, i)],
+            "mass": float(model.mass[i]),
+            "com": np.asarray(model.com[i]).tolist(),
+            "principal_moments": np.linalg.eigvalsh(np.asarray(model.inertia[i], float)).tolist(),
+        }
+        for i in range(top.n_nodes)
+        if not hidden[i]
+    ]
+
+
+def _shapes(model: Model, names: dict[int, str]) -> list[dict[str, Any]]:
+    paired = {k for pair in model.topology.pairs for k in pair}
+    return [
+        {
+            "name": shape.name,
+            "kind": shape.kind.name.lower(),
+            "body": names[shape.node],
+            "size": np.asarray(model.shape_size[k])[: _DIMENSIONS.get(shape.kind.name, 0)].tolist(),
+            "vertices": len(model.meshes[shape.mesh]) if shape.mesh >= 0 else 0,
+            "collides": k in paired,
+        }
+        for k, shape in enumerate(model.topology.shapes)
+    ]
+
+
+def _pairs(model: Model) -> list[dict[str, Any]]:
+    shapes = model.topology.shapes
+    return [
+        {
+            "shapes": [shapes[a].name, shapes[b].name],
+            "friction": float(model.pair_friction[k]),
+            "restitution": float(model.pair_restitution[k]),
+        }
+        for k, (a, b) in enumerate(model.topology.pairs)
+    ]
+
+
+def _actuators(model: Model) -> list[dict[str, Any]]:
+    top, actuation = model.topology, np.asarray(model.actuation)
+    return [
+        {
+            "name": name,
+            "limits": [_finite(model.control_lower[k]), _finite(model.control_upper[k])],
+            "drives": {_dof_name(top.joints, int(i)): float(actuation[i, k]) for i in np.flatnonzero(actuation[:, k])},
+        }
+        for k, name in enumerate(top.actuators)
+    ]
 
 
 def describe(model: Model, warnings: Sequence[str] = (), *, most_pairs: int = 40) -> str:
@@ -114,58 +140,7 @@ def describe(model: Model, warnings: Sequence[str] = (), *, most_pairs: int = 40
         f"{facts['total_mass']:.6g} kg, gravity {_vector(facts['gravity'])}",
         "",
     ]
-    lines += _table(
-        "Joints",
-        ("name", "type", "body", "q", "v", "limits [rad, m]", "effort [N m, N]", "armature", "damping"),
-        [
-            (
-                j["name"],
-                j["kind"],
-                j["body"],
-                _span(j["q"]),
-                _span(j["v"]),
-                _interval(j["limits"]),
-                _effort_text(j),
-                _common(j["armature"]),
-                _common(j["damping"]),
-            )
-            for j in facts["joints"]
-        ],
-    )
-    lines += _table(
-        "Mimic joints",
-        ("name", "follows", "multiplier", "offset"),
-        [(m["name"], m["follows"], f"{m['multiplier']:.6g}", f"{m['offset']:.6g}") for m in facts["mimics"]],
-    )
-    lines += _table(
-        "Bodies",
-        ("name", "parent", "mass [kg]", "centre of mass [m]", "principal moments [kg m^2]"),
-        [
-            (b["name"], b["parent"], f"{b['mass']:.6g}", _vector(b["com"]), _vector(b["principal_moments"]))
-            for b in facts["bodies"]
-        ],
-    )
-    lines += _table(
-        "Geometry",
-        ("name", "shape", "body", "size [m]", "contact pairs"),
-        [
-            (
-                s["name"],
-                s["kind"],
-                s["body"],
-                _vector(s["size"]) if s["size"] else _vertices(s["vertices"]),
-                "yes" if s["collides"] else "none",
-            )
-            for s in facts["shapes"]
-        ],
-    )
-    shown = facts["pairs"][:most_pairs]
-    total = len(facts["pairs"])
-    lines += _table(
-        f"Contact pairs: {total}" + (f", the first {most_pairs}" if total > most_pairs else ""),
-        ("shape 1", "shape 2", "friction", "restitution"),
-        [(*p["shapes"], f"{p['friction']:.4g}", f"{p['restitution']:.4g}") for p in shown],
-    )
+    lines += _joint_tables(facts) + _body_tables(facts) + _pair_table(facts["pairs"], most_pairs)
     lines += _table(
         "Actuators",
         ("name", "drives", "control limits"),
@@ -182,7 +157,56 @@ def describe(model: Model, warnings: Sequence[str] = (), *, most_pairs: int = 40
     return "\n".join(lines)
 
 
-def _finite(value) -> float | None:
+def _joint_tables(facts: dict[str, Any]) -> list[str]:
+    joints = [
+        (
+            j["name"],
+            j["kind"],
+            j["body"],
+            _span(j["q"]),
+            _span(j["v"]),
+            _interval(j["limits"]),
+            _effort_text(j),
+            _common(j["armature"]),
+            _common(j["damping"]),
+        )
+        for j in facts["joints"]
+    ]
+    mimics = [(m["name"], m["follows"], f"{m['multiplier']:.6g}", f"{m['offset']:.6g}") for m in facts["mimics"]]
+    head = ("name", "type", "body", "q", "v", "limits [rad, m]", "effort [N m, N]", "armature", "damping")
+    return _table("Joints", head, joints) + _table("Mimic joints", ("name", "follows", "multiplier", "offset"), mimics)
+
+
+def _body_tables(facts: dict[str, Any]) -> list[str]:
+    bodies = [
+        (b["name"], b["parent"], f"{b['mass']:.6g}", _vector(b["com"]), _vector(b["principal_moments"]))
+        for b in facts["bodies"]
+    ]
+    shapes = [
+        (
+            s["name"],
+            s["kind"],
+            s["body"],
+            _vector(s["size"]) if s["size"] else _vertices(s["vertices"]),
+            "yes" if s["collides"] else "none",
+        )
+        for s in facts["shapes"]
+    ]
+    return _table(
+        "Bodies", ("name", "parent", "mass [kg]", "centre of mass [m]", "principal moments [kg m^2]"), bodies
+    ) + _table("Geometry", ("name", "shape", "body", "size [m]", "contact pairs"), shapes)
+
+
+def _pair_table(pairs: list[dict[str, Any]], most: int) -> list[str]:
+    total = len(pairs)
+    return _table(
+        f"Contact pairs: {total}" + (f", the first {most}" if total > most else ""),
+        ("shape 1", "shape 2", "friction", "restitution"),
+        [(*p["shapes"], f"{p['friction']:.4g}", f"{p['restitution']:.4g}") for p in pairs[:most]],
+    )
+
+
+def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
@@ -204,7 +228,7 @@ def _visible_parent(parents: Sequence[int], hidden: Sequence[bool], node: int) -
     return node
 
 
-def _dof_name(joints, dof: int) -> str:
+def _dof_name(joints: Sequence[JointSpec], dof: int) -> str:
     for joint in joints:
         if joint.v_start <= dof < joint.v_start + joint.nv:
             return joint.name if joint.nv == 1 else f"{joint.name}[{dof - joint.v_start}]"

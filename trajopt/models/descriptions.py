@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.dynamics.model import ShapeType
 
@@ -136,12 +137,12 @@ class PairDescription:
     restitution: float = 0.0
 
 
-def skew_square(d: np.ndarray) -> np.ndarray:
+def skew_square(d: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3 3"]:
     """-[d]x [d]x = |d|^2 1 - d d^T, the parallel-axis term per unit mass."""
     return float(d @ d) * np.eye(3) - np.outer(d, d)
 
 
-def quaternion_to_matrix(quaternion: np.ndarray) -> np.ndarray:
+def quaternion_to_matrix(quaternion: Float[np.ndarray, "4"]) -> Float[np.ndarray, "3 3"]:
     """Rotation matrix of a quaternion (w x y z), which is normalised first."""
     w, x, y, z = np.asarray(quaternion, float) / np.linalg.norm(quaternion)
     return np.array(
@@ -153,7 +154,7 @@ def quaternion_to_matrix(quaternion: np.ndarray) -> np.ndarray:
     )
 
 
-def matrix_to_quaternion(rotation: np.ndarray) -> np.ndarray:
+def matrix_to_quaternion(rotation: Float[np.ndarray, "3 3"]) -> Float[np.ndarray, "4"]:
     """Unit quaternion (w x y z), w >= 0, of a rotation matrix; stable for all angles."""
     r = np.asarray(rotation, float)
     squares = np.array(
@@ -177,7 +178,7 @@ def matrix_to_quaternion(rotation: np.ndarray) -> np.ndarray:
     return -quaternion if quaternion[0] < 0 else quaternion
 
 
-def rpy_to_matrix(rpy: np.ndarray) -> np.ndarray:
+def rpy_to_matrix(rpy: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3 3"]:
     """Rotation of fixed-axis roll, pitch, yaw: Rz(yaw) Ry(pitch) Rx(roll), as in URDF and SDF."""
     (sr, sp, sy), (cr, cp, cy) = np.sin(rpy), np.cos(rpy)
     return np.array(
@@ -189,7 +190,7 @@ def rpy_to_matrix(rpy: np.ndarray) -> np.ndarray:
     )
 
 
-def perpendicular_axes(axis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def perpendicular_axes(axis: Float[np.ndarray, "3"]) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]]:
     """Two unit vectors that form a right-handed frame (t1, t2, axis); the x and y axes when `axis` is z."""
     helper = np.array([1.0, 0.0, 0.0]) if abs(axis[0]) < 0.9 else np.array([0.0, 1.0, 0.0])
     first = helper - axis * (axis @ helper)

@@ -33,6 +33,14 @@ def bundled_models() -> list[str]:
     return sorted(_bundled())
 
 
+def bundled_file(name: str) -> Path:
+    """Path of a bundled model's MJCF file, for other programs to read. Raises `UnknownNameError` with the closest names."""
+    files = _bundled()
+    if name not in files:
+        raise UnknownNameError(f"there is no bundled model '{name}'{closest(name, files)}")
+    return files[name]
+
+
 def load_model(
     name_or_path: str | Path,
     *,
@@ -123,7 +131,10 @@ def _find(name_or_path: str | Path) -> Path:
     bundled = _bundled()
     if text in bundled:
         return bundled[text]
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:  # "~name/..." of a user that this machine does not know
+        raise ModelError(f"model file '{text}': there is no such user; give the path without '~'") from None
     if path.is_file():
         return path.resolve()
     if path.suffix == ".xacro":

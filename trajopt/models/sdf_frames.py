@@ -6,9 +6,11 @@ A `Scope` is one <model>. `resolve(name)` is the pose of a link, joint, frame or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.models.descriptions import quaternion_to_matrix, rpy_to_matrix
 from trajopt.models.xml import fail, parse_numbers, required
@@ -26,7 +28,9 @@ def invert(a: Pose) -> Pose:
     return a[0].T, -a[0].T @ a[1]
 
 
-def text_numbers(element: Element, tag: str, count: int, source: str, default=None) -> np.ndarray:
+def text_numbers(
+    element: Element, tag: str, count: int, source: str, default: Sequence[float] | Float[np.ndarray, " count"] | None = None
+) -> Float[np.ndarray, " count"]:
     """The finite numbers in the text of a child element."""
     child = element.find(tag)
     if child is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, ArrayLike, Float
 
 from trajopt.dynamics.model import Model, ShapeType, Surface
 from trajopt.errors import ModelError, OptionError, UnknownNameError
@@ -15,10 +16,10 @@ from trajopt.names import closest
 
 def on_terrain(
     model: Model,
-    ground: np.ndarray | Callable,
+    ground: Float[ArrayLike, "..."] | Callable[[Array, Array, Array], Array],
     *,
     half_extents: tuple[float, float] | None = None,
-    parameters: np.ndarray | tuple[float, ...] = (),
+    parameters: Float[ArrayLike, " k"] | Sequence[float] = (),
     floor: str | None = None,
 ) -> Model:
     """The model with the ground z = h(x, y), m, where its plane `floor` is (default: its only plane).

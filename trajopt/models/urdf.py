@@ -17,10 +17,12 @@ Visuals are ignored too, but for the primitives of links without collision eleme
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.dynamics.model import ShapeType
 from trajopt.errors import ModelError
@@ -73,7 +75,7 @@ def read_urdf(
     return builder
 
 
-def read_origin(element: Element, source: str) -> tuple[np.ndarray, np.ndarray]:
+def read_origin(element: Element, source: str) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "3"]]:
     """Rotation and position of the <origin> child, the identity if there is none."""
     origin = element.find("origin")
     if origin is None:
@@ -252,9 +254,14 @@ def _positive(values, element: Element, source: str):
 
 
 def read_mesh(
-    uri: str, scale: np.ndarray, element: Element, builder: ModelBuilder, path: Path | None, package_dirs
-) -> np.ndarray | None:
-    """Hull of a mesh named in a URDF or SDF, or None, with a warning, when it is missing or unreadable."""
+    uri: str,
+    scale: Float[np.ndarray, "3"],
+    element: Element,
+    builder: ModelBuilder,
+    path: Path | None,
+    package_dirs: Sequence[str],
+) -> Float[np.ndarray, "k 3"] | None:
+    """Vertices (m) of the hull of a mesh named in a URDF or SDF, or None, with a warning, when it is missing or unreadable."""
     file = resolve_uri(uri, path.parent if path else None, package_dirs)
     line = getattr(element, "sourceline", "?")
     if file is None:
@@ -306,7 +313,7 @@ def _read_joint(element: Element, known: dict[str, Element], builder: ModelBuild
     return joint
 
 
-def unit_axis(axis: np.ndarray, element: Element, source: str) -> np.ndarray:
+def unit_axis(axis: Float[np.ndarray, "3"], element: Element, source: str) -> Float[np.ndarray, "3"]:
     """The axis, normalised; `ModelError` if it is zero."""
     norm = float(np.linalg.norm(axis))
     if norm < 1e-9:

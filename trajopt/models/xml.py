@@ -6,6 +6,7 @@ Every complaint is a `ModelError` of the form `FILE, line N, <element name="..."
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 from xml.etree.ElementTree import Element, TreeBuilder
@@ -13,6 +14,7 @@ from xml.etree.ElementTree import Element, TreeBuilder
 import numpy as np
 from defusedxml.common import DefusedXmlException
 from defusedxml.ElementTree import DefusedXMLParser, ParseError
+from jaxtyping import Float
 
 from trajopt.errors import ModelError
 
@@ -98,7 +100,7 @@ def required_child(element: Element, tag: str, source: str) -> Element:
     return child
 
 
-def parse_numbers(text: str, count: int, element: Element, source: str, label: str) -> np.ndarray:
+def parse_numbers(text: str, count: int, element: Element, source: str, label: str) -> Float[np.ndarray, " count"]:
     """`count` finite numbers from whitespace-separated text."""
     try:
         values = [float(token) for token in text.split()]
@@ -111,7 +113,13 @@ def parse_numbers(text: str, count: int, element: Element, source: str, label: s
     return np.array(values)
 
 
-def numbers(element: Element, attribute: str, count: int, source: str, default=None) -> np.ndarray:
+def numbers(
+    element: Element,
+    attribute: str,
+    count: int,
+    source: str,
+    default: Sequence[float] | Float[np.ndarray, " count"] | None = None,
+) -> Float[np.ndarray, " count"]:
     """An attribute of `count` finite numbers, or `default` when it is absent (an error if that is None)."""
     text = element.get(attribute)
     if text is None:

@@ -1,17 +1,26 @@
-"""Problems: least squares with bounds and priors, and the library by name (`problems.get("go1-stand")`)."""
+"""Problems: optimal control, least squares with bounds and priors, and the library by name (`problems.get("go1-stand")`).
+
+A problem validates its arguments and compiles itself to an oracle, the functions that solvers call.
+"""
 
 from trajopt.problems.least_squares import LeastSquaresProblem, Prior
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.problems.registry import get, names, parse_settings, register, settings
+from trajopt.problems.ranges import Choice, Count, Real, ranged
+from trajopt.problems.registry import get, names, parse_settings, register, settings, unregister
 
 __all__ = [
+    "Choice",
+    "Count",
     "LeastSquaresProblem",
     "OptimalControlProblem",
     "Prior",
+    "Real",
     "Trajectory",
     "get",
     "names",
     "parse_settings",
+    "ranged",
     "register",
     "settings",
+    "unregister",
 ]

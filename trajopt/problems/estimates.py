@@ -42,5 +42,5 @@ def deviations(error: Float[np.ndarray, " n"], covariance: Float[np.ndarray, "n 
     scaled = np.linalg.solve(part / np.outer(sd, sd), error / sd)
     return {
         "deviations_from_truth": float(np.abs(error / sd).max()),
-        "normalized_error_squared": float(error / sd @ scaled) / error.size,
+        "normalised_error_squared": float(error / sd @ scaled) / error.size,
     }

@@ -15,16 +15,16 @@ The contract of a problem, in short:
 - `certificate(x) -> {name: value}` recomputes, outside the solver, what the user relies on (velocity after the step,
   use of the friction cone, ...); `certificate_tolerances` bounds some of the values, and success requires them;
 - `trajectory(x) -> {"t", "q", "v", "u", "impulse"}` is what is stored, plotted and animated: T + 1 states at the times
-  t, q (T+1, nq), v (T+1, nv), controls u (T, nu), contact impulses (T, contacts, 3); missing keys are left out;
+  t, q (T+1, nq), v (T+1, nv), controls u (T, nu), contact impulses (T, contacts, 3); missing keys are left out.
+  `control_names` and `control_units` say what u is where it is not what drives the model's actuators;
 - `model` is what the animation draws; `meta` holds strings for the summary, of which "contact" names the contact model.
 
-`compile(gradient)` turns the problem into an `Oracle`, the compiled functions that solvers call.
+`compile(gradient)` turns the problem into an `oracle.LeastSquaresOracle`, the compiled functions that solvers call.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,12 +33,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.differences import RIDDERS_LEVELS, central_differences, central_step, ridders
+from trajopt.dynamics.gradients.differences import central_differences, central_step, ridders
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
+from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.estimates import estimates
 from trajopt.problems.losses import check_loss, robust, robust_curvature, robust_slope
+from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.problems.prior import Prior
+from trajopt.problems.trajectory import Answer
 
 GRADIENTS = ("implicit", "finite-difference", "ridders")
 
@@ -56,6 +59,7 @@ class LeastSquaresProblem:
         labels: names of the entries of x, for the report. truth: (nx,) what x should be, of simulated data; then the
             report compares and `GaussNewton` states the distance in standard deviations.
         solver, solver_options, gradient: name and options of the solver and the gradient mode that suit the problem.
+        arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
@@ -82,15 +86,21 @@ class LeastSquaresProblem:
     trajectory: Callable[[Array], Mapping[str, Any]] | None = None
     report: Callable[[Array], str] | None = None
     model: Any = None
+    control_names: tuple[str, ...] = ()
+    control_units: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     truth: Any = None
     solver: str = "GaussNewton"
     solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     gradient: str = "implicit"
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         set_field = lambda key, value: object.__setattr__(self, key, value)  # noqa: E731
+        for key, value in given(self).items():
+            set_field(key, value)
+        before = values(self)
         set_field("x0", _initial(self.name, self.x0))
         n = self.x0.size if self.tangent_size is None else int(self.tangent_size)
         if self.integrate is None and n != self.x0.size:
@@ -118,6 +128,7 @@ class LeastSquaresProblem:
         out = jax.eval_shape(self.residual, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
         if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ShapeError(f"{self._where}residual(x) returned {out}; expected a flat array of floats, (m,)")
+        set_field("arguments", recorded(before, self))
 
     @property
     def _where(self) -> str:
@@ -130,8 +141,8 @@ class LeastSquaresProblem:
         return self.tangent_size
 
     @property
-    def initial_point(self) -> np.ndarray:
-        """Where solvers begin when they are told nothing else."""
+    def initial_point(self) -> Float[np.ndarray, " nx"]:
+        """Where solvers begin when no guess is given."""
         return np.asarray(self.x0)
 
     @property
@@ -144,7 +155,7 @@ class LeastSquaresProblem:
         """With a tolerance for the residual, reaching it is the answer, whatever made the solver stop."""
         return self.tolerance is not None
 
-    def bound_violation(self, x: np.ndarray) -> float:
+    def bound_violation(self, x: Float[np.ndarray, " nx"]) -> float:
         """Largest distance of x from its bounds."""
         return float(np.maximum(np.maximum(self.lower - x, x - self.upper), 0.0).max(initial=0.0))
 
@@ -189,7 +200,7 @@ class LeastSquaresProblem:
         if self.integrate is not None and self.difference is None:
             raise OptionError(f"{self._where}a prior on a manifold needs `difference` beside `integrate`")
 
-    def check_point(self, x: Any, key: str = "x0") -> np.ndarray:
+    def check_point(self, x: Any, key: str = "x0") -> Float[np.ndarray, " nx"]:
         """`x` as an array of the problem's dtype, or an error naming what is wrong with it."""
         x = self._vector(key, x, self.x0.size).astype(self.x0.dtype)
         outside = (x < self.lower.astype(x.dtype)) | (x > self.upper.astype(x.dtype))
@@ -201,19 +212,23 @@ class LeastSquaresProblem:
             )
         return x
 
+    def point_of(self, solution: Answer) -> Float[np.ndarray, " nx"]:
+        """The point of a `Solution`, of this problem or of one of the same size."""
+        return self.check_point(solution.x, "solution.x")
+
     # The functions that solvers see: prior rows appended, derivatives in tangent coordinates.
 
-    def full_residual(self, x: Array) -> Array:
+    def full_residual(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Residual under the loss with the prior's rows appended, (m,)."""
         r = robust(self.residual(x), self.loss, self.f_scale)
         return r if self.prior is None else jnp.concatenate([r, self._prior_rows(x)])
 
-    def curvature(self, x: Array) -> Array:
+    def curvature(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Second derivative of the cost by each entry of r, those of the prior (1) included, (m,)."""
         data = robust_curvature(self.residual(x), self.loss, self.f_scale)
         return data if self.prior is None else jnp.concatenate([data, jnp.ones_like(self._prior_rows(x))])
 
-    def slope(self, x: Array) -> Array:
+    def slope(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Derivative of each entry of `full_residual` by the residual without its loss, (m,)."""
         data = robust_slope(self.residual(x), self.loss, self.f_scale)
         return data if self.prior is None else jnp.concatenate([data, jnp.ones_like(self._prior_rows(x))])
@@ -235,13 +250,13 @@ class LeastSquaresProblem:
         check_gradient(gradient, self.name)
         n, scale = self.dimension, self.scale
 
-        def quotient(x):
+        def quotient(x: Array) -> tuple[Array, Array]:
             base = self.finite_difference_step or central_step(x.dtype)
             size = np.asarray(scale * (base if gradient == "finite-difference" else self.ridders_step))
             method = central_differences if gradient == "finite-difference" else ridders
             return self.full_residual(x), method(self._moved(x), jnp.asarray(size, x.dtype))
 
-        def automatic(x):
+        def automatic(x: Array) -> tuple[Array, Array]:
             zero = jnp.zeros((n,), x.dtype)
             m = jax.eval_shape(self.full_residual, x).shape[0]
             f = self._moved(x)
@@ -250,7 +265,7 @@ class LeastSquaresProblem:
             J, r = derivative(lambda dx: (f(dx),) * 2, has_aux=True)(zero)
             return r, J
 
-        def given(x):
+        def given(x: Array) -> tuple[Array, Array]:
             assert jacobian is not None
             r, J = jacobian(x)
             if self.loss != "linear":
@@ -266,11 +281,11 @@ class LeastSquaresProblem:
             return quotient
         return automatic if jacobian is None else given
 
-    def compile(self, gradient: str = "implicit") -> Oracle:
-        """Compile residual and linearisation ahead of time; the oracle knows how long it took."""
-        return Oracle(self, gradient)
+    def compile(self, gradient: str | None = None) -> LeastSquaresOracle:
+        """Compile residual and linearisation ahead of time in a gradient mode, by default the problem's own."""
+        return LeastSquaresOracle(self, self.gradient if gradient is None else gradient)
 
-    def residuals(self, x: Any, r: np.ndarray) -> dict[str, float]:
+    def residuals(self, x: Any, r: Float[np.ndarray, " m"]) -> dict[str, float]:
         """Quantities recomputed at x, given the recomputed residual vector r: what a `Solution` reports."""
         x = np.asarray(x)
         values = {
@@ -288,7 +303,7 @@ class LeastSquaresProblem:
         limits = {**self.certificate_tolerances, "bound_violation": 0.0}
         return limits if self.tolerance is None else {**limits, "residual": self.tolerance}
 
-    def describe(self, solution: Any) -> str:
+    def describe(self, solution: Answer) -> str:
         """What `report` says of a `Solution` and, with `labels`, its estimates."""
         own = "" if self.report is None else self.report(jnp.asarray(solution.x))
         if not self.labels:
@@ -324,73 +339,3 @@ def _initial(name: str, x0: Any) -> np.ndarray:
         raise ShapeError(f"problem '{name}': x0 has shape {x0.shape}; expected a flat array with at least one entry")
     dtype = x0.dtype if x0.dtype == np.float32 else jax.dtypes.canonicalize_dtype(np.float64)
     return x0.astype(dtype)
-
-
-class Oracle:
-    """The compiled functions of a least-squares problem, and how often they were called.
-
-    `compile_time_s` is the time spent compiling; `evaluations` counts evaluations of the residual function: one for a
-    residual or an implicit linearisation, one more for every difference quotient's evaluation.
-    """
-
-    def __init__(self, problem: LeastSquaresProblem, gradient: str = "implicit") -> None:
-        self.problem = problem
-        self.gradient = gradient
-        self.evaluations = 0
-        argument = jax.ShapeDtypeStruct(problem.x0.shape, problem.x0.dtype)
-        start = time.perf_counter()
-        lowered = jax.jit(problem.linearization(gradient)).lower(argument)
-        r, J = lowered.out_info
-        if r.ndim != 1 or J.shape != (r.shape[0], problem.tangent_size):
-            raise ShapeError(
-                f"problem '{problem.name}': jacobian(x) returned shapes {r.shape} and {J.shape}; "
-                f"expected (m,) and (m, {problem.tangent_size})"
-            )
-        self._linearize = lowered.compile()
-        self._residual = jax.jit(problem.full_residual).lower(argument).compile()
-        self._move = None if problem.integrate is None else jax.jit(problem.integrate)
-        self.compile_time_s = time.perf_counter() - start
-        n = problem.dimension
-        self.cost_of_linearization = {
-            "implicit": 1,
-            "finite-difference": 2 * n + 1,
-            "ridders": 2 * n * RIDDERS_LEVELS + 1,
-        }[gradient]
-
-    def residual(self, x: np.ndarray) -> np.ndarray:
-        """r(x), prior rows included, (m,)."""
-        self.evaluations += 1
-        return np.asarray(self._residual(self._cast(x)), np.float64)
-
-    def linearize(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """r(x) (m,) and J(x) (m, n) from one compiled call."""
-        self.evaluations += self.cost_of_linearization
-        r, J = self._linearize(self._cast(x))
-        return np.asarray(r, np.float64), np.asarray(J, np.float64)
-
-    def residuals(self, x: np.ndarray) -> dict[str, float]:
-        """Quantities recomputed at x: what a `Solution` reports."""
-        return self.problem.residuals(x, self.residual(x))
-
-    def shortfalls(self, values: Mapping[str, float]) -> list[str]:
-        """What keeps recomputed `values` from counting as an answer."""
-        return self.problem.shortfalls(values)
-
-    def fields(self, x: np.ndarray) -> dict[str, Any]:
-        """Fields of the `Solution`: x, and the motion where the problem describes one."""
-        describe = self.problem.trajectory
-        motion = {} if describe is None else describe(jnp.asarray(x))
-        motion = {key: np.asarray(value) for key, value in motion.items() if value is not None}
-        states = [motion[key] for key in ("q", "v") if key in motion]
-        xs = np.concatenate(states, axis=-1) if states else None
-        return {"x": x, "xs": xs, "us": motion.get("u"), "trajectory": motion}
-
-    def move(self, x: np.ndarray, dx: np.ndarray) -> np.ndarray:
-        """x (+) dx, projected into the bounds."""
-        problem = self.problem
-        if self._move is not None:
-            return np.asarray(self._move(self._cast(x), self._cast(dx)))
-        return np.clip(self._cast(x + dx), problem.lower, problem.upper).astype(problem.x0.dtype)
-
-    def _cast(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(x, self.problem.x0.dtype)

@@ -89,7 +89,7 @@ def robust_slope(r: Float[Array, " m"], loss: str, f_scale: float) -> Float[Arra
 def robust_curvature(r: Float[Array, " m"], loss: str, f_scale: float) -> Float[Array, " m"]:
     """Second derivative of the robust cost by r_i: 1 for small residuals, negative where the loss is concave."""
 
-    def cost(s):
+    def cost(s: Array) -> Array:
         return 0.5 * robust(s, loss, f_scale) ** 2
 
     return jax.vmap(jax.grad(jax.grad(cost)))(r)

@@ -10,31 +10,32 @@ function, the flat array x that they themselves define. `t` is the time in secon
 function receives p as one more, last argument.
 
 The contract between a problem and the solvers is flat: x (nx,) is [q, v] (and the contact law's state), dx (n,) its tangent
-coordinates, u (nu,), p (np,), and a motion is a `Trajectory`. `transcription` turns a problem into compiled functions.
+coordinates, u (nu,), p (np,), and a motion is a `Trajectory`. `oracle` turns a problem into compiled functions.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, ScalarLike, Shaped
 
-from trajopt.dynamics.contact.law import NoContact
-from trajopt.dynamics.gradients import DIFFERENCES, GRADIENTS
-from trajopt.dynamics.joints import difference, integrate
+from trajopt.dynamics.gradients.modes import DIFFERENCES, GRADIENTS
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
-from trajopt.problems.ocp_checks import normalise
-from trajopt.problems.trajectory import CONSTRAINTS, Trajectory, flat_state
-from trajopt.problems.transcription import OptimalControlOracle
+from trajopt.problems.arguments import Argument, given, recorded, values
+from trajopt.problems.checks import normalise
+from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.signature import NOT_COMPILED, ProblemSignature, signature
+from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_state
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,19 +60,24 @@ class OptimalControlProblem:
         integrate, difference, tangent_size: manifold of a function's states; (x, dx) -> x and (x0, x1) -> dx.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
         certificate: Trajectory -> {name: value}, what else makes a motion an answer; `certificate_tolerances` bounds it.
-        solver, solver_options, gradient: name and options of the solver and the gradient mode that suit the problem.
+        solver, solver_options: name and options of the solver that suits the problem.
+        gradient: the mode that `compile` and `solvers.solve` take where they are given none; default: the `System`'s own,
+            for a function "implicit".
         model: what the animation draws; default the `System`'s.
+        control_names, control_units: of the controls, nu strings each, for plots ("N m"; "" for a pure number); default the
+            actuators of the `System`'s model.
+        arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
 
-    name: str
+    name: str = dataclasses.field(metadata=NOT_COMPILED)
     dynamics: Any
     horizon: int
-    x0: Any
+    x0: Any = dataclasses.field(metadata=NOT_COMPILED)
     _: dataclasses.KW_ONLY
-    u0: Any = None
-    xs0: Any = None
+    u0: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
+    xs0: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
     dt: float | None = None
     stage_residual: Callable[..., Array] | None = None
     stage_cost: Callable[..., Array] | None = None
@@ -88,7 +94,7 @@ class OptimalControlProblem:
     terminal_equality: Callable[..., Array] | None = None
     terminal_inequality: Callable[..., Array] | None = None
     free_initial_state: bool = False
-    parameters: Any = None
+    parameters: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
     parameter_lower: Any = None
     parameter_upper: Any = None
     parametrize: Callable[[System, Array], System] | None = None
@@ -96,18 +102,27 @@ class OptimalControlProblem:
     difference: Callable[[Array, Array], Array] | None = None
     tangent_size: int | None = None
     tolerance: float = 1e-6
-    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = None
-    certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    report: Callable[[Trajectory], str] | None = None
-    model: Any = None
-    solver: str = "iLQR"
-    solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    gradient: str = "implicit"
-    meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(
+        default=None, metadata=NOT_COMPILED
+    )
+    certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
+    report: Callable[[Trajectory], str] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
+    model: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
+    control_names: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_COMPILED)
+    control_units: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_COMPILED)
+    solver: str = dataclasses.field(default="iLQR", metadata=NOT_COMPILED)
+    solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
+    gradient: str | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
+    meta: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
+    arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False, metadata=NOT_COMPILED)
 
     def __post_init__(self) -> None:
+        for key, value in given(self).items():
+            object.__setattr__(self, key, value)
+        before = values(self)
         for key, value in normalise(self).items():
             object.__setattr__(self, key, value)
+        object.__setattr__(self, "arguments", recorded(before, self))
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
@@ -115,6 +130,11 @@ class OptimalControlProblem:
     def system(self) -> System | None:
         """The `System`, or None with user-written dynamics."""
         return self.dynamics if isinstance(self.dynamics, System) else None
+
+    @property
+    def has_contact(self) -> bool:
+        """Whether the dynamics are a `System` whose law makes contact forces: those have a residual and no second derivative."""
+        return self.system is not None and self.system.contact.acts
 
     @property
     def nx(self) -> int:
@@ -155,17 +175,19 @@ class OptimalControlProblem:
         nq, nv = self.system.nq, self.system.nv
         return State(x[:nq], x[nq : nq + nv], x[nq + nv :] if self.nx > nq + nv else None)
 
-    def step(self, x: Float[Array, " nx"], u: Float[Array, " nu"], t, p: Float[Array, " np"]) -> Float[Array, " nx"]:
+    def step(
+        self, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
+    ) -> Float[Array, " nx"]:
         """x_next = f(x, u, t, p)."""
         if self.system is None:
             return self.dynamics(x, u, t, *self._extra(p))
         return flat_state(self.system_at(p).step(self.as_state(x), u)[0])
 
-    def system_at(self, p) -> System:
+    def system_at(self, p: Float[Array, " np"]) -> System:
         assert self.system is not None
         return self.system if self.parametrize is None else self.parametrize(self.system, p)
 
-    def _extra(self, p) -> tuple:
+    def _extra(self, p: Float[Array, " np"]) -> tuple:
         return (p,) if self.n_p else ()
 
     def retract(self, x: Float[Array, " nx"], dx: Float[Array, " n"]) -> Float[Array, " nx"]:
@@ -183,25 +205,29 @@ class OptimalControlProblem:
             return jnp.concatenate([difference(self.system.model, x0[:nq], x1[:nq]), x1[nq:] - x0[nq:]])
         return x1 - x0 if self.difference is None else self.difference(x0, x1)
 
-    def stage(self, kind: str, x, u, t, p) -> Array | None:
+    def stage(
+        self, kind: str, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
+    ) -> Shaped[Array, "..."] | None:
         """The stage function named `kind` ("stage_residual", "stage_cost", "equality", "inequality"), None if missing."""
         fn = getattr(self, kind)
         return None if fn is None else fn(self.as_state(x), u, t, *self._extra(p))
 
-    def terminal(self, kind: str, x, p) -> Array | None:
+    def terminal(self, kind: str, x: Float[Array, " nx"], p: Float[Array, " np"]) -> Shaped[Array, "..."] | None:
         """The terminal function named `kind`, None if missing."""
         fn = getattr(self, kind)
         return None if fn is None else fn(self.as_state(x), *self._extra(p))
 
-    def running_cost(self, x, u, t, p) -> Float[Array, ""]:
+    def running_cost(
+        self, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
+    ) -> Float[Array, ""]:
         """l(x, u, t), residual and general part together."""
         return _cost(x, self.stage("stage_residual", x, u, t, p), self.stage("stage_cost", x, u, t, p))
 
-    def final_cost(self, x, p) -> Float[Array, ""]:
+    def final_cost(self, x: Float[Array, " nx"], p: Float[Array, " np"]) -> Float[Array, ""]:
         """l_T(x)."""
         return _cost(x, self.terminal("terminal_residual", x, p), self.terminal("terminal_cost", x, p))
 
-    def prior_residual(self, x0, p) -> Float[Array, " k"]:
+    def prior_residual(self, x0: Float[Array, " nx"], p: Float[Array, " np"]) -> Float[Array, " k"]:
         """Residuals of the priors on a free initial state and on the parameters, none: length 0."""
         rows = [jnp.zeros(0, x0.dtype)]
         if self.initial_residual is not None:
@@ -220,7 +246,7 @@ class OptimalControlProblem:
     def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
         """The motion from x0 under the controls us."""
 
-        def body(x, inputs):
+        def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
             x = self.step(x, inputs[0], inputs[1], p)
             return x, x
 
@@ -233,13 +259,15 @@ class OptimalControlProblem:
         xs = np.tile(self.x0, (self.horizon + 1, 1)) if self.xs0 is None else self.xs0
         return Trajectory(xs, self.u0, self.parameters)
 
+    def point_of(self, solution: Answer) -> Trajectory:
+        """The motion of a `Solution`, of this problem or of one of the same sizes."""
+        p = self.parameters if solution.parameters is None else solution.parameters
+        return self.check_point(Trajectory(solution.xs, solution.us, p), "solution")
+
     def check_point(self, value: Any, key: str = "x0") -> Trajectory:
-        """An initial guess as a `Trajectory`: one, or an array of controls (T, nu), or a `Solution` to start from."""
+        """An initial guess as a `Trajectory`: one, or an array of controls (T, nu)."""
         guess = self.initial_point
-        if hasattr(value, "us") and not isinstance(value, Trajectory):
-            p = getattr(value, "parameters", None)
-            value = Trajectory(value.xs, value.us, guess.p if p is None else p)
-        elif not isinstance(value, Trajectory):
+        if not isinstance(value, Trajectory):
             value = Trajectory(guess.xs, value, guess.p)
         arrays = {}
         for field in ("xs", "us", "p"):
@@ -258,13 +286,13 @@ class OptimalControlProblem:
         kinds = ["defect", "bound_violation", *(kind for kind in CONSTRAINTS if getattr(self, kind) is not None)]
         kinds += [] if self.free_initial_state else ["initial_state_error"]
         limits = dict.fromkeys(kinds, self.tolerance)
-        if self.system is not None and not isinstance(self.system.contact, NoContact):
+        if self.has_contact:
             limits |= {"contact_residual": self.tolerance, "dropped_contacts": 0.0}
         return {**limits, **self.certificate_tolerances}
 
-    def describe(self, solution: Any) -> str:
+    def describe(self, solution: Answer) -> str:
         """What `report` says of a `Solution`, nothing without it."""
-        return "" if self.report is None else self.report(self.check_point(solution, "solution"))
+        return "" if self.report is None else self.report(self.point_of(solution))
 
     def check_gradient(self, gradient: str) -> None:
         """Raise `UnknownNameError` unless the problem offers this gradient mode.
@@ -282,12 +310,29 @@ class OptimalControlProblem:
         self.check_gradient(gradient)
         if self.system is None or gradient in (*DIFFERENCES, self.system.gradient):
             return self
-        changed = copy.copy(self)
-        object.__setattr__(changed, "dynamics", dataclasses.replace(self.system, gradient=gradient))
-        return changed
+        if gradient not in self._variants:
+            system = dataclasses.replace(self.system, gradient=gradient)
+            self._variants[gradient] = dataclasses.replace(self, dynamics=system, gradient=gradient)
+        return self._variants[gradient]
 
-    def compile(self, gradient: str = "implicit") -> OptimalControlOracle:
-        """The problem's compiled functions (`transcription.OptimalControlOracle`)."""
+    @functools.cached_property
+    def _variants(self) -> dict[str, OptimalControlProblem]:
+        """This problem in other gradient modes: the same objects for every oracle, so that these share compiled programs."""
+        return {}
+
+    def with_system(self, system: System) -> OptimalControlProblem:
+        """The problem with the numbers of another `System`, which may be traced: nothing is validated."""
+        other = object.__new__(type(self))
+        vars(other).update(values(self) | {"dynamics": system})
+        return other
+
+    @property
+    def signature(self) -> ProblemSignature:
+        """What functions of its motions depend on that take the `System`, the initial state and the guess as arguments."""
+        return signature(self, dynamics=self.dynamics if self.system is None else None)
+
+    def compile(self, gradient: str | None = None) -> OptimalControlOracle:
+        """The problem's compiled functions in a gradient mode, by default the problem's own."""
         return OptimalControlOracle(self, gradient)
 
     @property
@@ -307,7 +352,7 @@ class OptimalControlProblem:
         return bool(bounded) or any(getattr(self, key) is not None for key in CONSTRAINTS)
 
 
-def _cost(x, residual: Array | None, cost: Array | None) -> Float[Array, ""]:
+def _cost(x: Array, residual: Array | None, cost: Array | None) -> Float[Array, ""]:
     total = jnp.zeros((), x.dtype)
     if residual is not None:
         total = total + 0.5 * jnp.vdot(residual, residual)

@@ -21,7 +21,7 @@ class Prior:
     covariance: Float[Array, "n n"] | None = None
     sqrt_information: Float[Array, "k n"] | None = None
 
-    def weight(self) -> np.ndarray:
+    def weight(self) -> Float[np.ndarray, "k n"]:
         """W (k, n). Raises `OptionError` unless exactly one of the two descriptions is given and it is usable."""
         if (self.covariance is None) == (self.sqrt_information is None):
             raise OptionError("prior: give either covariance or sqrt_information, not both and not none")

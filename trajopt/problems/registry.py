@@ -10,11 +10,12 @@ import ast
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
+from trajopt.problems.ranges import Range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +116,22 @@ def register(name: str, factory: Callable[..., Any], summary: str, solver: str =
     _ENTRIES[name] = Entry(factory, summary, solver)
 
 
+def unregister(name: str) -> None:
+    """Take out a problem that `register` added; those of the library stay. Raises `UnknownNameError` and `OptionError`."""
+    if isinstance(entry(name).factory, str):
+        raise OptionError(f"problem '{name}' belongs to the library; only those that were registered can be taken out")
+    del _ENTRIES[name]
+
+
 def settings(name: str) -> dict[str, Any]:
     """The settings of a problem and their defaults."""
     parameters = inspect.signature(entry(name).load()).parameters.values()
     return {p.name: p.default for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+
+
+def setting_ranges(name: str) -> Mapping[str, Range]:
+    """What each setting of a problem may be; empty where its factory states no ranges."""
+    return getattr(entry(name).load(), "ranges", {})
 
 
 def get(name: str, **values: Any) -> Any:

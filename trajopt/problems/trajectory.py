@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,37 @@ from jaxtyping import Float
 from trajopt.dynamics.state import State
 
 CONSTRAINTS = ("equality", "inequality", "terminal_equality", "terminal_inequality")
-ControlProblem: TypeAlias = Any  # an `ocp.OptimalControlProblem`, whose module builds on those that name it so
+
+if TYPE_CHECKING:  # the modules of the problems build on those that name them so
+    from trajopt.problems.least_squares import LeastSquaresProblem as FitProblem
+    from trajopt.problems.ocp import OptimalControlProblem as ControlProblem
+else:
+    ControlProblem = FitProblem = Any
+
+
+@runtime_checkable
+class Answer(Protocol):
+    """What problems read of a `Solution`."""
+
+    @property
+    def x(self) -> Any:
+        """The point, flat."""
+
+    @property
+    def xs(self) -> Any:
+        """States (T+1, nx), None without a motion."""
+
+    @property
+    def us(self) -> Any:
+        """Controls (T, nu), None without a motion."""
+
+    @property
+    def parameters(self) -> Any:
+        """Free parameters (np,), None without."""
+
+    @property
+    def covariance(self) -> Any:
+        """Of the estimate, None without one."""
 
 
 @jax.tree_util.register_dataclass

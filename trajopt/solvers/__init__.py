@@ -1,21 +1,24 @@
-"""Solvers: one contract, one loop. `solve(problem, GaussNewton())` returns a `Solution`."""
+"""Solvers: one contract, one loop. `solve(problem, GaussNewton())` returns a `Solution`.
+
+`loop` has the contract and the loop, `registry` the solvers by name; every kind of method has a folder.
+"""
 
 from trajopt.result import Status
-from trajopt.solvers.base import solve
-from trajopt.solvers.first_order import GradientDescent
-from trajopt.solvers.gauss_newton import GaussNewton
+from trajopt.solvers.ddp.ilqr import DDP, iLQR
+from trajopt.solvers.estimation.moving_horizon import MovingHorizon
 from trajopt.solvers.hybrid import Hybrid
-from trajopt.solvers.ilqr import DDP, iLQR
-from trajopt.solvers.lbfgs import LBFGS
-from trajopt.solvers.moving_horizon import MovingHorizon
-from trajopt.solvers.multiple_shooting import MultipleShooting
+from trajopt.solvers.least_squares.first_order import GradientDescent
+from trajopt.solvers.least_squares.gauss_newton import GaussNewton
+from trajopt.solvers.least_squares.lbfgs import LBFGS
+from trajopt.solvers.loop.base import solve
+from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.registry import SOLVERS, get, names
 from trajopt.solvers.sampling.cem import CEM
 from trajopt.solvers.sampling.cmaes import CMAES
 from trajopt.solvers.sampling.mppi import MPPI
 from trajopt.solvers.sampling.stochastic_search import StochasticSearch
-from trajopt.solvers.single_shooting import SingleShooting
-from trajopt.solvers.solution import Solution
+from trajopt.solvers.shooting.multiple import MultipleShooting
+from trajopt.solvers.shooting.single import SingleShooting
 
 __all__ = [
     "CEM",

@@ -15,27 +15,31 @@ Ctrl-C) returns the best motion drawn, which is not a success.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from trajopt.errors import OptionError
-from trajopt.problems.transcription import OptimalControlOracle
-from trajopt.solvers.base import State
-from trajopt.solvers.ilqr import DDP, iLQR
-from trajopt.solvers.multiple_shooting import MultipleShooting
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.trajectory import Trajectory
+from trajopt.result import Status
+from trajopt.solvers.ddp.ilqr import DDP, iLQR
+from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState
+from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.sampling.cem import CEM
 from trajopt.solvers.sampling.search import SamplingSolver
-from trajopt.solvers.single_shooting import SingleShooting
+from trajopt.solvers.shooting.multiple import MultipleShooting
+from trajopt.solvers.shooting.single import SingleShooting
 
 POLISHERS = (iLQR, DDP, MultipleShooting, SingleShooting)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class HybridState(State):
+class HybridState(SolverState):
     """The states of both solvers; polishing: whether the gradient solver is at work.
 
     idle: generations since the best motion was improved on (best_excess, best_cost); key: of the run.
@@ -50,34 +54,34 @@ class HybridState(State):
     key: Any
 
     @property
-    def active(self) -> Any:
+    def active(self) -> SolverState:
         """The state of the solver at work."""
         return self.polisher if self.polishing else self.sampler
 
     def better_than(self, other: Any, tolerance: float) -> bool:
-        """As the solver at work says; between the two, less violation beyond `tolerance`, then no higher a cost polished."""
+        """As the solver at work says; between the two by `preferred_to`."""
         if self.polishing == other.polishing:
             return bool(self.active.better_than(other.active, tolerance))
-        excess, best = max(self.violation, tolerance), max(other.violation, tolerance)
-        polished = self.cost <= other.cost if self.polishing else self.cost < other.cost
-        return bool(excess < best or (excess == best and polished))
+        return super().better_than(other, tolerance)
 
-    def failure(self) -> str:
+    def preferred_to(self, other: Any) -> bool:
+        """The lower cost; of equal ones the polished point."""
+        return bool(self.cost <= other.cost if self.polishing else self.cost < other.cost)
+
+    def non_finite_place(self) -> str:
         """Where the solver at work met a value that is not finite."""
-        return str(self.active.failure())
+        return self.active.non_finite_place()
 
-    def account(self) -> dict[str, Any]:
-        """What the solver at work tells, and which one that is."""
-        account = self.active.account()
-        if not self.polishing:
-            account = account | {
-                "notes": [*account.get("notes", []), "ended before the hand-over to the gradient solver"]
-            }
-        return account
+    def ending(self) -> Findings:
+        """What the solver at work says, and which one that is."""
+        ending = self.active.ending()
+        if self.polishing:
+            return ending
+        return dataclasses.replace(ending, notes=[*ending.notes, "ended before the hand-over to the gradient solver"])
 
 
 @dataclasses.dataclass(frozen=True)
-class Hybrid:
+class Hybrid(LibrarySolver):
     """A sampling solver followed by a gradient solver, for `OptimalControlProblem`.
 
     sampler: `CEM`, `MPPI`, `CMAES` or `StochasticSearch` with its options; polisher: `iLQR`, `DDP`, `MultipleShooting` or
@@ -85,6 +89,8 @@ class Hybrid:
     patience, improvement, generations: when the one hands over to the other; see the module's docstring.
     max_iterations: of both together.
     """
+
+    takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
 
     sampler: SamplingSolver = dataclasses.field(default_factory=CEM)
     polisher: Any = dataclasses.field(default_factory=iLQR)
@@ -94,6 +100,7 @@ class Hybrid:
     max_iterations: int = 2000
 
     def __post_init__(self) -> None:
+        check_options(self)
         if not isinstance(self.sampler, SamplingSolver):
             raise OptionError(
                 f"Hybrid: sampler is {self.sampler!r}; expected CEM(), MPPI(), CMAES() or StochasticSearch()"
@@ -111,23 +118,23 @@ class Hybrid:
     def name(self) -> str:
         return "Hybrid"
 
-    def init(self, oracle: Any, x0: Any, key: Any) -> HybridState:
+    def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: PRNGKeyArray) -> HybridState:
         """Both solvers at the initial guess."""
-        sampler = self.sampler.init(oracle, x0, key)
-        polisher = self.polisher.init(oracle, x0, key)
+        sampler = self.sampler.init(oracle, guess, key)
+        polisher = self.polisher.init(oracle, guess, key)
         seed = np.asarray(jax.random.key_data(key))
-        return self._at(oracle, sampler, polisher, False, idle=0, best_excess=np.inf, best_cost=np.inf, key=seed)
+        return self._at(sampler, polisher, False, idle=0, best_excess=np.inf, best_cost=np.inf, key=seed)
 
-    def _at(self, oracle: Any, sampler: Any, polisher: Any, polishing: bool, **rest: Any) -> HybridState:
+    def _at(self, sampler: Any, polisher: Any, polishing: bool, **rest: Any) -> HybridState:
         at = polisher if polishing else sampler
         halt = at.halt if polishing else ""
         return HybridState(
             at.x, at.cost, at.violation, at.gradient_norm, at.step_size, sampler, polisher, polishing, **rest, halt=halt
         )
 
-    def run(self, oracle: OptimalControlOracle, state: HybridState, advance: Callable) -> Any:
+    def run(self, oracle: OptimalControlOracle, state: HybridState, advance: Advance) -> Status:
         """Sample until the rule hands over, then polish until the loop ends the run."""
-        status = None
+        status: Status | None = None
         while not state.polishing and not self._handed_over(oracle, state):
             state = self._sampled(oracle, state)
             status = advance(state)
@@ -136,15 +143,15 @@ class Hybrid:
         rest = {key: getattr(state, key) for key in ("idle", "best_excess", "best_cost", "key")}
         sampler = state.sampler
 
-        def report(polisher: Any) -> Any:
-            return advance(self._at(oracle, sampler, polisher, True, **rest))
+        def report(polisher: Any) -> Status | None:
+            return advance(self._at(sampler, polisher, True, **rest))
 
         polisher = state.polisher
         if not state.polishing:
             polisher = self.polisher.init(oracle, sampler.x, jax.random.wrap_key_data(state.key))
             status = report(polisher)
-        if hasattr(self.polisher, "run"):
-            return self.polisher.run(oracle, polisher, report) if status is None else status
+        if status is None and isinstance(self.polisher, LibrarySolver):
+            return self.polisher.run(oracle, polisher, report)
         while status is None:
             polisher = self.polisher.step(oracle, polisher)
             status = report(polisher)
@@ -162,25 +169,20 @@ class Hybrid:
         rest = {"idle": 0, "best_excess": excess, "best_cost": cost}
         if not improved:
             rest = {"idle": state.idle + 1, "best_excess": state.best_excess, "best_cost": state.best_cost}
-        return self._at(oracle, sampler, state.polisher, False, **rest, key=state.key)
+        return self._at(sampler, state.polisher, False, **rest, key=state.key)
 
     def _handed_over(self, oracle: OptimalControlOracle, state: HybridState) -> bool:
         ended = self.sampler.terminate(oracle, state.sampler) is not None
         return ended or state.idle >= self.patience or state.sampler.generation >= self.generations
 
-    def step(self, oracle: OptimalControlOracle, state: HybridState) -> HybridState:
-        """One generation; the loop calls `run`."""
-        return self._sampled(oracle, state)
-
-    def terminate(self, oracle: OptimalControlOracle, state: HybridState) -> Any:
+    def terminate(self, oracle: OptimalControlOracle, state: HybridState) -> Status | None:
         """As the gradient solver says; the sampling solver only hands over."""
         return self.polisher.terminate(oracle, state.polisher) if state.polishing else None
 
-    def finish(self, oracle: OptimalControlOracle, state: HybridState) -> dict[str, Any]:
+    def finish(self, oracle: OptimalControlOracle, state: HybridState) -> Findings:
         """The certificate of the solver that found the point; one that was drawn and not polished falls short."""
         if state.polishing:
-            return dict(self.polisher.finish(oracle, state.polisher))
+            return self.polisher.finish(oracle, state.polisher)
         found = self.sampler.finish(oracle, state.sampler)
-        return found | {
-            "shortfalls": [*found["shortfalls"], "the best point was drawn, the gradient solver did not reach it"]
-        }
+        why = "the best point was drawn, the gradient solver did not reach it"
+        return dataclasses.replace(found, shortfalls=[*found.shortfalls, why])

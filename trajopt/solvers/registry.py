@@ -3,41 +3,69 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trajopt.errors import UnknownNameError
 from trajopt.names import closest
-from trajopt.solvers.first_order import GradientDescent
-from trajopt.solvers.gauss_newton import GaussNewton
+from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.hybrid import Hybrid
-from trajopt.solvers.ilqr import DDP, iLQR
-from trajopt.solvers.lbfgs import LBFGS
-from trajopt.solvers.multiple_shooting import MultipleShooting
+from trajopt.solvers.least_squares.first_order import GradientDescent
+from trajopt.solvers.least_squares.gauss_newton import GaussNewton
+from trajopt.solvers.least_squares.lbfgs import LBFGS
 from trajopt.solvers.sampling.cem import CEM
 from trajopt.solvers.sampling.cmaes import CMAES
 from trajopt.solvers.sampling.mppi import MPPI
 from trajopt.solvers.sampling.stochastic_search import StochasticSearch
-from trajopt.solvers.single_shooting import SingleShooting
+from trajopt.solvers.shooting.multiple import MultipleShooting
+from trajopt.solvers.shooting.single import SingleShooting
 
-SOLVERS: dict[str, tuple[type, str]] = {
-    "iLQR": (iLQR, "iterative LQR: Gauss-Newton Hessians, bounds, augmented Lagrangian (optimal control)"),
-    "DDP": (DDP, "differential dynamic programming: second-order dynamics, otherwise as iLQR (optimal control)"),
-    "MultipleShooting": (MultipleShooting, "multiple shooting with IPOPT, exact sparsity (optimal control)"),
-    "SingleShooting": (SingleShooting, "L-BFGS-B or any optax optimiser on the rollout (optimal control)"),
-    "CEM": (CEM, "cross-entropy method: elites refit a Gaussian of the controls (optimal control)"),
-    "MPPI": (MPPI, "path integral control: exponentially weighted mean of the draws (optimal control)"),
-    "CMAES": (CMAES, "covariance matrix adaptation, full or separable (optimal control)"),
-    "StochasticSearch": (StochasticSearch, "natural gradient of a shaped expected cost, bounds kept (optimal control)"),
-    "Hybrid": (Hybrid, "a sampling solver to escape, then a gradient solver to polish (optimal control)"),
-    "GaussNewton": (GaussNewton, "Levenberg-Marquardt with bounds, rank handling and covariance (least squares, horizons)"),
-    "LBFGS": (LBFGS, "L-BFGS-B with bounds (least squares; in SingleShooting for optimal control)"),
-    "GradientDescent": (GradientDescent, "steepest descent with a line search, or any optax optimiser (least squares)"),
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trajopt.problems.least_squares import LeastSquaresProblem
+    from trajopt.problems.ocp import OptimalControlProblem
+    from trajopt.problems.oracle import LeastSquaresOracle, OptimalControlOracle
+    from trajopt.problems.trajectory import Trajectory
+    from trajopt.solvers.ddp.ilqr import DDPState
+    from trajopt.solvers.least_squares.first_order import GradientDescentState
+    from trajopt.solvers.loop.base import solve
+    from trajopt.solvers.loop.contract import LibrarySolver, Problem, Solver
+    from trajopt.solvers.sampling.search import SamplingState
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A solver: its class, and one line about it."""
+
+    kind: Any
+    summary: str
+
+
+SOLVERS: dict[str, Entry] = {
+    "iLQR": Entry(iLQR, "iterative LQR: Gauss-Newton Hessians, bounds, augmented Lagrangian (optimal control)"),
+    "DDP": Entry(DDP, "differential dynamic programming: second-order dynamics, otherwise as iLQR (optimal control)"),
+    "MultipleShooting": Entry(MultipleShooting, "multiple shooting with IPOPT, exact sparsity (optimal control)"),
+    "SingleShooting": Entry(SingleShooting, "L-BFGS-B or any optax optimiser on the rollout (optimal control)"),
+    "CEM": Entry(CEM, "cross-entropy method: elites refit a Gaussian of the controls (optimal control)"),
+    "MPPI": Entry(MPPI, "path integral control: exponentially weighted mean of the draws (optimal control)"),
+    "CMAES": Entry(CMAES, "covariance matrix adaptation, full or separable (optimal control)"),
+    "StochasticSearch": Entry(
+        StochasticSearch, "natural gradient of a shaped expected cost, bounds kept (optimal control)"
+    ),
+    "Hybrid": Entry(Hybrid, "a sampling solver to escape, then a gradient solver to polish (optimal control)"),
+    "GaussNewton": Entry(
+        GaussNewton, "Levenberg-Marquardt with bounds, rank handling and covariance (least squares, horizons)"
+    ),
+    "LBFGS": Entry(LBFGS, "L-BFGS-B with bounds (least squares; in SingleShooting for optimal control)"),
+    "GradientDescent": Entry(
+        GradientDescent, "steepest descent with a line search, or any optax optimiser (least squares)"
+    ),
 }
 
 
-def names() -> tuple[str, ...]:
-    """Names of all solvers."""
-    return tuple(SOLVERS)
+def names(problem: type | None = None) -> tuple[str, ...]:
+    """Names of all solvers, or of those that take this class of problems."""
+    return tuple(name for name, entry in SOLVERS.items() if problem is None or problem in entry.kind.takes)
 
 
 def get(name: str, **options: Any) -> Any:
@@ -46,11 +74,30 @@ def get(name: str, **options: Any) -> Any:
     Raises `UnknownNameError` for an unknown solver or option, with the closest names.
     """
     plain = name.replace("-", "").replace("_", "").lower()
-    for known, (kind, _) in SOLVERS.items():
+    for known, entry in SOLVERS.items():
         if known.lower() == plain:
-            fields = [field.name for field in dataclasses.fields(kind)]
+            fields = [field.name for field in dataclasses.fields(entry.kind)]
             for option in options:
                 if option not in fields:
                     raise UnknownNameError(f"solver '{known}' has no option '{option}'{closest(option, fields)}")
-            return kind(**options)
+            return entry.kind(**options)
     raise UnknownNameError(f"there is no solver '{name}'{closest(name, SOLVERS)}")
+
+
+if TYPE_CHECKING:  # type checkers hold the problems and solvers of the package to their contracts here
+
+    def _conform(fit: LeastSquaresProblem, control: OptimalControlProblem) -> None:
+        fits: Problem[np.ndarray, LeastSquaresOracle] = fit
+        motions: Problem[Trajectory, OptimalControlOracle] = control
+        descent: Solver[LeastSquaresOracle, np.ndarray, GradientDescentState] = GradientDescent()
+        ddp: list[Solver[OptimalControlOracle, Trajectory, DDPState]] = [iLQR(), DDP()]
+        sampling: list[Solver[OptimalControlOracle, Trajectory, SamplingState]] = [
+            CEM(), MPPI(), CMAES(), StochasticSearch(),
+        ]  # fmt: skip
+        library: list[LibrarySolver] = [LBFGS(), SingleShooting(), MultipleShooting(), Hybrid()]
+        solve(fits, descent)
+        solve(fits, GaussNewton())
+        solve(motions, ddp[0])
+        solve(motions, sampling[0])
+        solve(motions, library[0])
+        solve(motions, GaussNewton())

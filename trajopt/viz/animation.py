@@ -14,20 +14,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int, UInt8
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d.art3d import Line3DCollection, Poly3DCollection
 from PIL import Image
 
 from trajopt.dynamics.model import WORLD, Model, ShapeType
-from trajopt.viz.plots import COLORS
+from trajopt.viz.plots import COLOURS
 from trajopt.viz.shapes3d import placements, polygons, shape_vertices
 
 MOST_FRAMES = 100
 SHORTEST_S = 2.0  # shorter motions are slowed down to this
 _LIGHT = np.array([0.35, -0.45, 0.82])
-_TURN_FRAMES = 36  # of the camera's tour around a motion of one or two states
+TURN_FRAMES = 36  # of the camera's tour around a motion of one or two states
 
 
 class _Scene:
@@ -36,18 +36,18 @@ class _Scene:
     def __init__(self, model: Model) -> None:
         top = model.topology
         self.model = model
-        faces, shape_of, colors = [], [], []
+        faces, shape_of, colours = [], [], []
         moving = sorted({shape.node for shape in top.shapes if shape.node != WORLD})
         for index, shape in enumerate(top.shapes):
             mesh = shape_vertices(model, index)
-            color = "#c9c5bd" if shape.node == WORLD else COLORS[moving.index(shape.node) % 6]
+            colour = "#c9c5bd" if shape.node == WORLD else COLOURS[moving.index(shape.node) % 6]
             for face in polygons(shape.kind, np.asarray(model.shape_size)[index], mesh):
                 faces.append(face[[0, 1, 2, len(face) - 1]])
                 shape_of.append(index)
-                colors.append([int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+                colours.append([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
         self.faces = np.array(faces).reshape(-1, 4, 3)
         self.shape_of = np.array(shape_of, int)
-        self.colors = np.array(colors).reshape(-1, 3)
+        self.colours = np.array(colours).reshape(-1, 3)
         self.node = np.array([shape.node for shape in top.shapes], int)
         solid = np.asarray(model.mass) > 0  # the others are inner nodes of a joint with several degrees of freedom
         self.bones = np.array([(p, i) for i, p in enumerate(top.parents) if p >= 0 and solid[p]], int).reshape(-1, 2)
@@ -76,7 +76,7 @@ class _Scene:
         normal = np.cross(vertices[:, 2] - vertices[:, 0], vertices[:, 3] - vertices[:, 1])
         length = np.linalg.norm(normal, axis=-1, keepdims=True)
         light = (normal / np.where(length > 0, length, 1.0)) @ (_LIGHT / np.linalg.norm(_LIGHT))
-        return np.clip(self.colors * (0.74 + 0.26 * light[:, None]) + 0.06 * np.maximum(light, 0)[:, None], 0, 1)
+        return np.clip(self.colours * (0.74 + 0.26 * light[:, None]) + 0.06 * np.maximum(light, 0)[:, None], 0, 1)
 
 
 def animate(
@@ -96,7 +96,7 @@ def animate(
     q = np.asarray(motion["q"], float)
     t = np.asarray(motion.get("t", np.arange(len(q))), float)
     turning = len(q) <= 2
-    keep = np.full(_TURN_FRAMES, len(q) - 1) if turning else _subsample(len(q), most_frames)
+    keep = np.full(TURN_FRAMES, len(q) - 1) if turning else subsample(len(q), most_frames)
     scene = _Scene(model)
     rotation, position = placements(model, q[keep])
     vertices = [scene.place(R, p) for R, p in zip(rotation, position)]
@@ -109,7 +109,7 @@ def animate(
     return path
 
 
-def _subsample(count: int, most: int) -> np.ndarray:
+def subsample(count: int, most: int) -> Int[np.ndarray, " k"]:
     return np.unique(np.linspace(0, count - 1, min(count, max(most, 2))).round().astype(int))
 
 
@@ -158,9 +158,9 @@ def _render(
     for k, world in enumerate(vertices):
         if len(world):
             solid.set_verts(list(world))
-            colors = scene.shaded(world)
-            solid.set_facecolor(colors)
-            solid.set_edgecolor(np.clip(colors * 0.9, 0, 1))
+            colours = scene.shaded(world)
+            solid.set_facecolor(colours)
+            solid.set_edgecolor(np.clip(colours * 0.9, 0, 1))
             solid.set_linewidth(0.3)
         if scene.floor is not None and moving.any():
             shadow.set_verts(list(_shadow(world[moving], scene.floor)))

@@ -22,10 +22,10 @@ from jaxtyping import Float
 
 from trajopt import problems
 from trajopt.dynamics.collision.broadphase import PairLimit
-from trajopt.dynamics.collision.pairs import collide, contact_count
+from trajopt.dynamics.collision.narrowphase import collide, contact_count
 from trajopt.dynamics.contact.rows import contact_frames
-from trajopt.dynamics.kinematics import kinematics
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import ModelError, OptionError, UnknownNameError
 
 _REMEDY = "give the model with --model (a bundled name or a file)"

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from trajopt.dynamics.collision.terrain import ground_height
-from trajopt.dynamics.kinematics import kinematics
 from trajopt.dynamics.model import Model, ShapeType
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 
 _ROUND = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.ELLIPSOID)
 _GROUND = 33  # points of a height field along each side, as drawn
@@ -17,8 +17,13 @@ _JOINED = 1e-9  # vertices closer than this share of the shape's size are one
 
 
 def polygons(
-    kind: ShapeType, size: np.ndarray, vertices: np.ndarray | None = None, *, around: int = 14, along: int = 8
-) -> list[np.ndarray]:
+    kind: ShapeType,
+    size: Float[np.ndarray, "3"],
+    vertices: Float[np.ndarray, "k 3"] | None = None,
+    *,
+    around: int = 14,
+    along: int = 8,
+) -> list[Float[np.ndarray, "corners 3"]]:
     """Faces of a shape in its own frame, each (k, 3), wound outwards; planes and points have none.
 
     size (3,) m, as `ShapeType` says; vertices (k, 3) of a mesh, whose hull is meant, or of the ground (`shape_vertices`).
@@ -47,7 +52,7 @@ def polygons(
     return []
 
 
-def shape_vertices(model: Model, index: int) -> np.ndarray | None:
+def shape_vertices(model: Model, index: int) -> Float[np.ndarray, "k 3"] | None:
     """Vertices (k, 3) of a mesh or point set; points of the ground, over its extent or 2 m around its origin; else None."""
     shape = model.topology.shapes[index]
     if shape.surface is None:
@@ -107,7 +112,7 @@ def _hull(vertices: np.ndarray) -> list[np.ndarray]:
 
 
 def surface(
-    kind: ShapeType, size: np.ndarray, vertices: np.ndarray | None = None
+    kind: ShapeType, size: Float[np.ndarray, "3"], vertices: Float[np.ndarray, "k 3"] | None = None
 ) -> tuple[Float[np.ndarray, "v 3"], Int[np.ndarray, "f 3"]]:
     """The same as triangles, fine enough to look round: vertices (v, 3), each once, and their indices (f, 3)."""
     faces = polygons(kind, size, vertices, around=32, along=16)

@@ -17,7 +17,7 @@ from scipy.spatial.transform import Rotation
 
 from trajopt.dynamics.model import WORLD, Model, ShapeType
 from trajopt.errors import OptionError
-from trajopt.viz.plots import COLORS
+from trajopt.viz.plots import COLOURS
 from trajopt.viz.recording import Recording
 from trajopt.viz.shapes3d import is_round, placements, surface
 
@@ -113,16 +113,16 @@ class Stage:
         bodies = {n: scene.add_frame(f"/{k}/{n}", show_axes=False) for n in range(top.n_nodes)}
         for index, shape in enumerate(top.shapes):
             if shape.node == WORLD:
-                color: Any = _FIXED
+                colour: Any = _FIXED
             else:
-                color = _rgb(COLORS[(k if several else order.index(shape.node)) % len(COLORS)])
+                colour = _rgb(COLOURS[(k if several else order.index(shape.node)) % len(COLOURS)])
             under = f"/{k}" if shape.node == WORLD else f"/{k}/{shape.node}"
-            self._add_shape(f"{under}/shape{index}", model, index, color, opacity, k)
+            self._add_shape(f"{under}/shape{index}", model, index, colour, opacity, k)
         width = 0.012 * self.radius
         arrows = None
         if recording.forces.shape[1]:
             arrows = scene.add_arrows(
-                f"/{k}/forces", np.zeros((1, 2, 3)), _rgb(COLORS[k % len(COLORS)]) if self.overlay else _FORCE,
+                f"/{k}/forces", np.zeros((1, 2, 3)), _rgb(COLOURS[k % len(COLOURS)]) if self.overlay else _FORCE,
                 shaft_radius=0.5 * width, head_radius=1.3 * width, head_length=3.5 * width, visible=False,
             )  # fmt: skip
         for parent, child, end in _bones(model, rotation, position):
@@ -133,7 +133,9 @@ class Stage:
             label = scene.add_label(f"/{k}/name", recording.name, anchor="bottom-center", font_screen_scale=1.2)
         return _Actor(recording, rotation, position, root, bodies, arrows, label, height)
 
-    def _add_shape(self, name: str, model: Model, index: int, color, opacity, k: int) -> None:
+    def _add_shape(
+        self, name: str, model: Model, index: int, colour: tuple[int, int, int], opacity: float | None, k: int
+    ) -> None:
         scene, shape = self.server.scene, model.topology.shapes[index]
         rotation, place = np.asarray(model.shape_rotation)[index], np.asarray(model.shape_position)[index]
         pose = {"wxyz": _quaternion(rotation), "position": tuple(np.asarray(place, float))}
@@ -145,7 +147,7 @@ class Stage:
                 pose["position"] = (0.0, 0.0, float(place[2]))
             self._add_grid(name, solid=True, **pose)
         elif shape.kind == ShapeType.POINTS and vertices is not None:
-            scene.add_point_cloud(name, vertices, color, point_size=0.02 * self.radius, **pose)
+            scene.add_point_cloud(name, vertices, colour, point_size=0.02 * self.radius, **pose)
         else:
             points, triangles = surface(shape.kind, np.asarray(model.shape_size, float)[index], vertices)
             if len(triangles):
@@ -153,7 +155,7 @@ class Stage:
                     name,
                     points,
                     triangles,
-                    color=color,
+                    color=colour,
                     opacity=opacity,
                     flat_shading=not is_round(shape.kind),
                     scale=1 + 2e-3 * k,
@@ -212,7 +214,7 @@ class Stage:
         """Colours, names, captions and the scale of forces, as HTML; of a recording also how much it is slowed down."""
         rows = []
         for k, actor in enumerate(self.actors):
-            square = f'<span style="color:{COLORS[k % len(COLORS)]}">&#9632;</span> ' if len(self.actors) > 1 else ""
+            square = f'<span style="color:{COLOURS[k % len(COLOURS)]}">&#9632;</span> ' if len(self.actors) > 1 else ""
             name, caption = html.escape(actor.recording.name), html.escape(actor.recording.caption)
             rows.append(f"<div>{square}<b>{name}</b><br/>{caption}</div>")
         if any(actor.arrows is not None for actor in self.actors):
@@ -225,8 +227,8 @@ class Stage:
         return "".join(rows)
 
 
-def _rgb(color: str) -> tuple[int, int, int]:
-    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+def _rgb(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def _quaternion(rotation: Float[np.ndarray, "*n 3 3"]) -> Float[np.ndarray, "*n 4"]:

@@ -36,7 +36,7 @@ def view(
     port: the first one tried; the next free one is taken. overlay: all at the same place, translucent, instead of side by
     side. The server listens on this machine only. Raises `MissingExtraError` without viser.
     """
-    server = _server(port)
+    server = start_server(port)
     try:
         stage = Stage(server, recordings, overlay)
         panel = _Panel(server, stage)
@@ -66,7 +66,7 @@ def export(recordings: Sequence[Recording], path: str | os.PathLike, *, overlay:
         raise OptionError(
             f"cannot write '{path}': it is a folder; give the name of a file, such as {path / 'motion.html'}"
         )
-    server = _server(PORT)
+    server = start_server(PORT)
     try:
         stage = Stage(server, recordings, overlay)
         recorder = server.get_scene_serializer()
@@ -94,7 +94,7 @@ def check_extra() -> None:
         raise MissingExtraError("the viewer needs viser; install it with: pip install 'trajopt[viewer]'")
 
 
-def _server(port: int) -> Any:
+def start_server(port: int) -> Any:
     """A server of scenes without anything in it."""
     check_extra()
     import viser

@@ -22,11 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.dynamics.collision.convex_shapes import Convex
+from trajopt.dynamics.collision.convex.gjk import separating_direction
+from trajopt.dynamics.collision.convex.shapes import Convex, Hull
 from trajopt.dynamics.collision.features import limit, unit
-from trajopt.dynamics.collision.gjk import separating_direction
 from trajopt.dynamics.model import Model, ShapeType
-from trajopt.dynamics.spatial import multiply_columns, rotate_columns
+from trajopt.dynamics.rigid_body.spatial import multiply_columns, rotate_columns
 
 FEWEST = 8  # pairs of a group that are always taken
 MARGIN = 2  # candidates of the pairs taken, relative to the contacts kept
@@ -166,7 +166,9 @@ def box_bounds(one: Boxes, two: Boxes) -> Float[Array, " p"]:
     return jnp.max(all_axes, 0) - one.radius - two.radius
 
 
-def exact_bounds(kinds: tuple[ShapeType, ShapeType], one: tuple, two: tuple, hull1, hull2) -> Float[Array, " p"]:
+def exact_bounds(
+    kinds: tuple[ShapeType, ShapeType], one: tuple, two: tuple, hull1: Hull | None, hull2: Hull | None
+) -> Float[Array, " p"]:
     """Lower bounds of the signed distances of pairs of two kinds, within 2 % of the distance of the cores that are apart.
 
     one, two: (rotations (p, 3, 3), positions, sizes (p, 3)) of the shapes; hull1, hull2: of meshes, stacked.
@@ -195,7 +197,14 @@ def nearest(bound: Float[Array, " n"], count: int) -> Int[Array, " k"]:
     return jnp.sort(jax.lax.top_k(-bound.astype(jnp.float32), count)[1]).astype(int)
 
 
-def verdict(nodes: Int[np.ndarray, " ns"], boxes: Boxes, index, bound, one, two) -> Culled:
+def verdict(
+    nodes: Int[np.ndarray, " ns"],
+    boxes: Boxes,
+    index: Int[Array, " k"],
+    bound: Float[Array, " p"],
+    one: Int[np.ndarray, " p"],
+    two: Int[np.ndarray, " p"],
+) -> Culled:
     """What there is to say of the pairs of shapes (one, two) of a group when those at `index` go on; without `candidate`."""
     ends = boxes[one], boxes[two]
     taken = jnp.zeros(len(one), bool).at[index].set(True)

@@ -10,7 +10,8 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 # A candidate that is farther than the closest one by this share of the shapes' size counts half as much in the spread.
 DEPTH_SCALE = 1e-3
@@ -21,7 +22,7 @@ BOX_CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3)))
 FACE_CORNERS = np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 
 
-def tolerance(dtype) -> float:
+def tolerance(dtype: DTypeLike) -> float:
     """Relative size below which two lengths are the same: 4e-11 in float64, 2e-5 in float32."""
     return float(jnp.finfo(dtype).eps) ** (2 / 3)
 
@@ -32,7 +33,7 @@ _LEVI_CIVITA = np.array(
 )
 
 
-def take(x: Array, index: Int[Array, "..."]) -> Array:
+def take(x: Shaped[Array, "n ..."], index: Int[Array, "..."]) -> Shaped[Array, "..."]:
     """x[index] along the first axis, for indices that are known to lie in it (a smaller program than x[index])."""
     return x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
@@ -89,7 +90,12 @@ def limit(x: Float[Array, "*b"], half: Float[Array, "*#b"]) -> Float[Array, "*b"
     return jnp.minimum(jnp.maximum(x, -half), half)
 
 
-def weighted_point(centre1, radius1, centre2, radius2):
+def weighted_point(
+    centre1: Float[Array, "*#b 3"],
+    radius1: Float[Array, "*#b"],
+    centre2: Float[Array, "*#b 3"],
+    radius2: Float[Array, "*#b"],
+):
     """(r2 c1 + r1 c2) / (r1 + r2), the midpoint for two zero radii (Nimble, app. C-2)."""
     total = radius1 + radius2
     share = jnp.where(
@@ -117,7 +123,14 @@ def patch(
     return rows[:, 0] + jnp.where(used, 0.0, size), rows[:, 1:4], rows[:, 4:]
 
 
-def choose(distance, point, valid, axis, size, count: int) -> tuple[Int[Array, " m"], Bool[Array, " m"]]:
+def choose(
+    distance: Float[Array, " k"],
+    point: Float[Array, "k 3"],
+    valid: Bool[Array, " k"],
+    axis: Float[Array, "3"],
+    size: Float[Array, ""],
+    count: int,
+) -> tuple[Int[Array, " m"], Bool[Array, " m"]]:
     """Indices of a patch (see `patch`) and whether each of them is a distinct point."""
     small = tolerance(distance.dtype) * size
     distance = jnp.where(valid, distance, jnp.inf)

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.features import BOX_CORNERS, choose, take, unit
-from trajopt.dynamics.collision.shapes import cylinder_plane
+from trajopt.dynamics.collision.primitives.plane import cylinder_plane
 from trajopt.dynamics.model import ShapeType, Surface
-from trajopt.dynamics.spatial import cross
+from trajopt.dynamics.rigid_body.spatial import cross
 
 _ITERATIONS = 8
 # Contacts of a shape with the ground; None: one for each point.
@@ -93,7 +93,16 @@ def _foot(height: Height, c: Float[Array, "3"]) -> tuple[Float[Array, "3"], Floa
 
 
 def ground_contacts(
-    kind: ShapeType, surface: Surface, R1, p1, size1, R2, p2, size2, numbers, vertices=None
+    kind: ShapeType,
+    surface: Surface,
+    R1: Float[Array, "3 3"],
+    p1: Float[Array, "3"],
+    size1: Float[Array, "3"],
+    R2: Float[Array, "3 3"],
+    p2: Float[Array, "3"],
+    size2: Float[Array, "3"],
+    numbers: Float[Array, " n"],
+    vertices: Float[Array, "v 3"] | None = None,
 ) -> tuple[Float[Array, " k"], Float[Array, "k 3"], Float[Array, "k 3"]]:
     """Contacts of a shape with the ground (shape 2): distances, points (on the ground, or on a sphere, an ellipsoid), normals.
 
@@ -122,8 +131,10 @@ def ground_contacts(
             lowest = p - R @ (size1 * unit(size1 * (R.T @ normal), jnp.zeros(3, p.dtype))[0])
         points = lowest[None]
     else:
-        corners = jnp.asarray(BOX_CORNERS, p.dtype) * size1 if kind == ShapeType.BOX else vertices
-        points = p + corners @ R.T
+        if kind == ShapeType.BOX:
+            vertices = jnp.asarray(BOX_CORNERS, p.dtype) * size1
+        assert vertices is not None
+        points = p + vertices @ R.T
         if kind != ShapeType.POINTS:
             index, unused = _nearest(height, points)
             points = take(points, index)

@@ -1,1 +1,20 @@
+"""What acts where shapes meet: the contact laws (`laws`), the rows of the contact problem (`rows`), the law as an equation
+(`ncp`), the step assembled and solved (`step`), and problems on plain arrays (`arrays`). `solve` holds the algorithms."""
 
+from trajopt.dynamics.contact.arrays import NCPResult, solve_boxed_lcp, solve_ncp
+from trajopt.dynamics.contact.laws import (
+    BoxedLCP,
+    CompliantContact,
+    ContactLaw,
+    ForceLaw,
+    NoContact,
+    RigidContact,
+    SmoothedContact,
+    SpringDamperContact,
+    kappa_schedule,
+)
+
+__all__ = [
+    "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "NCPResult", "NoContact", "RigidContact", "SmoothedContact",
+    "SpringDamperContact", "kappa_schedule", "solve_boxed_lcp", "solve_ncp",
+]  # fmt: skip

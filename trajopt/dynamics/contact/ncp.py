@@ -30,8 +30,13 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from trajopt.dynamics.contact.precision import Threshold
+
+TOLERANCE = Threshold(1e-10, 1e-5)  # relative residual that counts as solved
+SLOWEST = 1e-3  # m/s: problems without faster velocities are solved to this share of the tolerance
 SEPARATING, STICKING, SLIDING = 0, 1, 2
 CLAMPED = 3  # normal row held, no friction: never a solution's mode, only a label (`complementarity`)
 
@@ -64,7 +69,14 @@ class NCP:
         return self.exists.shape[0] - self.mu.shape[0]
 
 
-def make_ncp(G, g, mu, exists=None, bound=None, cone: str = "disc") -> NCP:
+def make_ncp(
+    G: Float[Array, "m m"],
+    g: Float[Array, " m"],
+    mu: Float[Array, " nc"],
+    exists: Bool[Array, " ncl"] | None = None,
+    bound: Float[Array, " nf"] | None = None,
+    cone: str = "disc",
+) -> NCP:
     """Assemble an `NCP`, with the scaling rho from the diagonal of G (per contact: one for the normal, one for both tangents)."""
     nc = mu.shape[0]
     dtype = G.dtype
@@ -105,7 +117,7 @@ def split(ncp: NCP, x: Float[Array, " m"]):
     return x[: 3 * nc].reshape(nc, 3), x[3 * nc : 3 * nc + nl], x[3 * nc + nl :]
 
 
-def safe_norm(x, axis=-1):
+def safe_norm(x: Float[Array, "..."], axis: int = -1):
     """Euclidean norm whose derivative at zero is zero instead of NaN."""
     square = jnp.sum(x * x, axis)
     positive = square > 0
@@ -135,33 +147,53 @@ def natural_map(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"]) -> Fl
     return lam - project(ncp, lam - ncp.rho * nu)
 
 
-def residual(ncp: NCP, lam: Float[Array, " m"]) -> Float[Array, ""]:
-    """Largest violation of the law as a velocity, |F / rho|, over max(|g|, 1e-3 m/s)."""
+def default_tolerance(dtype: DTypeLike) -> float:
+    """Residual (relative velocity, see `residual`) below which a problem counts as solved."""
+    return TOLERANCE.at(dtype)
+
+
+def residual(ncp: NCP, lam: Float[Array, " m"], tol: float | None = None) -> Float[Array, ""]:
+    """Largest violation of the law as a velocity, |F / rho|, over `velocity_scale`, in which `tol` is that of the solve."""
     nu = ncp.G @ lam + ncp.g
     violation = jnp.max(jnp.abs(natural_map(ncp, lam, nu) / ncp.rho), initial=jnp.zeros((), lam.dtype))
-    return violation / velocity_scale(ncp)
+    return violation / velocity_scale(ncp, lam, tol)
 
 
-def velocity_scale(ncp: NCP) -> Float[Array, ""]:
-    """max(|g|, 1e-3 m/s): the velocity that residuals are measured against."""
-    return jnp.maximum(jnp.max(jnp.abs(ncp.g), initial=jnp.zeros((), ncp.g.dtype)), 1e-3)
+def velocity_scale(ncp: NCP, lam: Float[Array, " m"], tol: float | None = None) -> Float[Array, ""]:
+    """The velocity s, m/s, that residuals are measured against at the impulse `lam`.
+
+        s = max(1e-3 m/s, max over P of |g|, 8 eps max_i (|G| |lambda| + |g|)_i / tol)
+
+    P: normals and limits that exist and approach (g < 0), tangents of contacts that approach or carry an impulse, all
+    dry-friction rows. What opens is no velocity of the problem: the gap rate phi / dt of a distant contact. The last term is what
+    cancels in G lambda + g, whose rounding no solver can remove; eps is the resolution of the dtype. tol: relative residual
+    that counts as solved, default that of the dtype.
+    """
+    tol = default_tolerance(lam.dtype) if tol is None else tol
+    cancels = jnp.max(jnp.abs(ncp.G) @ jnp.abs(lam) + jnp.abs(ncp.g), initial=jnp.zeros((), lam.dtype))
+    return jnp.maximum(approach_scale(ncp, lam), 8 * float(jnp.finfo(lam.dtype).eps) / tol * cancels)
 
 
-def approach_scale(ncp: NCP) -> Float[Array, ""]:
-    """As `velocity_scale`, without what opens: the gap rate phi / dt of a distant contact is no velocity of the problem."""
+def approach_scale(ncp: NCP, lam: Float[Array, " m"]) -> Float[Array, ""]:
+    """`velocity_scale` without the rounding of what cancels."""
+    nc = ncp.nc
     cone, limit, dry = split(ncp, ncp.g)
-    rows = jnp.concatenate([jnp.abs(cone[:, :2]).reshape(-1), -cone[:, 2], -limit, jnp.abs(dry)])
-    return jnp.maximum(jnp.max(rows, initial=jnp.zeros((), ncp.g.dtype)), 1e-3)
+    loaded = ncp.exists[:nc] & ((cone[:, 2] < 0) | (split(ncp, lam)[0][:, 2] > 0))
+    tangents = jnp.where(loaded[:, None], jnp.abs(cone[:, :2]), 0.0).reshape(-1)
+    unilateral = jnp.where(ncp.exists, -jnp.concatenate([cone[:, 2], limit]), 0.0)
+    rows = jnp.concatenate([tangents, unilateral, jnp.abs(dry)])
+    return jnp.maximum(jnp.max(rows, initial=jnp.zeros((), ncp.g.dtype)), SLOWEST)
 
 
-def classify(ncp: NCP, lam, nu, tie: float = 0.0, slow: float = 0.0) -> Modes:
-    """Modes at (lambda, nu). `tie`: relative size of y_n (as a velocity over `approach_scale`) below which a contact with zero
+def classify(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"], tie: float = 0.0, slow: float = 0.0) -> Modes:
+    """Modes at (lambda, nu). `tie`: relative size of y_n (as a velocity over `velocity_scale`) below which a contact with zero
     impulse and zero velocity counts as separating. `slow`: relative speed below which a contact on its cone counts as sticking:
     the direction of such a slip has no derivative that means anything."""
     nc = ncp.nc
     cone, limit, dry = split(ncp, lam - ncp.rho * nu)
-    threshold = tie * approach_scale(ncp) * ncp.rho
-    threshold_c, threshold_l, _ = split(ncp, threshold)
+    # Newton asks without thresholds, in every iteration: for it the scale is not computed.
+    scale = velocity_scale(ncp, lam) if tie or slow else jnp.zeros((), lam.dtype)
+    threshold_c, threshold_l, _ = split(ncp, tie * scale * ncp.rho)
     closed = ncp.exists[:nc] & (cone[:, 2] > threshold_c[:, 2])
     radius = ncp.mu * jnp.maximum(cone[:, 2], 0.0)
     tangent = None
@@ -171,13 +203,13 @@ def classify(ncp: NCP, lam, nu, tie: float = 0.0, slow: float = 0.0) -> Modes:
         tangent = jnp.where(held | ~closed[:, None], 0, jnp.where(cone[:, :2] >= 0, 1, -1))
         sticks = jnp.all(held, 1)
     else:
-        creeps = safe_norm(split(ncp, nu)[0][:, :2]) < slow * approach_scale(ncp)
+        creeps = safe_norm(split(ncp, nu)[0][:, :2]) < slow * scale
         sticks = ((safe_norm(cone[:, :2]) <= radius) | creeps) & (radius > 0)
     mode = jnp.where(closed, jnp.where(sticks, STICKING, SLIDING), SEPARATING)
     return Modes(mode, ncp.exists[nc:] & (limit > threshold_l), jnp.abs(dry) < ncp.bound, tangent)
 
 
-def projection_jacobian(ncp: NCP, lam, nu, modes: Modes):
+def projection_jacobian(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"], modes: Modes):
     """P in blocks: (nc, 3, 3) for the cones and the (nl + nf,) diagonal of the scalar rows, for given modes."""
     y, _, _ = split(ncp, lam - ncp.rho * nu)
     dtype = lam.dtype
@@ -204,7 +236,7 @@ def projection_jacobian(ncp: NCP, lam, nu, modes: Modes):
     return blocks, diagonal
 
 
-def apply_blocks(P, x):
+def apply_blocks(P: tuple[Float[Array, "nc 3 3"], Float[Array, " s"]], x: Float[Array, "m ..."]):
     """P x for P in blocks (see `projection_jacobian`) and x of shape (m,) or (m, k)."""
     blocks, diagonal = P
     nc = blocks.shape[0]
@@ -215,14 +247,16 @@ def apply_blocks(P, x):
     return jnp.concatenate([cones, diagonal[:, None] * flat[3 * nc :]], 0).reshape(x.shape[:1] + tail)
 
 
-def newton_matrix(ncp: NCP, P, G) -> Float[Array, "m m"]:
+def newton_matrix(
+    ncp: NCP, P: tuple[Float[Array, "nc 3 3"], Float[Array, " s"]], G: Float[Array, "m m"]
+) -> Float[Array, "m m"]:
     """K = I - P + P rho G, the derivative of the natural map."""
     m = G.shape[0]
     eye = jnp.eye(m, dtype=G.dtype)
     return eye + apply_blocks(P, ncp.rho[:, None] * G - eye)
 
 
-def project_in_modes(ncp: NCP, y, modes: Modes):
+def project_in_modes(ncp: NCP, y: Float[Array, " m"], modes: Modes):
     """The branch of `project` that given modes select: smooth, so that it has all derivatives (also in mu and bound)."""
     nc = ncp.nc
     cone, limit, dry = split(ncp, y)
@@ -241,7 +275,7 @@ def project_in_modes(ncp: NCP, y, modes: Modes):
     return jnp.concatenate([out.reshape(3 * nc), jnp.where(modes.limit, limit, 0.0), jnp.where(modes.dry, dry, bound)])
 
 
-def mode_map(ncp: NCP, lam, modes: Modes):
+def mode_map(ncp: NCP, lam: Float[Array, " m"], modes: Modes):
     """F restricted to given modes: lambda - project_in_modes(lambda - rho (G lambda + g))."""
     nu = ncp.G @ lam + ncp.g
     return lam - project_in_modes(ncp, lam - ncp.rho * nu, modes)

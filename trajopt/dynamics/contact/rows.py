@@ -1,11 +1,15 @@
 r"""Constraint rows of one step: contacts, joint limits and dry joint friction, as nu = J v+ + b (docs/contact-semantics.md).
 
-Row order as in `ncp`: three rows per contact (tangent 1, tangent 2, normal), one per limit, one per dry-friction DoF.
+Row order as in `ncp`: three rows per contact (tangent 1, tangent 2, normal), one per limit, one per dry-friction DoF. Each
+kind of row is an entry of `KINDS`: its count, its rows of J with what their offset depends on, and the set that its impulses
+are projected on. A kind that is added is a class and its place in the table.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +17,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.collision.broadphase import Culled
-from trajopt.dynamics.collision.pairs import Contacts
-from trajopt.dynamics.contact.law import ContactLaw, SmoothedContact
-from trajopt.dynamics.kinematics import Kinematics, expand_v, mimic_matrix, node_velocities
-from trajopt.dynamics.model import Model
-from trajopt.dynamics.spatial import cross
+from trajopt.dynamics.collision.narrowphase import Contacts
+from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.laws.base import ContactLaw, Law, NormalOffset, Softening
+from trajopt.dynamics.model import Model, Topology
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, mimic_matrix, node_velocities
+from trajopt.dynamics.rigid_body.spatial import cross
 
 
 @jax.tree_util.register_dataclass
@@ -28,7 +33,8 @@ class Rows:
     J (m, nv); offset (m,) is b, m/s; mu (nc,); exists (nc + nl,); bound (nf,) N s; distance (nc + nl,) m; contacts: the nc
     selected candidates; frames (nc, 3, 3), columns tangent 1, tangent 2, normal; impact (nc + nl,): the row bounces;
     limit_dof (nl,), limit_sign (nl,); dropped: rows left out that would be active, and pairs left out that could be;
-    dropped_pairs: the latter.
+    dropped_pairs: the latter. softening: compliance of the contacts, None where they are rigid. sizes: number of rows of each of
+    `KINDS`.
     """
 
     J: Float[Array, "m nv"]
@@ -46,6 +52,13 @@ class Rows:
     limit_sign: Float[Array, " nl"]
     dropped: Int[Array, ""]
     dropped_pairs: Int[Array, ""]
+    softening: Softening | None = None
+    sizes: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
+
+    @property
+    def nc(self) -> int:
+        """Number of contacts."""
+        return self.mu.shape[0]
 
 
 def contact_frames(normal: Float[Array, "k 3"]) -> Float[Array, "k 3 3"]:
@@ -61,13 +74,13 @@ def contact_frames(normal: Float[Array, "k 3"]) -> Float[Array, "k 3 3"]:
     return jnp.stack([tangent, cross(normal, tangent), normal], -1)
 
 
-def signed_mask(top, contacts: Contacts, dtype):
+def signed_mask(top: Topology, contacts: Contacts, dtype: Any) -> Float[Array, "k nvt"]:
     """(k, nv_tree): +1 where a DoF moves body 1 only, -1 where it moves body 2 only."""
     mask = jnp.asarray(top.dof_mask, dtype)
     return mask[contacts.node1] - mask[contacts.node2]
 
 
-def point_columns(kin: Kinematics, top, point) -> Float[Array, "k nvt 3"]:
+def point_columns(kin: Kinematics, top: Topology, point: Float[Array, "k 3"]) -> Float[Array, "k nvt 3"]:
     """World velocity of the point `point` (k, 3) of a body moved by unit velocity of each tree DoF (not masked)."""
     origin = kin.origin[top.dof_node]
     return kin.S[None, :, :3] + cross(kin.S[None, :, 3:], point[:, None, :] - origin[None])
@@ -79,59 +92,194 @@ def project_columns(model: Model, J: Float[Array, "m nvt"]) -> Float[Array, "m n
     return J if matrix is None else J @ matrix
 
 
-def assemble(model: Model, kin: Kinematics, candidates: Contacts, q, v, dt, law: ContactLaw) -> Rows:
-    """Rows at the configuration q (kinematics `kin`) and velocity v for a step dt under `law`."""
-    contacts, selected, dropped = _closest(model, kin, candidates, v, dt, law.contact_rows(model))
-    dropped_pairs = _out_of_sight(model, kin, candidates.culled, v, dt)
-    top, dtype = model.topology, q.dtype
-    frames = contact_frames(contacts.normal)
-    columns = point_columns(kin, top, contacts.point) * signed_mask(top, contacts, dtype)[:, :, None]
-    J_contacts = jnp.sum(frames[:, :, :, None] * jnp.swapaxes(columns, 1, 2)[:, :, None, :], 1)
-    J_contacts = project_columns(model, J_contacts.reshape(-1, top.nv_tree))
+@dataclasses.dataclass(frozen=True)
+class RowBlock:
+    """The k rows of one kind: their part of J (k, nv) and, of the n of them that have a distance, distance and restitution.
 
-    limit_dof, limit_sign, limit_distance, dropped_limits = _closest_limits(model, q, v, dt, law.limit_rows(model))
-    eye = jnp.eye(model.nv, dtype=dtype)
-    friction_dofs = np.array(top.friction_dofs if law.joint_friction else (), int)
-    J = jnp.concatenate([J_contacts, limit_sign[:, None] * eye[limit_dof], eye[friction_dofs]])
-    bound = dt * jnp.asarray(model.frictionloss, dtype)[friction_dofs]
-
-    k = contacts.distance.shape[0]
-    friction = jnp.asarray(model.pair_friction, dtype)
-    bounce = jnp.asarray(model.pair_restitution, dtype)
-    mu = friction[contacts.pair] if k else jnp.zeros(0, dtype)
-    restitution = bounce[contacts.pair] if k else jnp.zeros(0, dtype)
-    distance = jnp.concatenate([contacts.distance, limit_distance])
-    velocity = J @ v
-    normal_velocity = jnp.concatenate([velocity[2 : 3 * k : 3], velocity[3 * k : 3 * k + limit_sign.shape[0]]])
-    e = jnp.concatenate([restitution, jnp.zeros_like(limit_distance)])
-    offset, exists, impact = normal_offset(law, distance, normal_velocity, e, dt, k)
-    zero = jnp.zeros(k, dtype)
-    b = jnp.concatenate([jnp.stack([zero, zero, offset[:k]], -1).reshape(-1), offset[k:], jnp.zeros_like(bound)])
-    return Rows(
-        J, b, mu, exists, bound, distance, contacts, selected, frames, restitution, impact, limit_dof, limit_sign,
-        dropped + dropped_limits + dropped_pairs, dropped_pairs,
-    )  # fmt: skip
-
-
-def normal_offset(law: ContactLaw, distance, velocity, restitution, dt, contacts: int = 0):
-    """b of the normal rows, which rows exist, and which bounce; the table of docs/contact-semantics.md.
-
-    The first `contacts` rows are those of contacts, the others joint limits. Smoothed contacts exist at every distance, have
-    no gap to close and bounce at a distance too.
+    described: fields of `Rows` that belong to the kind alone. dropped: rows left out that would be active.
     """
-    open_ = distance > 0
-    exists = ~open_ if law.gap == "detect" else jnp.ones_like(open_)
-    closes = velocity + distance / dt < 0
-    room = distance / dt
-    if isinstance(law, SmoothedContact):
-        reaching = jnp.arange(distance.shape[0]) < contacts
-        exists, closes, room = exists | reaching, closes | reaching, jnp.where(reaching, jnp.zeros_like(room), room)
-    impact = (restitution > 0) & (velocity < -law.rest_velocity) & closes & exists
-    gap = jnp.where(open_, room, law.erp * distance / dt + law.damping * velocity)
-    return jnp.where(impact, restitution * velocity, gap), exists, impact
+
+    J: Float[Array, "k nv"]
+    distance: Float[Array, " n"]
+    restitution: Float[Array, " n"]
+    described: dict[str, Any]
+    dropped: Int[Array, ""]
 
 
-def _closest(model: Model, kin: Kinematics, candidates: Contacts, v, dt, count: int):
+class RowKind(abc.ABC):
+    """A kind of constraint row. projection: the set of its impulses, "cone", "unilateral" or "interval" (`ncp`)."""
+
+    name: ClassVar[str]
+    projection: ClassVar[str]
+    normals: ClassVar[slice] = slice(0, 0)  # those of the kind's rows that have a distance and an offset
+
+    @abc.abstractmethod
+    def count(self, law: Law, model: Model) -> int:
+        """Number of rows of one step."""
+
+    @abc.abstractmethod
+    def block(self, inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> RowBlock:
+        """The rows at q (kinematics `kin`, candidate contacts there) and v."""
+
+    def offset(
+        self,
+        law: ContactLaw,
+        distance: Float[Array, " n"],
+        velocity: Float[Array, " n"],
+        restitution: Float[Array, " n"],
+        dt: Float[Array, ""],
+    ) -> NormalOffset:
+        """The law's offset of the rows that have a distance; velocity: their J v."""
+        return law.normal_offset(distance, velocity, restitution, dt)
+
+
+class ContactRows(RowKind):
+    """Three rows for each of the closest contacts: tangent 1, tangent 2, normal."""
+
+    name, projection = "contacts", "cone"
+    normals = slice(2, None, 3)
+
+    def count(self, law: Law, model: Model) -> int:
+        return 3 * law.contact_rows(model)
+
+    def block(self, inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> RowBlock:
+        law, model, dtype = inputs.law, inputs.model, inputs.q.dtype
+        top = model.topology
+        contacts, selected, dropped = _closest(inputs, kin, candidates, law.contact_rows(model))
+        dropped_pairs = pairs_out_of_sight(inputs.model, kin, candidates.culled, inputs.v, inputs.dt)
+        frames = contact_frames(contacts.normal)
+        columns = point_columns(kin, top, contacts.point) * signed_mask(top, contacts, dtype)[:, :, None]
+        J = jnp.sum(frames[:, :, :, None] * jnp.swapaxes(columns, 1, 2)[:, :, None, :], 1)
+        J = project_columns(model, J.reshape(-1, top.nv_tree))
+        k = contacts.distance.shape[0]
+        friction, bounce = (jnp.asarray(leaf, dtype) for leaf in (model.pair_friction, model.pair_restitution))
+        mu = friction[contacts.pair] if k else jnp.zeros(0, dtype)
+        restitution = bounce[contacts.pair] if k else jnp.zeros(0, dtype)
+        described = {
+            "mu": mu, "contacts": contacts, "selected": selected, "frames": frames, "restitution": restitution,
+            "dropped_pairs": dropped_pairs,
+        }  # fmt: skip
+        return RowBlock(J, contacts.distance, restitution, described, dropped + dropped_pairs)
+
+    def offset(
+        self,
+        law: ContactLaw,
+        distance: Float[Array, " n"],
+        velocity: Float[Array, " n"],
+        restitution: Float[Array, " n"],
+        dt: Float[Array, ""],
+    ) -> NormalOffset:
+        return law.contact_offset(distance, velocity, restitution, dt)
+
+
+class LimitRows(RowKind):
+    """One row for each of the limited DoFs that are nearest to a limit."""
+
+    name, projection = "limits", "unilateral"
+    normals = slice(None)
+
+    def count(self, law: Law, model: Model) -> int:
+        return law.limit_rows(model)
+
+    def block(self, inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> RowBlock:
+        model = inputs.model
+        dof, sign, distance, dropped = _closest_limits(inputs, inputs.law.limit_rows(model))
+        J = sign[:, None] * jnp.eye(model.nv, dtype=inputs.q.dtype)[dof]
+        described = {"limit_dof": dof, "limit_sign": sign}
+        return RowBlock(J, distance, jnp.zeros_like(distance), described, dropped)
+
+
+class DryFrictionRows(RowKind):
+    """One row for each DoF with dry joint friction."""
+
+    name, projection = "dry friction", "interval"
+
+    def count(self, law: Law, model: Model) -> int:
+        return len(_rubbing(law, model))
+
+    def block(self, inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> RowBlock:
+        model, dtype = inputs.model, inputs.q.dtype
+        dofs = _rubbing(inputs.law, model)
+        bound = inputs.dt * jnp.asarray(model.frictionloss, dtype)[dofs]
+        none = jnp.zeros(0, dtype)
+        return RowBlock(jnp.eye(model.nv, dtype=dtype)[dofs], none, none, {"bound": bound}, jnp.zeros((), int))
+
+
+def _rubbing(law: Law, model: Model) -> np.ndarray:
+    """DoFs whose dry friction acts."""
+    return np.array(model.topology.friction_dofs if law.joint_friction else (), int)
+
+
+KINDS: tuple[RowKind, ...] = (ContactRows(), LimitRows(), DryFrictionRows())
+
+
+def row_count(law: Law, model: Model) -> int:
+    """Number m of constraint rows of one step, and of entries of `StepInfo.impulse`."""
+    return sum(kind.count(law, model) for kind in KINDS)
+
+
+def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
+    """Rows of the step at its configuration (kinematics `kin`, candidate contacts there) and velocity."""
+    blocks = [kind.block(inputs, kin, candidates) for kind in KINDS]
+    J = jnp.concatenate([block.J for block in blocks])
+    offset, exists, impact = [], [], []
+    for kind, block, velocity in zip(KINDS, blocks, _split_by_kind(blocks, J @ inputs.v), strict=True):
+        law_offset = kind.offset(inputs.law, block.distance, velocity[kind.normals], block.restitution, inputs.dt)
+        offset.append(_on_normals(kind, law_offset.offset, velocity.shape[0]))
+        exists.append(law_offset.exists)
+        impact.append(law_offset.impact)
+    described = {name: value for block in blocks for name, value in block.described.items()}
+    exists_here = jnp.concatenate(exists)
+    nc = described["mu"].shape[0]
+    return Rows(
+        J=J,
+        offset=jnp.concatenate(offset),
+        exists=exists_here,
+        distance=jnp.concatenate([block.distance for block in blocks]),
+        impact=jnp.concatenate(impact),
+        softening=inputs.law.softening(blocks[0].distance, exists_here[:nc], inputs.kappa),
+        dropped=sum((block.dropped for block in blocks[1:]), blocks[0].dropped),
+        sizes=tuple(block.J.shape[0] for block in blocks),
+        **described,
+    )
+
+
+def offset_slopes(inputs: StepInputs, rows: Rows) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+    """(db/d distance, db/d velocity before the step) of every row, zero where a row has no distance."""
+    by_distance: list[Array] = []
+    by_velocity: list[Array] = []
+    start, dtype = 0, inputs.q.dtype
+    restitution = jnp.concatenate([rows.restitution, jnp.zeros_like(rows.distance[rows.nc :])])
+    for kind, values in zip(KINDS, jnp.split(rows.J @ inputs.v, np.cumsum(rows.sizes)[:-1]), strict=True):
+        velocity, size = values[kind.normals], values.shape[0]
+        own = slice(start, start + velocity.shape[0])
+        start = own.stop
+
+        def offset(distance, velocity, kind=kind, own=own):
+            return kind.offset(inputs.law, distance, velocity, restitution[own], inputs.dt).offset
+
+        point, one, none = (rows.distance[own], velocity), jnp.ones_like(velocity), jnp.zeros_like(velocity)
+        for slopes, direction in ((by_distance, (one, none)), (by_velocity, (none, one))):
+            slopes.append(_on_normals(kind, jax.jvp(offset, point, direction)[1].astype(dtype), size))
+    return jnp.concatenate(by_distance), jnp.concatenate(by_velocity)
+
+
+def _split_by_kind(blocks: list[RowBlock], values: Float[Array, " m"]) -> list[Float[Array, " k"]]:
+    return jnp.split(values, np.cumsum([block.J.shape[0] for block in blocks])[:-1])
+
+
+def _on_normals(kind: RowKind, values: Float[Array, " n"], size: int) -> Float[Array, " k"]:
+    """Values of a kind's rows that have a distance, zero on its `size` - n others."""
+    if values.shape[0] == size:
+        return values
+    if not values.shape[0]:
+        return jnp.zeros(size, values.dtype)
+    step = kind.normals.step
+    before = [jnp.zeros_like(values)] * (step - 1)
+    return jnp.stack([*before, values], -1).reshape(-1)
+
+
+def _closest(inputs: StepInputs, kin: Kinematics, candidates: Contacts, count: int):
     """The `count` closest candidates, and how many of the others would touch within the step."""
     total = candidates.distance.shape[0]
     if total <= count:
@@ -140,14 +288,14 @@ def _closest(model: Model, kin: Kinematics, candidates: Contacts, v, dt, count: 
     _, index = jax.lax.top_k(-distance, count)
     index = jnp.sort(index)
     kept = candidates[index]
-    active = distance + dt * _approach(model, kin, candidates, v) < 0
+    active = distance + inputs.dt * _approach(inputs, kin, candidates) < 0
     left_out = jnp.ones(total, bool).at[index].set(False)
     return kept, index, jnp.sum(active & left_out)
 
 
-def _approach(model: Model, kin: Kinematics, contacts: Contacts, v):
+def _approach(inputs: StepInputs, kin: Kinematics, contacts: Contacts):
     """Normal velocity of every candidate, from the bodies' velocities; carries no derivative."""
-    relative, _ = _relative_motion(model, kin, v, contacts.node1, contacts.node2, contacts.point)
+    relative, _ = _relative_motion(inputs.model, kin, inputs.v, contacts.node1, contacts.node2, contacts.point)
     return jax.lax.stop_gradient(jnp.sum(contacts.normal * relative, -1))
 
 
@@ -162,7 +310,9 @@ def _relative_motion(model: Model, kin: Kinematics, v, node1, node2, point):
     return velocity(node1) - velocity(node2), twist[node1, 3:] - twist[node2, 3:]
 
 
-def _out_of_sight(model: Model, kin: Kinematics, culled: Culled | None, v, dt) -> Int[Array, ""]:
+def pairs_out_of_sight(
+    model: Model, kin: Kinematics, culled: Culled | None, v: Float[Array, " nv"], dt: Float[Array, ""]
+) -> Int[Array, ""]:
     """Pairs that the narrow phase has not seen and that could touch within the step.
 
     The distance of two shapes changes no faster than |v12(c)| + |w12| r, the relative velocity of the bodies at the centre c of
@@ -181,8 +331,9 @@ def _out_of_sight(model: Model, kin: Kinematics, culled: Culled | None, v, dt) -
     return jnp.sum(~culled.taken & (culled.bound < dt * closing))
 
 
-def _closest_limits(model: Model, q, v, dt, count: int):
+def _closest_limits(inputs: StepInputs, count: int):
     """The `count` limited DoFs nearest to a limit at the end of the step: DoF, sign (+1 lower, -1 upper), distance."""
+    model, q, v, dt = inputs.model, inputs.q, inputs.v, inputs.dt
     top = model.topology
     dofs = np.array(top.limited, int)
     if count == 0:

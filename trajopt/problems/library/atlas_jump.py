@@ -22,18 +22,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.pairs import collide
-from trajopt.dynamics.contact.law import RigidContact
-from trajopt.dynamics.crba import mass_matrix
-from trajopt.dynamics.joints import difference, integrate
-from trajopt.dynamics.kinematics import center_of_mass, frame_jacobian, kinematics
+from trajopt.dynamics import linear_algebra
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rnea import inverse_dynamics
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
+from trajopt.dynamics.rigid_body.crba import mass_matrix
+from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, frame_jacobian, kinematics
+from trajopt.dynamics.rigid_body.rnea import inverse_dynamics
 from trajopt.dynamics.system import State, System
-from trajopt.errors import OptionError
 from trajopt.models.registry import load_model
 from trajopt.problems.library.static_pose import candidates
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
 # Atlas's left leg in the sagittal plane, m, x forwards and z upwards: hip seen from the pelvis, knee from the hip, ankle from the
@@ -62,20 +63,19 @@ def highest_standing() -> float:
     return hip + float(np.linalg.norm(THIGH)) + float(np.linalg.norm(SHANK)) + SOLE_REACH
 
 
+@ranged(
+    height=Real(
+        highest_standing() + CLEARANCE, HIGHEST, "m", why=f"poses with a foot {CLEARANCE} m from the ground reach what is below"
+    ),
+    wait=Real(0.0, 10.0, "s"),
+    dt=Real(1e-4, 0.05, "s"),
+)
 def atlas_jump(height: float = 1.2, wait: float = 0.1, dt: float = 5e-3) -> OptimalControlProblem:
     """The pelvis at rest at `height`, m, at the end: the apex. Standing upright it is at 0.93 m.
 
     wait: s, for which the guess stays in the crouch. The horizon is that of the guess, in steps of `dt`, s: 0.57 s.
     Raises `OptionError` for a height that could be reached with a foot on the ground, or is out of all reach.
     """
-    lowest = highest_standing() + CLEARANCE
-    if not lowest <= height <= HIGHEST:
-        raise OptionError(
-            f"height is {height}; expected {lowest:.2f} to {HIGHEST} m: below, a pose with a foot {CLEARANCE} m from the ground "
-            "could reach it"
-        )
-    if not (np.isfinite(wait) and wait >= 0):
-        raise OptionError(f"wait is {wait}; it must be a time in s, not negative")
     model = load_model("atlas")
     system = System(model, dt, RigidContact(max_contacts=8, erp=1.0))
     start = crouch(model)
@@ -203,8 +203,8 @@ def _torques(model: Model, qs, vs, accelerations, standing) -> Float[Array, "T n
     def at(q, v, a, grounded):
         tau, M = inverse_dynamics(model, q, v, a), mass_matrix(model, q)
         J = jnp.concatenate([frame_jacobian(model, q, name, "local-world-aligned") for name in FEET])
-        wrench = J[:, :6] @ jnp.linalg.solve(J[:, :6].T @ J[:, :6], tau[:6])
-        moved = jnp.linalg.solve(M[:6, :6], tau[:6])
+        wrench = J[:, :6] @ linear_algebra.solve_vector(J[:, :6].T @ J[:, :6], tau[:6])
+        moved = linear_algebra.solve_vector(M[:6, :6], tau[:6])
         return jnp.where(grounded, tau - J.T @ wrench, tau - M[:, :6] @ moved)[6:]
 
     return jax.vmap(at)(qs, vs, accelerations, standing)
@@ -230,7 +230,7 @@ def _shape(model: Model, qs, vs):
 
     def at(q, v):
         position, velocity = jax.jvp(
-            lambda dq: center_of_mass(model, integrate(model, q, dq)), (jnp.zeros_like(v),), (v,)
+            lambda dq: centre_of_mass(model, integrate(model, q, dq)), (jnp.zeros_like(v),), (v,)
         )
         return collide(model, kinematics(model, q)).distance, jnp.stack([position[2], velocity[2]])
 

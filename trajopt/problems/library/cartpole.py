@@ -14,30 +14,35 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from trajopt.dynamics.contact.law import NoContact
+from trajopt.dynamics.contact.laws import NoContact
 from trajopt.dynamics.system import State, System
-from trajopt.errors import OptionError
 from trajopt.models.registry import load_model
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.ranges import Count, Range, Real, ranged
 
 TRACK, FORCE = 2.0, 20.0  # m, N
 
 
+_RANGES: dict[str, Range] = {
+    "duration": Real(0.1, 60.0, "s"),
+    "steps": Count(1, 10_000),
+    "distance": Real(-TRACK, TRACK, "m", inside=True, why=f"the track ends {TRACK} m from the start"),
+}
+
+
+@ranged(**_RANGES)
 def cartpole_swingup(duration: float = 2.0, steps: int = 100, distance: float = 1.0) -> OptimalControlProblem:
     """To rest upright `distance` metres away after `duration` seconds; the cost is the integral of u^2, N^2 s."""
     return _swingup("cartpole-swingup", "cart-pole", duration, steps, distance)
 
 
+@ranged(**_RANGES)
 def double_cartpole_swingup(duration: float = 3.0, steps: int = 150, distance: float = 0.0) -> OptimalControlProblem:
     """To rest upright `distance` metres away after `duration` seconds; the cost is the integral of u^2, N^2 s."""
     return _swingup("double-cartpole-swingup", "double-cart-pole", duration, steps, distance)
 
 
 def _swingup(name: str, model: str, duration: float, steps: int, distance: float) -> OptimalControlProblem:
-    if not (np.isfinite(duration) and duration > 0):
-        raise OptionError(f"duration is {duration}; it must be a positive number of seconds")
-    if abs(distance) >= TRACK:
-        raise OptionError(f"distance is {distance}; the track ends {TRACK} m from the start")
     loaded = load_model(model)
     system = System(loaded, duration / steps, NoContact(), integrator="rk4")
     target = np.array(loaded.keyframes["upright"])

@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.dynamics.contact.law import RigidContact
+from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
 TARGET = (2.2, 2.2)  # x, z, m
@@ -39,6 +40,7 @@ def swing(times: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T 3"]:
     return torques[np.searchsorted(starts, times + 1e-9, side="right") - 1]
 
 
+@ranged(steps=Count(1, 10_000), dt=Real(1e-5, 1e-2, "s"))
 def catapult(steps: int = 500, dt: float = 1e-3) -> OptimalControlProblem:
     """Torques within +-1000 N m whose throw has the cube at `TARGET` after `steps` steps; loss: squared distance, m^2."""
     system = System(load_model("catapult"), dt, RigidContact(max_contacts=CONTACTS))

@@ -15,12 +15,13 @@ to the last digit; `static_pose.certify` proves that static equilibrium is possi
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.system import RigidContact, State, System
@@ -28,6 +29,7 @@ from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.static_pose import PoseCertificate, certify
+from trajopt.problems.ranges import Real, ranged
 
 TOLERANCE = 1e-6  # of |v+| / dt
 GO1_FEET = ("FR_foot", "FL_foot", "RR_foot", "RL_foot")
@@ -67,75 +69,103 @@ def contact_inverse_dynamics(
 
     Raises `OptionError` when a support does not touch the floor.
     """
-    system = System(model, dt, contact=RigidContact(max_contacts=8))
-    device, nv = system.model, model.nv
-    state = State(jnp.asarray(q, device.mass.dtype), jnp.zeros(nv, device.mass.dtype))
-    step = np.asarray(system.dt)
+    still = StillStep(model, System(model, dt, contact=RigidContact(max_contacts=8)), np.asarray(q), tuple(supports))
+    _check_supports(model, still.pose)
+    return LeastSquaresProblem(
+        name,
+        still.residual,
+        jnp.zeros(model.nu),
+        jacobian=still.jacobian,
+        lower=model.control_lower,
+        upper=model.control_upper,
+        scale=np.where(np.isfinite(still.limits), still.limits, 1.0),
+        tolerance=TOLERANCE,
+        certificate=still.certificate,
+        certificate_tolerances=LIMITS,
+        trajectory=still.trajectory,
+        report=still.report,
+        model=model,
+        meta={"contact": "RigidContact"},
+    )
 
-    def residual(u):
-        x_next, _ = system.step(state, u)
-        return x_next.v / step.astype(u.dtype)
 
-    def jacobian(u):
-        x_next, _, B = system.linearize(state, u)
-        return x_next.v / step.astype(u.dtype), B[nv:] / step.astype(u.dtype)
+LIMITS = {
+    "velocity_over_dt": TOLERANCE,
+    "cone_use": 1.0,
+    "torque_use": 1.0,
+    "contact_residual": 1e-8,
+    "dropped_contacts": 0.0,
+    "pose_support_distance": 1e-12,
+    "pose_equilibrium": 1e-9,
+    "pose_use": 1.0,
+}
 
-    @functools.cache
-    def pose() -> PoseCertificate:
-        return certify(model, np.asarray(q), supports)
 
-    def certificate(u) -> Mapping[str, float]:
-        linear = system.linearize(state, u)
+@dataclasses.dataclass(frozen=True, eq=False)
+class StillStep:
+    """One step from rest at the pose `q` (nq,), carried by the shapes `supports`, as functions of the torques u (nu,)."""
+
+    model: Model
+    system: System
+    q: Float[np.ndarray, " nq"]
+    supports: tuple[str, ...]
+
+    @property
+    def state(self) -> State:
+        """At rest in the pose."""
+        dtype = self.system.model.mass.dtype
+        return State(jnp.asarray(self.q, dtype), jnp.zeros(self.model.nv, dtype))
+
+    @property
+    def dt(self) -> Float[np.ndarray, ""]:
+        return np.asarray(self.system.dt)
+
+    @property
+    def limits(self) -> Float[np.ndarray, " nu"]:
+        """Largest torque in both directions, N m."""
+        return np.minimum(np.abs(self.model.control_lower), np.abs(self.model.control_upper))
+
+    @functools.cached_property
+    def pose(self) -> PoseCertificate:
+        """What makes the pose a static one; computed once."""
+        return certify(self.model, self.q, self.supports)
+
+    def residual(self, u: Float[Array, " nu"]) -> Float[Array, " nv"]:
+        """v+ / dt, m/s^2 and rad/s^2."""
+        x_next, _ = self.system.step(self.state, u)
+        return x_next.v / self.dt.astype(u.dtype)
+
+    def jacobian(self, u: Float[Array, " nu"]) -> tuple[Float[Array, " nv"], Float[Array, "nv nu"]]:
+        """The residual and its derivative, from one linearisation."""
+        x_next, _, B = self.system.linearize(self.state, u)
+        return x_next.v / self.dt.astype(u.dtype), B[self.model.nv :] / self.dt.astype(u.dtype)
+
+    def certificate(self, u: Float[Array, " nu"]) -> Mapping[str, float]:
+        """The quantities that `LIMITS` bounds, and all of the pose's."""
+        linear = self.system.linearize(self.state, u)
         impulse, friction = np.asarray(linear.info.contacts.impulse), np.asarray(linear.info.contacts.friction)
-        acceleration = float(np.abs(np.asarray(linear.x_next.v)).max() / step)
         return {
-            "velocity_over_dt": acceleration,
+            "velocity_over_dt": float(np.abs(np.asarray(linear.x_next.v)).max() / self.dt),
             "cone_use": cone_use(impulse, friction),
-            "torque_use": float((np.abs(np.asarray(u)) / limits).max()),
+            "torque_use": float((np.abs(np.asarray(u)) / self.limits).max()),
             "contact_residual": float(linear.info.residual),
             "dropped_contacts": float(linear.info.dropped),
-        } | pose().values()
+        } | self.pose.values()
 
-    def trajectory(u) -> dict[str, np.ndarray]:
-        linear = system.linearize(state, u)
+    def trajectory(self, u: Float[Array, " nu"]) -> dict[str, Float[np.ndarray, "..."]]:
+        """The pose, what it becomes, the torques and the impulses of the contacts."""
+        linear, start = self.system.linearize(self.state, u), self.state
         return {
-            "t": np.array([0.0, float(step)]),
-            "q": np.stack([state.q, linear.x_next.q]),
-            "v": np.stack([state.v, linear.x_next.v]),
+            "t": np.array([0.0, float(self.dt)]),
+            "q": np.stack([start.q, linear.x_next.q]),
+            "v": np.stack([start.v, linear.x_next.v]),
             "u": np.asarray(u)[None],
             "impulse": np.asarray(linear.info.contacts.impulse)[None],
         }
 
-    def report(u) -> str:
-        return _report(model, np.asarray(u), system.linearize(state, u).info, float(step), pose())
-
-    limits = np.minimum(np.abs(model.control_lower), np.abs(model.control_upper))
-    _check_supports(model, pose)
-    return LeastSquaresProblem(
-        name,
-        residual,
-        jnp.zeros(model.nu),
-        jacobian=jacobian,
-        lower=model.control_lower,
-        upper=model.control_upper,
-        scale=np.where(np.isfinite(limits), limits, 1.0),
-        tolerance=TOLERANCE,
-        certificate=certificate,
-        certificate_tolerances={
-            "velocity_over_dt": TOLERANCE,
-            "cone_use": 1.0,
-            "torque_use": 1.0,
-            "contact_residual": 1e-8,
-            "dropped_contacts": 0.0,
-            "pose_support_distance": 1e-12,
-            "pose_equilibrium": 1e-9,
-            "pose_use": 1.0,
-        },
-        trajectory=trajectory,
-        report=report,
-        model=model,
-        meta={"contact": "RigidContact"},
-    )
+    def report(self, u: Float[Array, " nu"]) -> str:
+        """Torques, contact forces and the certificate of the pose as lines of text."""
+        return _report(self.model, np.asarray(u), self.system.linearize(self.state, u).info, float(self.dt), self.pose)
 
 
 def cone_use(impulse: Float[np.ndarray, "nc 3"], friction: Float[np.ndarray, " nc"]) -> float:
@@ -150,8 +180,8 @@ def carries(impulse: Float[np.ndarray, "nc 3"]) -> Bool[np.ndarray, " nc"]:
     return impulse[:, 2] > 1e-12 * max(impulse[:, 2].max(initial=0.0), 1e-12)
 
 
-def _check_supports(model: Model, pose) -> None:
-    distance = pose().support_distance
+def _check_supports(model: Model, pose: PoseCertificate) -> None:
+    distance = pose.support_distance
     if not distance <= 1e-9:
         raise OptionError(
             f"model '{model.name}': a support is {distance:.2e} m from the floor; solve the static pose first"
@@ -159,7 +189,6 @@ def _check_supports(model: Model, pose) -> None:
 
 
 def _report(model: Model, u: np.ndarray, info, dt: float, pose: PoseCertificate) -> str:
-    """Torques, contact forces and the certificate of the pose as lines of text."""
     top = model.topology
     lines = ["torques [N m] (share of the limit):"]
     for name, value, limit in zip(top.actuators, u, np.asarray(model.control_upper)):
@@ -180,22 +209,29 @@ def _report(model: Model, u: np.ndarray, info, dt: float, pose: PoseCertificate)
     return "\n".join(lines)
 
 
+_DT = Real(1e-5, 1e-2, "s")
+
+
+@ranged(dt=_DT)
 def go1_stand(dt: float = 1e-3) -> LeastSquaresProblem:
     """Go1 standing on four feet."""
     return contact_inverse_dynamics("go1-stand", load_model("go1"), np.array(GO1_STAND), GO1_FEET, dt=dt)
 
 
+@ranged(payload=Real(0.0, 1e3, "kg"), dt=_DT)
 def go1_stand_payload(payload: float = 10.0, dt: float = 1e-3) -> LeastSquaresProblem:
     """Go1 standing with a load of `payload` kg on its back."""
     model = with_payload(load_model("go1"), payload)
     return contact_inverse_dynamics("go1-stand-payload", model, np.array(GO1_STAND), GO1_FEET, dt=dt)
 
 
+@ranged(dt=_DT)
 def go1_handstand(dt: float = 1e-3) -> LeastSquaresProblem:
     """Go1 on its two front feet, hind legs up; its centre of mass is above the line of the two contact points."""
     return contact_inverse_dynamics("go1-handstand", load_model("go1"), np.array(GO1_HANDSTAND), GO1_HANDS, dt=dt)
 
 
+@ranged(dt=_DT)
 def h1_pushup(dt: float = 1e-3) -> LeastSquaresProblem:
     """H1 in the upper position of a push-up: body straight, on the ends of its forearms and the inner edges of its toes.
 

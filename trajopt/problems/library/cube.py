@@ -39,13 +39,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.joints import difference
-from trajopt.dynamics.lie import right_jacobian
+from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.configuration import difference
+from trajopt.dynamics.rigid_body.lie import right_jacobian
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.ranges import Choice, Count, Real, ranged
 
 VELOCITY_TRUTH = (3.0, 1.0, 0.0, 0.0, 0.0, 2.0)
 VELOCITY_GUESS = (2.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -82,7 +84,12 @@ class Throw:
         return self.system.rollout(State(q, v), self.controls(force))[0].q[-1]
 
     def sensitivity(
-        self, q, v, force, by_state: Float[Array, "12 n"], by_force: Float[Array, "6 n"]
+        self,
+        q: Float[Array, "7"],
+        v: Float[Array, "6"],
+        force: Float[Array, "6"],
+        by_state: Float[Array, "12 n"],
+        by_force: Float[Array, "6 n"],
     ) -> tuple[Float[Array, "7"], Float[Array, "6 n"]]:
         """q_T and its tangent derivative in n variables, given those of the initial state and of the force."""
         rows = 3 * self.system.contact.contact_rows(self.system.model)
@@ -103,7 +110,7 @@ class Throw:
 
 def error_slope(error: Float[Array, "6"]) -> Float[Array, "6 6"]:
     """Derivative of `Throw.error` in tangent coordinates of q, at the error's value."""
-    return jnp.eye(6, dtype=error.dtype).at[3:, 3:].set(jnp.linalg.inv(right_jacobian(error[3:])))
+    return jnp.eye(6, dtype=error.dtype).at[3:, 3:].set(linear_algebra.inverse(right_jacobian(error[3:])))
 
 
 def thrown_cube(dt: float = 1e-3, steps: int = 300) -> Throw:
@@ -142,6 +149,10 @@ def impulse_guesses(count: int = GUESSES, seed: int = 0) -> Float[np.ndarray, "c
     return np.array(guesses)
 
 
+_DT, _STEPS = Real(1e-5, 1e-2, "s"), Count(1, 10_000)
+
+
+@ranged(dt=_DT, steps=_STEPS)
 def cube_initial_velocity(dt: float = 1e-3, steps: int = 300) -> LeastSquaresProblem:
     """Initial velocity that slides the cube to the final pose of (3, 1, 0; 0, 0, 2), from (2, 0, 0; 0, 0, 0)."""
     throw = thrown_cube(dt, steps)
@@ -163,6 +174,7 @@ def cube_initial_velocity(dt: float = 1e-3, steps: int = 300) -> LeastSquaresPro
     )
 
 
+@ranged(guess=Count(0, GUESSES - 1), formulation=Choice(FORMULATIONS), dt=_DT, steps=_STEPS)
 def cube_initial_impulse(
     guess: int = 0, formulation: str = "lifted", dt: float = 1e-3, steps: int = 300
 ) -> LeastSquaresProblem:
@@ -172,10 +184,6 @@ def cube_initial_impulse(
     six unknowns of the paper, on which Gauss-Newton stalls.
     Raises `OptionError` for a guess or formulation that does not exist.
     """
-    if not 0 <= guess < GUESSES:
-        raise OptionError(f"guess is {guess}; it must be one of 0..{GUESSES - 1}")
-    if formulation not in FORMULATIONS:
-        raise OptionError(f"formulation is '{formulation}'; it must be one of {', '.join(FORMULATIONS)}")
     throw = thrown_cube(dt, steps)
     rest, still, step = throw.rest, jnp.zeros(6), throw.system.dt
     target = _final_state(throw, still, jnp.asarray(IMPULSE_TRUTH) / step).q

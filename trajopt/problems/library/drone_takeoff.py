@@ -9,16 +9,18 @@ from __future__ import annotations
 import jax.numpy as jnp
 import optax
 
-from trajopt.dynamics.contact.law import RigidContact
+from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
 LEARNING_RATE = 10.0  # of plain gradient descent
 SINKING = -1e-4  # m/s, initial velocity
 
 
+@ranged(target=Real(0.0, 1e3, "m"), steps=Count(1, 10_000), dt=Real(1e-5, 1e-2, "s"))
 def drone_takeoff(target: float = 5.0, steps: int = 500, dt: float = 1e-3) -> OptimalControlProblem:
     """Thrust within +-10 N, zero at first, that brings the drone's centre to the height `target`, m; loss: squared error."""
     model = load_model("drone")

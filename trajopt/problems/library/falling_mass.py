@@ -29,12 +29,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.contact.law import ContactLaw, RigidContact, SmoothedContact
+from trajopt.dynamics.contact.laws import ContactLaw, RigidContact, SmoothedContact
 from trajopt.dynamics.system import State, System
 from trajopt.errors import OptionError
 from trajopt.models.registry import load_model_from_string
 from trajopt.names import closest
 from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.ranges import Choice, Count, Real, ranged
 
 KAPPA = 20.0  # 1/m
 DEVIATION = 0.05  # m, of the perturbed heights
@@ -118,6 +119,10 @@ def perturbed_curves(
     return Curves(*mean, *slope.mean(1).T), Curves(*mean, *fit)
 
 
+@ranged(
+    contact=Choice(CONTACTS), target=Real(0.0, 100.0, "m"), start=Real(0.0, 100.0, "m"), kappa=Real(1e-3, 1e6, "1/m"),
+    dt=Real(1e-5, 0.1, "s"), steps=Count(1, 10_000),
+)  # fmt: skip
 def falling_mass(
     contact: str = "smoothed", target: float = 0.5, start: float = 1.1, kappa: float = KAPPA, dt: float = 1e-2, steps: int = 50
 ) -> LeastSquaresProblem:  # fmt: skip
@@ -125,8 +130,6 @@ def falling_mass(
 
     contact: "smoothed" finds the way, "speculative" has no gradient there, "detect" a misleading one. Raises `OptionError`.
     """
-    if steps < 1:
-        raise OptionError(f"steps is {steps}; it must be at least 1")
     system = falling_system(contact, kappa, dt)
     judge = falling_system("speculative", kappa, dt)
 

@@ -25,15 +25,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from trajopt.dynamics.joints import difference, integrate
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems.inertia import LABELS, from_log_cholesky, to_log_cholesky
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.cube import with_forces
+from trajopt.problems.ranges import Count, ranged
 
 TOLERANCE = 1e-8  # of the estimate: the rounding of hundreds of contact solves is above Gauss-Newton's default
 
@@ -62,11 +63,11 @@ class Recording:
         system, start = self.enter(x)
         return system.rollout(start, self.us)
 
-    def steps(self, samples: int) -> np.ndarray:
+    def steps(self, samples: int) -> Int[np.ndarray, " samples"]:
         """Steps at which configurations are measured; those of n samples are among those of 2 n."""
         T = self.us.shape[0]
         if samples < 1 or T % samples:
-            raise OptionError(f"samples is {samples}; it must divide the {T} steps of {self.name}")
+            raise OptionError(f"problem '{self.name}': setting samples is {samples}; it must divide the {T} steps")
         return np.arange(1, samples + 1) * (T // samples)
 
     def configurations(self, x: Float[Array, " n"], samples: int) -> Float[Array, "k nq"]:
@@ -128,6 +129,7 @@ def sliding_cube(steps: int = 200, dt: float = 2e-3) -> Recording:
     )  # fmt: skip
 
 
+@ranged(samples=Count(1, 200), seed=Count())
 def friction_identification(samples: int = 100, seed: int = 1) -> LeastSquaresProblem:
     """Friction between a sliding cube and the floor from `samples` noisy poses.
 
@@ -189,6 +191,7 @@ def _handling(system: System, start: State, steps: int, dt: float) -> Float[Arra
     return jax.jit(lambda x: jax.lax.scan(body, x, times)[1])(start)
 
 
+@ranged(samples=Count(1, 100), seed=Count())
 def inertia_identification(samples: int = 100, seed: int = 0) -> LeastSquaresProblem:
     """Mass, centre of mass and inertia of a handled box from `samples` noisy poses and the wrench on it.
 
@@ -238,6 +241,7 @@ def standing_hopper(steps: int = 200, dt: float = 2e-3) -> Recording:
 SOLE = 0.06  # radius of the hopper's foot, m
 
 
+@ranged(samples=Count(1, 200), seed=Count())
 def link_length_identification(samples: int = 100, seed: int = 5) -> LeastSquaresProblem:
     """Lengths of a standing hopper's thigh and shank from `samples` noisy configurations.
 

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.contact.law import RigidContact
-from trajopt.dynamics.energy import kinetic_energy, potential_energy
+from trajopt.dynamics.contact.laws import RigidContact
+from trajopt.dynamics.rigid_body.energy import kinetic_energy, potential_energy
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
 CONTACTS = 8  # at once: a flat side of a box has four
@@ -36,6 +37,7 @@ def push(times: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T 3"]:
     return during[:, None] * np.array(PUSH)
 
 
+@ranged(steps=Count(1, 10_000), dt=Real(1e-5, 1e-2, "s"), rate=Real(1e-3, 1e6, "rad/s"))
 def jump_worm(steps: int = 400, dt: float = 1e-3, rate: float = RATE) -> OptimalControlProblem:
     """Torques within +-100 N m for the highest root (the cube) after `steps` steps; loss: -100 z |z|, z its height in m.
 

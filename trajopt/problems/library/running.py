@@ -19,14 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.pairs import collide
-from trajopt.dynamics.contact.law import RigidContact
-from trajopt.dynamics.kinematics import frame_placement, kinematics
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.kinematics import frame_placement, kinematics
 from trajopt.dynamics.system import State, System
-from trajopt.errors import OptionError
 from trajopt.models.registry import load_model
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.ranges import Count, Range, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
 ROOT = 3  # x, z, pitch
@@ -80,11 +80,16 @@ RHYTHMS = {
 }
 
 
+_RANGES: dict[str, Range] = {"speed": Real(1e-3, 20.0, "m/s"), "steps": Count(1, 10_000), "dt": Real(1e-4, 0.05, "s")}
+
+
+@ranged(**_RANGES)
 def half_cheetah(speed: float = 1.9, steps: int = 150, dt: float = 0.01) -> OptimalControlProblem:
     """The half-cheetah runs at about `speed`, m/s, for `steps` steps of `dt` s, from standing."""
     return _runner("half-cheetah", speed, steps, dt, upright=0.5, lowest=0.3)
 
 
+@ranged(**_RANGES)
 def hopper(speed: float = 1.0, steps: int = 100, dt: float = 0.01) -> OptimalControlProblem:
     """The hopper moves at about `speed`, m/s, for `steps` steps of `dt` s, from standing."""
     return _runner("hopper", speed, steps, dt, upright=0.2, lowest=0.7)
@@ -92,8 +97,6 @@ def hopper(speed: float = 1.0, steps: int = 100, dt: float = 0.01) -> OptimalCon
 
 def _runner(name: str, speed: float, steps: int, dt: float, upright: float, lowest: float) -> OptimalControlProblem:
     """upright: the pitch, rad, and lowest: the height of the torso's centre, m, beyond which the runner counts as falling."""
-    if not (np.isfinite(speed) and speed > 0):
-        raise OptionError(f"speed is {speed}; it must be a positive number of m/s")
     weights, model = WEIGHTS[name], load_model(name)
     system = System(model, dt, RigidContact(max_contacts=8, erp=1.0))
     home = jnp.asarray(model.keyframes["home"])

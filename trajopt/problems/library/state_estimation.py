@@ -35,17 +35,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.pairs import collide
-from trajopt.dynamics.contact.law import RigidContact
-from trajopt.dynamics.joints import difference, integrate
-from trajopt.dynamics.kinematics import kinematics
-from trajopt.dynamics.lie import rotation_from_quaternion
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.laws import RigidContact
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
+from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion
 from trajopt.dynamics.system import State, System
 from trajopt.errors import OptionError
 from trajopt.models.registry import load_model
 from trajopt.problems.library.contact_inverse_dynamics import GO1_FEET, GO1_STAND
 from trajopt.problems.library.static_pose import candidates
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
 NQ, NV, NJ = 19, 18, 12
@@ -55,6 +56,7 @@ NY = 2 * NJ + 6
 NOISE = np.repeat([1e-3, 0.05, 5e-3, 0.3], [NJ, NJ, 3, 3])
 # Wrench on the base (N, N m) and errors of the torques (N m), each constant over a step.
 DISTURBANCE = np.repeat([4.0, 0.8, 0.3], [3, 3, NJ])
+DISTURBED = tuple(f"{kind} {axis} of the base" for kind in ("force", "moment") for axis in "xyz")
 BIAS = np.repeat([0.02, 0.1], 3)  # deviations of the biases: rad/s, m/s^2
 # Of the prior on the first state, in tangent coordinates: x, y, z, roll, pitch, yaw, joints; velocities; acceleration; biases.
 PRIOR = np.concatenate(
@@ -190,12 +192,12 @@ def walk(steps: int = 150, dt: float = 4e-3, seed: int = 0) -> Walk:
     # The prior mean is off by a draw from the prior, with height by contact and biases and acceleration at zero.
     drawn = np.where((np.arange(N) < 2 * NV) & (np.arange(N) != 2), PRIOR * off, 0.0)
     mean = np.array(retract(model, xs[0], jnp.asarray(drawn)))
-    mean[2] -= _highest_foot(model, mean[:NQ])
+    mean[2] -= highest_foot(model, mean[:NQ])
     mean[NQ + NV :] = 0.0
     return Walk(system, np.asarray(xs), np.asarray(us), ys, mean)
 
 
-def _highest_foot(model: Any, q: Float[np.ndarray, " nq"]) -> float:
+def highest_foot(model: Any, q: Float[np.ndarray, " nq"]) -> float:
     """Height of the highest foot above the floor, m."""
     gaps = collide(model, kinematics(model, jnp.asarray(q))).distance
     return float(gaps[np.array(candidates(model, GO1_FEET))].max())
@@ -209,6 +211,9 @@ def roll_pitch_yaw(xs: Float[np.ndarray, "k nx"]) -> Float[np.ndarray, "k 3"]:
     return np.stack([roll, np.arcsin(np.clip(2 * (w * y - z * x), -1, 1)), yaw], 1)
 
 
+@ranged(
+    steps=Count(1, 10_000), dt=Real(1e-4, 5e-3, "s", why="the gait's controller is stable for steps up to 5e-3 s"), seed=Count()
+)
 def go1_state_estimation(steps: int = 50, dt: float = 4e-3, seed: int = 0) -> OptimalControlProblem:
     """The states of a recording of `steps` steps, all at once; the unknown controls of the problem are the disturbance w.
 
@@ -244,4 +249,5 @@ def go1_state_estimation(steps: int = 50, dt: float = 4e-3, seed: int = 0) -> Op
         initial_residual=lambda x: weight * local(model, mean, x),
         integrate=functools.partial(retract, model), difference=functools.partial(local, model), tangent_size=N,
         certificate=certificate, report=report, solver="GaussNewton", model=model, meta={"contact": "RigidContact"},
+        control_names=tuple(f"{name} / deviation" for name in (*DISTURBED, *model.topology.actuators)),
     )  # fmt: skip

@@ -29,12 +29,12 @@ import scipy.optimize
 import scipy.spatial
 from jaxtyping import Float
 
-from trajopt.dynamics.collision.pairs import collide
+from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.rows import point_columns, project_columns, signed_mask
-from trajopt.dynamics.joints import difference, integrate
-from trajopt.dynamics.kinematics import center_of_mass, kinematics
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rnea import bias_forces
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
+from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics
+from trajopt.dynamics.rigid_body.rnea import bias_forces
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
 
@@ -83,7 +83,7 @@ def _terms(model: Model, q):
     columns = point_columns(kin, top, contacts.point) * signed_mask(top, contacts, q.dtype)[:, :, None]
     k = contacts.distance.shape[0]
     J = project_columns(model, jnp.swapaxes(columns, 1, 2).reshape(-1, top.nv_tree)).reshape(k, 3, model.nv)
-    return contacts, J, center_of_mass(model, q), bias_forces(model, q, jnp.zeros_like(q, shape=model.nv))
+    return contacts, J, centre_of_mass(model, q), bias_forces(model, q, jnp.zeros_like(q, shape=model.nv))
 
 
 @functools.partial(jax.jit, static_argnums=(2,))
@@ -95,7 +95,7 @@ def _constraints(model: Model, q, supports: tuple[int, ...]):
         contacts = collide(model, kinematics(model, moved))
         distance, point = contacts.distance[np.array(supports)], contacts.point[np.array(supports)]
         if len(supports) == 2:
-            distance = jnp.concatenate([distance, _line_offset(center_of_mass(model, moved), point)[None]])
+            distance = jnp.concatenate([distance, _line_offset(centre_of_mass(model, moved), point)[None]])
         return distance, distance
 
     J, c = jax.jacfwd(values, has_aux=True)(jnp.zeros(model.nv, q.dtype))

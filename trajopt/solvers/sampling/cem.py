@@ -11,9 +11,10 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.errors import OptionError
-from trajopt.solvers.sampling.parametrization import Space
+from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.search import Gaussian, Generation, SamplingSolver
 
 
@@ -45,16 +46,18 @@ class CEM(SamplingSolver):
         """Ten elites, and one more for every two components."""
         return max(64, int(np.ceil((10 + size / 2) / self.elites)))
 
-    def first_distribution(self, mean: np.ndarray) -> Gaussian:
+    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Gaussian:
         return Gaussian(mean, np.ones(mean.size))
 
-    def draw(self, rng: np.random.Generator, distribution: Gaussian, count: int, space: Space) -> np.ndarray:
+    def draw(
+        self, rng: np.random.Generator, distribution: Gaussian, count: int, space: Space
+    ) -> Float[np.ndarray, "P d"]:
         noise = rng.standard_normal((count, space.size))
         return space.clip(distribution.mean + distribution.deviation * noise)
 
     def updated_distribution(
         self, distribution: Gaussian, drawn: Generation, space: Space
-    ) -> tuple[Gaussian, np.ndarray]:
+    ) -> tuple[Gaussian, Float[np.ndarray, " P"]]:
         elite = drawn.finite[: max(2, round(self.elites * len(drawn.y)))]
         weights = np.zeros(len(drawn.y))
         weights[elite] = (1 - self.momentum) / len(elite)

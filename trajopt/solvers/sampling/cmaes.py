@@ -13,9 +13,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.errors import OptionError
-from trajopt.solvers.sampling.parametrization import Space
+from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.search import Generation, SamplingSolver
 
 LARGEST_FULL = 300  # components up to which the whole covariance is adapted by default
@@ -30,7 +31,7 @@ class Parameters:
     diagonal: bool = False
 
     @property
-    def weights(self) -> np.ndarray:
+    def weights(self) -> Float[np.ndarray, " mu"]:
         """Of the best half, best first; they sum to one."""
         best = self.population // 2
         raw = np.log((self.population + 1) / 2) - np.log(np.arange(1, best + 1))
@@ -85,7 +86,7 @@ class Adapted:
     decomposed: int
 
     @property
-    def deviation(self) -> np.ndarray:
+    def deviation(self) -> Float[np.ndarray, " d"]:
         """Standard deviation of each component."""
         return self.step_size * np.sqrt(self.C if self.C.ndim == 1 else np.diag(self.C))
 
@@ -99,7 +100,7 @@ class Adapted:
         zero = np.zeros_like(self.path_c)
         return dataclasses.replace(self, step_size=float(self.step_size * factor), path_c=zero, path_sigma=zero)
 
-    def moved(self, mean: np.ndarray) -> Adapted:
+    def moved(self, mean: Float[np.ndarray, " d"]) -> Adapted:
         """About another mean."""
         return dataclasses.replace(self, mean=mean)
 
@@ -124,21 +125,23 @@ class CMAES(SamplingSolver):
     def _separable(self, size: int) -> bool:
         return size > LARGEST_FULL if self.diagonal is None else self.diagonal
 
-    def first_distribution(self, mean: np.ndarray) -> Adapted:
+    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Adapted:
         n = mean.size
         zero, one = np.zeros(n), np.ones(n)
         separable = self._separable(n)
         C, B = (one, np.zeros((0, 0))) if separable else (np.eye(n), np.eye(n))
         return Adapted(mean, 1.0, C, B, one, zero, zero, 0, 0)
 
-    def draw(self, rng: np.random.Generator, distribution: Adapted, count: int, space: Space) -> np.ndarray:
+    def draw(
+        self, rng: np.random.Generator, distribution: Adapted, count: int, space: Space
+    ) -> Float[np.ndarray, "P d"]:
         scaled = rng.standard_normal((count, space.size)) * distribution.D
         steps = scaled @ distribution.B.T if distribution.C.ndim == 2 else scaled
         return space.clip(distribution.mean + distribution.step_size * steps)
 
     def updated_distribution(
         self, distribution: Adapted, drawn: Generation, space: Space
-    ) -> tuple[Adapted, np.ndarray]:
+    ) -> tuple[Adapted, Float[np.ndarray, " P"]]:
         s, n = distribution, space.size
         full = s.C.ndim == 2
         at = Parameters(n, len(drawn.y), not full)

@@ -18,9 +18,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.errors import OptionError
-from trajopt.solvers.sampling.parametrization import Space
+from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.search import Gaussian, Generation, SamplingSolver
 
 
@@ -62,10 +63,10 @@ class MPPI(SamplingSolver):
         """Five for every component, at least 64."""
         return max(64, 5 * size)
 
-    def first_distribution(self, mean: np.ndarray) -> Annealed:
+    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Annealed:
         return Annealed(mean, np.ones(mean.size), float("inf"))
 
-    def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> Float[np.ndarray, "P d"]:
         noise = rng.standard_normal((count, space.size))
         width, s = space.problem.nu, self.smoothing
         knots = noise[:, : space.knots * width].reshape(count, space.knots, width)  # a view: changed in place
@@ -74,7 +75,9 @@ class MPPI(SamplingSolver):
         noise[:, : space.knots * width] = knots.reshape(count, -1)
         return space.clip(distribution.mean + distribution.deviation * noise)
 
-    def updated_distribution(self, distribution: Any, drawn: Generation, space: Space) -> tuple[Any, np.ndarray]:
+    def updated_distribution(
+        self, distribution: Any, drawn: Generation, space: Space
+    ) -> tuple[Any, Float[np.ndarray, " P"]]:
         weights = exponential_weights(drawn, self.temperature, self.adaptive)
         mean = distribution.mean + weights @ (drawn.y - distribution.mean)
         better = drawn.mean_merit < distribution.least
@@ -82,7 +85,7 @@ class MPPI(SamplingSolver):
         return Annealed(mean, deviation, min(drawn.mean_merit, float(distribution.least))), weights
 
 
-def exponential_weights(drawn: Generation, temperature: float, adaptive: bool) -> np.ndarray:
+def exponential_weights(drawn: Generation, temperature: float, adaptive: bool) -> Float[np.ndarray, " P"]:
     """Weights (P,) that sum to one, zero where the merit is not finite."""
     merit = drawn.merit[drawn.finite]
     scale = temperature * (max(float(np.median(merit) - merit[0]), 1e-300) if adaptive else 1.0)

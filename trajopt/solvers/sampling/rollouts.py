@@ -1,8 +1,8 @@
 """All rollouts of a generation, and what they are worth, by one compiled program.
 
 A candidate's merit is its cost plus the augmented Lagrangian of its constraints (`augmented_lagrangian`), infinite where
-anything along the motion is not finite. Programs are kept across solves: problems that share their functions, sizes and
-bounds, but not the numbers of their `System` (masses, friction), share one.
+anything along the motion is not finite. Problems of the same `signature`, which may differ in the numbers of their `System`
+(masses, friction), share one program.
 
 `chunk` cuts a generation into batches of that size, one after the other, for memory. A chunk of one is not batched at all:
 with hard contact, a batched step does for every motion whatever any of them needs, rare fallbacks of the contact solver
@@ -13,33 +13,25 @@ out of time.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import time
-from collections import OrderedDict
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.dynamics.contact.law import ContactLaw
+from trajopt.dynamics.contact.rows import row_count
 from trajopt.dynamics.system import System
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.trajectory import CONSTRAINTS, Trajectory
-from trajopt.problems.transcription import OptimalControlOracle
-from trajopt.solvers.augmented_lagrangian import Constraints, Multipliers, term, violation
-from trajopt.solvers.sampling.parametrization import Space, decode
+from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.signature import ProblemSignature
+from trajopt.problems.trajectory import Trajectory
+from trajopt.solvers.sampling.parametrisation import Space, decode
+from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Multipliers, term, violation
 
-KEPT_PROGRAMS = 32
 SLICE = 16  # motions of a call that takes them one by one
-_FUNCTIONS = (
-    "stage_residual", "stage_cost", "terminal_residual", "terminal_cost", "initial_residual", "parameter_residual",
-    "parametrize", "integrate", "difference", *CONSTRAINTS,
-)  # fmt: skip
-_ARRAYS = ("control_lower", "control_upper", "state_lower", "state_upper", "parameter_lower", "parameter_upper")
-_programs: OrderedDict[tuple, Any] = OrderedDict()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +58,7 @@ class Scores:
 def score(
     oracle: OptimalControlOracle,
     space: Space,
-    y: np.ndarray,
+    y: Float[np.ndarray, "P d"],
     multipliers: Multipliers,
     chunk: int | None = None,
     patient: bool = False,
@@ -75,13 +67,14 @@ def score(
     problem, total = oracle.problem, len(y)
     size, one_by_one = batch_size(problem, chunk, total)
     y, found = y.astype(problem.dtype), list[Any]()
+    program = GenerationProgram(problem.signature, one_by_one, problem)
     for start in range(0, total, size):
         if found and not patient and oracle.out_of_time():
             break
         batch = y[start : start + size]
         padded = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), 0)])
         arguments = (problem.system, space.data, padded, multipliers, np.asarray(len(batch)))
-        found.append(jax.tree.map(np.asarray, _call(oracle, one_by_one, *arguments)))
+        found.append(jax.tree.map(np.asarray, oracle.call(GenerationProgram.rate, program, *arguments)))
         oracle.evaluations += len(batch)
     rated = min(total, size * len(found))
     merit, cost, largest, arrival = (np.concatenate(parts)[:rated] for parts in list(zip(*found, strict=True))[:4])
@@ -114,56 +107,51 @@ def batch_size(problem: OptimalControlProblem, chunk: int | None, total: int) ->
 
 def _solves_contacts(system: System) -> bool:
     """Whether a step solves for impulses; under `NoContact`, or of a robot that touches nothing and has no stops, it does not."""
-    law, model = system.contact, system.model
-    if not isinstance(law, ContactLaw):
-        return False
-    dry = law.joint_friction and bool(model.topology.friction_dofs)
-    return dry or law.contact_rows(model) + law.limit_rows(model) > 0
+    return system.contact.solves_impulses and row_count(system.contact, system.model) > 0
 
 
-def _call(oracle: OptimalControlOracle, one_by_one: bool, *arguments: Any) -> Any:
-    arguments = jax.tree.map(lambda a: a if isinstance(a, jax.Array) else jnp.asarray(a), arguments)
-    leaves, structure = jax.tree.flatten(arguments)
-    key = (signature(oracle.problem), one_by_one, structure, *((a.shape, a.dtype) for a in leaves))
-    if key not in _programs:
-        start = time.perf_counter()
-        _programs[key] = jax.jit(_Generation(oracle.problem, one_by_one)).lower(*arguments).compile()
-        oracle.compile_time_s += time.perf_counter() - start
-        if len(_programs) > KEPT_PROGRAMS:
-            _programs.popitem(last=False)
-    _programs.move_to_end(key)
-    return jax.block_until_ready(_programs[key](*arguments))
+@dataclasses.dataclass(frozen=True)
+class GenerationProgram:
+    """The function that rates candidates of one problem; two of equal `signature` are the same function.
 
+    one_by_one: whether motions are rolled out one after the other, in place of one batch.
+    """
 
-def signature(problem: OptimalControlProblem) -> tuple:
-    """What two problems must have in common to share a program; the numbers of a `System` are arguments of it."""
-    dynamics = problem.dynamics if problem.system is None else None
-    return (
-        dynamics,
-        problem.horizon,
-        problem.dt,
-        problem.tolerance,
-        problem.free_initial_state,
-        *(getattr(problem, key) for key in _FUNCTIONS),
-        *(getattr(problem, key).tobytes() for key in _ARRAYS),
-    )
+    signature: ProblemSignature
+    one_by_one: bool
+    problem: OptimalControlProblem = dataclasses.field(compare=False)
 
+    @functools.cached_property
+    def relevant(self) -> Bool[np.ndarray, "T m"]:
+        """(T, m): constraint rows that count."""
+        return Constraints(self.problem).relevant()
 
-class _Generation:
-    """The program: (system, data of the space, candidates (size, d), multipliers, how many of them count) -> arrays."""
+    @functools.cached_property
+    def inequality(self) -> tuple[Bool[np.ndarray, " m"], Bool[np.ndarray, " k"]]:
+        """Which rows are inequalities, at a stage and at the end."""
+        return Constraints(self.problem).inequality()
 
-    def __init__(self, problem: OptimalControlProblem, one_by_one: bool) -> None:
-        self.problem, self.one_by_one, constraints = problem, one_by_one, Constraints(problem)
-        self.relevant, self.inequality = constraints.relevant(), constraints.inequality()
-        self.arrivals = int(np.sum(~self.inequality[1]))
+    @property
+    def arrivals(self) -> int:
+        """Number of terminal equality rows."""
+        return int(np.sum(~self.inequality[1]))
 
-    def __call__(self, system, data, y, multipliers, count) -> tuple:
+    def rate(
+        self,
+        system: System | None,
+        data: dict[str, Float[Array, "..."]],
+        y: Float[Array, "P d"],
+        multipliers: Multipliers,
+        count: Int[Array, ""],
+    ) -> tuple:
+        """Merit, cost, violation and terminal equalities of the candidates y (size, d), of which the first `count` are meant; the
+        best one and its motion; rows and first bad steps of the first two. data: the arrays of the search space.
+        """
         problem = self.problem
         if system is not None:
-            problem = copy.copy(problem)
-            object.__setattr__(problem, "dynamics", system)
+            problem = problem.with_system(system)
 
-        def rate(y):
+        def rate(y: Array) -> tuple:
             return self.candidate(problem, data, y, multipliers)
 
         counts = jnp.arange(len(y)) < count
@@ -179,14 +167,20 @@ class _Generation:
         motion = jax.tree.map(lambda a: a[best], motion)
         return merit, cost, largest, arrival, best, motion, jax.tree.map(lambda a: a[:2], rows), bad[:2]
 
-    def candidate(self, problem, data, y: Float[Array, " d"], multipliers: Multipliers) -> tuple:
+    def candidate(
+        self,
+        problem: OptimalControlProblem,
+        data: dict[str, Float[Array, "..."]],
+        y: Float[Array, " d"],
+        multipliers: Multipliers,
+    ) -> tuple:
         """Merit, cost, violation, terminal equalities, motion, rows and first bad step of one candidate."""
         constraints = Constraints(problem)
         x0, us, p = decode(problem, data, y)
         T = problem.horizon
         inputs = us, jnp.asarray(problem.times[:-1]), multipliers.stage, multipliers.stage_penalty
 
-        def body(x, inputs):
+        def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
             u, t, y, w = inputs
             x_next, c = problem.step(x, u, t, p), constraints.stage(x, u, t, p)
             cost = problem.running_cost(x, u, t, p)

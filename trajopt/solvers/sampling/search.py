@@ -1,6 +1,6 @@
 """What CEM, MPPI, CMA-ES and stochastic search share: a generation, constraints, when to stop, what is certified.
 
-A solver keeps a distribution over y (`parametrization.Space`), scaled so that it starts with unit deviations. A generation
+A solver keeps a distribution over y (`parametrisation.Space`), scaled so that it starts with unit deviations. A generation
 draws from it, rates the draws, the distribution's mean and the best point so far in one batch (`rollouts`), and moves the
 distribution. The best point so far - least violation beyond the problem's tolerance, then lowest cost - is what is returned.
 
@@ -29,26 +29,31 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from trajopt.errors import OptionError
 from trajopt.names import closest
-from trajopt.problems.transcription import OptimalControlOracle
-from trajopt.result import Status
-from trajopt.solvers.augmented_lagrangian import (
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.trajectory import Trajectory
+from trajopt.result import Status, status_named
+from trajopt.solvers.loop.contract import Findings
+from trajopt.solvers.loop.options import check_options
+from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, make_space
+from trajopt.solvers.sampling.rollouts import Scores, batch_size, score
+from trajopt.solvers.subproblems.augmented_lagrangian import (
     STUBBORN_UPDATES,
     SUFFICIENT_FALL,
     ConstrainedState,
     Constraints,
     Multipliers,
+    PenaltyRule,
     first_schedule,
-    updated,
 )
-from trajopt.solvers.sampling.parametrization import PARAMETRIZATIONS, Space, make_space
-from trajopt.solvers.sampling.rollouts import Scores, batch_size, score
 
 MULTIPLIER_SHARE = 0.2  # of the regressed multipliers in each generation
 LOCAL_SPREAD = 0.3  # below it the rows are taken to be nearly linear over the draws, and the mean is restored
@@ -77,7 +82,7 @@ class Gaussian:
         """With deviations larger by `factor`."""
         return dataclasses.replace(self, deviation=self.deviation * factor)
 
-    def moved(self, mean: np.ndarray) -> Any:
+    def moved(self, mean: Float[np.ndarray, " d"]) -> Any:
         """About another mean."""
         return dataclasses.replace(self, mean=mean)
 
@@ -91,7 +96,7 @@ class Generation:
     mean_merit: float
 
     @property
-    def finite(self) -> np.ndarray:
+    def finite(self) -> Int[np.ndarray, " k"]:
         """Indices of the draws that count, best first; equal merits in the order they were drawn."""
         order = np.argsort(self.merit, kind="stable")
         return order[np.isfinite(self.merit[order])]
@@ -117,14 +122,14 @@ class SamplingState(ConstrainedState):
     last_mean_violation: float
     bad_step: int
 
-    def with_best(self, scores: Scores, y: np.ndarray) -> SamplingState:
+    def with_best(self, scores: Scores, y: Float[np.ndarray, "P d"]) -> SamplingState:
         """With the best of a generation that was not finished; the distribution stays."""
         if not np.isfinite(scores.merit[scores.best]):
             return self
         cost, violation = float(scores.cost[scores.best]), float(scores.violation[scores.best])
         return dataclasses.replace(self, x=scores.motion, cost=cost, violation=violation, incumbent=y[scores.best])
 
-    def failure(self) -> str:
+    def non_finite_place(self) -> str:
         """Where the motion of the mean is not finite."""
         T = len(self.x.us)
         where = "in the terminal cost" if self.bad_step == T else f"at step {self.bad_step}"
@@ -136,7 +141,7 @@ class SamplingSolver(abc.ABC):
     """Options of every sampling solver.
 
     population: motions drawn in a generation; the solver's own default grows with the number of components, up to 1,000.
-    parametrization, knots: how controls are searched, "piecewise-constant" (default), "linear" or "cubic", with so many knots;
+    parametrisation, knots: how controls are searched, "piecewise-constant" (default), "linear" or "cubic", with so many knots;
         default: one for every step.
     standard_deviation, parameter_deviation, initial_state_deviation: at the start, of the controls' knots, the free parameters
         and the tangent coordinates of a free initial state, a number or one for each; default a quarter of the distance
@@ -150,8 +155,10 @@ class SamplingSolver(abc.ABC):
     A time budget ends a generation between two such batches; what it has found by then counts, the distribution stays.
     """
 
+    takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
+
     population: int | None = None
-    parametrization: str = "piecewise-constant"
+    parametrisation: str = "piecewise-constant"
     knots: int | None = None
     standard_deviation: Any = None
     parameter_deviation: Any = None
@@ -166,13 +173,14 @@ class SamplingSolver(abc.ABC):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
+        check_options(self)
         for key, least in (("population", 2), ("knots", 1), ("chunk", 1), ("max_inner_iterations", 1)):
             value = getattr(self, key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise OptionError(f"{self.name}: {key} is {value!r}; expected a whole number of at least {least}")
-        if self.parametrization not in PARAMETRIZATIONS:
+        if self.parametrisation not in PARAMETRISATIONS:
             raise OptionError(
-                f"{self.name}: parametrization is {self.parametrization!r}{closest(str(self.parametrization), PARAMETRIZATIONS)}"
+                f"{self.name}: parametrisation is {self.parametrisation!r}{closest(str(self.parametrisation), PARAMETRISATIONS)}"
             )
         for key in ("tolerance", "penalty", "max_penalty"):
             if not getattr(self, key) > 0:
@@ -189,7 +197,7 @@ class SamplingSolver(abc.ABC):
     # -- what a solver defines -----------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def first_distribution(self, mean: np.ndarray) -> Any:
+    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Any:
         """The distribution at the start, with unit deviations."""
 
     @abc.abstractmethod
@@ -197,31 +205,28 @@ class SamplingSolver(abc.ABC):
         """How many to draw for `size` components."""
 
     @abc.abstractmethod
-    def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> np.ndarray:
+    def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> Float[np.ndarray, "P d"]:
         """`count` points in y (P, d), in the bounds."""
 
     @abc.abstractmethod
-    def updated_distribution(self, distribution: Any, drawn: Generation, space: Space) -> tuple[Any, np.ndarray]:
+    def updated_distribution(
+        self, distribution: Any, drawn: Generation, space: Space
+    ) -> tuple[Any, Float[np.ndarray, " P"]]:
         """The distribution after a generation, and weights b (P,) with which its mean moved by b @ (y - mean)."""
 
     # -- the four methods of a solver ----------------------------------------------------------------------------------
 
-    def init(self, oracle: Any, x0: Any, key: Any) -> SamplingState:
+    def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: PRNGKeyArray) -> SamplingState:
         """State at the initial guess; where its motion is not finite, at the best of a first generation."""
-        if not isinstance(oracle, OptimalControlOracle):
-            raise OptionError(
-                f"{self.name} solves an OptimalControlProblem; '{oracle.problem.name}' is a "
-                f"{type(oracle.problem).__name__}"
-            )
-        space = self._space(oracle, x0.xs[0])
-        guess = space.encode(x0)
-        distribution = self.first_distribution(guess)
+        space = self._space(oracle, guess.xs[0])
+        first = space.encode(guess)
+        distribution = self.first_distribution(first)
         multipliers = Constraints(oracle.problem).initial(self.penalty)
         seed = np.asarray(jax.random.key_data(key))
-        y = self._candidates(seed, 0, distribution, guess, space)
+        y = self._candidates(seed, 0, distribution, first, space)
         size, one_by_one = batch_size(oracle.problem, self.chunk, len(y))
         copies = 2 if one_by_one else size
-        scores = score(oracle, space, np.tile(guess, (copies, 1)), multipliers, self.chunk)
+        scores = score(oracle, space, np.tile(first, (copies, 1)), multipliers, self.chunk)
         if not np.isfinite(scores.merit[0]):
             scores = score(oracle, space, y, multipliers, self.chunk)
             distribution = distribution.moved(y[scores.best])
@@ -234,8 +239,8 @@ class SamplingSolver(abc.ABC):
             step_size=0.0,
             **first_schedule(multipliers, self.tolerance),
             distribution=distribution,
-            incumbent=y[scores.best] if np.isfinite(scores.merit[scores.best]) else guess,
-            start=np.asarray(x0.xs[0]),
+            incumbent=y[scores.best] if np.isfinite(scores.merit[scores.best]) else first,
+            start=np.asarray(guess.xs[0]),
             rows=scores.rows[0],
             inequality=Constraints(oracle.problem).inequality(),
             key=seed,
@@ -293,15 +298,15 @@ class SamplingSolver(abc.ABC):
             bad_step=scores.bad_step,
         )
 
-    def terminate(self, oracle: OptimalControlOracle, state: SamplingState) -> Any:
+    def terminate(self, oracle: OptimalControlOracle, state: SamplingState) -> Status | None:
         """Solved when the search has collapsed about a feasible mean; acceptable when only the point returned is feasible."""
         if state.converged:
             return Status.solved
         if state.gradient_norm <= LEAST_SPREAD * self.tolerance and state.violation <= oracle.problem.tolerance:
             return Status.acceptable
-        return getattr(Status, state.halt) if state.halt else None
+        return status_named(state.halt) if state.halt else None
 
-    def finish(self, oracle: OptimalControlOracle, state: SamplingState) -> dict[str, Any]:
+    def finish(self, oracle: OptimalControlOracle, state: SamplingState) -> Findings:
         """The spread, and what a fresh generation about the returned point still gains.
 
         `expected_improvement` is the mean over its draws of how far their merit is below that of the point.
@@ -316,17 +321,17 @@ class SamplingSolver(abc.ABC):
         gains = scores.merit[1] - np.where(finite, scores.merit[2:], scores.merit[1]) if finite.any() else np.zeros(1)
         spread = float(state.distribution.spread)
         multipliers = {"stage": np.asarray(state.multipliers.stage), "terminal": np.asarray(state.multipliers.terminal)}
-        return {
-            "residuals": {"spread": spread, "expected_improvement": float(np.mean(np.maximum(gains, 0.0)))},
-            "multipliers": multipliers if oracle.problem.constrained else {},
-            "shortfalls": [] if spread <= self.tolerance else [f"spread is {spread:.3g}, allowed {self.tolerance:.3g}"],
-        }
+        return Findings(
+            residuals={"spread": spread, "expected_improvement": float(np.mean(np.maximum(gains, 0.0)))},
+            shortfalls=[] if spread <= self.tolerance else [f"spread is {spread:.3g}, allowed {self.tolerance:.3g}"],
+            fields={"multipliers": multipliers if oracle.problem.constrained else {}},
+        )
 
     # -- pieces --------------------------------------------------------------------------------------------------------
 
     def _space(self, oracle: OptimalControlOracle, start: np.ndarray) -> Space:
         deviations = self.standard_deviation, self.parameter_deviation, self.initial_state_deviation
-        return make_space(oracle.problem, start, self.parametrization, self.knots, deviations, self.name)
+        return make_space(oracle.problem, start, self.parametrisation, self.knots, deviations, self.name)
 
     def _candidates(
         self, seed: np.ndarray, generation: int, distribution: Any, incumbent: np.ndarray, space: Space
@@ -340,12 +345,8 @@ class SamplingSolver(abc.ABC):
     def _with_multipliers(self, oracle: OptimalControlOracle, state: SamplingState) -> SamplingState:
         """Multipliers and penalties after an inner search; the distribution reheated where the violation has not fallen."""
         problem = oracle.problem
-
-        def update(multipliers, rows, excess):
-            limits = (self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance)
-            return updated(multipliers, rows, excess, Constraints(problem).inequality(), *limits)
-
-        found = oracle.call(f"{self.name} multipliers", update, state.multipliers, state.rows, state.excess)
+        rule = PenaltyRule(Constraints(problem), self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance)
+        found = oracle.call(PenaltyRule.updated, rule, state.multipliers, state.rows, state.excess)
         multipliers, excess = jax.tree.map(np.asarray, found)
         least = LEAST_SPREAD * self.tolerance
         schedule = state.after_update(multipliers, excess, least, self.max_penalty, problem.tolerance)
@@ -357,7 +358,9 @@ class SamplingSolver(abc.ABC):
         return dataclasses.replace(state, **schedule, distribution=distribution, gradient_norm=distribution.spread)
 
 
-def restoring_move(y: np.ndarray, scores: Scores, weights: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+def restoring_move(
+    y: Float[np.ndarray, "K d"], scores: Scores, weights: Float[np.ndarray, " P"], deviation: Float[np.ndarray, " d"]
+) -> Float[np.ndarray, " d"]:
     """Move (d,) of the mean onto the terminal equalities; y, scores: [mean, incumbent, draws]; weights: of the draws."""
     finite = np.isfinite(scores.merit[2:])
     displacement, change = (y[2:] - y[0])[finite], (scores.arrival[2:] - scores.arrival[0])[finite]
@@ -367,10 +370,12 @@ def restoring_move(y: np.ndarray, scores: Scores, weights: np.ndarray, deviation
     return move / max(1.0, float(np.max(np.abs(move) / np.maximum(deviation, 1e-300))))
 
 
-def drifted(multipliers: Multipliers, rows: tuple[np.ndarray, np.ndarray], flags: tuple) -> Multipliers:
+def drifted(
+    multipliers: Multipliers, rows: tuple[Float[np.ndarray, "T m"], Float[np.ndarray, " k"]], flags: tuple
+) -> Multipliers:
     """With a share of the first-order update at the mean's rows; flags: which rows are inequalities."""
 
-    def moved(y, w, c, inequality):
+    def moved(y: np.ndarray, w: np.ndarray, c: np.ndarray, inequality: np.ndarray) -> np.ndarray:
         found = np.where(inequality, np.maximum(y + w * c, 0.0), y + w * c)
         return y + DRIFT * np.where(w > 0, found - y, 0.0).astype(y.dtype)
 

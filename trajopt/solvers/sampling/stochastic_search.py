@@ -24,11 +24,12 @@ import dataclasses
 
 import numpy as np
 import scipy.special
+from jaxtyping import Float
 
 from trajopt.errors import OptionError
 from trajopt.names import closest
 from trajopt.solvers.sampling.mppi import exponential_weights
-from trajopt.solvers.sampling.parametrization import Space
+from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.search import Gaussian, Generation, SamplingSolver
 
 SHAPES = ("exponential", "sigmoid")
@@ -65,10 +66,12 @@ class StochasticSearch(SamplingSolver):
         """Five for every component, at least 64."""
         return max(64, 5 * size)
 
-    def first_distribution(self, mean: np.ndarray) -> Gaussian:
+    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Gaussian:
         return Gaussian(mean, np.ones(mean.size))
 
-    def draw(self, rng: np.random.Generator, distribution: Gaussian, count: int, space: Space) -> np.ndarray:
+    def draw(
+        self, rng: np.random.Generator, distribution: Gaussian, count: int, space: Space
+    ) -> Float[np.ndarray, "P d"]:
         low, high = _standardised(distribution, space)
         # The tail with the smaller probabilities is inverted, so that none of them is rounded to one.
         flip = high > -low
@@ -78,7 +81,7 @@ class StochasticSearch(SamplingSolver):
         noise = np.clip(scipy.special.ndtri(below + uniform * (above - below)), a, b)
         return space.clip(distribution.mean + distribution.deviation * np.where(flip, -noise, noise))
 
-    def weights(self, drawn: Generation) -> np.ndarray:
+    def weights(self, drawn: Generation) -> Float[np.ndarray, " P"]:
         """S at the draws, summing to one, zero where the merit is not finite."""
         if self.shape == "exponential":
             return exponential_weights(drawn, 1.0 / self.sharpness, True)
@@ -91,7 +94,7 @@ class StochasticSearch(SamplingSolver):
 
     def updated_distribution(
         self, distribution: Gaussian, drawn: Generation, space: Space
-    ) -> tuple[Gaussian, np.ndarray]:
+    ) -> tuple[Gaussian, Float[np.ndarray, " P"]]:
         weights, step = self.weights(drawn), self.step_length
         m, v = truncated_moments(distribution, space)
         weighted = weights @ drawn.y
@@ -107,7 +110,7 @@ def _standardised(distribution: Gaussian, space: Space) -> tuple[np.ndarray, np.
     return (space.lower - mean) / deviation, (space.upper - mean) / deviation
 
 
-def truncated_moments(distribution: Gaussian, space: Space) -> tuple[np.ndarray, np.ndarray]:
+def truncated_moments(distribution: Gaussian, space: Space) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, " d"]]:
     """Mean and variance of each component of the normal truncated to its bounds (the mean lies within them)."""
     low, high = _standardised(distribution, space)
     mass = scipy.special.ndtr(high) - scipy.special.ndtr(low)

@@ -1,0 +1,36 @@
+"""What a step under a law at velocity level is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.contact.laws.base import ContactLaw
+from trajopt.dynamics.model import Model
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StepInputs:
+    """One step to be solved: `law` on `model` from the configuration q and velocity v, under the generalised force tau.
+
+    q (nq,), v (nv,), tau (nv,) dual to v; dt: step, s; kappa (1/m): sharpness of a smoothed law, None for the law's own;
+    warm_start (m,): impulses to begin the solve at, None for zero, which never change the answer and carry no derivative.
+    """
+
+    law: ContactLaw = dataclasses.field(metadata={"static": True})
+    model: Model
+    q: Float[Array, " nq"]
+    v: Float[Array, " nv"]
+    tau: Float[Array, " nv"]
+    dt: Float[Array, ""]
+    kappa: Float[Array, ""] | None = None
+    warm_start: Float[Array, " m"] | None = None
+
+    def with_start(self, m: int) -> StepInputs:
+        """The same with a warm start of m entries, zero where none was given, that carries no derivative."""
+        start = jnp.zeros(m, self.q.dtype) if self.warm_start is None else jax.lax.stop_gradient(self.warm_start)
+        return dataclasses.replace(self, warm_start=start)

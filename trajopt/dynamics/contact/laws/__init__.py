@@ -1,0 +1,30 @@
+"""The contact laws: options with behaviour. At velocity level a law is solved for impulses, at force level it gives forces;
+`base` says what every law answers for, `forces` evaluates those at force level."""
+
+from trajopt.dynamics.contact.laws.base import (
+    SOLVERS,
+    ContactLaw,
+    Law,
+    Need,
+    NormalOffset,
+    Softening,
+    SolverOptions,
+)
+from trajopt.dynamics.contact.laws.compliant import CompliantContact, SpringDamperContact
+from trajopt.dynamics.contact.laws.forces import ForceLaw, Forces, PointForces, forces, gives_forces
+from trajopt.dynamics.contact.laws.free import NoContact
+from trajopt.dynamics.contact.laws.rigid import BoxedLCP, RigidContact
+from trajopt.dynamics.contact.laws.smoothed import (
+    R_FACTORS,
+    SmoothedBox,
+    SmoothedContact,
+    check_kappa,
+    check_sweeps,
+    kappa_schedule,
+)
+
+__all__ = [
+    "R_FACTORS", "SOLVERS", "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "Forces", "Law", "Need", "NoContact",
+    "NormalOffset", "PointForces", "RigidContact", "SmoothedBox", "SmoothedContact", "Softening", "SolverOptions",
+    "SpringDamperContact", "check_kappa", "check_sweeps", "forces", "gives_forces", "kappa_schedule",
+]  # fmt: skip

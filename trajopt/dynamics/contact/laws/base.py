@@ -1,0 +1,298 @@
+"""What every contact law is and says of itself, and the base of the laws at velocity level.
+
+A law is an immutable, hashable set of options with behaviour: which rows its contact problem has and with which offset, how
+soft they are, how the problem is solved, which integrators and gradient modes fit it. The algorithms are elsewhere: a law
+names the solver it wants (`SolverOptions`) and `contact.step` calls it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from trajopt.dynamics.collision.broadphase import PairLimit
+from trajopt.dynamics.collision.narrowphase import check_pairs, contact_count
+from trajopt.dynamics.model import Model
+from trajopt.errors import OptionError
+from trajopt.names import closest
+
+DEFAULT_MAX_CONTACTS = 16
+DEFAULT_MAX_LIMITS = 8
+GAPS = ("speculative", "detect")
+SOLVERS = ("newton", "admm", "pgs")  # of the exact cone, by choice; "direct" belongs to box friction
+
+
+class Need(enum.Enum):
+    """What a gradient mode needs of a contact law besides steps that can be evaluated and differentiated as they are."""
+
+    NOTHING = "nothing"
+    IMPULSES = "impulses, found by iterations"
+    LABELS = "contacts that are held or open"
+    IMPACTS = "impacts at one moment"
+    SMOOTHING = "a smoothed law of the same kind"
+
+
+@runtime_checkable
+class ModeRequest(Protocol):
+    """What a law looks at when it says whether it has a derivative of some gradient mode."""
+
+    @property
+    def need(self) -> Need:
+        """What the mode needs of a law."""
+
+    @property
+    def purpose(self) -> str:
+        """What the mode does, as the end of a sentence that begins with 'which'."""
+
+
+class SolverOptions(NamedTuple):
+    """How the contact problem of a step is solved.
+
+    solver: "newton", "admm", "pgs" or "direct" (`contact.solve`), to `tolerance` (None: by the precision) in at most
+    `max_iterations`; sweeps: a count makes that many Gauss-Seidel sweeps with the r-factors `r_factor` instead, whose
+    remaining error is part of the step (`contact.sweeps`).
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 50
+    solver: str = "newton"
+    sweeps: int | None = None
+    r_factor: str = "row-sum"
+
+
+class NormalOffset(NamedTuple):
+    """The law's part in n normal rows nu_n = J v+ + b: `offset` b (m/s), which rows exist, and which bounce (`impact`)."""
+
+    offset: Float[Array, " n"]
+    exists: Bool[Array, " n"]
+    impact: Bool[Array, " n"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Softening:
+    """Compliance of nc smoothed contacts: `factor` times the contact's own block of G is added to it.
+
+    reached (nc,): contacts soft enough to be part of the problem; sharpness (nc,): factors in (0, 1) by which Gauss-Seidel
+    sweeps scale the impulses, 1 / (1 + factor).
+    """
+
+    factor: Float[Array, " nc"]
+    reached: Bool[Array, " nc"]
+    sharpness: Float[Array, " nc"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Law:
+    """Base of all laws. Immutable and hashable: part of what a compiled step depends on.
+
+    max_contacts: contacts kept, the closest (default: all, at most 16). max_pairs: pairs of each two kinds of shapes whose
+    contacts are computed, those that bounds of their distances say to be nearest; all against planes and height fields
+    (default: as many as have twice max_contacts contacts, at least 8; all of the quick kinds, docs/collision.md). limits,
+    joint_friction: whether joint limits and dry joint friction act.
+
+    Of the class: carries_state, whether `State.contact` belongs to the law; solves_impulses, whether a step solves for
+    impulses (`ContactLaw`) or evaluates forces (`ForceLaw`); acts, whether bodies feel each other at all; second_derivatives,
+    whether steps have second derivatives; offers, what of the `Need`s of gradient modes the law meets.
+    """
+
+    max_contacts: int | None = None
+    max_pairs: int | None = None
+    limits: bool = True
+    joint_friction: bool = True
+
+    carries_state: ClassVar[bool] = False
+    solves_impulses: ClassVar[bool] = False
+    acts: ClassVar[bool] = True
+    second_derivatives: ClassVar[bool] = False
+    offers: ClassVar[frozenset[Need]] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_count("max_contacts", self.max_contacts)
+        if self.max_pairs is not None and not (isinstance(self.max_pairs, numbers.Integral) and self.max_pairs >= 1):
+            raise OptionError(
+                f"max_pairs is {self.max_pairs!r}, expected a number of pairs of each two kinds of shapes, at least 1, or None"
+            )
+
+    @property
+    def name(self) -> str:
+        """What error messages call the law."""
+        return type(self).__name__
+
+    def contact_rows(self, model: Model) -> int:
+        """Contacts in the problem of one step."""
+        limit = self.pair_limit
+        return min(contact_count(model, limit), limit.contacts)
+
+    def limit_rows(self, model: Model) -> int:
+        """Joint limits in the problem, or the report, of one step."""
+        return len(model.topology.limited) if self.limits else 0
+
+    @property
+    def pair_limit(self) -> PairLimit:
+        """How many pairs have their contacts computed."""
+        contacts = DEFAULT_MAX_CONTACTS if self.max_contacts is None else self.max_contacts
+        return PairLimit(contacts, self.max_pairs)
+
+    def check(self, model: Model) -> None:
+        """Raise `ModelError` when the model has shapes that this law cannot treat."""
+        check_pairs(model.topology)
+
+    def contact_state_shape(self, model: Model) -> tuple[int, int] | None:
+        """Shape of `State.contact`: a row for each candidate contact of the model; None for a law without state."""
+        return (contact_count(model), 3) if self.carries_state else None
+
+    @property
+    def not_explicit(self) -> str | None:
+        """Why an explicit integrator cannot treat the law, as the end of a sentence; None where it can."""
+        return None
+
+    @property
+    def not_compiled(self) -> str | None:
+        """Why the compiled core does not solve the law, as a sentence; None where it does."""
+        return f"{self.name} is solved by the JAX implementation alone"
+
+    def largest_step(self, stability: float) -> float | None:
+        """Largest dt (s) of a scheme that is stable up to dt lambda = `stability`; None where the law sets no bound.
+
+        Asked of laws with a state of their own, which decays at a known rate lambda.
+        """
+        return None
+
+    def refusal(self, mode: ModeRequest) -> str | None:
+        """Why the law has no derivative of a gradient mode, and what to use instead; None where it has."""
+        if mode.need is Need.NOTHING or mode.need in self.offers:
+            return None
+        return self._refused(mode)
+
+    def _refused(self, mode: ModeRequest) -> str:
+        return f"which is defined for RigidContact, BoxedLCP and NoContact; {self.name} is none of these: use 'implicit'"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContactLaw(Law):
+    """Base of the laws at velocity level, which are solved for the impulses of a step.
+
+    gap: "speculative" (an open contact may close its gap within the step, not cross it) or "detect" (contacts exist only at
+    non-positive distance). erp in [0, 1]: share of the penetration pushed out per step. damping: k_d, adds k_d v_n to
+    closed normal rows. rest_velocity (m/s): slower impacts do not bounce. max_contacts: contacts kept for the solve, the
+    closest (default: all, at most 16); max_limits: joint limits likewise (default 8); max_pairs: as in `Law`. limits,
+    joint_friction: whether these rows are part of the problem. tolerance: of the solve, default 1e-10 in float64, 1e-5 in
+    float32. max_iterations: of its Newton iteration, per attempt.
+
+    Of the class: cone, the shape that friction is bounded by (`ncp.NCP`); has_closed_form, whether
+    `gradients.closed_form` is the Jacobian of a step: no compliance, and a problem solved to its tolerance. A law of one's
+    own overrides `normal_offset` (and `contact_offset`), `softening` and `solver_options` as it needs.
+    """
+
+    gap: str = "speculative"
+    erp: float = 0.2
+    damping: float = 0.0
+    rest_velocity: float = 0.01
+    max_limits: int | None = None
+    tolerance: float | None = None
+    max_iterations: int = 50
+
+    solves_impulses: ClassVar[bool] = True
+    cone: ClassVar[str] = "disc"
+    has_closed_form: ClassVar[bool] = True
+    offers: ClassVar[frozenset[Need]] = frozenset({Need.LABELS})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gap not in GAPS:
+            raise OptionError(f"gap is '{self.gap}'{closest(str(self.gap), GAPS)}")
+        if not (is_finite_number(self.erp) and 0.0 <= self.erp <= 1.0):
+            raise OptionError(f"erp is {self.erp!r}, expected a number in [0, 1] (share of penetration removed per step)")
+        for name in ("rest_velocity", "damping"):
+            value = getattr(self, name)
+            if not (is_finite_number(value) and value >= 0):
+                raise OptionError(f"{name} is {value!r}, expected a number that is not negative")
+        check_count("max_limits", self.max_limits)
+        check_effort("tolerance", self.tolerance, self.max_iterations)
+
+    def limit_rows(self, model: Model) -> int:
+        """Joint-limit rows in the problem of one step."""
+        limit = DEFAULT_MAX_LIMITS if self.max_limits is None else self.max_limits
+        return min(super().limit_rows(model), limit)
+
+    @property
+    def not_explicit(self) -> str | None:
+        return "is solved for impulses over a step"
+
+    @property
+    def solver_options(self) -> SolverOptions:
+        """How the contact problem of a step is solved."""
+        return SolverOptions(self.tolerance, self.max_iterations)
+
+    def normal_offset(
+        self,
+        distance: Float[Array, " n"],
+        velocity: Float[Array, " n"],
+        restitution: Float[Array, " n"],
+        dt: Float[Array, ""],
+    ) -> NormalOffset:
+        """b of n normal rows at `distance` (m) and normal `velocity` (m/s): the table of docs/contact-semantics.md.
+
+        Elementwise in its first three arguments, and differentiable in them: the closed-form Jacobian differentiates it.
+        """
+        open_ = distance > 0
+        exists = ~open_ if self.gap == "detect" else jnp.ones_like(open_)
+        room = distance / dt
+        closes = velocity + distance / dt < 0
+        impact = (restitution > 0) & (velocity < -self.rest_velocity) & closes & exists
+        gap = jnp.where(open_, room, self.erp * distance / dt + self.damping * velocity)
+        return NormalOffset(jnp.where(impact, restitution * velocity, gap), exists, impact)
+
+    def contact_offset(
+        self,
+        distance: Float[Array, " n"],
+        velocity: Float[Array, " n"],
+        restitution: Float[Array, " n"],
+        dt: Float[Array, ""],
+    ) -> NormalOffset:
+        """`normal_offset` for the normal rows of contacts, where these differ from joint limits."""
+        return self.normal_offset(distance, velocity, restitution, dt)
+
+    def softening(
+        self, distance: Float[Array, " nc"], exists: Bool[Array, " nc"], kappa: Float[Array, ""] | None
+    ) -> Softening | None:
+        """Compliance of the contacts at `distance` (m), None for rigid ones; kappa: `System.kappa`."""
+        return None
+
+    def smoothed(self) -> ContactLaw | None:
+        """The smoothed law with the options of this one, which offers `Need.SMOOTHING`; None where there is none."""
+        return None
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise `OptionError` unless it is a count or None."""
+    if value is not None and not (isinstance(value, numbers.Integral) and int(value) >= 0):
+        raise OptionError(f"{name} is {value!r}, expected a count or None")
+
+
+def check_effort(name: str, tolerance: Any, max_iterations: Any) -> None:
+    """Raise `OptionError` unless a solver can work to the tolerance, called `name`, in so many iterations."""
+    if tolerance is not None and not (isinstance(tolerance, numbers.Real) and float(tolerance) > 0):
+        raise OptionError(f"{name} is {tolerance!r}, expected a positive number or None")
+    if not (isinstance(max_iterations, numbers.Integral) and int(max_iterations) >= 1):
+        raise OptionError(f"max_iterations is {max_iterations!r}, expected a whole number of iterations, at least 1")
+
+
+def refused_by(reasons: Mapping[Need, str], mode: ModeRequest, name: str) -> str | None:
+    """The sentence of `reasons` for what the mode needs, with the law's name in the place of {name}."""
+    reason = reasons.get(mode.need)
+    return None if reason is None else reason.format(name=name, purpose=mode.purpose)
+
+
+def is_finite_number(value: object) -> bool:
+    """Whether an option is a real number, neither infinite nor NaN."""
+    return isinstance(value, numbers.Real) and math.isfinite(float(value))

@@ -1,0 +1,113 @@
+r"""Compliant contact laws: forces as explicit functions of penetration, velocity and tangential deformation.
+
+Notation, per contact point, with the normal pointing from body 2 to body 1: d penetration depth, d' its rate, v_t tangential
+velocity of body 1 relative to body 2, m tangential deformation of the material, mu friction of the pair, f_n, f_t the force
+on body 1. Both laws keep |f_t| <= mu f_n and never pull.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from trajopt.dynamics.contact.laws.forces import ForceLaw, PointForces
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompliantContact(ForceLaw):
+    r"""Hunt-Crossley normal force and a spring-damper-clutch along the surface (JaxSim thesis, eqs. 7.9-7.12 and Alg. 5).
+
+        f_n = sqrt(d) max(0, k d + c d'),      s = k_t m + c_t v_t
+        f_t = -sqrt(d) s  where that is within the cone (sticking), else of length mu f_n along it (sliding)
+        dm/dt = v_t  sticking,   such that the spring and damper give f_t  sliding,   -(k_t / c_t) m  apart
+
+    stiffness k (N/m^1.5), damping c (N s/m^1.5), tangential_stiffness k_t and tangential_damping c_t (default: as along the
+    normal). The forces are continuous. m (k, 3), world axes, is `State.contact`: one row for each candidate contact of the
+    model (`collision.narrowphase.collide`, in its order), zero when undeformed. It belongs to a place in the pair's list: when a
+    polyhedron rolls over and other vertices take these places, they inherit it.
+
+    Deviation from the source: where the normal turns, the component of m along it is left out of s and decays like the
+    deformation of an open contact.
+    """
+
+    carries_state: ClassVar[bool] = True
+
+    stiffness: float = 1e6
+    damping: float = 2e3
+    tangential_stiffness: float | None = None
+    tangential_damping: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, normal in (("tangential_stiffness", self.stiffness), ("tangential_damping", self.damping)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, normal)
+        self._require(("stiffness", "tangential_stiffness", "tangential_damping"), ("damping",))
+
+    @property
+    def relaxation_rate(self) -> float:
+        assert self.tangential_stiffness is not None and self.tangential_damping is not None
+        return self.tangential_stiffness / self.tangential_damping
+
+    def force(
+        self,
+        depth: Float[Array, " k"],
+        closing: Float[Array, " k"],
+        slip: Float[Array, "k 3"],
+        deformation: Float[Array, "k 3"] | None,
+        friction: Float[Array, " k"],
+    ) -> PointForces:
+        assert deformation is not None
+        assert self.tangential_stiffness is not None and self.tangential_damping is not None
+        touching = depth > float(jnp.finfo(depth.dtype).tiny)
+        root = jnp.where(touching, jnp.sqrt(jnp.where(touching, depth, 1.0)), 0.0)
+        # Everything over sqrt(d), so that the deformation's rate needs no division by it.
+        normal = jnp.where(touching, jnp.maximum(self.stiffness * depth + self.damping * closing, 0.0), 0.0)
+        held = self.tangential_stiffness * deformation + self.tangential_damping * slip
+        tangent, sliding = _clipped(-held, friction * normal)
+        tangent = jnp.where(touching[:, None], tangent, 0.0)
+        rate = -(tangent + self.tangential_stiffness * deformation) / self.tangential_damping
+        return PointForces(root * normal, root[:, None] * tangent, sliding & touching, rate)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpringDamperContact(ForceLaw):
+    r"""Linear spring, damper on approach only, and viscous friction up to Coulomb's bound (Smoothed, eqs. 17 and 18).
+
+        f_n = k_p d + k_d max(d', 0),      f_t = -v_t / |v_t| min(k_f |v_t|, mu f_n)
+
+    stiffness k_p (N/m), damping k_d (N s/m), friction_damping k_f (N s/m). No state; nothing sticks: below the bound a
+    contact creeps at f_t / k_f. f_n jumps to k_d d' at touch-down.
+    """
+
+    stiffness: float = 1e4
+    damping: float = 1e2
+    friction_damping: float = 1e2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(("stiffness", "friction_damping"), ("damping",))
+
+    def force(
+        self,
+        depth: Float[Array, " k"],
+        closing: Float[Array, " k"],
+        slip: Float[Array, "k 3"],
+        deformation: Float[Array, "k 3"] | None,
+        friction: Float[Array, " k"],
+    ) -> PointForces:
+        touching = depth >= 0
+        normal = jnp.where(touching, self.stiffness * depth + self.damping * jnp.maximum(closing, 0.0), 0.0)
+        tangent, sliding = _clipped(-self.friction_damping * slip, friction * normal)
+        return PointForces(normal, tangent, sliding & touching, None)
+
+
+def _clipped(wanted: Float[Array, "k 3"], bound: Float[Array, " k"]) -> tuple[Float[Array, "k 3"], Bool[Array, " k"]]:
+    """`wanted`, shortened to the length `bound` where it is longer, and where that is; derivatives are finite at zero."""
+    square = jnp.sum(wanted * wanted, -1)
+    longer = square > bound * bound
+    length = jnp.sqrt(jnp.where(longer, square, 1.0))
+    return jnp.where(longer, bound / length, 1.0)[:, None] * wanted, longer

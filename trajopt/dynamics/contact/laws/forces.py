@@ -1,0 +1,230 @@
+r"""Laws at force level: generalised forces of contacts, joint limits and dry joint friction at one state.
+
+    tau = sum over contacts of (J_1 - J_2)^T f + limits + dry friction
+
+computed from the bodies' velocities and wrenches, without Jacobians. Differentiable in model, q, v and deformation, forward
+and reverse.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import TypeGuard
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from trajopt.dynamics.collision.narrowphase import Contacts, collide, contact_count
+from trajopt.dynamics.contact.laws.base import Law, ModeRequest
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, kinematics, node_velocities
+from trajopt.dynamics.rigid_body.rnea import project_forces
+from trajopt.dynamics.rigid_body.spatial import cross
+from trajopt.errors import OptionError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PointForces:
+    """Forces of a `ForceLaw` on body 1 at k contact points, N, world axes.
+
+    normal (k,) along the normal, not negative; tangent (k, 3); sliding (k,): friction is at the bound of its cone;
+    rate (k, 3): time derivative of the tangential deformation, m/s, None for a law without state.
+    """
+
+    normal: Float[Array, " k"]
+    tangent: Float[Array, "k 3"]
+    sliding: Bool[Array, " k"]
+    rate: Float[Array, "k 3"] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForceLaw(Law, abc.ABC):
+    """Base of the laws at force level: forces are explicit functions of the state, nothing is solved.
+
+    Joint limits are one-sided springs with the dissipation of Hunt and Crossley: a limit passed by d, at the rate d', pushes
+    back with max(0, limit_stiffness d (1 + limit_dissipation d')), in N m per rad and s per rad (N per m and s per m for
+    slides), which is continuous. Dry joint friction of bound b is smoothed to -b v / sqrt(v^2 + friction_velocity^2). Both
+    are as stiff as their parameters and limit the step of an explicit integrator. Coefficients of restitution are not used:
+    how much bounces follows from the damping.
+    """
+
+    limit_stiffness: float = 1e4
+    limit_dissipation: float = 1.0
+    friction_velocity: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(positive=("limit_stiffness", "friction_velocity"), not_negative=("limit_dissipation",))
+
+    def _require(self, positive: tuple[str, ...] = (), not_negative: tuple[str, ...] = ()) -> None:
+        """Raise `OptionError` naming the option that is out of its range."""
+        for name in (*positive, *not_negative):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and (value > 0 if name in positive else value >= 0)):
+                expected = "positive" if name in positive else "finite and not negative"
+                raise OptionError(f"{name} is {value}, expected a {expected} number")
+
+    def largest_step(self, stability: float) -> float | None:
+        return stability / self.relaxation_rate if self.carries_state and self.relaxation_rate > 0 else None
+
+    @property
+    def relaxation_rate(self) -> float:
+        """Rate, 1/s, at which a contact state that is carried decays: a bound on the step of explicit integration."""
+        return 0.0
+
+    def _refused(self, mode: ModeRequest) -> str:
+        return (
+            f"which {mode.purpose}; {self.name} has forces that are functions of the state, and none of that: use "
+            "'implicit', their exact derivative"
+        )
+
+    @abc.abstractmethod
+    def force(
+        self,
+        depth: Float[Array, " k"],
+        closing: Float[Array, " k"],
+        slip: Float[Array, "k 3"],
+        deformation: Float[Array, "k 3"] | None,
+        friction: Float[Array, " k"],
+    ) -> PointForces:
+        """Forces at penetration `depth` (m, negative: apart), its rate `closing` (m/s) and tangential velocity `slip` (m/s)
+        of body 1 relative to body 2; `deformation` (m): tangential, None for a law without state."""
+
+
+def gives_forces(law: Law) -> TypeGuard[ForceLaw]:
+    """Whether the law is at force level: its forces are functions of the state."""
+    return not law.solves_impulses
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Forces:
+    """Forces at one state.
+
+    tau (nv,) generalised force of all of them; contact (n, 3) on body 1, N, world axes, of all candidates of the model, and
+    rate (n, 3) of their deformation, None without state; candidates: those k of the pairs that were looked at, `point` and
+    `friction` theirs; limit (nl,) and dry (nf,) generalised forces of limits (positive: away from the limit) and of dry
+    friction (along the coordinate); kept (nc,) indices of the candidates that act, among the k, and places (nc,), among the n;
+    dropped: others that penetrate, and dropped_pairs, pairs not looked at that could.
+    """
+
+    tau: Float[Array, " nv"]
+    candidates: Contacts
+    contact: Float[Array, "n 3"]
+    rate: Float[Array, "n 3"] | None
+    point: PointForces
+    friction: Float[Array, " k"]
+    limit: Float[Array, " nl"]
+    dry: Float[Array, " nf"]
+    kept: Int[Array, " nc"]
+    places: Int[Array, " nc"]
+    dropped: Int[Array, ""]
+    dropped_pairs: Int[Array, ""]
+
+
+def _closest(
+    law: ForceLaw, model: Model, candidates: Contacts
+) -> tuple[Bool[Array, " k"] | None, Int[Array, " nc"], Int[Array, ""]]:
+    """Which candidates act (None: all), their indices in ascending order, and how many of the others penetrate."""
+    count, distance = law.contact_rows(model), jax.lax.stop_gradient(candidates.distance)
+    total = distance.shape[0]
+    if total <= count:
+        return None, jnp.arange(total), jnp.zeros((), int)
+    _, index = jax.lax.top_k(-distance, count)
+    index = jnp.sort(index)
+    acts = jnp.zeros(total, bool).at[index].set(True)
+    return acts, index, jnp.sum((distance < 0) & ~acts)
+
+
+def forces(
+    law: ForceLaw,
+    model: Model,
+    q: Float[Array, " nq"],
+    v: Float[Array, " nv"],
+    deformation: Float[Array, "n 3"] | None,
+) -> Forces:
+    """Forces of the law at (q, v, deformation); the candidates beyond the closest `max_contacts` have none."""
+    kin = kinematics(model, q)
+    contacts = collide(model, kin, law.pair_limit)
+    culled, all_deformation = contacts.culled, deformation
+    dropped_pairs = jnp.zeros((), int)
+    if culled is not None:
+        dropped_pairs = jnp.sum(~culled.taken & (culled.bound < 0))
+        deformation = None if deformation is None else deformation[culled.candidate]
+    acts, kept, dropped = _closest(law, model, contacts)
+    depth = -contacts.distance if acts is None else jnp.where(acts, -contacts.distance, -1.0)
+    velocity = _relative_velocity(model, kin, contacts, v)
+    approach = jnp.sum(contacts.normal * velocity, -1)
+    slip = velocity - approach[:, None] * contacts.normal
+    pair_friction = jnp.asarray(model.pair_friction, q.dtype)
+    friction = pair_friction[contacts.pair] if contacts.pair.shape[0] else jnp.zeros(0, q.dtype)
+    along = None
+    if deformation is not None:
+        along = jnp.sum(contacts.normal * deformation, -1)[:, None] * contacts.normal
+        deformation = deformation - along
+    point = law.force(depth, -approach, slip, deformation, friction)
+    if point.rate is not None and along is not None:
+        point = dataclasses.replace(point, rate=point.rate - law.relaxation_rate * along)
+    contact = point.normal[:, None] * contacts.normal + point.tangent
+    joint, limit, dry = _joint_forces(law, model, q, v)
+    tau = joint + _generalised(model, kin, contacts, contact)
+    rate, places = point.rate, kept
+    if culled is not None:
+        # The contacts of pairs that were not looked at are apart: without force, and their deformation decays.
+        places = culled.candidate[kept]
+        contact = jnp.zeros((contact_count(model), 3), q.dtype).at[culled.candidate].set(contact)
+        if rate is not None and all_deformation is not None:
+            rate = (-law.relaxation_rate * all_deformation).at[culled.candidate].set(rate)
+    return Forces(
+        tau, contacts, contact, rate, point, friction, limit, dry, kept, places, dropped + dropped_pairs, dropped_pairs
+    )
+
+
+def _relative_velocity(model: Model, kin: Kinematics, contacts: Contacts, v) -> Float[Array, "k 3"]:
+    """Velocity of body 1 at the contact point relative to body 2, world axes."""
+    top, zero = model.topology, jnp.zeros((1, 6), v.dtype)
+    twist = jnp.concatenate([node_velocities(kin, top, expand_v(model, v)), zero])
+    origin = jnp.concatenate([kin.origin, zero[:, :3]])
+
+    def velocity(node):
+        return twist[node, :3] + cross(twist[node, 3:], contacts.point - origin[node])
+
+    return velocity(contacts.node1) - velocity(contacts.node2)
+
+
+def _generalised(model: Model, kin: Kinematics, contacts: Contacts, force: Float[Array, "k 3"]) -> Float[Array, " nv"]:
+    """J^T of the forces on body 1 and their opposites on body 2."""
+    mask = jnp.asarray(model.topology.dof_mask, force.dtype)
+    origin = jnp.concatenate([kin.origin, jnp.zeros((1, 3), force.dtype)])
+
+    def wrenches(node):
+        return mask[node].T @ jnp.concatenate([force, cross(contacts.point - origin[node], force)], -1)
+
+    subtree = wrenches(contacts.node1) - wrenches(contacts.node2)
+    return project_forces(model, jnp.sum(kin.S * subtree, -1))
+
+
+def _joint_forces(law: ForceLaw, model: Model, q, v):
+    """(generalised force (nv,), forces of the limits, of dry friction); see `ForceLaw`."""
+    top, dtype = model.topology, q.dtype
+    tau = jnp.zeros(model.nv, dtype)
+    limited = np.array(top.limited if law.limits else (), int)
+    value, rate = q[top.scalar_q_of_dof[limited]], v[limited]
+    below = jnp.asarray(model.lower, dtype)[limited] - value
+    above = value - jnp.asarray(model.upper, dtype)[limited]
+    low, high = _limit_force(law, below, -rate), _limit_force(law, above, rate)
+    rubbing = np.array(top.friction_dofs if law.joint_friction else (), int)
+    speed = v[rubbing]
+    bound = jnp.asarray(model.frictionloss, dtype)[rubbing]
+    dry = -bound * speed / jnp.sqrt(speed * speed + law.friction_velocity**2)
+    return tau.at[limited].add(low - high).at[rubbing].add(dry), low + high, dry
+
+
+def _limit_force(law: ForceLaw, depth, closing):
+    passed = jnp.where(depth > 0, depth, 0.0)  # a side without limit is at infinity
+    return law.limit_stiffness * passed * jnp.maximum(1.0 + law.limit_dissipation * closing, 0.0)

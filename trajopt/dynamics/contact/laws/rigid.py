@@ -1,0 +1,70 @@
+"""Hard contact: nothing relaxed, friction in the circular cone or between bounds along each tangent."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from trajopt.dynamics.contact.laws.base import SOLVERS, ContactLaw, Need, SolverOptions
+from trajopt.dynamics.contact.laws.smoothed import SmoothedBox, SmoothedContact
+from trajopt.errors import OptionError
+from trajopt.names import closest
+
+_ALL = frozenset(Need)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RigidContact(ContactLaw):
+    """Hard contact: Signorini, the circular friction cone and maximum dissipation, unrelaxed (Simple eq. 1).
+
+    solver: "newton" (semismooth Newton with fallbacks), "admm" or "pgs" (projected Gauss-Seidel).
+    """
+
+    solver: str = "newton"
+
+    offers: ClassVar[frozenset[Need]] = _ALL
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.solver not in SOLVERS:
+            raise OptionError(f"solver is '{self.solver}'{closest(str(self.solver), SOLVERS)}")
+
+    @property
+    def solver_options(self) -> SolverOptions:
+        return SolverOptions(self.tolerance, self.max_iterations, self.solver)
+
+    @property
+    def not_compiled(self) -> str | None:
+        if type(self) is not RigidContact:  # a law derived from it may have other rows
+            return super().not_compiled
+        return None if self.solver == "newton" else f"solver='{self.solver}' is a method of the JAX implementation"
+
+    def smoothed(self) -> SmoothedContact:
+        return SmoothedContact(**_shared_options(self))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BoxedLCP(ContactLaw):
+    """Hard contact with friction bounded along each tangent by itself, |lambda_t| <= mu lambda_n (Nimble, App. A; DART, ODE).
+
+    The square bounds replace the circular cone: friction is mu lambda_n along the tangents of the contact frame and up to
+    sqrt(2) mu lambda_n between them. Solved directly: a guess of the modes, verified, else a pivoting method
+    (docs/boxed-lcp.md). max_iterations: pivots.
+    """
+
+    max_iterations: int = 2000
+
+    cone: ClassVar[str] = "box"
+    offers: ClassVar[frozenset[Need]] = _ALL
+
+    @property
+    def solver_options(self) -> SolverOptions:
+        return SolverOptions(self.tolerance, self.max_iterations, "direct")
+
+    def smoothed(self) -> SmoothedContact:
+        return SmoothedBox(**_shared_options(self))
+
+
+def _shared_options(law: ContactLaw) -> dict:
+    """The options that every law at velocity level has."""
+    return {field.name: getattr(law, field.name) for field in dataclasses.fields(ContactLaw)}

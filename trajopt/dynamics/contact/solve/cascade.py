@@ -1,0 +1,224 @@
+r"""Solution of the contact problem: the solver asked for, selection among many solutions, and an honest status.
+
+The exact law is solved by the search in stages of `stages`, or by ADMM or projected Gauss-Seidel alone; the law with box
+friction directly (`active_set`). Whatever comes out is freed of the regularisation by iterative refinement, and the residual is
+recomputed from scratch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from trajopt.dynamics import linear_algebra
+from trajopt.dynamics.contact.ncp import (
+    NCP,
+    SLIDING,
+    Modes,
+    apply_blocks,
+    approach_scale,
+    classify,
+    default_tolerance,
+    natural_map,
+    newton_matrix,
+    projection_jacobian,
+    residual,
+)
+from trajopt.dynamics.contact.precision import Threshold
+from trajopt.dynamics.contact.solve import selection
+from trajopt.dynamics.contact.solve.active_set import direct
+from trajopt.dynamics.contact.solve.admm import admm
+from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
+from trajopt.dynamics.contact.solve.infeasibility import infeasible
+from trajopt.dynamics.contact.solve.newton import merit, refine, regularisation, regularised_inverse
+from trajopt.dynamics.contact.solve.pgs import pgs
+from trajopt.dynamics.contact.solve.stages import Limits, search
+from trajopt.result import Status
+
+SOLVERS = ("newton", "admm", "pgs")
+# Relative to `ncp.velocity_scale`: what separates a contact that is tied from one that carries an impulse, a tenth of the
+# tolerance; and a slip from sticking: the direction of a slower one is known to fewer than four digits.
+TIE, SLOW = Threshold(1e-11, 1e-6), Threshold(1e-6, 1e-3)
+REFINEMENTS = 3  # solves for a derivative with the regularised inverse: each gains the digits that eps costs
+NULL_POWER = 4  # of the matrix that is one on the null space and of the order of eps elsewhere
+# Entries of that matrix: of the order of one where K has a null space, else eps cond(K), below this for conditions up to 1e3.
+DEGENERATE = Threshold(1e-3, 1e-1)
+LAWFUL = Threshold(2e-13, 5e-6)  # residual that the shortest impulse may have, however small the one before: rounding, not more
+ROUNDING = 100  # units of rounding of the velocities of the problem, at which refinement ends
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class NCPSolution:
+    """impulse (m,) N s; velocity (m,) m/s; residual (relative, see `ncp.residual`); iterations of Newton (all attempts).
+
+    fallbacks: the last `stages.Stage` that ran; of the direct solve with box friction: iterations are
+    corrections of the guess and pivots, fallbacks 1 where pivoting was needed; status; modes; degenerate: the impulse is not
+    unique; selected: it is the shortest in these modes (else, where that breaks the law, the limit of the regularised problem);
+    inverse (m, m): of the regularised K near the solution, the preconditioner of the derivative's linear system.
+    """
+
+    impulse: Float[Array, " m"]
+    velocity: Float[Array, " m"]
+    residual: Float[Array, ""]
+    iterations: Int[Array, ""]
+    fallbacks: Int[Array, ""]
+    status: eqx.Enumeration
+    modes: Modes
+    degenerate: Bool[Array, ""]
+    selected: Bool[Array, ""]
+    inverse: Float[Array, "m m"]
+
+
+def solution_null_space(ncp: NCP, solution: NCPSolution) -> selection.NullSpace:
+    """The null space that the derivative of the selection needs; computed only where the shortest of many was selected."""
+    m, dtype = ncp.G.shape[0], ncp.G.dtype
+    return cond_in_batch(
+        solution.degenerate & solution.selected,
+        lambda _: selection.null_space(ncp, solution.impulse, solution.modes),
+        selection.empty_null_space(m, dtype),
+    )
+
+
+def solve(
+    ncp: NCP,
+    init: Float[Array, " m"] | None = None,
+    *,
+    tol: float | None = None,
+    max_iterations: int = 50,
+    solver: str = "newton",
+) -> NCPSolution:
+    """Solve an `NCP` (not differentiable by itself: the callers define implicit derivatives)."""
+    dtype = ncp.G.dtype
+    m = ncp.G.shape[0]
+    tol = default_tolerance(dtype) if tol is None else tol
+    eps = regularisation(ncp)
+    lam, iterations, fallbacks = jnp.zeros(m, dtype), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+    degenerate, inverse = jnp.zeros((), bool), jnp.zeros((m, m), dtype)
+    if m:
+        speed = approach_scale(ncp, lam)
+        rounding = ROUNDING * jnp.finfo(dtype).eps * speed
+        inner_tol = jnp.minimum(jnp.asarray(0.01 * tol, dtype) * speed, 100 * rounding)
+        start = lam if init is None else init if solver == "direct" else _better_start(ncp, init, eps)
+        if solver == "newton":
+            ended = search(ncp, start, eps, Limits(inner_tol, rounding, tol), max_iterations)
+            iterations, fallbacks = ended.iterations, ended.stage
+            lam, inverse, eps = ended.best.impulse, ended.best.inverse, ended.best.eps
+        elif solver == "direct":
+            lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, inner_tol, rounding, tol, max_iterations)
+        else:
+            if solver == "admm":
+                lam, iterations = admm(ncp, start, eps, 1e-2 * tol, 40 * max_iterations)
+            else:
+                lam, iterations = pgs(ncp, start, eps, inner_tol, 40 * max_iterations)
+            inverse = regularised_inverse(ncp, lam, eps)
+        if solver != "newton":
+            lam = refine(ncp, lam, inverse, rounding)
+        degenerate = _is_degenerate(ncp, inverse, eps)
+    nu = ncp.G @ lam + ncp.g
+    modes = solution_modes(ncp, lam, nu)
+    selected = jnp.ones((), bool)
+    if m:
+        held = degenerate & ~jnp.any(modes.cone == SLIDING)
+        found = lam, selected
+        found = cond_in_batch(held, lambda x: _without_null_space(ncp, x[0], modes, inverse, eps, tol), found)
+        slides = degenerate & jnp.any(modes.cone == SLIDING)
+        lam, selected = cond_one_at_a_time(slides, lambda x, ncp, modes: _select(ncp, x[0], modes, tol), found, ncp, modes)
+        nu = ncp.G @ lam + ncp.g
+        # The shortest impulse slides in other directions than the regularised one, for which the inverse was formed.
+        inverse = cond_in_batch(slides, lambda _: _inverse_in_modes(ncp, lam, nu, modes, eps), inverse)
+    size = residual(ncp, lam, tol)
+    return NCPSolution(
+        lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, inverse
+    )
+
+
+def solution_modes(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"]) -> Modes:
+    """Modes at a solution (lambda, nu): tied contacts count as separating, the slowest slips as sticking."""
+    return classify(ncp, lam, nu, TIE.at(ncp.G.dtype), SLOW.at(ncp.G.dtype))
+
+
+def consistent_solution(ncp: NCP, solution: NCPSolution, right: Float[Array, "m ..."]):
+    """x with K x = right, K the derivative of the law at the solution; right (m,) or (m, k), linear in it.
+
+    K is singular where the impulse is not unique: iterative refinement with the regularised inverse gives a particular
+    solution of a consistent system to rounding, without the cancellation that a smaller regularisation would bring.
+    """
+    P = projection_jacobian(ncp, solution.impulse, solution.velocity, solution.modes)
+    K = newton_matrix(ncp, P, ncp.G)
+    x = solution.inverse @ right
+    for _ in range(REFINEMENTS - 1):
+        x = x + solution.inverse @ (right - K @ x)
+    return x
+
+
+def _better_start(ncp: NCP, init, eps):
+    """`init` if its merit is lower than that of zero impulse (NaN counts as worse)."""
+    both = jnp.stack([init, jnp.zeros_like(init)])
+    nu = both @ ncp.G + eps * both + ncp.g
+    merits = merit(ncp, jax.vmap(lambda x, nu: natural_map(ncp, x, nu))(both, nu))
+    return jnp.where(merits[0] < merits[1], both[0], both[1])
+
+
+def _inverse_in_modes(ncp: NCP, lam, nu, modes: Modes, eps):
+    """Inverse of K for G + eps I at the solution (lam, nu)."""
+    G = ncp.G + eps * jnp.eye(lam.shape[0], dtype=lam.dtype)
+    return linear_algebra.inverse(newton_matrix(ncp, projection_jacobian(ncp, lam, nu, modes), G))
+
+
+def _is_degenerate(ncp: NCP, inverse, eps):
+    """Whether K has a null space: the inverse of the regularised K is of the order of 1 / (rho eps) then."""
+    return jnp.max(jnp.abs(inverse * (ncp.rho * eps)[None, :])) > DEGENERATE.at(ncp.G.dtype)
+
+
+def _without_null_space(ncp: NCP, lam, modes: Modes, inverse, eps, tol):
+    """The impulse of least norm of held contacts: stage 1 leaves its tolerance over eps of the null space in it.
+
+    W = inverse eps P rho is one on the null space of K and of the order of eps elsewhere: its powers project onto the null
+    space.
+    """
+    P = projection_jacobian(ncp, lam, ncp.G @ lam + ncp.g, modes)
+    null = lam
+    for _ in range(NULL_POWER):
+        null = inverse @ apply_blocks(P, ncp.rho * eps * null)
+    return if_lawful(ncp, lam, lam - null, tol)
+
+
+def _select(ncp: NCP, lam, modes: Modes, tol):
+    """`selection.smallest_norm`, kept only where the law still holds there."""
+    return if_lawful(ncp, lam, selection.smallest_norm(ncp, lam, modes), tol)
+
+
+def if_lawful(
+    ncp: NCP, lam: Float[Array, " m"], candidate: Float[Array, " m"], tol: float
+) -> tuple[Float[Array, " m"], Bool[Array, ""]]:
+    """(`candidate`, True) where `lam` solves the problem, or nearly, and `candidate` does no less, else (`lam`, False)."""
+    before, after = jax.vmap(lambda x: residual(ncp, x, tol))(jnp.stack([lam, candidate]))
+    solved = before <= jnp.sqrt(jnp.finfo(lam.dtype).eps)
+    lawful = solved & (after <= jnp.maximum(10 * before, LAWFUL.at(lam.dtype))) & ((after <= tol) | (before > tol))
+    return jnp.where(lawful, candidate, lam), lawful
+
+
+def solve_status(ncp: NCP, lam: Float[Array, " m"], size: Float[Array, ""], tol: float | Float[Array, ""]):
+    """solved, non_finite, infeasible (with its proof: `infeasibility`) or stalled, of the impulse `lam` of residual `size`."""
+    choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
+    solved = size <= tol
+    status = choose(solved, Status.solved, Status.stalled)
+    status = choose(infeasible(ncp, lam, solved), Status.infeasible, status)
+    return choose(jnp.isfinite(size), status, Status.non_finite)
+
+
+def zero_tangent(tree: Any):
+    """Tangent of solver diagnostics, which are not differentiated."""
+
+    def zero(x):
+        return jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
+
+    return jax.tree.map(zero, tree)

@@ -1,0 +1,85 @@
+"""Branches that a batch pays for only where somebody in it takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jaxtyping import Array, Bool
+
+
+def cond_in_batch(needed: Bool[Array, ""], fn: Callable, operand: Any):
+    """fn(operand) where `needed`, else operand. Unlike `lax.cond`, a batch in which nobody needs fn does not pay for it."""
+
+    def body(carry):
+        return fn(carry[0]), jnp.zeros((), bool)
+
+    return jax.lax.while_loop(lambda carry: carry[1], body, (operand, needed))[0]
+
+
+def cond_one_at_a_time(needed: Bool[Array, ""], fn: Callable, value: Any, *given: Any):
+    """fn(value, *given), of the type of `value`, where `needed`, else `value`.
+
+    In a batch on a CPU fn runs once for each who needs it, one after another, so that nobody waits for the slowest: long loops of
+    very different lengths belong here. Elsewhere a batch runs in lockstep, as with `cond_in_batch`.
+    """
+
+    def where_needed(needed, value, given):
+        return cond_in_batch(needed, lambda x: fn(x, *given), value)
+
+    single = custom_vmap(where_needed)
+
+    @custom_vmap
+    def batch(needed, value, given):
+        return jax.lax.platform_dependent(needed, value, given, cpu=in_turn, default=jax.vmap(where_needed))
+
+    def in_turn(needed, value, given):
+        def body(carry):
+            needed, value = carry
+            k = jnp.argmax(needed)
+            mine, with_it = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, k, 0, False), (value, given))
+            value = jax.tree.map(
+                lambda all_of, one: jax.lax.dynamic_update_index_in_dim(all_of, one, k, 0), value, fn(mine, *with_it)
+            )
+            return needed.at[k].set(False), value
+
+        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (needed, value))[1]
+
+    @single.def_vmap
+    def _batch_of_single(axis_size, in_batched, *operands):
+        out = batch(*_all_batched(axis_size, in_batched, operands))
+        return out, jax.tree.map(lambda _: True, out)
+
+    @batch.def_vmap
+    def _batch_of_batches(axis_size, in_batched, *operands):
+        operands = _all_batched(axis_size, in_batched, operands)
+        inner = operands[0].shape[1]
+        flat = jax.tree.map(lambda x: x.reshape((axis_size * inner, *x.shape[2:])), operands)
+        out = jax.tree.map(lambda x: x.reshape((axis_size, inner, *x.shape[1:])), batch(*flat))
+        return out, jax.tree.map(lambda _: True, out)
+
+    return single(needed, value, given)
+
+
+def _all_batched(axis_size: int, in_batched, operands):
+    """`operands` with a leading axis of `axis_size` on each leaf."""
+    spread = lambda x, batched: x if batched else jnp.broadcast_to(x, (axis_size, *jnp.shape(x)))  # noqa: E731
+    return jax.tree.map(spread, tuple(operands), tuple(in_batched))
+
+
+@custom_vmap
+def any_in_batch(needed: Bool[Array, ""]) -> Bool[Array, ""]:
+    """`needed`, in a batch whether anybody in it needs it.
+
+    As the predicate of `lax.cond` it keeps the branch a branch under `vmap`, and one that can be transposed (a batched predicate
+    turns into a selection that cannot). Whoever does not need the branch has to get the same from it as without.
+    """
+    return needed
+
+
+@any_in_batch.def_vmap
+def _any_in_batch_of_batches(axis_size, in_batched, needed):
+    return any_in_batch(jnp.any(needed) if in_batched[0] else needed), False

@@ -1,0 +1,240 @@
+r"""The search for a solution of the contact problem in stages, each only where the one before did not converge.
+
+`NEWTON`        semismooth Newton on the regularised problem, from the given start
+`CONTINUATION`  the same with eps (relative) falling from 1 to its final value, each turn started from the last
+`GAUSS_SEIDEL`  projected Gauss-Seidel on the regularised problem, then Newton from its result, in rounds
+`ADMM`          ADMM on the regularised problem, then Newton from its result
+`SCATTERED`     Newton from random impulses of the size that stops the approach, always the same ones; every other turn with the
+                weakest regularisation. Where a foot's pressure from the side lifts it (mu |G_tn| > G_nn) the merit has local
+                minima around the solution, which no path from zero leaves; one start in five to ten reaches it
+
+A stage has one or more turns (`TURNS`), a turn one or more attempts by Newton, each in one of three phases:
+
+fresh           from the start that the stage gives it
+restarted       Newton stalled: again from where the first mode changes on the way of its next step (at most `RESTARTS` times)
+weakened        the regularised problem is solved, but its modes leave a residual, because eps lambda hid that a contact opens or
+                slips: again with a weaker regularisation, eps (lambda - last solution), down to eps / 10^WEAKEST (a proximal
+                point method, which needs no vanishing eps), from where the first mode changes on the way there, and with rho as
+                much larger: the slip is that much smaller than the impulses, and lambda - rho nu has to tell its direction
+
+The search ends with the first problem that is solved, or with the proof that there is no solution. Every attempt is freed of the
+regularisation by iterative refinement, and the one with the least residual is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from trajopt.dynamics.contact.ncp import NCP, approach_scale, residual, split
+from trajopt.dynamics.contact.precision import Threshold
+from trajopt.dynamics.contact.solve.admm import admm
+from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
+from trajopt.dynamics.contact.solve.infeasibility import infeasible
+from trajopt.dynamics.contact.solve.newton import newton_regularised, past_first_event, refine, regularised_inverse
+from trajopt.dynamics.contact.solve.pgs import pgs
+
+
+class Stage(enum.IntEnum):
+    """The stages in their order; `NCPSolution.fallbacks` is the last one that ran."""
+
+    NEWTON = 0
+    CONTINUATION = 1
+    GAUSS_SEIDEL = 2
+    ADMM = 3
+    SCATTERED = 4
+
+
+CONTINUATION = 6  # powers of ten from a regularisation as large as G to the final one, 1e-6 (`newton.REGULARISATION`)
+ROUNDS = 3  # of Gauss-Seidel and Newton in turn
+STARTS = 60  # scattered ones; of recorded failures the hardest was solved from 7 of 100
+SCATTER = 10.0  # factor up and down by which their normal impulses differ from those that stop each contact by itself
+TURNS = {
+    Stage.NEWTON: 1,
+    Stage.CONTINUATION: CONTINUATION + 1,
+    Stage.GAUSS_SEIDEL: ROUNDS,
+    Stage.ADMM: 1,
+    Stage.SCATTERED: STARTS,
+}
+SWEEPS = 300  # of Gauss-Seidel in a round: some ten times what neighbours of neighbours need to hear of each other
+# Gauss-Seidel and ADMM hand over here, relative to the velocities of the problem: near enough for Newton to tell the modes.
+COARSE = Threshold(1e-6, 1e-4)
+RESTARTS = 6  # past the first change of a mode, within one turn: as many contacts as may change theirs one after another
+WEAKENINGS, WEAKEST = 8, 4  # turns with a weaker regularisation, and the power of ten by which it is weaker at most
+WEAKENINGS_SCATTERED = 2  # of a scattered turn: another start is worth more than many steps from this one
+CLOSER = 1e-2  # share of the least residual that a weaker regularisation has to reach to be preferred: what rounding cannot do
+
+
+class Limits(NamedTuple):
+    """Tolerance of the regularised problem and of the refinement (velocities), and relative residual that solves the problem."""
+
+    inner: Float[Array, ""]
+    rounding: Float[Array, ""]
+    accuracy: float
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An impulse (m,), its relative residual, and the inverse (m, m) of K for G + eps I in its modes."""
+
+    impulse: Float[Array, " m"]
+    residual: Float[Array, ""]
+    inverse: Float[Array, "m m"]
+    eps: Float[Array, ""]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Where the search stands.
+
+    best: the attempt of least residual; current (m,): where the next attempt starts; anchor (m,): the last solution of a
+    regularised problem; swept (m,): where Gauss-Seidel stands; iterations of Newton; stage, and turn within it; weakenings and
+    restarts within the turn; ended: the problem is solved, or nothing is left to try.
+    """
+
+    best: Candidate
+    current: Float[Array, " m"]
+    anchor: Float[Array, " m"]
+    swept: Float[Array, " m"]
+    iterations: Int[Array, ""]
+    stage: Int[Array, ""]
+    turn: Int[Array, ""]
+    weakenings: Int[Array, ""]
+    restarts: Int[Array, ""]
+    ended: Bool[Array, ""]
+
+    @property
+    def fresh(self) -> Bool[Array, ""]:
+        return (self.weakenings == 0) & (self.restarts == 0)
+
+    @property
+    def weakened(self) -> Bool[Array, ""]:
+        return self.weakenings > 0
+
+    @property
+    def deep(self) -> Bool[Array, ""]:
+        """On a scattered turn with the weakest regularisation."""
+        return (self.stage == int(Stage.SCATTERED)) & (self.turn % 2 == 1)
+
+    @property
+    def relaxed(self) -> Bool[Array, ""]:
+        """On the way of the continuation: what is solved is not yet the problem."""
+        return (self.stage == int(Stage.CONTINUATION)) & (self.turn < CONTINUATION)
+
+
+def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: Limits, max_iterations: int) -> Search:
+    """The search from the impulse `start`, ended; in a batch, on a CPU, one search after another."""
+    zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+    nothing = Candidate(start, jnp.full((), jnp.inf, start.dtype), jnp.eye(start.shape[0], dtype=start.dtype), eps)
+    begun = Search(nothing, start, start, jnp.zeros_like(start), zero, zero, zero, zero, zero, no)
+
+    def to_its_end(state: Search, ncp: NCP, eps, inner, rounding) -> Search:
+        given = Limits(inner, rounding, limits.accuracy)
+
+        def body(state: Search) -> Search:
+            state = _begin_turn(ncp, state, eps, max_iterations)
+            return _attempt(ncp, state, eps, given, max_iterations)
+
+        return jax.lax.while_loop(lambda state: ~state.ended, body, state)
+
+    return cond_one_at_a_time(~no, to_its_end, begun, ncp, eps, limits.inner, limits.rounding)
+
+
+def _begin_turn(ncp: NCP, state: Search, eps, max_iterations: int) -> Search:
+    """The state with the start of a fresh turn: zero for the first of the continuation, Gauss-Seidel's result, or ADMM's."""
+    fresh, coarse = state.fresh, COARSE.at(ncp.g.dtype)
+    anew = fresh & (state.stage == int(Stage.CONTINUATION)) & (state.turn == 0)
+    current = jnp.where(anew, jnp.zeros_like(state.current), state.current)
+    sweeping = fresh & (state.stage == int(Stage.GAUSS_SEIDEL))
+    tolerance = coarse * approach_scale(ncp, state.best.impulse)
+    swept = cond_in_batch(sweeping, lambda x: pgs(ncp, x, eps, tolerance, SWEEPS)[0], state.swept)
+    current = jnp.where(sweeping, swept, current)
+    splitting = fresh & (state.stage == int(Stage.ADMM))
+    start = state.best.impulse
+    current = cond_in_batch(splitting, lambda _: admm(ncp, start, eps, coarse, 40 * max_iterations)[0], current)
+    scattered = fresh & (state.stage == int(Stage.SCATTERED))
+    current = cond_in_batch(scattered, lambda _: _scattered(ncp, state.turn), current)
+    return dataclasses.replace(state, current=current, swept=swept)
+
+
+def _scattered(ncp: NCP, turn) -> Float[Array, " m"]:
+    """A random impulse for every contact that approaches: inside the cone or, one in three, on it; the same for the same turn."""
+    nc, dtype = ncp.nc, ncp.g.dtype
+    draws = jax.random.uniform(jax.random.fold_in(jax.random.key(0), turn), (3, nc), dtype)
+    cone, _, _ = split(ncp, ncp.g)
+    stops = jnp.where(ncp.exists[:nc], jnp.maximum(-cone[:, 2], 0.0) * split(ncp, ncp.rho)[0][:, 2], 0.0)
+    normal = stops * jnp.asarray(SCATTER, dtype) ** (2.0 * draws[0] - 1.0)
+    radius = ncp.mu * normal * jnp.minimum(1.5 * draws[1], 1.0)
+    angle = 2.0 * jnp.pi * draws[2]
+    contacts = jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle), normal], -1).reshape(3 * nc)
+    return jnp.concatenate([contacts, jnp.zeros_like(ncp.g[3 * nc :])])
+
+
+def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
+    """One attempt by Newton, from `state.current` or just past the first change of a mode, and what follows from it."""
+    weakened, relaxed = state.weakened, state.relaxed
+    weaker = jnp.where(state.deep, WEAKEST, jnp.minimum(state.weakenings, WEAKEST))
+    exponent = jnp.where(relaxed, CONTINUATION - state.turn, -weaker).astype(eps.dtype)
+    weight = eps * jnp.asarray(10.0, eps.dtype) ** exponent
+    centred = dataclasses.replace(ncp, g=ncp.g - jnp.where(weakened, weight, 0.0) * state.anchor)
+    stretch = jnp.where(weakened, eps / weight, 1.0)
+    start = cond_in_batch(~state.fresh, lambda x: past_first_event(centred, x, weight, stretch), state.current)
+    current, more, converged = newton_regularised(
+        centred, start, weight, limits.inner, max_iterations, stretch, ~weakened
+    )
+    # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
+    inverse = regularised_inverse(centred, current, weight)
+    refined = refine(ncp, current, inverse, limits.rounding)
+    found = Candidate(refined, residual(ncp, refined, limits.accuracy), inverse, weight)
+    best = _better(state, found, limits.accuracy)
+    state = dataclasses.replace(state, best=best, current=current, iterations=state.iterations + more)
+    violated = ~(best.residual <= limits.accuracy)
+    return _following(ncp, state, converged, violated)
+
+
+def _better(state: Search, found: Candidate, accuracy) -> Candidate:
+    """`found` where it beats the best candidate so far."""
+    lowest = state.best.residual
+    # NaN, of the impulse or of the inverse, is kept only for want of anything else.
+    usable = jnp.isfinite(found.residual) & jnp.isfinite(found.inverse).all()
+    better = ~state.relaxed & ~(found.residual >= lowest) & (usable | ~jnp.isfinite(lowest))
+    better = better & (~state.weakened | (found.residual <= jnp.maximum(accuracy, CLOSER * lowest)))
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, state.best)
+
+
+def _following(ncp: NCP, state: Search, converged, violated) -> Search:
+    """The state of the next attempt; converged: the regularised problem is solved; violated: no attempt solves the problem."""
+    reached = converged & ~state.relaxed
+    # Gauss-Seidel and ADMM have their own next start.
+    restart = ~converged & ((state.stage <= int(Stage.CONTINUATION)) | state.weakened) & (state.restarts < RESTARTS)
+    # A weaker problem that stays unsolved is passed over: the next one is begun where the last solved one ended.
+    anchor = jnp.where(converged, state.current, state.anchor)
+    current = jnp.where(restart | ~state.weakened, state.current, anchor)
+    most = jnp.where(state.stage == int(Stage.SCATTERED), WEAKENINGS_SCATTERED, WEAKENINGS)
+    weaken = (reached | (state.weakened & ~restart)) & violated & (state.weakenings < most)
+    stays = weaken | restart
+    solved = (reached | state.weakened) & ~violated
+    turns = jnp.asarray(np.array([TURNS[stage] for stage in Stage], np.int32))[state.stage]
+    next_stage = ~stays & (state.turn + 1 >= turns)
+    asked = next_stage & violated
+    hopeless = cond_in_batch(asked, lambda no: infeasible(ncp, state.best.impulse, no), jnp.zeros((), bool))
+    exhausted = next_stage & ((state.stage == int(max(Stage))) | hopeless)
+    advance = ~stays & ~solved & ~exhausted
+    return dataclasses.replace(
+        state,
+        anchor=anchor,
+        current=current,
+        stage=jnp.where(advance & next_stage, state.stage + 1, state.stage),
+        turn=jnp.where(advance, jnp.where(next_stage, 0, state.turn + 1), state.turn),
+        weakenings=jnp.where(weaken, state.weakenings + 1, jnp.where(restart, state.weakenings, 0)),
+        restarts=jnp.where(restart, state.restarts + 1, 0),
+        ended=solved | exhausted,
+    )

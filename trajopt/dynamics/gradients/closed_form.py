@@ -1,0 +1,198 @@
+r"""The full Jacobian of one step in closed form: d v+ / d (q, v, tau).
+
+Same equations as `implicit` (which differentiates along one direction at a time by JVP of the residuals), written out:
+
+    dv+ = Q X - M^-1 J^T Y(N),   Q = M^-1 - M^-1 J^T Y(J M^-1),   Y(R) = K^+ P rho R
+
+    X_q = -dt dID/dq + d(J^T lambda)/dq,   X_v = M - dt dID/dv,   X_tau = dt I         at fixed v+ and lambda
+    N_q = d(J v+ + b)/dq,                  N_v = db/dv,           N_tau = 0
+
+so that beside the solve of the step itself no triangular system with many right-hand sides is solved. K is singular where
+contacts are redundant; each P rho R that occurs is consistent with it. (P rho alone is not: with K^+ P rho formed first,
+rounding over the regularisation would remain.) dID is the closed form of `derivatives`; the contact terms are those of
+`contact_geometry`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
+from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.ncp import NCP, SLIDING, apply_blocks, projection_jacobian
+from trajopt.dynamics.contact.rows import offset_slopes
+from trajopt.dynamics.contact.solve import selection
+from trajopt.dynamics.contact.solve.cascade import NCPSolution, consistent_solution, solution_null_space
+from trajopt.dynamics.contact.step import EquationOfMotion, SolvedStep, VelocityStep, solve_step
+from trajopt.dynamics.gradients.contact_geometry import (
+    ContactGeometry,
+    contact_geometry,
+    force_turning,
+    velocity_turning,
+)
+from trajopt.dynamics.rigid_body.derivatives import (
+    DynamicsTerms,
+    dynamics_terms,
+    inverse_mass_matrix,
+    rnea_derivatives_from_terms,
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StepJacobian:
+    """d v+ / d q (tangent), d v+ / d v, d v+ / d tau, each (nv, nv)."""
+
+    by_q: Float[Array, "nv nv"]
+    by_v: Float[Array, "nv nv"]
+    by_tau: Float[Array, "nv nv"]
+
+
+def needs_null_space(step: VelocityStep):
+    """Whether the impulse is undetermined *and* v+ depends on it (redundant sliding contacts), so that the derivative of the
+    selection enters the Jacobian."""
+    return step.solution.degenerate & jnp.any(step.solution.modes.cone == SLIDING)
+
+
+def step_jacobian(
+    inputs: StepInputs,
+    *,
+    null_space: bool = True,
+    relabel: Callable[[SolvedStep], NCPSolution] | None = None,
+) -> tuple[VelocityStep, StepJacobian]:
+    """One step and its Jacobian at fixed contact modes (not differentiable further; use `implicit` for that).
+
+    null_space=False leaves out the branch for states where `needs_null_space`, about half of the compile time; the result
+    is not the Jacobian there. relabel: changes the modes in which the derivative is taken (`complementarity`).
+    """
+    model = inputs.model
+    terms = dynamics_terms(model, inputs.q, inputs.v)
+    candidates, slopes = collide_with_derivatives(model, terms.kin, inputs.law.pair_limit)
+    motion = EquationOfMotion(terms.kin, terms.M, inputs.tau - terms.h)
+    solved = solve_step(inputs, motion=motion, candidates=candidates)
+    solution = solved.solution if relabel is None else relabel(solved)
+    step = VelocityStep(solved.velocity, solution.impulse, solved.rows, solution)
+    M_inverse = inverse_mass_matrix(terms.M)
+    id_q, id_v = rnea_derivatives_from_terms(model, terms, (solved.velocity - inputs.v) / inputs.dt)
+    if solution.impulse.shape[0] == 0:
+        return step, _free_jacobian(inputs.dt, M_inverse, id_q, id_v)
+    geometry = contact_geometry(model, terms.kin, solved.rows, slopes[solved.rows.selected])
+    equations = _equations(inputs, terms, geometry, solved.ncp, step, M_inverse, (id_q, id_v))
+    blocks = equations.blocks()
+    if null_space:
+        blocks = jax.lax.cond(needs_null_space(step), equations.with_null_space, lambda b: b, blocks)
+    return step, StepJacobian(*blocks)
+
+
+def _free_jacobian(dt, M_inverse, id_q, id_v) -> StepJacobian:
+    eye = jnp.eye(M_inverse.shape[0], dtype=M_inverse.dtype)
+    return StepJacobian(-dt * (M_inverse @ id_q), eye - dt * (M_inverse @ id_v), dt * M_inverse)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Equations:
+    """The linear equations of the module's docstring at a solved step, in the letters used there.
+
+    MJ (nv, m) is M^-1 J^T; Y_push, Y_q, Y_v are Y of J M^-1, N_q and N_v.
+    """
+
+    inputs: StepInputs
+    terms: DynamicsTerms
+    geometry: ContactGeometry
+    ncp: NCP
+    solution: NCPSolution
+    M_inverse: Float[Array, "nv nv"]
+    MJ: Float[Array, "nv m"]
+    X_q: Float[Array, "nv nv"]
+    X_v_rest: Float[Array, "nv nv"]
+    N_q: Float[Array, "m nv"]
+    N_v: Float[Array, "m nv"]
+    Y_push: Float[Array, "m nv"]
+    Y_q: Float[Array, "m nv"]
+    Y_v: Float[Array, "m nv"]
+
+    def blocks(self) -> tuple[Float[Array, "nv nv"], ...]:
+        """d v+ / d q, d v+ / d v, d v+ / d tau with any solution for the impulses. X_v_rest: X_v without M."""
+        n, dtype = self.inputs.model.nv, self.M_inverse.dtype
+        Q = self.M_inverse - self.MJ @ self.Y_push
+        moved = Q @ jnp.concatenate([self.X_q, self.X_v_rest], 1)
+        moved = moved - self.MJ @ jnp.concatenate([self.Y_q, self.Y_push @ self.terms.M + self.Y_v], 1)
+        return moved[:, :n], jnp.eye(n, dtype=dtype) + moved[:, n:], self.inputs.dt * Q
+
+    def with_null_space(self, blocks: tuple[Float[Array, "nv nv"], ...]) -> tuple[Float[Array, "nv nv"], ...]:
+        """`blocks` with the derivative of the impulse that was selected."""
+        eye = jnp.eye(self.inputs.model.nv, dtype=self.MJ.dtype)
+        X = jnp.concatenate([self.X_q, self.terms.M + self.X_v_rest, self.inputs.dt * eye], 1)
+        still = jnp.zeros_like(self.N_v)
+        free_slope = self.MJ.T @ X + jnp.concatenate([self.N_q, self.N_v, still], 1)
+        dlam = -(self.Y_push @ X + jnp.concatenate([self.Y_q, self.Y_v, still], 1))
+        shift = self.MJ @ _null_space_shift(self, free_slope, dlam)
+        return tuple(b + s for b, s in zip(blocks, jnp.split(shift, 3, 1), strict=True))
+
+
+def _equations(
+    inputs: StepInputs, terms: DynamicsTerms, geometry: ContactGeometry, ncp: NCP, step: VelocityStep, M_inverse, slopes
+) -> _Equations:
+    """slopes: of inverse dynamics at the solved acceleration, by q and v."""
+    model, dt, n = inputs.model, inputs.dt, inputs.model.nv
+    id_q, id_v = slopes
+    MJ = M_inverse @ step.rows.J.T
+    N_q, N_v = _row_derivatives(inputs, terms, geometry, step)
+    Y = _law_solution(ncp, step.solution, jnp.concatenate([MJ.T, N_q, N_v], 1))
+    X_q = force_turning(model, geometry, step.impulse) - dt * id_q
+    return _Equations(
+        inputs, terms, geometry, ncp, step.solution, M_inverse, MJ, X_q, -dt * id_v, N_q, N_v,
+        *jnp.split(Y, (n, 2 * n), 1),
+    )  # fmt: skip
+
+
+def _law_solution(ncp: NCP, solution: NCPSolution, slopes) -> Float[Array, "m k"]:
+    """-dlambda for the columns of `slopes` (m, k), derivatives of nu at fixed impulse."""
+    P = projection_jacobian(ncp, solution.impulse, solution.velocity, solution.modes)
+    return consistent_solution(ncp, solution, apply_blocks(P, ncp.rho[:, None] * slopes))
+
+
+def _null_space_shift(equations: _Equations, free_slope, dlam) -> Float[Array, "m k"]:
+    """Null-space part of d lambda / d (q, v, tau), (m, 3 nv); see `selection`."""
+    model, terms, geometry, MJ = equations.inputs.model, equations.terms, equations.geometry, equations.MJ
+    ncp, solution, n = equations.ncp, equations.solution, model.nv
+    space = solution_null_space(ncp, solution)
+    z, Z = MJ @ space.w, MJ @ space.N
+    by_N = jax.vmap(lambda x: force_turning(model, geometry, x), 1)(space.N)  # (m, nv, nv)
+    by_w = force_turning(model, geometry, space.w)
+    # At rest and without gravity or springs the derivative of inverse dynamics is that of M(q) z.
+    moving = ("Psid", "Sd", "bias_Psidd", "composite_coriolis", "composite_bias_force")
+    nothing: dict[str, Any] = {name: jnp.zeros_like(getattr(terms, name)) for name in moving}
+    still = dataclasses.replace(terms, **nothing)
+    weightless = model.replace(stiffness=jnp.zeros_like(model.stiffness))
+    dMz, _ = rnea_derivatives_from_terms(weightless, still, z)
+    by_q = jnp.sum(by_N * z[None, :, None], 1) + Z.T @ (by_w - dMz)
+    through_G = jnp.concatenate([by_q, jnp.zeros((by_q.shape[0], 2 * n), by_q.dtype)], 1)
+    no_mu, no_bound = jnp.zeros_like(ncp.mu), jnp.zeros_like(ncp.bound)
+
+    def column(free, through, dlam):
+        return selection.null_space_tangent(
+            ncp, space, solution.impulse, solution.modes, free, no_mu, no_bound, through, dlam
+        )
+
+    return jax.vmap(column, 1, 1)(free_slope, through_G, dlam)
+
+
+def _row_derivatives(inputs: StepInputs, terms: DynamicsTerms, geometry: ContactGeometry, step: VelocityStep):
+    """(d nu/dq, d nu/dv) at fixed v+, in user DoFs. Rows other than those of contacts have constant directions."""
+    rows, contacts = step.rows, 3 * step.rows.nc
+    by_distance, by_velocity = offset_slopes(inputs, rows)
+    N_q = by_distance[contacts:, None] * rows.J[contacts:]
+    if contacts:
+        normal = slice(2, contacts, 3)
+        turning = velocity_turning(
+            inputs.model, terms, geometry, inputs.v, step.velocity, by_distance[normal], by_velocity[normal]
+        )
+        N_q = jnp.concatenate([turning, N_q])
+    return N_q, by_velocity[:, None] * rows.J

@@ -1,0 +1,237 @@
+"""Quadratic expansions of an `OptimalControlProblem` along a motion.
+
+An expansion at a trajectory is in the local variable z = [dx (n), du (nu), dp (np)] of each step, so that it holds on
+manifolds: the dynamics give dx_{t+1} = d_t + F_t z_t with the defect d_t = f(x_t, u_t) (-) x_{t+1}, the cost gives
+1/2 z^T H z + g^T z, and the constraints c + C z.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, ScalarLike
+
+from trajopt.dynamics.gradients.differences import (
+    RIDDERS_STEP,
+    central_differences,
+    central_step,
+    ridders,
+)
+from trajopt.dynamics.gradients.modes import DIFFERENCES
+from trajopt.errors import DerivativeError
+from trajopt.problems.trajectory import ControlProblem, flat_state
+
+HESSIANS = ("gauss-newton", "exact")
+COMPLEMENTARITY = "complementarity-aware"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Expansion:
+    """Quadratic model of a function at one point (or, stacked, at each step): value + g^T z + 1/2 z^T H z."""
+
+    value: Float[Array, "*t"]
+    gradient: Float[Array, "*t z"]
+    hessian: Float[Array, "*t z z"]
+
+
+def moved(
+    problem: ControlProblem, x: Float[Array, " nx"], u: Float[Array, " nu"], p: Float[Array, " np"]
+) -> Callable[[Array], tuple[Array, Array, Array]]:
+    """z -> (x (+) dx, u + du, p + dp)."""
+    n, nu = problem.n, problem.nu
+    return lambda z: (problem.retract(x, z[:n]), u + z[n : n + nu], p + z[n + nu :])
+
+
+def linear_dynamics(problem: ControlProblem, gradient: str = "implicit") -> Callable[..., tuple[Array, Array]]:
+    """The function (x, u, t, p) -> (x_next (nx,), F (n, n + nu + np)), F = d x_next / dz in tangent coordinates."""
+    problem.check_gradient(gradient)
+    if gradient == COMPLEMENTARITY and not relabels(problem, gradient):
+        problem, gradient = problem.with_gradient("implicit"), "implicit"
+    if gradient == COMPLEMENTARITY:
+        raise DerivativeError(
+            f"problem '{problem.name}': {COMPLEMENTARITY} gradients need the direction of the loss, which is not there where "
+            "each step is linearised for itself; use iLQR, DDP or SingleShooting, or gradient='implicit'"
+        )
+    system, size = problem.system, problem.n + problem.nu + problem.n_p
+
+    def difference_quotient(x: Array, u: Array, t: ScalarLike, p: Array) -> tuple[Array, Array]:
+        x_next, at = problem.step(x, u, t, p), moved(problem, x, u, p)
+
+        def f(z: Array) -> Array:
+            x, u, p = at(z)
+            return problem.local(x_next, problem.step(x, u, t, p))
+
+        step = central_step(x.dtype) if gradient == "finite-difference" else RIDDERS_STEP
+        method = central_differences if gradient == "finite-difference" else ridders
+        return x_next, method(f, jnp.full(size, step, x.dtype))
+
+    def automatic(x: Array, u: Array, t: ScalarLike, p: Array) -> tuple[Array, Array]:
+        at, zero = moved(problem, x, u, p), jnp.zeros(size, x.dtype)
+        x_next = problem.step(x, u, t, p)
+
+        def f(z: Array) -> Array:
+            x, u, p = at(z)
+            return problem.local(x_next, problem.step(x, u, t, p))
+
+        return x_next, jax.jacfwd(f)(zero)
+
+    def closed_form(x: Array, u: Array, t: ScalarLike, p: Array) -> tuple[Array, Array]:
+        at = problem.system_at(p)
+        jac = at.linearize(problem.as_state(x), u)
+        x_next = flat_state(jac.x_next)
+        by_p = jax.jacfwd(lambda p: problem.local(x_next, problem.step(x, u, t, p)))(p) if problem.n_p else None
+        blocks = [jac.A, jac.B] + ([] if by_p is None else [by_p])
+        return x_next, jnp.concatenate(blocks, 1)
+
+    if gradient in DIFFERENCES:
+        return difference_quotient
+    return automatic if system is None else closed_form
+
+
+def relabels(problem: ControlProblem, gradient: str) -> bool:
+    """Whether the gradient mode is complementarity-aware and there is contact to be labelled."""
+    return gradient == COMPLEMENTARITY and not twice_differentiable(problem)
+
+
+def aware_dynamics(problem: ControlProblem) -> Callable[..., tuple[Array, Array]]:
+    """The function (x, u, t, p, d loss / d x_next (n,)) -> (x_next, F) of `linear_dynamics` where contact `relabels`.
+
+    For a problem in that gradient mode. Raises `DerivativeError` where it has free parameters.
+    """
+    if problem.n_p:
+        raise DerivativeError(
+            f"problem '{problem.name}' has free parameters, by which {COMPLEMENTARITY} steps are not linearised; use "
+            "SingleShooting, or gradient='implicit'"
+        )
+
+    def linear(x: Array, u: Array, t: ScalarLike, p: Array, adjoint: Array) -> tuple[Array, Array]:
+        jac = problem.system_at(p).linearize(problem.as_state(x), u, adjoint=adjoint)
+        return flat_state(jac.x_next), jnp.concatenate([jac.A, jac.B], 1)
+
+    return linear
+
+
+def stage_expansion(
+    problem: ControlProblem,
+    x: Float[Array, " nx"],
+    u: Float[Array, " nu"],
+    t: ScalarLike,
+    p: Float[Array, " np"],
+    hessian: str = "gauss-newton",
+) -> Expansion:
+    """l(x, u, t) to second order in z. "gauss-newton": J^T J for residuals, the exact Hessian for general costs."""
+    at = moved(problem, x, u, p)
+
+    def kinds(z: Array) -> tuple[Array | None, Array | None]:
+        x, u, p = at(z)
+        return problem.stage("stage_residual", x, u, t, p), problem.stage("stage_cost", x, u, t, p)
+
+    return _expansion(kinds, problem.n + problem.nu + problem.n_p, x.dtype, hessian)
+
+
+def final_expansion(
+    problem: ControlProblem, x: Float[Array, " nx"], p: Float[Array, " np"], hessian: str = "gauss-newton"
+) -> Expansion:
+    """l_T(x) to second order in [dx, dp]."""
+
+    def kinds(z: Array) -> tuple[Array | None, Array | None]:
+        x_, p_ = problem.retract(x, z[: problem.n]), p + z[problem.n :]
+        return problem.terminal("terminal_residual", x_, p_), problem.terminal("terminal_cost", x_, p_)
+
+    return _expansion(kinds, problem.n + problem.n_p, x.dtype, hessian)
+
+
+def prior_expansion(
+    problem: ControlProblem, x0: Float[Array, " nx"], p: Float[Array, " np"], hessian: str = "gauss-newton"
+) -> Expansion:
+    """The priors on x_0 and p to second order in [dx_0, dp]."""
+
+    def kinds(z: Array) -> tuple[Array | None, Array | None]:
+        return problem.prior_residual(problem.retract(x0, z[: problem.n]), p + z[problem.n :]), None
+
+    return _expansion(kinds, problem.n + problem.n_p, x0.dtype, hessian)
+
+
+def _expansion(kinds: Callable, size: int, dtype: Any, hessian: str) -> Expansion:
+    zero = jnp.zeros(size, dtype)
+    value, gradient, H = jnp.zeros((), dtype), zero, jnp.zeros((size, size), dtype)
+    residual, cost = jax.eval_shape(kinds, zero)
+    if residual is not None and residual.shape[0]:
+        f = lambda z: kinds(z)[0]  # noqa: E731
+        J, r = jax.jacfwd(lambda z: (f(z),) * 2, has_aux=True)(zero)
+        value, gradient, H = value + 0.5 * jnp.vdot(r, r), gradient + J.T @ r, H + J.T @ J
+        if hessian == "exact":
+            H = H + jax.jacfwd(jax.jacrev(lambda z: jnp.vdot(jax.lax.stop_gradient(r), f(z))))(zero)
+    if cost is not None:
+        g = lambda z: kinds(z)[1]  # noqa: E731
+        value, gradient = value + g(zero), gradient + jax.grad(g)(zero)
+        H = H + jax.jacfwd(jax.jacrev(g))(zero)
+    return Expansion(value, gradient, H)
+
+
+def stage_constraints(
+    problem: ControlProblem,
+    kind: str,
+    x: Float[Array, " nx"],
+    u: Float[Array, " nu"],
+    t: ScalarLike,
+    p: Float[Array, " np"],
+) -> tuple[Float[Array, " m"], Float[Array, "m z"]]:
+    """(c (m,), C (m, n + nu + np)) of "equality" or "inequality" at one step; m = 0 without such constraints."""
+    at = moved(problem, x, u, p)
+    zero = jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype)
+
+    def f(z: Array) -> Array:
+        x, u, p = at(z)
+        return _or_none(problem.stage(kind, x, u, t, p), x.dtype)
+
+    return f(zero), jax.jacfwd(f)(zero)
+
+
+def terminal_constraints(
+    problem: ControlProblem, kind: str, x: Float[Array, " nx"], p: Float[Array, " np"]
+) -> tuple[Float[Array, " m"], Float[Array, "m z"]]:
+    """(c (m,), C (m, n + np)) of "terminal_equality" or "terminal_inequality"."""
+    zero = jnp.zeros(problem.n + problem.n_p, x.dtype)
+
+    def f(z: Array) -> Array:
+        return _or_none(problem.terminal(kind, problem.retract(x, z[: problem.n]), p + z[problem.n :]), x.dtype)
+
+    return f(zero), jax.jacfwd(f)(zero)
+
+
+def _or_none(value: Array | None, dtype: Any) -> Array:
+    return jnp.zeros(0, dtype) if value is None else value
+
+
+def twice_differentiable(problem: ControlProblem) -> bool:
+    """Whether the dynamics have second derivatives: user-written functions and systems without contact."""
+    return problem.system is None or problem.system.contact.second_derivatives
+
+
+def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
+    """The function (x, u, t, p, w) -> d^2 (w . f) / dz^2 (z, z), with f in tangent coordinates about x_next.
+
+    Raises `DerivativeError` where the dynamics have no second derivative.
+    """
+    if not twice_differentiable(problem):
+        assert problem.system is not None
+        law = type(problem.system.contact).__name__
+        raise DerivativeError(f"{law} defines no second derivative of a step; use iLQR or a Gauss-Newton Hessian")
+
+    def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
+        at, x_next = moved(problem, x, u, p), jax.lax.stop_gradient(problem.step(x, u, t, p))
+
+        def f(z: Array) -> Array:
+            x, u, p = at(z)
+            return jnp.vdot(w, problem.local(x_next, problem.step(x, u, t, p)))
+
+        # Forward over reverse: one gradient per direction, where forward mode twice takes the square of the directions.
+        return jax.jacfwd(jax.grad(f))(jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype))
+
+    return hessian

@@ -1,0 +1,213 @@
+"""The compiled functions of problems, which solvers call, and what is recomputed at an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
+from trajopt.dynamics.system import State, System
+from trajopt.errors import ShapeError
+from trajopt.problems.programs import PROGRAMS
+from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory
+
+
+def residual_parts(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
+    """Largest violation of each kind of constraint, recomputed: defect, bounds, and the constraints there are."""
+    xs, us, p = trajectory.xs, trajectory.us, trajectory.p
+    times = jnp.asarray(problem.times)
+    x_next = jax.vmap(lambda x, u, t: problem.step(x, u, t, p))(xs[:-1], us, times[:-1])
+    parts = {"defect": _largest(jax.vmap(problem.local)(xs[1:], x_next))}
+    bounded = [
+        (us, problem.control_lower, problem.control_upper),
+        (p, problem.parameter_lower, problem.parameter_upper),
+    ]
+    first = 0 if problem.free_initial_state else 1
+    bounded.append((xs[first:], problem.state_lower, problem.state_upper))
+    excess = [
+        jnp.maximum(jnp.max(jnp.maximum(low.astype(a.dtype) - a, a - high.astype(a.dtype)), initial=0.0), 0.0)
+        for a, low, high in bounded
+    ]
+    parts["bound_violation"] = jnp.max(jnp.stack(excess))
+    if not problem.free_initial_state:
+        parts["initial_state_error"] = _largest(problem.local(jnp.asarray(problem.x0), xs[0]))
+    for kind in CONSTRAINTS:
+        if getattr(problem, kind) is None:
+            continue
+        if kind.startswith("terminal"):
+            value: Any = problem.terminal(kind, xs[-1], p)
+        else:
+            value = jax.vmap(lambda x, u, t, kind=kind: problem.stage(kind, x, u, t, p))(xs[:-1], us, times[:-1])
+        parts[kind] = _largest(jnp.maximum(value, jnp.zeros_like(value)) if kind.endswith("inequality") else value)
+    return parts
+
+
+def _largest(value: Any) -> Array:
+    return jnp.max(jnp.abs(value), initial=jnp.zeros((), value.dtype))
+
+
+def step_infos(problem: ControlProblem, trajectory: Trajectory) -> Any:
+    """The `StepInfo` of every step of a motion of a `System`, stacked."""
+    system = problem.system_at(trajectory.p)
+    return jax.lax.map(lambda a: system.step(problem.as_state(a[0]), a[1])[1], (trajectory.xs[:-1], trajectory.us))
+
+
+class OptimalControlOracle:
+    """The compiled functions of an optimal control problem, and how often the dynamics were evaluated.
+
+    Functions are compiled ahead of time when first called, unless another oracle of the problem has done so; `compile_time_s`
+    sums that up. `evaluations` counts motions: one for a rollout or an implicit linearisation of all steps, one more for every
+    difference quotient's evaluation. `out_of_time`, set by the loop, may be asked within a long iteration.
+    """
+
+    def __init__(self, problem: ControlProblem, gradient: str | None = None) -> None:
+        mode = problem.gradient if gradient is None else gradient
+        assert mode is not None  # validation of the problem has set it
+        self.problem, self.gradient = problem.with_gradient(mode), mode
+        self.evaluations, self.compile_time_s = 0, 0.0
+        self.out_of_time: Callable[[], bool] = lambda: False
+        columns = problem.n + problem.nu + problem.n_p
+        self.cost_of_linearization = {
+            "finite-difference": 2 * columns + 1,
+            "ridders": 2 * columns * RIDDERS_LEVELS + 1,
+        }.get(mode, 1)
+
+    def call(self, function: Callable[..., Any], subject: Hashable, *arguments: Any) -> Any:
+        """function(subject, *arguments) by a compiled program (`programs`); blocks until it is done."""
+        result, seconds = PROGRAMS.run(function, subject, *arguments)
+        self.compile_time_s += seconds
+        return result
+
+    def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
+        """The motion from x0 under the controls us."""
+        self.evaluations += 1
+        return self.call(type(self.problem).rollout, self.problem, x0, us, p)
+
+    def cost(self, trajectory: Trajectory) -> float:
+        return float(self.call(type(self.problem).cost, self.problem, trajectory))
+
+    def violations(self, trajectory: Trajectory) -> dict[str, float]:
+        """Recomputed violations by kind, see `residual_parts`."""
+        parts = self.call(residual_parts, self.problem, trajectory)
+        return {key: float(value) for key, value in parts.items()}
+
+    def residuals(self, trajectory: Trajectory) -> dict[str, float]:
+        """What a `Solution` reports: violations, and with contact the contact law's residual along the motion."""
+        values = self.violations(trajectory)
+        if self.problem.has_contact:
+            infos = self.call(step_infos, self.problem, trajectory)
+            values["contact_residual"] = float(np.max(infos.residual))
+            values["dropped_contacts"] = float(np.sum(infos.dropped))
+        if self.problem.certificate is not None:
+            values |= {key: float(value) for key, value in self.problem.certificate(trajectory).items()}
+        return values
+
+    def shortfalls(self, values: dict[str, float]) -> list[str]:
+        """What keeps recomputed `values` from counting as feasible: sentences, empty when nothing does."""
+        return [
+            f"{key} is {values.get(key, float('nan')):.3g}, allowed {limit:.3g}"
+            for key, limit in self.problem.limits.items()
+            if not values.get(key, float("nan")) <= limit
+        ]
+
+    def fields(self, trajectory: Trajectory) -> dict[str, Any]:
+        """Fields of the `Solution`: x (controls and parameters, flat), xs, us, parameters and the arrays to plot."""
+        problem, system = self.problem, self.problem.system
+        xs, us, p = (np.asarray(a) for a in (trajectory.xs, trajectory.us, trajectory.p))
+        motion: dict[str, Any] = {"t": problem.times, "u": us}
+        if isinstance(system, System):
+            states = [problem.as_state(x) for x in xs]
+            motion["q"] = np.stack([np.asarray(s.q) for s in states if isinstance(s, State)])
+            motion["v"] = np.stack([np.asarray(s.v) for s in states if isinstance(s, State)])
+            if problem.has_contact:
+                motion["impulse"] = np.asarray(self.call(step_infos, self.problem, trajectory).contacts.impulse)
+        else:
+            motion["x"] = xs
+        x = np.concatenate([us.ravel(), p])
+        return {"x": x, "xs": xs, "us": us, "parameters": p if p.size else None, "trajectory": motion}
+
+
+class LeastSquaresOracle:
+    """The compiled functions of a least-squares problem, and how often they were called.
+
+    `compile_time_s` is the time spent compiling; `evaluations` counts evaluations of the residual function: one for a
+    residual or an implicit linearisation, one more for every difference quotient's evaluation.
+    """
+
+    def __init__(self, problem: FitProblem, gradient: str = "implicit") -> None:
+        self.problem, self.gradient = problem, gradient
+        self.evaluations = 0
+        self.out_of_time: Callable[[], bool] = lambda: False
+        argument = jax.ShapeDtypeStruct(problem.x0.shape, problem.x0.dtype)
+        self._linearize, linearising = PROGRAMS.compiled(_linearized, (problem, gradient), argument)
+        self._residual, evaluating = PROGRAMS.compiled(type(problem).full_residual, problem, argument)
+        self.compile_time_s = linearising + evaluating
+        n = problem.dimension
+        self.cost_of_linearization = {
+            "implicit": 1,
+            "finite-difference": 2 * n + 1,
+            "ridders": 2 * n * RIDDERS_LEVELS + 1,
+        }[gradient]
+
+    def residual(self, x: Float[np.ndarray, " nx"]) -> Float[np.ndarray, " m"]:
+        """r(x), prior rows included, (m,)."""
+        self.evaluations += 1
+        return np.asarray(self._residual(self._cast(x)), np.float64)
+
+    def linearize(self, x: Float[np.ndarray, " nx"]) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "m n"]]:
+        """r(x) (m,) and J(x) (m, n) from one compiled call."""
+        self.evaluations += self.cost_of_linearization
+        r, J = self._linearize(self._cast(x))
+        return np.asarray(r, np.float64), np.asarray(J, np.float64)
+
+    def residuals(self, x: Float[np.ndarray, " nx"]) -> dict[str, float]:
+        """Quantities recomputed at x: what a `Solution` reports."""
+        return self.problem.residuals(x, self.residual(x))
+
+    def shortfalls(self, values: Mapping[str, float]) -> list[str]:
+        """What keeps recomputed `values` from counting as an answer."""
+        return self.problem.shortfalls(values)
+
+    def fields(self, x: Float[np.ndarray, " nx"]) -> dict[str, Any]:
+        """Fields of the `Solution`: x, and the motion where the problem describes one."""
+        describe = self.problem.trajectory
+        motion = {} if describe is None else describe(jnp.asarray(x))
+        motion = {key: np.asarray(value) for key, value in motion.items() if value is not None}
+        states = [motion[key] for key in ("q", "v") if key in motion]
+        xs = np.concatenate(states, axis=-1) if states else None
+        return {"x": x, "xs": xs, "us": motion.get("u"), "trajectory": motion}
+
+    def move(self, x: Float[np.ndarray, " nx"], dx: Float[np.ndarray, " n"]) -> Float[np.ndarray, " nx"]:
+        """x (+) dx, projected into the bounds."""
+        problem = self.problem
+        if problem.integrate is not None:
+            moved, seconds = PROGRAMS.run(_integrated, problem, self._cast(x), self._cast(dx))
+            self.compile_time_s += seconds
+            return np.asarray(moved)
+        return np.clip(self._cast(x + dx), problem.lower, problem.upper).astype(problem.x0.dtype)
+
+    def _cast(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(x, self.problem.x0.dtype)
+
+
+def _linearized(subject: tuple[FitProblem, str], x: Array) -> tuple[Array, Array]:
+    """(r, J) of a problem in a gradient mode. Raises `ShapeError` for a Jacobian that does not fit."""
+    problem, gradient = subject
+    r, J = problem.linearization(gradient)(x)
+    if r.ndim != 1 or J.shape != (r.shape[0], problem.tangent_size):
+        raise ShapeError(
+            f"problem '{problem.name}': jacobian(x) returned shapes {r.shape} and {J.shape}; "
+            f"expected (m,) and (m, {problem.tangent_size})"
+        )
+    return r, J
+
+
+def _integrated(problem: FitProblem, x: Array, dx: Array) -> Array:
+    """x (+) dx on the problem's manifold."""
+    assert problem.integrate is not None
+    return problem.integrate(x, dx)

@@ -1,0 +1,8 @@
+"""iLQR and DDP: the quadratic model along a motion, one iteration as one program, and the solvers. Other methods that minimise
+over a motion (Gauss-Newton over a horizon, the moving horizon) take the iteration from here."""
+
+from trajopt.solvers.ddp.ilqr import DDP, DDPState, iLQR
+from trajopt.solvers.ddp.iteration import Iterate, Iteration, Report
+from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+
+__all__ = ["DDP", "DDPState", "Iterate", "Iteration", "LocalModel", "Modeller", "Report", "iLQR"]

@@ -1,0 +1,355 @@
+"""iLQR and DDP for `OptimalControlProblem`.
+
+An iteration makes a quadratic model of cost and dynamics along the motion, solves it by a Riccati pass and follows the
+policy with a line search (`iteration` has the rules). iLQR linearises the dynamics and takes Gauss-Newton Hessians of
+residuals (exact ones of general costs); DDP adds the second derivatives of the dynamics, contracted with the gradient of
+the cost to go, and exact Hessians throughout, so that it converges quadratically. States on manifolds are handled in their
+tangent coordinates, a free initial state and free parameters are part of the minimisation.
+
+Controls are kept in their bounds by projected Newton in the pass. All other constraints, bounds on states included, enter
+through an augmented Lagrangian (`augmented_lagrangian`): when the stationarity falls below the inner tolerance, multipliers
+and penalties are updated and the inner tolerance is divided by ten.
+
+With gradient="complementarity-aware" the dynamics are linearised in the contact labels that the costates ask for
+(`local_model`). What is certified then is exact: stationarity and costates are recomputed with implicit derivatives.
+
+Li, Todorov 2004; Jacobson, Mayne 1970; Tassa, Mansard, Todorov, ICRA 2014 (bounds); Mastalli et al., Crocoddyl, ICRA 2020
+(feasibility-driven multiple shooting).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from trajopt.errors import OptionError
+from trajopt.names import closest
+from trajopt.problems.expansions import aware_dynamics, relabels, twice_differentiable
+from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.result import Status, status_named
+from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iterate, Iteration, Report
+from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.loop.contract import Findings, default_tolerance
+from trajopt.solvers.loop.options import check_options
+from trajopt.solvers.subproblems.augmented_lagrangian import (
+    STUBBORN_UPDATES,
+    ConstrainedState,
+    Constraints,
+    PenaltyRule,
+    estimate,
+    first_schedule,
+)
+
+DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
+RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
+PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
+COST_ROUNDING = 1e-12
+CREEP = 1e-6  # relative change of the cost that counts as none with complementarity-aware derivatives
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DDPState(ConstrainedState):
+    """Adds the quadratic model at x, the feedback gains of the step that led here, and what steers the iteration.
+
+    `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.
+    """
+
+    model: LocalModel
+    gains: Any
+    damping: Any
+    gap_penalty: Any
+    least_gradient: float
+    stagnant: int
+    bad_step: int
+
+    def cheaper_than(self, other: Any) -> bool:
+        """The lower cost; where they differ by rounding, the more stationary point."""
+        margin = COST_ROUNDING * abs(other.cost)
+        more_stationary = self.gradient_norm < other.gradient_norm
+        return bool(self.cost < other.cost - margin or (self.cost <= other.cost + margin and more_stationary))
+
+    def non_finite_place(self) -> str:
+        """The first step at which something was not finite."""
+        return f": non-finite at step {self.bad_step}" if self.bad_step >= 0 else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _DifferentialDynamicProgramming:
+    takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
+
+    tolerance: float | None = None
+    max_iterations: int = 500
+    shooting: str = "single"
+    regularisation: str = "control"
+    damping: float = 0.0
+    riccati: str = "sequential"
+    penalty: float = 10.0
+    penalty_factor: float = 10.0
+    max_penalty: float = 1e8
+    max_inner_iterations: int = 20
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        choices = {
+            "shooting": ("single", "multiple"),
+            "regularisation": ("control", "state"),
+            "riccati": ("sequential", "parallel"),
+        }
+        for key, known in choices.items():
+            if getattr(self, key) not in known:
+                raise OptionError(
+                    f"{self.name}: {key} is {getattr(self, key)!r}{closest(str(getattr(self, key)), known)}"
+                )
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise OptionError(f"{self.name}: tolerance is {self.tolerance}; it must be positive")
+        for key in ("penalty", "max_penalty"):
+            if not getattr(self, key) > 0:
+                raise OptionError(f"{self.name}: {key} is {getattr(self, key)}; it must be positive")
+        if not self.penalty_factor > 1:
+            raise OptionError(f"{self.name}: penalty_factor is {self.penalty_factor}; it must be above 1")
+        if self.max_iterations < 0 or self.max_inner_iterations < 1:
+            raise OptionError(f"{self.name}: max_iterations must not be negative and max_inner_iterations at least 1")
+        if not 0 <= self.damping <= DAMPING[1]:
+            raise OptionError(f"{self.name}: damping is {self.damping}; expected a number from 0 to {DAMPING[1]:.0e}")
+        if self.riccati == "parallel" and self._second_order:
+            raise OptionError("DDP: riccati='parallel' contracts no second derivatives; use iLQR, or 'sequential'")
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__.lstrip("_")
+
+    @property
+    def _second_order(self) -> bool:
+        return False
+
+    def _iteration(self, oracle: OptimalControlOracle) -> Iteration:
+        problem = oracle.problem
+        second = self._second_order and twice_differentiable(problem)
+        return Iteration(
+            Modeller(problem, oracle.gradient, multiple=self.shooting == "multiple", second_order=second),
+            curvature=second,
+            damp_state=self.regularisation == "state",
+            parallel=self.riccati == "parallel",
+        )
+
+    def _check(self, problem: OptimalControlProblem) -> None:
+        bounded = np.isfinite(problem.control_lower).any() or np.isfinite(problem.control_upper).any()
+        if self.riccati == "parallel" and bounded:
+            raise OptionError(
+                f"{self.name}: problem '{problem.name}' bounds its controls, which riccati='parallel' cannot; "
+                "use 'sequential'"
+            )
+
+    # -- the four methods of a solver ----------------------------------------------------------------------------------
+
+    def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: jax.Array) -> DDPState:
+        """The model along the initial motion: the rollout, or in multiple shooting the states given."""
+        problem = oracle.problem
+        self._check(problem)
+        if relabels(problem, oracle.gradient):
+            aware_dynamics(problem)  # refuses what it cannot linearise
+        dtype = problem.dtype
+        xs = np.array(guess.xs, dtype)
+        if not problem.free_initial_state:
+            xs[0] = problem.x0
+        us = np.clip(guess.us, problem.control_lower, problem.control_upper).astype(dtype)
+        given = problem.xs0 is not None or not np.array_equal(xs, np.tile(xs[0], (len(xs), 1)))
+        motion = Trajectory(xs, us, np.asarray(guess.p, dtype))
+        if self.shooting == "single" or not given:
+            motion = oracle.rollout(motion.xs[0], motion.us, motion.p)
+        iteration = self._iteration(oracle)
+        multipliers = iteration.modeller.constraints.initial(self.penalty)
+        state = DDPState(
+            x=motion,
+            cost=0.0,
+            violation=0.0,
+            gradient_norm=0.0,
+            step_size=0.0,
+            model=iteration.modeller.blank(),
+            **first_schedule(multipliers, self._tolerance(problem)),
+            gains=np.zeros((problem.horizon, problem.nu, problem.n), dtype),
+            damping=np.asarray(self.damping, dtype),
+            gap_penalty=np.zeros((), dtype),
+            least_gradient=float("inf"),
+            stagnant=0,
+            bad_step=-1,
+        )
+        return self._advanced(oracle, state, move=False)[0]
+
+    def _tolerance(self, problem: OptimalControlProblem) -> float:
+        return self.tolerance or default_tolerance(problem.dtype) ** DEFAULT_EXPONENT
+
+    def _advanced(self, oracle: OptimalControlOracle, state: DDPState, move: bool) -> tuple[DDPState, Report]:
+        """The state after one iteration, or, without `move`, with its model made anew."""
+        problem, iteration = oracle.problem, self._iteration(oracle)
+        before = Iterate(state.x, state.model, state.damping, state.gap_penalty)
+        after, report = oracle.call(Iteration.advance, iteration, np.asarray(move), before, state.multipliers)
+        model = after.model
+        oracle.evaluations += int(report.trials) + oracle.cost_of_linearization
+        bad = int(model.bad_step)
+        if bad < 0 and move and not bool(report.finite_trial):
+            bad = int(report.bad_step)
+        converged = (
+            float(model.stationarity) <= self._tolerance(problem) * float(model.scale)
+            and float(model.excess) <= problem.tolerance
+        )
+        state = dataclasses.replace(
+            state,
+            x=after.motion,
+            model=model,
+            damping=after.damping,
+            gap_penalty=after.gap_penalty,
+            cost=float(model.cost) if int(model.bad_step) < 0 else float("nan"),  # a motion with gaps has no cost
+            violation=float(model.violation),
+            gradient_norm=float(model.stationarity),
+            step_size=float(report.step_size),
+            gains=np.asarray(report.gains) if bool(report.accepted) else state.gains,
+            inner_iterations=state.inner_iterations + int(move),
+            converged=converged,
+            bad_step=bad,
+        )
+        return state, report
+
+    def step(self, oracle: OptimalControlOracle, state: DDPState) -> DDPState:
+        """One accepted step, after an update of the multipliers where one is due; or the same point with `halt` set."""
+        constrained, tolerance = oracle.problem.constrained, oracle.problem.tolerance
+        inner_done = state.gradient_norm <= state.inner_tolerance * float(state.model.scale)
+        due = constrained and (inner_done or state.inner_iterations >= self.max_inner_iterations)
+        while True:
+            if due:
+                state = self._updated(oracle, state)
+                if state.halt or state.converged:
+                    return state
+            new, halt = self._tried(oracle, state)
+            if not halt:
+                return new
+            # No step under these multipliers: others may allow one, and where none do, the problem is infeasible.
+            if halt == "non_finite" or not constrained or (due and state.violation <= tolerance):
+                return dataclasses.replace(state, halt=halt, bad_step=new.bad_step)
+            due = True
+
+    def _tried(self, oracle: OptimalControlOracle, state: DDPState) -> tuple[DDPState, str]:
+        """(state after an iteration, why it is none: empty where it is one)."""
+        new, report = self._advanced(oracle, state, move=True)
+        if not bool(report.accepted):
+            if int(report.trials) and not bool(report.finite_trial):
+                return new, "non_finite"
+            return new, "line_search_failed"
+        better = new.gradient_norm < state.least_gradient
+        # Directions from other labels than the true ones may go on for ever in steps that change next to nothing.
+        creeping = relabels(oracle.problem, oracle.gradient) and abs(new.cost - state.cost) <= CREEP * abs(state.cost)
+        stagnant = 0 if better or not (bool(report.rounded) or creeping) else state.stagnant + 1
+        least = min(new.gradient_norm, state.least_gradient)
+        new = dataclasses.replace(new, stagnant=stagnant, least_gradient=least)
+        if bool(report.rounded):
+            # The line search cannot tell a good step here: where Gauss-Newton Hessians are so flat that its steps lead away from
+            # the minimum, more damping shortens them.
+            damping = state.damping if better else np.maximum(DAMPING_FACTOR * state.damping, DAMPING[0])
+            new = dataclasses.replace(new, damping=np.asarray(np.minimum(damping, DAMPING[1]), damping.dtype))
+        return new, "stalled" if stagnant > PATIENCE else ""
+
+    def _updated(self, oracle: OptimalControlOracle, state: DDPState) -> DDPState:
+        """Multipliers, penalties and inner tolerance after an inner minimisation."""
+        problem = oracle.problem
+        rule = PenaltyRule(Constraints(problem), self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance)
+        multipliers, excess = oracle.call(PenaltyRule.updated, rule, state.multipliers, state.model.rows, state.excess)
+        schedule = state.after_update(
+            multipliers, excess, self._tolerance(problem), self.max_penalty, problem.tolerance
+        )
+        state = dataclasses.replace(state, **schedule, least_gradient=float("inf"), stagnant=0)
+        if state.stubborn >= STUBBORN_UPDATES:
+            return dataclasses.replace(state, halt="infeasible")
+        return self._advanced(oracle, state, move=False)[0]
+
+    def terminate(self, oracle: OptimalControlOracle, state: DDPState) -> Status | None:
+        """Solved when stationary and feasible, a failure when `step` gave up, else None."""
+        if state.converged:
+            return Status.solved
+        if not state.halt:
+            return None
+        relaxed = default_tolerance(oracle.problem.dtype) ** RELAXED_EXPONENT * float(state.model.scale)
+        feasible = float(state.model.excess) <= oracle.problem.tolerance
+        if state.halt in ("stalled", "line_search_failed") and feasible and state.gradient_norm <= relaxed:
+            return Status.acceptable
+        return status_named(state.halt)
+
+    def finish(self, oracle: OptimalControlOracle, state: DDPState) -> Findings:
+        """Stationarity and complementarity, recomputed with the multipliers of the answer."""
+        anew, _ = self._advanced(oracle, state, move=False)
+        model = anew.model
+        aware = relabels(oracle.problem, oracle.gradient)
+        if aware:
+            model = self._exact_model(oracle, state)
+        stationarity = float(model.stationarity)
+        measures = {"stationarity": stationarity} | ({"aware_stationarity": anew.gradient_norm} if aware else {})
+        inequality = self._iteration(oracle).modeller.constraints.inequality()
+        m = state.multipliers
+        parts = {
+            "stage": (m.stage, m.stage_penalty, model.rows[0], inequality[0]),
+            "terminal": (m.terminal, m.terminal_penalty, model.rows[1], inequality[1]),
+        }
+        multipliers = {key: np.asarray(estimate(*part)) for key, part in parts.items()}
+        if any(kind.any() for kind in inequality):
+            slack = [np.minimum(multipliers[key], -np.asarray(part[2]))[..., part[3]] for key, part in parts.items()]
+            measures["complementarity"] = max(float(np.max(part, initial=0.0)) for part in slack)
+        notes = []
+        if self._second_order and not twice_differentiable(oracle.problem):
+            notes.append("contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used")
+        allowed = self._tolerance(oracle.problem) * float(model.scale)
+        relaxed = default_tolerance(oracle.problem.dtype) ** RELAXED_EXPONENT * float(model.scale)
+        claimed = state.converged or (aware and anew.gradient_norm <= relaxed)
+        lacking = claimed and not stationarity <= (2.0 * allowed if state.converged else relaxed)
+        if aware and (lacking or not state.converged):
+            notes.append(
+                "complementarity-aware derivatives are directions to search in: go on from here with gradient='implicit' "
+                f"(exact stationarity {stationarity:.3g}, allowed {allowed:.3g})"
+            )
+        multipliers["dynamics"] = np.asarray(model.costates)
+        return Findings(
+            residuals=measures,
+            shortfalls=[f"stationarity is {stationarity:.3g}, allowed {allowed:.3g}"] if lacking else [],
+            notes=notes,
+            fields={"multipliers": multipliers, "gains": np.asarray(state.gains)},
+        )
+
+    def _exact_model(self, oracle: OptimalControlOracle, state: DDPState) -> LocalModel:
+        """The model at the state's motion with exact derivatives, whatever those of the iteration are."""
+        problem, modeller = oracle.problem.with_gradient("implicit"), self._iteration(oracle).modeller
+        exact = dataclasses.replace(modeller, problem=problem, gradient="implicit")
+        return oracle.call(Modeller.expand, exact, state.x, state.multipliers)
+
+
+_OPTIONS = """
+    tolerance: largest |dH/du| over the controls not held at a bound, relative to max(1, the largest sum of magnitudes that
+        cancel in it); default 1e-7 in float64, 3e-4 in float32. Violations have the problem's own tolerance.
+    shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not, and closes the defects.
+    regularisation: what the damping is added to, the Hessian by "control" or by "state".
+    damping: the first one; it is multiplied by 10 when a pass is not convex or no step length is accepted, or only one below
+        0.1, and divided by 10 after a step of at least 0.5, down to 0 below 1e-6.
+    riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
+    penalty, penalty_factor, max_penalty: of the augmented Lagrangian; `max_inner_iterations` between its updates.
+
+    Raises `OptionError` for unusable options, and for a problem that is no `OptimalControlProblem`.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class iLQR(_DifferentialDynamicProgramming):
+    __doc__ = "Iterative LQR: DDP with linearised dynamics and Gauss-Newton Hessians of residuals.\n" + _OPTIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class DDP(_DifferentialDynamicProgramming):
+    __doc__ = (
+        "Differential dynamic programming: second derivatives of dynamics, costs and constraints.\n\n"
+        "    Where the dynamics have none (contact), it does what iLQR does and says so.\n" + _OPTIONS
+    )
+
+    @property
+    def _second_order(self) -> bool:
+        return True

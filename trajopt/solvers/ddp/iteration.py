@@ -1,0 +1,293 @@
+"""One iteration of iLQR or DDP as one compiled program: backward pass, line search, expansion at the new motion.
+
+Damping mu is added to R_t of the model ("control") or to Q_t, t >= 1 ("state"); the pass is repeated with a larger mu until it
+is strictly convex and the line search succeeds.
+
+Line search: lengths 1, 1/2, ..., 2^-MAX_HALVINGS, the controls being u_t + a k_t + K_t (x (-) x_t), clipped to their bounds.
+The first length is taken whose decrease of the merit is at least ACCEPT times what the model predicts. The merit is the
+augmented cost, plus nu sum_t |d_t|_1 in multiple shooting, where the new motion keeps the share (1 - a) of every defect
+d_t and nu is as large as Nocedal and Wright, eq. 18.36, ask for a descent direction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from trajopt.problems.expansions import dynamics_hessian
+from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.subproblems import augmented_lagrangian as al
+from trajopt.solvers.subproblems.box_qp import box_qp
+from trajopt.solvers.subproblems.riccati import Policy, lq_rollout, riccati, riccati_parallel
+
+ACCEPT = 0.25
+MAX_HALVINGS = 12
+DAMPING = (1e-6, 1e10)  # smallest damping, below which it is zero, and largest
+DAMPING_FACTOR = 10.0
+ROUNDING = 100.0  # in units of rounding: changes of the merit below it say nothing
+GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What an iteration did: whether a step was accepted, its length a, whether its predicted decrease drowned in rounding,
+    rollouts tried, whether one was finite, the first step that was not, the norm of the change of the controls, and the
+    feedback gains K (T, nu, n)."""
+
+    accepted: Any
+    length: Any
+    rounded: Any
+    trials: Any
+    finite_trial: Any
+    bad_step: Any
+    step_size: Any
+    gains: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Iterate:
+    """A motion, the model there, the damping mu and the penalty nu of the gaps of multiple shooting."""
+
+    motion: Trajectory
+    model: LocalModel
+    damping: Any
+    gap_penalty: Any
+
+
+class Direction(NamedTuple):
+    """What a backward pass found: the policy, [dx_0, dp], and of the augmented cost the derivative along a full step and the
+    change by it."""
+
+    policy: Policy
+    start: Float[Array, " n"]
+    slope: Float[Array, ""]
+    total: Float[Array, ""]
+
+
+class _Attempt(NamedTuple):
+    """State of the search for a damping: where the last line search ended, the next damping and gap penalty, its report."""
+
+    motion: Trajectory
+    damping: Float[Array, ""]
+    gap_penalty: Float[Array, ""]
+    report: Report
+
+
+class _Trial(NamedTuple):
+    """State of a line search: the next length, the motion of the last one, the report so far."""
+
+    length: Float[Array, ""]
+    motion: Trajectory
+    report: Report
+
+
+@dataclasses.dataclass(frozen=True)
+class Iteration:
+    """The program for one problem; curvature: second derivatives of the dynamics; the rest are the options of iLQR."""
+
+    modeller: Modeller
+    curvature: bool
+    damp_state: bool
+    parallel: bool
+
+    @property
+    def problem(self) -> OptimalControlProblem:
+        return self.modeller.problem
+
+    @property
+    def multiple(self) -> bool:
+        return self.modeller.multiple
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a control has a bound."""
+        problem = self.problem
+        return bool(np.isfinite(problem.control_lower).any() or np.isfinite(problem.control_upper).any())
+
+    # -- backward pass -------------------------------------------------------------------------------------------------
+
+    def backward_pass(self, at: Trajectory, model: LocalModel, damping: Float[Array, ""]) -> Direction:
+        """The minimiser of the damped model, by a Riccati recursion and, where they are free, in [dx_0, dp]."""
+        problem, lq, free = self.problem, model.lq, self.modeller.free()
+        n, n_e = problem.n, problem.n + problem.n_p
+        if self.damp_state:
+            size = np.concatenate([np.ones(n), np.zeros(n_e - n)])
+            weight = damping * jnp.diag(jnp.asarray(size, lq.Q.dtype))
+            damped = dataclasses.replace(lq, Q=lq.Q.at[1:].add(weight))
+        else:
+            damped = dataclasses.replace(lq, R=lq.R + damping * jnp.eye(problem.nu, dtype=lq.R.dtype))
+        if self.parallel:
+            policy = riccati_parallel(damped)
+        else:
+            low, high = self._control_room(at)
+            order, times = self.modeller.order(), jnp.asarray(problem.times)[:-1]
+            fn = dynamics_hessian(problem) if self.curvature else None
+
+            def curvature(data: tuple, w: Array) -> Array:
+                assert fn is not None
+                return fn(*data, at.p, w[:n])[order][:, order]
+
+            extra = (curvature, (at.xs[:-1], at.us, times)) if self.curvature else ()
+            policy = riccati(damped, low, high, *extra)
+        start = jnp.zeros(n_e, lq.q.dtype)
+        slope, total, convex = policy.slope, policy.c[0], policy.convex
+        if free.size:
+            eye = jnp.eye(free.size, dtype=lq.q.dtype)
+            H = policy.P[0][free][:, free] + model.initial_hessian + damping * eye
+            g = policy.p[0][free] + model.initial_gradient
+            first = box_qp(H, g, *self.modeller.initial_bounds(at.p))
+            start, down = start.at[free].set(first.x), jnp.vdot(g, first.x)
+            slope, total = slope + down, total + down + 0.5 * jnp.vdot(first.x, H @ first.x)
+            convex = convex & jnp.all(jnp.isfinite(first.factor))
+        if self.multiple:
+            dxs, dus = lq_rollout(lq, policy, start)
+            slope = jnp.vdot(lq.q, dxs) + jnp.vdot(lq.r, dus) + jnp.vdot(model.initial_gradient, start[free])
+        return Direction(dataclasses.replace(policy, convex=convex), start, slope, total)
+
+    def _control_room(self, at: Trajectory) -> tuple[Array | None, Array | None]:
+        if not self.bounded:
+            return None, None
+        low, high = self.problem.control_lower.astype(at.us.dtype), self.problem.control_upper.astype(at.us.dtype)
+        return low - at.us, high - at.us
+
+    # -- line search ---------------------------------------------------------------------------------------------------
+
+    def forward_pass(
+        self, iterate: Iterate, direction: Direction, length: Float[Array, ""], multipliers: al.Multipliers
+    ) -> tuple[Trajectory, Float[Array, ""]]:
+        """The motion of the policy at a step length, and its augmented cost."""
+        at, policy, start = iterate.motion, direction.policy, direction.start
+        problem, constraints = self.problem, self.modeller.constraints
+        n, inequality = problem.n, constraints.inequality()
+        low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
+        dp = length * start[n:]
+        p = at.p + dp
+        if problem.n_p:
+            p = jnp.clip(p, problem.parameter_lower.astype(p.dtype), problem.parameter_upper.astype(p.dtype))
+            dp = p - at.p
+        x0 = problem.retract(at.xs[0], length * start[:n]) if problem.free_initial_state else at.xs[0]
+
+        def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
+            x_bar, u_bar, d, t, K, k, y, w = inputs
+            dx = jnp.concatenate([problem.local(x_bar, x), dp])
+            u = u_bar + length * k + K @ dx
+            u = jnp.clip(u, low, high) if self.bounded else u
+            cost = problem.running_cost(x, u, t, p)
+            if inequality[0].size:
+                cost = cost + al.term(y, w, constraints.stage(x, u, t, p), inequality[0])
+            x_next = problem.step(x, u, t, p)
+            if self.multiple:
+                x_next = problem.retract(x_next, (length - 1.0) * d[:n])
+            return x_next, (x_next, u, cost)
+
+        times = jnp.asarray(problem.times)[:-1]
+        rows = (multipliers.stage, multipliers.stage_penalty)
+        inputs = (at.xs[:-1], at.us, iterate.model.lq.d, times, policy.K, policy.k, *rows)
+        _, (xs, us, costs) = jax.lax.scan(body, x0, inputs)
+        prior = problem.prior_residual(x0, p)
+        total = jnp.sum(costs) + problem.final_cost(xs[-1], p) + 0.5 * jnp.vdot(prior, prior)
+        if inequality[1].size:
+            last = constraints.terminal(xs[-1], p)
+            total = total + al.term(multipliers.terminal, multipliers.terminal_penalty, last, inequality[1])
+        return Trajectory(jnp.concatenate([x0[None], xs]), us, p), total
+
+    def line_search(
+        self,
+        iterate: Iterate,
+        direction: Direction,
+        gap_penalty: Float[Array, ""],
+        multipliers: al.Multipliers,
+        report: Report,
+    ) -> tuple[Trajectory, Report]:
+        """(the motion of the first length that is accepted, or of the last one that was tried, what happened).
+
+        report: of the earlier searches of this iteration. A direction that is not a minimiser is not tried.
+        """
+        at, model, nu = iterate.motion, iterate.model, gap_penalty
+        policy, _, slope, total = direction
+        noise = ROUNDING * jnp.finfo(at.us.dtype).eps * model.size
+        merit = model.cost + model.augmented
+
+        def proceed(search: _Trial) -> Array:
+            return ~search.report.accepted & (search.length >= 2.0**-MAX_HALVINGS)
+
+        def trial(search: _Trial) -> _Trial:
+            length, _, report = search
+            motion, value = self.forward_pass(iterate, direction, length, multipliers)
+            finite = jnp.isfinite(value)
+            predicted = -(length * slope + length**2 * (total - slope)) + nu * length * model.gap
+            decrease = merit - value + nu * length * model.gap
+            rounded = predicted <= noise
+            good = jnp.where(rounded, decrease >= -noise, decrease >= ACCEPT * predicted) & finite
+            bad = jnp.where(finite, report.bad_step, _first_bad_state(motion.xs))
+            step_size = jnp.sqrt(jnp.sum((motion.us - at.us) ** 2) + jnp.sum((motion.p - at.p) ** 2))
+            trials, gains = report.trials + 1, policy.K[:, :, : self.problem.n]
+            report = Report(good, length, rounded, trials, report.finite_trial | finite, bad, step_size, gains)
+            return _Trial(0.5 * length, motion, report)
+
+        ready = policy.convex & jnp.isfinite(total)
+        length = jnp.where(ready, jnp.ones((), at.us.dtype), 0.0)
+        _, motion, report = jax.lax.while_loop(proceed, trial, _Trial(length, at, report))
+        return motion, report
+
+    def _raised_gap_penalty(self, direction: Direction, model: LocalModel, nu: Array) -> Array:
+        """The least gap penalty, at least nu, for which the direction lowers the merit; nu where there are no gaps."""
+        slope, total = direction.slope, direction.total
+        bend = jnp.maximum(total - slope, 0.0)
+        needed = (slope + bend) / ((1.0 - GAP_SHARE) * jnp.where(model.gap > 0, model.gap, 1.0))
+        ready = direction.policy.convex & jnp.isfinite(total)
+        return jnp.where(ready & (model.gap > 0), jnp.maximum(nu, needed), nu)
+
+    def step(self, iterate: Iterate, multipliers: al.Multipliers) -> tuple[Iterate, Report]:
+        """(the iterate after a step, whose model is still the old one, what happened): backward passes and line searches with
+        ever larger damping until a length is accepted."""
+        smallest, largest = DAMPING
+
+        def attempt(state: _Attempt) -> _Attempt:
+            _, damping, nu, report = state
+            direction = self.backward_pass(iterate.motion, iterate.model, damping)
+            if self.multiple:
+                nu = self._raised_gap_penalty(direction, iterate.model, nu)
+            motion, report = self.line_search(iterate, direction, nu, multipliers, report)
+            raised = jnp.maximum(DAMPING_FACTOR * damping, smallest)
+            lowered = jnp.where(damping > DAMPING_FACTOR * smallest, damping / DAMPING_FACTOR, 0.0)
+            kept = jnp.where(report.length >= 0.5, lowered, jnp.where(report.length < 0.1, raised, damping))
+            return _Attempt(motion, jnp.where(report.accepted, kept, raised), nu, report)
+
+        def unfinished(state: _Attempt) -> Array:
+            return ~state.report.accepted & (state.damping <= largest)
+
+        at = iterate.motion
+        first = _Attempt(at, iterate.damping, iterate.gap_penalty, self._report(at.us.dtype))
+        motion, damping, nu, report = jax.lax.while_loop(unfinished, attempt, first)
+        motion = jax.tree.map(lambda new, old: jnp.where(report.accepted, new, old), motion, at)
+        return Iterate(motion, iterate.model, damping, nu), report
+
+    def _report(self, dtype: Any) -> Report:
+        no, zero = jnp.zeros((), bool), jnp.zeros((), dtype)
+        count = jnp.zeros((), jnp.int32)
+        gains = jnp.zeros((self.problem.horizon, self.problem.nu, self.problem.n), dtype)
+        return Report(no, zero, no, count, no, jnp.full((), -1, jnp.int32), zero, gains)
+
+    def advance(self, move: Bool[Array, ""], iterate: Iterate, multipliers: al.Multipliers) -> tuple[Iterate, Report]:
+        """(the iterate after a step with the model there, what happened); without `move` only the model is made anew."""
+
+        def stay(iterate: Iterate, _: al.Multipliers) -> tuple[Iterate, Report]:
+            return iterate, self._report(iterate.motion.us.dtype)
+
+        moved, report = jax.lax.cond(move, self.step, stay, iterate, multipliers)
+        return dataclasses.replace(moved, model=self.modeller.expand(moved.motion, multipliers)), report
+
+
+def _first_bad_state(xs: Array) -> Array:
+    """The step that first leads to a state that is not finite."""
+    bad = ~jnp.all(jnp.isfinite(xs), 1)
+    return jnp.where(jnp.any(bad), jnp.maximum(jnp.argmax(bad) - 1, 0), -1).astype(jnp.int32)

@@ -1,0 +1,152 @@
+"""First-order descent on 1/2 |r(x)|^2: steepest descent with a line search, or any optax transformation."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float, PRNGKeyArray
+
+from trajopt.errors import OptionError
+from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.oracle import LeastSquaresOracle
+from trajopt.result import Status
+from trajopt.solvers.least_squares.state import ResidualState, ended, evaluated, free_variables, recomputed
+from trajopt.solvers.loop.contract import Findings
+from trajopt.solvers.loop.options import check_options
+from trajopt.solvers.subproblems.linesearch import armijo
+
+
+def _optax_promotion() -> AbstractContextManager:
+    """optax counts iterations in integers and multiplies them with floats, which strict promotion forbids."""
+    return jax.numpy_dtype_promotion("standard")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class GradientDescentState(ResidualState):
+    """Adds the last step length and the optimiser's own state."""
+
+    length: float
+    optimizer_state: Any
+
+    @property
+    def gradient(self) -> Float[np.ndarray, " n"]:
+        """J^T r (n,)."""
+        return self.jacobian.T @ self.residual
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientDescent:
+    """Gradient descent, the gradient being J^T r in the problem's gradient mode.
+
+    Without `optimizer` and `learning_rate`: steepest descent in units of the problem's `scale`, each step found by
+    backtracking to Armijo's condition, the first length being the minimiser of the linear model along the gradient
+    and every next one starting at twice the last. With `learning_rate`: that fixed rate. With `optimizer`: any optax
+    transformation (which excludes `learning_rate`). Points are projected into the bounds.
+
+    tolerance: as for `GaussNewton`.
+    """
+
+    takes: ClassVar[tuple[type, ...]] = (LeastSquaresProblem,)
+
+    optimizer: optax.GradientTransformation | None = None
+    learning_rate: float | None = None
+    tolerance: float | None = None
+    max_iterations: int = 500
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.optimizer is not None and self.learning_rate is not None:
+            raise OptionError("GradientDescent: give either optimizer or learning_rate, not both")
+        for key in ("learning_rate", "tolerance"):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                raise OptionError(f"GradientDescent: {key} is {value}; it must be positive")
+        if self.max_iterations < 0:
+            raise OptionError(f"GradientDescent: max_iterations is {self.max_iterations}; it must not be negative")
+
+    @property
+    def name(self) -> str:
+        return "GradientDescent"
+
+    @property
+    def _transformation(self) -> optax.GradientTransformation | None:
+        return optax.sgd(self.learning_rate) if self.learning_rate is not None else self.optimizer
+
+    def init(
+        self, oracle: LeastSquaresOracle, guess: Float[np.ndarray, " nx"], key: PRNGKeyArray
+    ) -> GradientDescentState:
+        """State at the guess; the first step length minimises the linear model along the gradient."""
+        r, J = oracle.linearize(guess)
+        state = self._state(oracle, guess, r, J, 0.0, 0.0, None)
+        transformation = self._transformation
+        if transformation is not None:
+            zero = jnp.zeros(state.gradient.shape, oracle.problem.x0.dtype)
+            with _optax_promotion():
+                return dataclasses.replace(state, optimizer_state=transformation.init(zero))
+        direction = self._direction(oracle, guess, state.gradient)
+        curvature = float(np.sum((J @ direction) ** 2))
+        length = float(-state.gradient @ direction) / curvature if curvature > 0 else 1.0
+        return dataclasses.replace(state, length=length)
+
+    def _state(
+        self,
+        oracle: LeastSquaresOracle,
+        x: np.ndarray,
+        r: np.ndarray,
+        J: np.ndarray,
+        step_size: float,
+        length: float,
+        optimizer_state: Any,
+    ) -> GradientDescentState:
+        shared = evaluated(oracle, x, r, J, step_size)
+        return GradientDescentState(**shared, length=length, optimizer_state=optimizer_state)
+
+    def _direction(self, oracle: LeastSquaresOracle, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        """Steepest descent in the metric of `scale`, over the free variables."""
+        return np.where(free_variables(oracle.problem, x, gradient), -gradient * oracle.problem.scale**2, 0.0)
+
+    def step(self, oracle: LeastSquaresOracle, state: GradientDescentState) -> GradientDescentState:
+        """One step, or the same point with `halt` set when the line search found no decrease."""
+        transformation = self._transformation
+        if transformation is not None:
+            gradient = jnp.asarray(state.gradient, oracle.problem.x0.dtype)
+            with _optax_promotion():
+                updates, optimizer_state = transformation.update(gradient, state.optimizer_state, jnp.asarray(state.x))
+            dx = np.asarray(updates, float)
+            x, length = oracle.move(state.x, dx), 0.0
+        else:
+            optimizer_state = None
+            direction = self._direction(oracle, state.x, state.gradient)
+            result = armijo(
+                lambda t: oracle.move(state.x, t * direction),
+                lambda point: 0.5 * float(np.sum(oracle.residual(point) ** 2)),
+                state.cost,
+                lambda point, t: float(-state.gradient @ self._moved(oracle, state.x, point, t * direction)),
+                state.length,
+            )
+            if not result.found:
+                return dataclasses.replace(state, halt="line_search_failed")
+            x, length = result.x, 2.0 * result.step
+            dx = self._moved(oracle, state.x, x, result.step * direction)
+        r, J = oracle.linearize(x)
+        return self._state(oracle, x, r, J, float(np.linalg.norm(dx)), length, optimizer_state)
+
+    @staticmethod
+    def _moved(oracle: LeastSquaresOracle, x: np.ndarray, point: np.ndarray, dx: np.ndarray) -> np.ndarray:
+        """The tangent step made, after projection."""
+        return np.asarray(point - x, float) if oracle.problem.integrate is None else dx
+
+    def terminate(self, oracle: LeastSquaresOracle, state: GradientDescentState) -> Status | None:
+        """Solved when stationary, a failure when the line search gave up, else None."""
+        return ended(oracle.problem, state, self.tolerance)
+
+    def finish(self, oracle: LeastSquaresOracle, state: GradientDescentState) -> Findings:
+        """The measures of optimality, recomputed."""
+        return Findings(residuals=recomputed(oracle, state)[2])

@@ -1,0 +1,142 @@
+"""L-BFGS with bounds: the one file that knows whose implementation it is.
+
+It is SciPy's L-BFGS-B 3.0 (Zhu, Byrd, Lu, Nocedal 1997; Morales, Nocedal 2011), fed with a compiled value and gradient. An
+implementation inside JAX would build the objective into the program of its line search, which takes seconds to compile anew
+for every problem.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from trajopt.errors import OptionError
+from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.oracle import LeastSquaresOracle
+from trajopt.result import Status
+from trajopt.solvers.least_squares.state import ResidualState, ended, evaluated, recomputed
+from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, ended_by
+from trajopt.solvers.loop.options import check_options
+
+_HUGE = 1e10  # cost of a point that is not finite, relative to the last finite one
+
+
+class _Stop(Exception):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class LBFGS(LibrarySolver):
+    """L-BFGS-B: for `LeastSquaresProblem` a solver by itself, for `OptimalControlProblem` in `SingleShooting(LBFGS())`.
+
+    tolerance: as for `GaussNewton` (alone), or that of `SingleShooting`. memory: pairs of steps and gradient changes kept.
+    max_line_search: evaluations of one line search.
+    """
+
+    takes: ClassVar[tuple[type, ...]] = (LeastSquaresProblem,)
+    remedy: ClassVar[str] = "use SingleShooting(LBFGS())"
+
+    tolerance: float | None = None
+    max_iterations: int = 1000
+    memory: int = 20
+    max_line_search: int = 40
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise OptionError(f"LBFGS: tolerance is {self.tolerance}; it must be positive")
+        for key, least in (("max_iterations", 0), ("memory", 1), ("max_line_search", 1)):
+            if getattr(self, key) < least:
+                raise OptionError(f"LBFGS: {key} is {getattr(self, key)}; it must be at least {least}")
+
+    @property
+    def name(self) -> str:
+        return "LBFGS"
+
+    def minimise(
+        self,
+        evaluate: Callable[[np.ndarray], tuple[float, np.ndarray]],
+        z: Float[np.ndarray, " n"],
+        lower: Float[np.ndarray, " n"],
+        upper: Float[np.ndarray, " n"],
+        report: Callable[[np.ndarray], bool],
+    ) -> str:
+        """Minimise over lower <= z <= upper until `report`, called at each new point, is true.
+
+        Returns "" when stopped by `report`, else why it ended by itself: "converged" (to rounding) or
+        "line_search_failed". Points that are not finite count as very high ones.
+        """
+        from scipy.optimize import minimize
+
+        last = [0.0]
+
+        def guarded(z: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = evaluate(z)
+            if np.isfinite(value) and np.isfinite(gradient).all():
+                last[0] = value
+                return value, gradient
+            return last[0] + _HUGE * (1.0 + abs(last[0])), np.zeros_like(z)
+
+        def callback(intermediate_result: Any) -> None:
+            if report(np.asarray(intermediate_result.x)):
+                raise _Stop
+
+        options = {
+            "maxcor": self.memory, "maxls": self.max_line_search, "ftol": 0.0, "gtol": 0.0,
+            "maxiter": 2**31 - 1, "maxfun": 2**31 - 1,
+        }  # fmt: skip
+        bounds = np.stack([lower, upper], 1)
+        try:
+            result = minimize(
+                guarded, z, jac=True, method="L-BFGS-B", bounds=bounds, callback=callback, options=options
+            )
+        except _Stop:
+            return ""
+        return "converged" if result.status == 0 else "line_search_failed"
+
+    # -- least squares -------------------------------------------------------------------------------------------------
+
+    def init(self, oracle: LeastSquaresOracle, guess: Float[np.ndarray, " nx"], key: PRNGKeyArray) -> ResidualState:
+        """State at the guess. Raises `OptionError` for points on a manifold."""
+        problem = oracle.problem
+        if problem.integrate is not None:
+            raise OptionError(f"LBFGS: problem '{problem.name}' has points on a manifold; use GaussNewton")
+        r, J = oracle.linearize(guess)
+        return ResidualState(**evaluated(oracle, guess, r, J, 0.0))
+
+    def run(self, oracle: LeastSquaresOracle, state: ResidualState, advance: Advance) -> Status:
+        """Iterate until the loop says that it is enough, or L-BFGS-B gives up."""
+        problem = oracle.problem
+        status: Status | None = None
+        latest: dict[str, Any] = {}
+
+        def evaluate(z: np.ndarray) -> tuple[float, np.ndarray]:
+            x = np.asarray(z, problem.x0.dtype)
+            r, J = oracle.linearize(x)
+            latest["x"], latest["at"] = x, (r, J)
+            return 0.5 * float(r @ r), np.asarray(J.T @ r, float)
+
+        def report(z: np.ndarray) -> bool:
+            nonlocal state, status
+            x = np.asarray(z, problem.x0.dtype)
+            r, J = latest["at"] if np.array_equal(latest["x"], x) else oracle.linearize(x)
+            step = float(np.linalg.norm(x - state.x))
+            state = ResidualState(**evaluated(oracle, x, r, J, step))
+            status = advance(state)
+            return status is not None
+
+        lower, upper = problem.lower, problem.upper
+        why = self.minimise(evaluate, np.asarray(state.x, float), lower, upper, report)
+        return status if status is not None else ended_by(state, "stalled" if why == "converged" else why, advance)
+
+    def terminate(self, oracle: LeastSquaresOracle, state: ResidualState) -> Status | None:
+        """Solved when stationary, a failure when the line search gave up, else None."""
+        return ended(oracle.problem, state, self.tolerance)
+
+    def finish(self, oracle: LeastSquaresOracle, state: ResidualState) -> Findings:
+        """The measures of optimality, recomputed."""
+        return Findings(residuals=recomputed(oracle, state)[2])

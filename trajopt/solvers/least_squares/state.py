@@ -1,0 +1,125 @@
+"""What the solvers of least-squares problems share: their state, and when a point is stationary."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float
+
+from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.oracle import LeastSquaresOracle
+from trajopt.result import Status, status_named
+from trajopt.solvers.loop.contract import SolverState, default_tolerance
+from trajopt.solvers.subproblems.bounds import held_at_bound
+
+COST_ROUNDING = 100 * np.finfo(float).eps  # relative differences of the cost below it say nothing
+RELAXED_EXPONENT = 0.6  # `acceptable` asks for tolerance^0.6: 1e-6 in float64, 1e-3 in float32
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ResidualState(SolverState):
+    """Adds the residual (m,) and the Jacobian (m, n) at x, and `removable`, the norm of the part of the residual that the
+    linearised problem can still remove. `gradient_norm` is the largest |J^T r| over the free variables.
+    """
+
+    residual: Any
+    jacobian: Any
+    removable: float
+
+    def better_than(self, other: Any, tolerance: float) -> bool:
+        """Lower cost, or the same to rounding and closer to stationary."""
+        closer = self.removable < other.removable
+        return self.cost < other.cost or bool(closer and self.cost <= other.cost * (1.0 + COST_ROUNDING))
+
+    def non_finite_place(self) -> str:
+        """The first entry of the residual that is not finite."""
+        bad = np.flatnonzero(~np.isfinite(self.residual))
+        if not bad.size:
+            return ": in the derivative or at every trial point"
+        return f": residual[{bad[0]}] is {np.asarray(self.residual)[bad[0]]}"
+
+
+def evaluated(
+    oracle: LeastSquaresOracle,
+    x: Float[np.ndarray, " nx"],
+    r: Float[np.ndarray, " m"],
+    J: Float[np.ndarray, "m n"],
+    step_size: float,
+) -> dict[str, Any]:
+    """The fields of a `ResidualState` at x."""
+    _, gradient_norm, removable = stationarity(oracle, x, r, J)
+    return {
+        "x": x,
+        "cost": 0.5 * float(r @ r),
+        "violation": oracle.problem.bound_violation(x),
+        "gradient_norm": gradient_norm,
+        "step_size": step_size,
+        "residual": r,
+        "jacobian": J,
+        "removable": removable,
+    }
+
+
+def recomputed(
+    oracle: LeastSquaresOracle, state: ResidualState
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "m n"], dict[str, float]]:
+    """(r, J, the measures of optimality to report) with everything evaluated anew at the state's point."""
+    r, J = oracle.linearize(state.x)
+    _, gradient_norm, removable = stationarity(oracle, state.x, r, J)
+    return r, J, {"gradient_norm": gradient_norm, "removable_residual": removable}
+
+
+def free_variables(
+    problem: LeastSquaresProblem, x: Float[np.ndarray, " nx"], gradient: Float[np.ndarray, " n"]
+) -> Bool[np.ndarray, " n"]:
+    """(n,) bool: variables not held at a bound that the descent direction -gradient pushes against."""
+    if not problem.bounded:
+        return np.ones(gradient.shape, bool)
+    return ~held_at_bound(x, gradient, problem.lower, problem.upper)
+
+
+def removable_part(J: Float[np.ndarray, "m k"], r: Float[np.ndarray, " m"]) -> float:
+    """|P r| with P the projector on the range of J: what is left of r to remove, in its own units.
+
+    It does not depend on the units of the variables. Zero exactly at the stationary points of 1/2 |r|^2.
+    """
+    if J.shape[1] == 0 or not (np.isfinite(J).all() and np.isfinite(r).all()):
+        return 0.0 if J.shape[1] == 0 else float("nan")
+    column = np.linalg.norm(J, axis=0)
+    J = J / np.where(column > 0, column, 1.0)
+    U, s, _ = np.linalg.svd(J, full_matrices=False)
+    kept = s > s.max(initial=0.0) * max(J.shape) * np.finfo(float).eps
+    return float(np.linalg.norm(U[:, kept].T @ r))
+
+
+def stationarity(
+    oracle: LeastSquaresOracle, x: Float[np.ndarray, " nx"], r: Float[np.ndarray, " m"], J: Float[np.ndarray, "m n"]
+) -> tuple[Float[np.ndarray, " n"], float, float]:
+    """(gradient (n,), largest free component of it, removable part of the residual) at x."""
+    gradient = J.T @ r
+    free = free_variables(oracle.problem, x, gradient)
+    return gradient, float(np.abs(gradient[free]).max(initial=0.0)), removable_part(J[:, free], r)
+
+
+def stationary(problem: LeastSquaresProblem, state: ResidualState, tolerance: float) -> bool:
+    """Whether the residual's removable part is within tolerance * max(|r|, 1), and well within the problem's own."""
+    threshold = tolerance * max(float(np.linalg.norm(state.residual)), 1.0)
+    if problem.tolerance is not None:
+        threshold = min(threshold, 0.1 * problem.tolerance)
+    return state.removable <= threshold
+
+
+def ended(problem: LeastSquaresProblem, state: ResidualState, tolerance: float | None) -> Status | None:
+    """The status common to all least-squares solvers: solved, given up (acceptable when nearly stationary), or None."""
+    tolerance = tolerance or default_tolerance(problem.x0.dtype)
+    largest = float(np.abs(state.residual).max(initial=0.0))
+    if (problem.tolerance is not None and largest <= problem.tolerance) or stationary(problem, state, tolerance):
+        return Status.solved
+    if state.halt:
+        nearly = problem.tolerance is None and stationary(problem, state, tolerance**RELAXED_EXPONENT)
+        return Status.acceptable if nearly and state.halt != "non_finite" else status_named(state.halt)
+    return None

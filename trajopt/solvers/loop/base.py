@@ -1,0 +1,241 @@
+"""The one loop that drives every solver; `contract` says what it asks of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from types import NoneType
+from typing import Any
+
+import jax
+import numpy as np
+
+from trajopt.errors import OptionError
+from trajopt.result import Status, status_message, status_name
+from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
+from trajopt.solvers.loop.contract import LibrarySolver, OracleOut, Point, Problem, Solver, SolverState, StateT
+from trajopt.solvers.loop.interrupt import end_signals
+from trajopt.solvers.loop.options import check_kind
+from trajopt.solvers.loop.solution import TRACE_KEYS, Solution
+
+CHECKPOINT_INTERVAL_S = 0.5
+
+
+def solve(
+    problem: Problem[Point, OracleOut],
+    solver: Solver[OracleOut, Point, StateT] | LibrarySolver,
+    *,
+    x0: Any = None,
+    gradient: str | None = None,
+    callback: Callable[[dict[str, float]], Any] | None = None,
+    seed: int = 0,
+    time_budget: float | None = None,
+    max_iterations: int | None = None,
+    resume: str | os.PathLike | None = None,
+    checkpoint: str | os.PathLike | None = None,
+) -> Solution:
+    """Solve `problem` with `solver` and return the best point found, its residuals recomputed.
+
+    Arguments:
+        x0: initial guess, a point of the problem or a `Solution` to start from; default: the problem's own.
+        gradient: how derivatives are obtained, a mode that the problem offers; default: the problem's own, mostly implicit.
+        callback: called after every iteration with a row of the trace; a true answer stops the run.
+        seed: seeds whatever is random in the solver.
+        time_budget: seconds of solving, compilation left out.
+        max_iterations: iterations of this call (a resumed run does as many again); default the solver's own.
+        checkpoint: path where the state is kept, at the start, about twice a second and at the end.
+        resume: path of a checkpoint of the same problem, solver and gradient to go on from.
+
+    Ctrl-C returns the best point so far with status `interrupted`. Raises, before compiling, what the problem's
+    validation finds wrong with `x0`, and `OptionError` for unusable options.
+    """
+    _check_solver(problem, solver)
+    _check_arguments(seed, time_budget, max_iterations, callback)
+    limit = solver.max_iterations if max_iterations is None else max_iterations
+    guess = problem.initial_point if x0 is None else _point(problem, x0)
+    gradient = problem.gradient if gradient is None else gradient
+    assert gradient is not None  # validation of a problem sets its own
+    identity = {"problem": problem.name, "solver": solver.name, "gradient": gradient}
+    previous = None
+    if resume is not None:
+        previous = Checkpoint(resume)
+        previous.check(identity)
+    oracle = problem.compile(gradient)
+    key = jax.random.key(seed)
+    run = _Run(problem, solver, oracle, guess, key, seed, identity, checkpoint, previous)
+    status = run.loop(limit, time_budget, callback)
+    return run.solution(status)
+
+
+def _check_solver(problem: Any, solver: Any) -> None:
+    """Raise `OptionError` for what is no solver, and for a solver that does not take this kind of problem."""
+    if isinstance(solver, (str, type)):
+        what, name = ("the name", solver) if isinstance(solver, str) else ("the class", solver.__name__)
+        raise OptionError(f"solver is {what} '{name}', expected a solver: solvers.get('{name}', ...)")
+    if not isinstance(problem, solver.takes):
+        kinds = " or ".join(_with_article(kind) for kind in solver.takes)
+        remedy = f"; {solver.remedy}" if isinstance(solver, LibrarySolver) and solver.remedy else ""
+        raise OptionError(f"{solver.name} solves {kinds}; '{problem.name}' is {_with_article(type(problem))}{remedy}")
+
+
+def _with_article(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+
+
+def _point(problem: Problem[Point, Any], guess: Any) -> Point:
+    """A guess, or a `Solution` to start from, in the problem's normal form."""
+    return problem.point_of(guess) if isinstance(guess, Solution) else problem.check_point(guess)
+
+
+def _check_arguments(seed: Any, time_budget: Any, max_iterations: Any, callback: Any) -> None:
+    """Raise `OptionError` for arguments of `solve` that cannot be what they should be."""
+    check_kind("", "seed", seed, int)
+    check_kind("", "max_iterations", max_iterations, int, NoneType)
+    if max_iterations is not None and max_iterations < 0:
+        raise OptionError(f"max_iterations is {max_iterations}; it must not be negative")
+    check_kind("", "time_budget", time_budget, float, NoneType)
+    if time_budget is not None and not time_budget >= 0:
+        raise OptionError(f"time_budget is {time_budget}; it must be a number of seconds")
+    if callback is not None and not callable(callback):
+        raise OptionError(f"callback is {callback!r}; expected a function of a row of the trace, or None")
+
+
+class _Run:
+    """The mutable bookkeeping of one call of `solve`."""
+
+    def __init__(
+        self, problem: Problem, solver: Any, oracle: Any, guess: Any, key: jax.Array, seed: int, identity: dict[str, str],
+        path: str | os.PathLike | None, previous: Checkpoint | None,
+    ) -> None:  # fmt: skip
+        self.problem, self.solver, self.oracle = problem, solver, oracle
+        self.seed, self.identity, self.path = seed, identity, path
+        self.start, self.elapsed_before, self.saved_at = time.perf_counter(), 0.0, -np.inf
+        self.compiled_before = oracle.compile_time_s
+        self.interrupted: Callable[[], bool] = lambda: False
+        self.state: SolverState = solver.init(oracle, guess, key)
+        self.rows: list[list[float]] = []
+        self.iteration = 0
+        if previous is None:
+            self.best, self.initial_cost = self.state, self.state.cost
+            self._record()
+        else:
+            progress = previous.progress
+            self.state, self.best = previous.restore((self.state, self.state))
+            self.rows = progress["trace"].tolist()
+            self.iteration = int(progress["iteration"])
+            self.initial_cost, self.elapsed_before = float(progress["initial_cost"]), float(progress["elapsed"])
+            oracle.evaluations = int(progress["evaluations"])
+        self._save()
+
+    def elapsed(self) -> float:
+        """Seconds of solving so far, compilation left out."""
+        compiling = self.oracle.compile_time_s - self.compiled_before
+        return self.elapsed_before + time.perf_counter() - self.start - compiling
+
+    def _record(self) -> dict[str, float]:
+        s = self.state
+        row = [self.iteration, s.cost, s.violation, s.step_size, s.gradient_norm]
+        self.rows.append([float(value) for value in (*row, self.oracle.evaluations, self.elapsed())])
+        return dict(zip(TRACE_KEYS, self.rows[-1], strict=True))
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        progress = {
+            "trace": self.rows,
+            "iteration": self.iteration,
+            "initial_cost": self.initial_cost,
+            "elapsed": self.elapsed(),
+            "evaluations": self.oracle.evaluations,
+        }
+        write_checkpoint(self.path, (self.state, self.best), self.identity, progress)
+        self.saved_at = time.perf_counter()
+
+    def loop(self, limit: int, time_budget: float | None, callback: Callable[[dict[str, float]], Any] | None) -> Status:
+        """Iterate until something ends the run; returns its status."""
+        self.stop = self.iteration + limit
+        self.deadline = np.inf if time_budget is None else self.elapsed() + time_budget
+        self.callback = callback
+        self.oracle.out_of_time = lambda: self.elapsed() >= self.deadline or self.interrupted()
+        try:
+            with end_signals() as self.interrupted:
+                return self._iterate()
+        except KeyboardInterrupt:
+            return Status.interrupted
+        finally:
+            self.wall_time = self.elapsed()
+            self._save()
+
+    def _iterate(self) -> Status:
+        if self.callback is not None:
+            self.callback(dict(zip(TRACE_KEYS, self.rows[-1], strict=True)))
+        status = self.ended()
+        if status is None and isinstance(self.solver, LibrarySolver):
+            return self.solver.run(self.oracle, self.state, self.advance)
+        while status is None:
+            status = self.advance(self.solver.step(self.oracle, self.state))
+        return status
+
+    def ended(self) -> Status | None:
+        """The status that ends the run at the present state, None to go on."""
+        if not np.isfinite([self.state.cost, self.state.gradient_norm]).all():
+            return Status.non_finite
+        status: Status | None = self.solver.terminate(self.oracle, self.state)
+        if status is not None:
+            return status
+        if self.interrupted():
+            return Status.interrupted
+        if self.iteration >= self.stop:
+            return Status.max_iterations
+        return Status.time_budget if self.elapsed() >= self.deadline else None
+
+    def advance(self, state: SolverState) -> Status | None:
+        """Take `state` as the next one, or as the last word when it halts; the status that ends the run, None to go on."""
+        self.state = state
+        if state.better_than(self.best, self.problem.violation_tolerance):
+            self.best = state
+        if not state.halt:
+            self.iteration += 1
+            row = self._record()
+            if time.perf_counter() - self.saved_at > CHECKPOINT_INTERVAL_S:
+                self._save()
+            if self.callback is not None and self.callback(row):
+                return Status.interrupted
+        return self.ended()
+
+    def solution(self, status: Status) -> Solution:
+        """The best point with everything recomputed there, outside the counters and the clock of the solve."""
+        oracle, evaluations, compile_time_s = self.oracle, self.oracle.evaluations, self.oracle.compile_time_s
+        x = jax.tree.map(np.asarray, self.best.x)
+        residuals = oracle.residuals(x)
+        found, ending = self.solver.finish(oracle, self.best), self.state.ending()
+        missing = [*oracle.shortfalls(residuals), *found.shortfalls]
+        notes = [*ending.notes, *found.notes]
+        if status_name(status) == "non_finite":
+            notes = [f"at iteration {self.iteration}{self.state.non_finite_place()}", *notes]
+        if missing and status_name(status) in ("solved", "acceptable"):
+            status = Status.contact_failed if missing[0].startswith("contact_residual") else Status.stalled
+        optimal = self.problem.feasibility_is_success or status_name(status) == "solved"
+        fields = oracle.fields(x) | found.fields | ending.fields
+        oracle.evaluations = evaluations
+        return Solution(
+            problem=self.identity["problem"],
+            solver=self.identity["solver"],
+            gradient=self.identity["gradient"],
+            contact=str(self.problem.meta.get("contact", "none")),
+            status=status,
+            success=bool(not missing and optimal and np.isfinite(self.best.cost)),
+            message="; ".join([status_message(status), *notes, *missing]),
+            cost=float(self.best.cost),
+            initial_cost=float(self.initial_cost),
+            violation=float(self.best.violation),
+            residuals=residuals | found.residuals,
+            trace={key: np.array([row[i] for row in self.rows]) for i, key in enumerate(TRACE_KEYS)},
+            iterations=self.iteration,
+            evaluations=evaluations,
+            compile_time_s=compile_time_s,
+            wall_time_s=self.wall_time,
+            seed=self.seed,
+            **fields,
+        )

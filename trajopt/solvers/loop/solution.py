@@ -1,0 +1,165 @@
+"""What every solver returns: the point, how it was found, and residuals recomputed there."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+from typing import Any
+
+import numpy as np
+
+import trajopt
+from trajopt.errors import OptionError
+from trajopt.result import Status, status_name, status_named
+
+TRACE_KEYS = ("iteration", "cost", "violation", "step_size", "gradient_norm", "evaluations", "time")
+_SCALARS: tuple[str, ...] = (
+    "problem",
+    "solver",
+    "gradient",
+    "contact",
+    "success",
+    "message",
+    "cost",
+    "initial_cost",
+    "iterations",
+    "evaluations",
+    "compile_time_s",
+    "wall_time_s",
+    "seed",
+    "raw_status",
+)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what produced a result."""
+    found = {"trajopt": trajopt.__version__, "python": platform.python_version()}
+    for package in ("jax", "jaxlib", "numpy", "mujoco"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solution:
+    """The best point a solver found, with its certificate.
+
+    `success`: a residual recomputed at `x` is within the problem's tolerance (or, for a problem without one, the point
+    is stationary to the solver's). `residuals` holds every recomputed quantity. `trace` has one entry for each
+    iteration, the initial point included: iteration, cost, violation (of bounds and constraints), step_size (norm of
+    the accepted step), gradient_norm (largest component of J^T r over the free variables), evaluations and time
+    (seconds of solving so far, compilation left out).
+
+    `xs` (T+1, nq + nv) and `us` (T, nu) are the states and controls of the solution's motion, and `trajectory` its
+    arrays by name (t, q, v, u, impulse), where the problem describes one. `covariance` (n, n) is that of the estimate
+    when the solver computes it and x is identified, None otherwise; `covariances` are the marginals over a horizon, by
+    name: "states" (T+1, n, n) in tangent coordinates, "controls" (T, nu, nu), "parameters" (np, np). `parameters`
+    (np,) are the free parameters of an optimal control problem, whose `x` holds the controls, row by row, and the
+    parameters. `violation` is the largest of
+    bounds, dynamics and constraints at the point. `multipliers` are those of the point, by name, as the solver that found
+    them documents them; `gains` (T, nu, n) is the feedback K of u_t + K_t (x (-) x_t) about the motion, of solvers that have it;
+    `raw_status` is the status and `log` the text of a library that did the iterations.
+    """
+
+    problem: str
+    solver: str
+    gradient: str
+    contact: str
+    status: Status
+    success: bool
+    message: str
+    x: np.ndarray
+    cost: float
+    initial_cost: float
+    residuals: dict[str, float]
+    trace: dict[str, np.ndarray]
+    iterations: int
+    evaluations: int
+    compile_time_s: float
+    wall_time_s: float
+    seed: int
+    xs: np.ndarray | None = None
+    us: np.ndarray | None = None
+    trajectory: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    covariance: np.ndarray | None = None
+    covariances: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    parameters: np.ndarray | None = None
+    violation: float = 0.0
+    multipliers: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    gains: np.ndarray | None = None
+    raw_status: str = ""
+    log: str = ""
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the arrays, ready for JSON."""
+        values = {key: getattr(self, key) for key in _SCALARS}
+        values["status"] = status_name(self.status)
+        values["constraint_violation"] = float(self.violation)
+        values["residuals"] = dict(self.residuals)
+        values["versions"] = versions()
+        return values
+
+    def save(self, directory: str | os.PathLike) -> pathlib.Path:
+        """Write summary.json, solution.npz and, where they exist, trajectory.npz and solver.log; returns the directory."""
+        folder = pathlib.Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").write_text(json.dumps(_finite(self.summary()), indent=2) + "\n")
+        arrays: dict[str, Any] = {"x": self.x} | {f"trace_{key}": value for key, value in self.trace.items()}
+        for key in ("xs", "us", "covariance", "parameters", "gains"):
+            if getattr(self, key) is not None:
+                arrays[key] = getattr(self, key)
+        arrays |= {f"multipliers_{key}": value for key, value in self.multipliers.items()}
+        arrays |= {f"covariances_{key}": value for key, value in self.covariances.items()}
+        (folder / "solver.log").unlink(missing_ok=True)
+        if self.log:
+            (folder / "solver.log").write_text(self.log)
+        np.savez(folder / "solution.npz", allow_pickle=False, **arrays)
+        if self.trajectory:
+            np.savez(folder / "trajectory.npz", allow_pickle=False, **self.trajectory)
+        return folder
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike) -> Solution:
+        """Read back what `save` wrote. Raises `OptionError` when the directory holds no finished run."""
+        folder = pathlib.Path(directory)
+        if not (folder / "summary.json").exists() or not (folder / "solution.npz").exists():
+            raise OptionError(f"'{folder}' holds no finished run: summary.json and solution.npz are expected there")
+        summary = json.loads((folder / "summary.json").read_text())
+        with np.load(folder / "solution.npz") as data:
+            arrays = dict(data)
+        trajectory: dict[str, np.ndarray] = {}
+        if (folder / "trajectory.npz").exists():
+            with np.load(folder / "trajectory.npz") as data:
+                trajectory = dict(data)
+        nan = float("nan")
+        values: dict[str, Any] = {key: nan if summary[key] is None else summary[key] for key in _SCALARS}
+        values |= {key: arrays.get(key) for key in ("xs", "us", "covariance", "parameters", "gains")}
+        log = folder / "solver.log"
+        values["log"] = log.read_text() if log.exists() else ""
+        for key in ("multipliers", "covariances"):
+            prefix = f"{key}_"
+            values[key] = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+        return cls(
+            **values,
+            violation=summary["constraint_violation"],
+            status=status_named(summary["status"]),
+            residuals={key: nan if value is None else value for key, value in summary["residuals"].items()},
+            trace={key.removeprefix("trace_"): value for key, value in arrays.items() if key.startswith("trace_")},
+            trajectory=trajectory,
+            x=arrays["x"],
+        )
+
+
+def _finite(value: Any) -> Any:
+    """`value` with non-finite numbers as None, since JSON has none."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,251 @@
+"""Augmented Lagrangian of the constraints of an optimal control problem.
+
+Path and terminal constraints and the bounds on states become rows c, each with a multiplier y and a penalty w, and add
+
+    equality c = 0:      y c + w/2 c^2
+    inequality c <= 0:   (max(0, y + w c)^2 - y^2) / (2 w)
+
+to the cost. When the solver has minimised that to its inner tolerance, every multiplier moves to its first-order estimate
+(y + w c, or max(0, y + w c)), and the penalty of each row whose violation has not fallen to a quarter of what it was at
+the previous update grows. Nocedal and Wright, Numerical Optimization, 2006, section 17.3; Conn, Gould, Toint 1991.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, ScalarLike
+
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.solvers.loop.contract import SolverState
+
+SUFFICIENT_FALL = 0.25  # a violation above this fraction of the last one raises the penalty
+FIRST_INNER_TOLERANCE = 1e-2
+STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Multipliers:
+    """Multipliers y and penalties w of the rows of every stage, (T, m), and of the terminal rows, (k,)."""
+
+    stage: Any
+    terminal: Any
+    stage_penalty: Any
+    terminal_penalty: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ConstrainedState(SolverState):
+    """State of a solver that minimises the augmented Lagrangian.
+
+    multipliers; excess: of the rows at the last update; inner_tolerance, inner_iterations: of the present minimisation;
+    last_violation: at the last update; stubborn: updates in vain; converged: whether x is stationary and feasible.
+    """
+
+    multipliers: Multipliers
+    excess: tuple[Any, Any]
+    inner_tolerance: float
+    inner_iterations: int
+    last_violation: float
+    stubborn: int
+    converged: bool
+
+    def preferred_to(self, other: Any) -> bool:
+        """The converged point, then the one that is `cheaper_than` the other."""
+        return self.converged if self.converged != other.converged else self.cheaper_than(other)
+
+    def cheaper_than(self, other: Any) -> bool:
+        """Whether this is the one of lower cost of two points that are equally feasible and converged."""
+        return bool(self.cost < other.cost)
+
+    def after_update(
+        self,
+        multipliers: Multipliers,
+        excess: tuple[Any, Any],
+        tolerance: float,
+        largest_penalty: float,
+        feasible: float,
+    ) -> dict[str, Any]:
+        """The fields after an update. tolerance: the last inner one; feasible: a violation that counts as none."""
+        penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
+        at_limit = max(float(np.max(w, initial=0.0)) for w in penalties) >= largest_penalty
+        falling = self.violation <= 0.9 * self.last_violation or self.violation <= feasible
+        return {
+            "multipliers": multipliers,
+            "excess": excess,
+            "inner_tolerance": max(tolerance, 0.1 * self.inner_tolerance),
+            "inner_iterations": 0,
+            "last_violation": min(self.violation, self.last_violation),
+            "stubborn": self.stubborn + 1 if at_limit and not falling else 0,
+        }
+
+
+def first_schedule(multipliers: Multipliers, tolerance: float) -> dict[str, Any]:
+    """The fields of `ConstrainedState` at the start; tolerance: the last inner one."""
+    return {
+        "multipliers": multipliers,
+        "excess": (np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)),
+        "inner_tolerance": max(FIRST_INNER_TOLERANCE, tolerance),
+        "inner_iterations": 0,
+        "last_violation": float("inf"),
+        "stubborn": 0,
+        "converged": False,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraints:
+    """The constraint rows of a problem: at each stage [equality, inequality, state bounds], at the end likewise.
+
+    State bounds count at t = 0 only where the initial state is free.
+    """
+
+    problem: OptimalControlProblem
+
+    def stage(
+        self, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
+    ) -> Float[Array, " m"]:
+        """Rows at one stage."""
+        problem = self.problem
+        rows = [problem.stage(kind, x, u, t, p) for kind in ("equality", "inequality")]
+        return self._joined(x, rows)
+
+    def terminal(self, x: Float[Array, " nx"], p: Float[Array, " np"]) -> Float[Array, " k"]:
+        """Rows at the end."""
+        rows = [self.problem.terminal(kind, x, p) for kind in ("terminal_equality", "terminal_inequality")]
+        return self._joined(x, rows)
+
+    def _joined(self, x: Array, rows: list[Array | None]) -> Array:
+        lower, upper = self._bounds
+        present = [row for row in rows if row is not None]
+        low, high = self.problem.state_lower[lower], self.problem.state_upper[upper]
+        return jnp.concatenate([*present, low.astype(x.dtype) - x[lower], x[upper] - high.astype(x.dtype)])
+
+    @property
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        problem = self.problem
+        return np.flatnonzero(np.isfinite(problem.state_lower)), np.flatnonzero(np.isfinite(problem.state_upper))
+
+    def _shapes(self) -> tuple[int, int]:
+        problem, point = self.problem, self.problem.initial_point
+        t = problem.times[0]
+        stage = jax.eval_shape(self.stage, point.xs[0], point.us[0], t, point.p)
+        return stage.shape[0], jax.eval_shape(self.terminal, point.xs[0], point.p).shape[0]
+
+    def inequality(self) -> tuple[Bool[np.ndarray, " m"], Bool[np.ndarray, " k"]]:
+        """Which rows are inequalities, at a stage (m,) and at the end (k,)."""
+        problem, point = self.problem, self.problem.initial_point
+        t = problem.times[0]
+
+        def count(fn: Callable[..., Array | None], *arguments: Any) -> int:
+            value = jax.eval_shape(lambda *a: jnp.zeros(0) if (r := fn(*a)) is None else r, *arguments)
+            return value.shape[0]
+
+        m, k = self._shapes()
+        first = count(lambda *a: problem.stage("equality", *a), point.xs[0], point.us[0], t, point.p)
+        last = count(lambda *a: problem.terminal("terminal_equality", *a), point.xs[0], point.p)
+        return np.arange(m) >= first, np.arange(k) >= last
+
+    def relevant(self) -> Bool[np.ndarray, "T m"]:
+        """(T, m): rows that count; bounds on a given initial state do not."""
+        m, _ = self._shapes()
+        rows = np.ones((self.problem.horizon, m), bool)
+        if not self.problem.free_initial_state:
+            rows[0, m - sum(side.size for side in self._bounds) :] = False
+        return rows
+
+    def initial(self, penalty: float) -> Multipliers:
+        """Multipliers of zero; penalties of rows that do not count are zero."""
+        relevant, (_, k), dtype = self.relevant(), self._shapes(), self.problem.dtype
+        return Multipliers(
+            np.zeros(relevant.shape, dtype),
+            np.zeros(k, dtype),
+            (penalty * relevant).astype(dtype),
+            np.full(k, penalty, dtype),
+        )
+
+
+def estimate(
+    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
+) -> Float[Array, "*rows"]:
+    """First-order multiplier estimate: the derivative of the augmented term with respect to c."""
+    moved_ = y + w * c
+    return jnp.where(inequality, jnp.maximum(moved_, 0.0), moved_)
+
+
+def term(
+    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
+) -> Float[Array, ""]:
+    """What the rows add to the cost."""
+    off = inequality & (y + w * c <= 0)
+    return jnp.sum(jnp.where(off, -0.5 * y**2 / jnp.where(w > 0, w, 1.0), c * (y + 0.5 * w * c)))
+
+
+def weight(
+    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
+) -> Float[Array, "*rows"]:
+    """Second derivative of the augmented term with respect to c."""
+    return jnp.where(inequality & (y + w * c <= 0), 0.0, w)
+
+
+def excess(
+    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
+) -> Float[Array, "*rows"]:
+    """Size of each row's violation for the penalty rule: |c|, or |max(c, -y/w)|, which includes complementarity."""
+    held = jnp.maximum(c, -y / jnp.where(w > 0, w, 1.0))
+    return jnp.where(w > 0, jnp.abs(jnp.where(inequality, held, c)), 0.0)
+
+
+def violation(
+    c: Float[Array, "*rows"],
+    relevant: Bool[Array, "..."] | Bool[np.ndarray, "..."],
+    inequality: Bool[np.ndarray, "..."],
+) -> Float[Array, ""]:
+    """Largest violation of rows that count."""
+    size = jnp.where(inequality, jnp.maximum(c, 0.0), jnp.abs(c))
+    return jnp.max(jnp.where(relevant, size, 0.0), initial=jnp.zeros((), c.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class PenaltyRule:
+    """How multipliers and penalties follow an inner minimisation: penalties grow by `factor` up to `largest`, and not for a row
+    whose excess is below `tolerance`.
+    """
+
+    constraints: Constraints
+    factor: float
+    largest: float
+    tolerance: float
+
+    def updated(
+        self,
+        multipliers: Multipliers,
+        rows: tuple[Float[Array, "T m"], Float[Array, " k"]],
+        last: tuple[Float[Array, "T m"], Float[Array, " k"]],
+    ) -> tuple[Multipliers, tuple[Float[Array, "T m"], Float[Array, " k"]]]:
+        """Multipliers and penalties after an inner minimisation, and the rows' excess there.
+
+        rows: constraint values (T, m), (k,); last: excess at the previous update.
+        """
+        m, inequality = multipliers, self.constraints.inequality()
+        stage_excess = excess(m.stage, m.stage_penalty, rows[0], inequality[0])
+        terminal_excess = excess(m.terminal, m.terminal_penalty, rows[1], inequality[1])
+
+        def raised(w: Array, now: Array, before: Array) -> Array:
+            grows = (now > SUFFICIENT_FALL * before) & (now > self.tolerance)
+            return jnp.where(grows, jnp.minimum(self.factor * w, self.largest), w)
+
+        new = Multipliers(
+            jnp.where(m.stage_penalty > 0, estimate(m.stage, m.stage_penalty, rows[0], inequality[0]), 0.0),
+            estimate(m.terminal, m.terminal_penalty, rows[1], inequality[1]),
+            raised(m.stage_penalty, stage_excess, last[0]),
+            raised(m.terminal_penalty, terminal_excess, last[1]),
+        )
+        return new, (stage_excess, terminal_excess)

@@ -1,0 +1,22 @@
+"""How the steps, or the shooting intervals, of a motion are worked on together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from trajopt.problems.expansions import twice_differentiable
+from trajopt.problems.ocp import OptimalControlProblem
+
+
+def each(problem: OptimalControlProblem, fn: Callable, *arguments: Any) -> Any:
+    """fn of each row of the arguments, stacked: in one batch, or on a CPU, with contact, one row after the other.
+
+    The iterations and fallbacks of a contact solve differ from row to row. A batch pays for those of its slowest row in all of
+    them, and for branches that only some rows take; a loop pays for each row's own. On a GPU the loop would cost more.
+    """
+    if twice_differentiable(problem) or jax.default_backend() != "cpu":
+        return jax.vmap(fn)(*arguments)
+    return jax.lax.map(lambda row: fn(*row), arguments)

@@ -1,0 +1,198 @@
+"""The time-varying linear-quadratic problem, and its solution by Riccati recursion.
+
+    minimise    sum_{t<T} 1/2 x_t^T Q_t x_t + x_t^T S_t u_t + 1/2 u_t^T R_t u_t + q_t^T x_t + r_t^T u_t
+                + 1/2 x_T^T Q_T x_T + q_T^T x_T
+    subject to  x_{t+1} = A_t x_t + B_t u_t + d_t
+
+The cost to go from x_t is c_t + p_t^T x_t + 1/2 x_t^T P_t x_t and the best control u_t = K_t x_t + k_t. The sequential pass is
+the textbook recursion, and takes bounds on the controls (Tassa et al. 2014: the part of the feedback that belongs to
+controls at a bound is zero). The parallel one composes conditional value functions by an associative scan, in depth
+log T: Sarkka, Garcia-Fernandez, Temporal parallelization of dynamic programming and linear quadratic control, IEEE
+TAC 2023, section IV; cross terms S are eliminated first, so it needs every R_t positive definite, where the sequential
+pass needs R_t + B_t^T P_{t+1} B_t to be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from trajopt.dynamics.linear_algebra import cho_solve, cho_solve_vector, solve, symmetric_cholesky
+from trajopt.solvers.subproblems.box_qp import box_qp
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LQProblem:
+    """The data of the problem in the module's docstring."""
+
+    A: Float[Array, "T n n"]
+    B: Float[Array, "T n m"]
+    d: Float[Array, "T n"]
+    Q: Float[Array, "T+1 n n"]
+    R: Float[Array, "T m m"]
+    S: Float[Array, "T n m"]
+    q: Float[Array, "T+1 n"]
+    r: Float[Array, "T m"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """Feedback K, feed-forward k, cost to go (P, p, c), and whether every minimisation over u_t was strictly convex.
+
+    `slope` and `curvature` are the sums over t of k_t^T g_t and k_t^T H_t k_t, with g_t and H_t the gradient and Hessian of the
+    cost to go with respect to u_t at x_t = 0: for d = 0, and 0 instead of x_0, the cost changes by slope + curvature / 2.
+    """
+
+    K: Float[Array, "T m n"]
+    k: Float[Array, "T m"]
+    P: Float[Array, "T+1 n n"]
+    p: Float[Array, "T+1 n"]
+    c: Float[Array, " T+1"]
+    slope: Float[Array, ""]
+    curvature: Float[Array, ""]
+    convex: Bool[Array, ""]
+
+
+def riccati(
+    lq: LQProblem,
+    lower: Float[Array, "T m"] | None = None,
+    upper: Float[Array, "T m"] | None = None,
+    curvature: Callable[[Any, Array], Array] | None = None,
+    curvature_data: Any = None,
+) -> Policy:
+    """Sequential backward pass.
+
+    lower, upper: bounds on u_t at x_t = 0; the feedback may leave them. curvature: a function (data_t, w (n,)) -> (n + m, n +
+    m), added to the Hessian of the cost to go with respect to (x_t, u_t), with w = p_{t+1} + P_{t+1} d_t and data_t the t-th
+    slice of `curvature_data`; second-order dynamics enter here.
+    """
+    n = lq.A.shape[1]
+
+    def body(carry: tuple, inputs: tuple) -> tuple[Any, Any]:
+        P, p, c, k_next, slope, bend, convex = carry
+        A, B, d, Q, R, S, q, r, low, high, data = inputs
+        w = p + P @ d
+        PB = P @ B
+        H, G, F = R + B.T @ PB, S.T + PB.T @ A, Q + A.T @ P @ A
+        if curvature is not None:
+            extra = curvature(data, w)
+            F, G, H = F + extra[:n, :n], G + extra[n:, :n], H + extra[n:, n:]
+        H = _symmetric(H)
+        g, f = r + B.T @ w, q + A.T @ w
+        if low is None:
+            factor = symmetric_cholesky(H)
+            k, K = -cho_solve_vector(factor, g), -cho_solve(factor, G)
+        else:
+            k, free, factor = box_qp(H, g, low, high, k_next)
+            K = -jnp.where(free[:, None], cho_solve(factor, jnp.where(free[:, None], G, 0.0)), 0.0)
+        HK, Hk = H @ K, H @ k
+        P_new = _symmetric(F + K.T @ HK + K.T @ G + G.T @ K)
+        p_new = f + K.T @ (Hk + g) + G.T @ k
+        down, turn = jnp.vdot(k, g), jnp.vdot(k, Hk)
+        c = c + jnp.vdot(d, p + 0.5 * (P @ d)) + down + 0.5 * turn
+        convex = convex & jnp.all(jnp.isfinite(factor))
+        return (P_new, p_new, c, k, slope + down, bend + turn, convex), (K, k, P_new, p_new, c)
+
+    zero = jnp.zeros((), lq.q.dtype)
+    start = (lq.Q[-1], lq.q[-1], zero, jnp.zeros_like(lq.r[-1]), zero, zero, jnp.ones((), bool))
+    low, high = (None, None) if lower is None else (lower, upper)
+    inputs = (lq.A, lq.B, lq.d, lq.Q[:-1], lq.R, lq.S, lq.q[:-1], lq.r, low, high, curvature_data)
+    (_, _, _, _, slope, bend, convex), (K, k, P, p, c) = jax.lax.scan(body, start, inputs, reverse=True)
+    P, p = jnp.concatenate([P, lq.Q[-1:]]), jnp.concatenate([p, lq.q[-1:]])
+    return Policy(K, k, P, p, jnp.concatenate([c, zero[None]]), slope, bend, convex)
+
+
+def riccati_parallel(lq: LQProblem) -> Policy:
+    """The same by an associative scan; every R_t has to be positive definite."""
+    R = symmetric_cholesky(lq.R)
+    RB, RS, Rr = cho_solve(R, lq.B.mT), cho_solve(R, lq.S.mT), cho_solve_vector(R, lq.r)
+    first = (
+        lq.A - lq.B @ RS,
+        lq.d - _times(lq.B, Rr),
+        lq.B @ RB,
+        _times(lq.S, Rr) - lq.q[:-1],
+        _symmetric(lq.Q[:-1] - lq.S @ RS),
+    )
+    # The last element is the terminal cost: nothing follows it.
+    zero = jnp.zeros_like(lq.Q[-1:])
+    last = (zero, jnp.zeros_like(lq.q[-1:]), zero, -lq.q[-1:], lq.Q[-1:])
+    elements = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, last)
+    # A reverse scan hands the later block over as the first argument.
+    _, _, _, eta, P = jax.lax.associative_scan(lambda later, earlier: _composed(earlier, later), elements, reverse=True)
+    P, p = _symmetric(P), -eta
+    w = p[1:] + _times(P[1:], lq.d)
+    PB = P[1:] @ lq.B
+    H, G, g = _symmetric(lq.R + lq.B.mT @ PB), lq.S.mT + PB.mT @ lq.A, lq.r + _times(lq.B.mT, w)
+    factor = symmetric_cholesky(H)
+    K, k = -cho_solve(factor, G), -cho_solve_vector(factor, g)
+    down, turn = jnp.sum(k * g, 1), jnp.sum(k * _times(H, k), 1)
+    here = jnp.sum(lq.d * (p[1:] + 0.5 * _times(P[1:], lq.d)), 1) + down + 0.5 * turn
+    c = jnp.concatenate([jnp.cumsum(here[::-1])[::-1], jnp.zeros(1, here.dtype)])
+    convex = jnp.all(jnp.isfinite(R)) & jnp.all(jnp.isfinite(factor))
+    return Policy(K, k, P, p, c, jnp.sum(down), jnp.sum(turn), convex)
+
+
+def _composed(early: tuple, late: tuple) -> tuple:
+    """Conditional value function of two consecutive blocks of time (Sarkka and Garcia-Fernandez, lemma 11)."""
+    A1, b1, C1, eta1, J1 = early
+    A2, b2, C2, eta2, J2 = late
+    eye = jnp.eye(A1.shape[-1], dtype=A1.dtype)
+    inner = eye + C1 @ J2
+    right = solve(inner, jnp.concatenate([A1, C1, (b1 + _times(C1, eta2))[..., None]], -1))
+    n = A1.shape[-1]
+    DA, DC, Db = right[..., :n], right[..., n : 2 * n], right[..., -1]
+    A = A2 @ DA
+    b = _times(A2, Db) + b2
+    C = _symmetric(A2 @ DC @ A2.mT + C2)
+    # (I + J2 C1)^-1 J2 = J2 (I + C1 J2)^-1, and the same matrix transposed serves eta.
+    back = solve(inner.mT, jnp.concatenate([(eta2 - _times(J2, b1))[..., None], J2 @ A1], -1))
+    eta = _times(A1.mT, back[..., 0]) + eta1
+    J = _symmetric(A1.mT @ back[..., 1:] + J1)
+    return A, b, C, eta, J
+
+
+def lq_rollout(
+    lq: LQProblem, policy: Policy, x0: Float[Array, " n"]
+) -> tuple[Float[Array, "T1 n"], Float[Array, "T m"]]:
+    """States (T+1, n) and controls (T, m) of the policy from x0."""
+
+    def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
+        A, B, d, K, k = inputs
+        u = K @ x + k
+        x_next = A @ x + B @ u + d
+        return x_next, (x_next, u)
+
+    _, (xs, us) = jax.lax.scan(body, x0, (lq.A, lq.B, lq.d, policy.K, policy.k))
+    return jnp.concatenate([x0[None], xs]), us
+
+
+def adjoint(lq: LQProblem) -> tuple[Float[Array, "T1 n"], Float[Array, "T m"]]:
+    """Costates (T+1, n), lambda_t = q_t + A_t^T lambda_{t+1}, and dH/du_t = r_t + B_t^T lambda_{t+1} (T, m).
+
+    At x = 0 and u = 0; d plays no part.
+    """
+
+    def body(costate: Array, inputs: tuple) -> tuple[Any, Any]:
+        A, q = inputs
+        return (q + A.T @ costate,) * 2
+
+    last = lq.q[-1]
+    _, costates = jax.lax.scan(body, last, (lq.A, lq.q[:-1]), reverse=True)
+    costates = jnp.concatenate([costates, last[None]])
+    return costates, lq.r + _times(lq.B.mT, costates[1:])
+
+
+def _symmetric(M: Array) -> Array:
+    return 0.5 * (M + M.mT)
+
+
+def _times(M: Array, x: Array) -> Array:
+    """M @ x for stacks of matrices and vectors."""
+    return (M @ x[..., None])[..., 0]
