@@ -11,6 +11,7 @@ import importlib.util
 import mmap
 import os
 import pathlib
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -42,6 +43,7 @@ if os.environ.get("TRAJOPT_QUICK_COMPILATION", "1") != "0":
     QUICK = [flag for flag in known_to_xla(QUICK) if flag.partition("=")[0] not in FLAGS]
     os.environ["XLA_FLAGS"] = " ".join([FLAGS, *(f"--{flag}" for flag in QUICK)])
 
+import ends_table  # noqa: E402
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import numpy as np  # noqa: E402
@@ -56,6 +58,31 @@ if os.environ.get("TRAJOPT_SHAPE_CHECKS", "1") != "0":
     # Functions accept NumPy arrays wherever they accept JAX's; the annotation `Array` of the package means both here.
     jaxtyping.Array = jax.Array | np.ndarray
     jaxtyping.install_import_hook("trajopt", "shape_checking.check")
+
+
+TIMES = os.environ.get("TRAJOPT_TEST_TIMES")  # a file to which each test adds its processor seconds
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """Processor seconds of each test, set-up included, as it ends: unlike durations they hardly depend on what else runs, and
+    they are there when a run is interrupted. `sort -n $TRAJOPT_TEST_TIMES | tail` shows what the tiers should be made of."""
+    before = time.process_time()
+    yield
+    if TIMES:
+        with open(TIMES, "a") as file:
+            file.write(f"{time.process_time() - before:8.2f} {item.nodeid}\n")
+
+
+REFERENCE = ROOT / "tests" / "dynamics"
+ASKED = os.environ.get("TRAJOPT_BACKEND")
+
+
+@pytest.fixture(autouse=True)
+def backend(request, monkeypatch):
+    """Steps by the JAX implementation, the reference, where steps themselves are tested; elsewhere by what a user gets."""
+    if ASKED is None and REFERENCE in request.path.parents:
+        monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
 
 
 MOST_MAPS = 45_000  # Linux ends a process at 65,530
@@ -78,5 +105,28 @@ LONGEST = (
 )  # fmt: skip
 
 
+SLOW_LIMIT_S = 3600  # of a test marked slow that has no limit of its own; the others have the one of pyproject.toml
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config) -> bool | None:
+    """Under `-m check` files without such a test are not even imported: collecting all of them takes longer than the tests."""
+    if config.option.markexpr == "check" and collection_path.suffix == ".py":
+        return "pytest.mark.check" not in collection_path.read_text() or None
+    return None
+
+
 def pytest_collection_modifyitems(items) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
+START = time.time()
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Show the table of runs that test_every_problem_ends.py has made."""
+    if ends_table.PATH.exists() and ends_table.PATH.stat().st_mtime > START:
+        terminalreporter.section("every problem of the library, run to its end")
+        terminalreporter.write(ends_table.PATH.read_text())

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from processes import python
 
-from trajopt import problems
+from trajopt import native, problems
 from trajopt.cli import main
 from trajopt.models import load_model
-from trajopt.problems import LeastSquaresProblem, registry
+from trajopt.problems import LeastSquaresProblem
+from trajopt.viz import plots
 
 SUMMARY = {
     "problem",
@@ -44,7 +45,6 @@ SUMMARY = {
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
     """A small problem with a motion of the cube model: reach a point by choosing a constant velocity."""
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     monkeypatch.chdir(tmp_path)
     model = load_model("cube")
 
@@ -72,7 +72,8 @@ def toy(monkeypatch, tmp_path):
         )
 
     problems.register("toy", factory, "reach a point")
-    return tmp_path
+    yield tmp_path
+    problems.unregister("toy")
 
 
 def test_run_writes_everything_and_returns_zero(toy, capsys):
@@ -97,6 +98,26 @@ def test_run_writes_everything_and_returns_zero(toy, capsys):
         assert data["q"][-1, 0] - data["q"][0, 0] == pytest.approx(2.0 * 0.4, rel=1e-9)
     out = capsys.readouterr().out
     assert "iteration" in out and "step size" in out and "solved" in out and "velocity 2.000 m/s" in out
+
+
+def test_a_picture_that_fails_loses_neither_the_results_nor_the_exit_status(toy, capsys, monkeypatch):
+    def fail(*arguments, **options):
+        raise IndexError("list index out of range")
+
+    for name in ("trajectory", "comparison"):
+        monkeypatch.setattr(plots, name, fail)
+    (toy / "runs" / "toy").mkdir(parents=True)
+    (toy / "runs" / "toy" / "trajectory.png").write_bytes(b"of an earlier run")
+    assert main(["run", "toy"]) == 0
+    folder = toy / "runs" / "toy"
+    assert json.loads((folder / "summary.json").read_text())["status"] == "solved"
+    assert (folder / "animation.gif").exists() and not (folder / "trajectory.png").exists()
+    captured = capsys.readouterr()
+    assert captured.err == "trajopt: warning: trajectory.png could not be drawn: IndexError: list index out of range\n"
+    assert "animation.gif" in captured.out and "trajectory.png" not in captured.out
+    assert main(["compare", "toy", "--solvers", "GaussNewton", "--out", "table"]) == 0
+    assert "compare.png could not be drawn" in capsys.readouterr().err
+    assert (toy / "table" / "compare.json").exists()
 
 
 def test_a_run_that_misses_the_tolerance_returns_one(toy, capsys):
@@ -157,6 +178,27 @@ def test_info(capsys):
     assert "2 DoF" in out and "Joints" in out
 
 
+def test_info_says_what_takes_the_steps(capsys, monkeypatch):
+    monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
+    assert main(["info", "cart-pole"]) == 0
+    assert "Steps at default settings: by JAX (TRAJOPT_BACKEND asks for it)" in capsys.readouterr().out
+    monkeypatch.setenv("TRAJOPT_BACKEND", "auto")
+    assert main(["info", "cart-pole"]) == 0
+    expected = "by the compiled core" if native.available() else native.reason()
+    assert expected in capsys.readouterr().out
+
+
+def test_info_of_a_problem_and_of_what_is_both(capsys):
+    assert main(["info", "cartpole-swingup"]) == 0
+    out = capsys.readouterr().out
+    assert "integral of u^2" in out and "MultipleShooting" in out and "Joints" not in out
+    assert "  steps     100           a whole number, 1 to 10000\n" in out
+    assert main(["info", "hopper"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("hopper: a hopper moves") and "0.001 to 20 m/s" in out and "Joints" in out
+
+
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
@@ -171,7 +213,11 @@ def test_info(capsys):
         (["run", "toy", "--out", "taken"], "taken"),
         (["compare", "toy", "--solvers", ","], "--solvers names nothing"),
         (["compare", "toy", "--solvers", "GaussNewton", "--gradients", "implicite"], "'implicit'"),
+        (["run", "toy", "--solver", ""], "there is no solver ''"),
+        (["run", "toy", "--gradient", ""], "gradient mode ''"),
         (["info", "go11"], "'go1'"),
+        (["info", "go1-stnd"], "'go1-stand'"),
+        (["info", "~no-such-user/go1.xml"], "there is no such user"),
         (["info", "nowhere.xml"], "nowhere.xml"),
     ],
 )
@@ -183,6 +229,7 @@ def test_bad_input_is_answered_in_one_line_with_status_two(toy, capsys, command,
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     "command",
     [
@@ -205,7 +252,7 @@ def test_unusable_arguments_exit_with_status_two(command, capsys):
 
 SLOW = """
 import sys, numpy as np, jax.numpy as jnp
-from trajopt import problems
+from trajopt import native, problems
 from trajopt.cli import main
 
 def factory():

@@ -13,9 +13,9 @@ from trajopt.cli import main
 from trajopt.cli.dropped import dropped_warning
 from trajopt.dynamics import RigidContact, System
 from trajopt.models import load_model_from_string
-from trajopt.problems import LeastSquaresProblem, OptimalControlProblem, registry
+from trajopt.problems import LeastSquaresProblem, OptimalControlProblem
 from trajopt.result import Status
-from trajopt.solvers.solution import Solution
+from trajopt.solvers.loop.solution import Solution
 
 # Three balls in a row, each overlapping the next two, over the floor on which the first two lie.
 BALLS = "".join(
@@ -56,9 +56,8 @@ def test_the_number_named_is_the_smallest_that_fits(law, expected):
         assert int(info.dropped) == dropped
 
 
-def test_run_prints_it_unless_quiet(monkeypatch, tmp_path, capsys):
+def test_run_prints_it_unless_quiet(request, tmp_path, capsys):
     """Of a problem that reports only a sum: what would suffice."""
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
 
     def factory(*, left_out: int = 3):
         return LeastSquaresProblem(
@@ -68,6 +67,7 @@ def test_run_prints_it_unless_quiet(monkeypatch, tmp_path, capsys):
         )  # fmt: skip
 
     problems.register("toy", factory, "an equation")
+    request.addfinalizer(lambda: problems.unregister("toy"))
     out = ["--out", str(tmp_path)]
     assert main(["run", "toy", *out]) == 1
     error = capsys.readouterr().err

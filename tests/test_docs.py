@@ -10,9 +10,12 @@ import re
 
 import pytest
 
+from trajopt import models
+from trajopt.dynamics.collision.narrowphase import contact_count
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = sorted(
-    [path for path in (ROOT / "README.md", ROOT / "CHANGELOG.md") if path.exists()] + [*(ROOT / "docs").rglob("*.md")]
+    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + [*(ROOT / "docs").rglob("*.md")]
 )
 BLOCK = re.compile(r"^```python *\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -36,6 +39,32 @@ def test_relative_links_lead_somewhere(page):
     targets = [link for link in LINK.findall(page.read_text()) if "://" not in link and not link.startswith("mailto:")]
     missing = [link for link in targets if not (page.parent / link).exists()]
     assert not missing
+
+
+KINDS = ("sphere", "capsule", "box", "cylinder", "ellipsoid", "convex mesh")
+SIZES = {"sphere": "0.1", "capsule": "0.1 0.2", "cylinder": "0.1 0.2", "box": "0.1 0.1 0.1", "ellipsoid": "0.1 0.1 0.2"}
+
+
+def geom(kind: str) -> str:
+    if kind == "plane, ground":
+        return '<geom type="plane" size="1 1 1"/>'
+    shape = 'type="mesh" mesh="tetrahedron"' if kind == "convex mesh" else f'type="{kind}" size="{SIZES[kind]}"'
+    return f"<body><freejoint/><geom {shape}/></body>"
+
+
+@pytest.mark.parametrize("row", KINDS)
+def test_the_table_of_shape_pairs_is_that_of_the_code(row):
+    """docs/collision.md names every pair of kinds and its number of contacts."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in
+             (ROOT / "docs" / "collision.md").read_text().splitlines() if line.startswith("|")]  # fmt: skip
+    head = next(line for line in lines if "plane, ground" in line)
+    cells = next(line for line in lines if line[0] == row)
+    assert head[1:] == ["plane, ground", *KINDS]
+    for column, cell in zip(head[1:], cells[1:], strict=True):
+        mesh = '<mesh name="tetrahedron" vertex="0 0 0  0.2 0 0  0 0.2 0  0 0 0.2"/>'
+        text = f"<mujoco><asset>{mesh}</asset><worldbody>{geom(row)}{geom(column)}</worldbody></mujoco>"
+        model = models.load_model_from_string(text)
+        assert len(model.topology.pairs) == 1 and contact_count(model) == int(cell), (row, column)
 
 
 def test_blocks_are_found():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import pathlib
+import re
 import subprocess
 import tomllib
 
@@ -10,6 +12,8 @@ import pytest
 
 import trajopt
 from trajopt import problems, solvers
+
+pytestmark = pytest.mark.check
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -22,6 +26,21 @@ def test_one_version():
 def test_extras_are_those_of_the_design():
     assert set(PROJECT["optional-dependencies"]) == {"ipopt", "robots", "viewer", "mesh", "docs", "bench", "dev"}
     assert PROJECT["scripts"] == {"trajopt": "trajopt.cli:main"}
+
+
+IMPORTED_AS = {"pillow": "PIL", "jaxlib": "jax"}  # jaxlib is named beside jax, whose compiled half it is
+
+
+def test_the_package_imports_every_dependency_that_it_declares():
+    imported = set()
+    for path in (ROOT / "trajopt").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.partition(".")[0])
+    names = [re.split(r"[<>=~! ]", entry)[0] for entry in PROJECT["dependencies"]]
+    assert [name for name in names if IMPORTED_AS.get(name, name) not in imported] == []
 
 
 def test_the_licence_is_the_one_declared():
@@ -37,10 +56,21 @@ def test_scripts_are_executable_and_parse():
         subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "test-all", "lint", "bench", "docs", "docs-site"])
+@pytest.mark.parametrize("target", ["demo", "check", "test", "test-all", "every-problem", "lint", "bench", "docs", "docs-site"])
 def test_make_knows_the_targets(target):
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "scripts/setup.sh" in done.stdout, done.stderr
+
+
+def test_make_help_names_every_target():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {name for line in makefile.splitlines() if line.startswith(".PHONY:") for name in line.split()[1:]}
+    defined = {match.group(1) for match in re.finditer(r"^([a-z-]+):", makefile, re.MULTILINE)}
+    # Under `make test` this make is a second one, which would name the folder that it enters.
+    command = ["make", "--no-print-directory", "help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    named = {line.split()[1] for line in done.stdout.splitlines()}
+    assert targets == defined == named | {"help"}
 
 
 def test_files_stay_short():

@@ -66,7 +66,7 @@ def test_a_run_becomes_a_row():
 
 def test_a_refusal_is_no_crash():
     row = cells.attempt(reach(), Cell("reach", "LBFGS"), lambda **values: None)
-    assert row["status"] == "does not apply" and "is no least-squares problem" in row["message"]
+    assert row["status"] == "does not apply" and "LBFGS solves a LeastSquaresProblem" in row["message"]
     broken = LeastSquaresProblem("broken", lambda x: x, jnp.ones(1), certificate=lambda x: {}["missing"])
     row = cells.attempt(broken, Cell("broken", "GaussNewton"), lambda **values: None)
     assert row["status"] == "error" and row["message"] == "KeyError: 'missing'"

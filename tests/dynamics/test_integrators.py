@@ -15,8 +15,8 @@ from scipy.special import ellipj
 
 from dynamics.contact import scenes
 from trajopt.dynamics import CompliantContact, NoContact, RigidContact, SpringDamperContact, State, System
-from trajopt.dynamics.energy import centroidal_momentum, kinetic_energy
 from trajopt.dynamics.integrators import INTEGRATORS
+from trajopt.dynamics.rigid_body.energy import centroidal_momentum, kinetic_energy
 from trajopt.errors import OptionError
 from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status

@@ -12,7 +12,7 @@ from ridders import Estimate, compare, ridders, ridders_jacobian
 
 from dynamics.contact import scenes
 from dynamics.system_cases import bouncing_case, cube_case, forest_case, robot_case, slider_case
-from trajopt.dynamics.joints import difference, integrate
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.system import State
 from trajopt.result import Status
 
@@ -25,8 +25,6 @@ QUICK = {
     **{f"forest {k}": (lambda k=k: forest_case(k)) for k in ("touching", "limit")},
     "cube bouncing": bouncing_case,
     "go1 standing": lambda: robot_case("go1", "standing"),
-    "go1 landing": lambda: robot_case("go1", "landing"),
-    "go1 sliding": lambda: robot_case("go1", "sliding"),
 }
 SLOW = {
     **{
@@ -34,7 +32,7 @@ SLOW = {
         for n in ("h1", "atlas")
         for k in ("standing", "sliding", "landing", "flight")
     },
-    "go1 flight": lambda: robot_case("go1", "flight"),
+    **{f"go1 {k}": (lambda k=k: robot_case("go1", k)) for k in ("landing", "sliding", "flight")},
 }
 CASES = {**QUICK, **SLOW}
 NAMES = [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)]

@@ -7,7 +7,7 @@ import pytest
 
 from dynamics.contact import scenes
 from dynamics.system_cases import cube_case, forest_case
-from trajopt.dynamics.contact.law import NoContact, RigidContact
+from trajopt.dynamics.contact.laws import NoContact, RigidContact
 from trajopt.dynamics.system import State, System
 from trajopt.result import Status
 

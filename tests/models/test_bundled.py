@@ -18,7 +18,7 @@ import pytest
 from models.reference.make_reference import joint_figures, mass_matrices
 from scipy.optimize import lsq_linear
 
-from trajopt.dynamics import crba
+from trajopt.dynamics.rigid_body import crba
 from trajopt.models.registry import bundled_models, load_model, load_model_with_warnings
 
 mass_matrix = jax.jit(crba.mass_matrix)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from trajopt import models
-from trajopt.dynamics.crba import mass_matrix
-from trajopt.dynamics.kinematics import kinematics
 from trajopt.dynamics.model import WORLD, ShapeType
+from trajopt.dynamics.rigid_body.crba import mass_matrix
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import ModelError
+
+pytestmark = pytest.mark.check
 
 ROUNDING = 1e-12  # a few hundred operations on numbers of order one, in float64
 

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from trajopt import models
-from trajopt.dynamics.kinematics import frame_placement
 from trajopt.dynamics.model import WORLD, ShapeType
+from trajopt.dynamics.rigid_body.kinematics import frame_placement
 from trajopt.errors import ModelError
+
+pytestmark = pytest.mark.check
 
 
 def link(name: str, pose: str = "", extra: str = "") -> str:

@@ -11,6 +11,8 @@ from trajopt import models
 from trajopt.dynamics.model import ShapeType
 from trajopt.errors import ModelError
 
+pytestmark = pytest.mark.check
+
 
 def link(name: str, mass: float = 1.0, extra: str = "") -> str:
     return (

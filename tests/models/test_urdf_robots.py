@@ -10,8 +10,8 @@ import pinocchio as pin
 import pytest
 
 from trajopt import models
-from trajopt.dynamics.crba import crba
-from trajopt.dynamics.kinematics import expand_q, kinematics
+from trajopt.dynamics.rigid_body.crba import crba
+from trajopt.dynamics.rigid_body.kinematics import expand_q, kinematics
 
 ROBOTS = (
     "a1_description/urdf/a1.urdf",

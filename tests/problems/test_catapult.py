@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trajopt import problems, solvers
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.problems.library import catapult, jump_worm
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status

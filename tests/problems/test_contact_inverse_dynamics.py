@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trajopt import problems, solvers
-from trajopt.dynamics.crba import mass_matrix
+from trajopt.dynamics.rigid_body.crba import mass_matrix
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.models import load_model
 from trajopt.problems.library import contact_inverse_dynamics as cid

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trajopt import problems, solvers
-from trajopt.dynamics.lie import rotation_from_quaternion
+from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion
 from trajopt.errors import OptionError
 from trajopt.problems.library import cube
 
@@ -173,9 +173,9 @@ def test_guesses_are_as_stated():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(OptionError, match="guess is 10"):
+    with pytest.raises(OptionError, match="setting guess is 10; expected a whole number, 0 to 9"):
         problems.get("cube-initial-impulse", guess=10)
-    with pytest.raises(OptionError, match="formulation is 'lift'"):
+    with pytest.raises(OptionError, match="setting formulation is 'lift'; expected one of lifted, direct"):
         problems.get("cube-initial-impulse", formulation="lift")
-    with pytest.raises(OptionError, match="steps is 0"):
+    with pytest.raises(OptionError, match="setting steps is 0; expected a whole number, 1 to 10000; the default is 300"):
         problems.get("cube-initial-velocity", steps=0)

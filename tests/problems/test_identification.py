@@ -12,8 +12,8 @@ from trajopt import problems, solvers
 from trajopt.errors import OptionError
 from trajopt.problems.inertia import from_log_cholesky, to_log_cholesky
 from trajopt.problems.library.identification import handled_box, sliding_cube, standing_hopper
-from trajopt.solvers.batch import estimate_batch
-from trajopt.solvers.gauss_newton import covariance
+from trajopt.solvers.least_squares.batch import estimate_batch
+from trajopt.solvers.least_squares.gauss_newton import covariance
 
 
 def solved(name: str, **settings):
@@ -52,7 +52,7 @@ def test_every_parameter_is_within_two_deviations_and_four_times_the_data_halve_
         # Of the ten inertial parameters some pass two deviations by chance; their joint distance says more.
         n = solution.x.size
         low, high = scipy.stats.chi2(n).ppf([0.005, 0.995]) / n
-        assert low < solution.residuals["normalized_error_squared"] < high
+        assert low < solution.residuals["normalised_error_squared"] < high
     solution = found[1][1]
     assert solution.residuals["deviations_from_truth"] < 2.0
     ratio = deviations(found[0][1]) / deviations(solution)
@@ -109,5 +109,5 @@ def test_any_ten_numbers_are_a_body_and_every_body_has_its_ten_numbers():
 
 
 def test_samples_that_do_not_fit_are_refused():
-    with pytest.raises(OptionError, match="samples is 7; it must divide the 200 steps of friction-identification"):
+    with pytest.raises(OptionError, match="setting samples is 7; it must divide the 200 steps"):
         problems.get("friction-identification", samples=7)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from trajopt import problems
-from trajopt.dynamics.differences import central_differences, ridders
+from trajopt.dynamics.gradients.differences import central_differences, ridders
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
-from trajopt.problems import LeastSquaresProblem, Prior, registry
+from trajopt.problems import LeastSquaresProblem, Prior
 
 
 def smooth(x):
@@ -42,6 +44,18 @@ def test_jacobians_against_the_closed_form(gradient, error):
     np.testing.assert_allclose(r, smooth(jnp.asarray(X)), rtol=1e-15)
     np.testing.assert_allclose(J, smooth_jacobian(X), rtol=0, atol=error)
     assert oracle.compile_time_s > 0
+
+
+def test_any_field_of_a_problem_can_be_replaced():
+    problem = LeastSquaresProblem("sum", lambda x: x, np.zeros(2), scale=2.0, lower=-1.0)
+    for field in dataclasses.fields(problem):
+        if field.init and field.name not in ("_", "arguments"):
+            assert dataclasses.replace(problem, **{field.name: getattr(problem, field.name)}).dimension == 2
+    longer = dataclasses.replace(problem, x0=np.ones(3))
+    assert longer.dimension == 3 and longer.scale.tolist() == [2.0] * 3 and longer.lower.tolist() == [-1.0] * 3
+    assert dataclasses.replace(longer, upper=[2.0] * 3).upper.tolist() == [2.0] * 3
+    curved = dataclasses.replace(problem, lower=None, integrate=lambda x, dx: x + dx)
+    assert curved.integrate is not None and not curved.bounded
 
 
 def test_reverse_mode_is_used_for_many_variables_and_agrees():
@@ -152,15 +166,22 @@ def test_unknown_gradient_modes_are_refused():
 
 
 @pytest.fixture
-def toy(monkeypatch):
+def toy():
     """A registered problem with settings of several kinds."""
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
 
     def factory(*, mass: float = 1.0, steps: int = 3, pose: str = "stand", offset: tuple = (0.0, 0.0), on: bool = True):
         return LeastSquaresProblem("toy", lambda x: mass * x, np.ones(steps), meta={"pose": pose, "on": str(on)})
 
     problems.register("toy", factory, "a test")
-    return "toy"
+    yield "toy"
+    problems.unregister("toy")
+
+
+def test_only_registered_problems_can_be_taken_out(toy):
+    with pytest.raises(OptionError, match="'go1-stand' belongs to the library"):
+        problems.unregister("go1-stand")
+    with pytest.raises(UnknownNameError, match="there is no problem 'toyy'; did you mean 'toy'"):
+        problems.unregister("toyy")
 
 
 def test_settings_reach_the_factory(toy):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +13,7 @@ from ridders import compare, ridders_jacobian
 from trajopt import dynamics, load_model
 from trajopt.errors import DerivativeError, NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.problems import OptimalControlProblem, Trajectory
-from trajopt.problems.trajectory import flat_state
-from trajopt.problems.transcription import (
+from trajopt.problems.expansions import (
     HESSIANS,
     dynamics_hessian,
     final_expansion,
@@ -20,6 +21,7 @@ from trajopt.problems.transcription import (
     stage_constraints,
     stage_expansion,
 )
+from trajopt.problems.trajectory import flat_state
 
 
 def pendulum(x, u, t, p=None):
@@ -57,6 +59,7 @@ BAD = [
     (lambda: plain(equality=lambda x, u, t: x[0]), ShapeError, "equality returned"),
     (lambda: plain(control_lower=1.0, control_upper=0.0), OptionError, "infeasible bounds: control_lower"),
     (lambda: plain(state_upper=np.zeros(3)), ShapeError, "state_upper has shape"),
+    (lambda: plain(control_names=("a", "b")), ShapeError, "control_names has 2 entries; there are 1 controls"),
     (lambda: plain(integrate=lambda x, d: x), OptionError, "difference is missing"),
     (lambda: plain(parametrize=lambda s, p: s), OptionError, "parametrize needs a System"),
     (lambda: OptimalControlProblem("a", pendulum, 0, np.zeros(2), u0=np.zeros(1)), OptionError, "horizon is 0"),
@@ -67,10 +70,32 @@ BAD = [
 ]
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("make, error, message", BAD, ids=[message for *_, message in BAD])
 def test_bad_input_is_named_before_compilation(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_any_field_of_a_problem_can_be_replaced():
+    """A field that is left alone is validated anew as it was given: defaults follow the new system, horizon or state."""
+    problem = robot()
+    assert dataclasses.replace(problem).dt == problem.dt
+    for field in dataclasses.fields(problem):
+        if field.init and field.name not in ("_", "arguments"):
+            same = dataclasses.replace(problem, **{field.name: getattr(problem, field.name)})
+            np.testing.assert_array_equal(same.u0, problem.u0)
+    slower = dataclasses.replace(problem, dynamics=dataclasses.replace(problem.system, dt=2e-2, gradient="smoothed"))
+    assert slower.dt == 2e-2 and slower.gradient == "smoothed"
+    moved = dataclasses.replace(slower, x0=slower.x0 + np.eye(13)[0])
+    assert moved.x0[0] == slower.x0[0] + 1 and moved.dt == 2e-2
+    assert dataclasses.replace(problem, horizon=7).u0.shape == (7, problem.nu)
+    with pytest.raises(OptionError, match="the System's own"):
+        dataclasses.replace(problem, dt=0.5)
+    function = plain(state_lower=-9.0)
+    assert function.tangent_size == 2
+    longer = dataclasses.replace(function, x0=np.zeros(3), dynamics=lambda x, u, t: x + u, terminal_residual=None)
+    assert longer.n == 3 and longer.state_lower.shape == (3,) and longer.u0.shape == function.u0.shape
 
 
 @pytest.mark.parametrize("hessian", HESSIANS)

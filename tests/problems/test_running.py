@@ -87,7 +87,7 @@ def test_a_few_iterations_lower_the_cost():
 
 def test_what_cannot_be_is_refused():
     for name in NAMES:
-        with pytest.raises(OptionError, match="speed is -1.0; it must be a positive number"):
+        with pytest.raises(OptionError, match="setting speed is -1.0; expected a number, 0.001 to 20 m/s"):
             problems.get(name, speed=-1.0)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trajopt.dynamics.lie import quaternion_product
+from trajopt.dynamics.rigid_body.lie import quaternion_product
 from trajopt.errors import OptionError
 from trajopt.problems.library import state_estimation as se
 from trajopt.solvers import MovingHorizon
@@ -38,7 +38,7 @@ def test_the_recording_is_what_its_deviations_say(walk):
     assert 0.3 < float(jnp.abs(off).max()) < 4.0
     np.testing.assert_allclose(walk.truth[0, :2], 0.0, atol=1e-15)
     np.testing.assert_allclose(se.roll_pitch_yaw(walk.truth[:1])[0, 2], 0.0, atol=1e-15)
-    np.testing.assert_allclose(se._highest_foot(walk.system.model, walk.mean[: se.NQ]), 0.0, atol=1e-15)
+    np.testing.assert_allclose(se.highest_foot(walk.system.model, walk.mean[: se.NQ]), 0.0, atol=1e-15)
     model = walk.system.model
     dx = jnp.asarray(np.random.default_rng(0).normal(size=se.N))
     x = jnp.asarray(walk.truth[1])

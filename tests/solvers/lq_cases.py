@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trajopt.solvers.riccati import LQProblem
+from trajopt.solvers.subproblems.riccati import LQProblem
 
 T, N, M = 13, 4, 2
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import os
 import signal
 import time
@@ -18,20 +21,28 @@ from processes import python
 from trajopt import solvers
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.problems import LeastSquaresProblem
-from trajopt.result import Status
-from trajopt.solvers.solution import STATUS_NAMES, Solution, status_name
+from trajopt.result import Status, status_message, status_name, status_named, status_names
+from trajopt.solvers.loop.contract import LibrarySolver
+from trajopt.solvers.loop.solution import Solution
 
-ALL = {
-    "GaussNewton": lambda **k: solvers.GaussNewton(**k),
-    "GradientDescent": lambda **k: solvers.GradientDescent(**k),
-    "adam": lambda **k: solvers.GradientDescent(optax.adam(0.05), **k),
-}
+# Every registered solver of least squares, and one with another optimiser inside.
+ALL = {name: functools.partial(solvers.get, name) for name in solvers.names(LeastSquaresProblem)}
+ALL["adam"] = functools.partial(solvers.GradientDescent, optax.adam(0.05))
 each_solver = pytest.mark.parametrize("make", ALL.values(), ids=ALL.keys())
 
 
+def forbidden(*arguments):
+    raise AssertionError("compiled")
+
+
 def test_every_status_has_a_name():
-    assert set(STATUS_NAMES) == set(Status._name_to_item)
-    assert all(status_name(getattr(Status, name)) == name for name in STATUS_NAMES)
+    """The name under which a file keeps a status leads back to it, and its message begins with what it says."""
+    assert len(status_names()) == len(Status) == 10
+    for name in status_names():
+        assert status_name(status_named(name)) == name
+        assert status_message(status_named(name)) == Status[status_named(name)]
+    with pytest.raises(UnknownNameError, match="there is no status 'solvd'.*solved"):
+        status_named("solvd")
 
 
 @each_solver
@@ -82,7 +93,39 @@ def test_a_name_or_a_class_is_no_solver(solver, named):
     with pytest.raises(
         OptionError, match=rf"solver is {named} 'LBFGS', expected a solver: solvers.get\('LBFGS', ...\)"
     ):
-        solvers.solve(rosenbrock(), solver)
+        inspect.unwrap(solvers.solve)(rosenbrock(), solver)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ({"max_iterations": "many"}, "max_iterations is 'many'; expected a whole number or None"),
+        ({"max_iterations": 2.5}, "max_iterations is 2.5; expected a whole number or None"),
+        ({"seed": "x"}, "seed is 'x'; expected a whole number"),
+        ({"seed": True}, "seed is True; expected a whole number"),
+        ({"time_budget": "soon"}, "time_budget is 'soon'; expected a number or None"),
+        ({"callback": 3}, "callback is 3; expected a function of a row of the trace, or None"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(option, expected, monkeypatch):
+    problem = rosenbrock()
+    monkeypatch.setattr(LeastSquaresProblem, "compile", forbidden)
+    unchecked = inspect.unwrap(solvers.solve)  # as users call it, without the suite's checks of annotations
+    with pytest.raises(OptionError, match=expected):
+        unchecked(problem, solvers.GaussNewton(), **option)
+
+
+@pytest.mark.parametrize("name", solvers.names())
+def test_options_of_another_kind_are_named(name):
+    """Every option that is a number or a string, of every registered solver."""
+    checked = 0
+    for field in dataclasses.fields(solvers.get(name)):
+        for kind, wrong in (("int", "many"), ("int", 1.5), ("float", "small"), ("float", True), ("str", 7), ("bool", 1)):
+            if field.type in (kind, f"{kind} | None"):
+                checked += 1
+                with pytest.raises(OptionError, match=f"{name}: {field.name} is {wrong!r}; expected"):
+                    solvers.get(name, **{field.name: wrong})
+    assert checked >= 4
 
 
 @each_solver
@@ -130,7 +173,7 @@ def test_non_finite_values_name_the_iteration_and_the_entry(make):
 )
 def test_a_bad_initial_guess_is_refused_before_compiling(make, x0, error, match, monkeypatch):
     problem = rosenbrock(lower=-5.0, upper=5.0)
-    monkeypatch.setattr(LeastSquaresProblem, "compile", None)
+    monkeypatch.setattr(LeastSquaresProblem, "compile", forbidden)
     with pytest.raises(error, match=match):
         solvers.solve(problem, make(), x0=x0)
 
@@ -203,10 +246,13 @@ def test_an_interrupted_run_resumes_as_if_it_had_not_been(make, tmp_path):
     part = solvers.solve(rosenbrock(), make(), callback=interrupt_at(4), checkpoint=path)
     assert status_name(part.status) == "interrupted" and part.iterations == 4
     rest = solvers.solve(rosenbrock(), make(), resume=path, max_iterations=5)
-    assert rest.iterations == 9
+    assert rest.iterations == 9 and rest.initial_cost == whole.initial_cost
+    np.testing.assert_array_equal(rest.trace["cost"][:5], whole.trace["cost"][:5])
+    if isinstance(make(), LibrarySolver):  # a library's memory is no part of the state: it starts anew from the point
+        assert rest.cost < part.cost
+        return
     np.testing.assert_array_equal(rest.x, whole.x)
     np.testing.assert_array_equal(rest.trace["cost"], whole.trace["cost"])
-    assert rest.initial_cost == whole.initial_cost
     # Initialising again costs evaluations that are not counted: the numbers go on from the checkpoint.
     assert rest.evaluations == whole.evaluations
 

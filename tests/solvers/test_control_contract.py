@@ -14,17 +14,17 @@ from control_cases import double_integrator
 
 from trajopt import solvers
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
-from trajopt.problems import OptimalControlProblem
-from trajopt.result import Status
-from trajopt.solvers.solution import Solution, status_name
+from trajopt.problems import LeastSquaresProblem, OptimalControlProblem
+from trajopt.result import status_name, status_names
+from trajopt.solvers.loop.solution import Solution
+from trajopt.solvers.sampling.search import SamplingSolver
 
 STEPS = 8
-NEWTON = ("iLQR", "DDP", "MultipleShooting", "SingleShooting")
-SAMPLING = ("CEM", "MPPI", "CMAES", "StochasticSearch")
-CONTROL = (*NEWTON, "Hybrid", *SAMPLING)
-LEAST_SQUARES = ("GaussNewton", "LBFGS", "GradientDescent")
-ACCURACY = dict.fromkeys((*NEWTON, "Hybrid"), 1e-6) | dict.fromkeys(SAMPLING, 1e-2)
-SOLVES = (*NEWTON, "Hybrid")  # to a stationary point; sampling solvers stop at a spread of their own
+CONTROL = solvers.names(OptimalControlProblem)
+SAMPLING = tuple(name for name in CONTROL if isinstance(solvers.get(name), SamplingSolver))
+SOLVES = tuple(name for name in CONTROL if name not in SAMPLING)  # to a stationary point, not to a spread
+NEWTON = tuple(name for name in SOLVES if name != "Hybrid")
+ACCURACY = dict.fromkeys(SOLVES, 1e-6) | dict.fromkeys(SAMPLING, 1e-2)
 each_solver = pytest.mark.parametrize("name", CONTROL)
 
 
@@ -63,7 +63,9 @@ def solve(name: str, problem: OptimalControlProblem, **options) -> Solution:
 
 
 def test_every_registered_solver_is_in_a_contract_suite():
-    assert sorted((*CONTROL, *LEAST_SQUARES)) == sorted(solvers.names())
+    """`test_contract` has those of least squares, this file those of optimal control."""
+    assert {*CONTROL, *solvers.names(LeastSquaresProblem)} == set(solvers.names())
+    assert "GaussNewton" in CONTROL and "LBFGS" in solvers.names(LeastSquaresProblem)
 
 
 @each_solver
@@ -121,17 +123,19 @@ def test_interruption_and_budgets_return_the_best_point_so_far(name, tmp_path):
     assert (tmp_path / "checkpoint.npz").exists()
     none = solve(name, problem, time_budget=0.0)
     assert (status_name(none.status), none.iterations) == ("time_budget", 0)
-    started = time.perf_counter()
     slow = solve(name, problem, time_budget=0.2, callback=lambda row: time.sleep(0.15))
     assert status_name(slow.status) in ("time_budget", "solved") and slow.iterations <= 2
-    assert slow.wall_time_s < 0.6 and time.perf_counter() - started < 60
     assert slow.violation <= none.violation
+
+
+def forbidden(*arguments):
+    raise AssertionError("compiled")
 
 
 @each_solver
 def test_bad_guesses_are_refused_before_compiling(name, monkeypatch):
     problem = reach()
-    monkeypatch.setattr(OptimalControlProblem, "compile", None)
+    monkeypatch.setattr(OptimalControlProblem, "compile", forbidden)
     for x0, error, message in (
         (np.zeros((STEPS + 1, 1)), ShapeError, r"x0.us has shape \(9, 1\); expected \(8, 1\)"),
         (np.full((STEPS, 1), np.nan), NonFiniteError, "x0.us has non-finite entries"),
@@ -143,4 +147,4 @@ def test_bad_guesses_are_refused_before_compiling(name, monkeypatch):
 
 
 def test_statuses_are_those_of_the_enumeration():
-    assert {"infeasible", "non_finite", "time_budget", "interrupted"} <= set(Status._name_to_item)
+    assert {"infeasible", "non_finite", "time_budget", "interrupted"} <= set(status_names())

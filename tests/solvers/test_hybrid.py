@@ -8,8 +8,8 @@ from control_cases import double_integrator
 
 from trajopt.errors import OptionError
 from trajopt.problems import OptimalControlProblem
+from trajopt.result import status_name
 from trajopt.solvers import CEM, Hybrid, get, iLQR, solve
-from trajopt.solvers.solution import status_name
 
 REACH = double_integrator(20, control_lower=-8.0, control_upper=8.0)
 SAMPLER = CEM(population=64)

@@ -73,13 +73,13 @@ def test_frames_follow_the_motion(tmp_path):
 
 
 def test_long_motions_are_thinned_out():
-    keep = animation._subsample(12345, 100)
+    keep = animation.subsample(12345, 100)
     assert len(keep) == 100 and keep[0] == 0 and keep[-1] == 12344
-    assert animation._subsample(7, 100).tolist() == list(range(7))
+    assert animation.subsample(7, 100).tolist() == list(range(7))
 
 
 def test_a_pose_is_shown_from_all_sides(tmp_path, monkeypatch):
-    monkeypatch.setattr(animation, "_TURN_FRAMES", 4)
+    monkeypatch.setattr(animation, "TURN_FRAMES", 4)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     model = load_model("go1")
     q = np.asarray(model.q_default)[None]

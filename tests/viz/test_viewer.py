@@ -29,13 +29,13 @@ from trajopt import problems
 from trajopt.cli import main
 from trajopt.cli.run import keep_settings
 from trajopt.dynamics import RigidContact
-from trajopt.dynamics.collision.pairs import collide
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.rows import assemble
-from trajopt.dynamics.kinematics import kinematics
 from trajopt.dynamics.model import ShapeType
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
 from trajopt.models import load_model
-from trajopt.problems import registry
 from trajopt.viz import viewer
 from trajopt.viz.recording import Recording, contact_forces, read_run
 from trajopt.viz.shapes3d import surface
@@ -83,7 +83,7 @@ def test_surfaces_are_closed_and_of_the_right_volume(kind, exact):
 
 @pytest.fixture(scope="module")
 def server():
-    server = viewer._server(18080)
+    server = viewer.start_server(18080)
     yield server
     server.stop()
 
@@ -154,7 +154,8 @@ def test_contact_forces_belong_to_the_contacts_of_the_step():
     @jax.jit
     def rows_of_step(row):
         kin = kinematics(model, row)
-        rows = assemble(model, kin, collide(model, kin), row, v, jnp.asarray(dt), law)
+        inputs = StepInputs(law, model, row, v, jnp.zeros_like(v), jnp.asarray(dt))
+        rows = assemble(inputs, kin, collide(model, kin))
         return rows.contacts.point, rows.frames
 
     place, frames = rows_of_step(jnp.asarray(q[0]))
@@ -193,11 +194,11 @@ def test_the_export_holds_the_motion_and_loads_nothing(tmp_path):
     assert not re.search(r'(src|href)="(https?:)?//', page), "nothing is fetched"
 
 
-def test_settings_of_the_run_choose_its_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+def test_settings_of_the_run_choose_its_model(tmp_path, request):
     problems.register(
         "any", lambda *, robot="cube", at=(0, 0): types.SimpleNamespace(model=load_model(robot)), "a robot"
     )
+    request.addfinalizer(lambda: problems.unregister("any"))
     folder = write_run(tmp_path / "run", swing("cart-pole"), problem="any")
     with pytest.raises(OptionError, match="does not fit the model 'cube'.*--model"):
         read_run(folder)

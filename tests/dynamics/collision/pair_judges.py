@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.pairs import PRIMITIVES, _slope_and_value
+from trajopt.dynamics.collision.narrowphase import PRIMITIVES, slope_and_value
 from trajopt.dynamics.model import ShapeType as T
 
 BATCH = 400
@@ -32,7 +32,7 @@ def batch(kinds):
 def compiled(kinds):
     """(slopes (n, k, 7, 6), (distance, point, normal)) of n pairs in one call."""
     function, _ = PRIMITIVES[kinds]
-    return jax.jit(jax.vmap(functools.partial(_slope_and_value, function)))
+    return jax.jit(jax.vmap(functools.partial(slope_and_value, function)))
 
 
 def evaluate(kinds, R1, p1, size1, R2, p2, size2, dtype=np.float64):

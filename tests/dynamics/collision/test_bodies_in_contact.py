@@ -13,9 +13,9 @@ from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
 from trajopt import load_model
-from trajopt.dynamics.collision.pairs import collide, collide_with_derivatives, contact_count
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.collision.narrowphase import collide, collide_with_derivatives, contact_count
 from trajopt.dynamics.model import ShapeType
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model_from_string
 

@@ -15,11 +15,11 @@ from scipy.spatial.transform import Rotation
 from dynamics.collision.pair_judges import distance_of
 from trajopt.dynamics import CompliantContact, NoContact, RigidContact, State, System
 from trajopt.dynamics.collision.broadphase import PairLimit, bounding_boxes, box_bounds, exact_bounds
-from trajopt.dynamics.collision.convex_shapes import hull
-from trajopt.dynamics.collision.hulls import edges_of
-from trajopt.dynamics.collision.pairs import collide, contact_count, shape_placements
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.collision.convex.hulls import edges_of
+from trajopt.dynamics.collision.convex.shapes import hull
+from trajopt.dynamics.collision.narrowphase import collide, contact_count, shape_placements
 from trajopt.dynamics.model import ShapeType as T
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
 from trajopt.models import load_model_from_string
 

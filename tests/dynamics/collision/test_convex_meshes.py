@@ -13,11 +13,11 @@ from ridders import ridders
 
 from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.convex_shapes import Hull, hull
-from trajopt.dynamics.collision.hulls import edges_of
-from trajopt.dynamics.collision.pairs import HULLS, PRIMITIVES, _slope_and_value, collide, contact_count
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.collision.convex.hulls import edges_of
+from trajopt.dynamics.collision.convex.shapes import Hull, hull
+from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES, collide, contact_count, slope_and_value
 from trajopt.dynamics.model import ShapeType as T
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.system import State, System
 from trajopt.models.meshes import convex_hull, hull_triangles
 from trajopt.models.registry import load_model_from_string
@@ -55,7 +55,7 @@ def compiled(kinds, two_hulls):
     function, _ = HULLS[kinds]
     axes = (0,) * 6 + ((None, None) if two_hulls else (None,))
     call = function if two_hulls else functools.partial(_after_none, function)
-    return jax.jit(jax.vmap(functools.partial(_slope_and_value, call), in_axes=axes))
+    return jax.jit(jax.vmap(functools.partial(slope_and_value, call), in_axes=axes))
 
 
 def _after_none(function, R1, p1, size1, R2, p2, size2, hull2):

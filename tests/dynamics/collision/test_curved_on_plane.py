@@ -12,8 +12,8 @@ from ridders import ridders
 
 from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.pairs import _slope_and_value
-from trajopt.dynamics.collision.shapes import cylinder_plane, ellipsoid_plane
+from trajopt.dynamics.collision.narrowphase import slope_and_value
+from trajopt.dynamics.collision.primitives.plane import cylinder_plane, ellipsoid_plane
 
 FUNCTIONS = {"cylinder": cylinder_plane, "ellipsoid": ellipsoid_plane}
 both = pytest.mark.parametrize("kind", list(FUNCTIONS))
@@ -21,7 +21,7 @@ both = pytest.mark.parametrize("kind", list(FUNCTIONS))
 
 @functools.cache
 def compiled(kind):
-    return jax.jit(jax.vmap(functools.partial(_slope_and_value, FUNCTIONS[kind])))
+    return jax.jit(jax.vmap(functools.partial(slope_and_value, FUNCTIONS[kind])))
 
 
 def evaluate(kind, pose, dtype=np.float64):

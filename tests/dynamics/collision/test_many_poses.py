@@ -11,7 +11,7 @@ import pytest
 
 from dynamics.collision import pair_judges as judge
 from dynamics.collision.test_convex_meshes import as_hull, polyhedron
-from trajopt.dynamics.collision.pairs import HULLS, PRIMITIVES, _slope_and_value
+from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES, slope_and_value
 from trajopt.dynamics.model import ShapeType as T
 
 N = 10_000
@@ -52,7 +52,7 @@ def test_all_results_are_finite(kinds):
     @jax.jit
     @functools.partial(jax.vmap, in_axes=(0,) * 6)
     def call(*pose):
-        return _slope_and_value(lambda *moved: function(*moved, *hulls), *pose)
+        return slope_and_value(lambda *moved: function(*moved, *hulls), *pose)
 
     for k in range(0, N, PART):
         part = [x[k : k + PART] for x in pose]

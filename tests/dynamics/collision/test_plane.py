@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +11,11 @@ import pytest
 from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.pairs import _slope, collide, collide_with_derivatives, contact_count
-from trajopt.dynamics.collision.shapes import box_plane, capsule_plane, sphere_plane, vertices_plane
-from trajopt.dynamics.contact.compliant import CompliantContact
-from trajopt.dynamics.contact.law import RigidContact
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.collision.narrowphase import collide, collide_with_derivatives, contact_count, slope_and_value
+from trajopt.dynamics.collision.primitives.plane import box_plane, capsule_plane, sphere_plane, vertices_plane
+from trajopt.dynamics.contact.laws import CompliantContact, RigidContact
 from trajopt.dynamics.model import ShapeType
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.system import System
 from trajopt.errors import ModelError
 from trajopt.models.registry import load_model_from_string
@@ -112,7 +110,7 @@ def test_derivatives_by_the_motion_of_the_body(kind):
     def call(R1, p1, size1, R2, p2):
         return CALLS[kind](R1, p1, R2, p2)
 
-    slope = np.asarray(jax.jit(functools.partial(_slope, call))(*(jnp.asarray(x) for x in (R1, p1, SIZE, R2, p2))))
+    slope = np.asarray(jax.jit(lambda *a: slope_and_value(call, *a)[0])(*(jnp.asarray(x) for x in (R1, p1, SIZE, R2, p2))))
 
     def moved(z):
         angle = np.linalg.norm(z[3:])

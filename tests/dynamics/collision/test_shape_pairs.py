@@ -12,7 +12,7 @@ from ridders import ridders
 
 from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.pairs import PRIMITIVES
+from trajopt.dynamics.collision.narrowphase import PRIMITIVES
 from trajopt.dynamics.model import ShapeType as T
 
 CURVED = {T.CYLINDER, T.ELLIPSOID}

@@ -12,12 +12,11 @@ from ridders import ridders, ridders_jacobian
 
 from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.hulls import mesh_plane
-from trajopt.dynamics.collision.pairs import PRIMITIVES, _slope_and_value
-from trajopt.dynamics.collision.shapes import vertices_plane
+from trajopt.dynamics.collision.convex.hulls import mesh_plane
+from trajopt.dynamics.collision.narrowphase import PRIMITIVES, slope_and_value
+from trajopt.dynamics.collision.primitives.plane import vertices_plane
 from trajopt.dynamics.collision.terrain import ground_contacts, ground_height
-from trajopt.dynamics.contact.compliant import CompliantContact
-from trajopt.dynamics.contact.law import RigidContact
+from trajopt.dynamics.contact.laws import CompliantContact, RigidContact
 from trajopt.dynamics.model import ShapeType as T
 from trajopt.dynamics.model import Surface
 from trajopt.dynamics.system import State, System
@@ -42,7 +41,7 @@ def compiled(kind, surface):
     def call(R1, p1, size1, R2, p2, size2, numbers):
         return ground_contacts(kind, surface, R1, p1, size1, R2, p2, size2, numbers, jnp.asarray(VERTICES, p1.dtype))
 
-    return jax.jit(jax.vmap(functools.partial(_slope_and_value, call), in_axes=(0,) * 6 + (None,)))
+    return jax.jit(jax.vmap(functools.partial(slope_and_value, call), in_axes=(0,) * 6 + (None,)))
 
 
 def evaluate(kind, surface, pose, numbers):

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 from dynamics.collision import pair_judges as judge
 from dynamics.collision.test_many_poses import placements
-from trajopt.dynamics.collision.pairs import PRIMITIVES
+from trajopt.dynamics.collision.narrowphase import PRIMITIVES
 from trajopt.dynamics.model import ShapeType as T
 
 X, Y, Z = np.eye(3)

@@ -13,10 +13,10 @@ import mujoco
 import numpy as np
 
 from trajopt import load_model
-from trajopt.dynamics.collision.pairs import collide
-from trajopt.dynamics.contact.law import RigidContact
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status
@@ -261,8 +261,8 @@ def law_violation(lam, nu, mu) -> float:
     return worst
 
 
-def natural_residual(G, g, lam, mu, bound=(), limits: int = 0) -> float:
-    """The residual of docs/contact-semantics.md, in NumPy: max |F / rho| over max(|g|, 1e-3 m/s)."""
+def natural_residual(G, g, lam, mu, bound=(), limits: int = 0, tol: float = 1e-10) -> float:
+    """The residual of docs/contact-semantics.md, in NumPy: max |F / rho| over the velocity scale s. Every row exists."""
     G, g, lam, mu = (np.asarray(x, float) for x in (G, g, lam, mu))
     nc = len(mu)
     diagonal = np.array(np.diag(G))
@@ -281,7 +281,20 @@ def natural_residual(G, g, lam, mu, bound=(), limits: int = 0) -> float:
     first = 3 * nc + limits
     F[3 * nc : first] = lam[3 * nc : first] - np.maximum(y[3 * nc : first], 0.0)
     F[first:] = lam[first:] - np.clip(y[first:], -np.asarray(bound), np.asarray(bound))
-    return np.abs(F / rho).max(initial=0.0) / max(np.abs(g).max(initial=0.0), 1e-3)
+    scale = velocity_scale(G, g, lam, nc, limits, tol)
+    return np.abs(F / rho).max(initial=0.0) / scale
+
+
+def velocity_scale(G, g, lam, nc: int, limits: int, tol: float) -> float:
+    """s of docs/contact-semantics.md: what approaches, slides under load or rubs, and the rounding of what cancels."""
+    velocities = [1e-3, *(8 * np.finfo(float).eps * (np.abs(G) @ np.abs(lam) + np.abs(g)) / tol)]
+    for k in range(nc):
+        normal = 3 * k + 2
+        velocities.append(-g[normal])
+        if g[normal] < 0 or lam[normal] > 0:
+            velocities += [*np.abs(g[3 * k : normal])]
+    velocities += [*-g[3 * nc : 3 * nc + limits], *np.abs(g[3 * nc + limits :])]
+    return max(velocities)
 
 
 def mujoco_model(name: str) -> mujoco.MjModel:

@@ -13,10 +13,11 @@ from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
 from trajopt.dynamics import CompliantContact, RigidContact, SpringDamperContact, State, System
-from trajopt.dynamics.collision.pairs import collide
-from trajopt.dynamics.contact.forces import forces
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.laws import forces
 from trajopt.dynamics.contact.rows import assemble
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status
@@ -110,7 +111,8 @@ def test_forces_between_two_moving_bodies():
     @jax.jit
     def both(q, v, m):
         kin = kinematics(model, q)
-        return forces(law, model, q, v, m), assemble(model, kin, collide(model, kin), q, v, DT, RigidContact())
+        inputs = StepInputs(RigidContact(), model, q, v, jnp.zeros_like(v), jnp.asarray(DT))
+        return forces(law, model, q, v, m), assemble(inputs, kin, collide(model, kin))
 
     got, rows = both(jnp.asarray(q), jnp.asarray(v), jnp.asarray(m))
     frame, nu = np.asarray(rows.frames[0]), np.asarray(rows.J) @ v

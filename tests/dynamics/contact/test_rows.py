@@ -11,10 +11,11 @@ import pytest
 from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.pairs import collide
-from trajopt.dynamics.contact.law import NoContact, RigidContact
-from trajopt.dynamics.contact.rows import assemble, contact_frames, normal_offset
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.laws import NoContact, RigidContact
+from trajopt.dynamics.contact.rows import assemble, contact_frames
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.system import State
 
 DT = scenes.DT
@@ -23,7 +24,8 @@ DT = scenes.DT
 @functools.partial(jax.jit, static_argnums=3)
 def _rows(model, q, v, law):
     kin = kinematics(model, q)
-    return assemble(model, kin, collide(model, kin), q, v, jnp.asarray(DT), law)
+    inputs = StepInputs(law, model, q, v, jnp.zeros_like(v), jnp.asarray(DT))
+    return assemble(inputs, kin, collide(model, kin))
 
 
 def rows_of(name, q, v, law=None):
@@ -93,7 +95,7 @@ def test_frames_are_orthonormal_and_continuous_off_the_seam():
     ],
 )
 def test_offset_table(law, phi, v, e, b, exists, impact):
-    offset, there, bounces = normal_offset(law, jnp.array([phi]), jnp.array([v]), jnp.array([e]), jnp.asarray(DT))
+    offset, there, bounces = law.normal_offset(jnp.array([phi]), jnp.array([v]), jnp.array([e]), jnp.asarray(DT))
     assert bool(there[0]) == exists and bool(bounces[0]) == impact
     if b is not None:
         np.testing.assert_allclose(offset[0], b, rtol=1e-12, atol=1e-15)

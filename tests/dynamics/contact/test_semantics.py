@@ -18,9 +18,11 @@ from scipy import optimize
 
 from dynamics.contact import scenes
 from dynamics.contact.scenes import solved_step as step
+from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, residual
-from trajopt.dynamics.contact.solve import solve
-from trajopt.dynamics.system import State
+from trajopt.dynamics.contact.solve.cascade import solve
+from trajopt.dynamics.system import State, System
+from trajopt.models import load_model_from_string
 from trajopt.result import Status
 
 EXACT = 1e-11
@@ -162,6 +164,20 @@ def test_tied_contact_is_flagged():
         (State(at_rest.q, np.array([0.1, 0, 0, 0, 0, 0])), weightless),
     ):
         assert not np.asarray(step(system, x)[2].contacts.tied).any()
+
+
+def test_a_distant_contact_ties_nothing():
+    """A ball that leaves the floor at 1 um/s is not tied, though another hangs 10 m above it and phi / dt there is 1e4 m/s."""
+    ball = '<body pos="{x} 0 0.1"><joint type="slide" axis="0 0 1"/><geom type="sphere" size="0.1" mass="1"/></body>'
+    model = load_model_from_string(
+        '<mujoco><option gravity="0 0 0"/><worldbody><geom type="plane" size="0 0 1"/>'
+        f"{ball.format(x=0)}{ball.format(x=5)}</worldbody></mujoco>"
+    )
+    sys = System(model, scenes.DT, RigidContact(max_contacts=3))
+    info = sys.step(State(np.array([0.0, 10.0]), np.array([1e-6, 0.0])), np.zeros(sys.nu))[1]
+    assert not np.asarray(info.contacts.tied).any()
+    at_rest = sys.step(State(np.array([0.0, 10.0]), np.zeros(2)), np.zeros(sys.nu))[1]
+    assert np.asarray(at_rest.contacts.tied).sum() == 1
 
 
 @pytest.mark.parametrize("kind", ["standing", "sliding", "landing", "edge", "flight"])

@@ -12,8 +12,8 @@ from scipy import optimize
 from dynamics.contact import scenes
 from dynamics.contact.scenes import solved_step as step
 from trajopt.dynamics.contact.ncp import SLIDING, STICKING, make_ncp, newton_matrix, projection_jacobian
-from trajopt.dynamics.contact.solve import consistent_solution, solve
-from trajopt.dynamics.joints import integrate
+from trajopt.dynamics.contact.solve.cascade import consistent_solution, solve
+from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.system import State
 from trajopt.result import Status
 

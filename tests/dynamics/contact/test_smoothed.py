@@ -14,7 +14,7 @@ from ridders import compare, ridders_jacobian
 from dynamics.contact import scenes
 from trajopt.dynamics import RigidContact, SmoothedContact, State, System, kappa_schedule
 from trajopt.dynamics.contact.ncp import make_ncp
-from trajopt.dynamics.contact.unrolled import gauss_seidel
+from trajopt.dynamics.contact.sweeps import gauss_seidel
 from trajopt.errors import OptionError
 from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status

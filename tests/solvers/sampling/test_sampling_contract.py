@@ -13,9 +13,9 @@ from least_squares_cases import linear
 
 from trajopt.errors import OptionError
 from trajopt.problems import OptimalControlProblem
+from trajopt.problems.programs import PROGRAMS
+from trajopt.result import status_name
 from trajopt.solvers import CEM, CMAES, MPPI, StochasticSearch, get, solve
-from trajopt.solvers.sampling import rollouts
-from trajopt.solvers.solution import status_name
 
 ALL = [CEM, MPPI, CMAES, StochasticSearch]
 each_solver = pytest.mark.parametrize("make", ALL, ids=lambda kind: kind.__name__)
@@ -148,18 +148,18 @@ def test_contact_and_one_program_for_systems_of_one_model():
     problem, solver = pushed_box(8), CEM(knots=2, population=24, standard_deviation=3.0, tolerance=0.02)
     solution = solve(problem, solver)
     assert solution.success and abs(solution.xs[-1, 0] - 0.2) < 0.02 and solution.residuals["contact_residual"] < 1e-9
-    system, programs = problem.system, len(rollouts._programs)
+    system, programs = problem.system, len(PROGRAMS)
     slippery = system.model.replace(pair_friction=0.5 * system.model.pair_friction)
-    other = dataclasses.replace(problem, dt=None, tangent_size=None, dynamics=dataclasses.replace(system, model=slippery))
+    other = dataclasses.replace(problem, dynamics=dataclasses.replace(system, model=slippery))
     eased = solve(other, solver)
-    assert len(rollouts._programs) == programs
+    assert len(PROGRAMS) == programs
     assert eased.success and np.sum(eased.us**2) < 0.5 * np.sum(solution.us**2)
 
 
 def test_bad_options_are_refused():
     for make, match in (
         (lambda: CEM(population=1), "CEM: population is 1; expected a whole number of at least 2"),
-        (lambda: CEM(parametrization="splines"), "parametrization is 'splines'"),
+        (lambda: CEM(parametrisation="splines"), "parametrisation is 'splines'"),
         (lambda: CEM(elites=0.0), "elites is 0.0; expected a share"),
         (lambda: CEM(momentum=1.0), "momentum is 1.0"),
         (lambda: MPPI(temperature=0.0), "temperature is 0.0; it must be positive"),

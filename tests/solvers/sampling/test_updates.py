@@ -10,13 +10,13 @@ import scipy.stats
 
 from trajopt.problems import OptimalControlProblem
 from trajopt.solvers import CEM, MPPI, StochasticSearch
-from trajopt.solvers.augmented_lagrangian import Multipliers
 from trajopt.solvers.sampling.cmaes import CMAES, Adapted, Parameters
 from trajopt.solvers.sampling.mppi import Annealed
-from trajopt.solvers.sampling.parametrization import make_space
+from trajopt.solvers.sampling.parametrisation import make_space
 from trajopt.solvers.sampling.rollouts import Scores
 from trajopt.solvers.sampling.search import Gaussian, Generation, regressed, restoring_move
 from trajopt.solvers.sampling.stochastic_search import truncated_moments
+from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
 
 LOG2 = np.log(2.0)
 

@@ -1,0 +1,60 @@
+"""Compiled programs: one for each function, subject and shape, whoever asks for it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajopt.problems import OptimalControlProblem
+from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.programs import PROGRAMS, Programs
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    factor: float
+
+    def times(self, x):
+        return self.factor * x
+
+
+def test_a_program_is_compiled_once_for_equal_subjects_shapes_and_types():
+    programs, x = Programs(), jnp.ones(3)
+    value, seconds = programs.run(Scale.times, Scale(2.0), x)
+    np.testing.assert_array_equal(value, 2 * np.ones(3))
+    assert seconds > 0 and len(programs) == 1
+    again, none = programs.run(Scale.times, Scale(2.0), 3 * x)
+    np.testing.assert_array_equal(again, 6 * np.ones(3))
+    assert none == 0 and len(programs) == 1
+    other = programs.run(Scale.times, Scale(3.0), x)[0]  # another subject, another constant in the program
+    np.testing.assert_array_equal(other, 3 * np.ones(3))
+    assert len(programs) == 2
+    assert programs.run(Scale.times, Scale(2.0), jnp.ones(4))[1] > 0  # another shape
+    assert programs.run(Scale.times, Scale(2.0), x.astype(np.float32))[0].dtype == np.float32  # another type
+    assert len(programs) == 4
+
+
+def test_the_programs_used_last_are_kept():
+    programs, x = Programs(kept=2), jnp.ones(1)
+    for factor in (1.0, 2.0, 1.0, 3.0):
+        programs.run(Scale.times, Scale(factor), x)
+    assert len(programs) == 2
+    assert programs.run(Scale.times, Scale(1.0), x)[1] == 0
+    assert programs.run(Scale.times, Scale(2.0), x)[1] > 0
+
+
+@pytest.mark.parametrize("gradient", ["implicit", "ridders"])
+def test_oracles_of_one_problem_share_their_programs(gradient):
+    problem = OptimalControlProblem(
+        "sum", lambda x, u, t: x + u, 3, np.zeros(2), u0=np.ones(2), stage_residual=lambda x, u, t: x
+    )
+    first, second = OptimalControlOracle(problem, gradient), OptimalControlOracle(problem, gradient)
+    motion = first.rollout(problem.x0, problem.u0, problem.parameters)
+    assert first.compile_time_s > 0
+    count = len(PROGRAMS)
+    second.rollout(problem.x0, problem.u0, problem.parameters)
+    assert second.compile_time_s == 0 and len(PROGRAMS) == count and second.evaluations == 1
+    np.testing.assert_array_equal(motion.xs[-1], [3.0, 3.0])

@@ -1,0 +1,295 @@
+"""iLQR and DDP: linear-quadratic problems against a dense solve, known optima, convergence orders, failures."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+from control_cases import (
+    OPTIMA,
+    SECOND_CART_POLE_OPTIMUM,
+    cart_pole,
+    double_integrator,
+    pendulum,
+    pushed_box,
+    satellite,
+    unicycle,
+    van_der_pol,
+)
+from least_squares_cases import linear
+from lq_cases import M, N, T, dense_kkt, random_lq
+
+from trajopt import solvers
+from trajopt.errors import OptionError
+from trajopt.problems import OptimalControlProblem
+from trajopt.result import status_name
+from trajopt.solvers import DDP, iLQR, solve
+from trajopt.solvers.subproblems.riccati import riccati
+
+riccati_gains = jax.jit(lambda lq: riccati(lq).K)
+
+
+def lq_problem(seed: int, **changes) -> tuple[OptimalControlProblem, object]:
+    """A random time-varying linear-quadratic problem, t counting the steps, and its data."""
+    lq = random_lq(seed)
+    at = jax.tree.map(jnp.asarray, lq)
+
+    def dynamics(x, u, t):
+        k = t.astype(int)
+        return at.A[k] @ x + at.B[k] @ u + at.d[k]
+
+    def stage(x, u, t):
+        k = t.astype(int)
+        quadratic = 0.5 * x @ at.Q[k] @ x + x @ at.S[k] @ u + 0.5 * u @ at.R[k] @ u
+        return quadratic + at.q[k] @ x + at.r[k] @ u
+
+    options = {
+        "u0": np.zeros((T, M)),
+        "stage_cost": stage,
+        "terminal_cost": lambda x: 0.5 * x @ at.Q[T] @ x + at.q[T] @ x,
+    }
+    rng = np.random.default_rng(seed + 100)
+    return OptimalControlProblem("lq", dynamics, T, rng.normal(size=N), **options | changes), lq
+
+
+VARIANTS = [iLQR(), DDP(shooting="multiple"), iLQR(shooting="multiple", riccati="parallel")]
+
+
+@pytest.mark.parametrize("solver", VARIANTS, ids=["iLQR", "DDP-multiple", "iLQR-multiple-parallel"])
+def test_linear_quadratic_problems_take_one_iteration(solver):
+    """From states that break the dynamics in multiple shooting, from a rollout in single shooting."""
+    rng = np.random.default_rng(9)
+    problem, lq = lq_problem(1, xs0=rng.normal(size=(T + 1, N)), u0=rng.normal(size=(T, M)))
+    solution = solve(problem, solver)
+    assert (status_name(solution.status), solution.iterations, solution.success) == ("solved", 1, True)
+    xs, us, _, cost = dense_kkt(lq, problem.x0)
+    np.testing.assert_allclose(solution.xs, xs, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(solution.us, us, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(solution.cost, cost, rtol=1e-9)
+    np.testing.assert_allclose(solution.gains, riccati_gains(lq), rtol=1e-9, atol=1e-9)
+    assert solution.residuals["defect"] < 1e-12 and solution.residuals["stationarity"] < 1e-10
+    again = solve(problem, solver, x0=solution)
+    assert again.iterations == 0 and again.success
+
+
+def test_free_initial_state_and_parameters_against_least_squares():
+    """Everything is a residual, so the reference stacks them; the bound on the parameter is active."""
+    dt, steps = 0.2, 12
+    rng = np.random.default_rng(5)
+    data = rng.normal(size=steps)
+
+    def dynamics(x, u, t, p):
+        return jnp.stack([x[0] + dt * x[1], x[1] + dt * (u[0] - p[0] * jnp.sin(x[0]) + p[1])])
+
+    problem = OptimalControlProblem(
+        "fit", dynamics, steps, np.array([0.5, 0.0]),
+        u0=np.zeros(1), dt=dt, free_initial_state=True, parameters=[1.0, 0.0],
+        parameter_lower=np.array([0.9, -5.0]), parameter_upper=np.array([3.0, 5.0]),
+        stage_residual=lambda x, u, t, p: jnp.stack([0.5 * x[0] - jnp.asarray(data)[(t / dt + 0.5).astype(int)], u[0]]),
+        terminal_residual=lambda x, p: x,
+        initial_residual=lambda x, p: 2.0 * (x - jnp.array([1.0, 0.0])),
+        parameter_residual=lambda p: p - jnp.array([0.5, 0.3]),
+    )  # fmt: skip
+
+    def stacked(z):
+        x, p, us, rows = z[:2], z[2:4], z[4:], []
+        rows += [2.0 * (x[0] - 1.0), 2.0 * x[1], p[0] - 0.5, p[1] - 0.3]
+        for k in range(steps):
+            rows += [0.5 * x[0] - data[k], us[k]]
+            x = np.array([x[0] + dt * x[1], x[1] + dt * (us[k] - p[0] * np.sin(x[0]) + p[1])])
+        return np.array([*rows, *x])
+
+    lower = np.full(4 + steps, -np.inf)
+    lower[2] = 0.9
+    start = np.concatenate([problem.x0, [1.0, 0.0], np.zeros(steps)])
+    options = {"xtol": 1e-15, "ftol": 1e-15, "gtol": 1e-12}
+    reference = scipy.optimize.least_squares(stacked, start, bounds=(lower, np.inf), **options)
+    solution = solve(problem, iLQR(tolerance=1e-9))
+    assert solution.success and solution.parameters[0] == 0.9
+    np.testing.assert_allclose(solution.cost, reference.cost, rtol=1e-11)
+    np.testing.assert_allclose(solution.parameters, reference.x[2:4], atol=1e-6)
+    np.testing.assert_allclose(solution.xs[0], reference.x[:2], atol=1e-6)
+    np.testing.assert_allclose(solution.us[:, 0], reference.x[4:], atol=1e-6)
+
+
+def test_double_integrator_with_terminal_constraints():
+    solution = solve(double_integrator(tolerance=1e-9), iLQR())
+    assert solution.success and solution.residuals["terminal_equality"] <= 1e-9
+    assert solution.cost == pytest.approx(12.0012001, abs=1e-6)
+    # The optimal force falls linearly, and by dH/du = 0 it is -(dt / 2) costate / dt of the rate, here and with multipliers.
+    slopes = np.diff(solution.us[:, 0])
+    np.testing.assert_allclose(slopes, slopes.mean(), rtol=1e-6)
+    dt, costates = 0.01, solution.multipliers["dynamics"]
+    np.testing.assert_allclose(solution.us[:, 0], -0.5 * (0.5 * dt * costates[1:, 0] + costates[1:, 1]), rtol=1e-6)
+    np.testing.assert_allclose(costates[-1], solution.multipliers["terminal"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("solver", [iLQR(), DDP()], ids=["iLQR", "DDP"])
+def test_pendulum_swing_up_with_bounded_torque(solver):
+    """The torque bound holds exactly, is reached, and the cost is that of IPOPT."""
+    solution = solve(pendulum(), solver)
+    assert solution.success and np.abs(solution.us).max() == 4.0 and np.sum(np.abs(solution.us) == 4.0) > 5
+    assert solution.cost == pytest.approx(OPTIMA["pendulum"], rel=1e-7)
+
+
+@pytest.mark.parametrize("make", [unicycle, van_der_pol], ids=["unicycle", "van-der-pol"])
+def test_path_constraints_and_state_bounds(make):
+    problem = make()
+    solution = solve(problem, DDP())
+    assert solution.success and solution.violation <= 1e-6
+    # A violation of 1e-6 moves the cost by its multiplier times as much.
+    assert solution.cost == pytest.approx(OPTIMA[problem.name], rel=1e-6)
+    assert solution.residuals["stationarity"] <= 1e-6 and solution.residuals["complementarity"] <= 1e-6
+
+
+def test_cart_pole_from_a_straight_line_that_breaks_the_dynamics():
+    """Feasibility-driven: the guess is the line from start to target, and the defects close. IPOPT starts from it too."""
+    solution = solve(cart_pole(), iLQR(shooting="multiple"))
+    assert solution.success and solution.residuals["defect"] < 1e-12
+    assert solution.trace["violation"][0] > 0.3
+    assert solution.cost == pytest.approx(OPTIMA["cart-pole"], rel=1e-6)
+    np.testing.assert_allclose(solution.xs[-1], [1.0, np.pi, 0.0, 0.0], atol=1e-6)
+
+
+def test_cart_pole_from_rest():
+    """From zero force DDP finds another local optimum, below the one of the straight line; IPOPT confirms it from there."""
+    solution = solve(cart_pole(), DDP())
+    assert solution.success
+    assert solution.cost == pytest.approx(SECOND_CART_POLE_OPTIMUM, rel=1e-5)
+
+
+@pytest.mark.parametrize("gradient", ["implicit", "finite-difference"])
+def test_single_precision_and_difference_quotients(gradient):
+    """Float32 to its own tolerance, central differences (with damped states) to theirs: both reach the optimum of float64."""
+    single = gradient == "implicit"
+    problem = pendulum(dtype=np.float32 if single else np.float64)
+    solver = DDP() if single else iLQR(tolerance=1e-6, regularisation="state")
+    solution = solve(problem, solver, gradient=gradient)
+    assert solution.success and solution.us.dtype == problem.dtype
+    assert solution.cost == pytest.approx(OPTIMA["pendulum"], rel=1e-5 if single else 1e-6)
+    columns = 3
+    trials = solution.evaluations - 1 - (solution.iterations + 1) * (1 if single else 2 * columns + 1)
+    assert solution.iterations <= trials < 20 * solution.iterations
+
+
+def test_a_resumed_run_goes_on_where_it_stopped(tmp_path):
+    whole = solve(pendulum(), iLQR(), max_iterations=12)
+    solve(pendulum(), iLQR(), max_iterations=7, checkpoint=tmp_path / "half.npz")
+    rest = solve(pendulum(), iLQR(), max_iterations=5, resume=tmp_path / "half.npz")
+    for key in ("cost", "step_size", "gradient_norm", "evaluations"):
+        np.testing.assert_allclose(rest.trace[key], whole.trace[key], rtol=1e-12)
+    np.testing.assert_array_equal(rest.us, whole.us)
+
+
+def test_convergence_is_quadratic_for_ddp_and_linear_for_ilqr():
+    """|d_k+1| / |d_k|^2 over the last three full steps, d the change of the controls; the cost at the optimum is not small."""
+    options = {"control_lower": None, "control_upper": None, "terminal_residual": lambda x: 2.0 * (x - 2.0)}
+    ratios, rates = {}, {}
+    for solver in (DDP, iLQR):
+        solution = solve(pendulum(**options), solver(tolerance=1e-11), max_iterations=60)
+        assert solution.success and solution.cost > 0.9
+        d = solution.trace["step_size"][1:]
+        d = d[d > 1e-8][-4:]
+        ratios[solver], rates[solver] = d[1:] / d[:-1] ** 2, d[1:] / d[:-1]
+    assert ratios[DDP].max() < 0.2 and rates[DDP][-1] < 1e-3
+    assert ratios[iLQR].min() > 1e3 and rates[iLQR].min() > 0.3
+
+
+def turned(solution, angle: float) -> tuple[np.ndarray, float]:
+    """Final quaternion of the satellite, with w >= 0, and the effort."""
+    q = solution.xs[-1][3:7]
+    return q * np.sign(q[0]), float(np.sum(solution.us**2) / len(solution.us))
+
+
+def test_rotation_of_a_free_rigid_body():
+    """About a principal axis the motion is the double integrator's; the base's quaternion stays one."""
+    angle, steps, inertia = 2.5, 20, 0.02
+    solution = solve(satellite(steps, angle, axis=(0.0, 1.0, 0.0), tolerance=1e-9), iLQR())
+    assert solution.success
+    q, cost = turned(solution, angle)
+    np.testing.assert_allclose(q, [np.cos(angle / 2), 0, np.sin(angle / 2), 0], atol=1e-8)
+    np.testing.assert_allclose(np.linalg.norm(solution.xs[:, 3:7], axis=1), 1.0, atol=1e-12)
+    # Semi-implicit Euler: the angle is dt^2 / I sum (T - k) u_k, the rate dt / I sum u_k; least norm u in closed form.
+    dt = 1.0 / steps
+    rows = dt / inertia * np.stack([dt * (steps - np.arange(steps)), np.ones(steps)])
+    expected = np.linalg.lstsq(rows, np.array([angle, 0.0]), rcond=None)[0]
+    np.testing.assert_allclose(solution.us[:, 1], expected, atol=1e-6)
+    np.testing.assert_allclose(solution.us[:, [0, 2]], 0.0, atol=1e-6)
+    np.testing.assert_allclose(cost, np.sum(expected**2) * dt, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_pushing_a_box_along_the_floor():
+    """Sliding throughout, the box is a double integrator with friction; DDP says that it has no second derivatives."""
+    problem = pushed_box()
+    solution = solve(problem, DDP())
+    assert solution.success and "Gauss-Newton" in solution.message
+    assert solution.residuals["contact_residual"] < 1e-9
+    steps, dt, drag = problem.horizon, problem.dt, 0.4 * 9.81
+    # While it slides v_k+1 = v_k + dt (u_k - mu g), x_k+1 = x_k + dt v_k+1; all residuals are linear in u.
+    ahead = dt * (steps - np.arange(steps))
+    J = np.vstack([0.01 * np.eye(steps), 10.0 * dt * ahead, np.full(steps, dt)])
+    r = np.concatenate([np.zeros(steps), [-10.0 * drag * dt * ahead.sum() - 2.0, -drag * dt * steps]])
+    u = np.linalg.lstsq(J, -r, rcond=None)[0]
+    assert np.all(np.cumsum(u - drag) > 0)
+    np.testing.assert_allclose(solution.us[:, 0], u, atol=1e-7)
+
+
+def test_values_that_are_not_finite_are_located():
+    def dynamics(x, u, t):
+        return jnp.stack([x[0] + 0.1 * x[1], jnp.sqrt(1.0 - x[0]) + u[0]])
+
+    problem = OptimalControlProblem(
+        "root", dynamics, 25, np.zeros(2), u0=np.zeros(1), stage_residual=lambda x, u, t: jnp.concatenate([x, u])
+    )
+    x, step = problem.x0, 0
+    while np.isfinite(x).all():
+        with np.errstate(invalid="ignore"):
+            x = np.array([x[0] + 0.1 * x[1], np.sqrt(1.0 - x[0])])
+        step += 1
+    assert 5 < step < 25
+    solution = solve(problem, iLQR())
+    assert (status_name(solution.status), solution.success) == ("non_finite", False)
+    assert f"non-finite at step {step - 1}" in solution.message
+    # Here the motion is finite, but not any that has another control at step 3.
+    brittle = OptimalControlProblem(
+        "brittle", lambda x, u, t: jnp.where((t == 3.0) & (u != 1.0), jnp.nan, x + u), 5, np.zeros(1), u0=np.ones(1),
+        stage_residual=lambda x, u, t: u,
+    )  # fmt: skip
+    failed = solve(brittle, iLQR())
+    assert status_name(failed.status) == "non_finite" and "non-finite at step 3" in failed.message
+    # From controls that keep clear of the root's end the line search stays there.
+    assert solve(problem, iLQR(), x0=np.full((25, 1), -1.0)).success
+
+
+def test_infeasible_constraints_are_reported():
+    """Unit distance in unit time needs a force above 4; 3 is not enough."""
+    solution = solve(double_integrator(steps=10, control_lower=-3.0, control_upper=3.0), iLQR())
+    assert (status_name(solution.status), solution.success) == ("infeasible", False)
+    assert solution.iterations < 200
+    # The best that can be done is in between: full thrust, then full brake, 3/4 of the way at rest.
+    assert 0.1 < solution.violation < 0.3
+
+
+BAD = [
+    (lambda: iLQR(shooting="both"), "shooting is 'both'"),
+    (lambda: iLQR(regularisation="x"), "regularisation is 'x'"),
+    (lambda: DDP(riccati="parallel"), "DDP: riccati='parallel'"),
+    (lambda: iLQR(tolerance=0.0), "tolerance is 0.0"),
+    (lambda: iLQR(penalty_factor=1.0), "penalty_factor is 1.0"),
+    (lambda: iLQR(damping=-1.0), "damping is -1.0"),
+    (lambda: solve(pendulum(), iLQR(riccati="parallel")), "bounds its controls"),
+    (lambda: solve(linear()[0], iLQR()), "iLQR solves an OptimalControlProblem"),
+]
+
+
+@pytest.mark.parametrize("make, message", BAD, ids=[message for _, message in BAD])
+def test_bad_options_are_named(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+def test_by_name():
+    assert solvers.get("ilqr", shooting="multiple") == iLQR(shooting="multiple") and solvers.get("DDP") == DDP()

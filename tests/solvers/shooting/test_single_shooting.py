@@ -1,0 +1,165 @@
+"""Single shooting: its gradient, known optima by L-BFGS-B and optax, memory with the horizon; L-BFGS-B by itself."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.optimize
+from control_cases import double_integrator, unicycle
+from least_squares_cases import linear, rosenbrock
+from ridders import compare, ridders_jacobian
+
+from trajopt.errors import OptionError
+from trajopt.problems import OptimalControlProblem
+from trajopt.result import status_name
+from trajopt.solvers import LBFGS, MultipleShooting, SingleShooting, get, solve
+from trajopt.solvers.shooting.single import SingleShootingProgram
+from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
+
+
+def dense(x, u, t, p):
+    """A map in which everything depends on everything."""
+    A = jnp.array([[0.9, 0.3], [-0.2, 0.8]])
+    return A @ x + 0.3 * jnp.sin(x[::-1] + u[0] * x + p[0]) + 0.2 * u[0] + 0.1 * p[0] * x**2 + 0.05 * t
+
+
+def everything(**changes):
+    """Seven steps: two full stretches of three and a rest, every kind of constraint, free initial state and parameter."""
+    options = {
+        "u0": np.full((7, 1), 0.2),
+        "dt": 0.1,
+        "stage_residual": lambda x, u, t, p: jnp.concatenate([jnp.sin(x + p[0]), u * x[:1] + t]),
+        "terminal_cost": lambda x, p: jnp.exp(x[0] * p[0]),
+        "equality": lambda x, u, t, p: jnp.sin(x.sum() + u + p),
+        "inequality": lambda x, u, t, p: x * x[::-1] * u[0] - 0.1 * p[0],
+        "terminal_equality": lambda x, p: jnp.sum(x * x)[None] * p,
+        "state_lower": np.array([0.1, -np.inf]),
+        "free_initial_state": True,
+        "initial_residual": lambda x, p: jnp.sin(x) * p[0],
+        "parameters": [0.7],
+    }
+    return OptimalControlProblem("everything", dense, 7, np.array([0.3, -0.2]), **options | changes)
+
+
+@pytest.mark.parametrize("gradient", ["implicit", "finite-difference"])
+def test_the_gradient_of_the_augmented_lagrangian(gradient):
+    problem = everything()
+    program = SingleShootingProgram(problem.compile(gradient), problem.initial_point)
+    generator = np.random.default_rng(0)
+    zero = program.constraints.initial(3.0)
+    draw = lambda a: jnp.asarray(generator.normal(size=a.shape) * (np.asarray(a) != 0))  # noqa: E731
+    multipliers = Multipliers(
+        draw(zero.stage_penalty), draw(zero.terminal_penalty), zero.stage_penalty, zero.terminal_penalty
+    )
+    z = program.variables(problem.initial_point) + 0.1 * generator.normal(size=program.lower.size)
+    estimate = ridders_jacobian(lambda d: np.array([program.evaluate(z + d, multipliers)[0]]), z.size, 1e-3)
+    got = program.evaluate(z, multipliers)[1]
+    compare(np.asarray(got)[None], estimate, relative=1e-6, label=gradient)
+
+
+def test_a_manifold_in_finite_differences():
+    """The reverse mode that is built from tangent Jacobians equals JAX's own where states have more entries than tangents."""
+
+    def turned(x, d):
+        c, s = jnp.cos(d[0]), jnp.sin(d[0])
+        return jnp.stack([c * x[0] - s * x[1], s * x[0] + c * x[1], x[2] + d[1]])
+
+    def between(a, b):
+        return jnp.stack([jnp.arctan2(a[0] * b[1] - a[1] * b[0], a[0] * b[0] + a[1] * b[1]), b[2] - a[2]])
+
+    problem = OptimalControlProblem(
+        "pendulum", lambda x, u, t: turned(x, jnp.stack([0.3 * x[2] * (1.0 + x[0]), u[0] - x[1]])), 4,
+        np.array([np.cos(0.4), np.sin(0.4), 0.5]), u0=np.full(1, 0.3), integrate=turned, difference=between,
+        tangent_size=2, terminal_cost=lambda x: jnp.exp(x[0]) + x[1] * x[2], free_initial_state=True,
+    )  # fmt: skip
+    gradients = []
+    for mode in ("implicit", "finite-difference"):
+        program = SingleShootingProgram(problem.compile(mode), problem.initial_point)
+        z = program.variables(problem.initial_point)
+        gradients.append(np.asarray(program.evaluate(z, program.constraints.initial(1.0))[1]))
+    assert np.abs(gradients[0]).min() > 1e-3
+    np.testing.assert_allclose(gradients[1], gradients[0], atol=1e-8)
+
+
+def test_minimum_effort_by_l_bfgs_b():
+    solution = solve(double_integrator(tolerance=1e-9), SingleShooting())
+    assert solution.success and solution.cost == pytest.approx(12 / (1 - 1e-4), abs=1e-6)
+    assert solution.multipliers["terminal"].shape == (2,) and solution.trace["cost"].size == solution.iterations + 1
+    # The multiplier of the distance is -d(cost)/d(distance) = -2 cost.
+    assert solution.multipliers["terminal"][0] == pytest.approx(-2 * solution.cost, rel=1e-4)
+
+
+def test_minimum_effort_by_adam():
+    solution = solve(double_integrator(20), SingleShooting(optax.adam(0.1), tolerance=1e-4))
+    assert solution.success and solution.cost == pytest.approx(12 / (1 - 1 / 400), rel=0.01)
+
+
+def test_bounds_and_path_constraints_against_multiple_shooting():
+    """The unicycle around a pillar: the two transcriptions have one optimum."""
+    problem = unicycle(20)
+    solution = solve(problem, get("single-shooting"))
+    reference = solve(problem, MultipleShooting(), x0=solution)
+    assert solution.success and reference.success
+    assert solution.cost == pytest.approx(reference.cost, rel=1e-5)
+    np.testing.assert_allclose(solution.us, reference.us, atol=1e-2)
+    assert np.all(solution.us <= problem.control_upper) and np.all(solution.us >= problem.control_lower)
+
+
+def test_the_last_state_is_not_stepped_from():
+    """Two stretches of three steps cover five steps; what pads them must not reach the gradient: sqrt(4.5 - 5)."""
+    problem = OptimalControlProblem(
+        "edge", lambda x, u, t: x + 1.0 + u * jnp.sqrt(4.5 - x), 5, np.zeros(1), u0=np.zeros(1), dt=1.0,
+        terminal_cost=lambda x: x[0],
+    )  # fmt: skip
+    program = SingleShootingProgram(problem.compile(), problem.initial_point)
+    gradient = program.evaluate(program.variables(problem.initial_point), program.constraints.initial(1.0))[1]
+    np.testing.assert_allclose(gradient, np.sqrt(4.5 - np.arange(5.0)), rtol=1e-12)
+
+
+def test_memory_grows_with_the_root_of_the_horizon():
+    """Kept from the forward pass: without stretches, every intermediate of every step."""
+
+    def step(x, u, t):
+        for k in range(20):
+            x = x + 0.01 * jnp.sin(x * x + k) + u[0]
+        return x
+
+    sizes = []
+    for T in (256, 4096):
+        problem = OptimalControlProblem(
+            "long", step, T, np.zeros(50), u0=np.zeros(1), dt=1.0, terminal_cost=lambda x: jnp.sum(x * x)
+        )
+        program = SingleShootingProgram(problem.compile(), problem.initial_point)
+        gradient = jax.grad(program.augmented.lagrangian, has_aux=True)
+        arguments = program.variables(problem.initial_point), program.start, program.constraints.initial(1.0)
+        memory = jax.jit(gradient).lower(*map(jnp.asarray, arguments[:2]), arguments[2]).compile().memory_analysis()
+        states = T * 50 * 8  # of the motion, which is returned
+        sizes.append(memory.temp_size_in_bytes - states)
+    assert sizes[1] < 6 * sizes[0]  # 16 times the steps, 4 times the memory
+
+
+def test_l_bfgs_b_on_least_squares():
+    problem, A, b = linear(lower=-0.2, upper=np.inf)
+    solution = solve(problem, LBFGS(tolerance=1e-8))
+    exact = scipy.optimize.lsq_linear(A, b, bounds=(-0.2, np.inf), tol=1e-14).x
+    assert solution.success and solution.trace["cost"].size == solution.iterations + 1
+    np.testing.assert_allclose(solution.x, exact, atol=1e-7)
+    stopped = solve(rosenbrock(), LBFGS(), max_iterations=5)
+    assert (status_name(stopped.status), stopped.iterations) == ("max_iterations", 5)
+    assert solve(rosenbrock(), LBFGS(tolerance=1e-8)).success
+
+
+def test_bad_options_are_refused():
+    for make, match in (
+        (lambda: SingleShooting("adam"), "expected LBFGS"),
+        (lambda: SingleShooting(penalty=0.0), "penalty is 0"),
+        (lambda: SingleShooting(penalty_factor=1.0), "penalty_factor is 1"),
+        (lambda: LBFGS(memory=0), "memory is 0"),
+        (lambda: solve(double_integrator(5), LBFGS()), r"use SingleShooting\(LBFGS\(\)\)"),
+        (lambda: solve(rosenbrock(), SingleShooting()), "solves an OptimalControlProblem"),
+    ):
+        with pytest.raises(OptionError, match=match):
+            make()
