@@ -24,8 +24,8 @@ jax.config.update("jax_enable_x64", True)
 
 from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import BoxedLCP, RigidContact, State, System  # noqa: E402
-from trajopt.dynamics.contact.implicit import row_count  # noqa: E402
-from trajopt.dynamics.derivatives import dynamics_terms  # noqa: E402
+from trajopt.dynamics.contact.rows import row_count  # noqa: E402
+from trajopt.dynamics.rigid_body.derivatives import dynamics_terms  # noqa: E402
 from trajopt.result import Status  # noqa: E402
 
 DT = 1e-3

@@ -51,7 +51,7 @@ def measure(name: str, jacobian: bool) -> dict:
     import numpy as np
 
     from trajopt.dynamics import RigidContact, State, System
-    from trajopt.dynamics.collision.pairs import contact_count
+    from trajopt.dynamics.collision.narrowphase import contact_count
 
     model, rng = model_of(name), np.random.default_rng(0)
     states = [

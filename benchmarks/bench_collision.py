@@ -90,9 +90,9 @@ def measure(name: str, poses: int) -> dict:
     import numpy as np
     from scipy.spatial.transform import Rotation
 
-    from trajopt.dynamics.collision.convex_shapes import hull
-    from trajopt.dynamics.collision.hulls import edges_of
-    from trajopt.dynamics.collision.pairs import HULLS, PRIMITIVES, _slope_and_value
+    from trajopt.dynamics.collision.convex.hulls import edges_of
+    from trajopt.dynamics.collision.convex.shapes import hull
+    from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES, slope_and_value
     from trajopt.dynamics.model import ShapeType as T
     from trajopt.models.meshes import hull_triangles
 
@@ -118,7 +118,7 @@ def measure(name: str, poses: int) -> dict:
     R1, R2 = Rotation.random(poses, rng).as_matrix(), Rotation.random(poses, rng).as_matrix()
     p2 = rng.normal(size=(poses, 3))
     p1 = p2 + rng.normal(size=(poses, 3)) * rng.choice([0.1, 0.25, 0.5], size=(poses, 1))
-    both = functools.partial(_slope_and_value, call)
+    both = functools.partial(slope_and_value, call)
     start = time.perf_counter()
     single = jax.jit(call).lower(R1[0], p1[0], R2[0], p2[0]).compile()
     slope = jax.jit(both).lower(R1[0], p1[0], R2[0], p2[0]).compile()

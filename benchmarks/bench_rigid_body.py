@@ -35,10 +35,10 @@ def our_times(name: str, batch: int) -> tuple[dict[str, float], float]:
     import jax.numpy as jnp
     import numpy as np
 
-    from trajopt.dynamics.crba import forward_dynamics, mass_matrix
-    from trajopt.dynamics.derivatives import forward_dynamics_derivatives
-    from trajopt.dynamics.joints import integrate
-    from trajopt.dynamics.rnea import rnea
+    from trajopt.dynamics.rigid_body.configuration import integrate
+    from trajopt.dynamics.rigid_body.crba import forward_dynamics, mass_matrix
+    from trajopt.dynamics.rigid_body.derivatives import forward_dynamics_derivatives
+    from trajopt.dynamics.rigid_body.rnea import rnea
     from trajopt.models import load_model
 
     model = load_model(name).to_device()

@@ -94,8 +94,8 @@ def report(problem, solver, reference: float | None) -> None:
     """One row: the second of two solves, so that caches are warm; compilation apart."""
     import numpy as np
 
+    from trajopt.result import status_name
     from trajopt.solvers import solve
-    from trajopt.solvers.solution import status_name
 
     solve(problem, solver)
     solution = solve(problem, solver)

@@ -2,6 +2,10 @@
 
     python benchmarks/bench_step_jacobian.py [--models go1,h1,atlas] [--mjx] [--compile] [--json FILE]
 
+All settings are defaults: `System(model, dt=1e-3)`, the backend that it resolves to, `max_contacts` as it comes. "In a loop" is a
+step of a compiled `lax.scan`, in which every step waits for the one before; "called" is the public method, its checks included;
+"in a batch" is a sample of `jax.vmap` over 64. Velocities are zero, or drawn with deviation 0.02 (--moving, seed 0).
+
 MuJoCo's Jacobian is its one-sided finite difference, `mjd_transitionFD` (float64, the only one it has on a CPU). Ours is
 `System.linearize`: the exact derivative, the step included. --mjx adds MJX's step and `jax.jacfwd` of it (its compile alone
 takes half a minute a model). --compile measures cold and cached compile times in fresh processes.
@@ -19,22 +23,21 @@ import time
 
 from measure import banner, microseconds, pin_to_one_core
 
-CONTACTS = {"half-cheetah": 2, "go1": 4, "h1": 8, "humanoid": 9, "atlas": 8}
+STEPS, BATCH = 100, 64
 
 
-def ours(name: str) -> dict:
-    """Times of the warm-started step and linearize at the home pose, 10 um inside the floor."""
+def ours(name: str, moving: bool) -> dict:
+    """Times of step and linearize at the home pose, 10 um inside the floor."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    from trajopt.dynamics import RigidContact, State, System
+    from trajopt.dynamics import State, System
     from trajopt.models import load_model
 
     model = load_model(name)
-    system = System(model, dt=1e-3, contact=RigidContact(max_contacts=CONTACTS[name]))
-    q = standing(model)
-    x = State(jnp.asarray(q), jnp.zeros(system.nv))
+    system = System(model, dt=1e-3)
+    x = State(jnp.asarray(standing(model)), jnp.asarray(velocity(model, moving)))
     u = jnp.zeros(system.nu)
     start = time.perf_counter()
     _, info = jax.block_until_ready(system.step(x, u))
@@ -42,27 +45,45 @@ def ours(name: str) -> dict:
     start = time.perf_counter()
     jax.block_until_ready(system.linearize(x, u).A)
     compile_jacobian = time.perf_counter() - start
-    warm = info.impulse
     closed = int(np.sum(np.asarray(info.contacts.mode) > 0))
-    # Inside a compiled program, without the checks and the Python call of the public methods.
-    step = jax.jit(lambda x, u, w: system.step(x, u, warm_start=w)[0])
-    both = jax.jit(lambda x, u, w: matrices(system, x, u, w))
+
+    def step(x):
+        return system.step(x, u)[0]
+
+    def both(x):
+        result = system.linearize(x, u)
+        return result.x_next, result.A, result.B
+
+    def chain(function):
+        def body(q, _):
+            out = jax.tree.leaves(function(State(q, x.v)))
+            return q + 0.0 * out[0], sum(jnp.reshape(a, -1)[0] for a in out[1:])
+
+        return jax.jit(lambda q: jax.lax.scan(body, q, None, STEPS))
+
+    many = jax.tree.map(lambda a: jnp.tile(a, (BATCH, 1)), x)
+    loops = [chain(function) for function in (step, both)]
+    batches = [jax.jit(jax.vmap(function)) for function in (step, both)]
     return {
+        "backend": system.resolved_backend,
         "dof": system.nv,
         "contacts": closed,
-        "step_us": microseconds(lambda: step(x, u, warm).v),
-        "step_cold_us": microseconds(lambda: step(x, u, jnp.zeros_like(warm)).v),
-        "step_jacobian_us": microseconds(lambda: both(x, u, warm)[0]),
-        "call_step_us": microseconds(lambda: system.step(x, u, warm_start=warm)[0].v),
-        "call_linearize_us": microseconds(lambda: system.linearize(x, u, warm_start=warm).A),
+        "step_us": microseconds(lambda: loops[0](x.q)) / STEPS,
+        "step_jacobian_us": microseconds(lambda: loops[1](x.q)) / STEPS,
+        "batch_step_us": microseconds(lambda: batches[0](many)) / BATCH,
+        "batch_step_jacobian_us": microseconds(lambda: batches[1](many)) / BATCH,
+        "call_step_us": microseconds(lambda: system.step(x, u)[0].v),
+        "call_linearize_us": microseconds(lambda: system.linearize(x, u).A),
         "compile_step_s": compile_step,
         "compile_jacobian_s": compile_jacobian,
     }
 
 
-def matrices(system, x, u, warm_start):
-    result = system.linearize(x, u, warm_start=warm_start)
-    return result.A, result.B
+def velocity(model, moving: bool):
+    """Zero, or drawn with deviation 0.02 (rad/s, m/s)."""
+    import numpy as np
+
+    return 0.02 * moving * np.random.default_rng(0).normal(size=model.nv)
 
 
 def standing(model):
@@ -81,7 +102,7 @@ def bundled_path(name: str) -> str:
     return str(importlib.resources.files("trajopt.models") / "bundled" / f"{name}.xml")
 
 
-def mujoco_times(name: str) -> dict:
+def mujoco_times(name: str, moving: bool) -> dict:
     import mujoco
     import numpy as np
 
@@ -90,17 +111,17 @@ def mujoco_times(name: str) -> dict:
     m = mujoco.MjModel.from_xml_path(bundled_path(name))
     m.opt.timestep = 1e-3
     d = mujoco.MjData(m)
-    q = standing(load_model(name))
+    q, v = standing(load_model(name)), velocity(load_model(name), moving)
 
     def step():
-        d.qpos[:], d.qvel[:] = q, 0
+        d.qpos[:], d.qvel[:] = q, v
         mujoco.mj_step(m, d)
         return d.qvel
 
     A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))
 
     def jacobian():
-        d.qpos[:], d.qvel[:] = q, 0
+        d.qpos[:], d.qvel[:] = q, v
         mujoco.mjd_transitionFD(m, d, 1e-6, 0, A, B, None, None)
         return A
 
@@ -152,11 +173,11 @@ def child(name: str, cache: str) -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     import jax.numpy as jnp
 
-    from trajopt.dynamics import RigidContact, State, System
+    from trajopt.dynamics import State, System
     from trajopt.models import load_model
 
     model = load_model(name)
-    system = System(model, dt=1e-3, contact=RigidContact(max_contacts=CONTACTS[name]))
+    system = System(model, dt=1e-3)
     x, u = State(jnp.asarray(standing(model)), jnp.zeros(system.nv)), jnp.zeros(system.nu)
     start = time.perf_counter()
     jax.block_until_ready(system.linearize(x, u).A)
@@ -166,6 +187,7 @@ def child(name: str, cache: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="half-cheetah,go1,h1,humanoid,atlas")
+    parser.add_argument("--moving", action="store_true", help="random velocities in place of zero")
     parser.add_argument("--mjx", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--json")
@@ -180,15 +202,19 @@ def main() -> None:
         child(arguments.child, arguments.cache)
         return
     print(banner("mujoco", "mujoco-mjx"))
-    print(f"{'model':13s} {'DoF':>4s} {'contacts':>8s} | {'step':>7s} {'cold':>7s} {'step+Jac':>9s} | {'MuJoCo step':>11s} "
-          f"{'FD Jac':>8s} {'ratio':>6s}  (us)")  # fmt: skip
+    print(f"{'us':13s} {'DoF':>4s} {'contacts':>8s} | in a loop: {'step':>6s} {'+ Jac':>6s} | in a batch: {'step':>6s} "
+          f"{'+ Jac':>6s} | called: {'step':>6s} {'+ Jac':>6s} | MuJoCo: {'step':>6s} {'differences':>11s} "
+          "| times faster: loop, called")  # fmt: skip
     table = {}
     for name in arguments.models.split(","):
-        mine, peer = ours(name), mujoco_times(name)
+        mine, peer = ours(name, arguments.moving), mujoco_times(name, arguments.moving)
         row = {"trajopt": mine, "mujoco": peer}
-        print(f"{name:13s} {mine['dof']:4d} {mine['contacts']:4d}/{peer['contacts']:<3d} | {mine['step_us']:7.1f} "
-              f"{mine['step_cold_us']:7.1f} {mine['step_jacobian_us']:9.1f} | {peer['step_us']:11.1f} "
-              f"{peer['jacobian_us']:8.1f} {peer['jacobian_us'] / mine['step_jacobian_us']:5.1f}x", flush=True)  # fmt: skip
+        ratio, called = peer["jacobian_us"] / mine["step_jacobian_us"], peer["jacobian_us"] / mine["call_linearize_us"]
+        print(f"{name:13s} {mine['dof']:4d} {mine['contacts']:4d}/{peer['contacts']:<3d} |            {mine['step_us']:6.1f} "
+              f"{mine['step_jacobian_us']:6.1f} |             {mine['batch_step_us']:6.1f} {mine['batch_step_jacobian_us']:6.1f} "
+              f"|         {mine['call_step_us']:6.1f} {mine['call_linearize_us']:6.1f} |         {peer['step_us']:6.1f} "
+              f"{peer['jacobian_us']:11.1f} | {ratio:.1f}x, {called:.1f}x  ({mine['backend']}; first calls "
+              f"{mine['compile_step_s']:.2f} and {mine['compile_jacobian_s']:.2f} s)", flush=True)  # fmt: skip
         if arguments.mjx:
             mjx = row["mjx"] = mjx_times(name)
             ratio = mjx["jacfwd_us"] / mine["step_jacobian_us"]

@@ -210,7 +210,7 @@ def summary(solution: Any, trace: bool) -> dict[str, Any]:
     """The row of a finished run, without the names of its cell."""
     import numpy as np
 
-    from trajopt.solvers.solution import status_name
+    from trajopt.result import status_name
 
     keys = ("gradient", "contact", "cost", "initial_cost", "iterations", "evaluations", "wall_time_s", "compile_time_s")
     row = {key: getattr(solution, key) for key in keys}

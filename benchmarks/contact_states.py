@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from trajopt.dynamics import State, System
-from trajopt.dynamics.collision.pairs import collide
-from trajopt.dynamics.integrators import reported_rows
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.rows import row_count
 from trajopt.dynamics.model import Model, NodeType
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 
 STEPS = 40  # of a rollout
 KEPT = (1, 4, 12, 40)  # the steps of it whose states are used
@@ -108,7 +108,7 @@ def roll(system: System, q, v, u):
         good = jnp.any(info.impulse != 0) & jnp.all(jnp.isfinite(x.v)) & (jnp.max(jnp.abs(x.v)) < 50.0)
         return (y, info.impulse), (x.q, x.v, good)
 
-    start = State(q, v), jnp.zeros(reported_rows(system.contact, system.model))
+    start = State(q, v), jnp.zeros(row_count(system.contact, system.model))
     return jax.lax.scan(body, start, None, STEPS)[1]
 
 

@@ -33,11 +33,12 @@ from ridders import ridders  # noqa: E402
 
 from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import RigidContact, State, System  # noqa: E402
-from trajopt.dynamics.collision.pairs import collide, contact_count  # noqa: E402
+from trajopt.dynamics.collision.narrowphase import collide, contact_count  # noqa: E402
+from trajopt.dynamics.contact.inputs import StepInputs  # noqa: E402
 from trajopt.dynamics.contact.rows import assemble  # noqa: E402
-from trajopt.dynamics.joints import difference, integrate  # noqa: E402
-from trajopt.dynamics.kinematics import kinematics  # noqa: E402
 from trajopt.dynamics.model import Model  # noqa: E402
+from trajopt.dynamics.rigid_body.configuration import difference, integrate  # noqa: E402
+from trajopt.dynamics.rigid_body.kinematics import kinematics  # noqa: E402
 from trajopt.models import bundled_models  # noqa: E402
 from trajopt.result import Status  # noqa: E402
 
@@ -101,7 +102,8 @@ def moved(system: System, q, v, u, along, s):
     x = State(integrate(model, q, s * along["q"]), v + s * along["v"])
     y, info = dataclasses.replace(system, model=changed).step(x, u + s * along["u"], force=s * along["force"])
     kin = kinematics(changed, x.q)
-    rows = assemble(changed, kin, collide(changed, kin), x.q, x.v, system.dt, law)
+    inputs = StepInputs(law, changed, x.q, x.v, jnp.zeros_like(x.v), system.dt)
+    rows = assemble(inputs, kin, collide(changed, kin))
     nc = info.contacts.mode.shape[0]
     closed = jnp.concatenate([info.contacts.mode != 0, info.impulse[3 * nc : rows.distance.shape[0] + 2 * nc] != 0])
     # Which rows act, which candidate each contact is, whether its gap is open, whether it bounces, and how it slides.

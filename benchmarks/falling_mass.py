@@ -15,7 +15,7 @@ import numpy as np
 jax.config.update("jax_enable_x64", True)
 
 from trajopt.problems.library.falling_mass import DEVIATION, KAPPA, curves, falling_system, perturbed_curves  # noqa: E402
-from trajopt.viz.plots import COLORS, figure  # noqa: E402
+from trajopt.viz.plots import COLOURS, figure  # noqa: E402
 
 HEIGHTS = np.linspace(0.6, 1.8, 241)
 
@@ -39,7 +39,7 @@ def draw(found: dict, path: str) -> None:
             for k, (key, y) in enumerate(found.items()):
                 if row == 0 and "derivative of" in key:
                     continue
-                style = {"color": COLORS[k], "linewidth": 1.1, "linestyle": "--" if "speculative" in key else "-"}
+                style = {"color": COLOURS[k], "linewidth": 1.1, "linestyle": "--" if "speculative" in key else "-"}
                 ax.plot(HEIGHTS, getattr(y, name), label=key, **style)
             ax.set_ylabel(label if row == 0 else f"d({label.split(',')[0]}) / dh")
             ax.set_xlabel("height of release h, m")

@@ -33,8 +33,8 @@ from ridders import Estimate, ridders  # noqa: E402
 
 from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import RigidContact, State, System  # noqa: E402
-from trajopt.dynamics.differences import central_step  # noqa: E402
-from trajopt.dynamics.joints import difference, integrate  # noqa: E402
+from trajopt.dynamics.gradients.differences import central_step  # noqa: E402
+from trajopt.dynamics.rigid_body.configuration import difference, integrate  # noqa: E402
 
 CACHE = ROOT / ".cache" / "jacobian-tables"
 NIMBLE = ("atlas", "half-cheetah", "jump-worm", "catapult")

@@ -30,6 +30,10 @@ NAVIGATION = {
     "Reference": (
         "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/viz", "api/errors",
     ),
+    "Extending": (
+        "architecture", "extending/problem", "extending/shape-pair", "extending/law", "extending/gradient-mode",
+        "extending/solver", "glossary",
+    ),
     "Help": ("troubleshooting",),
 }  # fmt: skip
 INDEX = "index"

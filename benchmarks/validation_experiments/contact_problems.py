@@ -20,12 +20,14 @@ import numpy as np
 
 from trajopt import load_model
 from trajopt.dynamics import RigidContact
-from trajopt.dynamics.collision.pairs import collide, contact_count
-from trajopt.dynamics.contact.implicit import row_count, solve_primal
+from trajopt.dynamics.collision.narrowphase import collide, contact_count
+from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.ncp import NCP, make_ncp, residual
-from trajopt.dynamics.derivatives import dynamics_terms
-from trajopt.dynamics.joints import integrate
-from trajopt.dynamics.kinematics import kinematics
+from trajopt.dynamics.contact.rows import row_count
+from trajopt.dynamics.contact.step import solve_step
+from trajopt.dynamics.rigid_body.configuration import integrate
+from trajopt.dynamics.rigid_body.derivatives import dynamics_terms
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from validation_experiments import scenes
 
 CACHE = pathlib.Path(__file__).resolve().parent.parent.parent / ".cache" / "ncp"
@@ -62,7 +64,7 @@ def rollout_recorder(model, law: RigidContact, steps: int):
             q, v, warm = carry
             error = q_home[of_dof[joints]] - q[of_dof[joints]]
             tau = jnp.zeros(n).at[joints].set(held * inertia * (STIFFNESS * error - DAMPING * v[joints]))
-            solved = solve_primal(law, model, q, v, tau, jnp.asarray(DT), warm)
+            solved = solve_step(StepInputs(law, model, q, v, tau, jnp.asarray(DT), warm_start=warm))
             v = solved.velocity
             return (integrate(model, q, DT * v), v, solved.impulse), solved.ncp
 
@@ -200,6 +202,16 @@ def _kept(path: pathlib.Path) -> dict[str, NCP]:
             scene, field = key.rsplit("/", 1)
             found.setdefault(scene, {})[field] = file[key]
     return {scene: NCP(**fields) for scene, fields in found.items()}
+
+
+def of_states(model, dt: float):
+    """A compiled function (q, v), each with a leading axis -> the `NCP`s of the states, stacked: `RigidContact()`, no force."""
+    law = RigidContact()
+
+    def problem(q, v):
+        return contact_problem(law, free_motion(law, model, q, v, jnp.zeros(model.nv), jnp.asarray(dt)), None)
+
+    return jax.jit(lambda qs, vs: jax.lax.map(lambda state: problem(*state), (qs, vs)))
 
 
 def problems(group: str, steps: int, seeds: int) -> dict[str, NCP]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from trajopt import load_model
 from trajopt.dynamics import NoContact, State, System
-from trajopt.dynamics.energy import centroidal_momentum, kinetic_energy
-from trajopt.viz.plots import COLORS, figure
+from trajopt.dynamics.rigid_body.energy import centroidal_momentum, kinetic_energy
+from trajopt.viz.plots import COLOURS, figure
 from validation_experiments.report import Outcome, save, write_table
 
 TORQUE, PHASES = 0.5, 10
@@ -88,9 +88,9 @@ def run() -> Outcome:
             t = seconds / SAMPLES * np.arange(1, SAMPLES + 1)
             shown = np.where(np.isfinite(change) & (change < 1e6), np.maximum(change, 1e-18), np.nan)
             label = f"{integrator}, {1e3 * dt:g} ms"
-            axes[0, 1].semilogy(t, shown, color=COLORS[k], linestyle=("-", "--", ":")[j], label=label, linewidth=1.1)
+            axes[0, 1].semilogy(t, shown, color=COLOURS[k], linestyle=("-", "--", ":")[j], label=label, linewidth=1.1)
             kept[integrator, dt] = momentum, energies[-1]
-        axes[0, 0].loglog([1e3 * dt for dt in steps], momenta, "o-", color=COLORS[k])
+        axes[0, 0].loglog([1e3 * dt for dt in steps], momenta, "o-", color=COLOURS[k])
         order = np.log10(momenta[1] / momenta[0])
         rows.append([integrator, *(cell(a) for a in momenta), f"{order:.1f}", *(cell(a) for a in energies)])
     axes[0, 0].set_xlabel("time step, ms")

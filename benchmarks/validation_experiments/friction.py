@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trajopt.dynamics import CompliantContact, RigidContact, State, System
-from trajopt.viz.plots import COLORS, figure
+from trajopt.viz.plots import COLOURS, figure
 from validation_experiments import scenes
 from validation_experiments.report import Outcome, save, write_table
 
@@ -57,8 +57,8 @@ def sliding_box() -> Outcome:
     for k, (name, law) in enumerate(runs.items()):
         x, v, solved = pushed_box(law, pushes, dt)
         assert solved
-        axes[0, 0].plot(t, x, color=COLORS[k], label=name)
-        axes[1, 0].plot(t, v, color=COLORS[k], label=name)
+        axes[0, 0].plot(t, x, color=COLOURS[k], label=name)
+        axes[1, 0].plot(t, v, color=COLOURS[k], label=name)
         errors[name] = np.abs(v - exact).max()
         rows.append([name, *(f"{v[each * (i + 1) - 1]:.1e}" for i in (1, 2, 3, 4)),
                      *(f"{v[each * (i + 1) - 1]:.6f}" for i in (5, 6)), f"{v[-1]:.1e}", f"{errors[name]:.0e}"])  # fmt: skip
@@ -66,7 +66,7 @@ def sliding_box() -> Outcome:
     rows.append(["closed form", *["0"] * 4, f"{ends[5]:.6f}", f"{ends[6]:.6f}", "0", ""])
     axes[0, 0].plot(t, dt * np.cumsum(exact), "k:", label="closed form")
     axes[1, 0].plot(t, exact, "k:", label="closed form")
-    axes[2, 0].plot(t, pushes, color=COLORS[7], label="force")
+    axes[2, 0].plot(t, pushes, color=COLOURS[7], label="force")
     axes[2, 0].axhline(MU * scenes.THESIS, color="k", linestyle="--", linewidth=0.8, label="μ m g")
     for ax, label in zip(axes[:, 0], ("position, m", "speed, m/s", "force, N"), strict=True):
         ax.set_ylabel(label)
@@ -125,8 +125,8 @@ def incline_angle() -> Outcome:
         errors = np.abs(np.array(found) - law(angles))
         worst[name] = errors.max()
         ax.plot(fine, law(fine), "k-", linewidth=0.9, label="closed form")
-        ax.plot(angles, found, "o", color=COLORS[0], markersize=4, label="RigidContact")
-        ax.axvline(threshold, color=COLORS[1], linestyle=":", label=f"{name} {does} beyond")
+        ax.plot(angles, found, "o", color=COLOURS[0], markersize=4, label="RigidContact")
+        ax.axvline(threshold, color=COLOURS[1], linestyle=":", label=f"{name} {does} beyond")
         ax.set_xlabel("angle of the incline, degrees")
         ax.set_ylabel(f"acceleration of the {name}, m/s²")
         ax.legend(frameon=False, fontsize=8)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trajopt.dynamics import CompliantContact, RigidContact, State, System
-from trajopt.viz.plots import COLORS, figure
+from trajopt.viz.plots import COLOURS, figure
 from validation_experiments import scenes
 from validation_experiments.report import Outcome, save, write_table
 
@@ -54,7 +54,7 @@ def bouncing_ball() -> Outcome:
     for k, (name, (t, z, v, energy, force, solved)) in enumerate(runs.items()):
         assert solved.all()
         for ax, values in zip(axes[:, 0], (z, energy, force), strict=True):
-            ax.plot(t, values, color=COLORS[k], label=name, linewidth=1.1, linestyle=("-", "-", "--")[k])
+            ax.plot(t, values, color=COLOURS[k], label=name, linewidth=1.1, linestyle=("-", "-", "--")[k])
         # Semi-implicit Euler keeps m v^2 / 2 + m g (z - v dt / 2) in flight: the height in the middle of the step.
         middle = energy if "RK4" in name else energy - 0.5 * MASS * g * (t[1] - t[0]) * v[:, 2]
         flight[name] = max((np.ptp(middle[part]) for part in flights(force)), default=0.0)
@@ -109,9 +109,9 @@ def restitution() -> Outcome:
             cells += [f"{after:.6f}", f"{abs(after - e**2 * before):.1e}", f"{landing_error(e, before, dt):.1e}"]
             ratio = max(ratio, np.abs(speeds[:1] - e).max())
             worst = max(worst, abs(after - e**2 * before) / landing_error(e, before, dt))
-        axes[0, 0].plot(1e-4 * np.arange(1, len(z) + 1), z, color=COLORS[k], label=f"e = {e}", linewidth=1.1)
+        axes[0, 0].plot(1e-4 * np.arange(1, len(z) + 1), z, color=COLOURS[k], label=f"e = {e}", linewidth=1.1)
         for count in range(1, 4):
-            axes[0, 0].axhline(0.3 * e ** (2 * count), color=COLORS[k], linewidth=0.7, linestyle=":",
+            axes[0, 0].axhline(0.3 * e ** (2 * count), color=COLOURS[k], linewidth=0.7, linestyle=":",
                                label="0.3 m times e², e⁴, e⁶" if (k, count) == (0, 1) else None)  # fmt: skip
         rows.append([cells[0], f"{0.3 * e**2:.6f}", *cells[1:]])
     axes[0, 0].set_xlabel("time, s")
@@ -158,8 +158,8 @@ def two_balls() -> Outcome:
         found, exact = np.array(found), np.array(exact)
         curve = np.array([central_impact(e, mass, 2.0, -0.5) for mass in fine])
         for j, style in enumerate(("-", "--")):
-            axes[0, 0].plot(fine, curve[:, j], style, color=COLORS[k], linewidth=0.9)
-            axes[0, 0].plot(ratios, found[:, j], "os"[j], color=COLORS[k], markersize=4,
+            axes[0, 0].plot(fine, curve[:, j], style, color=COLOURS[k], linewidth=0.9)
+            axes[0, 0].plot(ratios, found[:, j], "os"[j], color=COLOURS[k], markersize=4,
                             label=f"ball {j + 1}, e = {e}")  # fmt: skip
         worst = max(worst, np.abs(found - exact).max())
         rows.append([e, *(f"{a:.3f}, {b:.3f}" for a, b in found[[0, 6, 12]]), f"{np.abs(found - exact).max():.0e}"])

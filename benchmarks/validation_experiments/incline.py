@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 
 from trajopt.dynamics import CompliantContact, RigidContact, System
-from trajopt.viz.plots import COLORS, figure
+from trajopt.viz.plots import COLOURS, figure
 from validation_experiments import scenes
 from validation_experiments.report import Outcome, save, write_table
 
@@ -85,8 +85,8 @@ def run() -> Outcome:
         for k, (name, simulate) in enumerate(simulators().items()):
             q, v = simulate(mu, start())
             x, z = q[:, 0] * np.cos(slope) + q[:, 2] * np.sin(slope), q[:, 2] * np.cos(slope) - q[:, 0] * np.sin(slope)
-            axes[i, 0].plot(t, x, color=COLORS[k], label=name, linewidth=1.2, linestyle=("-", "--", ":")[k])
-            axes[i, 1].plot(t, z, color=COLORS[k], label=name, linewidth=1.2, linestyle=("-", "--", ":")[k])
+            axes[i, 0].plot(t, x, color=COLOURS[k], label=name, linewidth=1.2, linestyle=("-", "--", ":")[k])
+            axes[i, 1].plot(t, z, color=COLOURS[k], label=name, linewidth=1.2, linestyle=("-", "--", ":")[k])
             moved = q[-1, 0] - start()[0]
             creep = np.abs(v[-500:, 0]).max()
             if mu == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trajopt.dynamics import RigidContact, System
-from trajopt.viz.plots import COLORS, figure
+from trajopt.viz.plots import COLOURS, figure
 from validation_experiments import scenes
 from validation_experiments.report import Outcome, save, write_table
 
@@ -26,7 +26,7 @@ def run() -> Outcome:
         assert solved
         drift = np.abs(moved).max(1)
         worst = max(worst, drift.max())
-        axes[0, 0].semilogy(1e-3 * np.arange(1, len(drift) + 1), np.maximum(drift, 1e-18), color=COLORS[k],
+        axes[0, 0].semilogy(1e-3 * np.arange(1, len(drift) + 1), np.maximum(drift, 1e-18), color=COLOURS[k],
                             label=f"masses 1 : {ratio:g}", linewidth=1.1)  # fmt: skip
         rows.append([f"1 : {ratio:g}", f"{drift.max():.0e}", f"{np.median(iterations):.0f}", iterations.max()])
     axes[0, 0].set_xlabel("time, s")
