@@ -48,8 +48,9 @@ check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy & types=$$!; $(PYTEST) -m check; tests=$$?; wait $$types && exit $$tests
 
+# Checks of shapes at every call of the package take a fifth of the time: `check` and `test-all` make them.
 test: lint
-	@$(PYTEST)
+	@TRAJOPT_SHAPE_CHECKS=0 $(PYTEST)
 
 test-all: lint
 	@TRAJOPT_QUICK_COMPILATION=0 $(PYTEST) -m "slow or not slow"

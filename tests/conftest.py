@@ -60,6 +60,9 @@ if os.environ.get("TRAJOPT_SHAPE_CHECKS", "1") != "0":
     jaxtyping.install_import_hook("trajopt", "shape_checking.check")
 
 
+# Tracing makes many objects and hardly any garbage: looking for it as often as Python does by default costs a sixth of the time.
+gc.set_threshold(200_000, 50, 100)
+
 TIMES = os.environ.get("TRAJOPT_TEST_TIMES")  # a file to which each test adds its processor seconds
 
 
@@ -115,8 +118,17 @@ def pytest_ignore_collect(collection_path: pathlib.Path, config) -> bool | None:
     return None
 
 
+def slow_cases() -> set[str]:
+    lines = (ROOT / "tests" / "slow_cases.txt").read_text().splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected by their marks
 def pytest_collection_modifyitems(items) -> None:
+    slow = slow_cases()
     for item in items:
+        if item.nodeid in slow or item.nodeid.partition("[")[0] in slow:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT_S))
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))

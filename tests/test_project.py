@@ -95,3 +95,10 @@ def test_every_problem_of_the_library_has_a_factory_and_a_known_solver():
         entry = problems.registry.entry(name)
         assert callable(entry.load()), name
         assert entry.solver in solvers.names() and entry.summary
+
+
+def test_slow_cases_exist():
+    lines = (ROOT / "tests" / "slow_cases.txt").read_text().splitlines()
+    for line in (line for line in lines if line and not line.startswith("#")):
+        file, _, test = line.partition("::")
+        assert f"\ndef {test.partition('[')[0]}(" in (ROOT / file).read_text(), line
