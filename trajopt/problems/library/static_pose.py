@@ -29,7 +29,7 @@ import scipy.optimize
 import scipy.spatial
 from jaxtyping import Float
 
-from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.collision.narrowphase import collide, pair_groups
 from trajopt.dynamics.contact.rows import point_columns, project_columns, signed_mask
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
@@ -115,8 +115,9 @@ def candidates(model: Model, supports: Sequence[str]) -> tuple[int, ...]:
     Raises `UnknownNameError` for a name that is no shape with a contact pair.
     """
     top = model.topology
-    contacts = collide(model, kinematics(model, jnp.asarray(model.q_default)))
-    owner = [top.shapes[top.pairs[k][0]].name for k in np.asarray(contacts.pair)]
+    groups = pair_groups(top)
+    pairs = [pair for group in groups for pair in group.pairs for _ in range(group.candidates(model))]
+    owner = [top.shapes[top.pairs[pair][0]].name for pair in pairs]
     for name in supports:
         if name not in owner:
             raise UnknownNameError(f"model '{top.name}' has no contact shape '{name}'{closest(name, set(owner))}")
