@@ -14,17 +14,21 @@ import warnings
 from collections.abc import Sequence
 
 import trajopt
+from trajopt import walltime
 from trajopt.cli.watchdog import heeding_signals
 from trajopt.errors import TrajoptError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return the exit status."""
+    # Of a process of its own the time counts from its start; as a function, from the call.
+    clock = walltime.WallTime(walltime.process_start() if argv is None else time.perf_counter(), "import")
     args = _parser().parse_args(argv)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), walltime.keeping(clock):
             warnings.showwarning = _show_warning
-            _configure()
+            with walltime.part("import"):
+                _configure()
             return args.command(args)
     except BrokenPipeError:
         return 1
@@ -132,15 +136,17 @@ def _show_warning(message, category, filename, lineno, file=None, line=None) -> 
 
 
 def _configure() -> None:
-    """float64, and compiled functions kept between runs in the user's cache directory."""
+    """float64, and compiled functions kept between runs in the user's cache directory, the small ones too: a run has dozens."""
     import jax
 
+    walltime.listen()
     jax.config.update("jax_enable_x64", True)
     if jax.config.values["jax_compilation_cache_dir"] is None:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(base, "trajopt", "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for name, value in (("min_compile_time_secs", 0.0), ("min_entry_size_bytes", -1)):
+        if f"JAX_PERSISTENT_CACHE_{name.upper()}" not in os.environ:
+            jax.config.update(f"jax_persistent_cache_{name}", value)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -173,7 +179,8 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from trajopt.cli.run import last_words, run
+    with walltime.part("import"):
+        from trajopt.cli.run import last_words, run
 
     since = time.time()
     with heeding_signals(lambda: last_words(args, since)):

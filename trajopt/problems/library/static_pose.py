@@ -37,6 +37,7 @@ from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics
 from trajopt.dynamics.rigid_body.rnea import bias_forces
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
+from trajopt.problems.programs import PROGRAMS, Effort
 
 _MAX_ITERATIONS = 60
 _CONVERGED = 2e-15
@@ -74,9 +75,9 @@ class PoseCertificate:
         }
 
 
-@jax.jit
-def _terms(model: Model, q):
-    """What a static pose is made of: contact candidates, their Jacobians (k, 3, nv) in world axes, centre of mass, h."""
+def _terms(subject: None, model: Model, q):
+    """What a static pose is made of: contact candidates, their Jacobians (k, 3, nv) in world axes, centre of mass, h. A program
+    (`PROGRAMS`) without a subject."""
     kin = kinematics(model, q)
     contacts = collide(model, kin)
     top = model.topology
@@ -169,7 +170,8 @@ def certify(model: Model, q: Float[np.ndarray, " nq"], supports: Sequence[str]) 
     """
     model = model.to_device(np.float64)
     chosen = list(candidates(model, supports))
-    contacts, columns, com, h = jax.tree.map(np.asarray, _terms(model, jnp.asarray(q, np.float64)))
+    terms, _ = PROGRAMS.run(_terms, None, model, np.asarray(q, np.float64), effort=Effort.QUICK)
+    contacts, columns, com, h = jax.tree.map(np.asarray, terms)
     distance, point = contacts.distance, contacts.point[chosen]
     others = np.setdiff1d(np.arange(distance.size), chosen)
     friction = np.asarray(model.pair_friction)[contacts.pair[chosen]]
