@@ -25,8 +25,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
-import scipy.spatial
+import scipy
 from jaxtyping import Float
 
 from trajopt.dynamics.collision.narrowphase import collide, pair_groups
