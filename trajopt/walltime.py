@@ -1,7 +1,7 @@
 """Where the wall time of a command goes: at every moment one part is under way, from the start of the process on.
 
-`part(name)` marks a stretch of code, innermost first; outside of a command that keeps a `WallTime` it does nothing. What JAX spends
-on tracing, lowering and compiling is taken out of whatever part it happens in and becomes a part of its own.
+`part(name)` marks a stretch of code, of which inner ones take their share; outside of a command that keeps a `WallTime` it does
+nothing. What JAX spends on tracing, lowering and compiling is taken out of the part it happens in and is a part of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class WallTime:
     def __init__(self, started: float, first: str) -> None:
         self.started = started
         self._stretches: list[tuple[str, float, float]] = []  # one after the other, without gaps
-        self._compiling: list[tuple[float, float]] = []  # in the order of their ends; inner ones before those around them
+        self._compiling: list[
+            tuple[float, float]
+        ] = []  # in the order of their ends; inner ones before those around them
         self._under_way, self._since = [OTHER], started
         self._close(first)
 
@@ -53,7 +55,8 @@ class WallTime:
     def parts(self) -> dict[str, float]:
         """Seconds of every part until now, in the order in which they began, `compile` and `other` last."""
         self._close(self._under_way[-1])
-        spans, seconds = _merged(self._compiling), {}
+        spans = _merged(self._compiling)
+        seconds: dict[str, float] = {}
         for name, start, end in self._stretches:
             compiling = sum(max(min(end, b) - max(start, a), 0.0) for a, b in spans)
             seconds[name] = seconds.get(name, 0.0) + (end - start) - compiling
@@ -83,7 +86,9 @@ def process_start() -> float:
     """
     try:
         stat = pathlib.Path("/proc/self/stat").read_text()
-        ticks = int(stat.rpartition(")")[2].split()[19])  # starttime, proc(5); the name in parentheses may hold anything
+        ticks = int(
+            stat.rpartition(")")[2].split()[19]
+        )  # starttime, proc(5); the name in parentheses may hold anything
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
         age = time.process_time()
@@ -113,9 +118,9 @@ def listen() -> None:
         _listening.append(_COMPILING)
 
 
-def _heard(event: str, seconds: float, **about: str | int) -> None:
+def _heard(event: str, duration_secs: float, **about: str | int) -> None:
     if _kept and event.startswith(_COMPILING):
-        _kept[-1].compiled(seconds)
+        _kept[-1].compiled(duration_secs)
 
 
 def part(name: str) -> contextlib.AbstractContextManager[None]:

@@ -20,8 +20,8 @@ from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem,
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """What is recomputed along a motion. parts: violations by kind (`residual_parts`); with contact the residual and the number of
-    dropped contacts of every step, (T,), and the impulses, (T, contacts, 3), N s; None without."""
+    """What is recomputed along a motion: the violations by kind (`residual_parts`), and with contact the residual and the number
+    of dropped contacts of every step, (T,), and the impulses, (T, contacts, 3), N s."""
 
     parts: dict[str, Float[Array, ""]]
     residual: Float[Array, " T"] | None = None

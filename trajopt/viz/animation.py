@@ -89,9 +89,9 @@ def animate(
 ) -> pathlib.Path:
     """Write the motion as an animated GIF to `path`, and as .mp4 beside it where ffmpeg is installed.
 
-    `motion` holds q (T+1, nq) and, for the speed, t (T+1,) in seconds; at most `most_frames` states are drawn, and
-    `FRAMES_PER_S` for a second. A motion
-    of one or two states is shown from all sides instead. Returns the path of the GIF.
+    `motion` holds q (T+1, nq) and, for the speed, t (T+1,) in seconds; at most `most_frames` states are drawn, and at most
+    `FRAMES_PER_S` for each second of the animation. A motion of one or two states is shown from all sides instead. Returns
+    the path of the GIF.
     """
     path = pathlib.Path(path)
     q = np.asarray(motion["q"], float)
@@ -134,7 +134,7 @@ def _render(
     turning: bool,
     pixels: int,
 ) -> list[UInt8[np.ndarray, "h w 3"]]:
-    """RGB images (pixels, pixels, 3), one for each frame: from behind to the front floor, shadow, lines between joints, shapes."""
+    """RGB images (pixels, pixels, 3), one a frame, painted in the order floor, shadow, lines between joints, shapes."""
     centre, radius = _bounds(scene, vertices, skeletons)
     moving = scene.node[scene.shape_of] != WORLD
     grid = None if scene.floor is None else _grid(centre, 1.1 * radius, scene.floor)

@@ -1,13 +1,14 @@
 """Pictures of polygons and lines in space: a camera, and a canvas that is painted from far to near.
 
-A canvas is a Pillow image several times as large as the picture (`FINER`), which averages it: smooth edges at the price of flat ones.
-Needs neither a display nor a graphics driver.
+A canvas is a Pillow image, `FINER` times as large as the picture in each direction; averaging it makes edges smooth. Needs
+neither a display nor a graphics driver.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -20,8 +21,8 @@ _NEAREST = 0.05  # share of the eye's distance at which what comes nearer is dra
 
 @dataclasses.dataclass(frozen=True)
 class Camera:
-    """Looks at `centre` (3,), m, from `azimuth` and `elevation`, degrees, so that a ball of `radius` m fits into a square picture of
-    `pixels`."""
+    """Looks at `centre` (3,), m, from `azimuth` and `elevation`, degrees; a ball of `radius` m fits into the square picture,
+    which is `pixels` wide."""
 
     centre: Float[np.ndarray, "3"]
     radius: float
@@ -76,9 +77,8 @@ class Canvas:
         places, depth = self.camera.project(corners)
         order = np.argsort(-depth.mean(1), kind="stable")
         flat = np.round(FINER * places[order]).reshape(len(corners), -1).tolist()
-        if isinstance(colours, str):
-            fills = [colours] * len(flat)
-        else:
+        fills: list[Any] = [colours] * len(flat)
+        if not isinstance(colours, str):
             fills = [tuple(row) for row in np.round(255 * colours[order]).astype(int).tolist()]
         for outline, fill in zip(flat, fills, strict=True):
             self._draw.polygon(outline, fill=fill)
@@ -96,7 +96,9 @@ class Canvas:
         image = self._image.reduce(FINER)
         if label:
             side = image.size[0]
-            ImageDraw.Draw(image).text((0.03 * side, 0.025 * side), label, fill="#303030", font=_font(round(0.03 * side)))
+            ImageDraw.Draw(image).text(
+                (0.03 * side, 0.025 * side), label, fill="#303030", font=_font(round(0.03 * side))
+            )
         return np.asarray(image)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.collision.terrain import ground_height
 from trajopt.dynamics.model import Model, ShapeType

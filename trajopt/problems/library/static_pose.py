@@ -28,7 +28,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from trajopt.dynamics.collision.narrowphase import collide, pair_groups
+from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.rows import point_columns, project_columns, signed_mask
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
@@ -36,6 +36,7 @@ from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics
 from trajopt.dynamics.rigid_body.rnea import bias_forces
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
+from trajopt.problems.library.replay import candidate_shapes
 from trajopt.problems.programs import PROGRAMS, Effort
 
 _MAX_ITERATIONS = 60
@@ -115,9 +116,7 @@ def candidates(model: Model, supports: Sequence[str]) -> tuple[int, ...]:
     Raises `UnknownNameError` for a name that is no shape with a contact pair.
     """
     top = model.topology
-    groups = pair_groups(top)
-    pairs = [pair for group in groups for pair in group.pairs for _ in range(group.candidates(model))]
-    owner = [top.shapes[top.pairs[pair][0]].name for pair in pairs]
+    owner = [top.shapes[shape].name for shape in candidate_shapes(model)]
     for name in supports:
         if name not in owner:
             raise UnknownNameError(f"model '{top.name}' has no contact shape '{name}'{closest(name, set(owner))}")
