@@ -86,9 +86,8 @@ def process_start() -> float:
     """
     try:
         stat = pathlib.Path("/proc/self/stat").read_text()
-        ticks = int(
-            stat.rpartition(")")[2].split()[19]
-        )  # starttime, proc(5); the name in parentheses may hold anything
+        # Field 22 of proc(5), starttime; the name, field 2, is in parentheses and may hold anything.
+        ticks = int(stat.rpartition(")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
         age = time.process_time()

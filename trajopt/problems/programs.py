@@ -14,7 +14,7 @@ import dataclasses
 import enum
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -41,12 +41,13 @@ class Effort(enum.Enum):
     )
 
 
-def compiled_with(lowered: Any, effort: Effort) -> Callable[..., Any]:
-    """The compiled program of a lowered one (`jax.stages.Lowered`), with XLA's defaults where it does not know an option."""
-    if effort is Effort.FULL or jax.default_backend() != "cpu":
+def compiled_with(lowered: Any, options: Mapping[str, bool | int]) -> Callable[..., Any]:
+    """The compiled program of a lowered one (`jax.stages.Lowered`) with options of XLA for CPUs; without any of them where the
+    device is another or this XLA does not know one."""
+    if not options or jax.default_backend() != "cpu":
         return lowered.compile()
     try:
-        return lowered.compile(compiler_options=dict(effort.value))
+        return lowered.compile(compiler_options=dict(options))
     except jax.errors.JaxRuntimeError as error:
         if "No such compile option" not in str(error):
             raise
@@ -95,7 +96,7 @@ class Programs:
 
         closed.__name__ = function.__name__  # which profiles and dumps show
         # A function inside the function: XLA 0.10 for CPUs takes LAPACK calls in a branch of the outermost one for unknown ones.
-        program = compiled_with(jax.jit(lambda *arguments: jax.jit(closed)(*arguments)).lower(*arguments), effort)
+        program = compiled_with(jax.jit(lambda *arguments: jax.jit(closed)(*arguments)).lower(*arguments), dict(effort.value))
         self._compiled[key] = program
         if len(self._compiled) > self._kept:
             self._compiled.popitem(last=False)

@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 FINER = 2  # pixels of the canvas for one of the picture, in each direction
@@ -56,8 +56,8 @@ class Camera:
         size = _SHARE * self.pixels * _DISTANCE / depth[..., None]
         return 0.5 * self.pixels + seen[..., :2] * np.array([1.0, -1.0]) * size, depth
 
-    def faces_it(self, faces: Float[np.ndarray, "f 4 3"], normals: Float[np.ndarray, "f 3"]) -> np.ndarray:
-        """Whether the outer side of each face is seen, (f,)."""
+    def faces_it(self, faces: Float[np.ndarray, "f 4 3"], normals: Float[np.ndarray, "f 3"]) -> Bool[np.ndarray, " f"]:
+        """Whether the outer side of each face is seen."""
         return np.einsum("fi,fi->f", self.eye - faces.mean(1), normals) > 0
 
 
