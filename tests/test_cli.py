@@ -100,6 +100,18 @@ def test_run_writes_everything_and_returns_zero(toy, capsys):
     assert "iteration" in out and "step size" in out and "solved" in out and "velocity 2.000 m/s" in out
 
 
+def test_a_run_says_where_its_wall_time_went(toy, capsys):
+    assert main(["run", "toy"]) == 0
+    spent = json.loads((toy / "runs/toy/summary.json").read_text())["wall_clock_s"]
+    parts = {key: value for key, value in spent.items() if key != "total"}
+    assert list(parts) == ["import", "load", "solve", "certificate", "plots", "animation", "compile", "other"]
+    assert all(value >= 0 for value in parts.values())
+    assert sum(parts.values()) == pytest.approx(spent["total"], rel=0.02)
+    assert min(parts[key] for key in ("solve", "plots", "animation", "compile")) > 0
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last.startswith("wall time ") and all(f" {key} " in last for key in parts)
+
+
 def test_a_picture_that_fails_loses_neither_the_results_nor_the_exit_status(toy, capsys, monkeypatch):
     def fail(*arguments, **options):
         raise IndexError("list index out of range")

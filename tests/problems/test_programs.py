@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.problems.programs import PROGRAMS, Programs
+from trajopt.problems.programs import PROGRAMS, Effort, Programs, compiled_with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,3 +59,16 @@ def test_oracles_of_one_problem_share_their_programs(gradient):
     second.rollout(problem.x0, problem.u0, problem.parameters)
     assert second.compile_time_s == 0 and len(PROGRAMS) == count and second.evaluations == 1
     np.testing.assert_array_equal(motion.xs[-1], [3.0, 3.0])
+
+
+def test_effort_changes_the_program_and_not_its_value():
+    programs, x = Programs(), jnp.linspace(-1.0, 1.0, 7)
+    values = [programs.run(Scale.times, Scale(2.0), x, effort=effort)[0] for effort in Effort]
+    assert len(programs) == len(Effort) == 3
+    for value in values:
+        np.testing.assert_allclose(value, 2 * x, rtol=1e-15)
+
+
+def test_options_that_this_xla_does_not_know_are_left_out():
+    lowered = jax.jit(lambda x: x + 1.0).lower(1.0)
+    assert compiled_with(lowered, {"xla_cpu_of_another_version": True})(1.0) == 2.0

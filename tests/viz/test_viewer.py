@@ -27,7 +27,7 @@ from scipy.spatial.transform import Rotation
 
 from trajopt import problems
 from trajopt.cli import main
-from trajopt.cli.run import keep_settings
+from trajopt.cli.run import amend
 from trajopt.dynamics import RigidContact
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.inputs import StepInputs
@@ -202,7 +202,7 @@ def test_settings_of_the_run_choose_its_model(tmp_path, request):
     folder = write_run(tmp_path / "run", swing("cart-pole"), problem="any")
     with pytest.raises(OptionError, match="does not fit the model 'cube'.*--model"):
         read_run(folder)
-    keep_settings(folder, {"robot": "cart-pole", "at": (1, 2)})
+    amend(folder, {"settings": {"robot": "cart-pole", "at": (1, 2)}})
     assert json.loads((folder / "summary.json").read_text())["settings"] == {"robot": "cart-pole", "at": [1, 2]}
     recording = read_run(folder)
     assert recording.model.topology.name == "cart-pole" and recording.caption == "any, iLQR, solved, cost 2.5"

@@ -12,13 +12,12 @@ from typing import Any
 
 from rich.console import Console
 
-from trajopt import problems, solvers
+from trajopt import problems, solvers, walltime
 from trajopt.cli.dropped import dropped_warning
 from trajopt.cli.progress import Progress, say
 from trajopt.errors import OptionError
 from trajopt.result import status_name
 from trajopt.solvers.loop.solution import Solution
-from trajopt.viz import animation, plots
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -63,14 +62,15 @@ def last_words(args: argparse.Namespace, since: float) -> str:
 def run(args: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     console = Console(quiet=args.quiet)
-    problem = make_problem(args.problem, args.settings, args.contact)
-    solver = chosen_solver(problem, problem.solver if args.solver is None else args.solver)
+    with walltime.part("load"):
+        problem = make_problem(args.problem, args.settings, args.contact)
+        solver = chosen_solver(problem, problem.solver if args.solver is None else args.solver)
     gradient = problem.gradient if args.gradient is None else args.gradient
     folder = folder_of(args)
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / CHECKPOINT
     say(console, f"{problem.name}: {solver.name}, {gradient} gradients, into {folder}")
-    with Progress(console, args.quiet) as progress:
+    with walltime.part("solve"), Progress(console, args.quiet) as progress:
         solution = solvers.solve(
             problem,
             solver,
@@ -82,20 +82,25 @@ def run(args: argparse.Namespace) -> int:
             resume=checkpoint if args.resume else None,
         )
     solution.save(folder)
-    keep_settings(folder, chosen_settings(args.problem, args.settings, args.contact))
-    report(console, problem, solution)
-    warning = dropped_warning(problem, solution)
+    amend(folder, {"settings": chosen_settings(args.problem, args.settings, args.contact)})
+    with walltime.part("certificate"):
+        report(console, problem, solution)
+        warning = dropped_warning(problem, solution)
     if warning is not None and not args.quiet:
         print(f"trajopt: warning: {warning}", file=sys.stderr)
     draw(problem, solution, folder)
     say(console, f"written: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    spent = walltime.spent()
+    if spent:
+        amend(folder, {"wall_clock_s": {key: round(value, 4) for key, value in spent.items()}})
+        say(console, walltime.sentence(spent))
     return 0 if solution.success else 1
 
 
-def keep_settings(folder: pathlib.Path, values: dict[str, Any]) -> None:
-    """Add the settings to summary.json, so that the problem can be made again (`trajopt view`)."""
+def amend(folder: pathlib.Path, values: dict[str, Any]) -> None:
+    """Add to summary.json: the settings, so that the problem can be made again (`trajopt view`), and where the time went."""
     path = folder / "summary.json"
-    summary = json.loads(path.read_text()) | {"settings": values}
+    summary = json.loads(path.read_text()) | values
     path.write_text(json.dumps(summary, indent=2, default=str) + "\n")
 
 
@@ -118,13 +123,17 @@ def report(console: Console, problem: Any, solution: Solution) -> None:
 
 def draw(problem: Any, solution: Solution, folder: pathlib.Path) -> None:
     """Write convergence.png and, where there is a motion, trajectory.png and the animation."""
-    drawn(plots.convergence, solution, folder / "convergence.png")
-    if solution.trajectory:
-        labels = {"control_names": problem.control_names, "control_units": problem.control_units}
-        path = folder / "trajectory.png"
-        drawn(plots.trajectory, solution.trajectory, path, model=problem.model, title=problem.name, **labels)
+    with walltime.part("import"):
+        from trajopt.viz import animation, plots
+    with walltime.part("plots"):
+        drawn(plots.convergence, solution, folder / "convergence.png")
+        if solution.trajectory:
+            labels = {"control_names": problem.control_names, "control_units": problem.control_units}
+            path = folder / "trajectory.png"
+            drawn(plots.trajectory, solution.trajectory, path, model=problem.model, title=problem.name, **labels)
     if problem.model is not None and "q" in solution.trajectory:
-        drawn(functools.partial(animation.animate, problem.model), solution.trajectory, folder / "animation.gif")
+        with walltime.part("animation"):
+            drawn(functools.partial(animation.animate, problem.model), solution.trajectory, folder / "animation.gif")
 
 
 def drawn(draw: Callable[..., Any], what: Any, path: pathlib.Path, **options: Any) -> bool:

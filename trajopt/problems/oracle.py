@@ -2,26 +2,60 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
 from trajopt.errors import ShapeError
-from trajopt.problems.programs import PROGRAMS
-from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory
+from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
 
 
-def residual_parts(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
-    """Largest violation of each kind of constraint, recomputed: defect, bounds, and the constraints there are."""
+@dataclasses.dataclass(frozen=True)
+class Examination:
+    """What is recomputed along a motion: the violations by kind (`residual_parts`), and with contact the residual and the number
+    of dropped contacts of every step, (T,), and the impulses, (T, contacts, 3), N s."""
+
+    parts: dict[str, Float[Array, ""]]
+    residual: Float[Array, " T"] | None = None
+    dropped: Int[Array, " T"] | None = None
+    impulse: Float[Array, "T contacts 3"] | None = None
+
+
+jax.tree_util.register_dataclass(Examination, ["parts", "residual", "dropped", "impulse"], [])
+
+
+def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
+    """Take every step of a motion again, once for all that is recomputed: a step is long to compile."""
+    xs, us, p = trajectory.xs, trajectory.us, trajectory.p
+    if not problem.has_contact:
+        times = jnp.asarray(problem.times)[:-1]
+        x_next = jax.vmap(lambda x, u, t: problem.step(x, u, t, p))(xs[:-1], us, times)
+        return Examination(residual_parts(problem, trajectory, x_next))
+    system = problem.system_at(p)
+
+    def step(at: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+        x_next, info = system.step(problem.as_state(at[0]), at[1])
+        return flat_state(x_next), (info.residual, info.dropped, info.contacts.impulse)
+
+    x_next, found = jax.lax.map(step, (xs[:-1], us))
+    return Examination(residual_parts(problem, trajectory, x_next), *found)
+
+
+def residual_parts(
+    problem: ControlProblem, trajectory: Trajectory, x_next: Float[Array, "T nx"]
+) -> dict[str, Float[Array, ""]]:
+    """Largest violation of each kind of constraint: defect, bounds, and the constraints there are; x_next: of every step, taken
+    again from its own state."""
     xs, us, p = trajectory.xs, trajectory.us, trajectory.p
     times = jnp.asarray(problem.times)
-    x_next = jax.vmap(lambda x, u, t: problem.step(x, u, t, p))(xs[:-1], us, times[:-1])
     parts = {"defect": _largest(jax.vmap(problem.local)(xs[1:], x_next))}
     bounded = [
         (us, problem.control_lower, problem.control_upper),
@@ -51,12 +85,6 @@ def _largest(value: Any) -> Array:
     return jnp.max(jnp.abs(value), initial=jnp.zeros((), value.dtype))
 
 
-def step_infos(problem: ControlProblem, trajectory: Trajectory) -> Any:
-    """The `StepInfo` of every step of a motion of a `System`, stacked."""
-    system = problem.system_at(trajectory.p)
-    return jax.lax.map(lambda a: system.step(problem.as_state(a[0]), a[1])[1], (trajectory.xs[:-1], trajectory.us))
-
-
 class OptimalControlOracle:
     """The compiled functions of an optimal control problem, and how often the dynamics were evaluated.
 
@@ -71,38 +99,42 @@ class OptimalControlOracle:
         self.problem, self.gradient = problem.with_gradient(mode), mode
         self.evaluations, self.compile_time_s = 0, 0.0
         self.out_of_time: Callable[[], bool] = lambda: False
+        self._examined: tuple[Trajectory, Examination] | None = None
         columns = problem.n + problem.nu + problem.n_p
         self.cost_of_linearization = {
             "finite-difference": 2 * columns + 1,
             "ridders": 2 * columns * RIDDERS_LEVELS + 1,
         }.get(mode, 1)
 
-    def call(self, function: Callable[..., Any], subject: Hashable, *arguments: Any) -> Any:
+    def call(
+        self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL
+    ) -> Any:
         """function(subject, *arguments) by a compiled program (`programs`); blocks until it is done."""
-        result, seconds = PROGRAMS.run(function, subject, *arguments)
+        result, seconds = PROGRAMS.run(function, subject, *arguments, effort=effort)
         self.compile_time_s += seconds
         return result
 
     def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
-        """The motion from x0 under the controls us."""
+        """The motion from x0 under the controls us: where a solver begins, or ends."""
         self.evaluations += 1
-        return self.call(type(self.problem).rollout, self.problem, x0, us, p)
+        return self.call(type(self.problem).rollout, self.problem, x0, us, p, effort=Effort.QUICK)
 
     def cost(self, trajectory: Trajectory) -> float:
         return float(self.call(type(self.problem).cost, self.problem, trajectory))
 
-    def violations(self, trajectory: Trajectory) -> dict[str, float]:
-        """Recomputed violations by kind, see `residual_parts`."""
-        parts = self.call(residual_parts, self.problem, trajectory)
-        return {key: float(value) for key, value in parts.items()}
+    def examine(self, trajectory: Trajectory) -> Examination:
+        """`examine` of a motion; of the same one, only once."""
+        if self._examined is None or self._examined[0] is not trajectory:
+            self._examined = trajectory, self.call(examine, self.problem, trajectory, effort=Effort.QUICK)
+        return self._examined[1]
 
     def residuals(self, trajectory: Trajectory) -> dict[str, float]:
         """What a `Solution` reports: violations, and with contact the contact law's residual along the motion."""
-        values = self.violations(trajectory)
-        if self.problem.has_contact:
-            infos = self.call(step_infos, self.problem, trajectory)
-            values["contact_residual"] = float(np.max(infos.residual))
-            values["dropped_contacts"] = float(np.sum(infos.dropped))
+        found = self.examine(trajectory)
+        values = {key: float(value) for key, value in found.parts.items()}
+        if found.residual is not None and found.dropped is not None:
+            values["contact_residual"] = float(np.max(np.asarray(found.residual)))
+            values["dropped_contacts"] = float(np.sum(np.asarray(found.dropped)))
         if self.problem.certificate is not None:
             values |= {key: float(value) for key, value in self.problem.certificate(trajectory).items()}
         return values
@@ -124,8 +156,9 @@ class OptimalControlOracle:
             states = [problem.as_state(x) for x in xs]
             motion["q"] = np.stack([np.asarray(s.q) for s in states if isinstance(s, State)])
             motion["v"] = np.stack([np.asarray(s.v) for s in states if isinstance(s, State)])
-            if problem.has_contact:
-                motion["impulse"] = np.asarray(self.call(step_infos, self.problem, trajectory).contacts.impulse)
+            impulse = self.examine(trajectory).impulse
+            if impulse is not None:
+                motion["impulse"] = np.asarray(impulse)
         else:
             motion["x"] = xs
         x = np.concatenate([us.ravel(), p])

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from trajopt import walltime
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
 from trajopt.problems.ranges import Range
@@ -31,7 +32,8 @@ class Entry:
         if not isinstance(self.factory, str):
             return self.factory
         module, _, function = self.factory.partition(":")
-        return getattr(importlib.import_module(module), function)
+        with walltime.part("import"):
+            return getattr(importlib.import_module(module), function)
 
 
 _LIBRARY = "trajopt.problems.library"

@@ -1,6 +1,6 @@
 """Animation of a motion: the model's collision shapes over a floor, drawn off-screen, written as GIF (and MP4).
 
-Shapes become polygons once, in their own frames; a frame of the animation places, shades and sorts them. Bodies
+Shapes become polygons once, in their own frames; a frame of the animation places, shades and paints them. Bodies
 without shapes are shown by lines between the joints. Needs neither a display nor a graphics driver.
 """
 
@@ -15,18 +15,20 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int, UInt8
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from mpl_toolkits.mplot3d.art3d import Line3DCollection, Poly3DCollection
 from PIL import Image
 
 from trajopt.dynamics.model import WORLD, Model, ShapeType
+from trajopt.viz.painting import Camera, Canvas
 from trajopt.viz.plots import COLOURS
 from trajopt.viz.shapes3d import placements, polygons, shape_vertices
 
 MOST_FRAMES = 100
+FRAMES_PER_S = 30
 SHORTEST_S = 2.0  # shorter motions are slowed down to this
 _LIGHT = np.array([0.35, -0.45, 0.82])
+_AZIMUTH, _ELEVATION = -60.0, 18.0  # degrees, of the eye
+_PALETTE_FRAMES = 6
+_WHITE = 247  # Pillow looks up colours to within eight levels: lighter greys would take the background's place
 TURN_FRAMES = 36  # of the camera's tour around a motion of one or two states
 
 
@@ -71,11 +73,9 @@ class _Scene:
         centres = np.einsum("sij,sj->si", rotation[node], offset) + position[node]
         return np.concatenate([position[self.bones], np.stack([position[node], centres], axis=1)])
 
-    def shaded(self, vertices: np.ndarray) -> np.ndarray:
+    def shaded(self, normals: np.ndarray) -> np.ndarray:
         """Face colours under a fixed light."""
-        normal = np.cross(vertices[:, 2] - vertices[:, 0], vertices[:, 3] - vertices[:, 1])
-        length = np.linalg.norm(normal, axis=-1, keepdims=True)
-        light = (normal / np.where(length > 0, length, 1.0)) @ (_LIGHT / np.linalg.norm(_LIGHT))
+        light = normals @ (_LIGHT / np.linalg.norm(_LIGHT))
         return np.clip(self.colours * (0.74 + 0.26 * light[:, None]) + 0.06 * np.maximum(light, 0)[:, None], 0, 1)
 
 
@@ -89,19 +89,21 @@ def animate(
 ) -> pathlib.Path:
     """Write the motion as an animated GIF to `path`, and as .mp4 beside it where ffmpeg is installed.
 
-    `motion` holds q (T+1, nq) and, for the speed, t (T+1,) in seconds; at most `most_frames` states are drawn. A motion
-    of one or two states is shown from all sides instead. Returns the path of the GIF.
+    `motion` holds q (T+1, nq) and, for the speed, t (T+1,) in seconds; at most `most_frames` states are drawn, and at most
+    `FRAMES_PER_S` for each second of the animation. A motion of one or two states is shown from all sides instead. Returns
+    the path of the GIF.
     """
     path = pathlib.Path(path)
     q = np.asarray(motion["q"], float)
     t = np.asarray(motion.get("t", np.arange(len(q))), float)
     turning = len(q) <= 2
-    keep = np.full(TURN_FRAMES, len(q) - 1) if turning else subsample(len(q), most_frames)
+    duration = 6.0 if turning else max(float(t[-1] - t[0]), SHORTEST_S)
+    shown = min(most_frames, int(np.ceil(FRAMES_PER_S * duration)))
+    keep = np.full(TURN_FRAMES, len(q) - 1) if turning else subsample(len(q), shown)
     scene = _Scene(model)
     rotation, position = placements(model, q[keep])
     vertices = [scene.place(R, p) for R, p in zip(rotation, position)]
     skeletons = [scene.skeleton(R, p) for R, p in zip(rotation, position)]
-    duration = 6.0 if turning else max(float(t[-1] - t[0]), SHORTEST_S)
     images = _render(scene, vertices, skeletons, t[keep], turning, pixels)
     _write_gif(images, path, duration)
     if shutil.which("ffmpeg"):
@@ -132,61 +134,50 @@ def _render(
     turning: bool,
     pixels: int,
 ) -> list[UInt8[np.ndarray, "h w 3"]]:
-    """RGB images (pixels, pixels, 3), one for each frame."""
+    """RGB images (pixels, pixels, 3), one a frame; in the order of painting floor, shadow, lines between joints, fixed and
+    moving shapes."""
     centre, radius = _bounds(scene, vertices, skeletons)
-    made = Figure(figsize=(pixels / 100, pixels / 100), dpi=100)
-    canvas = FigureCanvasAgg(made)
-    ax: Any = made.add_axes((0.0, 0.0, 1.0, 1.0), projection="3d")
-    ax.set_axis_off()
-    ax.set_proj_type("persp", focal_length=1.2)
-    reach = 1.1 * radius
-    ax.set_xlim(centre[0] - reach, centre[0] + reach)
-    ax.set_ylim(centre[1] - reach, centre[1] + reach)
-    ax.set_zlim(centre[2] - reach, centre[2] + reach)
-    ax.set_box_aspect((1, 1, 1), zoom=1.45)
-    if scene.floor is not None:
-        _draw_floor(ax, centre, reach, scene.floor)
-    ax.computed_zorder = False
-    shadow = Poly3DCollection([], facecolors="#bdbbb4", linewidths=0, zorder=1)
-    solid = Poly3DCollection([], zorder=3)
-    bones = Line3DCollection([], colors="#404040", linewidths=2.5, zorder=2)
-    for artist in (shadow, solid, bones):
-        ax.add_collection3d(artist, autolim=False)
     moving = scene.node[scene.shape_of] != WORLD
-    label = ax.text2D(0.03, 0.95, "", transform=ax.transAxes, fontsize=10, color="#303030")
+    grid = None if scene.floor is None else _grid(centre, 1.1 * radius, scene.floor)
     images = []
     for k, world in enumerate(vertices):
-        if len(world):
-            solid.set_verts(list(world))
-            colours = scene.shaded(world)
-            solid.set_facecolor(colours)
-            solid.set_edgecolor(np.clip(colours * 0.9, 0, 1))
-            solid.set_linewidth(0.3)
-        if scene.floor is not None and moving.any():
-            shadow.set_verts(list(_shadow(world[moving], scene.floor)))
-        bones.set_segments(list(skeletons[k]))
-        ax.view_init(elev=18, azim=(-60 + 360 * k / len(vertices)) if turning else -60)
-        label.set_text("" if turning else f"t = {t[k]:.3f} s")
-        canvas.draw()
-        images.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+        azimuth = _AZIMUTH + (360 * k / len(vertices) if turning else 0)
+        camera = Camera(centre, 1.1 * radius, azimuth, _ELEVATION, pixels)
+        canvas = Canvas(camera)
+        if grid is not None and scene.floor is not None:
+            square, lines = grid
+            canvas.polygons(square, "#f1f0ec")
+            canvas.lines(lines, "#d2d0c8", 0.7)
+            canvas.polygons(_shadow(world[moving], scene.floor), "#bdbbb4")
+        canvas.lines(skeletons[k], "#404040", 2.5)
+        normals = _normals(world)
+        seen = camera.faces_it(world, normals)
+        colours = scene.shaded(normals)
+        # By mean distance alone, large faces of the ground would hide feet on it.
+        for chosen in (seen & ~moving, seen & moving):
+            canvas.polygons(world[chosen], colours[chosen])
+        images.append(canvas.picture("" if turning else f"t = {t[k]:.3f} s"))
     return images
 
 
-def _draw_floor(ax: Any, centre: np.ndarray, reach: float, height: float) -> None:
-    """A grid of lines on a light square, with a round spacing."""
+def _grid(centre: np.ndarray, reach: float, height: float) -> tuple[np.ndarray, np.ndarray]:
+    """The floor as a square (1, 4, 3) and lines (n, 2, 3) on it, with a round spacing, m."""
     spacing = 10.0 ** np.floor(np.log10(reach))
     spacing *= 0.5 if reach / spacing < 2.5 else 1.0
     low = np.floor((centre[:2] - 1.6 * reach) / spacing) * spacing
     high = np.ceil((centre[:2] + 1.6 * reach) / spacing) * spacing
     corners = [(low[0], low[1]), (high[0], low[1]), (high[0], high[1]), (low[0], high[1])]
-    ground = Poly3DCollection([[(x, y, height) for x, y in corners]], facecolors="#f1f0ec", linewidths=0, zorder=0)
-    ax.add_collection3d(ground, autolim=False)
-    lines = []
-    for x in np.arange(low[0], high[0] + 0.5 * spacing, spacing):
-        lines.append([(x, low[1], height), (x, high[1], height)])
-    for y in np.arange(low[1], high[1] + 0.5 * spacing, spacing):
-        lines.append([(low[0], y, height), (high[0], y, height)])
-    ax.add_collection3d(Line3DCollection(lines, colors="#d2d0c8", linewidths=0.7, zorder=0.5), autolim=False)
+    square = np.array([[(x, y, height) for x, y in corners]])
+    along_y = [[(x, low[1], height), (x, high[1], height)] for x in np.arange(low[0], high[0] + 0.5 * spacing, spacing)]
+    along_x = [[(low[0], y, height), (high[0], y, height)] for y in np.arange(low[1], high[1] + 0.5 * spacing, spacing)]
+    return square, np.array(along_y + along_x)
+
+
+def _normals(faces: np.ndarray) -> np.ndarray:
+    """Outward unit normals of faces (f, 4, 3), zero where a face has no area."""
+    normal = np.cross(faces[:, 2] - faces[:, 0], faces[:, 3] - faces[:, 1])
+    length = np.linalg.norm(normal, axis=-1, keepdims=True)
+    return normal / np.where(length > 0, length, 1.0)
 
 
 def _shadow(vertices: np.ndarray, height: float) -> np.ndarray:
@@ -198,9 +189,21 @@ def _shadow(vertices: np.ndarray, height: float) -> np.ndarray:
 
 
 def _write_gif(images: list[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float) -> None:
-    frames = [Image.fromarray(image).quantize(96, dither=Image.Dither.NONE) for image in images]
+    palette = _palette(images)
+    frames = [Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     each = max(int(round(1000 * duration / len(frames))), 20)
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=each, loop=0, optimize=False)
+
+
+def _palette(images: list[UInt8[np.ndarray, "h w 3"]]) -> Image.Image:
+    """One palette for all frames, from a few of them: to look for colours takes ten times as long as to use them."""
+    few = images[:: max(len(images) // _PALETTE_FRAMES, 1)]
+    sample = Image.fromarray(np.concatenate([image[::2, ::2] for image in few]))
+    palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    colours = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)
+    colours[(colours >= _WHITE).all(1)] = 255
+    palette.putpalette(colours.tobytes())
+    return palette
 
 
 def _write_mp4(images: list[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float) -> None:

@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from trajopt.dynamics.model import Model
 
 COLOURS = ("#1f5fa8", "#d1622b", "#3b8a4f", "#8a4fa3", "#b8962e", "#4aa5b5", "#b23a48", "#5b5b5b")
 STYLES = {"implicit": "-", "finite-difference": "--", "ridders": ":"}
 FLOOR = 1e-32  # costs below it are drawn there: the axis is logarithmic
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _MOST_LINES = 12  # with more lines than this in a panel, no legend
 
 
@@ -47,9 +50,27 @@ def _positive(values: Any) -> np.ndarray:
     return np.where(np.isfinite(values), np.maximum(values, FLOOR), np.nan)
 
 
+class PowersOfTen(LogFormatter):
+    """Labels of a logarithmic axis as plain text, 10⁻⁵, which is set ten times as fast as mathematics."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """The label at x, empty where there is to be none."""
+        if not super().__call__(x, pos):
+            return ""
+        exponent = int(np.floor(np.log10(x) + 1e-9))
+        power, factor = "10" + str(exponent).translate(_SUPERSCRIPTS), x / 10.0**exponent
+        return power if abs(factor - 1) < 1e-6 else f"{factor:.3g}·{power}"
+
+
+def _plain_powers(axis: Axis) -> None:
+    axis.set_major_formatter(PowersOfTen())
+    axis.set_minor_formatter(PowersOfTen())
+
+
 def _log(ax: Axes, values: np.ndarray) -> None:
     """Logarithmic y axis, with room for a constant or empty curve."""
     ax.set_yscale("log")
+    _plain_powers(ax.yaxis)
     finite = values[np.isfinite(values)]
     if finite.size and finite.max() < 10 * finite.min():
         ax.set_ylim(finite.min() / 10, finite.max() * 10)
@@ -286,8 +307,8 @@ def _single_step(
 def _control_limits(ax: Axes, model: Model) -> None:
     """Short lines at the finite control limits of the model."""
     for bound in (np.asarray(model.control_lower), np.asarray(model.control_upper)):
-        for k in np.flatnonzero(np.isfinite(bound)):
-            ax.plot([k - 0.4, k + 0.4], [bound[k]] * 2, color="#5b5b5b", linewidth=1.0)
+        at = np.flatnonzero(np.isfinite(bound))
+        ax.hlines(bound[at], at - 0.4, at + 0.4, colors="#5b5b5b", linewidth=1.0)
 
 
 def comparison(solutions: Sequence[Any], path: str | os.PathLike, *, title: str = "comparison") -> Figure:
@@ -309,6 +330,8 @@ def comparison(solutions: Sequence[Any], path: str | os.PathLike, *, title: str 
     for ax, name in ((axes[0, 0], "solving time, without compiling [s]"), (axes[0, 1], "evaluations")):
         ax.set_xscale("log")
         ax.set_yscale("log")
+        _plain_powers(ax.xaxis)
+        _plain_powers(ax.yaxis)
         ax.set_xlabel(name)
         ax.set_ylabel("least cost so far")
     at = np.arange(len(bars))

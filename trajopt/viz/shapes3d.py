@@ -5,11 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.collision.terrain import ground_height
 from trajopt.dynamics.model import Model, ShapeType
-from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
+from trajopt.problems.programs import PROGRAMS, Effort
 
 _ROUND = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.ELLIPSOID)
 _GROUND = 33  # points of a height field along each side, as drawn
@@ -136,10 +137,10 @@ def placements(
 ) -> tuple[Float[np.ndarray, "t n 3 3"], Float[np.ndarray, "t n 3"]]:
     """World rotations and positions (m) of all nodes at every configuration of a motion."""
     device = model.to_device()
-    kin = _along(device, jnp.asarray(q, device.mass.dtype))
+    kin, _ = PROGRAMS.run(_along, None, device, np.asarray(q, device.mass.dtype), effort=Effort.QUICK)
     return np.asarray(kin.rotation, float), np.asarray(kin.position, float)
 
 
-@jax.jit
-def _along(model: Model, q):
+def _along(subject: None, model: Model, q: Float[Array, "t nq"]) -> Kinematics:
+    """Placements of all nodes at every configuration; a program (`PROGRAMS`) without a subject."""
     return jax.vmap(lambda row: kinematics(model, row))(q)

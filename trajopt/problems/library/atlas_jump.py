@@ -32,6 +32,7 @@ from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, frame_jacobia
 from trajopt.dynamics.rigid_body.rnea import inverse_dynamics
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
+from trajopt.problems.library.replay import replay
 from trajopt.problems.library.static_pose import candidates
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.ranges import Real, ranged
@@ -257,7 +258,7 @@ def examine(system: System, motion: Trajectory, height: float) -> dict[str, floa
     angles = np.asarray(qs[:, 7:])
     lower, upper = (np.asarray(a)[6:] for a in (model.lower, model.upper))
     use = float((np.abs(motion.us) / np.asarray(model.control_upper)).max())
-    replay, _ = system.rollout(State(qs[0], vs[0]), us)
+    again, _ = replay(system, State(qs[0], vs[0]), us)
     return {
         "apex_height": float(qs[-1, 2]),
         "apex_error": abs(float(qs[-1, 2]) - height),
@@ -270,7 +271,7 @@ def examine(system: System, motion: Trajectory, height: float) -> dict[str, floa
         "penetration": max(-float(distance.min()), 0.0),
         "flight_time": left + float(system.dt),
         "flight_error": abs(float(ballistic - com[-1, 0])),
-        "replay_error": float(jnp.abs(jnp.concatenate([replay.q, replay.v], 1) - xs).max()),
+        "replay_error": float(jnp.abs(jnp.concatenate([again.q, again.v], 1) - xs).max()),
     }
 
 
@@ -294,7 +295,7 @@ def _report(system: System, motion: Trajectory) -> str:
     xs = jnp.asarray(motion.xs)
     distance, com = (np.asarray(a) for a in _shape(model, xs[:, :nq], xs[:, nq:]))
     first = _take_off(distance[:, list(_soles(system))]) + 1
-    _, infos = system.rollout(State(xs[0, :nq], xs[0, nq:]), jnp.asarray(motion.us))
+    _, infos = replay(system, State(xs[0, :nq], xs[0, nq:]), jnp.asarray(motion.us))
     push = np.asarray(infos.contacts.impulse)[:, :, 2].sum(1) / dt
     weight = 9.81 * float(np.asarray(model.mass).sum())
     use = np.abs(motion.us) / np.asarray(model.control_upper)

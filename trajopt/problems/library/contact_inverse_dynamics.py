@@ -24,11 +24,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.state import StepInfo
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.static_pose import PoseCertificate, certify
+from trajopt.problems.programs import PROGRAMS, Effort
 from trajopt.problems.ranges import Real, ranged
 
 TOLERANCE = 1e-6  # of |v+| / dt
@@ -140,32 +142,39 @@ class StillStep:
         x_next, _, B = self.system.linearize(self.state, u)
         return x_next.v / self.dt.astype(u.dtype), B[self.model.nv :] / self.dt.astype(u.dtype)
 
+    def after(self, u: Float[Array, " nu"]) -> tuple[State, StepInfo]:
+        """The step under the torques u, taken again outside of what a solver compiles."""
+        return PROGRAMS.run(StillStep._step, self, u, effort=Effort.QUICK)[0]
+
+    def _step(self, u: Float[Array, " nu"]) -> tuple[State, StepInfo]:
+        return self.system.step(self.state, u)
+
     def certificate(self, u: Float[Array, " nu"]) -> Mapping[str, float]:
         """The quantities that `LIMITS` bounds, and all of the pose's."""
-        linear = self.system.linearize(self.state, u)
-        impulse, friction = np.asarray(linear.info.contacts.impulse), np.asarray(linear.info.contacts.friction)
+        x_next, info = self.after(u)
+        impulse, friction = np.asarray(info.contacts.impulse), np.asarray(info.contacts.friction)
         return {
-            "velocity_over_dt": float(np.abs(np.asarray(linear.x_next.v)).max() / self.dt),
+            "velocity_over_dt": float(np.abs(np.asarray(x_next.v)).max() / self.dt),
             "cone_use": cone_use(impulse, friction),
             "torque_use": float((np.abs(np.asarray(u)) / self.limits).max()),
-            "contact_residual": float(linear.info.residual),
-            "dropped_contacts": float(linear.info.dropped),
+            "contact_residual": float(info.residual),
+            "dropped_contacts": float(info.dropped),
         } | self.pose.values()
 
     def trajectory(self, u: Float[Array, " nu"]) -> dict[str, Float[np.ndarray, "..."]]:
         """The pose, what it becomes, the torques and the impulses of the contacts."""
-        linear, start = self.system.linearize(self.state, u), self.state
+        (x_next, info), start = self.after(u), self.state
         return {
             "t": np.array([0.0, float(self.dt)]),
-            "q": np.stack([start.q, linear.x_next.q]),
-            "v": np.stack([start.v, linear.x_next.v]),
+            "q": np.stack([start.q, x_next.q]),
+            "v": np.stack([start.v, x_next.v]),
             "u": np.asarray(u)[None],
-            "impulse": np.asarray(linear.info.contacts.impulse)[None],
+            "impulse": np.asarray(info.contacts.impulse)[None],
         }
 
     def report(self, u: Float[Array, " nu"]) -> str:
         """Torques, contact forces and the certificate of the pose as lines of text."""
-        return _report(self.model, np.asarray(u), self.system.linearize(self.state, u).info, float(self.dt), self.pose)
+        return _report(self.model, np.asarray(u), self.after(u)[1], float(self.dt), self.pose)
 
 
 def cone_use(impulse: Float[np.ndarray, "nc 3"], friction: Float[np.ndarray, " nc"]) -> float:

@@ -47,6 +47,8 @@ from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.library.replay import replay
+from trajopt.problems.programs import PROGRAMS, Effort
 from trajopt.problems.ranges import Choice, Count, Real, ranged
 
 VELOCITY_TRUTH = (3.0, 1.0, 0.0, 0.0, 0.0, 2.0)
@@ -234,7 +236,7 @@ def _lift_rows(x: Float[Array, "7"]) -> Float[Array, "4"]:
 
 
 def _final_state(throw: Throw, v, force) -> State:
-    states, _ = throw.system.rollout(State(throw.rest, v), throw.controls(force))
+    states, _ = replay(throw.system, State(throw.rest, v), throw.controls(force))
     return jax.tree.map(lambda a: a[-1], states)
 
 
@@ -245,11 +247,11 @@ def _problem(name, throw: Throw, target, residual, jacobian, x0, scale, toleranc
     def rollout(x):
         v, force = as_throw(x)
         us = throw.controls(force)
-        return *throw.system.rollout(State(throw.rest, v), us), us
+        return *replay(throw.system, State(throw.rest, v), us), us
 
     def certificate(x) -> Mapping[str, Any]:
         states, infos, _ = rollout(x)
-        error = np.asarray(throw.error(states.q[-1], target))
+        error = np.asarray(PROGRAMS.run(Throw.error, throw, states.q[-1], target, effort=Effort.QUICK)[0])
         return {
             "final_pose_error": float(np.abs(error).max()),
             "contact_residual": float(np.asarray(infos.residual).max()),

@@ -9,15 +9,19 @@ time step does not resolve. Rates of the joints above `RATE` therefore cost, smo
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.laws import RigidContact
+from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.energy import kinetic_energy, potential_energy
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
+from trajopt.problems.library.replay import replay
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.programs import PROGRAMS, Effort
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
@@ -77,14 +81,10 @@ def examine(system: System, motion: Trajectory) -> dict[str, float]:
     model, nq = system.model, system.nq
     q, v, us = (np.asarray(a) for a in (motion.xs[:, :nq], motion.xs[:, nq:], motion.us))
     fine = System(model, system.dt / FINER, system.contact)
-    replay, _ = fine.rollout(State(jnp.asarray(q[0]), jnp.asarray(v[0])), jnp.repeat(jnp.asarray(us), FINER, 0))
-    height, again = float(q[-1, 1]), float(replay.q[-1, 1])
-
-    def energy(k: int) -> float:
-        at = jnp.asarray(q[k]), jnp.asarray(v[k])
-        return float(kinetic_energy(model, *at) + potential_energy(model, at[0]))
-
-    gained = energy(-1) - energy(0)
+    states, _ = replay(fine, State(jnp.asarray(q[0]), jnp.asarray(v[0])), jnp.asarray(np.repeat(us, FINER, 0)))
+    height, again = float(q[-1, 1]), float(states.q[-1, 1])
+    first, last = np.asarray(PROGRAMS.run(_energies, None, model, q[[0, -1]], v[[0, -1]], effort=Effort.QUICK)[0])
+    gained = float(last - first)
     work = float(np.sum((us @ np.asarray(model.actuation).T) * np.diff(q, axis=0)))
     return {
         "final_height": height,
@@ -96,3 +96,8 @@ def examine(system: System, motion: Trajectory) -> dict[str, float]:
         "energy_from_nothing": max(gained - work, 0.0),
         "fastest_joint": float(np.abs(v[:, ROOT:]).max()),
     }
+
+
+def _energies(subject: None, model: Model, q: Float[Array, "k nq"], v: Float[Array, "k nv"]) -> Float[Array, " k"]:
+    """Kinetic and potential energy of states, J."""
+    return jax.vmap(lambda q, v: kinetic_energy(model, q, v) + potential_energy(model, q))(q, v)

@@ -25,6 +25,7 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import frame_placement, kinematics
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
+from trajopt.problems.library.replay import candidate_shapes, replay
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.ranges import Count, Range, Real, ranged
 from trajopt.problems.trajectory import Trajectory
@@ -159,7 +160,7 @@ def examine(system: System, motion: Trajectory, speed: float, upright: float, lo
     pitch = float(np.abs(qs[:, 2]).max())
     height = float(np.asarray(_torso_heights(model, xs[:, :nq])).min())
     lower, upper = (np.asarray(a)[ROOT:] for a in (model.lower, model.upper))
-    replay, _ = system.rollout(State(xs[0, :nq], xs[0, nq:]), jnp.asarray(motion.us))
+    again, _ = replay(system, State(xs[0, :nq], xs[0, nq:]), jnp.asarray(motion.us))
     return {
         "distance": distance,
         "mean_speed": distance / duration,
@@ -173,7 +174,7 @@ def examine(system: System, motion: Trajectory, speed: float, upright: float, lo
         "torque_use": float(np.abs(motion.us).max()),
         "joint_limit_excess": float(np.maximum(lower - qs[:, ROOT:], qs[:, ROOT:] - upper).max(initial=0.0)),
         "penetration": max(-float(gaps.min()), 0.0),
-        "replay_error": float(jnp.abs(jnp.concatenate([replay.q, replay.v], 1) - xs).max()),
+        "replay_error": float(jnp.abs(jnp.concatenate([again.q, again.v], 1) - xs).max()),
     }
 
 
@@ -181,8 +182,7 @@ def _trunk(model: Model) -> list[int]:
     """Contact candidates of the shapes on the torso."""
     top = model.topology
     node = top.frames[top.frame_index("torso")].node
-    pairs = np.asarray(collide(model, kinematics(model, jnp.asarray(model.q_default))).pair)
-    return [k for k, pair in enumerate(pairs) if top.shapes[top.pairs[pair][0]].node == node]
+    return [k for k, shape in enumerate(candidate_shapes(model)) if top.shapes[shape].node == node]
 
 
 def _report(system: System, motion: Trajectory) -> str:

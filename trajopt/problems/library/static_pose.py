@@ -25,8 +25,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
-import scipy.spatial
+import scipy
 from jaxtyping import Float
 
 from trajopt.dynamics.collision.narrowphase import collide
@@ -37,6 +36,8 @@ from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics
 from trajopt.dynamics.rigid_body.rnea import bias_forces
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
+from trajopt.problems.library.replay import candidate_shapes
+from trajopt.problems.programs import PROGRAMS, Effort
 
 _MAX_ITERATIONS = 60
 _CONVERGED = 2e-15
@@ -74,9 +75,9 @@ class PoseCertificate:
         }
 
 
-@jax.jit
-def _terms(model: Model, q):
-    """What a static pose is made of: contact candidates, their Jacobians (k, 3, nv) in world axes, centre of mass, h."""
+def _terms(subject: None, model: Model, q):
+    """What a static pose is made of: contact candidates, their Jacobians (k, 3, nv) in world axes, centre of mass, h. A program
+    (`PROGRAMS`) without a subject."""
     kin = kinematics(model, q)
     contacts = collide(model, kin)
     top = model.topology
@@ -115,8 +116,7 @@ def candidates(model: Model, supports: Sequence[str]) -> tuple[int, ...]:
     Raises `UnknownNameError` for a name that is no shape with a contact pair.
     """
     top = model.topology
-    contacts = collide(model, kinematics(model, jnp.asarray(model.q_default)))
-    owner = [top.shapes[top.pairs[k][0]].name for k in np.asarray(contacts.pair)]
+    owner = [top.shapes[shape].name for shape in candidate_shapes(model)]
     for name in supports:
         if name not in owner:
             raise UnknownNameError(f"model '{top.name}' has no contact shape '{name}'{closest(name, set(owner))}")
@@ -168,7 +168,8 @@ def certify(model: Model, q: Float[np.ndarray, " nq"], supports: Sequence[str]) 
     """
     model = model.to_device(np.float64)
     chosen = list(candidates(model, supports))
-    contacts, columns, com, h = jax.tree.map(np.asarray, _terms(model, jnp.asarray(q, np.float64)))
+    terms, _ = PROGRAMS.run(_terms, None, model, np.asarray(q, np.float64), effort=Effort.QUICK)
+    contacts, columns, com, h = jax.tree.map(np.asarray, terms)
     distance, point = contacts.distance, contacts.point[chosen]
     others = np.setdiff1d(np.arange(distance.size), chosen)
     friction = np.asarray(model.pair_friction)[contacts.pair[chosen]]

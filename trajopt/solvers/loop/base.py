@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from trajopt import walltime
 from trajopt.errors import OptionError
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
@@ -65,7 +66,8 @@ def solve(
     key = jax.random.key(seed)
     run = _Run(problem, solver, oracle, guess, key, seed, identity, checkpoint, previous)
     status = run.loop(limit, time_budget, callback)
-    return run.solution(status)
+    with walltime.part("certificate"):
+        return run.solution(status)
 
 
 def _check_solver(problem: Any, solver: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import scipy.interpolate
+import scipy
 from jaxtyping import Array, Float
 
 from trajopt.errors import OptionError, ShapeError

@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import scipy.special
+import scipy
 from jaxtyping import Float
 
 from trajopt.errors import OptionError

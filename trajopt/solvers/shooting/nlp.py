@@ -22,6 +22,7 @@ from jaxtyping import Float
 
 from trajopt.problems.expansions import dynamics_hessian
 from trajopt.problems.ocp import Trajectory
+from trajopt.problems.programs import Effort
 from trajopt.solvers.shooting.functions import EXACT, GAUSS_NEWTON, ShootingFunctions, euclidean
 from trajopt.solvers.shooting.hessian import lagrangian_hessian
 
@@ -109,7 +110,7 @@ class Shooting:
         return Trajectory(self.values(w).xs, us, w[layout.parameters])
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return self.oracle.call(function, self._functions, *arguments)
+        return self.oracle.call(function, self._functions, *arguments, effort=Effort.LIGHT)
 
     def values(self, w: Float[np.ndarray, " nw"]) -> Values:
         if self._values is None or not np.array_equal(self._values[0], w):

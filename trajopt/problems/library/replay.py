@@ -1,0 +1,28 @@
+"""What certificates recompute of a motion: its rollout, by a program of its own that is compiled for one run (`Effort.QUICK`)."""
+
+from __future__ import annotations
+
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.collision.narrowphase import pair_groups
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.state import StepInfo
+from trajopt.dynamics.system import State, System
+from trajopt.problems.programs import PROGRAMS, Effort
+
+
+def replay(system: System, x0: State, us: Float[Array, "T nu"]) -> tuple[State, StepInfo]:
+    """States x_0..x_T and the infos of the T steps under the controls us, as `System.rollout`."""
+    return PROGRAMS.run(_rollout, None, system, x0, us, effort=Effort.QUICK)[0]
+
+
+def _rollout(subject: None, system: System, x0: State, us: Float[Array, "T nu"]) -> tuple[State, StepInfo]:
+    return system.rollout(x0, us)
+
+
+def candidate_shapes(model: Model) -> tuple[int, ...]:
+    """The first shape of every contact candidate, in the order of `collide`; nothing is computed."""
+    top = model.topology
+    return tuple(
+        top.pairs[pair][0] for group in pair_groups(top) for pair in group.pairs for _ in range(group.candidates(model))
+    )
