@@ -45,6 +45,17 @@ def require_finite(name: str, value: Any) -> None:
         raise NonFiniteError(f"{name}[{', '.join(map(str, index))}] is {known[index]}; every entry must be finite")
 
 
+def is_plain_vector(value: Any, size: int, dtype: Any) -> bool:
+    """Whether `value` is a JAX array (size,) of this dtype whose entries are all finite and known: what most calls are made with,
+    told in a microsecond. False says nothing: the other checks do."""
+    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
+        return False
+    if value.shape != (size,) or value.dtype != dtype:
+        return False
+    known = np.asarray(value)
+    return math.isfinite(known.dot(known))
+
+
 def in_precision(name: str, value: Any, dtype: Any) -> Shaped[Array, "..."]:
     """`value` as an array of the model's dtype. Arrays of another float dtype are refused, not rounded in silence."""
     require_real(name, value)

@@ -23,8 +23,9 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
+from trajopt import native
 from trajopt.dynamics.compiled import compile_system, pack_parameters, reason_not_covered
-from trajopt.dynamics.compiled_step import native_linearize, native_step, step_info
+from trajopt.dynamics.compiled_step import PackedStepInfo, native_linearize, native_step, packed_slope, step_info
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import Law
 from trajopt.dynamics.contact.step import DerivativeRule
@@ -40,6 +41,11 @@ from trajopt.names import closest
 
 BACKENDS = ("auto", "native", "jax")
 VARIABLE = "TRAJOPT_BACKEND"  # environment variable: what "auto" becomes
+
+
+def environment() -> tuple[str | None, ...]:
+    """What of the process's surroundings the choice of a backend depends on."""
+    return os.environ.get(VARIABLE), os.environ.get(native.ISA_VARIABLE), jax.default_backend()
 
 
 def resolve_backend(asked: str, model: Model, law: Law, integrator: str) -> tuple[str, str]:
@@ -91,7 +97,7 @@ def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> 
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, StepInfo]:
+def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, PackedStepInfo]:
     compiled = compile_system(start.model, start.law, integrator)
     parameters = pack_parameters(compiled, start.model)
     y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
@@ -103,7 +109,8 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
     along = _instantiated(start, dstart)
     _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (start,), (along,))
     if rule != IMPLICIT or not _by_state_alone(dstart):
-        return _with_derivative(integrator, rule, start), slopes
+        x_next, info = _with_derivative(integrator, rule, start)
+        return (x_next, info), (slopes[0], packed_slope(info, slopes[1]))
     model, dtype = start.model, start.q.dtype
     x_next, info, A, B = _linearized(integrator, start, jnp.eye(model.nv, dtype=dtype))
     # On the manifold: the ambient tangent of q, in tangent coordinates, through A and B, and back.
@@ -112,7 +119,7 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
     _, dq_next = jax.jvp(
         lambda d: integrate(model, x_next.q, d), (jnp.zeros(model.nv, dtype),), (moved[: model.nv],)
     )
-    return (x_next, info), (State(dq_next, moved[model.nv :]), slopes[1])
+    return (x_next, info), (State(dq_next, moved[model.nv :]), packed_slope(info, slopes[1]))
 
 
 _with_derivative.defjvp(_derivative, symbolic_zeros=True)

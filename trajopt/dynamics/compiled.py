@@ -81,6 +81,11 @@ class CompiledSystem:
     def __hash__(self) -> int:
         return hash((self.key, self.topology, self.law, self.moreau))
 
+    @property
+    def report_layout(self) -> tuple[int, int, int]:
+        """Contacts, limits and rows of joint friction in the report of a step."""
+        return self.contacts, self.limits, self.dry
+
 
 def compile_system(model: Model, law: ContactLaw, integrator: str) -> CompiledSystem:
     """Register the topology of the model under the law; what `reason_not_covered` names has to be kept out."""
@@ -326,9 +331,6 @@ def given_candidates(
 
     A row: distance, point, normal, centre, node 1, node 2, pair, place in the list of all candidates of the model.
     """
-    if not compiled.given:
-        empty = jnp.zeros((0, 14), q.dtype)
-        return empty, jnp.zeros((0, 42), q.dtype) if slopes else None, jnp.zeros((), int)
     index = np.array(compiled.given_pairs, int)
     part = dataclasses.replace(compiled.topology, pairs=tuple(compiled.topology.pairs[k] for k in index))
     few = dataclasses.replace(

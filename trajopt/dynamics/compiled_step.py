@@ -16,7 +16,8 @@ from trajopt.dynamics.compiled import CompiledSystem, given_candidates
 from trajopt.dynamics.contact.rows import contact_frames
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import integrate
-from trajopt.dynamics.state import ContactInfo, StepInfo
+from trajopt.dynamics.state import ContactInfo, StepFields, StepInfo
+from trajopt.errors import OptionError
 from trajopt.result import Status
 
 # Layout of a report and its status, as in native/report.h and native/contact_solve.h.
@@ -39,7 +40,7 @@ class CompiledStep:
 
 def native_step(
     compiled: CompiledSystem,
-    model: Model,
+    model: Model | None,
     parameters: Float[Array, " p"],
     q: Float[Array, " nq"],
     v: Float[Array, " nv"],
@@ -48,10 +49,11 @@ def native_step(
     start: Float[Array, " m"] | None = None,
 ) -> CompiledStep:
     """State after dt under the generalised force tau. start: `CompiledStep.impulses` of the step before, without influence.
+    model: None will do where no candidates are handed over (`compiled.given` is 0).
 
     No derivative is defined here; `native_linearize` has it.
     """
-    given, _, unseen = given_candidates(compiled, model, _where_rows_act(compiled, model, q, v, dt), v, dt)
+    given, _, unseen = _given(compiled, model, q, v, dt, slopes=False)
     arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, _start(compiled, start, q.dtype), given)
     shapes = _shapes(compiled, q.dtype)
     q_next, v_next, report, impulses = native.call(
@@ -62,7 +64,7 @@ def native_step(
 
 def native_linearize(
     compiled: CompiledSystem,
-    model: Model,
+    model: Model | None,
     parameters: Float[Array, " p"],
     q: Float[Array, " nq"],
     v: Float[Array, " nv"],
@@ -75,9 +77,7 @@ def native_linearize(
 
     gain: d tau / d u for a derivative by controls, the identity for one by forces.
     """
-    where = _where_rows_act(compiled, model, q, v, dt)
-    given, slopes, unseen = given_candidates(compiled, model, where, v, dt, slopes=True)
-    assert slopes is not None
+    given, slopes, unseen = _given(compiled, model, q, v, dt, slopes=True)
     begin = _start(compiled, start, q.dtype)
     arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, begin, given, slopes, gain)
     n = 2 * compiled.topology.nv
@@ -113,25 +113,108 @@ def native_rollout(
     return CompiledStep(q_next, v_next, report, impulses, jnp.zeros(steps, int))
 
 
-def step_info(compiled: CompiledSystem, y: CompiledStep) -> StepInfo:
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PackedStepInfo(StepInfo):
+    """A `StepInfo` in the one array in which the core reports, from which the attributes are read when they are asked for.
+
+    A call that returned each of them as an array would cost several times what the step costs. `layout`: numbers of contacts,
+    limits and rows of joint friction in the report.
+    """
+
+    report: Float[Array, "*b r"]
+    dropped_pairs: Int[Array, "*b"]
+    layout: tuple[int, int, int] = dataclasses.field(metadata={"static": True})
+
+    @functools.cached_property
+    def _fields(self) -> StepFields:
+        return _fields(self.layout, self.report, self.dropped_pairs)
+
+    def unpacked(self) -> StepFields:
+        return self._fields
+
+    @property
+    def contacts(self) -> ContactInfo:
+        return self._fields.contacts
+
+    @property
+    def impulse(self) -> Float[Array, "*b m"]:
+        return self._fields.impulse
+
+    @property
+    def residual(self) -> Float[Array, "*b"]:
+        return self._fields.residual
+
+    @property
+    def iterations(self) -> Int[Array, "*b"]:
+        return self._fields.iterations
+
+    @property
+    def fallbacks(self) -> Int[Array, "*b"]:
+        return self._fields.fallbacks
+
+    @property
+    def status(self) -> Any:  # a member of `Status`, whose class is equinox's own
+        return self._fields.status
+
+    @property
+    def dropped(self) -> Int[Array, "*b"]:
+        return self._fields.dropped
+
+    @property
+    def degenerate(self) -> Bool[Array, "*b"]:
+        return self._fields.degenerate
+
+    @property
+    def overflow(self) -> Int[Array, "*b"]:
+        return self._fields.overflow
+
+
+def step_info(compiled: CompiledSystem, y: CompiledStep) -> PackedStepInfo:
     """`StepInfo` of a step, as the JAX path gives it; active rows that do not fit into it are `overflow`."""
-    report = y.report
-    m = 3 * compiled.contacts + compiled.limits + compiled.dry
-    impulse, rest = report[HEAD : HEAD + m], report[HEAD + m :].reshape(compiled.contacts, PER_CONTACT)
+    return PackedStepInfo(y.report, y.dropped_pairs, compiled.report_layout)
+
+
+def packed_slope(info: PackedStepInfo, slope: StepInfo) -> PackedStepInfo:
+    """The derivative `slope` of the separate attributes of a step's report as that of the packed report `info`.
+
+    Of the contacts it holds that of distance, point and normal; that of the frame follows from the normal's.
+    """
+    nc = info.layout[0]
+    contacts = slope.contacts
+    head = jnp.zeros(HEAD, info.report.dtype)
+    moved = jnp.concatenate([contacts.distance[:, None], contacts.point, contacts.frame[:, :, 2]], 1)
+    rest = jnp.zeros((nc, PER_CONTACT - 7), info.report.dtype)
+    rest = rest.at[:, 9 - 7].set(contacts.friction)
+    report = jnp.concatenate([head, slope.impulse, jnp.concatenate([moved, rest], 1).reshape(-1)])
+    return jax.tree.unflatten(jax.tree.structure(info), [report, slope.dropped_pairs])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _fields(layout: tuple[int, int, int], report: Float[Array, "*b r"], dropped_pairs: Int[Array, "*b"]) -> StepFields:
+    """What a report says, of a step or of a batch of them."""
+    read = functools.partial(_fields_of_one, layout)
+    for _ in report.shape[:-1]:
+        read = jax.vmap(read)
+    return read(report, dropped_pairs)
+
+
+def _fields_of_one(layout: tuple[int, int, int], report: Float[Array, " r"], dropped_pairs: Int[Array, ""]) -> StepFields:
+    nc, m = layout[0], 3 * layout[0] + layout[1] + layout[2]
+    impulse, rest = report[HEAD : HEAD + m], report[HEAD + m :].reshape(nc, PER_CONTACT)
     whole = functools.partial(jnp.asarray, dtype=jnp.int32)
     contacts = ContactInfo(
-        rest[:, 0], rest[:, 1:4], contact_frames(rest[:, 4:7]), impulse[: 3 * compiled.contacts].reshape(-1, 3),
+        rest[:, 0], rest[:, 1:4], contact_frames(rest[:, 4:7]), impulse[: 3 * nc].reshape(nc, 3),
         rest[:, 7].astype(int), rest[:, 8] > 0, rest[:, 9], *(rest[:, k].astype(int) for k in (10, 11, 12)),
     )  # fmt: skip
     choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
     status: Any = STATUS[0]
     for k, member in enumerate(STATUS[1:], 1):
         status = choose(whole(report[3]) == k, member, status)
-    dropped = report[6].astype(int) + y.dropped_pairs
-    return StepInfo(
-        contacts, impulse, report[0], whole(report[1]), whole(report[2]), status, dropped, y.dropped_pairs, report[4] > 0,
-        overflow_rows(report),
-    )
+    return StepFields(
+        contacts, impulse, report[0], whole(report[1]), whole(report[2]), status, report[6].astype(int) + dropped_pairs,
+        dropped_pairs, report[4] > 0, overflow_rows(report),
+    )  # fmt: skip
 
 
 def overflow_rows(report: Float[Array, " r"]) -> Int[Array, ""]:
@@ -144,11 +227,15 @@ def selected(report: Float[Array, " r"]) -> Bool[Array, ""]:
     return report[5] > 0
 
 
-def _where_rows_act(compiled: CompiledSystem, model: Model, q, v, dt) -> Array:
-    """The configuration at which contacts are looked for: q, or Moreau's midpoint."""
-    if not (compiled.moreau and compiled.given):
-        return q
-    return integrate(model, q, 0.5 * dt * v)
+def _given(compiled: CompiledSystem, model: Model | None, q, v, dt, slopes: bool):
+    """`given_candidates` where contacts are looked for: at q, or at Moreau's midpoint."""
+    if not compiled.given:
+        return jnp.zeros((0, 14), q.dtype), jnp.zeros((0, 42), q.dtype), jnp.zeros((), int)
+    if model is None:
+        raise OptionError(f"model is None, but {compiled.given} candidates of the model are handed over to the core")
+    if compiled.moreau:
+        q = integrate(model, q, 0.5 * dt * v)
+    return given_candidates(compiled, model, q, v, dt, slopes)
 
 
 def _start(compiled: CompiledSystem, start, dtype) -> Array:

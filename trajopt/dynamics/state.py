@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -49,8 +50,6 @@ class ContactInfo:
     pair: Int[Array, "*b nc"]
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
 class StepInfo:
     """What happened in a step.
 
@@ -62,7 +61,50 @@ class StepInfo:
     overflow: rows with an impulse for which the report had no room, although the step was solved with them (compiled core only).
     residual, iterations, fallbacks and status carry no derivative. Explicit steps solve nothing: residual, iterations and
     fallbacks are zero, the status is solved or non_finite.
+
+    Of the JAX implementation it is a `StepFields`, of the compiled core a `compiled_step.PackedStepInfo` with the same
+    attributes; `unpacked()` is always a `StepFields`.
     """
+
+    if TYPE_CHECKING:
+
+        def unpacked(self) -> StepFields: ...
+
+        @property
+        def contacts(self) -> ContactInfo: ...
+
+        @property
+        def impulse(self) -> Float[Array, "*b m"]: ...
+
+        @property
+        def residual(self) -> Float[Array, "*b"]: ...
+
+        @property
+        def iterations(self) -> Int[Array, "*b"]: ...
+
+        @property
+        def fallbacks(self) -> Int[Array, "*b"]: ...
+
+        @property
+        def status(self) -> eqx.Enumeration: ...
+
+        @property
+        def dropped(self) -> Int[Array, "*b"]: ...
+
+        @property
+        def dropped_pairs(self) -> Int[Array, "*b"]: ...
+
+        @property
+        def degenerate(self) -> Bool[Array, "*b"]: ...
+
+        @property
+        def overflow(self) -> Int[Array, "*b"]: ...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StepFields(StepInfo):
+    """A `StepInfo` whose attributes are arrays of their own."""
 
     contacts: ContactInfo
     impulse: Float[Array, "*b m"]
@@ -74,6 +116,9 @@ class StepInfo:
     dropped_pairs: Int[Array, "*b"]
     degenerate: Bool[Array, "*b"]
     overflow: Int[Array, "*b"]
+
+    def unpacked(self) -> StepFields:
+        return self
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,20 +13,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.arguments import in_precision, positive_number, require_finite, require_real
-from trajopt.dynamics.backend import linearize_native, native_impulse_step, resolve_backend
+from trajopt.dynamics.arguments import in_precision, is_plain_vector, positive_number, require_finite, require_real
+from trajopt.dynamics.backend import environment, linearize_native, native_impulse_step, resolve_backend
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law
 from trajopt.dynamics.contact.laws.rigid import RigidContact
 from trajopt.dynamics.contact.laws.smoothed import KAPPA_MEANING
 from trajopt.dynamics.contact.rows import row_count
+from trajopt.dynamics.direct import DirectCalls, direct_calls
 from trajopt.dynamics.gradients.closed_form import needs_null_space
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.gradients.modes import MODES, resolve
@@ -97,19 +98,42 @@ class System:
         resolve_backend(self.backend, self.model, self.contact, self.integrator)
 
     @property
+    def _backend(self) -> tuple[str, str]:
+        """`resolve_backend` of the system in the environment as it is now, remembered for each environment."""
+        now = environment()
+        if now not in self._backends:
+            self._backends[now] = resolve_backend(self.backend, self.model, self.contact, self.integrator)
+        return self._backends[now]
+
+    @functools.cached_property
+    def _backends(self) -> dict[tuple[str | None, ...], tuple[str, str]]:
+        return {}
+
+    @property
     def resolved_backend(self) -> str:
         """What steps are taken by: "native", the compiled core, or "jax"."""
-        return resolve_backend(self.backend, self.model, self.contact, self.integrator)[0]
+        return self._backend[0]
 
     @property
     def backend_reason(self) -> str:
         """Why steps are not taken by the compiled core; empty where they are, or where "jax" was asked for."""
-        return resolve_backend(self.backend, self.model, self.contact, self.integrator)[1]
+        return self._backend[1]
 
-    @property
+    @functools.cached_property
     def mode(self) -> GradientMode:
         """The gradient mode that `gradient`, `options` and `labellings` name."""
         return resolve(self.gradient, self.options, self.labellings)
+
+    @functools.cached_property
+    def _direct(self) -> DirectCalls | None:
+        """Direct calls through the compiled core, where the system is one that it covers and its derivative needs no more."""
+        law = self.contact
+        if self.mode.estimates or not takes_impulses(law, self.integrator):
+            return None
+        rule = self.mode.rule(law)
+        if rule is None or rule.reverse_only:
+            return None
+        return direct_calls(self.model, law, self.integrator, jnp.asarray(self.dt))
 
     @property
     def nq(self) -> int:
@@ -150,8 +174,12 @@ class System:
         warm_start: `StepInfo.impulse` of the previous step; saves iterations, never changes the answer.
         Raises `ShapeError` or `NonFiniteError` naming the argument, before anything is compiled.
         """
-        x, u, force, warm_start = self._check(x, u, force, warm_start)
-        return _step(self.resolved_backend, self, x, u, force, warm_start)
+        x, u, force = self._check(x, u, force)
+        warm_start = self._check_warm_start(warm_start)
+        backend = self.resolved_backend
+        if backend == "native" and not _is_traced(x, u, force) and (direct := self._direct) is not None:
+            return direct.step(x, u, force)
+        return _step(backend, self, x, u, force, warm_start)
 
     def linearize(
         self,
@@ -173,11 +201,17 @@ class System:
         for name in parameters:
             if name not in PARAMETERS:
                 raise UnknownNameError(f"no derivative with respect to '{name}'{closest(name, PARAMETERS)}")
-        x, u, force, warm_start = self._check(x, u, force, warm_start)
+        x, u, force = self._check(x, u, force)
+        warm_start = self._check_warm_start(warm_start)
         adjoint = self._check_adjoint(adjoint, parameters)
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, x, u, force)))
-        # The branch for redundant sliding contacts is compiled only when a state needs it, if that can be known.
         backend = self.resolved_backend
+        if (
+            backend == "native" and adjoint is None and not parameters and not _is_traced(x, u, force)
+            and self.mode.has_closed_form and (direct := self._direct) is not None
+        ):  # fmt: skip
+            return Linearization(*direct.linearize(x, u, force), {})
+        # The branch for redundant sliding contacts is compiled only when a state needs it, if that can be known.
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, x, u, force)))
         (x_next, A, B, info), incomplete = _linearize(traced, backend, self, x, u, force, warm_start, adjoint)
         if not traced and bool(incomplete):
             (x_next, A, B, info), _ = _linearize(True, backend, self, x, u, force, warm_start, adjoint)
@@ -196,7 +230,7 @@ class System:
             raise ShapeError(f"us has shape {np.shape(us)}, expected (T, {self.nu})")
         if segment is not None and segment < 1:
             raise OptionError(f"segment is {segment}, expected a number of steps, at least 1, or None")
-        x0, *_ = self._check(x0, np.zeros(self.nu), None, None)
+        x0, *_ = self._check(x0, np.zeros(self.nu), None)
         require_finite("us", us)
         return _rollout(segment, self.resolved_backend, self, x0, jnp.asarray(us, x0.q.dtype))
 
@@ -220,13 +254,13 @@ class System:
         require_finite("adjoint", adjoint)
         return in_precision("adjoint", adjoint, self.model.mass.dtype)
 
-    def _check(self, x: State, u, force, warm_start):
+    def _check(self, x: State, u, force):
         if not isinstance(x, State):
             raise ShapeError(f"x is {type(x).__name__}, expected a State(q, v)")
         top, dtype = self.model.topology, self.model.mass.dtype
         named = (("x.q", x.q, top.nq), ("x.v", x.v, top.nv), ("u", u, top.nu), ("force", force, top.nv))
         for name, value, size in named:
-            if value is None and name == "force":
+            if (value is None and name == "force") or is_plain_vector(value, size, dtype):
                 continue
             require_real(name, value)
             if np.shape(value) != (size,):
@@ -235,13 +269,21 @@ class System:
                     "use jax.vmap for a batch of states"
                 )
             require_finite(name, value)
-        m = row_count(self.contact, self.model)
-        if warm_start is not None and np.shape(warm_start) != (m,):
-            raise ShapeError(f"warm_start has shape {np.shape(warm_start)}, expected ({m},)")
-        warm_start = _zeros(m, dtype) if warm_start is None else in_precision("warm_start", warm_start, dtype)
         force = _zeros(top.nv, dtype) if force is None else in_precision("force", force, dtype)
         x = State(in_precision("x.q", x.q, dtype), in_precision("x.v", x.v, dtype), self._contact_state(x.contact, dtype))
-        return x, in_precision("u", u, dtype), force, warm_start
+        return x, in_precision("u", u, dtype), force
+
+    def _check_warm_start(self, warm_start):
+        m, dtype = self._row_count, self.model.mass.dtype
+        if warm_start is None:
+            return _zeros(m, dtype)
+        if np.shape(warm_start) != (m,):
+            raise ShapeError(f"warm_start has shape {np.shape(warm_start)}, expected ({m},)")
+        return in_precision("warm_start", warm_start, dtype)
+
+    @functools.cached_property
+    def _row_count(self) -> int:
+        return row_count(self.contact, self.model)
 
     def _contact_state(self, given, dtype):
         """`given` as the contact state of the law: zeros for None, None where the law carries none."""
@@ -260,6 +302,10 @@ class System:
         return in_precision("x.contact", given, dtype)
 
 
+def _is_traced(x: State, *arrays: Any) -> bool:
+    return any(isinstance(array, jax.core.Tracer) for array in (x.q, x.v, *arrays))
+
+
 @functools.lru_cache(maxsize=64)
 def _zeros(size: int | tuple[int, ...], dtype) -> Array:
     """A concrete zero vector, made once: left-out arguments neither cost an allocation nor another compilation."""
@@ -270,7 +316,7 @@ def _zeros(size: int | tuple[int, ...], dtype) -> Array:
 def _advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:
     if system.mode.estimates:
         exact = dataclasses.replace(system, gradient="implicit")
-        return system.mode.estimated(functools.partial(_advance, backend), exact, x, u, force, warm_start)
+        return system.mode.estimated(functools.partial(_unpacked_advance, backend), exact, x, u, force, warm_start)
     law, model = system.contact, system.model
     tau = actuation_force(model, x.q, x.v, u) + force
     if takes_impulses(law, system.integrator):
@@ -280,6 +326,12 @@ def _advance(backend: str, system: System, x: State, u, force, warm_start) -> tu
         x_next, result = impulse_step(system.integrator, start, system.mode.rule(law))
         return x_next, impulse_info(result)
     return explicit_step(system.integrator, law, model, x, tau, jnp.asarray(system.dt))
+
+
+def _unpacked_advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:
+    """`_advance` whose report can be differentiated attribute by attribute."""
+    x_next, info = _advance(backend, system, x, u, force, warm_start)
+    return x_next, info.unpacked()
 
 
 def _start(system: System, law: ContactLaw, x: State, tau, warm_start) -> StepInputs:

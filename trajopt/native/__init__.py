@@ -30,6 +30,7 @@ INSTRUCTION_SETS = {
     "avx512": (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "avx2": _V3,
 }
+ISA_VARIABLE = "TRAJOPT_NATIVE_ISA"  # environment variable that forces one of `INSTRUCTION_SETS`
 HANDLERS = {"step": "trajopt_step", "linearize": "trajopt_linearize", "rollout": "trajopt_rollout"}
 PLAIN = ("trajopt_solve_contacts",)  # handlers without a topology, see `contacts`
 
@@ -119,9 +120,9 @@ def _know(isa: str, key: int) -> None:
 
 def _choice() -> tuple[str | None, str]:
     """(instruction set, reason where it is None)."""
-    forced = os.environ.get("TRAJOPT_NATIVE_ISA")
+    forced = os.environ.get(ISA_VARIABLE)
     if forced is not None and forced not in INSTRUCTION_SETS:
-        return None, f"TRAJOPT_NATIVE_ISA is '{forced}'{closest(forced, INSTRUCTION_SETS)}"
+        return None, f"{ISA_VARIABLE} is '{forced}'{closest(forced, INSTRUCTION_SETS)}"
     return _best(forced, processor_flags(), FOLDER)
 
 

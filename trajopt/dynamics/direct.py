@@ -1,0 +1,81 @@
+"""Direct calls of `System.step` and `System.linearize` through the compiled core.
+
+A compiled step takes some microseconds; handing a `System` of thirty arrays to a compiled function, packing its parameters and
+taking two dozen arrays back would take a hundred. What does not change between calls is made once for each system: the packed
+parameters, and the compiled program, which all systems of the same topology and law share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
+from trajopt.dynamics.compiled_step import PackedStepInfo, native_linearize, native_step
+from trajopt.dynamics.contact.laws.base import ContactLaw
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.actuation import Actuators, actuators
+from trajopt.dynamics.state import State, StepInfo
+
+
+@dataclasses.dataclass(frozen=True)
+class DirectCalls:
+    """Steps of one system whose parameters are numbers, not traced."""
+
+    compiled: CompiledSystem
+    actuators: Actuators
+    parameters: Float[Array, " p"]
+    dt: Float[Array, ""]
+    dropped_pairs: Int[Array, ""]
+    programs: tuple[Callable[..., Any], Callable[..., Any]]
+
+    def step(self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"]) -> tuple[State, StepInfo]:
+        """`System.step` of checked arrays."""
+        q, v, report = self.programs[0](self.actuators, self.parameters, self.dt, x.q, x.v, u, force)
+        return State(q, v), self._info(report)
+
+    def linearize(
+        self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"]
+    ) -> tuple[State, Float[Array, "n n"], Float[Array, "n nu"], StepInfo]:
+        """(x+, A, B, report) of `System.linearize` of checked arrays."""
+        q, v, report, A, B = self.programs[1](self.actuators, self.parameters, self.dt, x.q, x.v, u, force)
+        return State(q, v), A, B, self._info(report)
+
+    def _info(self, report: Float[Array, " r"]) -> PackedStepInfo:
+        return PackedStepInfo(report, self.dropped_pairs, self.compiled.report_layout)
+
+
+def direct_calls(model: Model, law: ContactLaw, integrator: str, dt: Float[Array, ""]) -> DirectCalls | None:
+    """The direct calls of a system that the core covers; None where some of its numbers are traced, or some of its shapes touch
+    in pairs whose candidates JAX computes in every step."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, dt))):
+        return None
+    compiled = compile_system(model, law, integrator)
+    if compiled.given:
+        return None
+    with jax.ensure_compile_time_eval():
+        parameters, none = pack_parameters(compiled, model), jnp.zeros((), int)
+    return DirectCalls(compiled, actuators(model), parameters, dt, none, _programs(compiled))
+
+
+@functools.lru_cache(maxsize=128)
+def _programs(compiled: CompiledSystem) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The compiled functions of a step and of its linearisation."""
+
+    def step(actuators: Actuators, parameters, dt, q, v, u, force):
+        tau = actuators.force(q, v, u) + force
+        y = native_step(compiled, None, parameters, q, v, tau, dt)
+        return y.q, y.v, y.report
+
+    def linearize(actuators: Actuators, parameters, dt, q, v, u, force):
+        tau, gain = actuators.force(q, v, u) + force, actuators.force_by_control(q, v, u)
+        y, A, B = native_linearize(compiled, None, parameters, q, v, tau, dt, gain)
+        return y.q, y.v, y.report, A, B
+
+    return jax.jit(step), jax.jit(linearize)
