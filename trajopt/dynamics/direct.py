@@ -60,8 +60,11 @@ def direct_calls(model: Model, law: ContactLaw, integrator: str, dt: Float[Array
     if compiled.given:
         return None
     with jax.ensure_compile_time_eval():
-        parameters, none = pack_parameters(compiled, model), jnp.zeros((), int)
+        parameters, none = _packed(compiled, model), jnp.zeros((), int)
     return DirectCalls(compiled, actuators(model), parameters, dt, none, _programs(compiled))
+
+
+_packed = jax.jit(pack_parameters, static_argnums=0)  # operation by operation it would be dozens of small compilations
 
 
 @functools.lru_cache(maxsize=128)
