@@ -226,8 +226,8 @@ def test_nothing_is_nan_in_many_states(name, count):
         y, info = batch(sys, x)
         require_finite((y, info), x, f"{name}, seed {seed}")
         unsolved += int(np.sum(np.asarray(info.status != Status.solved)))
-    if name != "smoothed, swept":
-        assert unsolved < 0.02 * count, f"{unsolved} unsolved"
+    if name != "smoothed, swept":  # ten sweeps do not converge, and say so
+        assert unsolved == 0
 
 
 @pytest.mark.slow
