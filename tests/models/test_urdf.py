@@ -124,7 +124,7 @@ def test_shapes_friction_and_pairs():
         joint("k", "b", "c"),
         '<gazebo reference="a"><mu1>0.2</mu1></gazebo>',
     )
-    model = models.load_model_from_string(text, ground=True)
+    model = models.load_model_from_string(text, ground=True, self_collision="all")
     shapes = model.topology.shapes
     assert [s.kind for s in shapes] == [
         ShapeType.PLANE,

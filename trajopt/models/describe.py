@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 
 from trajopt.dynamics.model import WORLD, JointSpec, Model
+from trajopt.models.overlaps import overlapping_pairs
 
 _DIMENSIONS = {"SPHERE": 1, "CAPSULE": 2, "CYLINDER": 2, "BOX": 3, "ELLIPSOID": 3, "HEIGHTFIELD": 3}
 
 
-def model_facts(model: Model, warnings: Sequence[str] = ()) -> dict[str, Any]:
+def model_facts(
+    model: Model, warnings: Sequence[str] = (), *, overlaps: Sequence[tuple[str, str]] = ()
+) -> dict[str, Any]:
     """Everything `describe` prints, as a dictionary of plain Python values (infinite limits are None).
 
-    Keys: name, nq, nv, nu, total_mass (kg), gravity, joints, mimics, bodies, shapes, pairs, actuators, frames,
-    keyframes, warnings. Lengths in metres, masses in kg, angles in radians, forces in N and N m.
+    Keys: name, nq, nv, nu, total_mass (kg), gravity, joints, mimics, bodies, shapes, pairs, overlaps (pairs of links left out,
+    from `LoadReport`), initial (pairs of shapes that overlap at the default configuration, joints outside their limits there),
+    actuators, frames, keyframes, warnings. Lengths in metres, masses in kg, angles in radians, forces in N and N m.
     """
     top = model.topology
     names = {WORLD: "world"} | dict(enumerate(top.node_names))
@@ -32,6 +36,8 @@ def model_facts(model: Model, warnings: Sequence[str] = ()) -> dict[str, Any]:
         "bodies": _bodies(model, names),
         "shapes": _shapes(model, names),
         "pairs": _pairs(model),
+        "overlaps": [list(pair) for pair in overlaps],
+        "initial": _initial(model),
         "actuators": _actuators(model),
         "frames": [{"name": frame.name, "body": names[frame.node]} for frame in top.frames],
         "keyframes": {name: np.asarray(q).tolist() for name, q in model.keyframes.items()},
@@ -117,6 +123,18 @@ def _pairs(model: Model) -> list[dict[str, Any]]:
     ]
 
 
+def _initial(model: Model) -> dict[str, Any]:
+    """What is doubtful about the default configuration."""
+    top, q = model.topology, np.asarray(model.q_default)
+    outside = []
+    for dof in top.limited:
+        value = float(q[top.scalar_q_of_dof[dof]])
+        if not model.lower[dof] <= value <= model.upper[dof]:
+            outside.append({"joint": _dof_name(top.joints, dof), "q": value})
+    names = [shape.name for shape in top.shapes]
+    return {"overlaps": [[names[i], names[j]] for i, j in overlapping_pairs(model)], "outside_limits": outside}
+
+
 def _actuators(model: Model) -> list[dict[str, Any]]:
     top, actuation = model.topology, np.asarray(model.actuation)
     return [
@@ -129,18 +147,25 @@ def _actuators(model: Model) -> list[dict[str, Any]]:
     ]
 
 
-def describe(model: Model, warnings: Sequence[str] = (), *, most_pairs: int = 40) -> str:
+def describe(
+    model: Model,
+    warnings: Sequence[str] = (),
+    *,
+    most_pairs: int = 40,
+    overlaps: Sequence[tuple[str, str]] = (),
+) -> str:
     """A page of text about a model: size, joints, bodies, geometry, contact pairs, actuators, keyframes, warnings.
 
-    `warnings`: those of `load_model_with_warnings`. At most `most_pairs` contact pairs are listed one by one.
+    `warnings`, `overlaps`: those of `load_model_with_report`. At most `most_pairs` contact pairs are listed one by one.
     """
-    facts = model_facts(model, warnings)
+    facts = model_facts(model, warnings, overlaps=overlaps)
     lines = [
         f"{facts['name']}: {facts['nv']} DoF (nq {facts['nq']}, nv {facts['nv']}, nu {facts['nu']}), "
         f"{facts['total_mass']:.6g} kg, gravity {_vector(facts['gravity'])}",
         "",
     ]
     lines += _joint_tables(facts) + _body_tables(facts) + _pair_table(facts["pairs"], most_pairs)
+    lines += _overlap_lines(facts)
     lines += _table(
         "Actuators",
         ("name", "drives", "control limits"),
@@ -204,6 +229,20 @@ def _pair_table(pairs: list[dict[str, Any]], most: int) -> list[str]:
         ("shape 1", "shape 2", "friction", "restitution"),
         [(*p["shapes"], f"{p['friction']:.4g}", f"{p['restitution']:.4g}") for p in pairs[:most]],
     )
+
+
+def _overlap_lines(facts: dict[str, Any]) -> list[str]:
+    initial, lines = facts["initial"], []
+    if facts["overlaps"]:
+        pairs = ", ".join(f"{a} - {b}" for a, b in facts["overlaps"])
+        lines += [f"Links that overlap at the default configuration, left out: {len(facts['overlaps'])}: {pairs}"]
+    if initial["overlaps"]:
+        pairs = ", ".join(f"{a} - {b}" for a, b in initial["overlaps"])
+        lines += [f"Contact pairs that overlap at the default configuration: {len(initial['overlaps'])}: {pairs}"]
+    if initial["outside_limits"]:
+        joints = ", ".join(f"{entry['joint']} ({entry['q']:.4g})" for entry in initial["outside_limits"])
+        lines += [f"Joints outside their limits at the default configuration: {joints}"]
+    return [*lines, ""] if lines else []
 
 
 def _finite(value: float) -> float | None:

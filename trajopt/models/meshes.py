@@ -57,11 +57,13 @@ def convex_hull(
         )
     if len(points) <= MAX_HULL_VERTICES:
         return points
-    for count in (8, 4, 2, 1):
+    chosen = np.zeros(0, int)
+    for count in (1, 2, 4, 8):
         chunks = np.array_split(_directions(count * MAX_HULL_VERTICES), 8 * count)
-        chosen = np.unique(np.concatenate([np.argmax(chunk @ points.T, axis=1) for chunk in chunks]))
-        if len(chosen) <= MAX_HULL_VERTICES:
+        more = np.unique(np.concatenate([np.argmax(chunk @ points.T, axis=1) for chunk in chunks]))
+        if len(more) > MAX_HULL_VERTICES:
             break
+        chosen = more
     kept = points[chosen]
     facets = ConvexHull(kept).equations
     shrink = float((points @ facets[:, :3].T + facets[:, 3]).max())

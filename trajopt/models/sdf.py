@@ -63,7 +63,7 @@ def read_sdf(
     """A builder filled from an SDF document. Raises `ModelError` naming file, line, element and reason."""
     worlds = root.findall("world")
     holder = worlds[0] if worlds else root
-    builder = ModelBuilder(name, source)
+    builder = ModelBuilder(name, source, format_leaves_collisions_open=True)
     if len(worlds) > 1:
         builder.warn(f"the file has {len(worlds)} worlds; the first is read")
     _expand_includes(holder, builder, path, package_dirs, 0)
@@ -139,6 +139,7 @@ def _read_model(scope: Scope, builder: ModelBuilder, path: Path | None, package_
     for full in order:
         link, part = elements[full]
         body = _read_link(full, link, builder, path, package_dirs)
+        body.robot = str(scope.element.get("name"))
         body.rotation, body.position = poses[full]
         if full in carried:
             joint, joint_scope, body.parent = carried[full]
@@ -157,7 +158,7 @@ def _read_model(scope: Scope, builder: ModelBuilder, path: Path | None, package_
             frames = builder.bodies[carrier].frames if carrier else builder.world_frames
             frames.append(FrameDescription(part.prefix + name, rotation, position))
     if not is_true(scope.element, "self_collide"):
-        builder.excludes |= {frozenset(pair) for pair in itertools.combinations(elements, 2)}
+        builder.self_excludes |= {frozenset(pair) for pair in itertools.combinations(elements, 2)}
 
 
 def _end(joint: Element, end: str, source: str) -> str:

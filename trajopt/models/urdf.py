@@ -54,7 +54,7 @@ def read_urdf(
     root: Element, name: str, source: str, path: Path | None = None, package_dirs: tuple[str, ...] = ()
 ) -> ModelBuilder:
     """A builder filled from a URDF document. Raises `ModelError` naming file, line, element and reason."""
-    builder = ModelBuilder(root.get("name") or name, source)
+    builder = ModelBuilder(root.get("name") or name, source, format_leaves_collisions_open=True)
     links = _unique(root.findall("link"), source)
     joints = _unique(root.findall("joint"), source)
     if not links:
