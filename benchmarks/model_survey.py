@@ -146,11 +146,12 @@ def random_tree_configuration(model: Any, rng: np.random.Generator) -> np.ndarra
     return q
 
 
-def difference(ours: tuple[np.ndarray, np.ndarray], theirs: tuple[np.ndarray, np.ndarray]) -> float:
-    """The larger of the relative differences of mass matrix and gravity force."""
+def difference(ours: tuple[np.ndarray, np.ndarray], theirs: tuple[np.ndarray, np.ndarray], weight: float) -> float:
+    """The larger of the relative differences of mass matrix and gravity force; forces count from a thousandth of the weight."""
+    floors = (1e-9, max(1e-3 * weight, 1e-9))
     return max(
-        float(np.abs(a - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-9))
-        for a, b in zip(ours, theirs, strict=True)
+        float(np.abs(a - b).max(initial=0) / max(np.abs(b).max(initial=0), floor))
+        for a, b, floor in zip(ours, theirs, floors, strict=True)
     )
 
 
@@ -167,7 +168,7 @@ def with_mujoco(path: pathlib.Path, model: Any, is_mjcf: bool) -> dict[str, Any]
     data = mujoco.MjData(peer)
     known = joints_of(model)
     top = model.topology
-    moving = sum(float(peer.body_mass[b]) for b in range(peer.nbody) if peer.body_weldid[b] != 0)
+    moving = sum(float(peer.body_mass[b]) for b in range(peer.nbody) if peer.body_treeid[b] >= 0)
     if peer.nv != top.nv_tree:
         return {"loaded": True, "apart": float("inf"), "reason": f"{top.nv_tree} DoFs here, {peer.nv} there"}
     q_index, v_index = [], []
@@ -193,7 +194,8 @@ def with_mujoco(path: pathlib.Path, model: Any, is_mjcf: bool) -> dict[str, Any]
         full -= np.diag(peer.dof_armature)
         mujoco.mj_rne(peer, data, 0, bias)
         matrix, force = mass_matrix(model, q)
-        worst = max(worst, difference((matrix[np.ix_(v_index, v_index)], force[v_index]), (full, bias)))
+        here = matrix[np.ix_(v_index, v_index)], force[v_index]
+        worst = max(worst, difference(here, (full, bias), 9.81 * moving))
     return {"loaded": True, "apart": worst}
 
 
@@ -239,7 +241,8 @@ def with_pinocchio(path: pathlib.Path, model: Any) -> dict[str, Any]:
         full = pinocchio.crba(peer, data, theirs)
         full = np.triu(full) + np.triu(full, 1).T
         gravity = pinocchio.rnea(peer, data, theirs, np.zeros(peer.nv), np.zeros(peer.nv))
-        worst = max(worst, difference(mass_matrix(model, q), (transform.T @ full @ transform, transform.T @ gravity)))
+        there = transform.T @ full @ transform, transform.T @ gravity
+        worst = max(worst, difference(mass_matrix(model, q), there, 9.81 * moving))
     return {"loaded": True, "apart": worst}
 
 

@@ -29,7 +29,7 @@ def test_bundled_names_and_closest_names():
     [
         ("no/such/robot.urdf", ModelError, "model file 'no/such/robot.urdf' does not exist"),
         ("nothing.xml", ModelError, "'nothing.xml' does not exist; expected the path of"),
-        ("robot.xacro", ModelError, "is a xacro file; expand it first"),
+        ("robot.xacro", ModelError, "'robot.xacro' does not exist; expected the path of"),
     ],
 )
 def test_bad_names(name, error, message):

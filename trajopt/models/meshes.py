@@ -154,17 +154,32 @@ def resolve_uri(uri: str, folder: Path | None, package_dirs: Sequence[str | Path
     if scheme not in ("package", "model"):
         return None
     package, _, inside = rest.partition("/")
-    places = [Path(place) for place in package_dirs]
-    if folder is not None:
-        places += [folder, *folder.parents]
-    for variable, below in (("ROS_PACKAGE_PATH", ""), ("AMENT_PREFIX_PATH", "share"), ("GZ_SIM_RESOURCE_PATH", "")):
-        places += [Path(place) / below for place in os.environ.get(variable, "").split(os.pathsep) if place]
-    for place in places:
+    for place in _places(folder, package_dirs):
         if (place / rest).is_file():
             return place / rest
         if place.name == package and (place / inside).is_file():
             return place / inside
     return None
+
+
+def find_package(name: str, folder: Path | None, package_dirs: Sequence[str | Path] = ()) -> Path | None:
+    """The folder of a package, looked for where `resolve_uri` looks; None if there is none."""
+    for place in _places(folder, package_dirs):
+        if (place / name).is_dir():
+            return place / name
+        if place.name == name and place.is_dir():
+            return place
+    return None
+
+
+def _places(folder: Path | None, package_dirs: Sequence[str | Path]) -> list[Path]:
+    """The folders in which packages are looked for, in order."""
+    places = [Path(place) for place in package_dirs]
+    if folder is not None:
+        places += [folder, *folder.parents]
+    for variable, below in (("ROS_PACKAGE_PATH", ""), ("AMENT_PREFIX_PATH", "share"), ("GZ_SIM_RESOURCE_PATH", "")):
+        places += [Path(place) / below for place in os.environ.get(variable, "").split(os.pathsep) if place]
+    return places
 
 
 def _read_stl(path: Path) -> np.ndarray:

@@ -19,14 +19,16 @@ from trajopt.dynamics.model import Model, ShapeType
 from trajopt.errors import ModelError, OptionError, UnknownNameError
 from trajopt.models.builder import ModelBuilder, ModelWarning
 from trajopt.models.descriptions import DEFAULT_FRICTION, ShapeDescription
+from trajopt.models.messages import grouped
 from trajopt.models.mjcf import read_mjcf
 from trajopt.models.sdf import read_sdf
 from trajopt.models.self_collision import SelfCollision
 from trajopt.models.urdf import read_urdf
+from trajopt.models.xacro import expand, template_element
 from trajopt.models.xml import parse_xml, read_file
 from trajopt.names import closest
 
-_SUFFIXES = (".urdf", ".xml", ".mjcf", ".sdf", ".world")
+_SUFFIXES = (".urdf", ".xacro", ".xml", ".mjcf", ".sdf", ".world")
 _FORMATS = {"mujoco": "mjcf", "robot": "urdf", "sdf": "sdf"}
 _loaded: dict[tuple, tuple[tuple, Model, LoadReport]] = {}
 
@@ -200,8 +202,6 @@ def _find(name_or_path: str | Path) -> Path:
         raise ModelError(f"model file '{text}': there is no such user; give the path without '~'") from None
     if path.is_file():
         return path.resolve()
-    if path.suffix == ".xacro":
-        raise ModelError(f"'{text}' is a xacro file; expand it first: xacro {path.name} > {path.stem}")
     if path.suffix.lower() in _SUFFIXES or path.is_dir() or "/" in text:
         kind = "is a folder" if path.is_dir() else "does not exist"
         raise ModelError(f"model file '{text}' {kind}; expected the path of a .urdf, .xml (MJCF) or .sdf file")
@@ -214,8 +214,10 @@ def _read(
     root = parse_xml(content, source)
     found = _FORMATS.get(str(root.tag))
     if found is None:
+        part = ", a part of an MJCF that other files include" if root.tag == "mujocoinclude" else ""
         raise ModelError(
-            f"{source}: the root element is <{root.tag}>; expected <robot> (URDF), <mujoco> (MJCF) or <sdf> (SDF)"
+            f"{source}: the root element is <{root.tag}>{part}; expected <robot> (URDF), <mujoco> (MJCF) or <sdf> "
+            "(SDF)"
         )
     if format is not None and format != found:
         if format not in _FORMATS.values():
@@ -224,6 +226,10 @@ def _read(
     if found == "mjcf":
         builder = read_mjcf(root, content, name, source, path)
     elif found == "urdf":
+        template = template_element(root)
+        if template is not None:
+            content, source = expand(path, template, source, options.package_dirs), f"{source} (expanded)"
+            root = parse_xml(content, source)
         builder = read_urdf(root, name, source, path, options.package_dirs)
     else:
         builder = read_sdf(root, name, source, path, options.package_dirs)
@@ -233,7 +239,7 @@ def _read(
     if options.ground:
         _add_ground(builder)
     model = builder.build()
-    return model, LoadReport(found, tuple(builder.warnings), tuple(builder.overlaps))
+    return model, LoadReport(found, tuple(grouped(builder.warnings)), tuple(builder.overlaps))
 
 
 def _add_ground(builder: ModelBuilder) -> None:

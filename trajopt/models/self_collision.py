@@ -13,13 +13,13 @@ from pathlib import Path
 
 from trajopt.dynamics.model import Model
 from trajopt.errors import ModelError, OptionError
+from trajopt.models.messages import listed
 from trajopt.models.overlaps import overlapping_pairs
 from trajopt.models.pairs import PlacedShape
 from trajopt.models.xml import parse_xml, read_file, required
 from trajopt.names import closest
 
 CHOICES = ("auto", "all", "none")
-SHOWN = 6  # names in a warning; `trajopt info` gives all
 LinkPair = frozenset[str | None]  # names of two bodies, None for the world
 
 
@@ -119,9 +119,3 @@ def overlap_warning(links: Sequence[tuple[str, str]]) -> str:
         f"{count} at the default configuration and cannot collide: {pairs} "
         "(self_collision='all' keeps them, `trajopt info` lists them)"
     )
-
-
-def listed(names: Sequence[str], most: int = SHOWN) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
