@@ -49,7 +49,7 @@ def convex_hull(
         )
     hull = ConvexHull(points)
     points = points[hull.vertices]
-    volume = None if triangles is None else _enclosed_volume(triangles)
+    volume = None if triangles is None or not len(triangles) else _enclosed_volume(triangles)
     if volume is not None and volume < CONVEX * hull.volume:
         warn(
             f"mesh '{name}' is not convex: it fills {100 * volume / hull.volume:.0f} % of its convex hull, which takes its "
@@ -154,7 +154,7 @@ def resolve_uri(uri: str, folder: Path | None, package_dirs: Sequence[str | Path
     if scheme not in ("package", "model"):
         return None
     package, _, inside = rest.partition("/")
-    for place in _places(folder, package_dirs):
+    for place in places(folder, package_dirs):
         if (place / rest).is_file():
             return place / rest
         if place.name == package and (place / inside).is_file():
@@ -164,7 +164,7 @@ def resolve_uri(uri: str, folder: Path | None, package_dirs: Sequence[str | Path
 
 def find_package(name: str, folder: Path | None, package_dirs: Sequence[str | Path] = ()) -> Path | None:
     """The folder of a package, looked for where `resolve_uri` looks; None if there is none."""
-    for place in _places(folder, package_dirs):
+    for place in places(folder, package_dirs):
         if (place / name).is_dir():
             return place / name
         if place.name == name and place.is_dir():
@@ -172,7 +172,7 @@ def find_package(name: str, folder: Path | None, package_dirs: Sequence[str | Pa
     return None
 
 
-def _places(folder: Path | None, package_dirs: Sequence[str | Path]) -> list[Path]:
+def places(folder: Path | None, package_dirs: Sequence[str | Path]) -> list[Path]:
     """The folders in which packages are looked for, in order."""
     places = [Path(place) for place in package_dirs]
     if folder is not None:

@@ -302,6 +302,16 @@ def _warn_unsupported(model: mujoco.MjModel, names: _Names, builder: ModelBuilde
         forces = (model.tendon_stiffness, model.tendon_damping, model.tendon_frictionloss, model.tendon_armature)
         if any(term[t] > 0 for term in forces) or model.tendon_limited[t]:
             builder.warn(f"the spring, damping, friction or limits of tendon '{model.tendon(t).name}' are left out")
+    colliding = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
+    distances = {
+        "margin": some(colliding & (model.geom_margin > 0)) + some(model.pair_margin > 0),
+        "gap": some(colliding & (model.geom_gap > 0)) + some(model.pair_gap > 0),
+    }
+    for what, entries in distances.items():
+        if entries:
+            builder.warn(
+                f"{what} of {len(entries)} geoms or pairs is not supported and left out; contacts act where shapes touch"
+            )
     if model.opt.density or model.opt.viscosity:
         builder.warn("fluid forces (option density and viscosity) are not supported; they are left out")
     if model.nflex:

@@ -22,6 +22,7 @@ from trajopt.models.descriptions import DEFAULT_FRICTION, ShapeDescription
 from trajopt.models.messages import grouped
 from trajopt.models.mjcf import read_mjcf
 from trajopt.models.sdf import read_sdf
+from trajopt.models.sdf_shapes import ALL_BITS
 from trajopt.models.self_collision import SelfCollision
 from trajopt.models.urdf import read_urdf
 from trajopt.models.xacro import expand, template_element
@@ -245,4 +246,7 @@ def _read(
 def _add_ground(builder: ModelBuilder) -> None:
     taken = {shape.name for shape in builder.world_shapes}
     if "ground" not in taken:
-        builder.world_shapes.append(ShapeDescription("ground", ShapeType.PLANE, np.zeros(3), friction=DEFAULT_FRICTION))
+        ground = ShapeDescription("ground", ShapeType.PLANE, np.zeros(3), friction=DEFAULT_FRICTION)
+        if builder.format_leaves_collisions_open:  # SDF's bits keep links apart, not from the ground
+            ground.contype = ground.conaffinity = ALL_BITS
+        builder.world_shapes.append(ground)

@@ -39,6 +39,7 @@ from trajopt.models.descriptions import (
 )
 from trajopt.models.massless import hold_massless_joints
 from trajopt.models.meshes import convex_hull, load_triangles, load_vertices, resolve_uri
+from trajopt.models.urdf_extensions import gazebo_frictions, warn_of_extensions
 from trajopt.models.xml import fail, number, numbers, parse_numbers, required, required_child, warn_mended, where
 from trajopt.names import closest
 
@@ -66,7 +67,7 @@ def read_urdf(
     if not links:
         fail(root, source, "the robot has no <link>; expected a URDF, not a part of one")
     by_child = _check_tree(links, joints, source)
-    frictions = _gazebo_frictions(root, source)
+    frictions = gazebo_frictions(root, source)
     for link_name in _file_order(links, by_child):
         body = _read_link(links[link_name], builder, frictions, path, package_dirs)
         element = by_child.get(link_name)
@@ -78,6 +79,7 @@ def read_urdf(
                 body.joints.append(joint)
         builder.add_body(body)
     hold_massless_joints(builder)
+    warn_of_extensions(root, builder)
     builder.warn_missing_meshes()
     return builder
 
@@ -205,21 +207,6 @@ def _read_inertial(inertial: Element, link: str, builder: ModelBuilder) -> tuple
         for (i, a), (j, b) in itertools.combinations_with_replacement(enumerate("xyz"), 2):
             tensor[i, j] = tensor[j, i] = number(element, f"i{a}{b}", source, 0.0)
     return mass, com, rotation @ tensor @ rotation.T
-
-
-def _gazebo_frictions(root: Element, source: str) -> dict[str, float]:
-    found = {}
-    for element in root.findall("gazebo"):
-        mu, link = element.find("mu1"), element.get("reference")
-        if link and mu is not None:
-            try:
-                value = float(mu.text or mu.get("value") or "")
-            except ValueError:
-                fail(mu, source, f"mu1 is '{mu.text}'; expected a number")
-            if not 0 <= value < np.inf:
-                fail(mu, source, f"mu1 is {value}; expected a finite number of at least 0")
-            found[link] = value
-    return found
 
 
 def _read_collision(

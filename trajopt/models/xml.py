@@ -26,15 +26,19 @@ class _LocatedElement(Element):
     """An element that knows its line in the document."""
 
     sourceline: int | None = None
+    document: str | None = None  # what to call the document it comes from
     mended: tuple[str, ...] = ()  # of a root element: what `parse_xml` mended in the document
 
 
 class _LineParser(DefusedXMLParser):
-    """Writes the source line of every element into its `sourceline`."""
+    """Writes the source line of every element into its `sourceline`, the document into `document`."""
+
+    source = ""
 
     def _start(self, tag, attributes):
         element = super()._start(tag, attributes)
         element.sourceline = self.parser.CurrentLineNumber
+        element.document = self.source
         return element
 
 
@@ -47,12 +51,12 @@ def parse_xml(content: str | bytes, source: str) -> Element:
     """
     data = content.encode() if isinstance(content, str) else content
     try:
-        return _parse(data)
+        return _parse(data, source)
     except ParseError as error:
         text, notes = _mended(data)
         if notes:
             try:
-                root = _parse(text)
+                root = _parse(text, source)
                 root.mended = notes  # type: ignore[attr-defined]
                 return root
             except (ParseError, DefusedXmlException):
@@ -69,9 +73,10 @@ def parse_xml(content: str | bytes, source: str) -> Element:
         raise ModelError(f"{source}: not readable as XML: {error}") from None
 
 
-def _parse(data: bytes) -> Element:
+def _parse(data: bytes, source: str) -> Element:
     builder = TreeBuilder(element_factory=_LocatedElement)
     parser = _LineParser(target=builder, forbid_dtd=False, forbid_entities=True, forbid_external=True)
+    parser.source = source
     parser.feed(data)
     return parser.close()
 
@@ -123,7 +128,7 @@ def read_file(path: Path) -> bytes:
 
 def where(element: Element, source: str) -> str:
     """`FILE, line N, <tag name="...">` for messages."""
-    line = getattr(element, "sourceline", None)
+    line, source = getattr(element, "sourceline", None), getattr(element, "document", None) or source
     name = element.get("name")
     tag = str(element.tag).rpartition("}")[2]  # without its namespace
     tag = f'<{tag} name="{name}">' if name is not None else f"<{tag}>"
