@@ -160,7 +160,7 @@ def test_primitive_visuals_are_drawn_where_nothing_collides():
         joint("j", "a", "b"),
         joint("k", "b", "c"),
     )
-    with pytest.warns(models.ModelWarning, match="expected positive numbers; it is for display only and dropped"):
+    with pytest.warns(models.ModelWarning, match="expected positive numbers .in link 'c'.; it is for display only and dropped"):
         model = models.load_model_from_string(text, ground=True)
     shapes = model.topology.shapes
     assert [s.name for s in shapes] == ["ground", "a_visual0", "a_visual1", "b_collision0", "c_visual2"]

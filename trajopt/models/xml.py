@@ -19,6 +19,7 @@ from jaxtyping import Float
 
 from trajopt.errors import ModelError
 
+_OWNERS = ("link", "joint", "body")
 _NAMES = frozenset("name class childclass file joint joint1 joint2 body body1 body2 geom geom1 geom2 site mesh".split())
 
 
@@ -27,6 +28,7 @@ class _LocatedElement(Element):
 
     sourceline: int | None = None
     document: str | None = None  # what to call the document it comes from
+    owner: str = ""  # the link, joint or body that it is a part of, "link 'a'"
     mended: tuple[str, ...] = ()  # of a root element: what `parse_xml` mended in the document
 
 
@@ -78,7 +80,20 @@ def _parse(data: bytes, source: str) -> Element:
     parser = _LineParser(target=builder, forbid_dtd=False, forbid_entities=True, forbid_external=True)
     parser.source = source
     parser.feed(data)
-    return parser.close()
+    root = parser.close()
+    _name_owners(root)
+    return root
+
+
+def _name_owners(root: Element) -> None:
+    """Write into the parts of links, joints and bodies what they are a part of."""
+    pending = [(child, "") for child in root]
+    while pending:
+        element, owner = pending.pop()
+        element.owner = owner  # type: ignore[attr-defined]
+        name = element.get("name")
+        below = f"{element.tag} '{name}'" if element.tag in _OWNERS and name else owner
+        pending += [(child, below) for child in element]
 
 
 def _mended(data: bytes) -> tuple[bytes, tuple[str, ...]]:
@@ -143,7 +158,10 @@ def warn_mended(root: Element, warn: Callable[[str], None]) -> None:
 
 
 def fail(element: Element, source: str, reason: str) -> NoReturn:
-    raise ModelError(f"{where(element, source)}: {reason}")
+    """Raise `ModelError` that names file, line, element, what it is a part of, and the reason."""
+    owner = getattr(element, "owner", "")
+    inside = f" (in {owner})" if owner and owner not in reason else ""
+    raise ModelError(f"{where(element, source)}: {reason}{inside}")
 
 
 def required(element: Element, attribute: str, source: str) -> str:
