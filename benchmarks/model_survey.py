@@ -9,8 +9,8 @@ the gravity forces, computed from the numbers of the loaded `Model` by the formu
     .venv/bin/python benchmarks/model_survey.py --only gymnasium --out survey.json
 
 Xacro files are expanded by the package `xacro`, fetched in the same way. Where Pinocchio and MuJoCo differ in a
-URDF, agreement with either counts: MuJoCo gives links without <inertial> the mass of their shapes. A result is `loaded`, `clear` (a
-`TrajoptError`) or `ugly` (anything else, or the process ended). Files are read in a process apart.
+URDF, agreement with either counts: MuJoCo gives links without <inertial> the mass of their shapes. A result is
+`loaded`, `clear` (a `TrajoptError`) or `ugly` (anything else, or the process ended). Files are read in a process apart.
 """
 
 from __future__ import annotations
