@@ -257,3 +257,13 @@ def test_margins_of_mjcf_and_extensions_of_urdf_are_named():
     )
     _, messages = load(urdf)
     assert "of link 'b': <turnGravityOff> is left out" in messages and "mu2 0.5) is not supported; mu1 is taken" in messages
+
+
+def test_sun_and_ground_plane_need_no_files():
+    include = "<include><uri>model://{}</uri></include>"
+    ball = f'<model name="m"><pose>0 0 2 0 0 0</pose>{link("l", collision("<sphere/>"))}</model>'
+    text = sdf(f'<world name="w">{include.format("sun")}{include.format("ground_plane")}{ball}</world>')
+    model = models.load_model_from_string(text)
+    assert [s.kind for s in model.topology.shapes] == [ShapeType.PLANE, ShapeType.SPHERE] and len(model.topology.pairs) == 1
+    with pytest.raises(ModelError, match="the included model 'model://moon' is not found"):
+        models.load_model_from_string(text.replace("sun", "moon"))

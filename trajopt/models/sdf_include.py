@@ -1,9 +1,10 @@
 """<include> elements of SDF: the files they name, put in their place.
 
 `<uri>` is looked for as a file or a model's folder: beside the file that includes it, in `package_dirs`, and where
-`package://` names are looked for (GZ_SIM_RESOURCE_PATH among others). A folder's file is the one that its
-model.config names, else
-model.sdf. Elements remember the file they come from, so that meshes are found beside it and errors name it.
+`package://` names are looked for (GZ_SIM_RESOURCE_PATH among others). A folder's file is the one that its model.config
+names, else model.sdf. Elements remember the file they come from, so that meshes are found beside it and errors name it.
+Where Gazebo's own models of the sun, a light, and of the ground plane are not found, the one is left out and the other
+is a plane.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from trajopt.models.sdf_frames import Scope, compose, invert, is_true, own_pose
 from trajopt.models.xml import fail, parse_xml, read_file
 
 _DEEPEST = 20
+# Models that worlds made by Gazebo include from its server: a light, and a plane.
+_SUN = "model://sun"
+_GROUND = (
+    "<sdf><model name='ground_plane'><static>true</static><link name='link'><inertial/><collision name='collision'><geometry>"
+    "<plane/></geometry></collision></link></model></sdf>"
+)
 
 
 def expand_includes(
@@ -28,14 +35,17 @@ def expand_includes(
     for include in holder.findall("include"):
         uri = (include.findtext("uri") or "").strip()
         file = _find(uri, path, package_dirs)
-        if file is None:
+        if file is None and uri == _SUN:
+            holder.remove(include)
+            continue
+        if file is None and uri != "model://ground_plane":
             hint = (
                 "download it and give its path"
                 if uri.startswith("http")
                 else "name the folder above it in package_dirs"
             )
             fail(include, source, f"the included model '{uri}' is not found; {hint}")
-        root = parse_xml(read_file(file), str(file))
+        root = parse_xml(_GROUND, uri) if file is None else parse_xml(read_file(file), str(file))
         model = root.find("model")
         if model is None:
             fail(include, source, f"'{file}' has no <model>; its root element is <{root.tag}>")
