@@ -320,7 +320,7 @@ def survey(files: list[tuple[pathlib.Path, pathlib.Path]]) -> dict[str, dict[str
 
 def reason(message: str) -> str:
     """A message without its names and numbers, so that equal reasons can be counted."""
-    text = re.sub(r"^\S+?(, line \d+)?(, column \d+)?(, <[^>]*>)?: ", "", message)
+    text = re.sub(r"^\S+?( \(expanded\))?(, line \d+)?(, column \d+)?(, <[^>]*>)?: ", "", message)
     return re.sub(r"[-+]?\d+(\.\d+)?(e-?\d+)?", "N", re.sub(r"'[^']*'", "'_'", text))[:150]
 
 

@@ -58,6 +58,8 @@ def expand(path: Path | None, template: Element, source: str, package_dirs: Sequ
             f"`xacro {path.name} > {name}_expanded.urdf`",
         )
 
+    missing: list[str] = []
+
     def find(package: str, *_: object) -> str:
         folder = find_package(package, path.parent, package_dirs)
         if folder is None:
@@ -72,6 +74,8 @@ def expand(path: Path | None, template: Element, source: str, package_dirs: Sequ
         document = xacro.process_file(str(path))
     except Exception as error:  # whatever the expressions of the file raise
         reason = " ".join(str(error).split()) or type(error).__name__
+        if missing:
+            reason = f"$(find {missing[0]}): there is no folder '{missing[0]}'; name the one above it in package_dirs"
         raise ModelError(f"{source}: xacro refuses the file: {reason}") from None
     finally:
         substitution._eval_find = before
