@@ -43,7 +43,7 @@ def model_of(name: str):
     file = next(f for f in files if str(f).endswith(ending))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return load_model(str(file.locate()), ground=True)
+        return load_model(str(file.locate()), ground=True, self_collision="all")  # as many pairs as there can be
 
 
 def measure(name: str, jacobian: bool) -> dict:

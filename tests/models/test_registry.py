@@ -29,7 +29,7 @@ def test_bundled_names_and_closest_names():
     [
         ("no/such/robot.urdf", ModelError, "model file 'no/such/robot.urdf' does not exist"),
         ("nothing.xml", ModelError, "'nothing.xml' does not exist; expected the path of"),
-        ("robot.xacro", ModelError, "is a xacro file; expand it first"),
+        ("robot.xacro", ModelError, "'robot.xacro' does not exist; expected the path of"),
     ],
 )
 def test_bad_names(name, error, message):
@@ -133,3 +133,24 @@ def test_every_bundled_model_describes_itself():
     for name in models.bundled_models():
         model, messages = load_model_with_warnings(name)
         assert describe(model, messages).startswith(model.name)
+
+
+def test_description_names_base_ground_and_frames_and_groups_many_pairs():
+    model, messages = load_model_with_warnings("go1")
+    facts, page = model_facts(model, messages), describe(model, messages)
+    assert facts["base"] == "floating" and facts["ground"] == ["floor"] and "Base: floating (" in page
+    ends = {frame["name"] for frame in facts["frames"] if frame["end"]}
+    assert {frame["body"] for frame in facts["frames"] if frame["end"]} == {"FR_calf", "FL_calf", "RR_calf", "RL_calf"}
+    assert ends < {frame.name for frame in model.topology.frames}
+    one = '<body pos="{} 0 1"><freejoint/><geom size="0.1"/></body>'
+    bodies = "".join(one.format(k) for k in range(10))
+    scene = models.load_model_from_string(f"<mujoco><worldbody>{bodies}</worldbody></mujoco>")
+    assert "Contact pairs: 45, by bodies" in describe(scene) and "body10 (1)" in describe(scene)
+    assert "by bodies" not in describe(scene, most_pairs=45)
+    assert "Base: no joints" in describe(models.load_model_from_string(MJCF, floating_base=False))
+
+
+def test_errors_name_the_link_or_joint_around_the_element():
+    text = '<robot name="r">\n<link name="upper"><inertial>\n<mass value="x"/></inertial></link></robot>'
+    with pytest.raises(ModelError, match="<model>, line 3, <mass>: attribute 'value' is 'x'; expected 1 number .in link 'upper'"):
+        models.load_model_from_string(text)

@@ -199,7 +199,7 @@ def test_include_is_expanded(tmp_path):
             sdf(link("a"), link("b"), joint("j", "revolute", "a", "bb")),
             "there is no link or frame 'bb'; did you mean 'b'",
         ),
-        (sdf(link("a"), link("b"), joint("j", "screw", "a", "b")), "the joint type is 'screw'; expected one of"),
+        (sdf(link("a"), link("b"), joint("j", "screw", "a", "b")), "the joint type 'screw' is not supported; expected one of"),
         (sdf(link("a"), link("b"), joint("j", "revolute", "a", "b")), "child element <axis> is missing"),
         (
             sdf(link("a"), link("b"), joint("j", "revolute", "a", "b", "<axis><xyz>0 0 0</xyz></axis>")),

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import trajopt
 from trajopt import walltime
+from trajopt.cli.model_options import add_model_options
 from trajopt.cli.watchdog import heeding_signals
 from trajopt.errors import TrajoptError
 
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "name", metavar="MODEL|PROBLEM",
         help="bundled name, or path of a .urdf, .xml (MJCF) or .sdf file; or a name from `trajopt list problems`",
     )  # fmt: skip
+    add_model_options(add)
     add.set_defaults(command=_info)
 
     add = commands.add_parser("run", help="solve a problem and write its results to a directory")
@@ -101,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--overlay", action="store_true", help="several runs at the same place, translucent")
     add.add_argument("--model", metavar="MODEL", help="what to draw, for runs of problems that are not in the library")
     add.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+    add_model_options(add)
     add.set_defaults(command=_view)
     return parser
 

@@ -6,11 +6,12 @@ import argparse
 import inspect
 
 from trajopt import native, problems
+from trajopt.cli.model_options import model_arguments
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.system import System
 from trajopt.errors import TrajoptError, UnknownNameError
 from trajopt.models.describe import describe
-from trajopt.models.registry import bundled_models, load_model_with_warnings
+from trajopt.models.registry import bundled_models, load_model_with_report
 from trajopt.names import closest
 from trajopt.problems import registry
 
@@ -20,8 +21,8 @@ def info(args: argparse.Namespace) -> int:
     texts = [describe_problem(args.name)] if args.name in problems.names() else []
     if not texts or args.name in bundled_models():
         try:
-            model, warnings = load_model_with_warnings(args.name)
-            texts.append(f"{describe(model, warnings)}\n\n{describe_backend(model)}")
+            model, report = load_model_with_report(args.name, **model_arguments(args))
+            texts.append(f"{describe(model, report.warnings, overlaps=report.overlaps)}\n\n{describe_backend(model)}")
         except UnknownNameError:
             known = (*bundled_models(), *problems.names())
             raise UnknownNameError(

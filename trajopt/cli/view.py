@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from trajopt.cli.model_options import model_arguments
 from trajopt.models.registry import load_model
 from trajopt.viz import recording, viewer
 
@@ -12,7 +13,7 @@ def view(args: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     try:
         viewer.check_extra()
-        model = None if args.model is None else load_model(args.model)
+        model = None if args.model is None else load_model(args.model, **model_arguments(args))
         recordings = [recording.read_run(folder, model) for folder in args.folders]
         if args.export is not None:
             path = viewer.export(recordings, args.export, overlay=args.overlay)

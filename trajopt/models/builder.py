@@ -23,7 +23,6 @@ from trajopt.dynamics.model import (
     JointSpec,
     MimicSpec,
     Model,
-    NodeType,
     ShapeSpec,
     ShapeType,
     Surface,
@@ -40,39 +39,16 @@ from trajopt.models.descriptions import (
     PairDescription,
     ShapeDescription,
     matrix_to_quaternion,
-    perpendicular_axes,
-    skew_square,
 )
+from trajopt.models.inertias import impossible_inertias, joined
 from trajopt.models.meshes import hull_triangles
-from trajopt.models.pairs import PlacedShape, contact_pairs
+from trajopt.models.nodes import Node, Pose, elementary_joints
+from trajopt.models.pairs import PairFilters, PlacedShape, contact_pairs
+from trajopt.models.self_collision import SelfCollision, overlap_warning, overlapping_links
 
 
 class ModelWarning(UserWarning):
     """Something in a model file is not supported, missing or doubtful; the model was built without it."""
-
-
-@dataclasses.dataclass
-class _Node:
-    name: str
-    type: NodeType
-    parent: int
-    rotation: np.ndarray
-    position: np.ndarray
-    axis: np.ndarray
-    reference: float = 0.0
-    inertials: list[tuple[float, np.ndarray, np.ndarray]] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass
-class _Pose:
-    """A frame fixed to node `node`."""
-
-    node: int
-    rotation: np.ndarray
-    position: np.ndarray
-
-    def at(self, rotation: np.ndarray, position: np.ndarray) -> _Pose:
-        return _Pose(self.node, self.rotation @ rotation, self.position + self.rotation @ position)
 
 
 class ModelBuilder:
@@ -80,20 +56,35 @@ class ModelBuilder:
 
     `source` is what messages call the origin. `warnings` collects, in plain sentences, what was dropped or doubtful.
     `filter_parent`: no pairs between a body and the one that carries it; `filter_world_parent` extends this to bodies
-    carried by a part of the same tree that is fixed to the world.
+    carried by a part of the same tree that is fixed to the world. `format_leaves_collisions_open`: links of one
+    robot that overlap
+    from the start do not collide unless `self_collision` asks for it; after `build`, `overlaps` names them. `excludes`:
+    pairs of bodies that never collide; `self_excludes`: pairs that do under `self_collision="all"`.
     """
 
-    def __init__(self, name: str, source: str = "", *, filter_parent: bool = True, filter_world_parent: bool = True):
+    def __init__(
+        self,
+        name: str,
+        source: str = "",
+        *,
+        filter_parent: bool = True,
+        filter_world_parent: bool = True,
+        format_leaves_collisions_open: bool = False,
+    ):
         self.name = name
         self.source = source or f"model '{name}'"
         self.filter_parent = filter_parent
         self.filter_world_parent = filter_world_parent
+        self.format_leaves_collisions_open = format_leaves_collisions_open
         self.bodies: dict[str, BodyDescription] = {}
         self.world_shapes: list[ShapeDescription] = []
         self.world_frames: list[FrameDescription] = []
         self.actuators: list[ActuatorDescription] = []
         self.pairs: list[PairDescription] = []
         self.excludes: set[frozenset[str | None]] = set()
+        self.self_excludes: set[frozenset[str | None]] = set()
+        self.self_collision = SelfCollision()
+        self.overlaps: list[tuple[str, str]] = []
         self.keyframes: dict[str, dict[str, np.ndarray]] = {}
         self.gravity = np.array([0.0, 0.0, -9.81])
         self.warnings: list[str] = []
@@ -152,12 +143,13 @@ class ModelBuilder:
     def build(self) -> Model:
         """The model. Raises `ModelError` for broken trees, dangling names, massless moving bodies, bad numbers."""
         self._check_names()
+        self._named_pairs, warnings = self.self_collision.left_out(self.bodies, self.source)
+        for warning in warnings:
+            self.warn(warning)
         placed = self._place_bodies()
         leaves, topology = self._assemble_joints()
         shapes, shape_leaves = self._assemble_shapes(placed)
-        pairs, friction, restitution = contact_pairs(
-            shapes, self.pairs, self.excludes, self.filter_parent, self.filter_world_parent, self.source
-        )
+        pairs, friction, restitution = self._contact_pairs(shapes)
         frames = self._assemble_frames(placed)
         mass, com, inertia = self._assemble_inertias()
         topology = dataclasses.replace(
@@ -185,8 +177,33 @@ class ModelBuilder:
         )
         model = Model(topology=topology, **arrays)
         validate_model(model, self.source)
-        self._check_inertias(model)
-        return model
+        doubt = impossible_inertias(model)
+        if doubt is not None:
+            self.warn(doubt)
+        return self._without_overlaps(model, shapes)
+
+    def _contact_pairs(self, shapes: list[PlacedShape]) -> tuple[tuple[tuple[int, int], ...], np.ndarray, np.ndarray]:
+        choice = self.self_collision.choice
+        filters = PairFilters(
+            self.excludes | self._named_pairs | (set() if choice == "all" else self.self_excludes),
+            self.filter_parent,
+            self.filter_world_parent,
+            within_robots=choice != "none",
+        )
+        return contact_pairs(shapes, self.pairs, filters, self.source)
+
+    def _without_overlaps(self, model: Model, shapes: list[PlacedShape]) -> Model:
+        """The model without pairs of links that overlap from the start, where the format does not say what collides."""
+        if not self.format_leaves_collisions_open or self.self_collision.choice != "auto":
+            return model
+        self.overlaps = overlapping_links(model, shapes)
+        if not self.overlaps:
+            return model
+        self.warn(overlap_warning(self.overlaps))
+        self.excludes |= {frozenset(pair) for pair in self.overlaps}
+        pairs, friction, restitution = self._contact_pairs(shapes)
+        topology = dataclasses.replace(model.topology, pairs=pairs)
+        return dataclasses.replace(model, topology=topology, pair_friction=friction, pair_restitution=restitution)
 
     def _joints(self) -> list[JointDescription]:
         return [joint for body in self.bodies.values() for joint in body.joints]
@@ -223,9 +240,9 @@ class ModelBuilder:
             stack.extend(reversed(children[body.name]))
         return order
 
-    def _place_bodies(self) -> list[tuple[BodyDescription, _Pose, int, str]]:
+    def _place_bodies(self) -> list[tuple[BodyDescription, Pose, int, str]]:
         """Make the nodes; for every body, depth first: pose, moving group (0: the world), root of its tree."""
-        self._nodes: list[_Node] = []
+        self._nodes: list[Node] = []
         self._joint_nodes: dict[str, tuple[int, ...]] = {}
         self._joint_order: list[JointDescription] = []
         self._group_parent = [0]
@@ -235,7 +252,7 @@ class ModelBuilder:
             reached = {body.name for body in order}
             loop = [name for name in self.bodies if name not in reached]
             raise ModelError(f"{self.source}: bodies form a loop and are not connected to the world: {', '.join(loop)}")
-        poses: dict[str | None, _Pose] = {None: _Pose(WORLD, np.eye(3), np.zeros(3))}
+        poses: dict[str | None, Pose] = {None: Pose(WORLD, np.eye(3), np.zeros(3))}
         groups: dict[str | None, int] = {None: 0}
         trees: dict[str, str] = {}
         placed = []
@@ -258,36 +275,22 @@ class ModelBuilder:
             placed.append((body, pose, group, trees[body.name]))
         return placed
 
-    def _add_joint(self, body: BodyDescription, joint: JointDescription, pose: _Pose) -> _Pose:
+    def _add_joint(self, body: BodyDescription, joint: JointDescription, pose: Pose) -> Pose:
         """Append the nodes of a joint; returns the body's pose after it."""
         first = len(self._nodes)
-        axis = np.asarray(joint.axis, float)
         start = pose.at(np.eye(3), joint.anchor)
-        if joint.kind == "revolute":
-            kinds = [(NodeType.REVOLUTE, axis)]
-        elif joint.kind == "prismatic":
-            kinds = [(NodeType.PRISMATIC, axis)]
-        elif joint.kind == "ball":
-            kinds = [(NodeType.BALL, np.zeros(3))]
-        elif joint.kind == "planar":
-            t1, t2 = perpendicular_axes(axis)
-            kinds = [(NodeType.PRISMATIC, t1), (NodeType.PRISMATIC, t2), (NodeType.REVOLUTE, axis)]
-        elif joint.kind == "free":
-            kinds = [(NodeType.TRANSLATION, np.zeros(3)), (NodeType.BALL, np.zeros(3))]
-            if pose.node == WORLD and joint.initial is None:
+        if joint.kind == "free" and pose.node == WORLD:
+            if joint.initial is None:
                 joint.initial = np.concatenate([pose.position, matrix_to_quaternion(pose.rotation)])
-            if pose.node == WORLD:
-                start = _Pose(WORLD, np.eye(3), np.zeros(3))
-        else:
-            raise ModelError(f"{self.source}: joint '{joint.name}' has the unknown kind '{joint.kind}'")
-        for kind, direction in kinds:
+            start = Pose(WORLD, np.eye(3), np.zeros(3))
+        for kind, direction in elementary_joints(joint, self.source):
             name = f"{body.name}:{joint.name}:{len(self._nodes) - first}"
             reference = joint.reference if joint.kind in ("revolute", "prismatic") else 0.0
-            self._nodes.append(_Node(name, kind, start.node, start.rotation, start.position, direction, reference))
-            start = _Pose(len(self._nodes) - 1, np.eye(3), np.zeros(3))
+            self._nodes.append(Node(name, kind, start.node, start.rotation, start.position, direction, reference))
+            start = Pose(len(self._nodes) - 1, np.eye(3), np.zeros(3))
         self._joint_nodes[joint.name] = tuple(range(first, len(self._nodes)))
         self._joint_order.append(joint)
-        return _Pose(start.node, np.eye(3), -np.asarray(joint.anchor, float) if joint.kind != "free" else np.zeros(3))
+        return Pose(start.node, np.eye(3), -np.asarray(joint.anchor, float) if joint.kind != "free" else np.zeros(3))
 
     def _assemble_joints(self) -> tuple[dict, Topology]:
 
@@ -319,30 +322,24 @@ class ModelBuilder:
         return coordinates.leaves, topology
 
     def _assemble_inertias(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        n = len(self._nodes)
-        mass, com, inertia = np.zeros(n), np.zeros((n, 3)), np.zeros((n, 3, 3))
-        for i, node in enumerate(self._nodes):
-            parts = node.inertials
-            mass[i] = sum(m for m, _, _ in parts)
-            if len(parts) == 1:
-                com[i] = parts[0][1]
-            elif mass[i] > 0:
-                com[i] = sum(m * c for m, c, _ in parts) / mass[i]
-            for m, c, about_com in parts:
-                inertia[i] += about_com + m * skew_square(c - com[i])
-            inertia[i] = (inertia[i] + inertia[i].T) / 2
-        return mass, com, inertia
+        parts = [joined(node.inertials) for node in self._nodes]
+        mass = np.array([m for m, _, _ in parts], float)
+        return mass, _stack([c for _, c, _ in parts], (3,)), _stack([inertia for _, _, inertia in parts], (3, 3))
 
     def _assemble_shapes(self, placed) -> tuple[list[PlacedShape], dict]:
-        world = _Pose(WORLD, np.eye(3), np.zeros(3))
-        entries = [(shape, None, world, 0, None) for shape in self.world_shapes]
-        entries += [(shape, body.name, *rest) for body, *rest in placed for shape in body.shapes]
+        world = Pose(WORLD, np.eye(3), np.zeros(3))
+        entries = [(shape, None, world, 0, None, None) for shape in self.world_shapes]
+        entries += [
+            (shape, body.name, pose, group, tree, body.robot or tree)
+            for body, pose, group, tree in placed
+            for shape in body.shapes
+        ]
         shapes: list[PlacedShape] = []
         specs: list[ShapeSpec] = []
         meshes: list[np.ndarray] = []
-        poses: list[_Pose] = []
+        poses: list[Pose] = []
         terrain: list[np.ndarray] = []
-        for shape, body_name, pose, group, tree in entries:
+        for shape, body_name, pose, group, tree, robot in entries:
             mesh, surface = -1, None
             if shape.kind is ShapeType.HEIGHTFIELD and shape.vertices is not None:
                 columns = int(np.sum(shape.vertices[:, 1] == shape.vertices[0, 1]))
@@ -356,7 +353,7 @@ class ModelBuilder:
             triangles = hull_triangles(meshes[mesh]) if shape.kind is ShapeType.MESH else ()
             specs.append(ShapeSpec(shape.name, shape.kind, pose.node, mesh, triangles, surface))
             poses.append(pose.at(shape.rotation, shape.position))
-            shapes.append(PlacedShape(shape, body_name, group, self._group_parent[group], tree))
+            shapes.append(PlacedShape(shape, body_name, group, self._group_parent[group], tree, robot))
         leaves = {
             "specs": tuple(specs),
             "shape_rotation": _stack([p.rotation for p in poses], (3, 3)),
@@ -367,29 +364,14 @@ class ModelBuilder:
         }
         return shapes, leaves
 
-    def _assemble_frames(self, placed) -> list[tuple[str, _Pose]]:
-        world = _Pose(WORLD, np.eye(3), np.zeros(3))
+    def _assemble_frames(self, placed) -> list[tuple[str, Pose]]:
+        world = Pose(WORLD, np.eye(3), np.zeros(3))
         frames = {body.name: pose for body, pose, _, _ in placed}
         extra = [(frame, world) for frame in self.world_frames]
         extra += [(frame, pose) for body, pose, _, _ in placed for frame in body.frames]
         for frame, pose in extra:
             frames[self._unused(frame.name, frames)] = pose.at(frame.rotation, frame.position)
         return list(frames.items())
-
-    def _check_inertias(self, model: Model) -> None:
-        """Warn about bodies whose principal moments are negative or break the triangle inequality."""
-        bad = []
-        for i, name in enumerate(model.topology.node_names):
-            moments = np.linalg.eigvalsh(model.inertia[i])
-            scale = abs(moments).max()
-            slack = 1e-6 * scale + 1e-15
-            if moments[0] < -slack or moments[0] + moments[1] < moments[2] - slack:
-                bad.append(f"'{name}' ({', '.join(f'{m:.3g}' for m in moments)})")
-        if bad:
-            self.warn(
-                "no rigid body can have these principal moments of inertia (negative, or the largest above the sum of "
-                f"the others): {', '.join(bad)}; the dynamics may be ill-posed"
-            )
 
 
 def _stack(items: list, shape: tuple[int, ...]) -> np.ndarray:

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from trajopt.dynamics.model import WORLD, JointSpec, Model
+from trajopt.dynamics.model import WORLD, JointSpec, Model, ShapeType
+from trajopt.models.overlaps import overlapping_pairs
 
 _DIMENSIONS = {"SPHERE": 1, "CAPSULE": 2, "CYLINDER": 2, "BOX": 3, "ELLIPSOID": 3, "HEIGHTFIELD": 3}
 
 
-def model_facts(model: Model, warnings: Sequence[str] = ()) -> dict[str, Any]:
+_BASES = {
+    "floating": "floating (floating_base=False or --no-floating-base fixes it)",
+    "fixed": "fixed to the world (floating_base=True or --floating-base frees it)",
+    "none": "no joints (floating_base=True or --floating-base frees what has mass)",
+}
+
+
+def model_facts(
+    model: Model, warnings: Sequence[str] = (), *, overlaps: Sequence[tuple[str, str]] = ()
+) -> dict[str, Any]:
     """Everything `describe` prints, as a dictionary of plain Python values (infinite limits are None).
 
-    Keys: name, nq, nv, nu, total_mass (kg), gravity, joints, mimics, bodies, shapes, pairs, actuators, frames,
-    keyframes, warnings. Lengths in metres, masses in kg, angles in radians, forces in N and N m.
+    Keys: name, nq, nv, nu, total_mass (kg), gravity, joints, mimics, bodies, shapes, pairs, overlaps (pairs of links left out,
+    from `LoadReport`), initial (pairs of shapes that overlap at the default configuration, joints outside their limits
+    there), actuators, frames (with the body; `end`: nothing else is carried by it, as by a foot), base ("floating", "fixed"
+    or "none"), ground (names of planes and height fields), keyframes, warnings. Lengths in metres, masses in kg, angles in
+    radians, forces in N and N m.
     """
     top = model.topology
     names = {WORLD: "world"} | dict(enumerate(top.node_names))
@@ -31,9 +45,13 @@ def model_facts(model: Model, warnings: Sequence[str] = ()) -> dict[str, Any]:
         "mimics": _mimics(model),
         "bodies": _bodies(model, names),
         "shapes": _shapes(model, names),
-        "pairs": _pairs(model),
+        "pairs": _pairs(model, names),
+        "overlaps": [list(pair) for pair in overlaps],
+        "initial": _initial(model),
         "actuators": _actuators(model),
-        "frames": [{"name": frame.name, "body": names[frame.node]} for frame in top.frames],
+        "frames": _frames(model, names),
+        "base": _base(model),
+        "ground": [s.name for s in top.shapes if s.node == WORLD and s.kind in (ShapeType.PLANE, ShapeType.HEIGHTFIELD)],
         "keyframes": {name: np.asarray(q).tolist() for name, q in model.keyframes.items()},
         "warnings": list(warnings),
     }
@@ -105,16 +123,45 @@ def _shapes(model: Model, names: dict[int, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _pairs(model: Model) -> list[dict[str, Any]]:
+def _pairs(model: Model, names: dict[int, str]) -> list[dict[str, Any]]:
     shapes = model.topology.shapes
     return [
         {
             "shapes": [shapes[a].name, shapes[b].name],
+            "bodies": [names[shapes[a].node], names[shapes[b].node]],
             "friction": float(model.pair_friction[k]),
             "restitution": float(model.pair_restitution[k]),
         }
         for k, (a, b) in enumerate(model.topology.pairs)
     ]
+
+
+def _frames(model: Model, names: dict[int, str]) -> list[dict[str, Any]]:
+    top = model.topology
+    inner = set(top.parents)
+    return [
+        {"name": frame.name, "body": names[frame.node], "end": frame.node != WORLD and frame.node not in inner}
+        for frame in top.frames
+    ]
+
+
+def _base(model: Model) -> str:
+    """Whether a tree of the model floats."""
+    if any(joint.kind == "free" and model.topology.parents[joint.nodes[0]] == WORLD for joint in model.topology.joints):
+        return "floating"
+    return "fixed" if model.topology.joints else "none"
+
+
+def _initial(model: Model) -> dict[str, Any]:
+    """What is doubtful about the default configuration."""
+    top, q = model.topology, np.asarray(model.q_default)
+    outside = []
+    for dof in top.limited:
+        value = float(q[top.scalar_q_of_dof[dof]])
+        if not model.lower[dof] <= value <= model.upper[dof]:
+            outside.append({"joint": _dof_name(top.joints, dof), "q": value})
+    names = [shape.name for shape in top.shapes]
+    return {"overlaps": [[names[i], names[j]] for i, j in overlapping_pairs(model)], "outside_limits": outside}
 
 
 def _actuators(model: Model) -> list[dict[str, Any]]:
@@ -129,18 +176,27 @@ def _actuators(model: Model) -> list[dict[str, Any]]:
     ]
 
 
-def describe(model: Model, warnings: Sequence[str] = (), *, most_pairs: int = 40) -> str:
+def describe(
+    model: Model,
+    warnings: Sequence[str] = (),
+    *,
+    most_pairs: int = 40,
+    overlaps: Sequence[tuple[str, str]] = (),
+) -> str:
     """A page of text about a model: size, joints, bodies, geometry, contact pairs, actuators, keyframes, warnings.
 
-    `warnings`: those of `load_model_with_warnings`. At most `most_pairs` contact pairs are listed one by one.
+    `warnings`, `overlaps`: those of `load_model_with_report`. Contact pairs are listed one by one up
+    to `most_pairs`, else by bodies.
     """
-    facts = model_facts(model, warnings)
+    facts = model_facts(model, warnings, overlaps=overlaps)
     lines = [
         f"{facts['name']}: {facts['nv']} DoF (nq {facts['nq']}, nv {facts['nv']}, nu {facts['nu']}), "
         f"{facts['total_mass']:.6g} kg, gravity {_vector(facts['gravity'])}",
+        f"Base: {_BASES[facts['base']]}; ground: {', '.join(facts['ground']) or 'none (ground=True or --ground adds z = 0)'}",
         "",
     ]
     lines += _joint_tables(facts) + _body_tables(facts) + _pair_table(facts["pairs"], most_pairs)
+    lines += _overlap_lines(facts)
     lines += _table(
         "Actuators",
         ("name", "drives", "control limits"),
@@ -149,8 +205,7 @@ def describe(model: Model, warnings: Sequence[str] = (), *, most_pairs: int = 40
             for a in facts["actuators"]
         ],
     )
-    names = [frame["name"] for frame in facts["frames"]]
-    lines += [f"Frames: {len(names)}" + (f": {', '.join(names)}" if names else "")]
+    lines += _frame_table(facts["frames"])
     lines += [f"Keyframes: {', '.join(facts['keyframes']) or 'none'}"]
     lines += [f"Warnings: {len(facts['warnings']) or 'none'}"]
     lines += [f"  - {warning}" for warning in facts["warnings"]]
@@ -198,12 +253,47 @@ def _body_tables(facts: dict[str, Any]) -> list[str]:
 
 
 def _pair_table(pairs: list[dict[str, Any]], most: int) -> list[str]:
-    total = len(pairs)
-    return _table(
-        f"Contact pairs: {total}" + (f", the first {most}" if total > most else ""),
-        ("shape 1", "shape 2", "friction", "restitution"),
-        [(*p["shapes"], f"{p['friction']:.4g}", f"{p['restitution']:.4g}") for p in pairs[:most]],
-    )
+    """One row a pair; where there are more than `most`, one row for all pairs of a body with the same coefficients."""
+    title = f"Contact pairs: {len(pairs)}"
+    if len(pairs) <= most:
+        return _table(
+            title,
+            ("shape 1", "shape 2", "friction", "restitution"),
+            [(*p["shapes"], f"{p['friction']:.4g}", f"{p['restitution']:.4g}") for p in pairs],
+        )
+    others: dict[tuple[str, str, str], collections.Counter[str]] = {}
+    for p in pairs:
+        key = (p["bodies"][0], f"{p['friction']:.4g}", f"{p['restitution']:.4g}")
+        others.setdefault(key, collections.Counter()).update([p["bodies"][1]])
+    rows = [
+        (body, ", ".join(f"{other} ({count})" for other, count in found.items()), mu, e)
+        for (body, mu, e), found in others.items()
+    ]
+    return _table(f"{title}, by bodies", ("body 1", "with (number of pairs)", "friction", "restitution"), rows)
+
+
+def _frame_table(frames: list[dict[str, Any]]) -> list[str]:
+    """The names that costs and constraints may use, by body."""
+    by_body: dict[str, list[str]] = {}
+    for frame in frames:
+        by_body.setdefault(frame["body"], []).append(frame["name"])
+    ends = {frame["body"] for frame in frames if frame["end"]}
+    rows = [(body, "end of the tree" if body in ends else "", ", ".join(names)) for body, names in by_body.items()]
+    return _table(f"Frames (names for costs, constraints and estimates): {len(frames)}", ("body", "", "frames"), rows)
+
+
+def _overlap_lines(facts: dict[str, Any]) -> list[str]:
+    initial, lines = facts["initial"], []
+    if facts["overlaps"]:
+        pairs = ", ".join(f"{a} - {b}" for a, b in facts["overlaps"])
+        lines += [f"Links that overlap at the default configuration, left out: {len(facts['overlaps'])}: {pairs}"]
+    if initial["overlaps"]:
+        pairs = ", ".join(f"{a} - {b}" for a, b in initial["overlaps"])
+        lines += [f"Contact pairs that overlap at the default configuration: {len(initial['overlaps'])}: {pairs}"]
+    if initial["outside_limits"]:
+        joints = ", ".join(f"{entry['joint']} ({entry['q']:.4g})" for entry in initial["outside_limits"])
+        lines += [f"Joints outside their limits at the default configuration: {joints}"]
+    return [*lines, ""] if lines else []
 
 
 def _finite(value: float) -> float | None:

@@ -103,7 +103,10 @@ class FrameDescription:
 
 @dataclasses.dataclass
 class BodyDescription:
-    """A rigid body. `parent` None: the world. No joints: fixed to its parent. `inertia`: about `com`, body axes."""
+    """A rigid body. `parent` None: the world. No joints: fixed to its parent. `inertia`: about `com`, body axes.
+
+    `robot`: what it is a part of, for pairs of links of one robot; None: its tree.
+    """
 
     name: str
     parent: str | None = None
@@ -115,6 +118,7 @@ class BodyDescription:
     joints: list[JointDescription] = dataclasses.field(default_factory=list)
     shapes: list[ShapeDescription] = dataclasses.field(default_factory=list)
     frames: list[FrameDescription] = dataclasses.field(default_factory=list)
+    robot: str | None = None
 
 
 @dataclasses.dataclass

@@ -49,7 +49,7 @@ def convex_hull(
         )
     hull = ConvexHull(points)
     points = points[hull.vertices]
-    volume = None if triangles is None else _enclosed_volume(triangles)
+    volume = None if triangles is None or not len(triangles) else _enclosed_volume(triangles)
     if volume is not None and volume < CONVEX * hull.volume:
         warn(
             f"mesh '{name}' is not convex: it fills {100 * volume / hull.volume:.0f} % of its convex hull, which takes its "
@@ -57,11 +57,13 @@ def convex_hull(
         )
     if len(points) <= MAX_HULL_VERTICES:
         return points
-    for count in (8, 4, 2, 1):
+    chosen = np.zeros(0, int)
+    for count in (1, 2, 4, 8):
         chunks = np.array_split(_directions(count * MAX_HULL_VERTICES), 8 * count)
-        chosen = np.unique(np.concatenate([np.argmax(chunk @ points.T, axis=1) for chunk in chunks]))
-        if len(chosen) <= MAX_HULL_VERTICES:
+        more = np.unique(np.concatenate([np.argmax(chunk @ points.T, axis=1) for chunk in chunks]))
+        if len(more) > MAX_HULL_VERTICES:
             break
+        chosen = more
     kept = points[chosen]
     facets = ConvexHull(kept).equations
     shrink = float((points @ facets[:, :3].T + facets[:, 3]).max())
@@ -152,17 +154,32 @@ def resolve_uri(uri: str, folder: Path | None, package_dirs: Sequence[str | Path
     if scheme not in ("package", "model"):
         return None
     package, _, inside = rest.partition("/")
-    places = [Path(place) for place in package_dirs]
-    if folder is not None:
-        places += [folder, *folder.parents]
-    for variable, below in (("ROS_PACKAGE_PATH", ""), ("AMENT_PREFIX_PATH", "share"), ("GZ_SIM_RESOURCE_PATH", "")):
-        places += [Path(place) / below for place in os.environ.get(variable, "").split(os.pathsep) if place]
-    for place in places:
+    for place in places(folder, package_dirs):
         if (place / rest).is_file():
             return place / rest
         if place.name == package and (place / inside).is_file():
             return place / inside
     return None
+
+
+def find_package(name: str, folder: Path | None, package_dirs: Sequence[str | Path] = ()) -> Path | None:
+    """The folder of a package, looked for where `resolve_uri` looks; None if there is none."""
+    for place in places(folder, package_dirs):
+        if (place / name).is_dir():
+            return place / name
+        if place.name == name and place.is_dir():
+            return place
+    return None
+
+
+def places(folder: Path | None, package_dirs: Sequence[str | Path]) -> list[Path]:
+    """The folders in which packages are looked for, in order."""
+    places = [Path(place) for place in package_dirs]
+    if folder is not None:
+        places += [folder, *folder.parents]
+    for variable, below in (("ROS_PACKAGE_PATH", ""), ("AMENT_PREFIX_PATH", "share"), ("GZ_SIM_RESOURCE_PATH", "")):
+        places += [Path(place) / below for place in os.environ.get(variable, "").split(os.pathsep) if place]
+    return places
 
 
 def _read_stl(path: Path) -> np.ndarray:

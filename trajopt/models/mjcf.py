@@ -18,7 +18,6 @@ The rest (tendon forces, weld and connect constraints, fluid forces, ...) is lef
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -39,7 +38,7 @@ from trajopt.models.descriptions import (
 )
 from trajopt.models.meshes import convex_hull
 from trajopt.models.mjcf_actuators import add_actuators
-from trajopt.models.xml import check_finite, fail, parse_xml, read_file, required
+from trajopt.models.mjcf_compile import check_includes, compile_mjcf
 
 _KINDS = {
     mujoco.mjtJoint.mjJNT_HINGE: "revolute",
@@ -68,8 +67,8 @@ def read_mjcf(root: Element, content: bytes, name: str, source: str, path: Path 
 
     `path` is needed for includes and assets. Raises `ModelError` with MuJoCo's reason when it refuses the document.
     """
-    _check_includes(root, source, path.parent if path else None)
-    model, messages = _compile(content, source, path)
+    check_includes(root, source, path.parent if path else None)
+    model, messages = compile_mjcf(content, source, path)
     builder = ModelBuilder(
         root.get("model") or name,
         source,
@@ -118,96 +117,6 @@ class _Names:
             body = int(model.geom_bodyid[g])
             own = f"{self.body[body]}_geom{g - int(model.body_geomadr[body])}"
             self.geom.append(model.geom(g).name or own)
-
-
-def _check_includes(root: Element, source: str, folder: Path | None) -> None:
-    """Parse the document and everything it includes with the guarded parser."""
-    check_finite(root, source)
-    pending, seen = [(root, source)], set()
-    while pending:
-        document, label = pending.pop()
-        for include in document.iter("include"):
-            if folder is None:
-                fail(include, label, "a model given as text cannot include files; load it from a path")
-            path = folder / required(include, "file", label)
-            if path in seen:
-                continue  # MuJoCo reports repeated and cyclic inclusion
-            seen.add(path)
-            if not path.is_file():
-                fail(include, label, f"the included file '{path}' does not exist")
-            included = parse_xml(read_file(path), str(path))
-            check_finite(included, str(path))
-            pending.append((included, str(path)))
-
-
-def _compile(content: bytes, source: str, path: Path | None) -> tuple[mujoco.MjModel, list[str]]:
-    """Compile; if that fails, once more without the assets whose files are missing. Also what there is to warn of."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            spec = mujoco.MjSpec.from_file(str(path)) if path else mujoco.MjSpec.from_string(content.decode())
-            _drop_textures(spec)
-            dropped: list[str] = []
-            try:
-                model = spec.compile()
-            except ValueError:
-                dropped = _drop_missing_assets(spec, path.parent if path else None)
-                if not dropped:
-                    raise
-                model = spec.compile()
-        except (ValueError, mujoco.FatalError, mujoco.UnexpectedError) as error:
-            raise ModelError(f"{source}: MuJoCo refuses the model: {_clean(error)}") from None
-    messages = list(dict.fromkeys(" ".join(str(w.message).split()) for w in caught))
-    return model, dropped + [f"MuJoCo says: {message}" for message in messages]
-
-
-def _clean(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text.removeprefix("Error: ").removeprefix("XML Error: ")
-
-
-def _drop_textures(spec: mujoco.MjSpec) -> None:
-    """Textures and skins are for drawing only; without them nothing has to be read."""
-    for texture in list(spec.textures):
-        spec.delete(texture)
-    for material in spec.materials:
-        material.textures = [""] * len(material.textures)
-    for skin in list(spec.skins):
-        spec.delete(skin)
-
-
-def _drop_missing_assets(spec: mujoco.MjSpec, folder: Path | None) -> list[str]:
-    """Take out meshes and height fields whose files are missing, with their geoms; sentences that say so."""
-    missing = {}
-    for mesh in [*spec.meshes, *spec.hfields]:
-        if not mesh.file:
-            continue
-        file = Path(mesh.file).name if spec.strippath else mesh.file
-        where = (folder or Path()) / spec.meshdir / file
-        if folder is None or not where.is_file():
-            missing[mesh.name or Path(mesh.file).stem] = mesh
-    if not missing:
-        return []
-    lost = []
-    for geom in list(spec.geoms):
-        asset = geom.meshname or geom.hfieldname
-        if asset not in missing:
-            continue
-        massive = geom.mass > 0 if geom.mass == geom.mass else geom.density > 0
-        if massive and not geom.parent.explicitinertial and geom.parent.name != "world":
-            lost.append(geom.parent.name)
-        spec.delete(geom)
-    shown = [f"'{mesh.file}'" for mesh in missing.values()]
-    files = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
-    for mesh in missing.values():
-        spec.delete(mesh)
-    messages = [f"asset files not found, their geoms are dropped: {files}"]
-    if lost:
-        messages.append(
-            "these bodies have no inertial element and lose the mass of their dropped geoms: "
-            + ", ".join(f"'{name}'" for name in dict.fromkeys(lost))
-        )
-    return messages
 
 
 def _body(model: mujoco.MjModel, names: _Names, b: int, flags: int, builder: ModelBuilder) -> BodyDescription:
@@ -297,7 +206,7 @@ def _add_shapes(model, names: _Names, builder: ModelBuilder, restitution: dict[s
                 points = model.mesh_vert[start : start + int(model.mesh_vertnum[data])].astype(float)
                 corner = int(model.mesh_faceadr[data])
                 faces = points[model.mesh_face[corner : corner + int(model.mesh_facenum[data])]]
-                hulls[data] = convex_hull(points, model.mesh(data).name, builder.warn, faces)
+                hulls[data] = _hull(points, model.mesh(data).name, faces, builder)
             vertices, size = hulls[data], np.zeros(3)
             if vertices is None:
                 continue
@@ -346,6 +255,15 @@ def _height_field(model: mujoco.MjModel, data: int) -> tuple[np.ndarray, np.ndar
     return np.stack([x, y, heights], axis=-1).reshape(-1, 3), np.array([half_x, half_y, top])
 
 
+def _hull(points: np.ndarray, name: str, faces: np.ndarray, builder: ModelBuilder) -> np.ndarray | None:
+    """The hull of a mesh; None, with a warning, for a flat one."""
+    try:
+        return convex_hull(points, name, builder.warn, faces)
+    except ModelError as error:
+        builder.warn(f"{error}; its geoms are dropped")
+        return None
+
+
 def _add_sites(model: mujoco.MjModel, names: _Names, builder: ModelBuilder) -> None:
     for s in range(model.nsite):
         if not model.site(s).name:
@@ -384,6 +302,16 @@ def _warn_unsupported(model: mujoco.MjModel, names: _Names, builder: ModelBuilde
         forces = (model.tendon_stiffness, model.tendon_damping, model.tendon_frictionloss, model.tendon_armature)
         if any(term[t] > 0 for term in forces) or model.tendon_limited[t]:
             builder.warn(f"the spring, damping, friction or limits of tendon '{model.tendon(t).name}' are left out")
+    colliding = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
+    distances = {
+        "margin": some(colliding & (model.geom_margin > 0)) + some(model.pair_margin > 0),
+        "gap": some(colliding & (model.geom_gap > 0)) + some(model.pair_gap > 0),
+    }
+    for what, entries in distances.items():
+        if entries:
+            builder.warn(
+                f"{what} of {len(entries)} geoms or pairs is not supported and left out; contacts act where shapes touch"
+            )
     if model.opt.density or model.opt.viscosity:
         builder.warn("fluid forces (option density and viscosity) are not supported; they are left out")
     if model.nflex:

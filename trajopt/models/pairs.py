@@ -22,21 +22,34 @@ _SCENERY = (ShapeType.PLANE, ShapeType.HEIGHTFIELD)
 
 @dataclasses.dataclass
 class PlacedShape:
-    """A shape, its body (None: the world), its moving group (0: the world), that group's parent, its tree."""
+    """A shape, its body (None: the world), its moving group (0: the world), that group's parent, its tree, its robot."""
 
     shape: ShapeDescription
     body: str | None
     group: int
     parent_group: int
     tree: str | None
+    robot: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PairFilters:
+    """What keeps shapes from touching: pairs of bodies (None: the world), neighbours in a tree, links of one robot.
+
+    `parent`: no pairs between a body and the moving one that carries it; `world_parent`: nor with the part of its
+    tree that is fixed to the world; `within_robots` False: none between links of one robot, explicit pairs included.
+    """
+
+    excludes: set[frozenset[str | None]]
+    parent: bool = True
+    world_parent: bool = True
+    within_robots: bool = True
 
 
 def contact_pairs(
     shapes: list[PlacedShape],
     explicit: list[PairDescription],
-    excludes: set[frozenset[str | None]],
-    filter_parent: bool,
-    filter_world_parent: bool,
+    filters: PairFilters,
     source: str,
 ) -> tuple[tuple[tuple[int, int], ...], Float[np.ndarray, " np"], Float[np.ndarray, " np"]]:
     """Index pairs of shapes, friction and restitution of each."""
@@ -46,15 +59,18 @@ def contact_pairs(
         for name in (pair.shape1, pair.shape2):
             if name not in index:
                 raise ModelError(f"{source}: a contact pair names the unknown shape '{name}'{closest(name, index)}")
+        one, other = shapes[index[pair.shape1]], shapes[index[pair.shape2]]
+        if not filters.within_robots and one.robot is not None and one.robot == other.robot:
+            continue
         key = _ordered(shapes, index[pair.shape1], index[pair.shape2])
         chosen[key] = (pair.friction, pair.restitution)
     for i, one in enumerate(shapes):
         for j in range(i + 1, len(shapes)):
             other = shapes[j]
             key = _ordered(shapes, i, j)
-            if key in chosen or not _may_touch(one, other, filter_parent, filter_world_parent):
+            if key in chosen or not _may_touch(one, other, filters):
                 continue
-            if frozenset((one.body, other.body)) in excludes:
+            if frozenset((one.body, other.body)) in filters.excludes:
                 continue
             chosen[key] = _mix(one.shape, other.shape)
     pairs = sorted(chosen)
@@ -63,16 +79,18 @@ def contact_pairs(
     return tuple(pairs), friction, restitution
 
 
-def _may_touch(one: PlacedShape, other: PlacedShape, filter_parent: bool, filter_world_parent: bool) -> bool:
+def _may_touch(one: PlacedShape, other: PlacedShape, filters: PairFilters) -> bool:
     a, b = one.shape, other.shape
+    if not filters.within_robots and one.robot is not None and one.robot == other.robot:
+        return False
     if not (a.contype & b.conaffinity or b.contype & a.conaffinity):
         return False
     if one.group == other.group or (a.kind in _SCENERY and b.kind in _SCENERY):
         return False
     adjacent = one.group == other.parent_group or other.group == one.parent_group
     if adjacent and one.group and other.group:
-        return not filter_parent
-    if adjacent and filter_world_parent and one.tree is not None and one.tree == other.tree:
+        return not filters.parent
+    if adjacent and filters.world_parent and one.tree is not None and one.tree == other.tree:
         return False
     return True
 

@@ -6,8 +6,10 @@ and again when they change; every call returns its own copy of the numbers, all 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.resources
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -17,15 +19,19 @@ from trajopt.dynamics.model import Model, ShapeType
 from trajopt.errors import ModelError, OptionError, UnknownNameError
 from trajopt.models.builder import ModelBuilder, ModelWarning
 from trajopt.models.descriptions import DEFAULT_FRICTION, ShapeDescription
+from trajopt.models.messages import grouped
 from trajopt.models.mjcf import read_mjcf
 from trajopt.models.sdf import read_sdf
+from trajopt.models.sdf_shapes import ALL_BITS
+from trajopt.models.self_collision import SelfCollision
 from trajopt.models.urdf import read_urdf
+from trajopt.models.xacro import expand, template_element
 from trajopt.models.xml import parse_xml, read_file
 from trajopt.names import closest
 
-_SUFFIXES = (".urdf", ".xml", ".mjcf", ".sdf", ".world")
+_SUFFIXES = (".urdf", ".xacro", ".xml", ".mjcf", ".sdf", ".world")
 _FORMATS = {"mujoco": "mjcf", "robot": "urdf", "sdf": "sdf"}
-_loaded: dict[tuple, tuple[tuple, Model, tuple[str, ...]]] = {}
+_loaded: dict[tuple, tuple[tuple, Model, LoadReport]] = {}
 
 
 def bundled_models() -> list[str]:
@@ -41,12 +47,44 @@ def bundled_file(name: str) -> Path:
     return files[name]
 
 
+@dataclasses.dataclass(frozen=True)
+class LoadReport:
+    """What loading a file found, besides the model.
+
+    `format`: urdf, mjcf or sdf; `warnings`: sentences; `overlaps`: pairs of links that overlap at the default configuration and
+    were therefore left out.
+    """
+
+    format: str
+    warnings: tuple[str, ...]
+    overlaps: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """What a caller may choose, as `load_model` documents it."""
+
+    floating_base: bool | None = None
+    ground: bool = False
+    package_dirs: tuple[str, ...] = ()
+    self_collision: SelfCollision = SelfCollision()
+
+    @classmethod
+    def of(cls, floating_base, ground, package_dirs, self_collision, srdf, exclude) -> _Options:
+        pairs = tuple(tuple(pair) for pair in exclude)
+        chosen = SelfCollision(self_collision, None if srdf is None else str(srdf), pairs)
+        return cls(floating_base, ground, tuple(str(folder) for folder in package_dirs), chosen)
+
+
 def load_model(
     name_or_path: str | Path,
     *,
     floating_base: bool | None = None,
     ground: bool = False,
     package_dirs: tuple[str | Path, ...] = (),
+    self_collision: str = "auto",
+    srdf: str | Path | None = None,
+    exclude: Sequence[tuple[str, str]] = (),
 ) -> Model:
     """A model by bundled name, or from a URDF, MJCF or SDF file.
 
@@ -54,14 +92,17 @@ def load_model(
       none; False fixes a free base where the file puts it.
     - `ground`: add the plane z = 0, called "ground", with friction 1, to a model without scenery of its own.
     - `package_dirs`: more folders in which to look for `package://` and `model://` names.
+    - `self_collision`: which links of one robot collide. "auto": as the file says, in URDF and SDF without the links that
+      overlap at the default configuration; "all": those too; "none": no links of one robot.
+    - `srdf`: a file whose `<disable_collisions>` are left out.
+    - `exclude`: pairs of links, by name, that do not collide; "world" is the fixed world.
 
     NumPy float64 leaves. What was left out or looks doubtful is issued as `ModelWarning`s. Raises `UnknownNameError`
-    (with the closest names) and `ModelError` (file, element, reason).
+    (with the closest names), `OptionError` and `ModelError` (file, element, reason).
     """
-    model, messages = load_model_with_warnings(
-        name_or_path, floating_base=floating_base, ground=ground, package_dirs=package_dirs
-    )
-    _issue(messages)
+    options = _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude)
+    model, report = _load(name_or_path, options)
+    _issue(report.warnings)
     return model
 
 
@@ -71,21 +112,28 @@ def load_model_with_warnings(
     floating_base: bool | None = None,
     ground: bool = False,
     package_dirs: tuple[str | Path, ...] = (),
+    self_collision: str = "auto",
+    srdf: str | Path | None = None,
+    exclude: Sequence[tuple[str, str]] = (),
 ) -> tuple[Model, tuple[str, ...]]:
     """As `load_model`, with the warnings returned instead of issued."""
-    path = _find(name_or_path)
-    options = (floating_base, ground, tuple(str(folder) for folder in package_dirs))
-    key = (str(path), *options)
-    try:
-        stamp = (path.stat().st_mtime_ns, path.stat().st_size)
-    except OSError as error:
-        raise ModelError(f"cannot read model file '{path}': {error.strerror or error}") from None
-    if key not in _loaded or _loaded[key][0] != stamp:
-        content = read_file(path)
-        model, messages = _read(content, None, path.stem, str(path), path, *options)
-        _loaded[key] = (stamp, model, messages)
-    _, model, messages = _loaded[key]
-    return jax.tree.map(np.copy, model), messages
+    options = _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude)
+    model, report = _load(name_or_path, options)
+    return model, report.warnings
+
+
+def load_model_with_report(
+    name_or_path: str | Path,
+    *,
+    floating_base: bool | None = None,
+    ground: bool = False,
+    package_dirs: tuple[str | Path, ...] = (),
+    self_collision: str = "auto",
+    srdf: str | Path | None = None,
+    exclude: Sequence[tuple[str, str]] = (),
+) -> tuple[Model, LoadReport]:
+    """As `load_model`, with all that was found returned: format, warnings, overlapping links."""
+    return _load(name_or_path, _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude))
 
 
 def load_model_from_string(
@@ -96,16 +144,34 @@ def load_model_from_string(
     floating_base: bool | None = None,
     ground: bool = False,
     package_dirs: tuple[str | Path, ...] = (),
+    self_collision: str = "auto",
+    srdf: str | Path | None = None,
+    exclude: Sequence[tuple[str, str]] = (),
 ) -> Model:
     """A model from the text of a document; `format` is "urdf", "mjcf", "sdf" or None (by its root element).
 
     Meshes are found by `package://` and absolute names only. Otherwise as `load_model`.
     """
-    model, messages = _read(
-        text.encode(), format, name, f"<{name}>", None, floating_base, ground, tuple(map(str, package_dirs))
-    )
-    _issue(messages)
+    options = _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude)
+    model, report = _read(text.encode(), format, name, f"<{name}>", None, options)
+    _issue(report.warnings)
     return model
+
+
+def _load(name_or_path: str | Path, options: _Options) -> tuple[Model, LoadReport]:
+    path = _find(name_or_path)
+    chosen = options.self_collision.srdf
+    try:
+        stamp = tuple(
+            (s.st_mtime_ns, s.st_size) for s in (path.stat(), *([] if chosen is None else [Path(chosen).stat()]))
+        )
+    except OSError as error:
+        raise ModelError(f"cannot read model file '{error.filename}': {error.strerror or error}") from None
+    key = (str(path), options)
+    if key not in _loaded or _loaded[key][0] != stamp:
+        _loaded[key] = (stamp, *_read(read_file(path), None, path.stem, str(path), path, options))
+    _, model, report = _loaded[key]
+    return jax.tree.map(np.copy, model), report
 
 
 def _issue(messages: tuple[str, ...]) -> None:
@@ -137,8 +203,6 @@ def _find(name_or_path: str | Path) -> Path:
         raise ModelError(f"model file '{text}': there is no such user; give the path without '~'") from None
     if path.is_file():
         return path.resolve()
-    if path.suffix == ".xacro":
-        raise ModelError(f"'{text}' is a xacro file; expand it first: xacro {path.name} > {path.stem}")
     if path.suffix.lower() in _SUFFIXES or path.is_dir() or "/" in text:
         kind = "is a folder" if path.is_dir() else "does not exist"
         raise ModelError(f"model file '{text}' {kind}; expected the path of a .urdf, .xml (MJCF) or .sdf file")
@@ -146,20 +210,15 @@ def _find(name_or_path: str | Path) -> Path:
 
 
 def _read(
-    content: bytes,
-    format: str | None,
-    name: str,
-    source: str,
-    path: Path | None,
-    floating_base: bool | None,
-    ground: bool,
-    package_dirs: tuple[str, ...],
-) -> tuple[Model, tuple[str, ...]]:
+    content: bytes, format: str | None, name: str, source: str, path: Path | None, options: _Options
+) -> tuple[Model, LoadReport]:
     root = parse_xml(content, source)
     found = _FORMATS.get(str(root.tag))
     if found is None:
+        part = ", a part of an MJCF that other files include" if root.tag == "mujocoinclude" else ""
         raise ModelError(
-            f"{source}: the root element is <{root.tag}>; expected <robot> (URDF), <mujoco> (MJCF) or <sdf> (SDF)"
+            f"{source}: the root element is <{root.tag}>{part}; expected <robot> (URDF), <mujoco> (MJCF) or <sdf> "
+            "(SDF)"
         )
     if format is not None and format != found:
         if format not in _FORMATS.values():
@@ -168,17 +227,26 @@ def _read(
     if found == "mjcf":
         builder = read_mjcf(root, content, name, source, path)
     elif found == "urdf":
-        builder = read_urdf(root, name, source, path, package_dirs)
+        template = template_element(root)
+        if template is not None:
+            content, source = expand(path, template, source, options.package_dirs), f"{source} (expanded)"
+            root = parse_xml(content, source)
+        builder = read_urdf(root, name, source, path, options.package_dirs)
     else:
-        builder = read_sdf(root, name, source, path, package_dirs)
-    if floating_base is not None:
-        builder.set_floating_base(floating_base)
-    if ground:
+        builder = read_sdf(root, name, source, path, options.package_dirs)
+    builder.self_collision = options.self_collision
+    if options.floating_base is not None:
+        builder.set_floating_base(options.floating_base)
+    if options.ground:
         _add_ground(builder)
-    return builder.build(), tuple(builder.warnings)
+    model = builder.build()
+    return model, LoadReport(found, tuple(grouped(builder.warnings)), tuple(builder.overlaps))
 
 
 def _add_ground(builder: ModelBuilder) -> None:
     taken = {shape.name for shape in builder.world_shapes}
     if "ground" not in taken:
-        builder.world_shapes.append(ShapeDescription("ground", ShapeType.PLANE, np.zeros(3), friction=DEFAULT_FRICTION))
+        ground = ShapeDescription("ground", ShapeType.PLANE, np.zeros(3), friction=DEFAULT_FRICTION)
+        if builder.format_leaves_collisions_open:  # SDF's bits keep links apart, not from the ground
+            ground.contype = ground.conaffinity = ALL_BITS
+        builder.world_shapes.append(ground)

@@ -1,19 +1,21 @@
-"""SDF reader (versions 1.5 and later), a subset: one or several models, nested ones included.
+"""SDF reader (versions 1.5 and later): one or several models in a world or alone, nested and included ones.
 
-Links with inertia and collisions, joints revolute, continuous, prismatic, ball, fixed and universal (two revolute
-joints NAME_axis1 and NAME_axis2), poses with `relative_to`, frames with `attached_to`, axes with `expressed_in`, mimic
-joints, friction and restitution of surfaces, gravity, <include> of models that are found locally.
+Links with inertia (given or automatic) and collisions; joints revolute, continuous, prismatic, ball, fixed,
+universal and revolute2 (two revolute joints NAME_axis1 and NAME_axis2), of models and of the world; poses with
+`relative_to` (`frame` in 1.5 and 1.6) and
+placement frames; frames with `attached_to`, axes with `expressed_in`; mimic joints; friction, restitution and collision bits of
+surfaces; gravity; <include>, merged or not (`trajopt.models.sdf_include`).
 
 - A link that no joint carries floats freely, unless its model is static.
 - As the format says: links of one model do not collide unless it sets self_collide; a link without <inertial> has mass
-  1 kg and unit inertia (with a warning).
+  1 kg and unit inertia (with a warning); dimensions of shapes that are left out are 1 m.
 - With several models in the file, names read MODEL::LINK.
-- Plugins, sensors, visuals, height maps and polylines are left out, the latter two with a warning.
+- Left out with a warning: height maps and polylines, <gravity>false of single links, added mass of fluids, wind, velocity decay,
+  torsional and directional friction. Plugins, sensors, visuals are left out in silence. Joints screw and gearbox are refused.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 import math
 from pathlib import Path
@@ -21,30 +23,16 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from trajopt.dynamics.model import ShapeType
 from trajopt.errors import ModelError
 from trajopt.models.builder import ModelBuilder
-from trajopt.models.descriptions import (
-    DEFAULT_FRICTION,
-    BodyDescription,
-    FrameDescription,
-    JointDescription,
-    Mimic,
-    ShapeDescription,
-    perpendicular_axes,
-)
-from trajopt.models.meshes import resolve_uri
-from trajopt.models.sdf_frames import (
-    Scope,
-    compose,
-    invert,
-    is_true,
-    own_pose,
-    text_number,
-    text_numbers,
-)
-from trajopt.models.urdf import read_mesh, unit_axis
-from trajopt.models.xml import fail, parse_xml, read_file, required, where
+from trajopt.models.descriptions import FrameDescription, JointDescription, Mimic
+from trajopt.models.massless import hold_massless_joints
+from trajopt.models.messages import listed
+from trajopt.models.sdf_frames import Pose, Scope, compose, invert, is_true, text_number, text_numbers
+from trajopt.models.sdf_include import expand_includes
+from trajopt.models.sdf_shapes import LinkReader
+from trajopt.models.urdf import unit_axis
+from trajopt.models.xml import fail, required, warn_mended, where
 
 _KINDS = {
     "revolute": "revolute",
@@ -53,7 +41,9 @@ _KINDS = {
     "ball": "ball",
     "fixed": "",
     "universal": "revolute",
+    "revolute2": "revolute",
 }
+_TWO_AXES = ("universal", "revolute2")
 _UNBOUNDED = 1e16  # the format's own default limit
 
 
@@ -63,10 +53,11 @@ def read_sdf(
     """A builder filled from an SDF document. Raises `ModelError` naming file, line, element and reason."""
     worlds = root.findall("world")
     holder = worlds[0] if worlds else root
-    builder = ModelBuilder(name, source)
+    builder = ModelBuilder(name, source, format_leaves_collisions_open=True)
+    warn_mended(root, builder.warn)
     if len(worlds) > 1:
         builder.warn(f"the file has {len(worlds)} worlds; the first is read")
-    _expand_includes(holder, builder, path, package_dirs, 0)
+    expand_includes(holder, source, path, package_dirs)
     models = holder.findall("model")
     if not models:
         fail(holder, source, "there is no <model>")
@@ -74,54 +65,56 @@ def read_sdf(
     if worlds:
         builder.gravity = text_numbers(holder, "gravity", 3, source, builder.gravity)
     for model in models:
-        own_name = required(model, "name", source)
-        prefix = "" if len(models) == 1 else f"{own_name}::"
-        _read_model(Scope(model, prefix, (np.eye(3), np.zeros(3)), source), builder, path, package_dirs)
+        required(model, "name", source)
+    _read_scene(Scope(holder, "", source), LinkReader(builder, path, package_dirs))
+    hold_massless_joints(builder)
     builder.warn_missing_meshes()
     return builder
 
 
-def _expand_includes(holder: Element, builder: ModelBuilder, path: Path | None, package_dirs, depth: int) -> None:
-    """Put the models of <include> elements in their place."""
-    if depth > 20:
-        fail(holder, builder.source, "models include each other more than 20 levels deep, probably in a loop")
-    for include in holder.findall("include"):
-        uri = (include.findtext("uri") or "").strip()
-        folder = path.parent if path else None
-        file = resolve_uri(uri, folder, package_dirs) or resolve_uri(f"{uri}/model.sdf", folder, package_dirs)
-        if file is None:
-            fail(include, builder.source, f"the included model '{uri}' is not found; name its folder in package_dirs")
-        included = parse_xml(read_file(file), str(file)).find("model")
-        if included is None:
-            fail(include, builder.source, f"'{file}' has no <model>")
-        included = copy.copy(included)
-        included.set("name", (include.findtext("name") or included.get("name") or "").strip())
-        for tag in ("pose", "static"):
-            override = include.find(tag)
-            if override is not None:
-                for old in included.findall(tag):
-                    included.remove(old)
-                included.append(override)
-        _expand_includes(included, builder, file, package_dirs, depth + 1)
-        holder.remove(include)
-        holder.append(included)
-    for model in holder.findall("model"):
-        _expand_includes(model, builder, path, package_dirs, depth + 1)
+def _read_scene(scene: Scope, reader: LinkReader) -> None:
+    """Add the bodies, joints and frames of a world to the builder."""
+    builder, source = reader.builder, reader.source
+    elements: dict[str, tuple[Element, Scope, Scope]] = {}  # links with their model and the outermost one around it
+    for model in scene.nested.values():
+        own = {
+            part.prefix + str(link.get("name")): (link, part, model) for part in model.scopes() for link in part.links()
+        }
+        if not own:
+            fail(model.element, source, "the model has no <link>")
+        elements |= own
+        if not is_true(model.element, "self_collide"):
+            builder.self_excludes |= {frozenset(pair) for pair in itertools.combinations(own, 2)}
+    poses = {
+        full: compose(part.world_pose, part.resolve(str(link.get("name"))))
+        for full, (link, part, _) in elements.items()
+    }
+    carried = _carried(scene, source)
+    weightless = []
+    for full in [full for full in elements if full not in carried] + list(carried):
+        link, part, model = elements[full]
+        body = reader.read(full, link, part)
+        body.robot = model.name
+        body.rotation, body.position = poses[full]
+        if full in carried:
+            joint, joint_scope, body.parent = carried[full]
+            if body.parent is not None:
+                body.rotation, body.position = compose(invert(poses[body.parent]), poses[full])
+            if not part.static:
+                body.joints = _read_joint(joint, joint_scope, poses[full], builder)
+        elif not part.static:
+            body.joints = [JointDescription(f"{full}_free", "free")]
+        if not part.static and not is_true(link, "gravity", True):
+            weightless.append(full)
+        builder.add_body(body)
+    _without_gravity(weightless, [full for full, (_, part, _) in elements.items() if not part.static], builder)
+    _add_frames(scene, builder, poses)
 
 
-def _read_model(scope: Scope, builder: ModelBuilder, path: Path | None, package_dirs: tuple[str, ...]) -> None:
-    source = builder.source
-    poses = {}  # of links, in the world
-    elements: dict[str, tuple[Element, Scope]] = {}
-    for part in scope.scopes():
-        for link in part.links():
-            full = part.prefix + str(link.get("name"))
-            poses[full] = compose(part.world_pose, part.resolve(str(link.get("name"))))
-            elements[full] = (link, part)
-    if not elements:
-        fail(scope.element, source, "the model has no <link>")
+def _carried(scene: Scope, source: str) -> dict[str, tuple[Element, Scope, str | None]]:
+    """The joint above every link that one carries, the model or world that holds the joint, and the parent link."""
     carried: dict[str, tuple[Element, Scope, str | None]] = {}
-    for part in scope.scopes():
+    for part in scene.scopes():
         for joint in part.joints():
             parent, child = (part.attached_link(_end(joint, end, source), joint) for end in ("parent", "child"))
             if child is None:
@@ -135,29 +128,27 @@ def _read_model(scope: Scope, builder: ModelBuilder, path: Path | None, package_
                     "supported, remove one of the two joints",
                 )
             carried[child] = (joint, part, parent)
-    order = [full for full in elements if full not in carried] + list(carried)
-    for full in order:
-        link, part = elements[full]
-        body = _read_link(full, link, builder, path, package_dirs)
-        body.rotation, body.position = poses[full]
-        if full in carried:
-            joint, joint_scope, body.parent = carried[full]
-            if body.parent is not None:
-                body.rotation, body.position = compose(invert(poses[body.parent]), poses[full])
-            if not part.static:
-                body.joints = _read_joint(joint, joint_scope, poses[full], builder)
-        elif not part.static:
-            body.joints = [JointDescription(f"{full}_free", "free")]
-        builder.add_body(body)
-    for part in scope.scopes():
+    return carried
+
+
+def _without_gravity(weightless: list[str], moving: list[str], builder: ModelBuilder) -> None:
+    """Links with <gravity>false: no gravity for the model if all have it, else a warning."""
+    if weightless and len(weightless) == len(moving):
+        builder.gravity = np.zeros(3)
+    elif weightless:
+        builder.warn(
+            f"<gravity>false</gravity> of single links is not supported, gravity acts on them: {listed(weightless)}"
+        )
+
+
+def _add_frames(scene: Scope, builder: ModelBuilder, poses: dict[str, Pose]) -> None:
+    for part in scene.scopes():
         for frame in (entry for entry in part.entries.values() if entry.tag == "frame"):
             name = str(frame.get("name"))
             pose, carrier = compose(part.world_pose, part.resolve(name)), part.attached_link(name, frame)
             rotation, position = compose(invert(poses[carrier]), pose) if carrier else pose
             frames = builder.bodies[carrier].frames if carrier else builder.world_frames
             frames.append(FrameDescription(part.prefix + name, rotation, position))
-    if not is_true(scope.element, "self_collide"):
-        builder.excludes |= {frozenset(pair) for pair in itertools.combinations(elements, 2)}
 
 
 def _end(joint: Element, end: str, source: str) -> str:
@@ -167,92 +158,13 @@ def _end(joint: Element, end: str, source: str) -> str:
     return name
 
 
-def _read_link(
-    full: str, link: Element, builder: ModelBuilder, path: Path | None, package_dirs: tuple[str, ...]
-) -> BodyDescription:
-    source = builder.source
-    body = BodyDescription(full)
-    inertial = link.find("inertial")
-    if inertial is None:
-        builder.warn(f"{where(link, source)}: no <inertial>; the format's default of 1 kg and unit inertia is taken")
-        body.mass, body.inertia = 1.0, np.eye(3)
-    else:
-        rotation, body.com = own_pose(inertial, source)
-        body.mass = text_number(inertial, "mass", source, 1.0)
-        if body.mass < 0:
-            fail(inertial, source, f"mass is {body.mass}; expected 0 or more")
-        tensor = np.eye(3)
-        element = inertial.find("inertia")
-        if element is not None:
-            for (i, a), (j, b) in itertools.combinations_with_replacement(enumerate("xyz"), 2):
-                tensor[i, j] = tensor[j, i] = text_number(element, f"i{a}{b}", source, float(i == j))
-        body.inertia = rotation @ tensor @ rotation.T
-    for collision in link.findall("collision"):
-        shape = _read_collision(collision, full, builder, path, package_dirs)
-        if shape is not None:
-            body.shapes.append(shape)
-    return body
-
-
-def _read_collision(
-    collision: Element, full: str, builder: ModelBuilder, path: Path | None, package_dirs: tuple[str, ...]
-) -> ShapeDescription | None:
-    source = builder.source
-    rotation, position = own_pose(collision, source)
-    geometry = collision.find("geometry")
-    if geometry is None or not len(geometry):
-        fail(collision, source, "no shape inside <geometry>")
-    element = geometry[0]
-    vertices, size = None, np.zeros(3)
-    if element.tag == "plane":
-        kind = ShapeType.PLANE
-        normal = unit_axis(text_numbers(element, "normal", 3, source, [0, 0, 1]), element, source)
-        rotation = rotation @ np.stack([*perpendicular_axes(normal), normal], axis=1)
-    elif element.tag == "box":
-        kind, size = ShapeType.BOX, text_numbers(element, "size", 3, source) / 2
-    elif element.tag == "sphere":
-        kind, size[0] = ShapeType.SPHERE, text_number(element, "radius", source)
-    elif element.tag in ("cylinder", "capsule"):
-        kind = ShapeType.CYLINDER if element.tag == "cylinder" else ShapeType.CAPSULE
-        size[:2] = text_number(element, "radius", source), text_number(element, "length", source) / 2
-    elif element.tag == "ellipsoid":
-        kind, size = ShapeType.ELLIPSOID, text_numbers(element, "radii", 3, source)
-    elif element.tag == "mesh":
-        kind = ShapeType.MESH
-        scale = text_numbers(element, "scale", 3, source, [1, 1, 1])
-        uri = (element.findtext("uri") or "").strip()
-        vertices = read_mesh(uri, scale, element, builder, path, package_dirs)
-        if vertices is None:
-            return None
-    else:
-        if element.tag != "empty":
-            builder.warn(f"{where(element, source)}: this geometry is not supported; it is dropped")
-        return None
-    used = {ShapeType.SPHERE: 1, ShapeType.CYLINDER: 2, ShapeType.CAPSULE: 2, ShapeType.BOX: 3, ShapeType.ELLIPSOID: 3}
-    if np.any(size[: used.get(kind, 0)] <= 0):
-        fail(element, source, "its dimensions must be positive")
-    surface = collision.find("surface")
-    friction = _surface(surface, "friction/ode/mu", DEFAULT_FRICTION, source)
-    restitution = _surface(surface, "bounce/restitution_coefficient", 0.0, source)
-    name = f"{full}::{required(collision, 'name', source)}"
-    return ShapeDescription(name, kind, size, rotation, position, vertices, friction, restitution)
-
-
-def _surface(surface: Element | None, tag: str, default: float, source: str) -> float:
-    if surface is None:
-        return default
-    value = text_number(surface, tag, source, default)
-    if value < 0:
-        fail(surface, source, f"<{tag}> is {value}; expected 0 or more")
-    return value
-
-
 def _read_joint(joint: Element, scope: Scope, child_pose, builder: ModelBuilder) -> list[JointDescription]:
     """The joints between the child link and its parent, none if fixed; axes and anchor in the child link's frame."""
     source = builder.source
     name, kind = required(joint, "name", source), required(joint, "type", source)
     if kind not in _KINDS:
-        fail(joint, source, f"the joint type is '{kind}'; expected one of {', '.join(_KINDS)}")
+        known = "is not supported" if kind in ("screw", "gearbox") else "is unknown"
+        fail(joint, source, f"the joint type '{kind}' {known}; expected one of {', '.join(_KINDS)}")
     if kind == "fixed":
         return []
     joint_pose = compose(scope.world_pose, scope.resolve(name))
@@ -260,11 +172,11 @@ def _read_joint(joint: Element, scope: Scope, child_pose, builder: ModelBuilder)
     if kind == "ball":
         return [JointDescription(scope.prefix + name, "ball", anchor=anchor)]
     found: list[JointDescription] = []
-    for tag in ("axis", "axis2") if kind == "universal" else ("axis",):
+    for tag in ("axis", "axis2") if kind in _TWO_AXES else ("axis",):
         axis = joint.find(tag)
         if axis is None:
             fail(joint, source, f"child element <{tag}> is missing")
-        own_name = scope.prefix + name + (f"_axis{len(found) + 1}" if kind == "universal" else "")
+        own_name = scope.prefix + name + (f"_axis{len(found) + 1}" if kind in _TWO_AXES else "")
         description = JointDescription(own_name, _KINDS[kind], anchor=anchor)
         description.axis = child_pose[0].T @ _axis_in_world(axis, scope, joint_pose[0], source)
         _read_axis(axis, kind, scope, description, source)

@@ -6,6 +6,7 @@ A `Scope` is one <model>. `resolve(name)` is the pose of a link, joint, frame or
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
@@ -29,7 +30,11 @@ def invert(a: Pose) -> Pose:
 
 
 def text_numbers(
-    element: Element, tag: str, count: int, source: str, default: Sequence[float] | Float[np.ndarray, " count"] | None = None
+    element: Element,
+    tag: str,
+    count: int,
+    source: str,
+    default: Sequence[float] | Float[np.ndarray, " count"] | None = None,
 ) -> Float[np.ndarray, " count"]:
     """The finite numbers in the text of a child element."""
     child = element.find(tag)
@@ -54,6 +59,9 @@ def own_pose(element: Element, source: str) -> Pose:
     pose = element.find("pose")
     if pose is None or not (pose.text or "").strip():
         return IDENTITY
+    if pose.get("rotation_format") == "matrix":  # written by `trajopt.models.sdf_include`, not part of the format
+        values = parse_numbers(pose.text or "", 12, pose, source, "the pose")
+        return values[:9].reshape(3, 3), values[9:]
     if pose.get("rotation_format") == "quat_xyzw":
         values = parse_numbers(pose.text or "", 7, pose, source, "the pose")
         if np.linalg.norm(values[3:]) < 1e-9:
@@ -65,10 +73,14 @@ def own_pose(element: Element, source: str) -> Pose:
 
 
 class Scope:
-    """One <model>: its links, joints, frames and nested models by name. `world_pose`: of the model's frame."""
+    """One <model>, or the <world> that holds models: links, joints, frames and nested models by name.
 
-    def __init__(self, element: Element, prefix: str, parent_pose: Pose, source: str, parent: Scope | None = None):
-        self.element, self.prefix, self.source = element, prefix, source
+    `prefix` goes before its names. `world_pose`: of its frame.
+    """
+
+    def __init__(self, element: Element, prefix: str, source: str, parent: Scope | None = None):
+        self.element, self.prefix, self.source, self.parent = element, prefix, source, parent
+        self.is_world = element.tag != "model"
         self.static: bool = is_true(element, "static") or (parent is not None and parent.static)
         self.entries: dict[str, Element] = {}
         for tag in ("link", "joint", "frame", "model"):
@@ -76,19 +88,38 @@ class Scope:
                 name = required(child, "name", source)
                 if name in self.entries:
                     line = getattr(self.entries[name], "sourceline", "?")
-                    fail(child, source, f"the name is used twice in this model, first in line {line}")
+                    fail(child, source, f"the name is used twice in this {element.tag}, first in line {line}")
                 self.entries[name] = child
-        self.local_pose = own_pose(element, source) if parent is None else IDENTITY
-        self.nested: dict[str, Scope] = {}
-        if parent is not None:
-            self.local_pose = parent.resolve(str(element.get("name")))
-        self.world_pose = compose(parent_pose, self.local_pose)
-        for name, child in self.entries.items():
-            if child.tag == "model":
-                self.nested[name] = Scope(child, f"{prefix}{name}::", self.world_pose, source, self)
+        models = [name for name, child in self.entries.items() if child.tag == "model"]
+        alone = self.is_world and len(models) == 1
+        self.nested = {
+            name: Scope(self.entries[name], prefix if alone else f"{prefix}{name}::", source, self) for name in models
+        }
+
+    @functools.cached_property
+    def local_pose(self) -> Pose:
+        """Pose of this model's frame in the frame of what holds it."""
+        if self.is_world:
+            return IDENTITY
+        return own_pose(self.element, self.source) if self.parent is None else self.parent.resolve(self.name)
+
+    @functools.cached_property
+    def world_pose(self) -> Pose:
+        return self.local_pose if self.parent is None else compose(self.parent.world_pose, self.local_pose)
+
+    @property
+    def name(self) -> str:
+        return str(self.element.get("name"))
+
+    def pose_in_link(self, part: Element, link: str) -> Pose:
+        """Pose of a part of a link, a collision say, in the link's frame."""
+        relative_to = _relative_to(part)
+        if not relative_to:
+            return own_pose(part, self.source)
+        return compose(invert(self.resolve(link)), compose(self.resolve(relative_to), own_pose(part, self.source)))
 
     def scopes(self) -> list[Scope]:
-        """This model and the nested ones."""
+        """This world or model and the nested ones."""
         return [self] + [inner for scope in self.nested.values() for inner in scope.scopes()]
 
     def links(self) -> list[Element]:
@@ -111,13 +142,14 @@ class Scope:
                 return compose(self.nested[outer].local_pose, self.nested[outer].resolve(inner))
             fail(self.element, self.source, f"there is no frame '{name}'{closest(name, self.entries)}")
         entry = self.entries[name]
-        pose = entry.find("pose")
-        relative_to = pose.get("relative_to", "") if pose is not None else ""
+        relative_to = _relative_to(entry)
         if not relative_to and entry.tag == "joint":
             relative_to = (entry.findtext("child") or "").strip()
         if not relative_to and entry.tag == "frame":
             relative_to = entry.get("attached_to", "")
-        return compose(self.resolve(relative_to, (*trail, name)), own_pose(entry, self.source))
+        pose = compose(self.resolve(relative_to, (*trail, name)), own_pose(entry, self.source))
+        placed = entry.get("placement_frame", "") if entry.tag == "model" else ""
+        return compose(pose, invert(self.nested[name].resolve(placed))) if placed else pose
 
     def attached_link(self, name: str, where: Element, trail: tuple[str, ...] = ()) -> str | None:
         """Full name of the link that `name` moves with; None for the world."""
@@ -130,6 +162,8 @@ class Scope:
             return self.nested[outer].attached_link(inner, where)
         if name in self.nested:
             return self.nested[name].attached_link("__model__", where)
+        if name == "" and self.is_world:
+            return None
         if name in ("", "__model__"):
             canonical = self.element.get("canonical_link")
             if canonical:
@@ -147,3 +181,9 @@ class Scope:
         if entry.tag == "joint":
             return self.attached_link((entry.findtext("child") or "").strip(), where, (*trail, name))
         return self.attached_link(entry.get("attached_to", ""), where, (*trail, name))
+
+
+def _relative_to(element: Element) -> str:
+    """The frame that an element's pose refers to, "" for the default; versions 1.5 and 1.6 call it `frame`."""
+    pose = element.find("pose")
+    return "" if pose is None else (pose.get("relative_to") or pose.get("frame") or "").strip()

@@ -1,6 +1,6 @@
 """URDF reader.
 
-Reads links (inertial, collision), joints (revolute, continuous, prismatic, fixed, floating, planar) with limits,
+Reads links (inertial, collision), joints (revolute, continuous, prismatic, fixed, floating, planar, spherical) with limits,
 effort, dynamics and mimic. Transmissions, safety controllers and simulator extensions are ignored, but for the
 friction in `<contact><lateral_friction value="..."/></contact>` of a link or `<gazebo reference="LINK"><mu1>` (else 1).
 Visuals are ignored too, but for the primitives of links without collision elements: shapes without contact pairs.
@@ -11,6 +11,8 @@ Visuals are ignored too, but for the primitives of links without collision eleme
 - Velocity limits are not part of `Model`. An effort of 0, the customary "not known", counts as unlimited.
 - Links that fixed joints join are one body; links next to each other in the tree do not collide.
 - Mesh files that are missing or unreadable are dropped with a warning; hulls take the place of meshes.
+- As in other readers: a limit whose lower end is above the upper one is none; joints that move no mass are held
+  (`trajopt.models.massless`); XML that is not well-formed is mended where the meaning is clear, each with a warning.
 - A sphere of radius 0 is a contact point. A mimic of a joint that does not exist is a warning and an ordinary joint.
 """
 
@@ -35,8 +37,10 @@ from trajopt.models.descriptions import (
     ShapeDescription,
     rpy_to_matrix,
 )
+from trajopt.models.massless import hold_massless_joints
 from trajopt.models.meshes import convex_hull, load_triangles, load_vertices, resolve_uri
-from trajopt.models.xml import fail, number, numbers, required, required_child, where
+from trajopt.models.urdf_extensions import gazebo_frictions, warn_of_extensions
+from trajopt.models.xml import fail, number, numbers, parse_numbers, required, required_child, warn_mended, where
 from trajopt.names import closest
 
 _KINDS = {
@@ -44,6 +48,8 @@ _KINDS = {
     "continuous": "revolute",
     "prismatic": "prismatic",
     "floating": "free",
+    "spherical": "ball",
+    "ball": "ball",
     "planar": "planar",
     "fixed": "",
 }
@@ -54,13 +60,14 @@ def read_urdf(
     root: Element, name: str, source: str, path: Path | None = None, package_dirs: tuple[str, ...] = ()
 ) -> ModelBuilder:
     """A builder filled from a URDF document. Raises `ModelError` naming file, line, element and reason."""
-    builder = ModelBuilder(root.get("name") or name, source)
+    builder = ModelBuilder(root.get("name") or name, source, format_leaves_collisions_open=True)
+    warn_mended(root, builder.warn)
     links = _unique(root.findall("link"), source)
     joints = _unique(root.findall("joint"), source)
     if not links:
-        fail(root, source, "the robot has no <link>")
+        fail(root, source, "the robot has no <link>; expected a URDF, not a part of one")
     by_child = _check_tree(links, joints, source)
-    frictions = _gazebo_frictions(root, source)
+    frictions = gazebo_frictions(root, source)
     for link_name in _file_order(links, by_child):
         body = _read_link(links[link_name], builder, frictions, path, package_dirs)
         element = by_child.get(link_name)
@@ -71,6 +78,8 @@ def read_urdf(
             if joint is not None:
                 body.joints.append(joint)
         builder.add_body(body)
+    hold_massless_joints(builder)
+    warn_of_extensions(root, builder)
     builder.warn_missing_meshes()
     return builder
 
@@ -150,7 +159,7 @@ def _read_link(
     body = BodyDescription(required(link, "name", source))
     inertial = link.find("inertial")
     if inertial is not None:
-        body.mass, body.com, body.inertia = _read_inertial(inertial, source)
+        body.mass, body.com, body.inertia = _read_inertial(inertial, body.name, builder)
     friction = frictions.get(body.name, DEFAULT_FRICTION)
     lateral = link.find("contact/lateral_friction")
     if lateral is not None:
@@ -182,9 +191,13 @@ def _read_visuals(link: Element, name: str, builder: ModelBuilder) -> list[Shape
     return shapes
 
 
-def _read_inertial(inertial: Element, source: str) -> tuple[float, np.ndarray, np.ndarray]:
+def _read_inertial(inertial: Element, link: str, builder: ModelBuilder) -> tuple[float, np.ndarray, np.ndarray]:
+    source = builder.source
     rotation, com = read_origin(inertial, source)
-    mass_element = required_child(inertial, "mass", source)
+    mass_element = inertial.find("mass")
+    if mass_element is None:
+        builder.warn(f"{where(inertial, source)} of link '{link}' has no <mass>; the link is taken as massless")
+        return 0.0, com, np.zeros((3, 3))
     mass = number(mass_element, "value", source)
     if mass < 0:
         fail(mass_element, source, f"mass is {mass}; expected 0 or more")
@@ -194,21 +207,6 @@ def _read_inertial(inertial: Element, source: str) -> tuple[float, np.ndarray, n
         for (i, a), (j, b) in itertools.combinations_with_replacement(enumerate("xyz"), 2):
             tensor[i, j] = tensor[j, i] = number(element, f"i{a}{b}", source, 0.0)
     return mass, com, rotation @ tensor @ rotation.T
-
-
-def _gazebo_frictions(root: Element, source: str) -> dict[str, float]:
-    found = {}
-    for element in root.findall("gazebo"):
-        mu, link = element.find("mu1"), element.get("reference")
-        if link and mu is not None:
-            try:
-                value = float(mu.text or mu.get("value") or "")
-            except ValueError:
-                fail(mu, source, f"mu1 is '{mu.text}'; expected a number")
-            if not 0 <= value < np.inf:
-                fail(mu, source, f"mu1 is {value}; expected a finite number of at least 0")
-            found[link] = value
-    return found
 
 
 def _read_collision(
@@ -233,7 +231,7 @@ def _read_collision(
         size[1] = _positive(number(element, "length", source), element, source) / 2
     elif element.tag == "mesh":
         kind = ShapeType.MESH
-        scale = numbers(element, "scale", 3, source, [1, 1, 1])
+        scale = _mesh_scale(element, builder)
         vertices = read_mesh(required(element, "filename", source), scale, element, builder, path, package_dirs)
         if vertices is None:
             return None
@@ -245,6 +243,15 @@ def _read_collision(
         builder.warn(f"{where(element, source)}: the shape has no volume; it is dropped")
         return None
     return ShapeDescription(collision.get("name") or name, kind, size, rotation, position, vertices)
+
+
+def _mesh_scale(element: Element, builder: ModelBuilder) -> np.ndarray:
+    """Three factors; one stands for all three, of more than three the first three count, with a warning."""
+    words = element.get("scale", "1 1 1").split()
+    if len(words) in (1, 4):
+        builder.warn(f"{where(element, builder.source)}: attribute 'scale' has {len(words)} numbers; expected 3")
+        words = (3 * words)[:3]
+    return parse_numbers(" ".join(words), 3, element, builder.source, "attribute 'scale'")
 
 
 def _positive(values, element: Element, source: str):
@@ -276,7 +283,10 @@ def read_mesh(
             builder.warn(f"line {line}: {error}; its geometry is dropped")
         else:
             triangles = None if triangles is None else triangles * scale
-            builder.hulls[key] = convex_hull(vertices, str(file), builder.warn, triangles)
+            try:
+                builder.hulls[key] = convex_hull(vertices, str(file), builder.warn, triangles)
+            except ModelError as error:
+                builder.warn(f"line {line}: {error}; it is dropped")
     return builder.hulls[key]
 
 
@@ -291,7 +301,7 @@ def _read_joint(element: Element, known: dict[str, Element], builder: ModelBuild
         return None
     joint = JointDescription(name, _KINDS[kind], np.array([1.0, 0.0, 0.0]))
     axis = element.find("axis")
-    if axis is not None and kind != "floating":
+    if axis is not None and joint.kind not in ("free", "ball"):
         joint.axis = unit_axis(numbers(axis, "xyz", 3, source, [1, 0, 0]), axis, source)
     dynamics = element.find("dynamics")
     if dynamics is not None:
@@ -299,6 +309,8 @@ def _read_joint(element: Element, known: dict[str, Element], builder: ModelBuild
         joint.frictionloss = _not_negative(dynamics, "friction", source)
     if kind in ("revolute", "prismatic", "continuous"):
         _read_limit(element, kind, joint, builder)
+    elif joint.kind == "ball":
+        _read_ball_limit(element, joint, builder)
     mimic = element.find("mimic")
     if mimic is not None:
         multiplier, offset = number(mimic, "multiplier", source, 1.0), number(mimic, "offset", source, 0.0)
@@ -328,6 +340,18 @@ def _not_negative(element: Element, attribute: str, source: str) -> float:
     return value
 
 
+def _read_ball_limit(element: Element, joint: JointDescription, builder: ModelBuilder) -> None:
+    """The effort; ranges of spherical joints are not supported."""
+    limit = element.find("limit")
+    if limit is None:
+        return
+    joint.effort = _not_negative(limit, "effort", builder.source) or np.inf
+    if any(limit.get(name) is not None for name in ("lower", "upper", "twist")):
+        builder.warn(
+            f"{where(element, builder.source)}: the range of a spherical joint is not supported; it is unlimited"
+        )
+
+
 def _read_limit(element: Element, kind: str, joint: JointDescription, builder: ModelBuilder) -> None:
     source = builder.source
     limit = element.find("limit")
@@ -346,5 +370,9 @@ def _read_limit(element: Element, kind: str, joint: JointDescription, builder: M
         return
     lower, upper = number(limit, "lower", source, 0.0), number(limit, "upper", source, 0.0)
     if lower > upper:
-        fail(limit, source, f"the lower limit {lower} is above the upper limit {upper}")
+        builder.warn(
+            f"{where(limit, source)} of joint '{joint.name}': the lower limit {lower:g} is above the upper limit {upper:g}; it "
+            "counts as unlimited"
+        )
+        return
     joint.lower, joint.upper = lower, upper

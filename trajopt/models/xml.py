@@ -6,7 +6,8 @@ Every complaint is a `ModelError` of the form `FILE, line N, <element name="..."
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 from xml.etree.ElementTree import Element, TreeBuilder
@@ -18,6 +19,7 @@ from jaxtyping import Float
 
 from trajopt.errors import ModelError
 
+_OWNERS = ("link", "joint", "body")
 _NAMES = frozenset("name class childclass file joint joint1 joint2 body body1 body2 geom geom1 geom2 site mesh".split())
 
 
@@ -25,30 +27,42 @@ class _LocatedElement(Element):
     """An element that knows its line in the document."""
 
     sourceline: int | None = None
+    document: str | None = None  # what to call the document it comes from
+    owner: str = ""  # the link, joint or body that it is a part of, "link 'a'"
+    mended: tuple[str, ...] = ()  # of a root element: what `parse_xml` mended in the document
 
 
 class _LineParser(DefusedXMLParser):
-    """Writes the source line of every element into its `sourceline`."""
+    """Writes the source line of every element into its `sourceline`, the document into `document`."""
+
+    source = ""
 
     def _start(self, tag, attributes):
         element = super()._start(tag, attributes)
         element.sourceline = self.parser.CurrentLineNumber
+        element.document = self.source
         return element
 
 
 def parse_xml(content: str | bytes, source: str) -> Element:
     """The root element of an XML document.
 
-    Document type declarations with entities, and external references, are refused. Raises `ModelError` with `source`
-    (what to call the document) and the line.
+    Document type declarations with entities, and external references, are refused. What is not well-formed but read by the
+    tolerant parsers that are common in robotics is mended, and the root's `mended` says so: see `_mended`. Raises `ModelError`
+    with `source` (what to call the document) and the line.
     """
-    builder = TreeBuilder(element_factory=_LocatedElement)
-    parser = _LineParser(target=builder, forbid_dtd=False, forbid_entities=True, forbid_external=True)
     data = content.encode() if isinstance(content, str) else content
     try:
-        parser.feed(data)
-        return parser.close()
+        return _parse(data, source)
     except ParseError as error:
+        text, notes = _mended(data)
+        if notes:
+            try:
+                root = _parse(text, source)
+                root.mended = notes  # type: ignore[attr-defined]
+                return root
+            except (ParseError, DefusedXmlException):
+                pass
         line, column = error.position
         reason = str(error).split(":")[0]
         raise ModelError(f"{source}, line {line}, column {column}: not well-formed XML: {reason}") from None
@@ -59,6 +73,61 @@ def parse_xml(content: str | bytes, source: str) -> Element:
         ) from None
     except (ValueError, LookupError) as error:  # unknown encodings, embedded NUL
         raise ModelError(f"{source}: not readable as XML: {error}") from None
+
+
+def _parse(data: bytes, source: str) -> Element:
+    builder = TreeBuilder(element_factory=_LocatedElement)
+    parser = _LineParser(target=builder, forbid_dtd=False, forbid_entities=True, forbid_external=True)
+    parser.source = source
+    parser.feed(data)
+    root = parser.close()
+    _name_owners(root)
+    return root
+
+
+def _name_owners(root: Element) -> None:
+    """Write into the parts of links, joints and bodies what they are a part of."""
+    pending = [(child, "") for child in root]
+    while pending:
+        element, owner = pending.pop()
+        element.owner = owner  # type: ignore[attr-defined]
+        name = element.get("name")
+        below = f"{element.tag} '{name}'" if element.tag in _OWNERS and name else owner
+        pending += [(child, below) for child in element]
+
+
+def _mended(data: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """(The document with line numbers kept, what was mended): text around the root element, an XML declaration that
+    is not in front, `--` inside comments, prefixes without a declaration."""
+    notes = []
+
+    def blank(match: re.Match[bytes]) -> bytes:
+        return re.sub(rb"[^\n]", b" ", match[0])
+
+    declaration = re.search(rb"<\?xml\b.*?\?>", data, re.S)
+    if declaration and declaration.start() and not re.search(rb"encoding\s*=\s*[\"'](?!utf-?8)", declaration[0], re.I):
+        data = data[: declaration.start()] + blank(declaration) + data[declaration.end() :]
+        notes.append("an XML declaration that is not in front")
+    commented = re.sub(
+        rb"<!--(.*?)-->", lambda match: b"<!--" + re.sub(rb"-(?=-|$)", b" ", match[1]) + b"-->", data, flags=re.S
+    )
+    if commented != data:
+        data = commented
+        notes.append("'--' inside a comment")
+    body = re.match(rb"(?P<before>.*?)(?P<root>(<!--.*?-->|<[?!][^>]*>|\s)*<[A-Za-z].*>)(?P<after>[^>]*)\Z", data, re.S)
+    if body and (body["before"].strip(b"\xef\xbb\xbf \t\r\n") or body["after"].strip()):
+        rest = re.sub(rb"[^\n]", b" ", body["before"]), re.sub(rb"[^\n]", b" ", body["after"])
+        data = rest[0] + body["root"] + rest[1]
+        notes.append("text outside the root element")
+    bare = re.sub(rb"<!--.*?-->", blank, data, flags=re.S)
+    used = set(re.findall(rb"[<\s/]([A-Za-z_][\w.-]*):[A-Za-z_][\w.-]*(?=[\s=>/])", bare)) - {b"xmlns", b"xml"}
+    unknown = sorted(used - set(re.findall(rb"xmlns:([A-Za-z_][\w.-]*)\s*=", bare)))
+    start = re.search(rb"<[A-Za-z_][\w.:-]*", bare)
+    if unknown and start:
+        declared = b"".join(b' xmlns:%b="%b"' % (name, name) for name in unknown)
+        data = data[: start.end()] + declared + data[start.end() :]
+        notes.append("prefixes without a declaration: " + ", ".join(name.decode() for name in unknown))
+    return data, tuple(notes)
 
 
 def read_file(path: Path) -> bytes:
@@ -74,14 +143,25 @@ def read_file(path: Path) -> bytes:
 
 def where(element: Element, source: str) -> str:
     """`FILE, line N, <tag name="...">` for messages."""
-    line = getattr(element, "sourceline", None)
+    line, source = getattr(element, "sourceline", None), getattr(element, "document", None) or source
     name = element.get("name")
-    tag = f'<{element.tag} name="{name}">' if name is not None else f"<{element.tag}>"
+    tag = str(element.tag).rpartition("}")[2]  # without its namespace
+    tag = f'<{tag} name="{name}">' if name is not None else f"<{tag}>"
     return f"{source}, line {line}, {tag}" if line else f"{source}, {tag}"
 
 
+def warn_mended(root: Element, warn: Callable[[str], None]) -> None:
+    """Say what `parse_xml` mended in the document of `root`, if anything."""
+    notes: tuple[str, ...] = getattr(root, "mended", ())
+    if notes:
+        warn(f"the file is not well-formed XML and read all the same: {'; '.join(notes)}")
+
+
 def fail(element: Element, source: str, reason: str) -> NoReturn:
-    raise ModelError(f"{where(element, source)}: {reason}")
+    """Raise `ModelError` that names file, line, element, what it is a part of, and the reason."""
+    owner = getattr(element, "owner", "")
+    inside = f" (in {owner})" if owner and owner not in reason else ""
+    raise ModelError(f"{where(element, source)}: {reason}{inside}")
 
 
 def required(element: Element, attribute: str, source: str) -> str:

@@ -1,0 +1,103 @@
+"""Compiling an MJCF file with the `mujoco` package: includes checked first, missing assets left out, nothing read
+that is for drawing."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+import mujoco
+
+from trajopt.errors import ModelError
+from trajopt.models.xml import check_finite, fail, parse_xml, read_file, required
+
+
+def check_includes(root: Element, source: str, folder: Path | None) -> None:
+    """Parse the document and everything it includes with the guarded parser."""
+    check_finite(root, source)
+    pending, seen = [(root, source)], set()
+    while pending:
+        document, label = pending.pop()
+        for include in document.iter("include"):
+            if folder is None:
+                fail(include, label, "a model given as text cannot include files; load it from a path")
+            path = folder / required(include, "file", label)
+            if path in seen:
+                continue  # MuJoCo reports repeated and cyclic inclusion
+            seen.add(path)
+            if not path.is_file():
+                fail(include, label, f"the included file '{path}' does not exist")
+            included = parse_xml(read_file(path), str(path))
+            check_finite(included, str(path))
+            pending.append((included, str(path)))
+
+
+def compile_mjcf(content: bytes, source: str, path: Path | None) -> tuple[mujoco.MjModel, list[str]]:
+    """Compile; if that fails, once more without the assets whose files are missing. Also what there is to warn of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            spec = mujoco.MjSpec.from_file(str(path)) if path else mujoco.MjSpec.from_string(content.decode())
+            _drop_textures(spec)
+            dropped: list[str] = []
+            try:
+                model = spec.compile()
+            except ValueError:
+                dropped = _drop_missing_assets(spec, path.parent if path else None)
+                if not dropped:
+                    raise
+                model = spec.compile()
+        except (ValueError, mujoco.FatalError, mujoco.UnexpectedError) as error:
+            raise ModelError(f"{source}: MuJoCo refuses the model: {_clean(error)}") from None
+    messages = list(dict.fromkeys(" ".join(str(w.message).split()) for w in caught))
+    return model, dropped + [f"MuJoCo says: {message}" for message in messages]
+
+
+def _clean(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text.removeprefix("Error: ").removeprefix("XML Error: ")
+
+
+def _drop_textures(spec: mujoco.MjSpec) -> None:
+    """Textures and skins are for drawing only; without them nothing has to be read."""
+    for texture in list(spec.textures):
+        spec.delete(texture)
+    for material in spec.materials:
+        material.textures = [""] * len(material.textures)
+    for skin in list(spec.skins):
+        spec.delete(skin)
+
+
+def _drop_missing_assets(spec: mujoco.MjSpec, folder: Path | None) -> list[str]:
+    """Take out meshes and height fields whose files are missing, with their geoms; sentences that say so."""
+    missing = {}
+    for mesh in [*spec.meshes, *spec.hfields]:
+        if not mesh.file:
+            continue
+        file = Path(mesh.file).name if spec.strippath else mesh.file
+        where = (folder or Path()) / spec.meshdir / file
+        if folder is None or not where.is_file():
+            missing[mesh.name or Path(mesh.file).stem] = mesh
+    if not missing:
+        return []
+    lost = []
+    for geom in list(spec.geoms):
+        asset = geom.meshname or geom.hfieldname
+        if asset not in missing:
+            continue
+        massive = geom.mass > 0 if geom.mass == geom.mass else geom.density > 0
+        if massive and not geom.parent.explicitinertial and geom.parent.name != "world":
+            lost.append(geom.parent.name)
+        spec.delete(geom)
+    shown = [f"'{mesh.file}'" for mesh in missing.values()]
+    files = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+    for mesh in missing.values():
+        spec.delete(mesh)
+    messages = [f"asset files not found, their geoms are dropped: {files}"]
+    if lost:
+        messages.append(
+            "these bodies have no inertial element and lose the mass of their dropped geoms: "
+            + ", ".join(f"'{name}'" for name in dict.fromkeys(lost))
+        )
+    return messages
