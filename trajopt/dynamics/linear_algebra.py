@@ -29,6 +29,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float, Int
 
+from trajopt.native.interface import with_stated_interface
+
 # --- matrices, one call each ----------------------------------------------------------------------------------------
 
 
@@ -66,7 +68,8 @@ def _primitive(name: str, fn: Callable[..., Sequence[Array]], shapes: Callable[.
     primitive.def_abstract_eval(lambda *avals, **kw: [jax.core.ShapedArray(*one) for one in shapes(*avals, **kw)])
     batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
     mlir.register_lowering(primitive, mlir.lower_fun(fn, multiple_results=True))
-    mlir.register_lowering(primitive, mlir.lower_fun(one_by_one(fn), multiple_results=True), platform="cpu")
+    looped = mlir.lower_fun(one_by_one(fn), multiple_results=True)
+    mlir.register_lowering(primitive, with_stated_interface(looped), platform="cpu")
     return primitive
 
 

@@ -14,13 +14,18 @@ import functools
 import hashlib
 import os
 import pathlib
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 from jaxtyping import Array, Int, Shaped
 
 from trajopt.errors import OptionError, TrajoptError
 from trajopt.names import closest
+from trajopt.native.interface import with_stated_interface
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "_build"
 REBUILD = "bash scripts/build_native.sh"
@@ -98,9 +103,36 @@ def call(
         raise OptionError(f"name is '{name}'{closest(name, HANDLERS)}")
     isa = instruction_set()
     _know(isa, topology)
-    function = jax.ffi.ffi_call(f"{HANDLERS[name]}_{isa}", shapes, vmap_method="expand_dims")
-    return list(function(*arguments, topology=np.int64(topology), moreau=bool(moreau)))
+    target = f"{HANDLERS[name]}_{isa}"
+    results = tuple((shape.shape, np.dtype(shape.dtype)) for shape in shapes)
+    return _call_p.bind(*arguments, target=target, results=results, topology=topology, moreau=bool(moreau))
 
+
+# --- calls as a primitive of JAX ------------------------------------------------------------------------------------------
+
+_call_p = Primitive("trajopt_native_call")
+_call_p.multiple_results = True
+
+
+def _bound(*arguments: Array, target: str, results: Any, topology: int, moreau: bool) -> list[Array]:
+    shapes = tuple(jax.ShapeDtypeStruct(*result) for result in results)
+    function = jax.ffi.ffi_call(target, shapes)
+    return list(function(*arguments, topology=np.int64(topology), moreau=moreau))
+
+
+def _batched(arguments: Any, axes: Any, *, results: Any, **static: Any) -> tuple[list[Array], list[int]]:
+    """A batch is one call: each leading axis of an argument is the batch's, or 1 where the argument has none."""
+    size = next(x.shape[axis] for x, axis in zip(arguments, axes, strict=True) if axis is not None)
+    leading = [x[None] if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(arguments, axes, strict=True)]
+    wider = tuple(((size, *shape), dtype) for shape, dtype in results)
+    found = _call_p.bind(*leading, results=wider, **static)
+    return found, [0] * len(found)
+
+
+_call_p.def_impl(jax.jit(_bound, static_argnames=("target", "results", "topology", "moreau")))
+_call_p.def_abstract_eval(lambda *_, results, **__: [jax.core.ShapedArray(*result) for result in results])
+batching.primitive_batchers[_call_p] = _batched
+mlir.register_lowering(_call_p, with_stated_interface(mlir.lower_fun(_bound, multiple_results=True)), platform="cpu")
 
 # --- private --------------------------------------------------------------------------------------------------------------
 
