@@ -95,8 +95,7 @@ class Programs:
             return function(subject, *arguments)
 
         closed.__name__ = function.__name__  # which profiles and dumps show
-        # A function inside the function: XLA 0.10 for CPUs takes LAPACK calls in a branch of the outermost one for unknown ones.
-        program = compiled_with(jax.jit(lambda *arguments: jax.jit(closed)(*arguments)).lower(*arguments), dict(effort.value))
+        program = compiled_with(jax.jit(closed).lower(*arguments), dict(effort.value))
         self._compiled[key] = program
         if len(self._compiled) > self._kept:
             self._compiled.popitem(last=False)

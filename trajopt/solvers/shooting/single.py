@@ -294,13 +294,10 @@ class AugmentedCost:
             zero = jnp.zeros_like(cost)
             return jnp.where(ok, x_next, x), (x, jnp.where(ok, cost, zero), jnp.where(ok, value, zero), c, finite)
 
-
         def stretch(x: Array, inputs: tuple) -> tuple[Any, Any]:
             return jax.lax.scan(body, x, inputs)
 
-        # With contact not rematerialised: XLA 0.10 for CPUs takes LAPACK calls in the second copy of a step for unknown ones.
-        stretch = stretch if problem.has_contact else jax.checkpoint(stretch)
-        last, (xs, costs, values, rows, finite) = jax.lax.scan(stretch, x0, inputs)
+        last, (xs, costs, values, rows, finite) = jax.lax.scan(jax.checkpoint(stretch), x0, inputs)
         flat = lambda a: a.reshape(count * length, *a.shape[2:])[:T]  # noqa: E731
         end = self.constraints.terminal(last, p)
         prior = problem.prior_residual(x0, p)
