@@ -1,9 +1,11 @@
-"""Suggestions for mistyped names."""
+"""Names that the command line knows before it imports anything heavy, and suggestions for mistyped ones."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+SELF_COLLISION = ("auto", "all", "none")  # which links of one robot collide (`models.load_model`)
 
 
 def closest(name: str, known: Iterable[str], most: int = 5) -> str:

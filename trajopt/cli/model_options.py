@@ -6,14 +6,14 @@ import argparse
 import pathlib
 from typing import Any
 
-from trajopt.models.self_collision import CHOICES
+from trajopt.names import SELF_COLLISION
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options to a command's parser."""
     group = parser.add_argument_group("how a model file is read")
     group.add_argument(
-        "--self-collision", choices=CHOICES, default="auto",
+        "--self-collision", choices=SELF_COLLISION, default="auto",
         help="links of one robot: as the file says, in URDF and SDF without those that overlap at the default configuration "
         "(auto, the default); those too (all); no pair of them (none)",
     )  # fmt: skip

@@ -17,9 +17,8 @@ from trajopt.models.messages import listed
 from trajopt.models.overlaps import overlapping_pairs
 from trajopt.models.pairs import PlacedShape
 from trajopt.models.xml import parse_xml, read_file, required
-from trajopt.names import closest
+from trajopt.names import SELF_COLLISION, closest
 
-CHOICES = ("auto", "all", "none")
 LinkPair = frozenset[str | None]  # names of two bodies, None for the world
 
 
@@ -40,7 +39,7 @@ class SelfCollision:
     exclude: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.choice not in CHOICES:
+        if self.choice not in SELF_COLLISION:
             raise OptionError(f"self_collision is {self.choice!r}; expected 'auto', 'all' or 'none'")
         for pair in self.exclude:
             if len(pair) != 2 or not all(isinstance(name, str) for name in pair):
