@@ -25,9 +25,7 @@ class WallTime:
     def __init__(self, started: float, first: str) -> None:
         self.started = started
         self._stretches: list[tuple[str, float, float]] = []  # one after the other, without gaps
-        self._compiling: list[
-            tuple[float, float]
-        ] = []  # in the order of their ends; inner ones before those around them
+        self._compiling: list[tuple[float, float]] = []  # in the order of their ends
         self._under_way, self._since = [OTHER], started
         self._close(first)
 
