@@ -16,7 +16,7 @@ help:
 	@echo "make setup     the virtual environment with everything in it; every target begins with it"
 	@echo "make demo      solve go1-stand and cube-initial-velocity, print a table, leave the plots in runs/demo"
 	@echo "make check     lint, types, and the quickest tests of every layer: below a minute, before every commit"
-	@echo "make test      lint, types and all tests but the slow ones: below ten minutes, before every merge"
+	@echo "make test      lint, types and all tests but the slow ones: before every merge"
 	@echo "make test-all  the slow tests too, compiled with all optimisations"
 	@echo "make every-problem run every problem to its end with 1, 2 and 4 threads of XLA (part of test-all)"
 	@echo "make lint      ruff and mypy"
