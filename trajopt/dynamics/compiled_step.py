@@ -113,6 +113,9 @@ def native_rollout(
     return CompiledStep(q_next, v_next, report, impulses, jnp.zeros(steps, int))
 
 
+_READ = frozenset(field.name for field in dataclasses.fields(StepFields))  # attributes that are read from a report
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PackedStepInfo(StepInfo):
@@ -133,41 +136,10 @@ class PackedStepInfo(StepInfo):
     def unpacked(self) -> StepFields:
         return self._fields
 
-    @property
-    def contacts(self) -> ContactInfo:
-        return self._fields.contacts
-
-    @property
-    def impulse(self) -> Float[Array, "*b m"]:
-        return self._fields.impulse
-
-    @property
-    def residual(self) -> Float[Array, "*b"]:
-        return self._fields.residual
-
-    @property
-    def iterations(self) -> Int[Array, "*b"]:
-        return self._fields.iterations
-
-    @property
-    def fallbacks(self) -> Int[Array, "*b"]:
-        return self._fields.fallbacks
-
-    @property
-    def status(self) -> Any:  # a member of `Status`, whose class is equinox's own
-        return self._fields.status
-
-    @property
-    def dropped(self) -> Int[Array, "*b"]:
-        return self._fields.dropped
-
-    @property
-    def degenerate(self) -> Bool[Array, "*b"]:
-        return self._fields.degenerate
-
-    @property
-    def overflow(self) -> Int[Array, "*b"]:
-        return self._fields.overflow
+    def __getattr__(self, name: str) -> Any:
+        if name not in _READ:
+            raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
+        return getattr(self._fields, name)
 
 
 def step_info(compiled: CompiledSystem, y: CompiledStep) -> PackedStepInfo:

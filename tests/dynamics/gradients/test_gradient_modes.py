@@ -155,10 +155,12 @@ def quick_or_slow(mode: str, law: str):
     return pytest.param(mode, law, marks=() if quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("mode", "law"), [quick_or_slow(mode, law) for mode in MODES for law in LAWS if defined(mode, law)])
+# Complementarity-aware derivatives depend on the direction in the loss: they have no forward mode.
+BOTH = [(mode, law) for mode in MODES for law in LAWS if defined(mode, law) and mode != "complementarity-aware"]
+
+
+@pytest.mark.parametrize(("mode", "law"), [quick_or_slow(mode, law) for mode, law in BOTH])
 def test_reverse_mode_is_the_transpose_of_forward_mode(mode, law):
-    if mode == "complementarity-aware":
-        pytest.skip("its derivative depends on the direction in the loss: there is no forward mode")
     backward = np.asarray(reverse(system_of(mode, law), batch_of_states()))
     along = np.stack(list(jacobians(mode, law).values()))
     np.testing.assert_allclose(along, backward, rtol=1e-8, atol=1e-9)
