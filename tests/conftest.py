@@ -31,12 +31,14 @@ def known_to_xla(flags: list[str]) -> list[str]:
 if os.environ.get("TRAJOPT_QUICK_COMPILATION", "1") != "0":
     # Most programs of the tests run for less time than LLVM takes to optimise them: without, XLA takes a fifth of the time.
     # One LLVM module a program, in place of 32 that threads compile: a third less where every worker has one core.
+    # Looking for the trip counts of loops and for what could leave them: a fifth, in programs of contact steps.
     # `make test-all` compiles them as users do.
     FLAGS = os.environ.get("XLA_FLAGS", "")
     QUICK = [
         "xla_cpu_use_fusion_emitters=false",
         "xla_cpu_parallel_codegen_split_count=1",
         "xla_cpu_enable_concurrency_optimized_scheduler=false",
+        "xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-trip-count-annotator,simplify-while-loops",
     ]
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
