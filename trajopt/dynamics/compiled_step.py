@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from trajopt import native
@@ -20,8 +21,9 @@ from trajopt.dynamics.state import ContactInfo, StepFields, StepInfo
 from trajopt.errors import OptionError
 from trajopt.result import Status
 
-# Layout of a report and its status, as in native/report.h and native/contact_solve.h.
+# Layout of a report and its status, as in native/report_layout.h and native/contact_solve.h.
 HEAD, PER_CONTACT = 16, 13
+ONE_SIDED, ONE_SIDED_BITS = 11, 50
 STATUS = (Status.solved, Status.stalled, Status.infeasible, Status.non_finite)
 
 
@@ -135,6 +137,12 @@ class PackedStepInfo(StepInfo):
 
     def unpacked(self) -> StepFields:
         return self._fields
+
+    def one_sided(self, n: int) -> Bool[Array, " n"]:
+        """Which of the n columns of A are one-sided (`Linearization.one_sided`); none in the report of a step alone."""
+        columns = np.arange(n)
+        words = self.report[ONE_SIDED:HEAD][columns // ONE_SIDED_BITS].astype(jnp.int64)
+        return (words >> (columns % ONE_SIDED_BITS)) & 1 > 0
 
     def __getattr__(self, name: str) -> Any:
         if name not in _READ:

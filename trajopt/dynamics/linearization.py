@@ -7,13 +7,15 @@ others, and gradient modes that are not the exact derivative, are differentiated
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.precision import Threshold
 from trajopt.dynamics.contact.step import VelocityStep
 from trajopt.dynamics.gradients.closed_form import StepJacobian, step_jacobian
 from trajopt.dynamics.gradients.mode import GradientMode
@@ -23,6 +25,8 @@ from trajopt.dynamics.rigid_body.actuation import force_by_control
 from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
 from trajopt.dynamics.state import State, StepInfo
 
+MOVED = Threshold(1e-6, 1e-3)  # to either side of a state for a one-sided column, rad and m, rad/s and m/s
+
 
 def linearize_impulse_step(
     integrator: str,
@@ -31,21 +35,67 @@ def linearize_impulse_step(
     u: Float[Array, " nu"],
     adjoint: Float[Array, " n"] | None,
     *,
-    null_space: bool,
-) -> tuple[State, VelocityStep, Float[Array, "n n"], Float[Array, "n nu"]]:
-    """(x+, the step, A, B) of `integrators.impulse_step` from its closed form; null_space as in `step_jacobian`.
+    complete: bool,
+) -> tuple[State, VelocityStep, Float[Array, "n n"], Float[Array, "n nu"], Bool[Array, " n"]]:
+    """(x+, the step, A, B, one-sided columns of A) of `integrators.impulse_step` from its closed form.
 
+    complete=False leaves out the branches for states where `needs_null_space` (see `step_jacobian`) or where columns are
+    one-sided: A is not the Jacobian there.
     adjoint: d loss / d x+ (n,), by which the mode chooses the contact modes; None for those of the step.
     """
     model, inputs = start.model, where_impulses_act(integrator, start)
     rest = share_after_impulses(integrator, start.dt)
     relabel = None if adjoint is None else mode.relabelling(inputs, _loss_direction(inputs, rest, adjoint))
-    step, jacobian = step_jacobian(inputs, null_space=null_space, relabel=relabel)
+    step, jacobian = step_jacobian(inputs, null_space=complete, relabel=relabel)
     x_next = State(integrate(model, inputs.q, rest * step.velocity), step.velocity)
     by_control = jacobian.by_tau @ force_by_control(model, start.q, start.v, u)
     if integrator == "moreau":
-        return x_next, step, *_through_the_midpoint(start, inputs.q, jacobian, by_control, step.velocity)
-    return x_next, step, *_from_the_start(start, jacobian, by_control, step.velocity)
+        A, B = _through_the_midpoint(start, inputs.q, jacobian, by_control, step.velocity)
+    else:
+        A, B = _from_the_start(start, jacobian, by_control, step.velocity)
+    one_sided = _one_sided_columns(integrator, model, jacobian.contradicts)
+    if relabel is not None:  # the loss has chosen the modes
+        one_sided = jnp.zeros_like(one_sided)
+    elif complete:
+        begun = dataclasses.replace(start, warm_start=jax.lax.stop_gradient(step.impulse))
+        A = jax.lax.cond(
+            jnp.any(one_sided), functools.partial(_to_both_sides, integrator), lambda *a: a[2], begun, one_sided, A
+        )
+    return x_next, step, A, B, one_sided
+
+
+def _one_sided_columns(integrator: str, model: Model, contradicts: Bool[Array, "2 nv"]) -> Bool[Array, " n"]:
+    """Columns of A that the directions `contradicts` of q and v enter, at the configuration where the impulses act."""
+    by_q, by_v = contradicts
+    if integrator != "moreau":
+        return jnp.concatenate([by_q, by_v])
+    for _, at in model.topology.ball_starts:  # of the midpoint the three directions of a ball joint are mixed
+        by_q = by_q.at[at : at + 3].set(jnp.any(by_q[at : at + 3]))
+    return jnp.concatenate([by_q, by_q | by_v])
+
+
+def _to_both_sides(integrator: str, start: StepInputs, one_sided: Bool[Array, " n"], A: Float[Array, "n n"]):
+    """A with the columns `one_sided` replaced by the mean of the slopes to both sides, from steps solved at +- `MOVED`.
+
+    Where contacts contradict each other along a direction, any finite motion changes the modes of the step, so that no derivative
+    at fixed modes tells how it moves.
+    """
+    model, n = start.model, start.model.nv
+    by = jnp.asarray(MOVED.at(A.dtype), A.dtype)
+
+    def moved(direction):
+        at = dataclasses.replace(start, q=integrate(model, start.q, direction[:n]), v=start.v + direction[n:])
+        return impulse_step(integrator, at, None)[0]
+
+    def slope(direction):
+        y = jax.lax.map(moved, jnp.stack([by * direction, -by * direction]))
+        return jnp.concatenate([difference(model, y.q[1], y.q[0]), y.v[0] - y.v[1]]) / (2 * by)
+
+    def column(arguments):
+        flag, direction, column = arguments
+        return jax.lax.cond(flag, lambda: slope(direction), lambda: column)
+
+    return jax.lax.map(column, (one_sided, jnp.eye(2 * n, dtype=A.dtype), A.T)).T
 
 
 def _loss_direction(inputs: StepInputs, rest, adjoint: Float[Array, " n"]):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
@@ -70,6 +71,8 @@ class StepInfo:
 
         def unpacked(self) -> StepFields: ...
 
+        def one_sided(self, n: int) -> Bool[Array, " n"]: ...
+
         @property
         def contacts(self) -> ContactInfo: ...
 
@@ -120,6 +123,10 @@ class StepFields(StepInfo):
     def unpacked(self) -> StepFields:
         return self
 
+    def one_sided(self, n: int) -> Bool[Array, " n"]:
+        """None of the n columns of A: where some are, `Linearization.columns` says so."""
+        return jnp.zeros(n, bool)
+
 
 @dataclasses.dataclass(frozen=True)
 class Linearization:
@@ -127,6 +134,7 @@ class Linearization:
 
     A (n, n), B (n, nu), with dx = [dq (nv), dv (nv), contact state (row by row) where the law carries one] and n its size;
     parameters: {name: (n, *shape of the leaf)}.
+    columns: which columns of A are one-sided, None where `info` holds it; read `one_sided`.
     """
 
     x_next: State
@@ -134,6 +142,17 @@ class Linearization:
     B: Float[Array, "n nu"]
     info: StepInfo
     parameters: dict[str, Array]
+    columns: Bool[Array, " n"] | None = None
+
+    @property
+    def one_sided(self) -> Bool[Array, " n_plus_nu"]:
+        """The columns of [A, B] along which contacts contradict each other, so that the step has no derivative in its modes.
+
+        They are the mean of the slopes to both sides, from steps solved at +-1e-6. A control never contradicts.
+        """
+        n, nu = self.B.shape
+        by_state = self.info.one_sided(n) if self.columns is None else self.columns
+        return jnp.concatenate([by_state, jnp.zeros(nu, bool)])
 
     def __iter__(self):
         return iter((self.x_next, self.A, self.B))

@@ -210,13 +210,13 @@ class System:
             and self.mode.has_closed_form and (direct := self._direct) is not None
         ):  # fmt: skip
             return Linearization(*direct.linearize(x, u, force), {})
-        # The branch for redundant sliding contacts is compiled only when a state needs it, if that can be known.
+        # Branches for redundant contacts are compiled only when a state needs them, if that can be known.
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, x, u, force)))
-        (x_next, A, B, info), incomplete = _linearize(traced, backend, self, x, u, force, warm_start, adjoint)
+        (x_next, A, B, info), one_sided, incomplete = _linearize(traced, backend, self, x, u, force, warm_start, adjoint)
         if not traced and bool(incomplete):
-            (x_next, A, B, info), _ = _linearize(True, backend, self, x, u, force, warm_start, adjoint)
+            (x_next, A, B, info), one_sided, _ = _linearize(True, backend, self, x, u, force, warm_start, adjoint)
         slopes = _slopes(tuple(parameters), backend, self, x, u, force, info.impulse) if parameters else {}
-        return Linearization(x_next, A, B, info, slopes)
+        return Linearization(x_next, A, B, info, slopes, one_sided)
 
     def rollout(self, x0: State, us: Float[Array, "T nu"], *, segment: int | None = None) -> tuple[State, StepInfo]:
         """States x_0..x_T (stacked along the first axis) and the infos of the T steps under the controls us.
@@ -375,23 +375,23 @@ def _has_closed_form(law: Law, system: System) -> TypeGuard[ContactLaw]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _linearize(null_space: bool, backend: str, system: System, x: State, u, force, warm_start, adjoint):
+def _linearize(complete: bool, backend: str, system: System, x: State, u, force, warm_start, adjoint):
     law = system.contact
     if _has_closed_form(law, system):
         start = _start(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
         if backend == "native" and adjoint is None:
             x_next, info, A, B = linearize_native(system.integrator, start, u)
-            return (x_next, A, B, info), jnp.zeros((), bool)
-        x_next, step, A, B = linearize_impulse_step(
-            system.integrator, system.mode, start, u, adjoint, null_space=null_space
+            return (x_next, A, B, info), None, jnp.zeros((), bool)
+        x_next, step, A, B, one_sided = linearize_impulse_step(
+            system.integrator, system.mode, start, u, adjoint, complete=complete
         )
-        return (x_next, A, B, impulse_info(step)), needs_null_space(step)
+        return (x_next, A, B, impulse_info(step)), one_sided, needs_null_space(step) | jnp.any(one_sided)
 
     def advance(x, u):
         return _advance(backend, system, x, u, force, warm_start)
 
     x_next, info, A, B = linearize_by_columns(advance, system.model, x, u)
-    return (x_next, A, B, info), jnp.zeros((), bool)
+    return (x_next, A, B, info), None, jnp.zeros((), bool)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -40,10 +40,10 @@ inline void project_columns(const Ncp& ncp, const ContactSolution& solution, con
 }
 
 // Y (m, ldy) = K^+ P rho R for R (m, ldr), which is overwritten. Rows of Y without an impulse, and redundant ones, are zero.
-// left_over (columns) or null: what the redundant rows contradict in each column, over the largest entry of P rho R in it; a column
-// where it is not small has no derivative in these modes.
-inline void law_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, double* R, int ldr,
-                         int columns, double* Y, int ldy, double* left_over = nullptr) {
+// Returns whether rows are redundant; then left_over and sizes (columns) hold the largest entry of what these rows contradict in each
+// column, and that of P rho R in it: a column where the share is not small has no derivative in these modes.
+inline bool law_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, double* R, int ldr,
+                         int columns, double* Y, int ldy, double* left_over, double* sizes) {
   const Ncp ncp = scaled(problem, w.rho);
   SelectionScratch& s = w.selection;
   Elimination& e = s.elimination;
@@ -56,7 +56,9 @@ inline void law_solution(const ContactProblem& problem, const ContactSolution& s
   eliminate(e, !slides);
   project_columns(ncp, solution, w.mode, s.held, e.n, R, ldr, columns);
   for (int r = 0; r < ncp.m; ++r) std::memset(Y + (ptrdiff_t)r * ldy, 0, sizeof(double) * columns);
-  solve_eliminated(e, s.held, R, ldr, columns, Y, ldy, left_over);
+  const bool redundant = e.rank < e.n;
+  solve_eliminated(e, s.held, R, ldr, columns, Y, ldy, redundant ? left_over : nullptr, sizes);
+  return redundant;
 }
 
 // N^T: `count` orthonormal vectors of the null space of K over all rows of the problem, and w (m); count is 0 unless redundant

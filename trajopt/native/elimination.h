@@ -71,9 +71,10 @@ inline void eliminate(Elimination& e, bool diagonal) {
 }
 
 // A particular solution of K X = R for k columns (a multiple of W). Row i of K belongs to row place[i] of R and of X; R is
-// overwritten, and the rows of X of the unknowns that are left out are not touched. left_over (k), if asked: what the redundant
-// rows contradict in each column, over its largest entry.
-inline void solve_eliminated(const Elimination& e, const int* place, double* R, int ldr, int k, double* X, int ldx, double* left_over) {
+// overwritten, and the rows of X of the unknowns that are left out are not touched. left_over and sizes (k), if asked: the
+// largest entry of what the redundant rows contradict in each column, and that of the column itself.
+inline void solve_eliminated(const Elimination& e, const int* place, double* R, int ldr, int k, double* X, int ldx, double* left_over = nullptr,
+                             double* sizes = nullptr) {
   auto right = [&](int pivot) { return R + (ptrdiff_t)place[e.row[pivot]] * ldr; };
   auto unknown = [&](int pivot) { return X + (ptrdiff_t)place[e.col[pivot]] * ldx; };
   auto largest_entries = [&](int from, int at) {
@@ -84,7 +85,7 @@ inline void solve_eliminated(const Elimination& e, const int* place, double* R, 
     }
     return most;
   };
-  for (int at = 0; left_over && at < k; at += W) store(left_over + at, largest_entries(0, at));
+  for (int at = 0; left_over && at < k; at += W) store(sizes + at, largest_entries(0, at));
   const int until = left_over ? e.n : e.rank;
   for (int i = 1; i < until; ++i) {
     double* to = right(i);
@@ -96,10 +97,7 @@ inline void solve_eliminated(const Elimination& e, const int* place, double* R, 
       store(to + at, s);
     }
   }
-  for (int at = 0; left_over && at < k; at += W) {
-    const Lanes size = load(left_over + at), most = largest_entries(e.rank, at);
-    store(left_over + at, size > 0.0 ? most / size : Lanes{});
-  }
+  for (int at = 0; left_over && at < k; at += W) store(left_over + at, largest_entries(e.rank, at));
   for (int i = e.rank - 1; i >= 0; --i) {
     const double* U = e.U + (ptrdiff_t)e.row[i] * e.ld;
     const double* from = right(i);

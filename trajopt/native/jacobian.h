@@ -39,8 +39,10 @@ void velocity_jacobian(Size n, const Topology& t, const Parameters& p, double dt
   // The law's solution overwrites its right-hand sides; the selection needs them once more.
   const bool selecting = w.rows.m > 0 && redundant_sliding(w);
   if (selecting) std::memcpy(j.shift, j.right, sizeof(double) * w.rows.m * stride);
+  j.redundant = false;
   if (w.rows.m > 0) {
-    law_solution(w.problem, w.solution, w.solver, j.right, stride, columns, j.Y, stride);
+    std::memset(j.left_over, 0, sizeof(double) * stride), std::memset(j.sizes, 0, sizeof(double) * stride);
+    j.redundant = law_solution(w.problem, w.solution, w.solver, j.right, stride, columns, j.Y, stride, j.left_over, j.sizes);
     used = gather_rows(n, columns, w);
   }
   const Strided MJ = {j.MJT, 1, N};

@@ -5,15 +5,6 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// Layout of a report: these, then the reported impulses, then REPORT_CONTACT numbers for every reported contact.
-enum ReportHead {
-  RESIDUAL, ITERATIONS, FALLBACKS, STATUS, IS_DEGENERATE, IS_SELECTED, DROPPED, OVERFLOW_ROWS, ACTIVE_CONTACTS, ACTIVE_ROWS, PASSES,
-  REPORT_HEAD = 16
-};
-constexpr int REPORT_CONTACT = 13;  // distance, point, normal, mode, tied, friction, node1, node2, pair
-
-inline int report_size(const Topology& t) { return REPORT_HEAD + t.reported() + REPORT_CONTACT * t.report_contacts; }
-
 // Impulses of all candidates, limits and dry rows of the model, by slot: the start of the next solve.
 template <class Size> void write_impulses(const Topology& t, const Workspace<Size>& w, double* impulse) {
   std::memset(impulse, 0, sizeof(double) * t.impulses());

@@ -85,7 +85,7 @@ inline void smallest_norm(const Ncp& ncp, const int* mode, Point& at, SelectionS
     law_matrix(law, mode, at.x, at.nu, s.held, n, e.U, e.ld);
     eliminate(e, !slides);
     for (int r = 0; r < ncp.m; ++r) store(s.right + (ptrdiff_t)r * W, splat(at.F[r]));
-    solve_eliminated(e, s.held, s.right, W, W, s.found, W, nullptr);
+    solve_eliminated(e, s.held, s.right, W, W, s.found, W);
     selection_step(ncp, mode, at, s);
     double change = 0, size = 0;
     for (int i = 0; i < n; ++i) {
@@ -123,7 +123,7 @@ inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, Se
     law_matrix(law, scratch.mode, at.x, at.nu, s.held, n, e.U, e.ld);
     eliminate(e, !slides);
     for (int r = 0; r < ncp.m; ++r) store(s.right + (ptrdiff_t)r * W, splat(scratch.trial.F[r]));
-    solve_eliminated(e, s.held, s.right, W, W, s.found, W, nullptr);
+    solve_eliminated(e, s.held, s.right, W, W, s.found, W);
     for (int i = 0; i < e.ld; ++i) s.candidate[i] = 0.0;
     for (int i = 0; i < e.rank; ++i) s.candidate[e.col[i]] = s.found[(ptrdiff_t)s.held[e.col[i]] * W];
     null_space(e, s.curvature.N, e.ld);

@@ -1,16 +1,10 @@
 // One step of a system: M (v+ - v) = dt (tau - h) + J^T lambda with the contact law between lambda and nu = J v+ + b, and the motion
 // of the configuration (docs/contact-semantics.md, trajopt/dynamics/integrators.py).
 #pragma once
-#include "jacobian.h"
-#include "report.h"
+#include "one_sided.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
-
-// Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); start: impulses of
-// all rows of the model, by slot; linear: null without the Jacobian.
-struct StepInput { const double *parameters, *q, *v, *tau, *start, *given, *slopes; double dt; int given_rows; bool moreau; };
-struct StepOutput { double *q, *v, *report, *impulse; const Linear* linear; };
 
 // A row that the solution violates by less than this share of the velocities stays left out: it would act by as little.
 constexpr double LEFT_OUT_SLACK = 1e-13;
@@ -90,6 +84,8 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   if (!out.linear) return;
   if (passes == 0) invert(w.size, t, w.dynamics);
   linearize(t, p, in.dt, rest, in.moreau, in.v, in.slopes, w, *out.linear);
+  // Candidates that were handed over are those of this configuration alone.
+  if (in.given_rows == 0 && find_one_sided(t, in.moreau, w)) replace_one_sided(t, in, out, w);
 }
 
 }  // namespace TRAJOPT_ISA

@@ -6,6 +6,7 @@
 #include "contact_derivative.h"
 #include "geometry.h"
 #include "integrate.h"
+#include "report_layout.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -35,6 +36,15 @@ template <class Size> struct JacobianWork {
   // Of redundant contacts that slide (redundant.h).
   Field<Size> nothing;
   double *free, *dlam, *shift, *through, *turned, *z, *Z;
+  // Of redundant contacts that contradict each other (one_sided.h), by column of `right`: what is left over; the largest entry.
+  double *left_over, *sizes;
+  bool redundant, *one_sided;
+};
+
+// Steps to both sides of a state (one_sided.h).
+struct OneSidedWork {
+  double *q, *v, *direction, *q_next[2], *v_next[2], *report, *impulse;
+  bool* which;
 };
 
 template <class Size> struct Workspace {
@@ -43,6 +53,7 @@ template <class Size> struct Workspace {
   Dynamics<Size> dynamics;
   Rows<Size> rows;
   JacobianWork<Size> jacobian;
+  OneSidedWork one_sided;
   Field<Size> V_free, V_after, none;
   double *tree_q, *middle, *v_free, *v_plus, *tree_velocity, *init;
   int* closest;
@@ -89,6 +100,10 @@ template <class Size> struct Workspace {
     w.Y_used = matrix(most, 3 * N), w.MJT = matrix(most, N);
     w.nothing = field(6), w.free = matrix(most, 3 * N), w.dlam = matrix(most, 3 * N), w.shift = matrix(most, 3 * N);
     w.through = matrix(most, 3 * N), w.turned = matrix(most, N), w.z = matrix(1, N), w.Z = matrix(most, N);
+    w.left_over = matrix(1, 3 * N), w.sizes = matrix(1, 3 * N), w.redundant = false, w.one_sided = block.take<bool>(2 * N);
+    OneSidedWork& s = one_sided;
+    s = {matrix(1, 4 * N), matrix(1, N), matrix(1, N), {matrix(1, 4 * N), matrix(1, 4 * N)}, {matrix(1, N), matrix(1, N)},
+         matrix(1, report_size(t)), matrix(1, t.impulses() + 1), block.take<bool>(2 * N)};
     V_free = field(6), V_after = field(6), none = Field<Size>{nullptr, size};
     tree_q = matrix(1, 4 * N), middle = matrix(1, 4 * N), v_free = matrix(1, N), v_plus = matrix(1, N), tree_velocity = matrix(1, N);
     init = matrix(1, most), closest = block.take<int>(t.candidates + limits + 1);

@@ -21,11 +21,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
 from trajopt.dynamics.contact.inputs import StepInputs
-from trajopt.dynamics.contact.ncp import NCP, SLIDING, apply_blocks, projection_jacobian
+from trajopt.dynamics.contact.ncp import NCP, SLIDING, apply_blocks, newton_matrix, projection_jacobian
+from trajopt.dynamics.contact.precision import Threshold
 from trajopt.dynamics.contact.rows import offset_slopes
 from trajopt.dynamics.contact.solve import selection
 from trajopt.dynamics.contact.solve.cascade import NCPSolution, consistent_solution, solution_null_space
@@ -43,15 +44,25 @@ from trajopt.dynamics.rigid_body.derivatives import (
     rnea_derivatives_from_terms,
 )
 
+# A right-hand side of the law contradicts where more than this share of its largest entry is out of the range of K.
+CONTRADICTS = Threshold(1e-6, 1e-2)
+# Below this share of the largest column, and below this slope (1/s) of the constraint velocity, a column is rounding.
+SMALLEST_COLUMN, SMALLEST_SLOPE = 1e-9, 1e-9
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class StepJacobian:
-    """d v+ / d q (tangent), d v+ / d v, d v+ / d tau, each (nv, nv)."""
+    """d v+ / d q (tangent), d v+ / d v, d v+ / d tau, each (nv, nv).
+
+    contradicts: the directions of q and of v along which contacts contradict each other, so that no derivative exists in
+    the modes of the step.
+    """
 
     by_q: Float[Array, "nv nv"]
     by_v: Float[Array, "nv nv"]
     by_tau: Float[Array, "nv nv"]
+    contradicts: Bool[Array, "2 nv"]
 
 
 def needs_null_space(step: VelocityStep):
@@ -87,12 +98,13 @@ def step_jacobian(
     blocks = equations.blocks()
     if null_space:
         blocks = jax.lax.cond(needs_null_space(step), equations.with_null_space, lambda b: b, blocks)
-    return step, StepJacobian(*blocks)
+    return step, StepJacobian(*blocks, equations.contradicting())
 
 
 def _free_jacobian(dt, M_inverse, id_q, id_v) -> StepJacobian:
-    eye = jnp.eye(M_inverse.shape[0], dtype=M_inverse.dtype)
-    return StepJacobian(-dt * (M_inverse @ id_q), eye - dt * (M_inverse @ id_v), dt * M_inverse)
+    n, dtype = M_inverse.shape[0], M_inverse.dtype
+    none = jnp.zeros((2, n), bool)
+    return StepJacobian(-dt * (M_inverse @ id_q), jnp.eye(n, dtype=dtype) - dt * (M_inverse @ id_v), dt * M_inverse, none)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +136,17 @@ class _Equations:
         moved = Q @ jnp.concatenate([self.X_q, self.X_v_rest], 1)
         moved = moved - self.MJ @ jnp.concatenate([self.Y_q, self.Y_push @ self.terms.M + self.Y_v], 1)
         return moved[:, :n], jnp.eye(n, dtype=dtype) + moved[:, n:], self.inputs.dt * Q
+
+    def contradicting(self) -> Bool[Array, "2 nv"]:
+        """The directions of q and v whose N is not in the range of K: redundant rows cannot follow them in these modes."""
+        ncp, solution, n = self.ncp, self.solution, self.inputs.model.nv
+        P = projection_jacobian(ncp, solution.impulse, solution.velocity, solution.modes)
+        right = apply_blocks(P, ncp.rho[:, None] * jnp.concatenate([self.N_q, self.N_v], 1))
+        left = right - newton_matrix(ncp, P, ncp.G) @ jnp.concatenate([self.Y_q, self.Y_v], 1)
+        size, held = jnp.max(jnp.abs(right), 0), solution.impulse != 0
+        rounding = jnp.maximum(SMALLEST_COLUMN * jnp.max(size), SMALLEST_SLOPE * jnp.max(jnp.where(held, ncp.rho, 0.0)))
+        contradicts = jnp.max(jnp.abs(left), 0) > jnp.maximum(CONTRADICTS.at(size.dtype) * size, rounding)
+        return (contradicts & solution.degenerate).reshape(2, n)
 
     def with_null_space(self, blocks: tuple[Float[Array, "nv nv"], ...]) -> tuple[Float[Array, "nv nv"], ...]:
         """`blocks` with the derivative of the impulse that was selected."""

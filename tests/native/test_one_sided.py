@@ -1,0 +1,95 @@
+"""Contacts that contradict each other along a direction: no derivative at fixed modes, so the mean of the slopes to both sides.
+
+The oracle is a foot on a slanted rail, over a floor that holds it by friction. It can move neither along the floor nor into it,
+two rows for one degree of freedom. Lifted by h it falls back onto the floor, q+ = 0; pressed in by h it is pushed out by the
+share erp of its depth, q+ = -(1 - erp) h: the slopes of q+ are 0 and 1 - erp, those of v+ -1 / dt and -erp / dt.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from native.cases import needs_core
+from trajopt import load_model
+from trajopt.dynamics import RigidContact, State, System
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
+from trajopt.models.registry import load_model_from_string
+
+pytestmark = needs_core
+
+RAIL = """<mujoco><worldbody><geom name="floor" type="plane" size="0 0 1" friction="1"/>
+<body pos="0 0 0.1"><joint type="slide" axis="0.5 0 0.8660254037844386"/>
+  <geom type="sphere" size="0.1" mass="2" friction="1"/></body></worldbody></mujoco>"""
+DT, ERP = 1e-2, 0.4
+
+
+@pytest.mark.parametrize("backend", ["native", "jax"])
+def test_a_foot_on_a_slanted_rail(backend):
+    system = System(load_model_from_string(RAIL), DT, contact=RigidContact(erp=ERP), backend=backend)
+    found = system.linearize(State(np.zeros(1), np.zeros(1)), np.zeros(1))
+    np.testing.assert_array_equal(found.one_sided, [True, False, False])
+    np.testing.assert_allclose(found.A[:, 0], [(1 - ERP) / 2, -(1 + ERP) / (2 * DT)], rtol=1e-6)
+    np.testing.assert_allclose(found.A[:, 1], 0.0, atol=1e-9)
+    np.testing.assert_allclose(found.x_next.v, 0.0, atol=1e-12)
+
+
+def test_columns_are_ordinary_where_nothing_contradicts():
+    system = System(load_model_from_string(RAIL), DT, contact=RigidContact(erp=ERP), backend="native")
+    above = system.linearize(State(np.array([1.0]), np.zeros(1)), np.zeros(1))
+    assert not np.any(above.one_sided)
+    np.testing.assert_allclose(above.A, [[1.0, DT], [0.0, 1.0]], atol=1e-12)
+
+
+def by_differences(system: System, x: State, u, columns) -> np.ndarray:
+    """Columns of A from steps at +-1e-6."""
+    model, n, by = system.model, system.nv, 1e-6
+
+    def moved(direction) -> State:
+        return system.step(State(integrate(model, x.q, jnp.asarray(direction[:n])), x.v + direction[n:]), u)[0]
+
+    def column(k: int) -> np.ndarray:
+        there, back = (moved(side * by * np.eye(2 * n)[k]) for side in (1, -1))
+        return np.concatenate([difference(model, back.q, there.q), there.v - back.v]) / (2 * by)
+
+    return np.stack([column(k) for k in columns], 1)
+
+
+def standing_h1(depth: float) -> tuple[System, State]:
+    """H1 on two flat feet, all corners of which are `depth` inside the floor."""
+    system = System(load_model("h1"), 1e-3, backend="native")
+    x = system.initial_state("home")
+    lowest = float(np.min(system.step(x, np.zeros(system.nu))[1].contacts.distance))
+    return system, State(x.q.at[2].add(-lowest - depth), x.v)
+
+
+def test_legs_of_five_joints_on_flat_feet():
+    """Rolling or turning a hip turns the foot, which no other joint of the leg can undo."""
+    system, x = standing_h1(1e-5)
+    u = np.zeros(system.nu)
+    found = system.linearize(x, u)
+    assert np.flatnonzero(found.one_sided).tolist() == [6, 7, 11, 12]  # yaw and roll of both hips
+    A = by_differences(system, x, u, range(2 * system.nv))
+    np.testing.assert_allclose(found.A, A, atol=1e-7 * np.abs(A).max())
+
+
+def test_forward_and_reverse_mode_take_the_same_columns():
+    system = System(load_model_from_string(RAIL), DT, contact=RigidContact(erp=ERP), backend="native")
+
+    def velocity(q):
+        return system.step(State(q, jnp.zeros(1)), jnp.zeros(1))[0].v[0]
+
+    slope = -(1 + ERP) / (2 * DT)
+    np.testing.assert_allclose(jax.jvp(velocity, (jnp.zeros(1),), (jnp.ones(1),))[1], slope, rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(velocity)(jnp.zeros(1)), [slope], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_both_backends_agree_on_one_sided_columns():
+    system, x = standing_h1(1e-5)
+    u = np.zeros(system.nu)
+    compiled, reference = (System(system.model, 1e-3, backend=b).linearize(x, u) for b in ("native", "jax"))
+    np.testing.assert_array_equal(compiled.one_sided, reference.one_sided)
+    np.testing.assert_allclose(compiled.A, reference.A, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,93 @@
+// Columns of the Jacobian along which contacts contradict each other. Where the rows of a redundant contact problem cannot follow a
+// direction in their modes (a leg of five joints whose flat foot is rolled), any finite motion changes the modes: no derivative
+// exists at fixed ones. Such a column is the mean of the slopes to both sides, from two steps solved at +-MOVED.
+#pragma once
+#include "jacobian.h"
+#include "report.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); start: impulses of
+// all rows of the model, by slot; linear: null without the Jacobian.
+struct StepInput { const double *parameters, *q, *v, *tau, *start, *given, *slopes; double dt; int given_rows; bool moreau; };
+struct StepOutput { double *q, *v, *report, *impulse; const Linear* linear; };
+template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w);
+
+constexpr double MOVED = 1e-6;           // rad, m; rad/s, m/s
+constexpr double CONTRADICTS = 1e-6;     // share of a column's right-hand side that is out of the law's range
+constexpr double SMALLEST_COLUMN = 1e-9; // of the largest column's: what is below is rounding
+constexpr double SMALLEST_SLOPE = 1e-9;  // 1/s, of the constraint velocity: what is below is rounding
+
+// The columns of A that contradict, into w.jacobian.one_sided; returns whether there are any.
+template <class Size> bool find_one_sided(const Topology& t, bool moreau, Workspace<Size>& w) {
+  const int N = w.size.lanes(), nv = t.nv;
+  JacobianWork<Size>& j = w.jacobian;
+  if (!j.redundant) return false;
+  const double *rest = j.left_over + N, *sizes = j.sizes + N;  // those by q, then those by v
+  double largest = 0, stiffest = 0;
+  for (int k = 0; k < 2 * N; ++k) largest = std::max(largest, sizes[k]);
+  for (int row = 0; row < w.rows.m; ++row) stiffest = std::max(stiffest, w.solver.rho[row]);
+  const double least = std::max(SMALLEST_COLUMN * largest, SMALLEST_SLOPE * stiffest);
+  bool any = false;
+  for (int k = 0; k < 2 * nv; ++k) {
+    const int at = k < nv ? k : N + k - nv;
+    any |= j.one_sided[k] = rest[at] > std::max(least, CONTRADICTS * sizes[at]);
+  }
+  if (!moreau) return any;
+  // At the midpoint the three directions of a ball joint are mixed, and q has moved with v.
+  for (const BallJoint& ball : w.balls) {
+    bool* c = j.one_sided + ball.v;
+    c[0] = c[1] = c[2] = c[0] || c[1] || c[2];
+  }
+  for (int k = 0; k < nv; ++k) j.one_sided[nv + k] |= j.one_sided[k];
+  return any;
+}
+
+// out = a (-) b for configurations close to each other, times `scale`.
+template <class Size> void small_difference(const Topology& t, const Workspace<Size>& w, const double* a, const double* b, double scale, double* out) {
+  for (int k = 0; k < t.nv; ++k)
+    if (t.scalar_q[k] >= 0) out[k] = scale * (a[t.scalar_q[k]] - b[t.scalar_q[k]]);
+  for (const BallJoint& ball : w.balls) {
+    const double *x = a + ball.q, *y = b + ball.q;
+    const double real = y[0] * x[0] + y[1] * x[1] + y[2] * x[2] + y[3] * x[3], twice = real < 0 ? -2 * scale : 2 * scale;
+    out[ball.v] = twice * (y[0] * x[1] - y[1] * x[0] - y[2] * x[3] + y[3] * x[2]);
+    out[ball.v + 1] = twice * (y[0] * x[2] - y[2] * x[0] - y[3] * x[1] + y[1] * x[3]);
+    out[ball.v + 2] = twice * (y[0] * x[3] - y[3] * x[0] - y[1] * x[2] + y[2] * x[1]);
+  }
+}
+
+// Replaces the columns of A that find_one_sided named, and tells of them in the report. The workspace holds other steps afterwards.
+template <class Size> void replace_one_sided(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
+  const int nv = t.nv;
+  OneSidedWork& s = w.one_sided;
+  const ptrdiff_t width = 2 * nv;
+  std::memcpy(s.which, w.jacobian.one_sided, sizeof(bool) * width);
+  for (int column = 0; column < width; ++column) {
+    if (!s.which[column]) continue;
+    for (int side = 0; side < 2; ++side) {
+      const double by = side == 0 ? MOVED : -MOVED;
+      StepInput moved = in;
+      moved.start = out.impulse;
+      if (column < nv) {
+        std::memset(s.direction, 0, sizeof(double) * nv);
+        s.direction[column] = 1;
+        integrate(t, w.balls, in.q, by, s.direction, s.q), moved.q = s.q;
+      } else {
+        std::memcpy(s.v, in.v, sizeof(double) * nv);
+        s.v[column - nv] += by, moved.v = s.v;
+      }
+      step(t, moved, {s.q_next[side], s.v_next[side], s.report, s.impulse, nullptr}, w);
+    }
+    small_difference(t, w, s.q_next[0], s.q_next[1], 0.5 / MOVED, s.direction);
+    for (int i = 0; i < nv; ++i) {
+      out.linear->A[i * width + column] = s.direction[i];
+      out.linear->A[(nv + i) * width + column] = 0.5 / MOVED * (s.v_next[0][i] - s.v_next[1][i]);
+    }
+    if (column < ONE_SIDED_WORDS * ONE_SIDED_BITS)
+      out.report[ONE_SIDED + column / ONE_SIDED_BITS] += std::ldexp(1.0, column % ONE_SIDED_BITS);
+  }
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt
