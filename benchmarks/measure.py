@@ -45,7 +45,7 @@ def microseconds_in_loop(function: Callable, q, *, steps: int = 100) -> float:
 
     def body(q, _):
         out = jax.tree.leaves(function(q))
-        return q + 0.0 * out[0], sum(jnp.reshape(a, -1)[0] for a in out[1:])
+        return q + 0.0 * out[0], sum(jnp.sum(jnp.reshape(a, -1)[:1]) for a in out[1:])
 
     loop = jax.jit(lambda q: jax.lax.scan(body, q, None, steps))
     return microseconds(lambda: loop(q)) / steps
