@@ -225,6 +225,8 @@ def draw_times(axis, title: str, curves: dict[str, list[dict]]) -> None:
 
 
 def draw(found: dict[str, dict[str, list[dict]]], path: pathlib.Path) -> None:
+    from matplotlib.ticker import ScalarFormatter
+
     from trajopt.viz.plots import COLOURS, figure
 
     made, axes = figure(2, 2, width=5.6, height=4.2)
@@ -238,9 +240,13 @@ def draw(found: dict[str, dict[str, list[dict]]], path: pathlib.Path) -> None:
     for colour, (name, rows) in zip(COLOURS, found["real-time"].items()):
         last.plot(*zip(*[(row["size"], row["factor"]) for row in rows]), "-o", ms=3.5, color=colour, label=name)
         last.axhline(rows[0]["MuJoCo's factor"], ls=":", lw=1, color=colour)
-    last.set(title="real-time factor over robots in a batch (dotted: one in MuJoCo)", yscale="log")
+    last.set(title="real-time factor over batch; dotted: MuJoCo, one robot", yscale="log")
     last.set_xscale("log", base=2)
     last.legend(fontsize=7)
+    for axis in axes[1]:  # less than two decades
+        axis.yaxis.set_major_formatter(ScalarFormatter())
+        axis.yaxis.set_minor_formatter(ScalarFormatter())
+        axis.tick_params(which="minor", labelsize=7)
     path.parent.mkdir(parents=True, exist_ok=True)
     made.savefig(path, dpi=90)
 

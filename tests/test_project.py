@@ -56,7 +56,10 @@ def test_scripts_are_executable_and_parse():
         subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-@pytest.mark.parametrize("target", ["demo", "check", "test", "test-all", "every-problem", "lint", "bench", "docs", "docs-site", "wheel"])
+TARGETS = ["demo", "check", "test", "test-all", "every-problem", "lint", "bench", "docs", "docs-site", "wheel", "check-wheel"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_make_knows_the_targets(target):
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "scripts/setup.sh" in done.stdout, done.stderr
