@@ -3,7 +3,7 @@
     LD_PRELOAD=libasan.so python sanitized_handlers.py FOLDER NAME ...      FOLDER holds trajopt_native_avx2.so
 
 Steps, Jacobians and rollouts of bundled models from random states, single and in batches, whose samples have to be the single
-ones to the last bit: batches of one axis and of two, batches in which some arguments are shared, and a NaN that stays in its sample.
+ones to the last bit: batches of one axis and of two, batches with arguments in common, and a NaN that stays in its sample.
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ def build(folder: pathlib.Path, jobs: int) -> None:
     # The environment's own CMake and Ninja come first, also where the environment is not activated.
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     cmake = shutil.which("cmake", path=path)
-    compiler = os.environ.get("CXX") or next((c for c in ("c++", "g++", "clang++") if shutil.which(c, path=path)), "")
-    for tool, found in (("cmake", cmake), ("a C++ compiler", compiler)):
-        if not found:
-            raise TrajoptError(f"the compiled core cannot be built: {tool} is missing; {INSTALL[tool]}")
+    if cmake is None:
+        raise _missing("cmake")
+    if "CXX" not in os.environ and not any(shutil.which(name, path=path) for name in ("c++", "g++", "clang++")):
+        raise _missing("a C++ compiler")
     generator = ["-G", "Ninja"] if shutil.which("ninja", path=path) else []
     if (folder / "CMakeCache.txt").exists():
         generator = []  # the one that the folder was made with
@@ -50,7 +50,11 @@ def build(folder: pathlib.Path, jobs: int) -> None:
     ):
         done = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True)
         if done.returncode:
-            raise TrajoptError(f"the compiled core cannot be built: {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+            raise TrajoptError(f"the compiled core cannot be built: {' '.join(command)}\n{done.stdout}{done.stderr}")
+
+
+def _missing(tool: str) -> TrajoptError:
+    return TrajoptError(f"the compiled core cannot be built: {tool} is missing; {INSTALL[tool]}")
 
 
 def main() -> int:
