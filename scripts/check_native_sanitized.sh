@@ -24,7 +24,7 @@ for architecture in x86-64-v3 x86-64-v4; do
   done
 done
 
-# The handlers, in Python: the library of the sanitizer has to be loaded first. Leaks are not looked for: Python's own are many.
+# The handlers, in Python: the libraries of the sanitizers have to be loaded first. Leaks are not looked for: Python's own are many.
 mkdir -p "$folder/objects"
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu
 include="$("$python" -c 'import jax; print(jax.ffi.include_dir())')"
