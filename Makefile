@@ -10,7 +10,7 @@ PYTEST_WORKERS ?= 2
 # A file's tests share compiled functions, so they stay together; the files that take longest start first (conftest.py).
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
-.PHONY: help setup native native-sanitize demo check test test-all every-problem lint bench docs docs-site clean
+.PHONY: help setup native native-sanitize wheel check-wheel demo check test test-all every-problem lint bench docs docs-site clean
 
 help:
 	@echo "make setup     the virtual environment with everything in it; every target begins with it"
@@ -23,6 +23,8 @@ help:
 	@echo "make bench     the benchmarks"
 	@echo "make native    build the compiled core (g++, CMake)"
 	@echo "make native-sanitize build it for the address and undefined-behaviour sanitizers, and run steps under them"
+	@echo "make wheel     a wheel with the compiled core in dist"
+	@echo "make check-wheel make one and prove that it works where there is no compiler: some ten minutes"
 	@echo "make docs      run every example of the documentation, then build the site"
 	@echo "make docs-site build the documentation site in site/"
 	@echo "make clean     remove the virtual environment and the caches"
@@ -35,6 +37,13 @@ native: setup
 
 native-sanitize: setup
 	@PYTHON=$(BIN)/python scripts/check_native_sanitized.sh
+
+wheel: setup
+	@$(BIN)/python -m pip wheel -q --no-deps -w dist .
+	@ls dist/*.whl
+
+check-wheel: setup
+	@PYTHON=$(BIN)/python scripts/check_wheel.sh
 
 demo: setup
 	@$(BIN)/python benchmarks/demo.py --out runs/demo

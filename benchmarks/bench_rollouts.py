@@ -1,12 +1,12 @@
-"""A generation of a sampling solver: rollouts of the half-cheetah with rigid contact in one call, beside MuJoCo's own.
+"""A generation of a sampling solver: rollouts with rigid contact in one call, beside MuJoCo's own.
 
-    python benchmarks/bench_rollouts.py [--rollouts 1000] [--steps 100] [--chunks 1,8] [--batched 64] [--json FILE]
+    python benchmarks/bench_rollouts.py [--models half-cheetah,go1] [--rollouts 1000] [--steps 100] [--chunks 1] [--json FILE]
 
-Random controls within the motors' limits, 10 ms steps, from the home pose lowered onto the floor; the same controls for both.
-MuJoCo's `rollout` runs the same model file on one thread with its own, softened contact. `chunk` is that of the sampling
-solvers: so many motions step together, one chunk after the other in one program; 1: one by one, not batched, which is their
-default with hard contact on a CPU; 0: all at once. A batched step does for every motion what any of them needs, so batches
-are measured on --batched rollouts only.
+Random controls, from the home pose lowered onto the floor: the same for both. MuJoCo's `rollout` runs the same model file on one
+thread with its own, softened contact. "In one call" is `jax.vmap` of `System.rollout`, all settings being defaults. --chunks adds
+the ways of the sampling solvers: so many motions step together, one chunk after the other in one program; 1: one by one, not
+batched; 0: all at once. By the JAX implementation (TRAJOPT_BACKEND=jax) a batched step does for every motion what any of them
+needs, so its chunks take --batched rollouts only.
 """
 
 from __future__ import annotations
@@ -16,10 +16,57 @@ import json
 import time
 
 from bench_step_jacobian import bundled_path, standing
-from measure import banner, pin_to_one_core
+from measure import banner, markdown, pin_to_one_core
 
-DT = 0.01
+STEP = {"half-cheetah": 0.01, "go1": 0.005}  # s
+SHARE = 0.2  # of the motors' limits, that controls are drawn from
 REPEATS = 3
+
+
+def drawn_controls(name: str, rollouts: int, steps: int):
+    """Controls (rollouts, steps, nu), uniform within SHARE of the limits; the half-cheetah's within its limits."""
+    import numpy as np
+
+    from trajopt.models import load_model
+
+    model = load_model(name)
+    limit = np.asarray(model.control_upper) * (1.0 if name == "half-cheetah" else SHARE)
+    return limit * np.random.default_rng(0).uniform(-1, 1, (rollouts, steps, len(limit)))
+
+
+def in_one_call(name: str, controls) -> dict:
+    """`jax.vmap` of `System.rollout` at default settings."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from trajopt.dynamics import State, System
+    from trajopt.models import load_model
+
+    model = load_model(name)
+    system = System(model, STEP[name])
+    x, us = State(jnp.asarray(standing(model)), jnp.zeros(system.nv)), jnp.asarray(controls)
+    start = time.perf_counter()
+    call = jax.jit(jax.vmap(system.rollout, (None, 0))).lower(x, us).compile()
+    compile_s = time.perf_counter() - start
+    seconds, (xs, info) = timed(lambda: jax.block_until_ready(call(x, us)))
+    return {
+        "engine": f"trajopt ({system.resolved_backend})",
+        "us_per_step": seconds / us[..., 0].size * 1e6,
+        "compile_s": compile_s,
+        "not_converged": int(np.sum(np.asarray(info.residual) > 1e-8)),
+        "not_finite": int(np.sum(~np.isfinite(np.asarray(xs.q)))),
+    }
+
+
+def timed(call) -> tuple[float, object]:
+    """Median seconds of REPEATS calls after one, and the last result."""
+    times = []
+    for _ in range(REPEATS + 1):
+        start = time.perf_counter()
+        result = call()
+        times.append(time.perf_counter() - start)
+    return sorted(times[1:])[REPEATS // 2], result
 
 
 def program(system, steps: int, chunk: int):
@@ -51,91 +98,92 @@ def program(system, steps: int, chunk: int):
     return jax.jit(all_of_them)
 
 
-def ours(rollouts: int, steps: int, chunk: int, controls) -> dict:
+def in_chunks(name: str, controls, chunk: int) -> dict:
+    """As the sampling solvers do, without a warm start of the first step."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    from trajopt.dynamics import RigidContact, System
+    from trajopt.dynamics import System
     from trajopt.models import load_model
 
-    model = load_model("half-cheetah")
-    system = System(model, DT, RigidContact(max_contacts=8))
-    count = rollouts if not chunk else rollouts // chunk * chunk
-    q, us = jnp.asarray(standing(model)), jnp.asarray(controls[:count, :steps])
+    model = load_model(name)
+    system = System(model, STEP[name])
+    count = len(controls) if not chunk else len(controls) // chunk * chunk
+    q, us = jnp.asarray(standing(model)), jnp.asarray(controls[:count])
     start = time.perf_counter()
-    call = program(system, steps, chunk).lower(q, us).compile()
+    call = program(system, us.shape[1], chunk).lower(q, us).compile()
     compile_s = time.perf_counter() - start
-    jax.block_until_ready(call(q, us))
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        last, (iterations, residual) = jax.block_until_ready(call(q, us))
-        times.append(time.perf_counter() - start)
-    iterations = np.asarray(iterations)
+    seconds, (last, (_, residual)) = timed(lambda: jax.block_until_ready(call(q, us)))
+    label = {0: "all at once", 1: "one by one"}.get(chunk, f"chunks of {chunk}")
     return {
-        "engine": "trajopt",
-        "chunk": chunk,
-        "us_per_step": sorted(times)[REPEATS // 2] / (count * steps) * 1e6,
+        "engine": f"trajopt ({system.resolved_backend}), {label}",
+        "us_per_step": seconds / us[..., 0].size * 1e6,
         "compile_s": compile_s,
-        "iterations_median": float(np.median(iterations)),
-        "iterations_worst_of_step": float(np.mean(iterations.reshape(-1, steps).max(0))),
         "not_converged": int(np.sum(np.asarray(residual) > 1e-8)),
         "not_finite": int(np.sum(~np.isfinite(np.asarray(last)))),
     }
 
 
-def mujocos(steps: int, controls) -> dict:
+def mujocos(name: str, controls) -> dict:
     import mujoco
     import numpy as np
     from mujoco import rollout
 
     from trajopt.models import load_model
 
-    m = mujoco.MjModel.from_xml_path(bundled_path("half-cheetah"))
-    m.opt.timestep = DT
+    m = mujoco.MjModel.from_xml_path(bundled_path(name))
+    m.opt.timestep = STEP[name]
     d = mujoco.MjData(m)
-    d.qpos[:] = standing(load_model("half-cheetah"))
+    d.qpos[:] = standing(load_model(name))
     first = np.zeros(mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_FULLPHYSICS))
     mujoco.mj_getState(m, d, first, mujoco.mjtState.mjSTATE_FULLPHYSICS)
     first = np.tile(first, (len(controls), 1))
-    times = []
-    for _ in range(REPEATS + 1):
-        start = time.perf_counter()
-        states, _ = rollout.rollout(m, d, first, np.ascontiguousarray(controls[:, :steps]))
-        times.append(time.perf_counter() - start)
-    us = sorted(times[1:])[REPEATS // 2] / (len(controls) * steps) * 1e6
+    seconds, (states, _) = timed(lambda: rollout.rollout(m, d, first, np.ascontiguousarray(controls)))
+    us = seconds / controls[..., 0].size * 1e6
     return {"engine": "MuJoCo rollout", "us_per_step": us, "not_finite": int(np.sum(~np.isfinite(states)))}
+
+
+def table(models: list[str], rollouts: int, steps: int, chunks: list[int], batched: int) -> list[dict]:
+    """Rows of every engine, MuJoCo's first for each model."""
+    from trajopt import native
+
+    rows = []
+    for name in models:
+        controls = drawn_controls(name, rollouts, steps)
+        found = [mujocos(name, controls), in_one_call(name, controls)]
+        for chunk in chunks:
+            few = chunk != 1 and not native.available()
+            found.append(in_chunks(name, controls[: batched if few else None], chunk))
+        rows += [{"model": name, "times MuJoCo": r["us_per_step"] / found[0]["us_per_step"], **r} for r in found]
+    return rows
+
+
+def report(rows: list[dict]) -> str:
+    head = ("model", "engine", "us a step", "times MuJoCo's", "steps not solved", "not finite")
+    cells = [(r["model"], r["engine"], r["us_per_step"], r["times MuJoCo"], r.get("not_converged", ""), r["not_finite"])
+             for r in rows]  # fmt: skip
+    return markdown(head, cells)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="half-cheetah,go1")
     parser.add_argument("--rollouts", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--chunks", default="1,8")
+    parser.add_argument("--chunks", default="1")
     parser.add_argument("--batched", type=int, default=64)
     parser.add_argument("--json")
     args = parser.parse_args()
     pin_to_one_core()
     import jax
-    import numpy as np
 
     jax.config.update("jax_enable_x64", True)
     print(banner("mujoco"))
-    print(f"half-cheetah, {args.rollouts} rollouts of {args.steps} steps of {DT} s, float64; time per rollout step")
-    controls = np.random.default_rng(0).uniform(-1, 1, (args.rollouts, args.steps, 6))
-    rows = [mujocos(args.steps, controls)]
-    print(f"  MuJoCo rollout, one thread   {rows[0]['us_per_step']:8.1f} us")
-    for chunk in map(int, args.chunks.split(",")):
-        row = ours(args.rollouts if chunk == 1 else min(args.batched, args.rollouts), args.steps, chunk, controls)
-        rows.append(row)
-        label = {0: "all at once", 1: "one by one"}.get(chunk, f"chunks of {chunk}")
-        print(
-            f"  trajopt, {label:<18}  {row['us_per_step']:8.1f} us  {row['us_per_step'] / rows[0]['us_per_step']:5.1f} x"
-            f"   compile {row['compile_s']:.1f} s; contact iterations: median {row['iterations_median']:.0f}, worst of the "
-            f"batch {row['iterations_worst_of_step']:.1f}; {row['not_converged']} steps above 1e-8, "
-            f"{row['not_finite']} not finite"
-        )
+    print(f"{args.rollouts} rollouts of {args.steps} steps, float64, one thread each; time of a step of a rollout\n")
+    chunks = [int(chunk) for chunk in args.chunks.split(",") if chunk]
+    rows = table(args.models.split(","), args.rollouts, args.steps, chunks, args.batched)
+    print(report(rows))
     if args.json:
         with open(args.json, "w") as file:
             json.dump(rows, file, indent=2)

@@ -1,4 +1,4 @@
-"""iLQR and DDP: iterations, final cost and time per iteration on the test problems, and beside Crocoddyl on a UR5.
+"""iLQR and DDP: iterations, final cost and time per iteration on the test problems, and beside Crocoddyl on a UR5 and an ANYmal.
 
     python benchmarks/bench_solvers.py [--crocoddyl /tmp/crocoddyl/bin/python] [--problems cart_pole,pendulum]
 
@@ -7,7 +7,8 @@ environment of its own:
 
     python -m venv /tmp/crocoddyl && /tmp/crocoddyl/bin/pip install crocoddyl==3.2.1 pin==4.0.0
 
-The peer problem is a reach of the bundled UR5 in 1 s and 100 steps of semi-implicit Euler, the same costs term by term.
+The peer problems: a reach of the bundled UR5 in 1 s and 100 steps of semi-implicit Euler, the same costs term by term; and an
+ANYmal that raises its trunk on its four feet, 108 knots, contacts being free here and preset there.
 """
 
 from __future__ import annotations
@@ -29,37 +30,83 @@ REACH = {
     "weights": {"v": 1e-2, "u": 1e-4, "goal": 1e3, "rest": 1e1},
 }
 
-CROCODDYL = """
-import json, statistics, sys, time
-import crocoddyl, numpy as np, pinocchio as pin
-model, reach = pin.buildModelFromMJCF(sys.argv[1]), json.loads(sys.argv[2])
-w, nv = reach["weights"], model.nv
-state = crocoddyl.StateMultibody(model)
-actuation = crocoddyl.ActuationModelFull(state)
-def cost(weights, target):
-    activation = crocoddyl.ActivationModelWeightedQuad(np.array(weights))
-    return crocoddyl.CostModelResidual(state, activation, crocoddyl.ResidualModelState(state, np.array(target), nv))
-running, final = crocoddyl.CostModelSum(state, nv), crocoddyl.CostModelSum(state, nv)
-rest = [0.0] * (2 * nv)
-running.addCost("v", cost([0.0] * nv + [w["v"]] * nv, rest), 1.0)
-running.addCost("u", crocoddyl.CostModelResidual(state, crocoddyl.ResidualModelControl(state, nv)), w["u"])
-final.addCost("x", cost([w["goal"]] * nv + [w["rest"]] * nv, reach["goal"] + [0.0] * nv), 1.0)
-def action(costs, dt):
-    model = crocoddyl.DifferentialActionModelFreeFwdDynamics(state, actuation, costs)
-    return crocoddyl.IntegratedActionModelEuler(model, dt)
-x0 = np.array(reach["start"] + [0.0] * nv)
-problem = crocoddyl.ShootingProblem(x0, [action(running, reach["dt"])] * reach["steps"], action(final, 0.0))
-us = [np.zeros(nv)] * reach["steps"]
-times = []
-for _ in range(7):
-    solver = crocoddyl.SolverFDDP(problem)
-    solver.th_stop = 1e-14
-    xs = problem.rollout(us)
-    start = time.perf_counter()
-    solver.solve(xs, us, 200, True)
-    times.append((time.perf_counter() - start) / solver.iter)
-print(json.dumps({"iterations": solver.iter, "cost": solver.cost, "ms": 1e3 * statistics.median(times)}))
-"""
+# ANYmal raises its trunk on four feet, 108 knots: its contacts are free here, preset in Crocoddyl.
+ANYMAL = {
+    "steps": 108,
+    "dt": 0.01,
+    "rise": 0.03,  # m
+    "weights": {"q": 10.0, "v": 0.1, "u": 1e-4, "goal": 1e3, "rest": 1e1},
+}
+INSTALL = "python -m venv /tmp/crocoddyl && /tmp/crocoddyl/bin/pip install crocoddyl==3.2.1 pin==4.0.0"
+
+
+def model_file(name: str) -> str:
+    return str(importlib.resources.files("trajopt.models") / "bundled" / f"{name}.xml")
+
+
+def anymal_poses() -> tuple[list[float], list[float]]:
+    """The home pose on the floor, and the same with the trunk higher."""
+    from bench_step_jacobian import standing
+
+    from trajopt import load_model
+
+    start = standing(load_model("anymal-c"))
+    goal = start.copy()
+    goal[2] += ANYMAL["rise"]
+    return start.tolist(), goal.tolist()
+
+
+def crocoddyls(interpreter: str) -> dict:
+    """What `crocoddyl_peer.py` reports of both problems."""
+    import mujoco
+
+    m = mujoco.MjModel.from_xml_path(model_file("anymal-c"))
+    start, goal = anymal_poses()
+    feet = [i for i in range(m.ngeom) if m.geom(i).name.endswith("_foot")]
+    anymal = ANYMAL | {
+        "file": model_file("anymal-c"), "start": start, "goal": goal,
+        "joints": [m.joint(i).name for i in range(1, m.njnt)],
+        "feet": [(m.joint(m.body_jntadr[m.geom_bodyid[i]]).name, m.geom_pos[i].tolist()) for i in feet],
+    }  # fmt: skip
+    given = json.dumps({"reach": REACH | {"file": model_file("ur5")}, "anymal": anymal})
+    peer = pathlib.Path(__file__).with_name("crocoddyl_peer.py")
+    done = subprocess.run([interpreter, str(peer)], input=given, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{interpreter} {peer.name} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def anymal_problem(first_control):
+    """ANYmal raising its trunk, from torques that hold the start."""
+    import math
+
+    import jax.numpy as jnp
+    import numpy as np
+
+    from trajopt import load_model
+    from trajopt.dynamics import State, System
+    from trajopt.dynamics.rigid_body.configuration import difference
+    from trajopt.problems import OptimalControlProblem
+
+    w, dt = ANYMAL["weights"], ANYMAL["dt"]
+    system = System(load_model("anymal-c"), dt=dt)
+    start, goal = (jnp.array(q) for q in anymal_poses())
+
+    def state_rows(x, q_weight, v_weight):
+        return [math.sqrt(q_weight) * difference(system.model, goal, x.q), math.sqrt(v_weight) * x.v]
+
+    def stage(x, u, t):
+        return math.sqrt(dt) * jnp.concatenate([*state_rows(x, w["q"], w["v"]), math.sqrt(w["u"]) * u])
+
+    def final(x):
+        return jnp.concatenate(state_rows(x, w["goal"], w["rest"]))
+
+    us = np.tile(np.asarray(first_control), (ANYMAL["steps"], 1))
+    free = {"control_lower": -np.inf, "control_upper": np.inf, "u0": us}
+    return OptimalControlProblem(
+        "anymal-rise", system, ANYMAL["steps"], State(start, jnp.zeros(system.nv)), stage_residual=stage,
+        terminal_residual=final, **free,
+    )  # fmt: skip
 
 
 def reach_problem():
@@ -90,17 +137,24 @@ def reach_problem():
     )
 
 
-def report(problem, solver, reference: float | None) -> None:
-    """One row: the second of two solves, so that caches are warm; compilation apart."""
+def measured(problem, solver):
+    """(solution, milliseconds of an iteration) of the second of two solves, so that caches are warm; compilation apart."""
     import numpy as np
 
-    from trajopt.result import status_name
     from trajopt.solvers import solve
 
     solve(problem, solver)
     solution = solve(problem, solver)
     # The median of the differences leaves out what is paid once.
     each = 1e3 * float(np.median(np.diff(solution.trace["time"]))) if solution.iterations else float("nan")
+    return solution, each
+
+
+def report(problem, solver, reference: float | None) -> None:
+    """One row."""
+    from trajopt.result import status_name
+
+    solution, each = measured(problem, solver)
     excess = "" if reference is None else f"{solution.cost / reference - 1:+.1e}"
     label = f"{solver.name} ({solver.shooting})"
     print(
@@ -132,11 +186,11 @@ def main() -> None:
             report(problem, solver, control_cases.OPTIMA.get(problem.name))
     report(reach_problem(), iLQR(), None)
     if options.crocoddyl:
-        path = importlib.resources.files("trajopt.models") / "bundled" / "ur5.xml"
-        command = [options.crocoddyl, "-c", CROCODDYL, str(path), json.dumps(REACH)]
-        peer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        row = f"{'ur5-reach':18s} {'Crocoddyl FDDP':18s} {'':10s} {peer['iterations']:5d} {peer['cost']:14.8g}"
-        print(f"{row} {'':>9s} {peer['ms']:8.2f}")
+        for name, peer in crocoddyls(options.crocoddyl).items():
+            if name == "anymal":
+                report(anymal_problem(peer["first_control"]), iLQR(), None)
+            row = f"{name:18s} {'Crocoddyl FDDP':18s} {'':10s} {peer['iterations']:5d} {peer['cost']:14.8g}"
+            print(f"{row} {'':>9s} {peer['ms']:8.2f}")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,42 @@ def microseconds(call: Callable[[], object], *, batches: int = 11, seconds: floa
     return statistics.median(means)
 
 
+def microseconds_in_loop(function: Callable, q, *, steps: int = 100) -> float:
+    """A step of a compiled scan over function(q), whose first result has the shape of q; each step waits for the one before."""
+    import jax
+    import jax.numpy as jnp
+
+    def body(q, _):
+        out = jax.tree.leaves(function(q))
+        return q + 0.0 * out[0], sum(jnp.sum(jnp.reshape(a, -1)[:1]) for a in out[1:])
+
+    loop = jax.jit(lambda q: jax.lax.scan(body, q, None, steps))
+    return microseconds(lambda: loop(q)) / steps
+
+
+def step_and_linearize(system, v, u) -> tuple[Callable, Callable]:
+    """q -> the next state, and q -> the next state, A and B."""
+    from trajopt.dynamics import State
+
+    def linearize(q):
+        result = system.linearize(State(q, v), u)
+        return result.x_next, result.A, result.B
+
+    return (lambda q: system.step(State(q, v), u)[0]), linearize
+
+
+def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:
+    """A table; numbers with three digits."""
+
+    def text(entry) -> str:
+        if not isinstance(entry, float):
+            return str(entry)
+        return f"{entry:,.0f}" if abs(entry) >= 100 else f"{entry:.3g}"
+
+    lines = [head, ("---",) * len(head), *(tuple(map(text, row)) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def banner(*packages: str) -> str:
     """Machine and versions, one line."""
     cpu = platform.processor() or platform.machine()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Build the compiled core into trajopt/native/_build, against the XLA headers of the Python in use.
+# Build the compiled core of this checkout into trajopt/native/_build, against the XLA headers of the Python in use; what has not
+# changed since the last build is not compiled again.
 #   bash scripts/build_native.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,9 +9,5 @@ python="${PYTHON:-}"
 if [ -z "$python" ]; then
   if [ -x .venv/bin/python ]; then python=.venv/bin/python; else python=python3; fi
 fi
-folder=build/native
-options=()
-command -v ninja >/dev/null && options+=(-G Ninja)
-cmake -S trajopt/native -B "$folder" ${options[@]+"${options[@]}"} \
-  "-DXLA_INCLUDE=$("$python" -c 'import jax; print(jax.ffi.include_dir())')" >/dev/null
-cmake --build "$folder" --parallel "${JOBS:-2}"
+PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu "$python" -m trajopt.native.build --folder build/native \
+  --jobs "${JOBS:-2}"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Random steps and Jacobians of the compiled core under the address and undefined-behaviour sanitizers: any finding ends the run.
+# The compiled core under the address and undefined-behaviour sanitizers: random steps and Jacobians, NaN among them, of each
+# instruction set, then the handlers as XLA calls them: steps, Jacobians, rollouts, batches. Any finding ends the run.
 #   bash scripts/check_native_sanitized.sh [STEPS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,6 +12,7 @@ fi
 folder=build/native-sanitize
 mkdir -p "$folder"
 models=(cube half-cheetah go1 atlas)
+compiling=()
 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu "$python" tests/native/sanitized_cases.py "$folder" "${models[@]}"
 for architecture in x86-64-v3 x86-64-v4; do
   "${CXX:-g++}" -std=c++20 -O1 -g -march="$architecture" -ffp-contract=fast -Wall -Wextra -Werror -fsanitize=address,undefined \
@@ -21,3 +23,18 @@ for architecture in x86-64-v3 x86-64-v4; do
     "$folder/$architecture" "$folder/$model.case" "${1:-1000}"
   done
 done
+
+# The handlers, in Python: the libraries of the sanitizers have to be loaded first. Leaks are not looked for: Python's own are many.
+mkdir -p "$folder/objects"
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu
+include="$("$python" -c 'import jax; print(jax.ffi.include_dir())')"
+for source in core_ffi solve_ffi; do
+  "${CXX:-g++}" -std=c++20 -O1 -g1 -march=x86-64-v3 -ffp-contract=fast -fPIC -fvisibility=hidden -Wall -Wextra -Werror \
+    -fsanitize=address,undefined -fno-sanitize-recover=undefined -isystem "$include" -Itrajopt/native \
+    -c "trajopt/native/$source.cc" -o "$folder/$source.o" &
+  compiling+=($!)
+done
+for job in "${compiling[@]}"; do wait "$job"; done
+"${CXX:-g++}" -shared -fsanitize=address,undefined "$folder/core_ffi.o" "$folder/solve_ffi.o" -o "$folder/objects/trajopt_native_avx2.so"
+ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$("${CXX:-g++}" -print-file-name=libasan.so) $("${CXX:-g++}" -print-file-name=libubsan.so)" \
+  "$python" tests/native/sanitized_handlers.py "$folder/objects" "${models[@]}"

@@ -9,7 +9,7 @@ say() { printf 'setup: %s\n' "$*"; }
 hash_of() { if command -v sha256sum >/dev/null; then sha256sum "$@"; else shasum -a 256 "$@"; fi | cut -c1-16 | tr -d '\n'; }
 
 stamp=".venv/.stamp-$(cat pyproject.toml scripts/setup.sh scripts/build_native.sh trajopt/native/*.h trajopt/native/*.cc \
-  trajopt/native/CMakeLists.txt | hash_of)"
+  trajopt/native/CMakeLists.txt trajopt/native/exported.map trajopt/native/build.py | hash_of)"
 if [ -e "$stamp" ] && [ -x .venv/bin/python ]; then exit 0; fi
 
 # --- system packages ------------------------------------------------------------------------------------------------

@@ -50,13 +50,16 @@ def test_the_licence_is_the_one_declared():
 
 
 def test_scripts_are_executable_and_parse():
-    for name in ("scripts/setup.sh", ".ci/run"):
+    for name in ("scripts/setup.sh", "scripts/check_wheel.sh", ".ci/run"):
         path = ROOT / name
         assert path.stat().st_mode & 0o111, f"{name} is not executable"
         subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-@pytest.mark.parametrize("target", ["demo", "check", "test", "test-all", "every-problem", "lint", "bench", "docs", "docs-site"])
+TARGETS = ["demo", "check", "test", "test-all", "every-problem", "lint", "bench", "docs", "docs-site", "wheel", "check-wheel"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_make_knows_the_targets(target):
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "scripts/setup.sh" in done.stdout, done.stderr

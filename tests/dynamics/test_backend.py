@@ -6,6 +6,7 @@ import functools
 import itertools
 import pathlib
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,31 @@ def relative(a, b) -> float:
 def test_an_unknown_backend_is_answered_by_the_closest_name():
     with pytest.raises(OptionError, match="backend is 'nativ'; did you mean 'native'"):
         System(load_model("cube"), DT, backend="nativ")
+
+
+def test_a_core_that_is_not_built_is_said_once_with_what_it_costs(monkeypatch, tmp_path):
+    monkeypatch.delenv("TRAJOPT_BACKEND", raising=False)
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    monkeypatch.setattr(native, "processor_flags", lambda: frozenset(native.INSTRUCTION_SETS["avx512"]))
+    model = load_model("cube")
+    with pytest.warns(UserWarning, match="times slower") as said:
+        systems = [System(model, DT), System(model, 2 * DT)]
+    assert len(said) == 1 and native.REBUILD in str(said[0].message)
+    assert [system.resolved_backend for system in systems] == ["jax", "jax"]
+
+
+def test_nothing_is_said_of_a_missing_core_where_it_would_not_be_used(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    monkeypatch.setattr(native, "processor_flags", lambda: frozenset(native.INSTRUCTION_SETS["avx512"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        System(load_model("cube"), DT, contact=BoxedLCP())
+        System(load_model("cube"), DT, backend="jax")
+        monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
+        System(load_model("cube"), DT)
+        monkeypatch.delenv("TRAJOPT_BACKEND")
+        monkeypatch.setattr(native, "processor_flags", frozenset)  # this processor could not run it
+        System(load_model("cube"), DT)
 
 
 def test_the_variable_decides_for_auto_and_an_argument_beats_it(monkeypatch):

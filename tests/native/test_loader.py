@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from trajopt import load_model, native
 from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact
 from trajopt.dynamics.compiled import compile_system, reason_not_covered
 from trajopt.errors import OptionError, TrajoptError
+from trajopt.native.build import build
 
 
 @needs_core
@@ -49,6 +53,42 @@ def test_a_processor_without_the_instructions_is_told_so(monkeypatch):
     monkeypatch.setattr(native, "processor_flags", frozenset)
     assert not native.available()
     assert "processor" in native.reason()
+
+
+@needs_core
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="no objdump")
+def test_the_avx2_object_holds_no_register_of_512_bits():
+    def uses(isa: str) -> bool:
+        path = native.FOLDER / f"trajopt_native_{isa}.so"
+        return b"%zmm" in subprocess.run(["objdump", "-d", path], capture_output=True, check=True).stdout
+
+    assert not uses("avx2") and uses("avx512")
+
+
+@needs_core
+@pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
+@pytest.mark.parametrize("isa", native.INSTRUCTION_SETS)
+def test_an_object_exports_its_handlers_alone(isa):
+    """Functions that both objects hold, of the C++ library too, cannot be taken from the other one's instruction set."""
+    command = ["nm", "-D", "--defined-only", native.FOLDER / f"trajopt_native_{isa}.so"]
+    lines = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
+    names = {line.split()[-1] for line in lines}
+    assert names == {*native.HANDLERS.values(), *native.PLAIN, "trajopt_register_topology", "trajopt_sizes"}
+
+
+def test_a_build_without_a_compiler_names_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(TrajoptError, match="cmake is missing; pip install cmake"):
+        build(tmp_path / "tree", 1)
+    (tmp_path / "cmake").touch(mode=0o755)
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(TrajoptError, match="a C.. compiler is missing"):
+        build(tmp_path / "tree", 1)
+    (tmp_path / "cmake").write_text("#!/bin/sh\necho no such header\nexit 3\n")
+    monkeypatch.setenv("CXX", "some-compiler")
+    with pytest.raises(TrajoptError, match="no such header"):
+        build(tmp_path / "tree", 1)
 
 
 @needs_core

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from typing import Any
 
 import jax
@@ -64,7 +65,19 @@ def resolve_backend(asked: str, model: Model, law: Law, integrator: str) -> tupl
     reason = _reason(model, law, integrator)
     if reason is not None and wanted == "native":
         raise OptionError(f"backend is 'native', but {reason}; use backend='auto' or 'jax'")
+    if reason is not None and reason == native.reason() and native.missing():
+        _say_what_it_costs(reason)
     return ("native", "") if reason is None else ("jax", reason)
+
+
+@functools.cache
+def _say_what_it_costs(reason: str) -> None:
+    """Once in a process."""
+    warnings.warn(
+        f"steps are taken by JAX, ten to a hundred times slower than by the compiled core: {reason}. "
+        f"{VARIABLE}=jax asks for JAX and says nothing",
+        stacklevel=5,
+    )
 
 
 def _reason(model: Model, law: Law, integrator: str) -> str | None:

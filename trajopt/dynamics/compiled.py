@@ -43,8 +43,6 @@ _CURVED = (ShapeType.CYLINDER, ShapeType.ELLIPSOID)
 
 def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike) -> str | None:
     """Why a step of this model under this law does not go through the compiled core; None where it does."""
-    if not native.available():
-        return native.reason()
     if law.not_compiled is not None:
         return law.not_compiled
     if integrator not in IMPULSE_INTEGRATORS:
@@ -53,7 +51,7 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
         return f"numbers are {np.dtype(dtype).name}; the compiled core computes in float64"
     if not model.topology.n_nodes:
         return "the model has no moving body"
-    return None
+    return None if native.available() else native.reason()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 It knows no `Model`: topologies are tables of integers, parameters flat arrays (`trajopt.dynamics.compiled` packs both). There
 is one shared object for each instruction set; the environment variable TRAJOPT_NATIVE_ISA forces one of `INSTRUCTION_SETS`.
 
-    bash scripts/build_native.sh          builds them into trajopt/native/_build
+    python -m trajopt.native.build        builds them into trajopt/native/_build
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trajopt.names import closest
 from trajopt.native.interface import with_stated_interface
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "_build"
-REBUILD = "bash scripts/build_native.sh"
+REBUILD = "python -m trajopt.native.build (a C++ compiler and CMake; a minute)"
 # Flags of /proc/cpuinfo that the compiler may use for each (x86-64-v4 and v3 of the psABI), the fastest set first.
 _V3 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "abm", "movbe")
 INSTRUCTION_SETS = {
@@ -48,6 +48,11 @@ def available() -> bool:
 def reason() -> str:
     """Why the compiled core cannot be used, with the line that helps; empty where it can."""
     return _choice()[1]
+
+
+def missing() -> bool:
+    """Whether this processor would run the compiled core, which is not built or cannot be loaded: `reason` says how to get it."""
+    return not available() and bool(_able(os.environ.get(ISA_VARIABLE), processor_flags()))
 
 
 def instruction_set() -> str:
@@ -161,7 +166,7 @@ def _choice() -> tuple[str | None, str]:
 @functools.cache
 def _best(forced: str | None, flags: frozenset[str], folder: pathlib.Path) -> tuple[str | None, str]:
     """`_choice` for the set that is asked for, the processor's flags and the folder of the shared objects."""
-    able = [isa for isa, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed) and forced in (None, isa)]
+    able = _able(forced, flags)
     if not able:
         wanted = forced or " or ".join(INSTRUCTION_SETS)
         return None, f"this processor does not have the instruction set {wanted}; the JAX implementation is used"
@@ -171,10 +176,14 @@ def _best(forced: str | None, flags: frozenset[str], folder: pathlib.Path) -> tu
     return None, f"{_library(folder, able[0])} does not exist; build it with: {REBUILD}"
 
 
+def _able(forced: str | None, flags: frozenset[str]) -> list[str]:
+    return [isa for isa, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed) and forced in (None, isa)]
+
+
 def _loadable(isa: str) -> tuple[str | None, str]:
     try:
         _load(isa)
-    except (OSError, AttributeError) as error:
+    except (OSError, AttributeError, RuntimeError) as error:  # RuntimeError: XLA refuses the handlers of another interface
         return None, f"{_library(FOLDER, isa)} cannot be loaded ({error}); build it anew with: {REBUILD}"
     return isa, ""
 

@@ -1,0 +1,167 @@
+"""Every peer in one run: MuJoCo, MJX, Pinocchio, Crocoddyl, and figures that others have printed; tables in Markdown.
+
+    python benchmarks/bench_peers.py [--parts steps,dynamics,solvers,rollouts] [--models go1,atlas] [--mjx half-cheetah,go1]
+                                     [--crocoddyl /tmp/crocoddyl/bin/python] [--json FILE]
+
+One pinned core, float64, default settings, warm medians; about five minutes on an idle machine, half of which MJX's compilation
+takes (--mjx "" leaves it out). The parts:
+
+steps: step, and step with the exact Jacobian, in a compiled loop; `mj_step` and MuJoCo's one-sided finite differences
+(`bench_step_jacobian`); `jax.jacfwd` of MJX's step, with those shapes only that touch; Nimble's figures, printed, not measured.
+dynamics: RNEA, CRBA, ABA and its derivatives by Pinocchio's C++, called from Python, whose empty call is stated and taken off;
+ours without contact, in a compiled loop: a whole step of the compiled core with A and B, which holds the derivatives of ABA and
+the integration besides.
+solvers: an iteration of iLQR and one of Crocoddyl's FDDP (`bench_solvers`). Crocoddyl lives in an environment of its own,
+
+    python -m venv /tmp/crocoddyl && /tmp/crocoddyl/bin/pip install crocoddyl==3.2.1 pin==4.0.0
+
+rollouts: 1,000 rollouts of 100 steps, MuJoCo's `rollout` on one thread beside ours (`bench_rollouts`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+
+import bench_rigid_body
+import bench_rollouts
+import bench_solvers
+import bench_step_jacobian
+from measure import banner, markdown, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize
+
+MODELS = "half-cheetah,go1,h1,humanoid,atlas"
+# us on other machines. Nimble on Atlas: a step, and its five Jacobians. JaxSim 0.9: RNEA, CRBA, ABA, `jax.jacfwd` of ABA.
+NIMBLE = {"step": 1699.0, "five Jacobians": 5608.0}
+JAXSIM = {"go1": (125, 106, 164, 1958), "h1": (161, 155, 222, 3472), "atlas": (224, 261, 300, 8707)}
+
+
+def steps(models: list[str], with_mjx: list[str]) -> dict:
+    rows, found = [], {}
+    for name in models:
+        ours, peer = bench_step_jacobian.ours(name, False), bench_step_jacobian.mujoco_times(name, False)
+        mjx = bench_step_jacobian.mjx_times(name) if name in with_mjx else None
+        found[name] = {"trajopt": ours, "mujoco": peer, "mjx": mjx}
+        both = ours["step_jacobian_us"]
+        rows.append((
+            name, f"{ours['dof']}, {ours['contacts']}", ours["backend"], ours["step_us"], both, peer["step_us"],
+            peer["jacobian_us"], f"{peer['jacobian_us'] / both:.1f}x", mjx["jacfwd_us"] if mjx else "",
+            f"{mjx['jacfwd_us'] / both:.0f}x" if mjx else "", f"{mjx['compile_s']:.0f} s" if mjx else "",
+        ))  # fmt: skip
+    head = ("standing, us", "DoF, contacts", "backend", "step", "+ Jacobian", "`mj_step`", "MuJoCo's differences", "faster",
+            "MJX `jacfwd`", "faster", "its compilation")  # fmt: skip
+    print(markdown(head, rows))
+    if "atlas" in found:
+        step, both = found["atlas"]["trajopt"]["step_us"], found["atlas"]["trajopt"]["step_jacobian_us"]
+        print(f"\nNimble on Atlas, printed, on its machine: step {NIMBLE['step']:,.0f} us, five Jacobians "
+              f"{NIMBLE['five Jacobians']:,.0f} us; ours {step:.1f} us and, step included, {both:.1f} us: "
+              f"{NIMBLE['step'] / step:.0f}x and {sum(NIMBLE.values()) / both:.0f}x.")  # fmt: skip
+    return found
+
+
+def empty_call_us() -> float:
+    """Pinocchio's `computeABADerivatives` of a pendulum: next to nothing but the call from Python."""
+    import numpy as np
+    import pinocchio as pin
+
+    model = pin.Model()
+    model.addJoint(0, pin.JointModelRX(), pin.SE3.Identity(), "hinge")
+    data, x = model.createData(), np.zeros(1)
+    return microseconds(lambda: pin.computeABADerivatives(model, data, x, x, x))
+
+
+def free_motion_us(name: str) -> tuple[str, float, float]:
+    """(backend, step, step + A and B) without contact, in a compiled loop."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    from trajopt.dynamics import NoContact, System
+    from trajopt.dynamics.rigid_body.configuration import integrate
+    from trajopt.models import load_model
+
+    system = System(load_model(name), dt=1e-3, contact=NoContact())
+    rng = np.random.default_rng(0)
+    q = integrate(system.model, system.model.q_default, jnp.asarray(0.3 * rng.normal(size=system.nv)))
+    v, u = jnp.asarray(rng.normal(size=system.nv)), jnp.asarray(rng.normal(size=system.nu))
+    step, linearize = step_and_linearize(system, v, u)
+    return system.resolved_backend, microseconds_in_loop(step, q), microseconds_in_loop(linearize, q)
+
+
+def dynamics(models: list[str]) -> dict:
+    empty, rows, found = empty_call_us(), [], {}
+    for name in models:
+        peer = bench_rigid_body.pinocchio_times(name)
+        peer = {key: value - empty for key, value in peer.items()}
+        backend, step, both = free_motion_us(name)
+        found[name] = {"pinocchio_us": peer, "step_us": step, "step_jacobian_us": both, "empty_call_us": empty}
+        jaxsim = ", ".join(f"{x:,}" for x in JAXSIM[name]) if name in JAXSIM else ""
+        rows.append((name, peer["RNEA"], peer["CRBA"], peer["FD"], peer["FD derivatives"], backend, step, both,
+                     f"{both / peer['FD derivatives']:.2f}x", jaxsim))  # fmt: skip
+    head = ("no contact, us", "Pinocchio: RNEA", "CRBA", "ABA", "its derivatives", "ours by", "step", "step, A and B",
+            "of Pinocchio's derivatives", "JaxSim, printed: RNEA, CRBA, ABA, `jacfwd` of ABA")  # fmt: skip
+    print(markdown(head, rows))
+    print(f"\nPinocchio's times are those of calls from Python less an empty one, {empty:.2f} us.")
+    return found
+
+
+def solvers(interpreter: str) -> dict:
+    from trajopt.solvers import iLQR
+
+    found = bench_solvers.crocoddyls(interpreter)
+    rows = []
+    for name, peer in found.items():
+        problem = bench_solvers.anymal_problem(peer["first_control"]) if name == "anymal" else bench_solvers.reach_problem()
+        solution, each = bench_solvers.measured(problem, iLQR())
+        peer["trajopt"] = {"iterations": solution.iterations, "cost": float(solution.cost), "ms": each}
+        rows.append((problem.name, solution.iterations, f"{solution.cost:.6g}", each, peer["iterations"],
+                     f"{peer['cost']:.6g}", peer["ms"], f"{each / peer['ms']:.2f}x"))  # fmt: skip
+    head = ("problem", "iLQR: iterations", "cost", "ms an iteration", "FDDP: iterations", "cost", "ms an iteration",
+            "of Crocoddyl's")  # fmt: skip
+    print(markdown(head, rows))
+    print("\nANYmal's contacts are free here, and constrained to stick in Crocoddyl: its costs are those of two problems.")
+    return found
+
+
+def rollouts() -> list[dict]:
+    rows = bench_rollouts.table(["half-cheetah", "go1"], 1000, 100, [], 64)
+    print(bench_rollouts.report(rows))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default="steps,dynamics,solvers,rollouts")
+    parser.add_argument("--models", default=MODELS)
+    parser.add_argument("--mjx", default="half-cheetah,go1")
+    parser.add_argument("--crocoddyl", default="/tmp/crocoddyl/bin/python", help="a Python that can import crocoddyl")
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    pin_to_one_core()
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    models, begin, found = arguments.models.split(","), time.perf_counter(), {}
+    print(banner("mujoco", "mujoco-mjx", "pin"))
+    parts = {
+        "steps": lambda: steps(models, arguments.mjx.split(",")),
+        "dynamics": lambda: dynamics([name for name in models if name in ("go1", "h1", "atlas")]),
+        "solvers": lambda: solvers(arguments.crocoddyl),
+        "rollouts": rollouts,
+    }
+    for part in arguments.parts.split(","):
+        print(f"\n## {part}\n", flush=True)
+        if part == "solvers" and not os.access(arguments.crocoddyl, os.X_OK):
+            print(f"skipped: {arguments.crocoddyl} is not there; make it by: {bench_solvers.INSTALL}")
+            continue
+        found[part] = parts[part]()
+        sys.stdout.flush()
+    print(f"\n{time.perf_counter() - begin:.0f} s in all")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"machine": banner("mujoco", "pin"), "results": found}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The handlers of the compiled core as XLA calls them, to be run with an object that was built for the sanitizers.
+
+    LD_PRELOAD=libasan.so python sanitized_handlers.py FOLDER NAME ...      FOLDER holds trajopt_native_avx2.so
+
+Steps, Jacobians and rollouts of bundled models from random states, single and in batches, whose samples have to be the single
+ones to the last bit: batches of one axis and of two, batches with arguments in common, and a NaN that stays in its sample.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+
+os.environ["TRAJOPT_NATIVE_ISA"] = "avx2"
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+from trajopt import native  # noqa: E402
+from trajopt.dynamics import State, System  # noqa: E402
+from trajopt.models import load_model  # noqa: E402
+from trajopt.native.contacts import STATUSES, solve_contacts  # noqa: E402
+
+COUNT, STEPS = 6, 5
+
+
+def same(batch, singles, where: str) -> None:
+    """Sample k of every array is the single's array, NaN where that is NaN."""
+    for k, single in enumerate(singles):
+        for a, b in zip(jax.tree.leaves(batch), jax.tree.leaves(single), strict=True):
+            np.testing.assert_array_equal(np.asarray(a)[k], np.asarray(b), err_msg=f"{where}, sample {k}")
+
+
+def check(name: str) -> None:
+    model = load_model(name)
+    system = System(model, 1e-3, backend="native")
+    rng = np.random.default_rng(0)
+    home = np.asarray(model.keyframes.get("home", model.q_default), float)
+    q = jnp.asarray(home + 0.01 * rng.normal(size=(COUNT, system.nq)))
+    v, u = (jnp.asarray(rng.normal(size=(COUNT, n))) for n in (system.nv, system.nu))
+    us = jnp.asarray(rng.normal(size=(COUNT, STEPS, system.nu)))
+    q = q.at[2, 0].set(jnp.nan)
+
+    def step(q, v, u):
+        x, info = system.step(State(q, v), u)
+        return x.q, x.v, info.residual
+
+    def linearize(q, v, u):
+        result = system.linearize(State(q, v), u)
+        return result.x_next.q, result.x_next.v, result.A, result.B
+
+    def rollout(q, v, us):
+        xs, info = system.rollout(State(q, v), us)
+        return xs.q, xs.v, info.residual
+
+    for label, function, control in (("step", step, u), ("linearize", linearize, u), ("rollout", rollout, us)):
+        where, single = f"{name}: {label}", jax.jit(function)
+        together = jax.jit(jax.vmap(function))(q, v, control)
+        same(together, [single(q[k], v[k], control[k]) for k in range(COUNT)], where)
+        finite = np.isfinite(np.asarray(together[1])).reshape(COUNT, -1).all(1)
+        np.testing.assert_array_equal(finite, np.arange(COUNT) != 2, err_msg=where)
+        shared = jax.jit(jax.vmap(function, (None, 0, None)))(q[0], v, control[0])
+        same(shared, [single(q[0], v[k], control[0]) for k in range(COUNT)], f"{where}, q and control shared")
+        grid = jax.jit(jax.vmap(jax.vmap(function, (None, 0, None)), (0, None, 0)))(q[:2], v[:3], control[:2])
+        for i in range(2):
+            one = [x[i] for x in grid]
+            same(one, [single(q[i], v[k], control[i]) for k in range(3)], f"{where}, grid")
+    print(f"handlers avx2 {name}: step, linearize, rollout", flush=True)
+
+
+def check_contact_problems() -> None:
+    """Random contact problems on plain arrays, one of them with a NaN."""
+    rng = np.random.default_rng(0)
+    for contacts in (1, 4, 12):
+        J = rng.normal(size=(50, 3 * contacts, 9))
+        g = rng.normal(size=(50, 3 * contacts))
+        g[7, 0] = np.nan
+        found = solve_contacts(J @ J.transpose(0, 2, 1), g, np.full((50, contacts), 0.5))
+        statuses = np.asarray(found.status)
+        assert statuses[7] == STATUSES.index("non_finite"), statuses
+        assert np.isfinite(np.delete(np.asarray(found.residual), 7)).all(), statuses
+    print("handlers avx2: contact problems", flush=True)
+
+
+if __name__ == "__main__":
+    native.FOLDER = pathlib.Path(sys.argv[1]).resolve()
+    assert native.instruction_set() == "avx2"
+    check_contact_problems()
+    for argument in sys.argv[2:]:
+        check(argument)
