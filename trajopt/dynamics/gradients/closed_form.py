@@ -98,7 +98,8 @@ def step_jacobian(
     blocks = equations.blocks()
     if null_space:
         blocks = jax.lax.cond(needs_null_space(step), equations.with_null_space, lambda b: b, blocks)
-    return step, StepJacobian(*blocks, equations.contradicting())
+    by_q, by_v, by_tau = blocks
+    return step, StepJacobian(by_q, by_v, by_tau, equations.contradicting())
 
 
 def _free_jacobian(dt, M_inverse, id_q, id_v) -> StepJacobian:
