@@ -331,3 +331,10 @@ def test_options_that_cannot_be(options, message):
 def test_a_fit_cannot_perturb_a_contact_state():
     with pytest.raises(OptionError, match="CompliantContact carries a state besides; use order=1"):
         System(skid(), DT, contact=CompliantContact(), gradient="randomized", options=GradientOptions(order=0))
+
+
+def test_a_rule_without_its_method_is_refused_where_it_is_defined():
+    with pytest.raises(TypeError, match="Forgetful is a derivative rule with reverse_only=False: define tangents"):
+        type("Forgetful", (DerivativeRule,), {})
+    with pytest.raises(TypeError, match="Guess sets estimates: define estimated"):
+        type("Guess", (GradientMode,), {"name": "guess", "estimates": True})

@@ -81,13 +81,20 @@ class EquationOfMotion:
 
 
 class DerivativeRule:
-    """Base of the derivatives that gradient modes define for `step`; hashable. A rule defines one of the two methods.
+    """Base of the derivatives that gradient modes define for `step`; hashable. A rule defines one of the two methods; a class that
+    lacks its own is refused with a TypeError where it is defined.
 
     reverse_only: the rule is `cotangents`, and forward mode is refused; else it is `tangents`, forward, and transposed for
     reverse mode.
     """
 
     reverse_only: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        method = "cotangents" if cls.reverse_only else "tangents"
+        if getattr(cls, method) is getattr(DerivativeRule, method):
+            raise TypeError(f"{cls.__name__} is a derivative rule with reverse_only={cls.reverse_only}: define {method}")
 
     def tangents(self, inputs: StepInputs, dinputs: StepInputs) -> tuple[Any, Any]:
         """((q, velocity step), their tangents) from the inputs and their tangents, in which it is linear."""

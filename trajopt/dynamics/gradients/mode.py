@@ -45,6 +45,11 @@ class GradientMode(abc.ABC):
     estimates: ClassVar[bool] = False
     default_kappa: ClassVar[float | None] = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.estimates and cls.estimated is GradientMode.estimated:
+            raise TypeError(f"gradient mode {cls.__name__} sets estimates: define estimated")
+
     @classmethod
     def from_options(cls, options: GradientOptions, labellings: str) -> GradientMode:
         """The mode with what `System(options=..., labellings=...)` says of it."""
