@@ -1,6 +1,7 @@
 """Share of contact problems that stay unsolved, at random velocities about poses in contact, with the fallbacks it took.
 
     python benchmarks/unsolved.py [MODEL ...] [--count 5000] [--seed 0] [--kinds standing ...] [--failures DIR] [--batch 64]
+    python benchmarks/unsolved.py [MODEL ...] --backend native --count 100000
 
 Poses, in turn, each with dt of 1 and 5 ms: *standing*, the default posture with joints moved by 0.03 and its lowest point up to
 0.1 mm in the ground; *landing*, the same, up to 2 mm above the ground and falling at 0.2 to 2 m/s; *fallen*, turned at random
@@ -10,6 +11,8 @@ log-uniformly from 0.01 to 0.3 (rad/s, m/s); no control acts. Each problem is so
 Columns: problems; unsolved; those in which a fallback ran, by the last one; largest residual of the solved; mean, 99th and 99.9th
 percentile of Newton's iterations; microseconds per problem. --failures: a folder for the unsolved problems (NumPy archives with
 G, g, mu, exists, bound, rho and impulse). --batch: time of one step of 64 states at once, beside the time of 64 steps.
+--backend native: whole steps through the compiled core in place of the contact problems alone; the times are those of the median,
+the 99th and the 99.9th percentile of 2,000 steps of each model, each the least of five spans.
 """
 
 from __future__ import annotations
@@ -39,11 +42,24 @@ from trajopt.dynamics.contact.solve.cascade import solve  # noqa: E402
 from trajopt.dynamics.rigid_body.configuration import integrate  # noqa: E402
 from trajopt.result import Status  # noqa: E402
 
-MODELS = ("go1", "h1", "humanoid", "atlas", "anymal-c", "half-cheetah", "hopper", "cube", "catapult", "jump-worm", "drone")
+MODELS = (
+    "go1",
+    "h1",
+    "humanoid",
+    "atlas",
+    "anymal-c",
+    "half-cheetah",
+    "hopper",
+    "cube",
+    "catapult",
+    "jump-worm",
+    "drone",
+)
 KINDS = ("standing", "landing", "fallen")
 STEPS = (1e-3, 5e-3)
 POSES = 8  # poses of each kind for each dt: every pose serves many velocities
 CHUNK = 50
+TIMED, REPEATED = 2000, 20  # steps of the core that are timed by themselves, and how often each
 
 
 def pose(model, kind: str, rng) -> np.ndarray:
@@ -121,6 +137,46 @@ def solved(ncps: NCP) -> dict[str, np.ndarray]:
     return {key: np.concatenate([part[key] for part in parts])[:count] for key in parts[0]}
 
 
+def steps_of_the_core(name: str, kinds, count: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Kind and outcome of each step through the compiled core; NaN for the time of those that are not timed."""
+    model, labels, parts = load_model(name), [], []
+    for dt, kind, q, v in states(model.to_device(), kinds, count, seed):
+        system = System(model, dt, backend="native")
+        u = jnp.zeros(system.nu)
+
+        def one(at, system=system, u=u):
+            info = system.step(State(*at), u)[1]
+            return {
+                "residual": info.residual, "iterations": info.iterations, "fallbacks": info.fallbacks,
+                "solved": info.status == Status.solved, "infeasible": info.status == Status.infeasible,
+            }  # fmt: skip
+
+        found = jax.tree.map(
+            np.array, jax.jit(lambda at, one=one: jax.lax.map(one, at))((jnp.asarray(q), jnp.asarray(v)))
+        )
+        again = jax.jit(lambda at, one=one: jax.lax.map(lambda _: one(at)["residual"], jnp.zeros(REPEATED)))
+        found["us"] = np.full(len(q), np.nan)
+        for k in np.linspace(0, len(q) - 1, min(TIMED // len(STEPS), len(q))).astype(int):
+            at = jnp.asarray(q[k]), jnp.asarray(v[k])
+            spans = []
+            for _ in range(5):
+                start = time.perf_counter()
+                jax.block_until_ready(again(at))
+                spans.append((time.perf_counter() - start) / REPEATED * 1e6)
+            found["us"][k] = min(spans)
+        labels.append(kind)
+        parts.append(found)
+    return np.concatenate(labels), {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def report_of_the_core(name: str, kind: str, found: dict[str, np.ndarray]) -> None:
+    solved, iterations = found["solved"], found["iterations"]
+    times = np.nanpercentile(found["us"], [50, 99, 99.9])
+    print(f"{name:14s} {kind:9s} {len(solved):8d} {np.sum(~solved):8d} {np.sum(found['infeasible']):6d} "
+          f"{np.sum(found['fallbacks'] > 0):9d} {found['residual'][solved].max(initial=0.0):8.1e} "
+          f"{np.percentile(iterations, 99.9):6.0f} {times[0]:9.1f} {times[1]:9.1f} {times[2]:9.1f}", flush=True)  # fmt: skip
+
+
 def report(name: str, kind: str, found: dict[str, np.ndarray]) -> None:
     solved, last = found["solved"], found["fallbacks"]
     stages = " ".join(f"{np.sum(last == stage):5d}" for stage in range(1, 5))
@@ -159,12 +215,21 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
     parser.add_argument("--failures", type=pathlib.Path)
     parser.add_argument("--batch", type=int, default=0, metavar="SIZE")
+    parser.add_argument("--backend", choices=("jax", "native"), default="jax")
     parser.add_argument("--spread", type=float, default=0.02, help="of the velocities of a batch")
     options = parser.parse_args()
     print(banner(), f"load {os.getloadavg()[0]:.1f}")
     if options.batch:
         for name in options.models:
             batch_times(name, options.batch, options.spread)
+        return
+    if options.backend == "native":
+        print(f"{'model':14s} {'pose':9s} {'steps':>8s} {'unsolved':>8s} {'infeas':>6s} {'fallbacks':>9s} {'residual':>8s} "
+              f"{'it 99.9':>7s} {'us':>8s} {'us 99':>9s} {'us 99.9':>9s}")  # fmt: skip
+        for name in options.models:
+            kind, found = steps_of_the_core(name, options.kinds, options.count, options.seed)
+            for each in options.kinds:
+                report_of_the_core(name, each, {key: value[kind == each] for key, value in found.items()})
         return
     print(f"{'model':14s} {'pose':9s} {'problems':>8s} {'unsolved':>8s} {'infeas':>6s} {'fallback 1, 2, 3, 4':>23s} "
           f"{'residual':>8s} {'it':>6s} {'it 99':>6s} {'99.9':>6s} {'us':>9s}")  # fmt: skip
