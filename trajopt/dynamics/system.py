@@ -41,6 +41,7 @@ from trajopt.dynamics.linearization import (
 )
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import actuation_force
+from trajopt.dynamics.start import warn_of_limits
 from trajopt.dynamics.state import Linearization, State, StepInfo
 from trajopt.errors import DerivativeError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
@@ -153,11 +154,18 @@ class System:
         return 2 * self.nv + math.prod(self.contact.contact_state_shape(self.model) or (0,))
 
     def initial_state(self, keyframe: str | None = None) -> State:
-        """The model's default configuration (or a named keyframe) at rest, contacts undeformed."""
+        """The model's default configuration (or a named keyframe) at rest, contacts undeformed.
+
+        A configuration far beyond joint limits is issued as a `start.StartWarning`.
+        """
         frames = self.model.keyframes
         if keyframe is not None and keyframe not in frames:
             raise UnknownNameError(f"model '{self.model.name}' has no keyframe '{keyframe}'{closest(keyframe, frames)}")
         q = self.model.q_default if keyframe is None else frames[keyframe]
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self)):
+            frame = "the default" if keyframe is None else f"keyframe '{keyframe}'"
+            where = f"model '{self.model.name}', {frame}"
+            warn_of_limits(where, self.model, self.contact, float(self.dt), np.asarray(q))
         return State(q, jnp.zeros(self.nv, q.dtype), self._contact_state(None, q.dtype))
 
     def step(
