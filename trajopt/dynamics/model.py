@@ -293,6 +293,8 @@ class Model:
     - `mass` (n,), `com` (n, 3), `inertia` (n, 3, 3): inertia about the centre of mass, node axes;
     - `armature`, `damping`, `frictionloss`, `stiffness`, `spring_reference`, `lower`, `upper` (nv,);
     - `actuation` (nv, nu): tau = actuation @ u; `control_lower`, `control_upper` (nu,);
+    - `actuator_gain`, `actuator_bias` (nu, 3), `actuator_range` (nu, 2), `joint_force_range` (nv, 2): the law of servos and
+      of motors with a force range (`rigid_body.actuation`), `actuation` being their lever arms; without rows: tau as above;
     - `gravity` (3,);
     - `frame_rotation` (nf, 3, 3), `frame_position` (nf, 3): in the node's frame;
     - `shape_rotation` (ns, 3, 3), `shape_position` (ns, 3), `shape_size` (ns, 3); `meshes`: tuple of (k, 3) vertices;
@@ -334,6 +336,10 @@ class Model:
     q_default: Float[Array, " nq"]
     keyframes: dict[str, Float[Array, " nq"]]
     terrain: Float[Array, " nt"] = dataclasses.field(default_factory=lambda: np.zeros(0))  # type: ignore[assignment]
+    actuator_gain: Float[Array, "_ 3"] = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))  # type: ignore[assignment]
+    actuator_bias: Float[Array, "_ 3"] = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))  # type: ignore[assignment]
+    actuator_range: Float[Array, "_ 2"] = dataclasses.field(default_factory=lambda: np.zeros((0, 2)))  # type: ignore[assignment]
+    joint_force_range: Float[Array, "_ 2"] = dataclasses.field(default_factory=lambda: np.zeros((0, 2)))  # type: ignore[assignment]
 
     @property
     def name(self) -> str:
@@ -380,6 +386,9 @@ class Model:
         return jnp.asarray(base, multiplier.dtype).at[top.mimic_dofs, sources].set(multiplier)
 
 
+_MAY_BE_INFINITE = ("lower", "upper", "control_lower", "control_upper", "actuator_range", "joint_force_range")
+
+
 def validate_model(model: Model, source: str = "") -> None:
     """Raise `ModelError` unless the shapes fit, all numbers are finite and the bodies that carry joints have mass.
 
@@ -393,7 +402,7 @@ def validate_model(model: Model, source: str = "") -> None:
             continue
         bad = (
             np.isnan(value)
-            if field.name in ("lower", "upper", "control_lower", "control_upper")
+            if field.name in _MAY_BE_INFINITE
             else ~np.isfinite(value)
         )
         if bad.any():

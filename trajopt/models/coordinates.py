@@ -69,9 +69,18 @@ def assemble_coordinates(
         _fold_mimic(by_name[name], leaves, v_start[leader], a, b, warn)
     columns = {joint.name: (v, joint.nv, 1.0) for joint, _, v in user_joints}
     columns |= {name: (v_start[leader], 1, a) for name, (leader, a, _) in followed.items()}
+    ranges = np.full((nv, 2), (-np.inf, np.inf))
     if not actuators:
         actuators = _identity_actuators(user_joints, effort)
+    else:
+        for joint, _, v in user_joints:
+            ranges[v : v + joint.nv] = joint.force_range
+        for name in followed:
+            if np.isfinite(by_name[name].force_range).any():
+                warn(f"the force range of joint '{name}', which follows another, is left out")
     leaves |= _actuation(actuators, columns, nv, source)
+    if np.isfinite(ranges).any() or not all(actuator.plain for actuator in actuators):
+        leaves |= _force_laws(actuators, {name: b for name, (_, _, b) in followed.items()}) | {"joint_force_range": ranges}
 
     q_default = np.zeros(nq)
     for joint, q, _ in user_joints:
@@ -167,6 +176,20 @@ def _actuation(actuators: list[ActuatorDescription], columns: dict, nv: int, sou
         "actuation": matrix,
         "control_lower": np.array([actuator.lower for actuator in actuators], float),
         "control_upper": np.array([actuator.upper for actuator in actuators], float),
+    }
+
+
+def _force_laws(actuators: list[ActuatorDescription], offsets: dict[str, float]) -> dict:
+    """Gain, bias and force range of every actuator. offsets: of joints that follow others, by which lengths are longer."""
+    gain, bias = (np.array([getattr(actuator, name) for actuator in actuators]) for name in ("gain", "bias"))
+    for j, actuator in enumerate(actuators):
+        longer = sum(float(gear[0]) * offsets.get(name, 0.0) for name, gear in actuator.gears.items())
+        for law in (gain, bias):
+            law[j, 0] += law[j, 1] * longer
+    return {
+        "actuator_gain": gain,
+        "actuator_bias": bias,
+        "actuator_range": np.array([actuator.force for actuator in actuators], float),
     }
 
 

@@ -42,7 +42,7 @@ class JointDescription:
 
     `kind`: revolute, prismatic, ball, free or planar. `axis` (unit; the plane's normal for planar) and `anchor` are in
     the body's frame. `armature`, `damping`, `frictionloss`, `stiffness`: a number, or one per DoF. `effort`: largest
-    force or torque, used when the file names no actuators. `initial`: default coordinates, else `reference`.
+    force or torque, used when the file names no actuators. `force_range`: of all actuators together. `initial`: default coordinates, else `reference`.
     """
 
     name: str
@@ -58,6 +58,7 @@ class JointDescription:
     stiffness: float | np.ndarray = 0.0
     spring_reference: float = 0.0
     effort: float = np.inf
+    force_range: tuple[float, float] = (-np.inf, np.inf)
     mimic: Mimic | None = None
     initial: np.ndarray | None = None
 
@@ -123,12 +124,24 @@ class BodyDescription:
 
 @dataclasses.dataclass
 class ActuatorDescription:
-    """A motor: generalised forces `gears[joint] * u` (one number per DoF of the joint), lower <= u <= upper."""
+    """Generalised forces `gears[joint] * f` (one number per DoF of the joint), lower <= u <= upper.
+
+    f = (g_0 + g_1 l + g_2 l') u + b_0 + b_1 l + b_2 l', within `force`, with g `gain`, b `bias`, and l the sum of gears times
+    coordinates of hinges and slides; by default a motor, f = u.
+    """
 
     name: str
     gears: dict[str, np.ndarray]
     lower: float = -np.inf
     upper: float = np.inf
+    gain: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    force: tuple[float, float] = (-np.inf, np.inf)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a motor without a force range."""
+        return (self.gain, self.bias, self.force) == ((1.0, 0.0, 0.0), (0.0, 0.0, 0.0), (-np.inf, np.inf))
 
 
 @dataclasses.dataclass

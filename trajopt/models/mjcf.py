@@ -167,6 +167,8 @@ def _joint(model: mujoco.MjModel, names: _Names, j: int, flags: int, builder: Mo
             joint.stiffness, joint.spring_reference = float(model.jnt_stiffness[j]), float(model.qpos_spring[q])
         if model.jnt_actfrclimited[j]:
             joint.effort = float(np.min(np.abs(model.jnt_actfrcrange[j])))
+            low, high = map(float, model.jnt_actfrcrange[j])
+            joint.force_range = (low, high)
         return joint
     if kind == "free":
         joint.initial = np.array(model.qpos0[int(model.jnt_qposadr[j]) :][:7])
