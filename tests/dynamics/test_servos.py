@@ -17,7 +17,8 @@ ARM = """<mujoco model="arm"><compiler angle="radian"/><worldbody>
   <body name="upper" pos="0 0 0.5"><joint name="shoulder" axis="0 1 0"/>
     <geom type="capsule" fromto="0 0 0 0 0 -0.3" size="0.02" mass="0.8" contype="0" conaffinity="0"/>
     <body name="lower" pos="0 0 -0.3"><joint name="elbow" axis="0 1 0" armature="0.01"/>
-      <geom name="tip" type="sphere" pos="0 0 -0.25" size="0.03" mass="0.5" friction="0.5" contype="1" conaffinity="0"/></body></body>
+      <geom name="tip" type="sphere" pos="0 0 -0.25" size="0.03" mass="0.5" friction="0.5" contype="1" conaffinity="0"/></body>
+  </body>
   </worldbody><tendon><fixed name="cord"><joint joint="shoulder" coef="1"/><joint joint="elbow" coef="-0.5"/></fixed></tendon>
   <actuator><position joint="shoulder" kp="40" kv="2"/><velocity name="elbow" joint="elbow" kv="3" forcerange="-5 5"/>
     <damper name="brake" tendon="cord" kv="1.5" ctrlrange="0 3"/></actuator></mujoco>"""
@@ -35,7 +36,8 @@ def touching(sliding: float) -> State:
     return State(np.array([a, e]), np.array([sliding, 0.3]))
 
 
-BACKENDS = [pytest.param("jax", marks=pytest.mark.slow), pytest.param("native", marks=pytest.mark.skipif(not native.available(), reason="no compiled core"))]
+needs_core = pytest.mark.skipif(not native.available(), reason="no compiled core")
+BACKENDS = [pytest.param("jax", marks=pytest.mark.slow), pytest.param("native", marks=needs_core)]
 CONTROLS = {"free": [0.7, 0.5, 1.2], "saturated": [0.7, 9.0, 1.2]}
 
 
@@ -53,7 +55,7 @@ def test_linearize_against_ridders(backend, integrator):
         assert (np.abs(np.asarray(jac.B)[:, 1]).max() == 0) == (label == "saturated")
 
 
-@pytest.mark.skipif(not native.available(), reason="no compiled core")
+@needs_core
 @pytest.mark.parametrize("kind", CONTROLS)
 def test_backends_agree(kind):
     """v+ to 1e-9, A and B to 1e-8 of the largest entry, the tip in contact."""

@@ -49,6 +49,9 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
         return f"integrator='{integrator}' takes forces that are explicit functions of the state"
     if np.dtype(dtype) != np.float64:
         return f"numbers are {np.dtype(dtype).name}; the compiled core computes in float64"
+    if model.topology.constrained:
+        names = [*(closure.name for closure in model.topology.closures), *model.topology.couplings]
+        return f"the model has equality constraints ({', '.join(names[:6])}), which the JAX implementation alone holds"
     if not model.topology.n_nodes:
         return "the model has no moving body"
     return None if native.available() else native.reason()

@@ -127,6 +127,17 @@ class MimicSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class ClosureSpec:
+    """A frame on `node1` tied to one on `node2` (WORLD for the fixed world). kind: connect (origins), weld, hinge or slide (about
+    or along the third axis); the frames are leaves of the model."""
+
+    name: str
+    kind: str
+    node1: int
+    node2: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Topology:
     """Everything about a model that is not a number: static, hashable, compared by value."""
 
@@ -142,6 +153,13 @@ class Topology:
     mimics: tuple[MimicSpec, ...] = ()
     limited: tuple[int, ...] = ()
     friction_dofs: tuple[int, ...] = ()
+    closures: tuple[ClosureSpec, ...] = ()
+    couplings: tuple[str, ...] = ()
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the model has equality constraints: closed loops or coupled coordinates."""
+        return bool(self.closures or self.couplings)
 
     def __hash__(self) -> int:
         return self._hash
@@ -281,6 +299,11 @@ class Topology:
         )
 
 
+def _empty(*shape: int) -> Any:
+    """A leaf that most models have no rows of."""
+    return dataclasses.field(default_factory=lambda: np.zeros(shape))
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Model:
@@ -301,6 +324,9 @@ class Model:
     - `terrain` (nt,): heights or parameters of all height fields, one after the other (`Surface`);
     - `pair_friction`, `pair_restitution` (np,);
     - `mimic_multiplier`, `mimic_offset` (number of mimic joints,);
+    - `closure_rotation` (nk, 2, 3, 3), `closure_position` (nk, 2, 3): the frames of closures, in their nodes' frames;
+    - `coupling_arms` (nc, 2, nv), `coupling_reference` (nc, 2), `coupling_polynomial` (nc, 5): y - y_0 = p(x - x_0) with
+      (y, x) = arms @ coordinates of hinges and slides, coefficients of p in rising powers;
     - `q_default` (nq,) and `keyframes`, a dict of named configurations.
     """
 
@@ -335,11 +361,16 @@ class Model:
     mimic_offset: Float[Array, " nm"]
     q_default: Float[Array, " nq"]
     keyframes: dict[str, Float[Array, " nq"]]
-    terrain: Float[Array, " nt"] = dataclasses.field(default_factory=lambda: np.zeros(0))  # type: ignore[assignment]
-    actuator_gain: Float[Array, "_ 3"] = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))  # type: ignore[assignment]
-    actuator_bias: Float[Array, "_ 3"] = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))  # type: ignore[assignment]
-    actuator_range: Float[Array, "_ 2"] = dataclasses.field(default_factory=lambda: np.zeros((0, 2)))  # type: ignore[assignment]
-    joint_force_range: Float[Array, "_ 2"] = dataclasses.field(default_factory=lambda: np.zeros((0, 2)))  # type: ignore[assignment]
+    terrain: Float[Array, " nt"] = _empty(0)
+    closure_rotation: Float[Array, "nk 2 3 3"] = _empty(0, 2, 3, 3)
+    closure_position: Float[Array, "nk 2 3"] = _empty(0, 2, 3)
+    coupling_arms: Float[Array, "nc 2 _"] = _empty(0, 2, 0)
+    coupling_reference: Float[Array, "nc 2"] = _empty(0, 2)
+    coupling_polynomial: Float[Array, "nc 5"] = _empty(0, 5)
+    actuator_gain: Float[Array, "_ 3"] = _empty(0, 3)
+    actuator_bias: Float[Array, "_ 3"] = _empty(0, 3)
+    actuator_range: Float[Array, "_ 2"] = _empty(0, 2)
+    joint_force_range: Float[Array, "_ 2"] = _empty(0, 2)
 
     @property
     def name(self) -> str:

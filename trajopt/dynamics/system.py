@@ -96,6 +96,11 @@ class System:
         resolve(self.gradient, self.options, self.labellings).check(self.contact, self.model)
         check_integrator(self.integrator, self.contact, self.dt)
         self.contact.check(self.model)
+        if self.model.topology.constrained and not takes_impulses(self.contact, self.integrator):
+            raise OptionError(
+                f"integrator '{self.integrator}' evaluates forces alone, but model '{self.model.name}' has equality constraints, "
+                "whose impulses are solved for; use integrator 'semi-implicit' or 'moreau'"
+            )
         resolve_backend(self.backend, self.model, self.contact, self.integrator)
 
     @property

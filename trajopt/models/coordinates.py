@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.errors import ModelError
-from trajopt.models.descriptions import ActuatorDescription, JointDescription
+from trajopt.models.descriptions import ActuatorDescription, CouplingDescription, JointDescription
 from trajopt.names import closest
 
 _TERMS = ("armature", "damping", "frictionloss", "stiffness")
@@ -37,6 +37,7 @@ def assemble_coordinates(
     joints: list[JointDescription],
     tree_dofs: dict[str, int],
     actuators: list[ActuatorDescription],
+    couplings: list[CouplingDescription],
     keyframes: dict[str, dict[str, Float[np.ndarray, " k"]]],
     source: str,
     warn: Callable[[str], None],
@@ -82,6 +83,7 @@ def assemble_coordinates(
     if np.isfinite(ranges).any() or not all(actuator.plain for actuator in actuators):
         leaves |= _force_laws(actuators, {name: b for name, (_, _, b) in followed.items()}) | {"joint_force_range": ranges}
 
+    leaves |= _couplings(couplings, columns, {name: b for name, (_, _, b) in followed.items()}, nv)
     q_default = np.zeros(nq)
     for joint, q, _ in user_joints:
         q_default[q : q + joint.nq] = _default(joint)
@@ -176,6 +178,23 @@ def _actuation(actuators: list[ActuatorDescription], columns: dict, nv: int, sou
         "actuation": matrix,
         "control_lower": np.array([actuator.lower for actuator in actuators], float),
         "control_upper": np.array([actuator.upper for actuator in actuators], float),
+    }
+
+
+def _couplings(couplings: list[CouplingDescription], columns: dict, offsets: dict[str, float], nv: int) -> dict:
+    """Arms, references and polynomials of coupled coordinates; a joint that follows another stands for a multiple of it."""
+    arms, reference = np.zeros((len(couplings), 2, nv)), np.zeros((len(couplings), 2))
+    for i, coupling in enumerate(couplings):
+        reference[i] = coupling.reference
+        for side, joints in enumerate((coupling.left, coupling.right)):
+            for name, factor in joints.items():
+                v, _, multiplier = columns[name]
+                arms[i, side, v] += factor * multiplier
+                reference[i, side] -= factor * offsets.get(name, 0.0)
+    return {
+        "coupling_arms": arms,
+        "coupling_reference": reference,
+        "coupling_polynomial": np.array([c.polynomial for c in couplings], float).reshape(-1, 5),
     }
 
 

@@ -2,11 +2,11 @@
 
 - Motors (fixed gain, no bias) on joints and on fixed tendons: the column is gain times gear, the limits of the control those of
   ctrlrange, forcerange and the joint's actuatorfrcrange together; the last two also clip the force.
-- Servos (position, velocity, damper, general with affine gain and bias) on hinges, slides and fixed tendons, of free and ball joints
-  where the length of the actuator does not enter: their law as it stands, with kp, kv, dampratio and inheritrange as MuJoCo compiles
-  them. The limits of the control are those of ctrlrange.
-- Actuators with a state of their own (intvelocity, cylinder, muscle, timeconst, delays, ...) and laws that are not affine are left
-  out, with a warning that names each and its state.
+- Servos (position, velocity, damper, general with affine gain and bias) on hinges, slides and fixed tendons, of free
+  and ball joints where the length of the actuator does not enter: their law as it stands, with kp, kv, dampratio and
+  inheritrange as MuJoCo compiles them. The limits of the control are those of ctrlrange.
+- Actuators with a state of their own (intvelocity, cylinder, muscle, timeconst, delays, ...) and laws that are not
+  affine are left out, with a warning that names each and its state.
 - Transmissions whose lever arms change with the configuration (sites, slider cranks, spatial tendons, bodies, ball and
   free joints in their parent's frame) cannot be written as a constant matrix: such actuators are left out, with a
   warning.

@@ -2,9 +2,9 @@ r"""The generalised force of the actuators: what controls become. All steps and 
 
     tau = clip(S f),   f = clip((g_0 + g_1 l + g_2 l') u + b_0 + b_1 l + b_2 l'),   l = S^T q,  l' = S^T v
 
-S are the lever arms (`Model.actuation`), l the length of an actuator (over hinges and slides alone) and l' its rate; the inner clip
-is to the force range of each actuator, the outer one to the range of what all of them do to a joint. Both hold at the (q, v) before
-the step, and where they act the slope is zero. Motors without a range are tau = S u: their models hold no g and no b.
+S are the lever arms (`Model.actuation`), l the length of an actuator (over hinges and slides alone) and l' its rate; the inner
+clip is to the force range of each actuator, the outer one to the range of what all of them do to a joint. Both hold at the (q, v)
+before the step, and where they act the slope is zero. Motors without a range are tau = S u: their models hold no g and no b.
 """
 
 from __future__ import annotations

@@ -182,12 +182,13 @@ class Law:
 class ContactLaw(Law):
     """Base of the laws at velocity level, which are solved for the impulses of a step.
 
-    gap: "speculative" (an open contact may close its gap within the step, not cross it) or "detect" (contacts exist only at
-    non-positive distance). erp in [0, 1]: share of the penetration pushed out per step, no faster than push_out_speed (m/s, and
-    rad/s for limits of joints that turn; None: however fast). damping: k_d, adds k_d v_n to closed normal rows. rest_velocity (m/s): slower impacts do not bounce. max_contacts: contacts kept for the solve, the
-    closest (default: all, at most 16); max_limits: joint limits likewise (default 8); max_pairs: as in `Law`. limits,
-    joint_friction: whether these rows are part of the problem. tolerance: of the solve, default 1e-10 in float64, 1e-5 in
-    float32. max_iterations: of its Newton iteration, per attempt.
+    gap: "speculative" (an open contact may close its gap within the step, not cross it) or "detect" (contacts exist
+    only at non-positive distance). erp in [0, 1]: share of the penetration pushed out per step, no faster than
+    push_out_speed (m/s, and rad/s for limits of joints that turn; None: however fast). damping: k_d, adds k_d v_n to
+    closed normal rows. rest_velocity (m/s): slower impacts do not bounce. max_contacts: contacts kept for the solve,
+    the closest (default: all, at most 16); max_limits: joint limits likewise (default 8); max_pairs: as in `Law`.
+    limits, joint_friction: whether these rows are part of the problem. tolerance: of the solve, default 1e-10 in
+    float64, 1e-5 in float32. max_iterations: of its Newton iteration, per attempt.
 
     Of the class: cone, the shape that friction is bounded by (`ncp.NCP`); has_closed_form, whether
     `gradients.closed_form` is the Jacobian of a step: no compliance, and a problem solved to its tolerance. A law of one's
