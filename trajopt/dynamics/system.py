@@ -41,7 +41,7 @@ from trajopt.dynamics.linearization import (
 )
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import actuation_force
-from trajopt.dynamics.start import warn_of_limits
+from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
 from trajopt.errors import DerivativeError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
@@ -94,13 +94,8 @@ class System:
         if self.kappa is not None:
             object.__setattr__(self, "kappa", positive_number("kappa", self.kappa, KAPPA_MEANING))
         resolve(self.gradient, self.options, self.labellings).check(self.contact, self.model)
-        check_integrator(self.integrator, self.contact, self.dt)
+        check_integrator(self.integrator, self.contact, self.dt, self.model)
         self.contact.check(self.model)
-        if self.model.topology.constrained and not takes_impulses(self.contact, self.integrator):
-            raise OptionError(
-                f"integrator '{self.integrator}' evaluates forces alone, but model '{self.model.name}' has equality constraints, "
-                "whose impulses are solved for; use integrator 'semi-implicit' or 'moreau'"
-            )
         resolve_backend(self.backend, self.model, self.contact, self.integrator)
 
     @property
@@ -167,10 +162,8 @@ class System:
         if keyframe is not None and keyframe not in frames:
             raise UnknownNameError(f"model '{self.model.name}' has no keyframe '{keyframe}'{closest(keyframe, frames)}")
         q = self.model.q_default if keyframe is None else frames[keyframe]
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self)):
-            frame = "the default" if keyframe is None else f"keyframe '{keyframe}'"
-            where = f"model '{self.model.name}', {frame}"
-            warn_of_limits(where, self.model, self.contact, float(self.dt), np.asarray(q))
+        frame = "the default" if keyframe is None else f"keyframe '{keyframe}'"
+        warn_of_start(f"model '{self.model.name}', {frame}", self.model, self.contact, self.dt, q)
         return State(q, jnp.zeros(self.nv, q.dtype), self._contact_state(None, q.dtype))
 
     def step(

@@ -28,8 +28,8 @@ from trajopt.dynamics.model import (
     ShapeType,
     Surface,
     Topology,
-    validate_model,
 )
+from trajopt.dynamics.validation import validate_model
 from trajopt.errors import ModelError
 from trajopt.models.closures import closed
 from trajopt.models.coordinates import assemble_coordinates

@@ -70,20 +70,13 @@ def assemble_coordinates(
         _fold_mimic(by_name[name], leaves, v_start[leader], a, b, warn)
     columns = {joint.name: (v, joint.nv, 1.0) for joint, _, v in user_joints}
     columns |= {name: (v_start[leader], 1, a) for name, (leader, a, _) in followed.items()}
-    ranges = np.full((nv, 2), (-np.inf, np.inf))
-    if not actuators:
-        actuators = _identity_actuators(user_joints, effort)
-    else:
-        for joint, _, v in user_joints:
-            ranges[v : v + joint.nv] = joint.force_range
-        for name in followed:
-            if np.isfinite(by_name[name].force_range).any():
-                warn(f"the force range of joint '{name}', which follows another, is left out")
-    leaves |= _actuation(actuators, columns, nv, source)
-    if np.isfinite(ranges).any() or not all(actuator.plain for actuator in actuators):
-        leaves |= _force_laws(actuators, {name: b for name, (_, _, b) in followed.items()}) | {"joint_force_range": ranges}
+    offsets = {name: b for name, (_, _, b) in followed.items()}
+    if actuators:
+        ranges = _joint_force_ranges(user_joints, [by_name[name] for name in followed], nv, warn)
+        leaves |= _force_laws(actuators, ranges, offsets)
+    actuators = actuators or _identity_actuators(user_joints, effort)
+    leaves |= _actuation(actuators, columns, nv, source) | _couplings(couplings, columns, offsets, nv)
 
-    leaves |= _couplings(couplings, columns, {name: b for name, (_, _, b) in followed.items()}, nv)
     q_default = np.zeros(nq)
     for joint, q, _ in user_joints:
         q_default[q : q + joint.nq] = _default(joint)
@@ -198,8 +191,28 @@ def _couplings(couplings: list[CouplingDescription], columns: dict, offsets: dic
     }
 
 
-def _force_laws(actuators: list[ActuatorDescription], offsets: dict[str, float]) -> dict:
-    """Gain, bias and force range of every actuator. offsets: of joints that follow others, by which lengths are longer."""
+def _joint_force_ranges(
+    user_joints, followers: list[JointDescription], nv: int, warn: Callable[[str], None]
+) -> Float[np.ndarray, "nv 2"]:
+    """What all actuators together may do to each DoF."""
+    ranges = np.full((nv, 2), (-np.inf, np.inf))
+    for joint, _, v in user_joints:
+        ranges[v : v + joint.nv] = joint.force_range
+    for joint in followers:
+        if np.isfinite(joint.force_range).any():
+            warn(f"the force range of joint '{joint.name}', which follows another, is left out")
+    return ranges
+
+
+def _force_laws(
+    actuators: list[ActuatorDescription], ranges: Float[np.ndarray, "nv 2"], offsets: dict[str, float]
+) -> dict:
+    """Gain, bias and force range of every actuator and the force range of every DoF; nothing where all are plain motors.
+
+    offsets: of joints that follow others, by which lengths are longer.
+    """
+    if not np.isfinite(ranges).any() and all(actuator.plain for actuator in actuators):
+        return {}
     gain, bias = (np.array([getattr(actuator, name) for actuator in actuators]) for name in ("gain", "bias"))
     for j, actuator in enumerate(actuators):
         longer = sum(float(gear[0]) * offsets.get(name, 0.0) for name, gear in actuator.gears.items())
@@ -209,6 +222,7 @@ def _force_laws(actuators: list[ActuatorDescription], offsets: dict[str, float])
         "actuator_gain": gain,
         "actuator_bias": bias,
         "actuator_range": np.array([actuator.force for actuator in actuators], float),
+        "joint_force_range": ranges,
     }
 
 

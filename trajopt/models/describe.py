@@ -28,7 +28,8 @@ def model_facts(
 
     Keys: name, nq, nv, nu, total_mass (kg), gravity, joints, mimics, bodies, shapes, pairs, overlaps (pairs of links left out,
     from `LoadReport`), initial (pairs of shapes that overlap at the default configuration, joints outside their limits
-    there), actuators, frames (with the body; `end`: nothing else is carried by it, as by a foot), base ("floating", "fixed"
+    there), equalities, actuators, frames (with the body; `end`: nothing else is carried by it, as by a foot), base ("floating",
+    "fixed"
     or "none"), ground (names of planes and height fields), keyframes, warnings. Lengths in metres, masses in kg, angles in
     radians, forces in N and N m.
     """
@@ -48,6 +49,7 @@ def model_facts(
         "pairs": _pairs(model, names),
         "overlaps": [list(pair) for pair in overlaps],
         "initial": _initial(model),
+        "equalities": _equalities(model, names),
         "actuators": _actuators(model),
         "frames": _frames(model, names),
         "base": _base(model),
@@ -164,6 +166,18 @@ def _initial(model: Model) -> dict[str, Any]:
     return {"overlaps": [[names[i], names[j]] for i, j in overlapping_pairs(model)], "outside_limits": outside}
 
 
+def _equalities(model: Model, names: dict[int, str]) -> list[dict[str, Any]]:
+    top = model.topology
+    closures = [
+        {"name": closure.name, "kind": closure.kind, "bodies": [names[closure.node1], names[closure.node2]]}
+        for closure in top.closures
+    ]
+    for i, name in enumerate(top.couplings):
+        dofs = np.flatnonzero(np.any(np.asarray(model.coupling_arms)[i], axis=0))
+        closures.append({"name": name, "kind": "coupling", "joints": [_dof_name(top.joints, int(dof)) for dof in dofs]})
+    return closures
+
+
 def _actuators(model: Model) -> list[dict[str, Any]]:
     top, actuation = model.topology, np.asarray(model.actuation)
     return [
@@ -215,6 +229,9 @@ def describe(
             for a in facts["actuators"]
         ],
     )
+    if facts["equalities"]:
+        ties = [(e["name"], e["kind"], ", ".join(e.get("bodies") or e["joints"])) for e in facts["equalities"]]
+        lines += _table("Equality constraints", ("name", "kind", "ties"), ties)
     lines += _frame_table(facts["frames"])
     lines += [f"Keyframes: {', '.join(facts['keyframes']) or 'none'}"]
     lines += [f"Warnings: {len(facts['warnings']) or 'none'}"]

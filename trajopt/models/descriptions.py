@@ -147,8 +147,8 @@ class ActuatorDescription:
 
 @dataclasses.dataclass
 class ClosureDescription:
-    """Frame 1 (rotation, position) of body 1 tied to frame 2 of body 2, None being the world. kind: connect (origins), weld, hinge
-    or slide (about or along the frames' third axis)."""
+    """Frame 1 (rotation, position) of body 1 tied to frame 2 of body 2, None being the world. kind: connect (origins), weld,
+    hinge or slide (about or along the frames' third axis)."""
 
     name: str
     kind: str
@@ -160,8 +160,8 @@ class ClosureDescription:
 
 @dataclasses.dataclass
 class CouplingDescription:
-    """y - y_0 = p(x - x_0), y and x being sums of factor times coordinate over the joints `left` and `right`; `reference`: y_0 and
-    x_0; `polynomial`: the five coefficients of p in rising powers."""
+    """y - y_0 = p(x - x_0), y and x being sums of factor times coordinate over the joints `left` and `right`; `reference`: y_0
+    and x_0; `polynomial`: the five coefficients of p in rising powers."""
 
     name: str
     left: dict[str, float]

@@ -46,7 +46,8 @@ def add_equalities(
         elif kind == _EQ.mjEQ_TENDON and all(_is_fixed(model, t) for t in (one, two) if t >= 0):
             arms = [_arms(model, t, joint_names) if t >= 0 else {} for t in (one, two)]
             lengths = [float(model.tendon_length0[t]) if t >= 0 else 0.0 for t in (one, two)]
-            builder.couplings.append(CouplingDescription(name, *arms, (lengths[0], lengths[1]), tuple(data[:5])))
+            ends = lengths[0], lengths[1]
+            builder.couplings.append(CouplingDescription(name, arms[0], arms[1], ends, tuple(data[:5])))
         else:
             label = model.equality(k).name or f"number {k}"
             builder.warn(f"equality constraint '{short}' ({label}) is not supported; it is left out")

@@ -143,7 +143,7 @@ def _carried(scene: Scope, source: str) -> tuple[dict[str, tuple[Element, Scope,
 
 
 def _close(loop: Loop, poses: dict[str, Pose], builder: ModelBuilder) -> None:
-    """Add the closure that a joint between two links of one loop is: the child's frame tied to the parent's where both are now."""
+    """Add the closure that a joint between two links of one loop is: the child's frame tied to the parent's, as they lie."""
     joint, scope, parent, child = loop
     source = builder.source
     name, kind = required(joint, "name", source), required(joint, "type", source)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trajopt.dynamics.start import deep, warn_of_limits, warn_of_overlaps
+from trajopt.dynamics.start import warn_of_limits, warn_of_overlaps
 from trajopt.dynamics.system import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.models.overlaps import deep_overlaps
@@ -81,14 +81,14 @@ def _warn_of_violations(where: str, system: System, q: np.ndarray) -> None:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(system)):
         return
     law, dt, model = system.contact, float(system.dt), jax.tree.map(np.asarray, system.model)
-    depth = deep(law, dt)
-    if depth is None:
+    push = law.push_out(dt)
+    if push is None:
         return
     warn_of_limits(where, model, law, dt, q, stacklevel=7)
     if law.acts:
         names = [shape.name for shape in model.topology.shapes]
-        pairs = [(names[i], names[j]) for i, j in deep_overlaps(model, q, depth)]
-        warn_of_overlaps(where, law, pairs, stacklevel=7)
+        pairs = [(names[i], names[j]) for i, j in deep_overlaps(model, q, push.depth)]
+        warn_of_overlaps(where, push, pairs, stacklevel=7)
 
 
 def _dt(where: str, problem: Any, system: System | None) -> float:

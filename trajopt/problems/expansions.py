@@ -214,7 +214,7 @@ def twice_differentiable(problem: ControlProblem) -> bool:
     return problem.system is None or _twice_differentiable(problem.system)
 
 
-def _twice_differentiable(system: System) -> bool:
+def _twice_differentiable(system: Any) -> bool:
     """Whether steps have second derivatives: nothing is solved for impulses, those of equality constraints included."""
     return system.contact.second_derivatives and not system.model.topology.constrained
 

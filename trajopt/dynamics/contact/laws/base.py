@@ -77,6 +77,13 @@ class NormalOffset(NamedTuple):
     impact: Bool[Array, " n"]
 
 
+class PushOut(NamedTuple):
+    """The violation (m, rad) from which a law pushes out at its `push_out_speed`, and what follows, as part of a sentence."""
+
+    depth: float
+    consequence: str
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Softening:
@@ -168,6 +175,10 @@ class Law:
         """
         return None
 
+    def push_out(self, dt: float) -> PushOut | None:
+        """From which violation on the law pushes out at a speed of its own; None for a law that does not push by `erp`."""
+        return None
+
     def refusal(self, mode: ModeRequest) -> str | None:
         """Why the law has no derivative of a gradient mode, and what to use instead; None where it has."""
         if mode.need is Need.NOTHING or mode.need in self.offers:
@@ -257,6 +268,15 @@ class ContactLaw(Law):
         impact = (restitution > 0) & (velocity < -self.rest_velocity) & closes & exists
         gap = jnp.where(open_, room, self.pushed_out(distance, dt) + self.damping * velocity)
         return NormalOffset(jnp.where(impact, restitution * velocity, gap), exists, impact)
+
+    def push_out(self, dt: float) -> PushOut | None:
+        if self.erp == 0:
+            return None
+        cap = self.push_out_speed
+        if cap is None:
+            throw = "the first steps throw it out, however fast (push_out_speed=None)"
+            return PushOut(PUSH_OUT_SPEED * dt / self.erp, throw)
+        return PushOut(cap * dt / self.erp, f"the first steps push it out at push_out_speed={cap:g} (m/s, rad/s)")
 
     def pushed_out(self, distance: Float[Array, " n"], dt: Float[Array, ""]) -> Float[Array, " n"]:
         """erp phi / dt of penetrated rows, or -push_out_speed where that is slower; its slope by phi and dt is zero there."""
