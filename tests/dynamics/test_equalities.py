@@ -56,6 +56,18 @@ MIXED = """<mujoco model="mixed"><compiler angle="radian"/><worldbody>
     <tendon name="cords" tendon1="s" tendon2="t" polycoef="0 0.7 0.1 0 0"/></equality></mujoco>"""
 
 
+@jax.jit
+def rows_of(model, q):
+    """(e, J) of the equality constraints."""
+    return closure_rows(model, kinematics(model, q), q)
+
+
+@jax.jit
+def slope_of(model, q):
+    """de/dv by automatic differentiation."""
+    return jax.jacfwd(lambda dq: closure_error(model, integrate(model, q, dq)))(jnp.zeros(model.nv))
+
+
 @functools.cache
 def model(text, *parts):
     return load_model_from_string(text % parts if parts else text)
@@ -79,9 +91,8 @@ def test_jacobian_is_the_slope_of_the_error(text):
     for _ in range(3):
         q = random_configuration(ours, jax.random.key(int(rng.integers(100))))
         q = jnp.where(jnp.isfinite(q), q, 0.0)
-        error, J = closure_rows(ours, kinematics(ours, q), q)
-        slope = jax.jacfwd(lambda dq, q=q: closure_error(ours, integrate(ours, q, dq)))(jnp.zeros(ours.nv))
-        np.testing.assert_allclose(J, slope, atol=1e-13)
+        error, J = rows_of(ours, q)
+        np.testing.assert_allclose(J, slope_of(ours, q), atol=1e-13)
         data.qpos[:] = q
         mujoco.mj_forward(theirs, data)
         residual = data.efc_pos[data.efc_type == mujoco.mjtConstraint.mjCNSTR_EQUALITY]
@@ -90,6 +101,7 @@ def test_jacobian_is_the_slope_of_the_error(text):
         np.testing.assert_allclose(np.linalg.norm(error[:3]), np.linalg.norm(residual[:3]), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_four_bar_moves_as_its_closed_form():
     """Driven, without gravity: the angles keep the distance of the coupler's ends, which is its length (Freudenstein)."""
     system = four_bar()
@@ -113,13 +125,13 @@ def test_acceleration_is_mujocos():
     data = mujoco.MjData(theirs)
     system = four_bar(dt=1e-6)
     x = system.initial_state()
-    _, J = closure_rows(system.model, kinematics(system.model, x.q), x.q)
+    _, J = rows_of(system.model, x.q)
     v = np.linalg.svd(np.asarray(J))[2][2:].sum(0)  # a velocity along the motion
     data.qpos[:], data.qvel[:], data.ctrl[:] = x.q, v, 0.3
     mujoco.mj_forward(theirs, data)
     y, _ = system.step(State(x.q, jnp.asarray(v)), np.array([0.3]))
     # J(q) v+ = 0 instead of J(q+) v+: the centripetal part Jdot v is added, as the rows are those before the step.
-    slope = jax.jacfwd(lambda q: closure_rows(system.model, kinematics(system.model, q), q)[1] @ v)(x.q)
+    slope = jax.jit(jax.jacfwd(lambda q: rows_of(system.model, q)[1] @ v))(x.q)
     M = np.zeros((3, 3))
     mujoco.mj_fullM(theirs, data, M)
     J = np.asarray(J)[[0, 2]]
@@ -128,13 +140,14 @@ def test_acceleration_is_mujocos():
     np.testing.assert_allclose(ours, data.qacc, atol=2e-3 * np.abs(data.qacc).max())
 
 
+@pytest.mark.slow
 def test_errors_fall_with_the_square_of_the_step():
     """At 4 rad/s of the crank below 1e-4 m at 1 ms, sixteen times smaller at a quarter of that; at rest below 1e-6."""
     worst = {}
     for dt in (1e-3, 2.5e-4):
         system = four_bar(dt)
         x = system.initial_state()
-        _, J = closure_rows(system.model, kinematics(system.model, x.q), x.q)
+        _, J = rows_of(system.model, x.q)
         v = np.linalg.svd(np.asarray(J))[2][2:].sum(0)
         v = v * 4.0 / abs(v[0])
         xs, _ = system.rollout(State(x.q, jnp.asarray(v)), np.zeros((round(0.2 / dt), 1)))
@@ -234,6 +247,7 @@ def test_welded_boxes_are_one_box():
     np.testing.assert_allclose(impulse[-6], -(9.81e-3 + float(y.v[8])), atol=1e-9)  # on the lower box, of the upper one's weight
 
 
+@pytest.mark.slow
 def test_single_precision():
     base = model(BARS, "", "")
     system = System(base.to_device(np.float32), 1e-3)
@@ -272,7 +286,7 @@ def test_sdf_loops(kind, rows):
     sdf = load_model_from_string(SDF % kind)
     [closure] = sdf.topology.closures
     assert closure.name == "pin" and len(sdf.topology.joints) == 3
-    error, J = closure_rows(sdf.to_device(), kinematics(sdf.to_device(), jnp.zeros(3)), jnp.zeros(3))
+    error, J = rows_of(sdf.to_device(), jnp.zeros(3))
     assert error.shape == (rows,)
     np.testing.assert_allclose(error, 0, atol=1e-15)
     # In the plane a hinge and a ball hold x and z; a weld, and a slide along y, the turn as well.

@@ -72,8 +72,7 @@ def assemble_coordinates(
     columns |= {name: (v_start[leader], 1, a) for name, (leader, a, _) in followed.items()}
     offsets = {name: b for name, (_, _, b) in followed.items()}
     if actuators:
-        ranges = _joint_force_ranges(user_joints, [by_name[name] for name in followed], nv, warn)
-        leaves |= _force_laws(actuators, ranges, offsets)
+        leaves |= _force_laws(actuators, _joint_force_ranges(joints, v_start, nv, warn), offsets)
     actuators = actuators or _identity_actuators(user_joints, effort)
     leaves |= _actuation(actuators, columns, nv, source) | _couplings(couplings, columns, offsets, nv)
 
@@ -192,14 +191,14 @@ def _couplings(couplings: list[CouplingDescription], columns: dict, offsets: dic
 
 
 def _joint_force_ranges(
-    user_joints, followers: list[JointDescription], nv: int, warn: Callable[[str], None]
+    joints: list[JointDescription], v_start: dict[str, int], nv: int, warn: Callable[[str], None]
 ) -> Float[np.ndarray, "nv 2"]:
     """What all actuators together may do to each DoF."""
     ranges = np.full((nv, 2), (-np.inf, np.inf))
-    for joint, _, v in user_joints:
-        ranges[v : v + joint.nv] = joint.force_range
-    for joint in followers:
-        if np.isfinite(joint.force_range).any():
+    for joint in joints:
+        if joint.name in v_start:
+            ranges[v_start[joint.name] : v_start[joint.name] + joint.nv] = joint.force_range
+        elif np.isfinite(joint.force_range).any():
             warn(f"the force range of joint '{joint.name}', which follows another, is left out")
     return ranges
 
