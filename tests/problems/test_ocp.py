@@ -52,11 +52,11 @@ def robot(**changes):
 
 def test_a_start_in_deep_overlap_is_said_once():
     """With both shapes named, when the problem is made and not by its copies; a start that only touches is none."""
-    start = dynamics.System(load_model("cube"), dt=1e-2).initial_state()
-    problem = robot()
+    touching = robot()
+    system, start = touching.system, touching.system.initial_state()
     low = dataclasses.replace(start, q=start.q.at[2].set(0.0))
-    with pytest.warns(StartWarning, match="problem 'cube': .*'box' and 'floor'; .*push_out_speed=1 .*exclude="):
-        deep = dataclasses.replace(problem, x0=low, arguments=None)
+    with pytest.warns(StartWarning, match="problem 'low': .*'cube' and 'floor'; .*push_out_speed=1 .*exclude="):
+        deep = OptimalControlProblem("low", system, 4, low, stage_residual=lambda x, u, t: x.v)
     dataclasses.replace(deep, tolerance=1e-5)
 
 
