@@ -13,7 +13,7 @@ import pytest
 from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
-from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact, State, System
+from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact, SmoothedContact, State, System
 from trajopt.dynamics.contact.closures import closure_error, closure_rows
 from trajopt.dynamics.rigid_body.configuration import integrate, random_configuration
 from trajopt.dynamics.rigid_body.kinematics import kinematics
@@ -245,6 +245,22 @@ def test_welded_boxes_are_one_box():
     lift = 2.0 * float(y.v[2])  # 2 kg leave with what erp asks for
     np.testing.assert_allclose(normal - 2 * 9.81e-3, lift, atol=1e-9)
     np.testing.assert_allclose(impulse[-6], -(9.81e-3 + float(y.v[8])), atol=1e-9)  # on the lower box, of the upper one's weight
+
+
+@pytest.mark.slow
+def test_every_law_and_solver_holds_a_loop_alike():
+    """Off the closure, with a redundant row and no contact: one linear problem, whoever solves it."""
+    system = four_bar()
+    x = system.initial_state()
+    start, u = State(x.q + 1e-3, jnp.array([1.0, -0.8, 0.4])), np.array([0.1])
+    expected = np.asarray(system.step(start, u)[0].v)
+    laws = (RigidContact(solver="admm"), RigidContact(solver="pgs"), BoxedLCP(), NoContact(), SmoothedContact())
+    for law in laws:
+        y, info = dataclasses.replace(system, contact=law).step(start, u)
+        assert info.status == Status.solved, law
+        np.testing.assert_allclose(y.v, expected, atol=1e-9, err_msg=law.name)
+    aware = dataclasses.replace(system, gradient="complementarity-aware").linearize(start, u, adjoint=np.ones(6))
+    np.testing.assert_allclose(aware.A, system.linearize(start, u).A, atol=1e-9)
 
 
 @pytest.mark.slow
