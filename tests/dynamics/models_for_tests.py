@@ -24,8 +24,8 @@ from trajopt.dynamics.model import (
     Model,
     NodeType,
     Topology,
-    validate_model,
 )
+from trajopt.dynamics.validation import validate_model
 
 KINDS = ("free", "ball", "slide", "hinge", "hinge+hinge", "slide+ball", "slide+slide+hinge")
 

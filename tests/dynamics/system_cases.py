@@ -36,6 +36,7 @@ def slider_case(kind):
     x, u = {
         "limit closing": (State(np.array([0.4995, 0.1]), np.array([2.0, 0.5])), np.array([0.3, -0.2])),
         "limit penetrated": (State(np.array([-0.501, 0.1]), np.array([-0.1, 0.5])), np.array([0.3, -0.2])),
+        "limit passed far": (State(np.array([-0.51, 0.1]), np.array([-0.1, 0.5])), np.array([0.3, -0.2])),
         "dry friction slipping": (State(np.zeros(2), np.array([0.7, -0.3])), np.array([1.0, 1.0])),
         "dry friction holding": (State(np.zeros(2), np.zeros(2)), np.array([1.0, 0.2])),
     }[kind]

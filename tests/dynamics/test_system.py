@@ -91,6 +91,7 @@ def test_options_are_checked():
         ({"solver": "newtn"}, "solver"),
         ({"damping": -1.0}, "damping"),
         ({"erp": "some"}, "erp is 'some'"),
+        ({"push_out_speed": 0.0}, "push_out_speed is 0.0, expected a positive number .* or None"),
         ({"max_contacts": "many"}, "max_contacts is 'many'"),
         ({"max_iterations": "many"}, "max_iterations is 'many'"),
         ({"tolerance": "fine"}, "tolerance is 'fine'"),
@@ -108,7 +109,7 @@ def test_options_are_checked():
     with pytest.raises(NonFiniteError, match=r"us\[3, 2\]"):
         us = np.zeros((5, 12))
         us[3, 2] = np.nan
-        go1.rollout(go1.initial_state(), us)
+        go1.rollout(go1.initial_state("home"), us)
 
 
 # -- transformations ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ QUICK = {
     **{f"cube {k}": (lambda k=k: cube_case(k)) for k in ("standing", "sliding", "landing", "edge", "flight")},
     **{
         f"sliders {k}": (lambda k=k: slider_case(k))
-        for k in ("limit closing", "limit penetrated", "dry friction slipping", "dry friction holding")
+        for k in ("limit closing", "limit penetrated", "limit passed far", "dry friction slipping", "dry friction holding")
     },
     **{f"forest {k}": (lambda k=k: forest_case(k)) for k in ("touching", "limit")},
     "cube bouncing": bouncing_case,

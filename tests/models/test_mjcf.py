@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
 
 from trajopt import models
 from trajopt.dynamics.model import WORLD, ShapeType
+from trajopt.dynamics.rigid_body.actuation import actuation_force, force_slopes
+from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.crba import mass_matrix
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import ModelError
@@ -239,12 +242,85 @@ def test_motors_give_mujocos_generalised_forces():
     np.testing.assert_array_equal(model.control_upper, [3, np.inf, np.inf, np.inf, 5, 6 / 4])
 
 
-def test_servos_become_motors_with_a_warning():
-    extra = '<actuator><position name="servo" joint="elbow" kp="5" forcerange="-9 9"/></actuator>'
-    with pytest.warns(models.ModelWarning, match="not plain motors.*'servo'"):
+SERVOS = """<tendon><fixed name="cord"><joint joint="shoulder" coef="0.5"/><joint joint="elbow" coef="-3"/></fixed></tendon>
+  <actuator>
+    <position name="hold" joint="elbow" kp="5" kv="0.7" gear="3" forcerange="-4 3"/>
+    <position name="critical" joint="shoulder" kp="20" dampratio="1" ctrlrange="-1 1"/>
+    <velocity name="turn" joint="shoulder" kv="2"/>
+    <damper name="brake" tendon="cord" kv="3" ctrlrange="0 2"/>
+    <general name="law" tendon="cord" gear="-2" gaintype="affine" gainprm="1.5 0.3 -0.2" biastype="affine" biasprm="0.4 -2 0.1"/>
+    <general name="floating" joint="root" gear="1 2 3 4 5 6" gainprm="2" biastype="affine" biasprm="0.1 7 -0.3"/>
+    <velocity name="gyro" joint="wrist" kv="0.5" gear="0 0 1"/>
+    <motor name="motor" joint="elbow" gear="2" forcerange="-1 1"/>
+  </actuator>"""
+
+
+def servos():
+    """(our model, MuJoCo's, its data) of `SERVOS`, the elbow's joint with a range of its own for all actuators together."""
+    xml = (ROBOT % SERVOS).replace('<joint name="elbow"/>', '<joint name="elbow" actuatorfrcrange="-6 5"/>')
+    return both(xml)
+
+
+def test_servos_give_mujocos_generalised_forces():
+    """At random states, gains with dampratio as compiled, within and beyond the ranges of actuators and joint."""
+    model, reference, data = servos()
+    device = model.to_device()
+    rng = np.random.default_rng(0)
+    saturated = np.zeros(2, bool)
+    for _ in range(40):
+        q, v = rng.normal(size=reference.nq), rng.normal(size=reference.nv)
+        u = np.clip(rng.normal(size=reference.nu), model.control_lower, model.control_upper)
+        mujoco.mj_normalizeQuat(reference, q)
+        data.qpos[:], data.qvel[:], data.ctrl[:] = q, v, u
+        mujoco.mj_forward(reference, data)
+        tau = actuation_force(device, jnp.asarray(q), jnp.asarray(v), jnp.asarray(u))
+        np.testing.assert_allclose(tau, data.qfrc_actuator, atol=1e-12 * max(1.0, np.abs(data.qfrc_actuator).max()))
+        saturated |= [np.isin(data.actuator_force[0], (-4, 3)), np.isin(data.qfrc_actuator[7], (-6, 5))]
+    assert saturated.all()
+    assert (model.control_lower[1], model.control_upper[1]) == (-1, 1) and np.isinf(model.control_upper[0])
+
+
+def test_slopes_of_servo_forces():
+    """d tau / d (u, q, v) against automatic differentiation, also where a force saturates."""
+    model, *_ = servos()
+    device = model.to_device()
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        q, v, u = (jnp.asarray(rng.normal(size=n)) for n in (model.nq, model.nv, model.nu))
+        q = integrate(device, q, jnp.zeros(model.nv))
+
+        def force(z, q=q, v=v, u=u):
+            n = model.nv
+            return actuation_force(device, integrate(device, q, z[:n]), v + z[n : 2 * n], u + z[2 * n :])
+
+        expected = jax.jacfwd(force)(jnp.zeros(2 * model.nv + model.nu))
+        slopes = force_slopes(device, q, v, u)
+        ours = jnp.concatenate([slopes.by_q, slopes.by_v, slopes.by_control], 1)
+        np.testing.assert_allclose(ours, expected, atol=1e-12)
+
+
+def test_a_servo_on_a_joint_that_follows_another():
+    """Its length is that of the follower, offset included, and so is its lever arm."""
+    xml = """<mujoco><compiler angle="radian"/>
+      <worldbody><body><geom size="0.1"/><joint name="a" ref="0.3"/>
+        <body pos="0 0 1"><geom size="0.1"/><joint name="b"/></body></body></worldbody>
+      <equality><joint joint1="b" joint2="a" polycoef="0.5 -2 0 0 0"/></equality>
+      <actuator><position joint="b" kp="3"/></actuator></mujoco>"""
+    model, *_ = both(xml)
+    qa, u = 0.9, 0.2
+    qb = model.mimic_multiplier[0] * qa + model.mimic_offset[0]
+    tau = actuation_force(model.to_device(), jnp.array([qa]), jnp.zeros(1), jnp.array([u]))
+    np.testing.assert_allclose(tau, [-2 * 3 * (u - qb)], atol=1e-14)
+
+
+def test_actuators_with_a_state_are_left_out_by_name():
+    extra = """<actuator><intvelocity name="integrator" joint="elbow" kp="5" actrange="-1 1"/>
+      <position name="slow" joint="elbow" kp="5" timeconst="0.1"/><position name="servo" joint="elbow" kp="5"/>
+      <position name="pointing" joint="wrist" kp="5" gear="1 0 0"/></actuator>"""
+    match = r"left out: 'integrator' .*'integrator', is a state.*'slow' .*'filterexact', is a state.*'pointing' .servo on"
+    with pytest.warns(models.ModelWarning, match=match):
         model = models.load_model_from_string(ROBOT % extra)
-    np.testing.assert_array_equal(np.abs(model.actuation).sum(0), [1.0])
-    assert (model.control_lower[0], model.control_upper[0]) == (-9, 9)
+    assert model.topology.actuators == ("servo",)
 
 
 def test_joint_force_range_limits_motors():
@@ -296,12 +372,6 @@ def test_joint_coupling_becomes_mimic():
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ('<equality><weld name="w" body1="upper" body2="other"/></equality>', r"'weld' \(w\)"),
-        ('<equality><connect body1="upper" anchor="0 0 0"/></equality>', r"'connect' \(number 0\)"),
-        (
-            '<equality><joint name="q" joint1="elbow" joint2="shoulder" polycoef="0 1 2 0 0"/></equality>',
-            r"'joint' \(q\)",
-        ),
         (
             '<tendon><fixed name="cord" stiffness="3"><joint joint="elbow" coef="1"/></fixed></tendon>',
             "tendon 'cord'",

@@ -129,9 +129,10 @@ def test_thousand_random_states(name):
         RigidContact(gap="detect", erp=0.5, damping=0.3),
         RigidContact(max_contacts=3, max_limits=1),
         RigidContact(limits=False, joint_friction=False),
+        RigidContact(push_out_speed=0.01),
         NoContact(),
     ],
-    ids=["default", "detect", "few", "contacts-only", "none"],
+    ids=["default", "detect", "few", "contacts-only", "capped", "none"],
 )
 def test_laws_on_a_forest(law):
     """Box and arm, dry friction, a limit, springs, armature, geared motors."""

@@ -11,7 +11,10 @@ import pytest
 from ridders import compare, ridders_jacobian
 
 from trajopt import dynamics, load_model
+from trajopt.dynamics.start import StartWarning
 from trajopt.errors import DerivativeError, NonFiniteError, OptionError, ShapeError, UnknownNameError
+from trajopt.models.overlaps import deep_overlaps
+from trajopt.models.registry import load_model_from_string
 from trajopt.problems import OptimalControlProblem, Trajectory
 from trajopt.problems.expansions import (
     HESSIANS,
@@ -45,6 +48,25 @@ def robot(**changes):
     x0 = system.initial_state()
     options = {"stage_residual": lambda x, u, t: x.v, "terminal_cost": lambda x: jnp.sum(x.q[:3] ** 2)}
     return OptimalControlProblem("cube", system, 4, x0, **options | changes)
+
+
+def test_a_start_in_deep_overlap_is_said_once():
+    """With both shapes named, when the problem is made and not by its copies; a start that only touches is none."""
+    touching = robot()
+    system, start = touching.system, touching.system.initial_state()
+    low = dataclasses.replace(start, q=start.q.at[2].set(0.0))
+    with pytest.warns(StartWarning, match="problem 'low': .*'cube' and 'floor'; .*push_out_speed=1 .*exclude="):
+        deep = OptimalControlProblem("low", system, 4, low, stage_residual=lambda x, u, t: x.v)
+    dataclasses.replace(deep, tolerance=1e-5)
+
+
+def test_depth_of_overlaps():
+    """Two balls of radius 0.1 whose centres are 0.15 apart overlap by 0.05, whichever way the centres lie."""
+    text = """<mujoco><worldbody><body><freejoint/><geom type="sphere" size="0.1" mass="1"/></body>
+      <body pos="0.09 0.12 0"><freejoint/><geom type="sphere" size="0.1" mass="1"/></body></worldbody></mujoco>"""
+    model = load_model_from_string(text)
+    q = np.asarray(model.q_default)
+    assert deep_overlaps(model, q, 0.049) == ((0, 1),) and deep_overlaps(model, q, 0.051) == ()
 
 
 BAD = [

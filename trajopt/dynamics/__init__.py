@@ -18,6 +18,7 @@ from trajopt.dynamics.contact import (
     solve_boxed_lcp,
     solve_ncp,
 )
+from trajopt.dynamics.contact.closures import closure_error
 from trajopt.dynamics.gradients import GRADIENTS, GradientMode, GradientOptions
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.aba import aba
@@ -60,17 +61,18 @@ from trajopt.dynamics.rigid_body.kinematics import (
     point_jacobian,
 )
 from trajopt.dynamics.rigid_body.rnea import bias_forces, generalised_gravity, inverse_dynamics, rnea
+from trajopt.dynamics.start import StartWarning
 from trajopt.dynamics.state import Linearization, State, StepInfo
 from trajopt.dynamics.system import System
 
 __all__ = [
-    "GRADIENTS", "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "GradientMode", "GradientOptions", "Linearization",
-    "Model", "NCPResult", "NoContact", "RigidContact", "SmoothedContact", "SpringDamperContact", "State", "StepInfo", "System",
-    "aba", "actuation_force", "base_velocity", "bias_forces", "centre_of_mass", "centroidal_momentum",
-    "centroidal_momentum_matrix", "com_jacobian", "crba", "difference", "forward_dynamics", "forward_dynamics_derivatives",
-    "frame_jacobian", "frame_jacobian_derivative", "frame_placement", "from_base_velocity", "from_mujoco_contact",
-    "from_pinocchio", "generalised_gravity", "inertial_regressor", "integrate", "integrate_jacobians", "inverse_dynamics",
-    "kappa_schedule", "kinematics", "kinetic_energy", "mass_matrix", "neutral", "normalise", "point_jacobian",
-    "potential_energy", "random_configuration", "rnea", "rnea_derivatives", "solve_boxed_lcp", "solve_ncp",
-    "to_mujoco_contact", "to_pinocchio",
+    "GRADIENTS", "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "GradientMode", "GradientOptions",
+    "Linearization", "Model", "NCPResult", "NoContact", "RigidContact", "SmoothedContact", "SpringDamperContact",
+    "StartWarning", "State", "StepInfo", "System", "aba", "actuation_force", "base_velocity", "bias_forces",
+    "centre_of_mass", "centroidal_momentum", "centroidal_momentum_matrix", "closure_error", "com_jacobian", "crba",
+    "difference", "forward_dynamics", "forward_dynamics_derivatives", "frame_jacobian", "frame_jacobian_derivative",
+    "frame_placement", "from_base_velocity", "from_mujoco_contact", "from_pinocchio", "generalised_gravity",
+    "inertial_regressor", "integrate", "integrate_jacobians", "inverse_dynamics", "kappa_schedule", "kinematics",
+    "kinetic_energy", "mass_matrix", "neutral", "normalise", "point_jacobian", "potential_energy", "random_configuration",
+    "rnea", "rnea_derivatives", "solve_boxed_lcp", "solve_ncp", "to_mujoco_contact", "to_pinocchio",
 ]  # fmt: skip

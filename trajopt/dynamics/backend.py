@@ -34,7 +34,7 @@ from trajopt.dynamics.gradients.first_order import is_zero
 from trajopt.dynamics.gradients.implicit import IMPLICIT
 from trajopt.dynamics.integrators import impulse_info, impulse_step
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.actuation import force_by_control
+from trajopt.dynamics.rigid_body.actuation import force_slopes
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.state import State, StepInfo
 from trajopt.errors import OptionError
@@ -100,8 +100,11 @@ def linearize_native(
     integrator: str, start: StepInputs, u: Float[Array, " nu"]
 ) -> tuple[State, StepInfo, Float[Array, "n n"], Float[Array, "n nu"]]:
     """(x+, report, A, B) of a step in its own contact modes, in closed form, through the compiled core."""
-    gain = force_by_control(start.model, start.q, start.v, u)
-    return _linearized(integrator, start, gain)
+    slopes = force_slopes(start.model, start.q, start.v, u)
+    if slopes is None:
+        return _linearized(integrator, start, start.model.actuation)
+    x_next, info, A, by_force = _linearized(integrator, start, slopes.columns())
+    return x_next, info, *slopes.chained(A, by_force)
 
 
 def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:

@@ -49,6 +49,9 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
         return f"integrator='{integrator}' takes forces that are explicit functions of the state"
     if np.dtype(dtype) != np.float64:
         return f"numbers are {np.dtype(dtype).name}; the compiled core computes in float64"
+    if model.topology.constrained:
+        names = [*(closure.name for closure in model.topology.closures), *model.topology.couplings]
+        return f"the model has equality constraints ({', '.join(names[:6])}), which the JAX implementation alone holds"
     if not model.topology.n_nodes:
         return "the model has no moving body"
     return None if native.available() else native.reason()
@@ -235,8 +238,8 @@ def pack_parameters(compiled: CompiledSystem, model: Model) -> Float[Array, " p"
     law, top = compiled.law, compiled.topology
     double = functools.partial(jnp.asarray, dtype=jnp.float64)
     tolerance = default_tolerance(jnp.float64) if law.tolerance is None else law.tolerance
-    push_out = getattr(law, "push_out_speed", None)
-    options = [law.erp, law.damping, law.rest_velocity, tolerance, np.inf if push_out is None else push_out, 0, 0, 0]
+    push_out = np.inf if law.push_out_speed is None else law.push_out_speed
+    options = [law.erp, law.damping, law.rest_velocity, tolerance, push_out, 0, 0, 0]
     head = jnp.concatenate([double(model.gravity), double(np.array(options, float)), jnp.zeros(PARAMETER_HEAD - 11, jnp.float64)])
     raw = jnp.concatenate(
         [double(np.array([0.0, 1.0]))] + [double(getattr(model, name)).reshape(-1) for name in _LEAVES]

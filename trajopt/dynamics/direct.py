@@ -77,8 +77,11 @@ def _programs(compiled: CompiledSystem) -> tuple[Callable[..., Any], Callable[..
         return y.q, y.v, y.report
 
     def linearize(actuators: Actuators, parameters, dt, q, v, u, force):
-        tau, gain = actuators.force(q, v, u) + force, actuators.force_by_control(q, v, u)
+        tau, slopes = actuators.force(q, v, u) + force, actuators.slopes(q, v, u)
+        gain = actuators.arms if slopes is None else slopes.columns()
         y, A, B = native_linearize(compiled, None, parameters, q, v, tau, dt, gain)
+        if slopes is not None:
+            A, B = slopes.chained(A, B)
         return y.q, y.v, y.report, A, B
 
     return jax.jit(step), jax.jit(linearize)

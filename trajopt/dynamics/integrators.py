@@ -50,10 +50,15 @@ _STABILITY = {"semi-implicit": 2.0, "moreau": 2.0, "euler": 2.0, "rk4": 2.785}
 _TIED = 1e-9  # constraint velocity that counts as none, relative to the fastest slip, and to 1e-3 m/s at least
 
 
-def check_integrator(integrator: str, law: Law, dt: Any) -> None:
-    """Raise `OptionError` for an unknown integrator, one that cannot treat the law, or a step that the law cannot take."""
+def check_integrator(integrator: str, law: Law, dt: Any, model: Model) -> None:
+    """Raise `OptionError` for an unknown integrator, one that cannot treat law and model, or a step that the law cannot take."""
     if integrator not in INTEGRATORS:
         raise OptionError(f"integrator is '{integrator}'{closest(str(integrator), INTEGRATORS)}")
+    if integrator in EXPLICIT and model.topology.constrained:
+        raise OptionError(
+            f"integrator '{integrator}' evaluates forces alone, but model '{model.name}' has equality constraints, whose "
+            "impulses are solved for; use integrator 'semi-implicit' or 'moreau'"
+        )
     if integrator in EXPLICIT and law.not_explicit is not None:
         raise OptionError(
             f"integrator '{integrator}' needs forces that are functions of the state, but {law.name} {law.not_explicit}; "

@@ -21,7 +21,7 @@ from trajopt.dynamics.gradients.closed_form import StepJacobian, step_jacobian
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import impulse_step, share_after_impulses, where_impulses_act
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.actuation import force_by_control
+from trajopt.dynamics.rigid_body.actuation import force_slopes
 from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
 from trajopt.dynamics.state import State, StepInfo
 
@@ -48,7 +48,8 @@ def linearize_impulse_step(
     relabel = None if adjoint is None else mode.relabelling(inputs, _loss_direction(inputs, rest, adjoint))
     step, jacobian = step_jacobian(inputs, null_space=complete, relabel=relabel)
     x_next = State(integrate(model, inputs.q, rest * step.velocity), step.velocity)
-    by_control = jacobian.by_tau @ force_by_control(model, start.q, start.v, u)
+    slopes = force_slopes(model, start.q, start.v, u)
+    by_control = jacobian.by_tau @ (model.actuation if slopes is None else slopes.columns())
     if integrator == "moreau":
         A, B = _through_the_midpoint(start, inputs.q, jacobian, by_control, step.velocity)
     else:
@@ -61,6 +62,8 @@ def linearize_impulse_step(
         A = jax.lax.cond(
             jnp.any(one_sided), functools.partial(_to_both_sides, integrator), lambda *a: a[2], begun, one_sided, A
         )
+    if slopes is not None:
+        A, B = slopes.chained(A, B)
     return x_next, step, A, B, one_sided
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.errors import ModelError, UnknownNameError
+from trajopt.errors import UnknownNameError
 from trajopt.names import closest
 
 WORLD = -1
@@ -127,6 +127,17 @@ class MimicSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class ClosureSpec:
+    """A frame on `node1` tied to one on `node2` (WORLD for the fixed world). kind: connect (origins), weld, hinge or slide (about
+    or along the third axis); the frames are leaves of the model."""
+
+    name: str
+    kind: str
+    node1: int
+    node2: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Topology:
     """Everything about a model that is not a number: static, hashable, compared by value."""
 
@@ -142,6 +153,13 @@ class Topology:
     mimics: tuple[MimicSpec, ...] = ()
     limited: tuple[int, ...] = ()
     friction_dofs: tuple[int, ...] = ()
+    closures: tuple[ClosureSpec, ...] = ()
+    couplings: tuple[str, ...] = ()
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the model has equality constraints: closed loops or coupled coordinates."""
+        return bool(self.closures or self.couplings)
 
     def __hash__(self) -> int:
         return self._hash
@@ -281,6 +299,11 @@ class Topology:
         )
 
 
+def _empty(*shape: int) -> Any:
+    """A leaf that most models have no rows of."""
+    return dataclasses.field(default_factory=lambda: np.zeros(shape))
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Model:
@@ -293,12 +316,17 @@ class Model:
     - `mass` (n,), `com` (n, 3), `inertia` (n, 3, 3): inertia about the centre of mass, node axes;
     - `armature`, `damping`, `frictionloss`, `stiffness`, `spring_reference`, `lower`, `upper` (nv,);
     - `actuation` (nv, nu): tau = actuation @ u; `control_lower`, `control_upper` (nu,);
+    - `actuator_gain`, `actuator_bias` (nu, 3), `actuator_range` (nu, 2), `joint_force_range` (nv, 2): the law of servos and
+      of motors with a force range (`rigid_body.actuation`), `actuation` being their lever arms; without rows: tau as above;
     - `gravity` (3,);
     - `frame_rotation` (nf, 3, 3), `frame_position` (nf, 3): in the node's frame;
     - `shape_rotation` (ns, 3, 3), `shape_position` (ns, 3), `shape_size` (ns, 3); `meshes`: tuple of (k, 3) vertices;
     - `terrain` (nt,): heights or parameters of all height fields, one after the other (`Surface`);
     - `pair_friction`, `pair_restitution` (np,);
     - `mimic_multiplier`, `mimic_offset` (number of mimic joints,);
+    - `closure_rotation` (nk, 2, 3, 3), `closure_position` (nk, 2, 3): the frames of closures, in their nodes' frames;
+    - `coupling_arms` (nc, 2, nv), `coupling_reference` (nc, 2), `coupling_polynomial` (nc, 5): y - y_0 = p(x - x_0) with
+      (y, x) = arms @ coordinates of hinges and slides, coefficients of p in rising powers;
     - `q_default` (nq,) and `keyframes`, a dict of named configurations.
     """
 
@@ -333,7 +361,16 @@ class Model:
     mimic_offset: Float[Array, " nm"]
     q_default: Float[Array, " nq"]
     keyframes: dict[str, Float[Array, " nq"]]
-    terrain: Float[Array, " nt"] = dataclasses.field(default_factory=lambda: np.zeros(0))  # type: ignore[assignment]
+    terrain: Float[Array, " nt"] = _empty(0)
+    closure_rotation: Float[Array, "nk 2 3 3"] = _empty(0, 2, 3, 3)
+    closure_position: Float[Array, "nk 2 3"] = _empty(0, 2, 3)
+    coupling_arms: Float[Array, "nc 2 _"] = _empty(0, 2, 0)
+    coupling_reference: Float[Array, "nc 2"] = _empty(0, 2)
+    coupling_polynomial: Float[Array, "nc 5"] = _empty(0, 5)
+    actuator_gain: Float[Array, "_ 3"] = _empty(0, 3)
+    actuator_bias: Float[Array, "_ 3"] = _empty(0, 3)
+    actuator_range: Float[Array, "_ 2"] = _empty(0, 2)
+    joint_force_range: Float[Array, "_ 2"] = _empty(0, 2)
 
     @property
     def name(self) -> str:
@@ -378,39 +415,3 @@ class Model:
         sources = np.array([m.source for m in top.mimics])
         multiplier = jnp.asarray(self.mimic_multiplier)
         return jnp.asarray(base, multiplier.dtype).at[top.mimic_dofs, sources].set(multiplier)
-
-
-def validate_model(model: Model, source: str = "") -> None:
-    """Raise `ModelError` unless the shapes fit, all numbers are finite and the bodies that carry joints have mass.
-
-    NumPy only, meant to run once, on load.
-    """
-    top = model.topology
-    where = f"{source}: " if source else f"model '{top.name}': "
-    for field in dataclasses.fields(model):
-        value = getattr(model, field.name)
-        if not isinstance(value, np.ndarray):
-            continue
-        bad = (
-            np.isnan(value)
-            if field.name in ("lower", "upper", "control_lower", "control_upper")
-            else ~np.isfinite(value)
-        )
-        if bad.any():
-            index = tuple(int(k) for k in np.argwhere(bad)[0])
-            raise ModelError(
-                f"{where}{field.name}[{', '.join(map(str, index))}] is {value[index]}; every number must be finite"
-            )
-    if np.any(model.mass < 0):
-        i = int(np.argmax(model.mass < 0))
-        raise ModelError(f"{where}body '{top.node_names[i]}' has negative mass {model.mass[i]}")
-    subtree = top.node_mask.T @ model.mass
-    for i in range(top.n_nodes):
-        own = slice(top.v_starts[i], top.v_starts[i] + NODE_NV[top.node_types[i]])
-        inertial = subtree[i] > 0 or (top.node_mask.T @ np.trace(model.inertia, axis1=1, axis2=2))[i] > 0
-        user = np.isin(top.user_dofs, np.arange(own.start, own.stop))
-        if not inertial and not (user.any() and np.all(model.armature[user] > 0)):
-            raise ModelError(
-                f"{where}body '{top.node_names[i]}' is moved by a joint but neither it nor its descendants have mass; "
-                "give it an inertial element or make the joint fixed"
-            )

@@ -54,12 +54,13 @@ class ContactInfo:
 class StepInfo:
     """What happened in a step.
 
-    contacts; impulse: all rows (contacts, limits, dry friction), also the warm start of the next step; residual: recomputed
-    violation of the contact law (relative velocity, docs/contact-semantics.md); iterations and fallbacks of the solver;
-    status (`trajopt.result.Status`); dropped: active rows that did not fit into max_contacts or max_limits, and pairs that did
-    not fit into max_pairs; dropped_pairs: the latter alone, those that could touch within the step by bounds of distance and
-    velocity (the pairs that would touch may be fewer, never more); degenerate: the impulse is not unique and was selected;
-    overflow: rows with an impulse for which the report had no room, although the step was solved with them (compiled core only).
+    contacts; impulse: all rows (contacts, limits, dry friction, equality constraints), also the warm start of the next
+    step; residual: recomputed violation of the contact law (relative velocity, docs/contact-semantics.md); iterations and
+    fallbacks of the solver; status (`trajopt.result.Status`); dropped: active rows that did not fit into max_contacts or
+    max_limits, and pairs that did not fit into max_pairs; dropped_pairs: the latter alone, those that could touch within
+    the step by bounds of distance and velocity (the pairs that would touch may be fewer, never more); degenerate: the
+    impulse is not unique and was selected; overflow: rows with an impulse for which the report had no room, although the
+    step was solved with them (compiled core only).
     residual, iterations, fallbacks and status carry no derivative. Explicit steps solve nothing: residual, iterations and
     fallbacks are zero, the status is solved or non_finite.
 

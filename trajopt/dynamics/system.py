@@ -41,6 +41,7 @@ from trajopt.dynamics.linearization import (
 )
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import actuation_force
+from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
 from trajopt.errors import DerivativeError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
@@ -93,7 +94,7 @@ class System:
         if self.kappa is not None:
             object.__setattr__(self, "kappa", positive_number("kappa", self.kappa, KAPPA_MEANING))
         resolve(self.gradient, self.options, self.labellings).check(self.contact, self.model)
-        check_integrator(self.integrator, self.contact, self.dt)
+        check_integrator(self.integrator, self.contact, self.dt, self.model)
         self.contact.check(self.model)
         resolve_backend(self.backend, self.model, self.contact, self.integrator)
 
@@ -153,11 +154,16 @@ class System:
         return 2 * self.nv + math.prod(self.contact.contact_state_shape(self.model) or (0,))
 
     def initial_state(self, keyframe: str | None = None) -> State:
-        """The model's default configuration (or a named keyframe) at rest, contacts undeformed."""
+        """The model's default configuration (or a named keyframe) at rest, contacts undeformed.
+
+        A configuration far beyond joint limits is issued as a `start.StartWarning`.
+        """
         frames = self.model.keyframes
         if keyframe is not None and keyframe not in frames:
             raise UnknownNameError(f"model '{self.model.name}' has no keyframe '{keyframe}'{closest(keyframe, frames)}")
         q = self.model.q_default if keyframe is None else frames[keyframe]
+        frame = "the default" if keyframe is None else f"keyframe '{keyframe}'"
+        warn_of_start(f"model '{self.model.name}', {frame}", self.model, self.contact, self.dt, q)
         return State(q, jnp.zeros(self.nv, q.dtype), self._contact_state(None, q.dtype))
 
     def step(

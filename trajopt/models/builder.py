@@ -19,6 +19,7 @@ import numpy as np
 from trajopt.dynamics.model import (
     NODE_NV,
     WORLD,
+    ClosureSpec,
     FrameSpec,
     JointSpec,
     MimicSpec,
@@ -27,13 +28,16 @@ from trajopt.dynamics.model import (
     ShapeType,
     Surface,
     Topology,
-    validate_model,
 )
+from trajopt.dynamics.validation import validate_model
 from trajopt.errors import ModelError
+from trajopt.models.closures import closed
 from trajopt.models.coordinates import assemble_coordinates
 from trajopt.models.descriptions import (
     ActuatorDescription,
     BodyDescription,
+    ClosureDescription,
+    CouplingDescription,
     FrameDescription,
     JointDescription,
     PairDescription,
@@ -80,6 +84,8 @@ class ModelBuilder:
         self.world_shapes: list[ShapeDescription] = []
         self.world_frames: list[FrameDescription] = []
         self.actuators: list[ActuatorDescription] = []
+        self.closures: list[ClosureDescription] = []
+        self.couplings: list[CouplingDescription] = []
         self.pairs: list[PairDescription] = []
         self.excludes: set[frozenset[str | None]] = set()
         self.self_excludes: set[frozenset[str | None]] = set()
@@ -152,8 +158,10 @@ class ModelBuilder:
         pairs, friction, restitution = self._contact_pairs(shapes)
         frames = self._assemble_frames(placed)
         mass, com, inertia = self._assemble_inertias()
+        closures, closure_leaves = self._assemble_closures(placed)
         topology = dataclasses.replace(
             topology,
+            closures=closures,
             frames=tuple(FrameSpec(name, pose.node) for name, pose in frames),
             shapes=shape_leaves.pop("specs"),
             pairs=pairs,
@@ -172,11 +180,13 @@ class ModelBuilder:
             frame_position=_stack([pose.position for _, pose in frames], (3,)),
             pair_friction=friction,
             pair_restitution=restitution,
+            **closure_leaves,
             **shape_leaves,
             **leaves,
         )
         model = Model(topology=topology, **arrays)
         validate_model(model, self.source)
+        model = closed(model, self.source, self.warn)
         doubt = impossible_inertias(model)
         if doubt is not None:
             self.warn(doubt)
@@ -301,7 +311,7 @@ class ModelBuilder:
             v += NODE_NV[node.type]
         dofs = {name: tree_v[chain[0]] for name, chain in self._joint_nodes.items()}
         coordinates = assemble_coordinates(
-            self._joint_order, dofs, self.actuators, self.keyframes, self.source, self.warn
+            self._joint_order, dofs, self.actuators, self.couplings, self.keyframes, self.source, self.warn
         )
         joints = tuple(
             JointSpec(j.name, j.kind, self._joint_nodes[j.name], q0, j.nq, v0, j.nv)
@@ -318,8 +328,22 @@ class ModelBuilder:
             mimics=tuple(MimicSpec(*m) for m in coordinates.mimics),
             limited=coordinates.limited,
             friction_dofs=coordinates.friction_dofs,
+            couplings=tuple(coupling.name for coupling in self.couplings),
         )
         return coordinates.leaves, topology
+
+    def _assemble_closures(self, placed) -> tuple[tuple[ClosureSpec, ...], dict]:
+        poses = {None: Pose(WORLD, np.eye(3), np.zeros(3))} | {body.name: pose for body, pose, _, _ in placed}
+        ends = [
+            [poses[name].at(*frame) for name, frame in ((c.body1, c.frame1), (c.body2, c.frame2))] for c in self.closures
+        ]
+        specs = tuple(
+            ClosureSpec(c.name, c.kind, one.node, two.node) for c, (one, two) in zip(self.closures, ends, strict=True)
+        )
+        return specs, {
+            "closure_rotation": _stack([np.stack([end.rotation for end in pair]) for pair in ends], (2, 3, 3)),
+            "closure_position": _stack([np.stack([end.position for end in pair]) for pair in ends], (2, 3)),
+        }
 
     def _assemble_inertias(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         parts = [joined(node.inertials) for node in self._nodes]

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.errors import ModelError
-from trajopt.models.descriptions import ActuatorDescription, JointDescription
+from trajopt.models.descriptions import ActuatorDescription, CouplingDescription, JointDescription
 from trajopt.names import closest
 
 _TERMS = ("armature", "damping", "frictionloss", "stiffness")
@@ -37,6 +37,7 @@ def assemble_coordinates(
     joints: list[JointDescription],
     tree_dofs: dict[str, int],
     actuators: list[ActuatorDescription],
+    couplings: list[CouplingDescription],
     keyframes: dict[str, dict[str, Float[np.ndarray, " k"]]],
     source: str,
     warn: Callable[[str], None],
@@ -69,9 +70,11 @@ def assemble_coordinates(
         _fold_mimic(by_name[name], leaves, v_start[leader], a, b, warn)
     columns = {joint.name: (v, joint.nv, 1.0) for joint, _, v in user_joints}
     columns |= {name: (v_start[leader], 1, a) for name, (leader, a, _) in followed.items()}
-    if not actuators:
-        actuators = _identity_actuators(user_joints, effort)
-    leaves |= _actuation(actuators, columns, nv, source)
+    offsets = {name: b for name, (_, _, b) in followed.items()}
+    if actuators:
+        leaves |= _force_laws(actuators, _joint_force_ranges(joints, v_start, nv, warn), offsets)
+    actuators = actuators or _identity_actuators(user_joints, effort)
+    leaves |= _actuation(actuators, columns, nv, source) | _couplings(couplings, columns, offsets, nv)
 
     q_default = np.zeros(nq)
     for joint, q, _ in user_joints:
@@ -167,6 +170,58 @@ def _actuation(actuators: list[ActuatorDescription], columns: dict, nv: int, sou
         "actuation": matrix,
         "control_lower": np.array([actuator.lower for actuator in actuators], float),
         "control_upper": np.array([actuator.upper for actuator in actuators], float),
+    }
+
+
+def _couplings(couplings: list[CouplingDescription], columns: dict, offsets: dict[str, float], nv: int) -> dict:
+    """Arms, references and polynomials of coupled coordinates; a joint that follows another stands for a multiple of it."""
+    arms, reference = np.zeros((len(couplings), 2, nv)), np.zeros((len(couplings), 2))
+    for i, coupling in enumerate(couplings):
+        reference[i] = coupling.reference
+        for side, joints in enumerate((coupling.left, coupling.right)):
+            for name, factor in joints.items():
+                v, _, multiplier = columns[name]
+                arms[i, side, v] += factor * multiplier
+                reference[i, side] -= factor * offsets.get(name, 0.0)
+    return {
+        "coupling_arms": arms,
+        "coupling_reference": reference,
+        "coupling_polynomial": np.array([c.polynomial for c in couplings], float).reshape(-1, 5),
+    }
+
+
+def _joint_force_ranges(
+    joints: list[JointDescription], v_start: dict[str, int], nv: int, warn: Callable[[str], None]
+) -> Float[np.ndarray, "nv 2"]:
+    """What all actuators together may do to each DoF."""
+    ranges = np.full((nv, 2), (-np.inf, np.inf))
+    for joint in joints:
+        if joint.name in v_start:
+            ranges[v_start[joint.name] : v_start[joint.name] + joint.nv] = joint.force_range
+        elif np.isfinite(joint.force_range).any():
+            warn(f"the force range of joint '{joint.name}', which follows another, is left out")
+    return ranges
+
+
+def _force_laws(
+    actuators: list[ActuatorDescription], ranges: Float[np.ndarray, "nv 2"], offsets: dict[str, float]
+) -> dict:
+    """Gain, bias and force range of every actuator and the force range of every DoF; nothing where all are plain motors.
+
+    offsets: of joints that follow others, by which lengths are longer.
+    """
+    if not np.isfinite(ranges).any() and all(actuator.plain for actuator in actuators):
+        return {}
+    gain, bias = (np.array([getattr(actuator, name) for actuator in actuators]) for name in ("gain", "bias"))
+    for j, actuator in enumerate(actuators):
+        longer = sum(float(gear[0]) * offsets.get(name, 0.0) for name, gear in actuator.gears.items())
+        for law in (gain, bias):
+            law[j, 0] += law[j, 1] * longer
+    return {
+        "actuator_gain": gain,
+        "actuator_bias": bias,
+        "actuator_range": np.array([actuator.force for actuator in actuators], float),
+        "joint_force_range": ranges,
     }
 
 

@@ -28,7 +28,8 @@ def model_facts(
 
     Keys: name, nq, nv, nu, total_mass (kg), gravity, joints, mimics, bodies, shapes, pairs, overlaps (pairs of links left out,
     from `LoadReport`), initial (pairs of shapes that overlap at the default configuration, joints outside their limits
-    there), actuators, frames (with the body; `end`: nothing else is carried by it, as by a foot), base ("floating", "fixed"
+    there), equalities, actuators, frames (with the body; `end`: nothing else is carried by it, as by a foot), base ("floating",
+    "fixed"
     or "none"), ground (names of planes and height fields), keyframes, warnings. Lengths in metres, masses in kg, angles in
     radians, forces in N and N m.
     """
@@ -48,6 +49,7 @@ def model_facts(
         "pairs": _pairs(model, names),
         "overlaps": [list(pair) for pair in overlaps],
         "initial": _initial(model),
+        "equalities": _equalities(model, names),
         "actuators": _actuators(model),
         "frames": _frames(model, names),
         "base": _base(model),
@@ -164,6 +166,18 @@ def _initial(model: Model) -> dict[str, Any]:
     return {"overlaps": [[names[i], names[j]] for i, j in overlapping_pairs(model)], "outside_limits": outside}
 
 
+def _equalities(model: Model, names: dict[int, str]) -> list[dict[str, Any]]:
+    top = model.topology
+    closures = [
+        {"name": closure.name, "kind": closure.kind, "bodies": [names[closure.node1], names[closure.node2]]}
+        for closure in top.closures
+    ]
+    for i, name in enumerate(top.couplings):
+        dofs = np.flatnonzero(np.any(np.asarray(model.coupling_arms)[i], axis=0))
+        closures.append({"name": name, "kind": "coupling", "joints": [_dof_name(top.joints, int(dof)) for dof in dofs]})
+    return closures
+
+
 def _actuators(model: Model) -> list[dict[str, Any]]:
     top, actuation = model.topology, np.asarray(model.actuation)
     return [
@@ -171,9 +185,18 @@ def _actuators(model: Model) -> list[dict[str, Any]]:
             "name": name,
             "limits": [_finite(model.control_lower[k]), _finite(model.control_upper[k])],
             "drives": {_dof_name(top.joints, int(i)): float(actuation[i, k]) for i in np.flatnonzero(actuation[:, k])},
+            **_force_law(model, k),
         }
         for k, name in enumerate(top.actuators)
     ]
+
+
+def _force_law(model: Model, k: int) -> dict[str, Any]:
+    """Gain, bias and force range of actuator k where its model has such; nothing for motors without a force range."""
+    if not len(model.actuator_gain):
+        return {}
+    gain, bias = (np.asarray(leaf)[k].tolist() for leaf in (model.actuator_gain, model.actuator_bias))
+    return {"gain": gain, "bias": bias, "force_limits": [_finite(x) for x in np.asarray(model.actuator_range)[k]]}
 
 
 def describe(
@@ -199,17 +222,35 @@ def describe(
     lines += _overlap_lines(facts)
     lines += _table(
         "Actuators",
-        ("name", "drives", "control limits"),
+        ("name", "drives", "control limits", *(("force", "force limits") if _laws(facts) else ())),
         [
             (a["name"], ", ".join(f"{gear:.4g} {joint}" for joint, gear in a["drives"].items()), _interval(a["limits"]))
+            + ((_law_text(a["gain"], a["bias"]), _interval(a["force_limits"])) if _laws(facts) else ())
             for a in facts["actuators"]
         ],
     )
+    if facts["equalities"]:
+        ties = [(e["name"], e["kind"], ", ".join(e.get("bodies") or e["joints"])) for e in facts["equalities"]]
+        lines += _table("Equality constraints", ("name", "kind", "ties"), ties)
     lines += _frame_table(facts["frames"])
     lines += [f"Keyframes: {', '.join(facts['keyframes']) or 'none'}"]
     lines += [f"Warnings: {len(facts['warnings']) or 'none'}"]
     lines += [f"  - {warning}" for warning in facts["warnings"]]
     return "\n".join(lines)
+
+
+def _laws(facts: dict[str, Any]) -> bool:
+    return any("gain" in actuator for actuator in facts["actuators"])
+
+
+def _law_text(gain: Sequence[float], bias: Sequence[float]) -> str:
+    """The force of an actuator as a formula in its control u, length l and velocity l'."""
+
+    def affine(numbers: Sequence[float], control: str) -> list[str]:
+        names = (control, f"l{control and ' ' + control}", f"l'{control and ' ' + control}")
+        return [f"{x:.4g} {name}".strip() for x, name in zip(numbers, names, strict=True) if x]
+
+    return " + ".join(affine(gain, "u") + affine(bias, "")).replace("+ -", "- ") or "0"
 
 
 def _joint_tables(facts: dict[str, Any]) -> list[str]:
@@ -306,7 +347,11 @@ def _effort(model: Model, actuation: np.ndarray, dof: int) -> list[float | None]
     driven = np.flatnonzero(gears)
     if not len(driven):
         return None
-    ends = np.stack([gears[driven] * model.control_lower[driven], gears[driven] * model.control_upper[driven]])
+    limits = np.stack([model.control_lower, model.control_upper])
+    if len(model.actuator_gain):
+        motors = np.all(np.asarray(model.actuator_gain) == (1, 0, 0), 1) & ~np.any(model.actuator_bias, axis=1)
+        limits = np.where(motors, limits, np.asarray(model.actuator_range).T)
+    ends = gears[driven] * limits[:, driven]
     return [_finite(ends.min(axis=0).sum()), _finite(ends.max(axis=0).sum())]
 
 

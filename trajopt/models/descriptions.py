@@ -42,7 +42,8 @@ class JointDescription:
 
     `kind`: revolute, prismatic, ball, free or planar. `axis` (unit; the plane's normal for planar) and `anchor` are in
     the body's frame. `armature`, `damping`, `frictionloss`, `stiffness`: a number, or one per DoF. `effort`: largest
-    force or torque, used when the file names no actuators. `initial`: default coordinates, else `reference`.
+    force or torque, used when the file names no actuators. `force_range`: of all actuators together. `initial`: default
+    coordinates, else `reference`.
     """
 
     name: str
@@ -58,6 +59,7 @@ class JointDescription:
     stiffness: float | np.ndarray = 0.0
     spring_reference: float = 0.0
     effort: float = np.inf
+    force_range: tuple[float, float] = (-np.inf, np.inf)
     mimic: Mimic | None = None
     initial: np.ndarray | None = None
 
@@ -123,12 +125,49 @@ class BodyDescription:
 
 @dataclasses.dataclass
 class ActuatorDescription:
-    """A motor: generalised forces `gears[joint] * u` (one number per DoF of the joint), lower <= u <= upper."""
+    """Generalised forces `gears[joint] * f` (one number per DoF of the joint), lower <= u <= upper.
+
+    f = (g_0 + g_1 l + g_2 l') u + b_0 + b_1 l + b_2 l', within `force`, with g `gain`, b `bias`, and l the sum of gears times
+    coordinates of hinges and slides; by default a motor, f = u.
+    """
 
     name: str
     gears: dict[str, np.ndarray]
     lower: float = -np.inf
     upper: float = np.inf
+    gain: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    force: tuple[float, float] = (-np.inf, np.inf)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a motor without a force range."""
+        return (self.gain, self.bias, self.force) == ((1.0, 0.0, 0.0), (0.0, 0.0, 0.0), (-np.inf, np.inf))
+
+
+@dataclasses.dataclass
+class ClosureDescription:
+    """Frame 1 (rotation, position) of body 1 tied to frame 2 of body 2, None being the world. kind: connect (origins), weld,
+    hinge or slide (about or along the frames' third axis)."""
+
+    name: str
+    kind: str
+    body1: str | None
+    body2: str | None
+    frame1: tuple[np.ndarray, np.ndarray]
+    frame2: tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass
+class CouplingDescription:
+    """y - y_0 = p(x - x_0), y and x being sums of factor times coordinate over the joints `left` and `right`; `reference`: y_0
+    and x_0; `polynomial`: the five coefficients of p in rising powers."""
+
+    name: str
+    left: dict[str, float]
+    right: dict[str, float]
+    reference: tuple[float, float]
+    polynomial: tuple[float, ...]
 
 
 @dataclasses.dataclass

@@ -10,10 +10,11 @@ So defaults, includes, mesh inertias and frames are MuJoCo's own. What the trans
 - sliding friction (0 where condim is 1), priority, contact bits, excluded and explicit pairs;
 - restitution, which MJCF does not have: `<custom><numeric name="trajopt_restitution" data="0.8"/></custom>` sets it for
   every geom, `trajopt_restitution/GEOM` for one; the default is 0;
-- bodies and sites as frames; keyframes; gravity; joint couplings with a linear polynomial, as mimic joints;
+- bodies and sites as frames; keyframes; gravity;
+- equality constraints, see `trajopt.models.mjcf_equalities`;
 - actuators, see `trajopt.models.mjcf_actuators`.
 
-The rest (tendon forces, weld and connect constraints, fluid forces, ...) is left out with a warning that names it.
+The rest (tendon forces, fluid forces, ...) is left out with a warning that names it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from trajopt.models.descriptions import (
     BodyDescription,
     FrameDescription,
     JointDescription,
-    Mimic,
     PairDescription,
     ShapeDescription,
     quaternion_to_matrix,
@@ -39,6 +39,7 @@ from trajopt.models.descriptions import (
 from trajopt.models.meshes import convex_hull
 from trajopt.models.mjcf_actuators import add_actuators
 from trajopt.models.mjcf_compile import check_includes, compile_mjcf
+from trajopt.models.mjcf_equalities import add_equalities
 
 _KINDS = {
     mujoco.mjtJoint.mjJNT_HINGE: "revolute",
@@ -85,7 +86,8 @@ def read_mjcf(root: Element, content: bytes, name: str, source: str, path: Path 
         builder.add_body(_body(model, names, b, flags, builder))
     _add_shapes(model, names, builder, restitution, flags)
     _add_sites(model, names, builder)
-    _add_couplings(model, names, builder, flags)
+    if not flags & (_DISABLE.mjDSBL_EQUALITY | _DISABLE.mjDSBL_CONSTRAINT):
+        add_equalities(model, names.body, names.joint, builder)
     add_actuators(model, names.joint, builder)
     for k in range(model.nkey):
         key = model.key_qpos[k]
@@ -167,6 +169,8 @@ def _joint(model: mujoco.MjModel, names: _Names, j: int, flags: int, builder: Mo
             joint.stiffness, joint.spring_reference = float(model.jnt_stiffness[j]), float(model.qpos_spring[q])
         if model.jnt_actfrclimited[j]:
             joint.effort = float(np.min(np.abs(model.jnt_actfrcrange[j])))
+            low, high = map(float, model.jnt_actfrcrange[j])
+            joint.force_range = (low, high)
         return joint
     if kind == "free":
         joint.initial = np.array(model.qpos0[int(model.jnt_qposadr[j]) :][:7])
@@ -273,25 +277,6 @@ def _add_sites(model: mujoco.MjModel, names: _Names, builder: ModelBuilder) -> N
         )
         body = int(model.site_bodyid[s])
         (builder.bodies[names.body[body]].frames if body else builder.world_frames).append(frame)
-
-
-def _add_couplings(model: mujoco.MjModel, names: _Names, builder: ModelBuilder, flags: int) -> None:
-    """Linear joint couplings, y - y0 = c0 + c1 (x - x0), become mimic joints."""
-    joints = {joint.name: joint for body in builder.bodies.values() for joint in body.joints}
-    for k in range(model.neq):
-        kind = mujoco.mjtEq(int(model.eq_type[k]))
-        label = model.equality(k).name or f"number {k}"
-        if flags & (_DISABLE.mjDSBL_EQUALITY | _DISABLE.mjDSBL_CONSTRAINT) or not model.eq_active0[k]:
-            continue
-        follower, leader = int(model.eq_obj1id[k]), int(model.eq_obj2id[k])
-        if kind == mujoco.mjtEq.mjEQ_JOINT and leader >= 0 and not np.any(model.eq_data[k, 2:5]):
-            c0, c1 = map(float, model.eq_data[k, :2])
-            y, x = joints[names.joint[follower]], joints[names.joint[leader]]
-            if y.mimic is None:
-                y.mimic = Mimic(x.name, c1, y.reference + c0 - c1 * x.reference)
-                continue
-        element = kind.name.removeprefix("mjEQ_").lower()
-        builder.warn(f"equality constraint '{element}' ({label}) is not supported; it is left out")
 
 
 def _warn_unsupported(model: mujoco.MjModel, names: _Names, builder: ModelBuilder) -> None:

@@ -1,9 +1,12 @@
-"""MuJoCo's actuators as motors, tau = gear * u, which is all that `Model.actuation` holds.
+"""MuJoCo's actuators, f = gain u + bias within the force range and tau = gear * f (`dynamics.rigid_body.actuation`).
 
-- Motors (fixed gain, no bias, no activation dynamics) on joints and on fixed tendons are kept as they are: the column
-  is gain times gear, the limits those of ctrlrange, forcerange and the joint's actuatorfrcrange together.
-- Servos and other laws (position, velocity, damper, filtered, muscle, ...) on joints and fixed tendons become torque
-  motors: u is then the actuator's force, limited by forcerange. One warning names them.
+- Motors (fixed gain, no bias) on joints and on fixed tendons: the column is gain times gear, the limits of the control those of
+  ctrlrange, forcerange and the joint's actuatorfrcrange together; the last two also clip the force.
+- Servos (position, velocity, damper, general with affine gain and bias) on hinges, slides and fixed tendons, of free
+  and ball joints where the length of the actuator does not enter: their law as it stands, with kp, kv, dampratio and
+  inheritrange as MuJoCo compiles them. The limits of the control are those of ctrlrange.
+- Actuators with a state of their own (intvelocity, cylinder, muscle, timeconst, delays, ...) and laws that are not
+  affine are left out, with a warning that names each and its state.
 - Transmissions whose lever arms change with the configuration (sites, slider cranks, spatial tendons, bodies, ball and
   free joints in their parent's frame) cannot be written as a constant matrix: such actuators are left out, with a
   warning.
@@ -18,42 +21,37 @@ from trajopt.models.builder import ModelBuilder
 from trajopt.models.descriptions import ActuatorDescription
 
 _TRN = mujoco.mjtTrn
+_NONE_OR_FIXED = {"gain": int(mujoco.mjtGain.mjGAIN_FIXED), "bias": int(mujoco.mjtBias.mjBIAS_NONE)}
 
 
 def add_actuators(model: mujoco.MjModel, joint_names: list[str], builder: ModelBuilder) -> None:
     """Translate every actuator of `model` into the builder. See the module docstring for what becomes of which."""
     joints = {joint.name: joint for body in builder.bodies.values() for joint in body.joints}
-    servos, dropped = [], []
+    dropped, refused = [], []
     for a in range(len(model.actuator_gear)):
         name = model.actuator(a).name or _own_name(model, a, joint_names)
         gears = _gears(model, a, joint_names, joints)
         if gears is None:
             dropped.append(f"'{name}' ({_TRN(int(model.actuator_trntype[a])).name.removeprefix('mjTRN_').lower()})")
             continue
+        reason = _refusal(model, a, gears, joints)
+        if reason:
+            refused.append(f"'{name}' ({reason})")
+            continue
+        _add_damping(model, a, name, gears, joints, builder)
         reflected = float(getattr(model, "actuator_armature", np.zeros(a + 1))[a])
         if reflected and len(gears) == 1:
             (joint, gear), *_ = gears.items()
             if len(gear) == 1:
                 joints[joint].armature += reflected * float(gear[0]) ** 2
-        lower, upper = -np.inf, np.inf
-        if model.actuator_forcelimited[a]:
-            lower, upper = map(float, model.actuator_forcerange[a])
-        if _is_motor(model, a):
-            gain = float(model.actuator_gainprm[a, 0])
-            if gain:
-                lower, upper = sorted((lower / gain, upper / gain))
-            gears = {joint: gain * gear for joint, gear in gears.items()}
-            if model.actuator_ctrllimited[a]:
-                low, high = map(float, model.actuator_ctrlrange[a])
-                lower, upper = max(lower, low), min(upper, high)
-        else:
-            servos.append(name)
-        lower, upper = _joint_force_limit(gears, joints, lower, upper)
-        builder.actuators.append(ActuatorDescription(name, gears, lower, upper))
-    if servos:
+        builder.actuators.append(_described(model, a, name, gears, joints))
+    for t in np.flatnonzero(np.asarray(getattr(model, "tendon_actfrclimited", []))):
+        builder.warn(f"the actuatorfrcrange of tendon '{model.tendon(int(t)).name}' is left out")
+    if refused:
         builder.warn(
-            "actuators that are not plain motors are taken as motors whose control is their force, within their "
-            f"forcerange: {', '.join(repr(name) for name in servos)}"
+            "actuators with a state of their own, or whose force is no affine function of length and velocity, are left out: "
+            + ", ".join(refused)
+            + ("" if builder.actuators else "; with none left, every joint gets a motor of its own")
         )
     if dropped:
         builder.warn(
@@ -61,6 +59,64 @@ def add_actuators(model: mujoco.MjModel, joint_names: list[str], builder: ModelB
             + ", ".join(dropped)
             + ("" if builder.actuators else "; with none left, every joint gets a motor of its own")
         )
+
+
+def _described(model: mujoco.MjModel, a: int, name: str, gears: dict, joints: dict) -> ActuatorDescription:
+    """The law of an actuator that `_refusal` lets pass."""
+    force = (-np.inf, np.inf)
+    if model.actuator_forcelimited[a]:
+        low, high = map(float, model.actuator_forcerange[a])
+        force = (low, high)
+    lower, upper = -np.inf, np.inf
+    if model.actuator_ctrllimited[a]:
+        lower, upper = map(float, model.actuator_ctrlrange[a])
+    gain, bias = _affine(model, a, "gain"), _affine(model, a, "bias")
+    if gain[1:] != (0.0, 0.0) or bias != (0.0, 0.0, 0.0) or not gain[0]:
+        return ActuatorDescription(name, gears, lower, upper, gain, bias, force)
+    scale = gain[0]
+    low, high = sorted((force[0] / scale, force[1] / scale))
+    gears = {joint: scale * gear for joint, gear in gears.items()}
+    bounds = _joint_force_limit(gears, joints, max(lower, low), min(upper, high))
+    return ActuatorDescription(name, gears, *bounds, force=(low, high))
+
+
+def _affine(model: mujoco.MjModel, a: int, part: str) -> tuple[float, float, float]:
+    """Constant, factor of the length and factor of the velocity of "gain" or "bias"."""
+    kind, numbers = int(getattr(model, f"actuator_{part}type")[a]), getattr(model, f"actuator_{part}prm")[a]
+    count = {_NONE_OR_FIXED[part]: 1 if part == "gain" else 0}.get(kind, 3)
+    constant, length, velocity = (float(x) if k < count else 0.0 for k, x in enumerate(numbers[:3]))
+    return constant, length, velocity
+
+
+def _refusal(model: mujoco.MjModel, a: int, gears: dict, joints: dict) -> str:
+    """Why the actuator's force is not an affine function of control, length and velocity; empty where it is."""
+    dynamics, gain, bias = (int(getattr(model, f"actuator_{part}type")[a]) for part in ("dyn", "gain", "bias"))
+    if dynamics != mujoco.mjtDyn.mjDYN_NONE:
+        return f"its activation, '{mujoco.mjtDyn(dynamics).name.removeprefix('mjDYN_').lower()}', is a state"
+    if float(getattr(model, "actuator_delay", np.zeros(a + 1))[a]) > 0:
+        return "its delayed control is a state"
+    if gain not in (mujoco.mjtGain.mjGAIN_FIXED, mujoco.mjtGain.mjGAIN_AFFINE):
+        return f"gain '{mujoco.mjtGain(gain).name.removeprefix('mjGAIN_').lower()}'"
+    if bias not in (mujoco.mjtBias.mjBIAS_NONE, mujoco.mjtBias.mjBIAS_AFFINE):
+        return f"bias '{mujoco.mjtBias(bias).name.removeprefix('mjBIAS_').lower()}'"
+    if int(getattr(model, "actuator_ctrlnum", np.ones(a + 1))[a]) != 1:
+        return "several controls"
+    balls = [name for name in gears if joints[name].kind == "ball"]
+    if balls and (_affine(model, a, "gain")[1] or _affine(model, a, "bias")[1]):
+        return f"servo on the angle of ball joint '{balls[0]}'"
+    return ""
+
+
+def _add_damping(model: mujoco.MjModel, a: int, name: str, gears: dict, joints: dict, builder: ModelBuilder) -> None:
+    """An actuator's own damping, a passive force against its velocity, as that of the joint that it drives alone."""
+    damping = float(np.reshape(getattr(model, "actuator_damping", np.zeros(a + 1))[a], -1)[0])
+    if not damping:
+        return
+    (joint, gear), *others = gears.items()
+    if others or len(gear) > 1:
+        builder.warn(f"the damping of actuator '{name}', which drives several DoFs, is left out")
+        return
+    joints[joint].damping += damping * float(gear[0]) ** 2
 
 
 def _own_name(model: mujoco.MjModel, a: int, joint_names: list[str]) -> str:
@@ -72,14 +128,6 @@ def _own_name(model: mujoco.MjModel, a: int, joint_names: list[str]) -> str:
         if not shared and all(model.actuator(b).name != joint_names[target] for b in others):
             return joint_names[target]
     return f"actuator{a}"
-
-
-def _is_motor(model: mujoco.MjModel, a: int) -> bool:
-    return (
-        int(model.actuator_gaintype[a]) == mujoco.mjtGain.mjGAIN_FIXED
-        and int(model.actuator_biastype[a]) == mujoco.mjtBias.mjBIAS_NONE
-        and int(model.actuator_dyntype[a]) == mujoco.mjtDyn.mjDYN_NONE
-    )
 
 
 def _gears(model: mujoco.MjModel, a: int, joint_names: list[str], joints: dict) -> dict[str, np.ndarray] | None:

@@ -9,6 +9,7 @@ touch do not overlap.
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import numpy as np
@@ -58,6 +59,34 @@ class _Placed:
             if across > 0:
                 end[:2] = self.size[0] * y[:2] / across
         return end if self.kind is not ShapeType.SPHERE else np.zeros(3)
+
+    def moved(self, by: np.ndarray) -> _Placed:
+        """The shape after a translation (m)."""
+        other = copy.copy(self)
+        other.centre, other.low, other.high = self.centre + by, self.low + by, self.high + by
+        return other
+
+
+def deep_overlaps(model: Model, q: Float[np.ndarray, " nq"], depth: float) -> tuple[tuple[int, int], ...]:
+    """The contact pairs whose shapes still overlap when one is moved by `depth` (m), whichever way of some.
+
+    Tried are a plane's normal, else the six world directions and the line of centres; of a pair that only moves apart some other
+    way the depth is overestimated.
+    """
+    rotation, position = shape_placements(model, q)
+    shapes, found = model.topology.shapes, []
+    for i, j in overlapping_pairs(model, q):
+        one = _Placed(model, i, rotation[i], position[i])
+        if shapes[j].kind is ShapeType.PLANE:
+            if _below(one.moved(depth * rotation[j][:, 2]), rotation[j], position[j]):
+                found.append((i, j))
+            continue
+        two = _Placed(model, j, rotation[j], position[j])
+        apart = one.centre - two.centre
+        ways = np.vstack([np.eye(3), -np.eye(3), apart / max(float(np.linalg.norm(apart)), 1e-300)])
+        if all(_overlap(one.moved(depth * way), two) for way in ways):
+            found.append((i, j))
+    return tuple(found)
 
 
 def overlapping_pairs(model: Model, q: Float[np.ndarray, " nq"] | None = None) -> tuple[tuple[int, int], ...]:

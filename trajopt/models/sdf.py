@@ -9,6 +9,7 @@ surfaces; gravity; <include>, merged or not (`trajopt.models.sdf_include`).
 - A link that no joint carries floats freely, unless its model is static.
 - As the format says: links of one model do not collide unless it sets self_collide; a link without <inertial> has mass
   1 kg and unit inertia (with a warning); dimensions of shapes that are left out are 1 m.
+- A link that two joints carry is moved by the first; the second closes a loop (revolute, continuous, prismatic, ball, fixed).
 - With several models in the file, names read MODEL::LINK.
 - Left out with a warning: height maps and polylines, <gravity>false of single links, added mass of fluids, wind, velocity decay,
   torsional and directional friction. Plugins, sensors, visuals are left out in silence. Joints screw and gearbox are refused.
@@ -25,7 +26,13 @@ import numpy as np
 
 from trajopt.errors import ModelError
 from trajopt.models.builder import ModelBuilder
-from trajopt.models.descriptions import FrameDescription, JointDescription, Mimic
+from trajopt.models.descriptions import (
+    ClosureDescription,
+    FrameDescription,
+    JointDescription,
+    Mimic,
+    perpendicular_axes,
+)
 from trajopt.models.massless import hold_massless_joints
 from trajopt.models.messages import listed
 from trajopt.models.sdf_frames import Pose, Scope, compose, invert, is_true, text_number, text_numbers
@@ -43,6 +50,8 @@ _KINDS = {
     "universal": "revolute",
     "revolute2": "revolute",
 }
+# What a joint becomes whose child link another joint carries already.
+_CLOSURES = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "ball": "connect", "fixed": "weld"}
 _TWO_AXES = ("universal", "revolute2")
 _UNBOUNDED = 1e16  # the format's own default limit
 
@@ -89,7 +98,7 @@ def _read_scene(scene: Scope, reader: LinkReader) -> None:
         full: compose(part.world_pose, part.resolve(str(link.get("name"))))
         for full, (link, part, _) in elements.items()
     }
-    carried = _carried(scene, source)
+    carried, loops = _carried(scene, source)
     weightless = []
     for full in [full for full in elements if full not in carried] + list(carried):
         link, part, model = elements[full]
@@ -107,28 +116,56 @@ def _read_scene(scene: Scope, reader: LinkReader) -> None:
         if not part.static and not is_true(link, "gravity", True):
             weightless.append(full)
         builder.add_body(body)
+    for loop in loops:
+        _close(loop, poses, builder)
     _without_gravity(weightless, [full for full, (_, part, _) in elements.items() if not part.static], builder)
     _add_frames(scene, builder, poses)
 
 
-def _carried(scene: Scope, source: str) -> dict[str, tuple[Element, Scope, str | None]]:
-    """The joint above every link that one carries, the model or world that holds the joint, and the parent link."""
+Loop = tuple[Element, Scope, str | None, str]  # joint, the model or world that holds it, parent link, child link
+
+
+def _carried(scene: Scope, source: str) -> tuple[dict[str, tuple[Element, Scope, str | None]], list[Loop]]:
+    """The joint above every link that one carries, the model or world that holds the joint, and the parent link; and the
+    joints of links that another joint carries already, which close loops."""
     carried: dict[str, tuple[Element, Scope, str | None]] = {}
+    loops: list[Loop] = []
     for part in scene.scopes():
         for joint in part.joints():
             parent, child = (part.attached_link(_end(joint, end, source), joint) for end in ("parent", "child"))
             if child is None:
                 fail(joint, source, "its child is the world; make the world the parent")
             if child in carried:
-                other = carried[child][0].get("name")
-                fail(
-                    joint,
-                    source,
-                    f"link '{child}' has two parents: joint '{other}' already carries it; closed loops are not "
-                    "supported, remove one of the two joints",
-                )
+                loops.append((joint, part, parent, child))
+                continue
             carried[child] = (joint, part, parent)
-    return carried
+    return carried, loops
+
+
+def _close(loop: Loop, poses: dict[str, Pose], builder: ModelBuilder) -> None:
+    """Add the closure that a joint between two links of one loop is: the child's frame tied to the parent's, as they lie."""
+    joint, scope, parent, child = loop
+    source = builder.source
+    name, kind = required(joint, "name", source), required(joint, "type", source)
+    if kind not in _CLOSURES:
+        fail(
+            joint,
+            source,
+            f"the joint closes a loop, since another one already carries link '{child}', and its type is '{kind}'; expected "
+            f"one of {', '.join(_CLOSURES)}: make it one of these, or exchange the two joints",
+        )
+    rotation, position = compose(scope.world_pose, scope.resolve(name))
+    axis = joint.find("axis")
+    if _CLOSURES[kind] in ("hinge", "slide"):
+        if axis is None:
+            fail(joint, source, "child element <axis> is missing")
+        direction = _axis_in_world(axis, scope, rotation, source)
+        rotation = np.stack([*perpendicular_axes(direction), direction], 1)
+        if axis.find("limit") is not None or axis.find("dynamics") is not None or axis.find("mimic") is not None:
+            builder.warn(f"limits, dynamics and mimic of joint '{name}', which closes a loop, are left out")
+    frame = rotation, position
+    ends = [compose(invert(poses[link]), frame) if link is not None else frame for link in (child, parent)]
+    builder.closures.append(ClosureDescription(scope.prefix + name, _CLOSURES[kind], child, parent, ends[0], ends[1]))
 
 
 def _without_gravity(weightless: list[str], moving: list[str], builder: ModelBuilder) -> None:

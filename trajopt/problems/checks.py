@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from trajopt.dynamics.start import warn_of_limits, warn_of_overlaps
 from trajopt.dynamics.system import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
+from trajopt.models.overlaps import deep_overlaps
 
 _STAGE = ("stage_residual", "stage_cost", "equality", "inequality")
 _TERMINAL = ("terminal_residual", "terminal_cost", "terminal_equality", "terminal_inequality")
@@ -69,7 +71,24 @@ def normalise(problem: Any) -> dict[str, Any]:
     ):
         _refuse_quaternion_bounds(where, system, values)
     _check_functions(where, problem, values, system)
+    if system is not None and problem.arguments is None:  # not of a copy, which differs in a number or two
+        _warn_of_violations(where.rstrip(": "), system, x0[: system.nq].astype(float))
     return values
+
+
+def _warn_of_violations(where: str, system: System, q: np.ndarray) -> None:
+    """Issue a `StartWarning` where the initial configuration will be pushed out of joint limits or of other shapes."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(system)):
+        return
+    law, dt, model = system.contact, float(system.dt), jax.tree.map(np.asarray, system.model)
+    push = law.push_out(dt)
+    if push is None:
+        return
+    warn_of_limits(where, model, law, dt, q, stacklevel=7)
+    if law.acts:
+        names = [shape.name for shape in model.topology.shapes]
+        pairs = [(names[i], names[j]) for i, j in deep_overlaps(model, q, push.depth)]
+        warn_of_overlaps(where, push, pairs, stacklevel=7)
 
 
 def _dt(where: str, problem: Any, system: System | None) -> float:

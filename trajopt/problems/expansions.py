@@ -211,7 +211,12 @@ def _or_none(value: Array | None, dtype: Any) -> Array:
 
 def twice_differentiable(problem: ControlProblem) -> bool:
     """Whether the dynamics have second derivatives: user-written functions and systems without contact."""
-    return problem.system is None or problem.system.contact.second_derivatives
+    return problem.system is None or _twice_differentiable(problem.system)
+
+
+def _twice_differentiable(system: Any) -> bool:
+    """Whether steps have second derivatives: nothing is solved for impulses, those of equality constraints included."""
+    return system.contact.second_derivatives and not system.model.topology.constrained
 
 
 def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
@@ -222,6 +227,8 @@ def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
     if not twice_differentiable(problem):
         assert problem.system is not None
         law = type(problem.system.contact).__name__
+        if problem.system.contact.second_derivatives:
+            law = "a step with equality constraints"
         raise DerivativeError(f"{law} defines no second derivative of a step; use iLQR or a Gauss-Newton Hessian")
 
     def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:

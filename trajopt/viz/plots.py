@@ -138,13 +138,17 @@ def coordinate_names(model: Model) -> tuple[list[str], list[str], list[str]]:
 
 def actuator_units(model: Model) -> list[str]:
     """Unit of each control of a model, (nu,): "N m" or "N" where it is the torque or force of what it drives, "" where a gear
-    makes it a share of one, or where it drives both kinds."""
+    makes it a share of one, a servo takes something else, or where it drives both kinds."""
     turning = np.zeros(model.nv, bool)
     for joint in model.topology.joints:
         linear = {"free": 3, "planar": 2, "prismatic": 1}.get(joint.kind, 0)
         turning[joint.v_start + linear : joint.v_start + joint.nv] = True
     units = []
-    for column in np.asarray(model.actuation).T:
+    gain = np.asarray(model.actuator_gain)
+    for k, column in enumerate(np.asarray(model.actuation).T):
+        if len(gain) and tuple(gain[k]) != (1.0, 0.0, 0.0):  # a servo, whose control is no force
+            units.append("")
+            continue
         driven = column != 0
         of_torque = turning[driven].tolist()
         direct = len(set(of_torque)) == 1 and bool((np.abs(column[driven]) == 1).all())

@@ -91,6 +91,10 @@ def test_frames_are_orthonormal_and_continuous_off_the_seam():
         (RigidContact(), 5e-4, -1.0, 0.7, -0.7, True, True),  # closes within the step
         (RigidContact(), 2e-3, -1.0, 0.7, 2.0, True, False),  # does not
         (RigidContact(), 0.0, -0.0099, 0.7, 0.0, True, False),  # slower than v_rest
+        (RigidContact(), -6e-3, -1.0, 0.0, -1.0, True, False),  # 1.2 m/s, capped
+        (RigidContact(push_out_speed=0.5, damping=0.5), -6e-3, -1.0, 0.0, -1.0, True, False),  # damping beside the cap
+        (RigidContact(push_out_speed=None), -6e-3, -1.0, 0.0, -1.2, True, False),
+        (RigidContact(), -6e-3, -1.0, 0.7, -0.7, True, True),  # an impact is no push-out
         (RigidContact(rest_velocity=0.2), -1e-5, -0.19, 0.7, -0.002, True, False),
     ],
 )

@@ -21,6 +21,7 @@ from dynamics.contact.scenes import solved_step as step
 from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, residual
 from trajopt.dynamics.contact.solve.cascade import solve
+from trajopt.dynamics.start import StartWarning
 from trajopt.dynamics.system import State, System
 from trajopt.models import load_model_from_string
 from trajopt.result import Status
@@ -277,6 +278,53 @@ def test_elastic_ball_returns_to_its_height():
     flips = int(np.sum((v[1:] > 0) & (v[:-1] < 0)))
     assert flips == 3
     assert np.abs(energy - energy[0]).max() < 2 * flips * scenes.GRAVITY * scenes.DT
+
+
+@pytest.mark.parametrize("cap", [1.0, 0.3, None])
+def test_push_out_speed(cap):
+    """What erp asks for is capped, for contacts (m/s) and for limits alike; None: as fast as erp says."""
+    sys = ball_system(**({} if cap == 1.0 else {"push_out_speed": cap}))
+    for depth in (1e-3, 4e-3, 2e-2):
+        expected = min(ERP * depth / scenes.DT, np.inf if cap is None else cap)
+        _, v_plus, _ = step(sys, ball(RADIUS - depth))
+        np.testing.assert_allclose(v_plus[2], expected, atol=EXACT)
+    if cap == 1.0:
+        _, v_plus, _ = step(scenes.system("sliders"), State(np.array([0.52, 0]), np.zeros(2)))
+        np.testing.assert_allclose(v_plus[0], -1.0, atol=EXACT)
+
+
+def test_push_out_speed_is_a_mode_of_the_derivative():
+    """d v+ / d phi of a ball below the floor: -erp / dt, and zero where the cap acts; that of the law's offset likewise."""
+    sys = ball_system()
+    for depth, slope in ((4e-3, -ERP / scenes.DT), (6e-3, 0.0)):
+        x = ball(RADIUS - depth)
+        np.testing.assert_allclose(sys.linearize(x, np.zeros(0)).A[8, 2], slope, atol=1e-9)
+        by_distance = jax.grad(lambda phi: sys.contact.pushed_out(phi[None], jnp.asarray(scenes.DT))[0])
+        np.testing.assert_allclose(by_distance(jnp.asarray(-depth)), -slope, atol=1e-9)
+
+
+# Ankles whose default angle, zero, is half a radian outside their range, as published ants have them.
+ANKLES = """<mujoco model="ankles"><compiler angle="radian"/><option gravity="0 0 0"/><worldbody>
+  <body name="torso"><freejoint/><geom type="sphere" size="0.25" mass="1"/>
+    <body name="left" pos="0.3 0 0"><joint name="left" axis="0 1 0" range="0.52 1.2" armature="1"/>
+      <geom type="capsule" fromto="0 0 0 0.4 0 0" size="0.08" mass="0.1"/></body>
+    <body name="right" pos="-0.3 0 0"><joint name="right" axis="0 1 0" range="-1.2 -0.52" armature="1"/>
+      <geom type="capsule" fromto="0 0 0 -0.4 0 0" size="0.08" mass="0.1"/></body></body>
+</worldbody></mujoco>"""
+
+
+def test_joints_far_beyond_their_limits_come_back_slowly():
+    """At 1 rad/s until erp asks for less, and then inside; without the cap at erp * 0.52 / dt = 104 rad/s."""
+    sys = System(load_model_from_string(ANKLES), 1e-3, RigidContact(max_contacts=0))
+    with pytest.warns(StartWarning, match="model 'ankles', the default: .*limits of 'left' .by 0.52., 'right'"):
+        x = sys.initial_state()
+    xs, _ = sys.rollout(x, np.zeros((500, sys.nu)))
+    turning = np.asarray(xs.v)[1:, 6:]
+    assert np.abs(turning).max() < 1 + 1e-9
+    np.testing.assert_allclose(np.abs(turning), 1.0, atol=1e-9)
+    np.testing.assert_allclose(np.abs(np.asarray(xs.q)[500, 7:]), 0.5, atol=1e-9)
+    fast = dataclasses.replace(sys, contact=RigidContact(max_contacts=0, push_out_speed=None))
+    np.testing.assert_allclose(np.abs(fast.step(x, np.zeros(sys.nu))[0].v[6:]), ERP * 0.52 / 1e-3, rtol=1e-9)
 
 
 def test_limits_follow_the_table():

@@ -5,7 +5,8 @@ One velocity-level problem collects three kinds of rows, in this order:
     3 nc rows   cone contacts (tangent 1, tangent 2, normal): lambda in the cone |lambda_t| <= mu lambda_n,
                 Signorini 0 <= lambda_n  _|_  nu_n >= 0, maximum dissipation (Simple eq. 1)
     nl rows     unilateral rows (joint limits): 0 <= lambda  _|_  nu >= 0
-    nf rows     dry joint friction: |lambda| <= bound, lambda = -bound sign(nu) when nu != 0
+    nf rows     dry joint friction: |lambda| <= bound, lambda = -bound sign(nu) when nu != 0; equality constraints likewise,
+                with an infinite bound: nu = 0
 
 with nu = G lambda + g. Written with projections (Alart and Curnier 1991), with y = lambda - rho nu and any rho > 0,
 

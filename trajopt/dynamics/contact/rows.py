@@ -1,6 +1,8 @@
-r"""Constraint rows of one step: contacts, joint limits and dry joint friction, as nu = J v+ + b (docs/contact-semantics.md).
+r"""Constraint rows of one step: contacts, joint limits, dry joint friction and equality constraints, as nu = J v+ + b
+(docs/contact-semantics.md).
 
-Row order as in `ncp`: three rows per contact (tangent 1, tangent 2, normal), one per limit, one per dry-friction DoF. Each
+Row order as in `ncp`: three rows per contact (tangent 1, tangent 2, normal), one per limit, one per dry-friction DoF, those of
+equality constraints, which to `ncp` are dry friction without a bound. Each
 kind of row is an entry of `KINDS`: its count, its rows of J with what their offset depends on, and the set that its impulses
 are projected on. A kind that is added is a class and its place in the table.
 """
@@ -18,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.collision.broadphase import Culled
 from trajopt.dynamics.collision.narrowphase import Contacts
+from trajopt.dynamics.contact.closures import closure_count, closure_rows, independent
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law, NormalOffset, Softening
 from trajopt.dynamics.model import Model, Topology
@@ -32,6 +35,7 @@ class Rows:
 
     J (m, nv); offset (m,) is b, m/s; mu (nc,); exists (nc + nl,); bound (nf,) N s; distance (nc + nl,) m; contacts: the nc
     selected candidates; frames (nc, 3, 3), columns tangent 1, tangent 2, normal; impact (nc + nl,): the row bounces;
+    independent (k, k): projection of the equality constraints on what they say independently of each other, part of their J;
     limit_dof (nl,), limit_sign (nl,); dropped: rows left out that would be active, and pairs left out that could be;
     dropped_pairs: the latter. softening: compliance of the contacts, None where they are rigid. sizes: number of rows of each of
     `KINDS`.
@@ -52,6 +56,7 @@ class Rows:
     limit_sign: Float[Array, " nl"]
     dropped: Int[Array, ""]
     dropped_pairs: Int[Array, ""]
+    independent: Float[Array, "k k"]
     softening: Softening | None = None
     sizes: tuple[int, ...] = dataclasses.field(default=(), metadata={"static": True})
 
@@ -96,7 +101,8 @@ def project_columns(model: Model, J: Float[Array, "m nvt"]) -> Float[Array, "m n
 class RowBlock:
     """The k rows of one kind: their part of J (k, nv) and, of the n of them that have a distance, distance and restitution.
 
-    described: fields of `Rows` that belong to the kind alone. dropped: rows left out that would be active.
+    described: fields of `Rows` that belong to the kind alone. dropped: rows left out that would be active. bound: largest impulse
+    of rows whose projection is an interval. error (k,): of equality constraints.
     """
 
     J: Float[Array, "k nv"]
@@ -104,6 +110,8 @@ class RowBlock:
     restitution: Float[Array, " n"]
     described: dict[str, Any]
     dropped: Int[Array, ""]
+    bound: Float[Array, " b"] | None = None
+    error: Float[Array, " k"] | None = None
 
 
 class RowKind(abc.ABC):
@@ -202,7 +210,7 @@ class DryFrictionRows(RowKind):
         dofs = _rubbing(inputs.law, model)
         bound = inputs.dt * jnp.asarray(model.frictionloss, dtype)[dofs]
         none = jnp.zeros(0, dtype)
-        return RowBlock(jnp.eye(model.nv, dtype=dtype)[dofs], none, none, {"bound": bound}, jnp.zeros((), int))
+        return RowBlock(jnp.eye(model.nv, dtype=dtype)[dofs], none, none, {}, jnp.zeros((), int), bound)
 
 
 def _rubbing(law: Law, model: Model) -> np.ndarray:
@@ -210,7 +218,32 @@ def _rubbing(law: Law, model: Model) -> np.ndarray:
     return np.array(model.topology.friction_dofs if law.joint_friction else (), int)
 
 
-KINDS: tuple[RowKind, ...] = (ContactRows(), LimitRows(), DryFrictionRows())
+class EqualityRows(RowKind):
+    """The rows of closed loops and coupled coordinates, whose impulses have no bound; b = erp e / dt."""
+
+    name, projection = "equality constraints", "interval"
+
+    def count(self, law: Law, model: Model) -> int:
+        return closure_count(model.topology)
+
+    def block(self, inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> RowBlock:
+        model, dtype = inputs.model, inputs.q.dtype
+        none, zero = jnp.zeros(0, dtype), jnp.zeros((), int)
+        if not model.topology.constrained:
+            described = {"independent": jnp.zeros((0, 0), dtype)}
+            return RowBlock(jnp.zeros((0, model.nv), dtype), none, none, described, zero, none, none)
+        error, J = closure_rows(model, kin, inputs.q)
+        P = independent(J)
+        unbounded = jnp.full(J.shape[0], jnp.inf, dtype)
+        return RowBlock(P @ J, none, none, {"independent": P}, zero, unbounded, P @ error)
+
+    def error_slope(self, law: ContactLaw, dt: Float[Array, ""]) -> Float[Array, ""]:
+        """db/de."""
+        return law.erp / dt
+
+
+EQUALITIES = EqualityRows()
+KINDS: tuple[RowKind, ...] = (ContactRows(), LimitRows(), DryFrictionRows(), EQUALITIES)
 
 
 def row_count(law: Law, model: Model) -> int:
@@ -225,7 +258,8 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
     offset, exists, impact = [], [], []
     for kind, block, velocity in zip(KINDS, blocks, _split_by_kind(blocks, J @ inputs.v), strict=True):
         law_offset = kind.offset(inputs.law, block.distance, velocity[kind.normals], block.restitution, inputs.dt)
-        offset.append(_on_normals(kind, law_offset.offset, velocity.shape[0]))
+        b = _on_normals(kind, law_offset.offset, velocity.shape[0])
+        offset.append(b if block.error is None else EQUALITIES.error_slope(inputs.law, inputs.dt) * block.error)
         exists.append(law_offset.exists)
         impact.append(law_offset.impact)
     described = {name: value for block in blocks for name, value in block.described.items()}
@@ -235,6 +269,7 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
         J=J,
         offset=jnp.concatenate(offset),
         exists=exists_here,
+        bound=jnp.concatenate([block.bound for block in blocks if block.bound is not None]),
         distance=jnp.concatenate([block.distance for block in blocks]),
         impact=jnp.concatenate(impact),
         softening=inputs.law.softening(blocks[0].distance, exists_here[:nc], inputs.kappa),
@@ -245,7 +280,7 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
 
 
 def offset_slopes(inputs: StepInputs, rows: Rows) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-    """(db/d distance, db/d velocity before the step) of every row, zero where a row has no distance."""
+    """(db/d distance, db/d velocity before the step) of every row, zero where a row has no distance; an error is a distance."""
     by_distance: list[Array] = []
     by_velocity: list[Array] = []
     start, dtype = 0, inputs.q.dtype
@@ -258,6 +293,10 @@ def offset_slopes(inputs: StepInputs, rows: Rows) -> tuple[Float[Array, " m"], F
         def offset(distance, velocity, kind=kind, own=own):
             return kind.offset(inputs.law, distance, velocity, restitution[own], inputs.dt).offset
 
+        if kind is EQUALITIES:
+            by_distance.append(jnp.full(size, EQUALITIES.error_slope(inputs.law, inputs.dt), dtype))
+            by_velocity.append(jnp.zeros(size, dtype))
+            continue
         point, one, none = (rows.distance[own], velocity), jnp.ones_like(velocity), jnp.zeros_like(velocity)
         for slopes, direction in ((by_distance, (one, none)), (by_velocity, (none, one))):
             slopes.append(_on_normals(kind, jax.jvp(offset, point, direction)[1].astype(dtype), size))

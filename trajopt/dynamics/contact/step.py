@@ -159,7 +159,7 @@ def half_products(factor: Float[Array, "nv nv"], J: Float[Array, "m nv"]) -> Flo
 def compliance(rows: Rows, half: Float[Array, "nv m"]) -> Float[Array, "nc 3 3"]:
     """What softening adds to the diagonal blocks of G, 1/kg: `Softening.factor` times the contact's own block."""
     assert rows.softening is not None
-    own = jnp.swapaxes(half[:, : 3 * rows.nc].reshape(-1, rows.nc, 3), 0, 1)
+    own = jnp.swapaxes(half[:, : 3 * rows.nc].reshape(half.shape[0], rows.nc, 3), 0, 1)
     return rows.softening.factor[:, None, None] * jnp.sum(own[:, :, :, None] * own[:, :, None, :], 1)
 
 

@@ -27,14 +27,16 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.inputs import StepInputs
-from trajopt.dynamics.contact.laws.base import ContactLaw, Need
+from trajopt.dynamics.contact.laws.base import ContactLaw, Law, Need
 from trajopt.dynamics.contact.ncp import SEPARATING
 from trajopt.dynamics.contact.step import DerivativeRule, SolvedStep, solve_step
 from trajopt.dynamics.gradients.first_order import first_order_only
 from trajopt.dynamics.gradients.implicit import implicit_tangents
 from trajopt.dynamics.gradients.mode import GradientMode
+from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.rigid_body.crba import solve_mass_matrix
+from trajopt.errors import OptionError
 
 _RANK = 1e-10  # singular values of G below this fraction of the largest count as zero; its square root in float32
 
@@ -46,6 +48,14 @@ class Bounce(GradientMode, DerivativeRule):
     name: ClassVar[str] = "bounce"
     need: ClassVar[Need] = Need.IMPACTS
     purpose: ClassVar[str] = "reflects positions by the impulses of a hard contact law"
+
+    def check(self, law: Law, model: Model) -> None:
+        super().check(law, model)
+        if model.topology.constrained:
+            raise OptionError(
+                f"gradient is '{self.name}', which reflects positions by impacts of free bodies, but model '{model.name}' has "
+                "equality constraints; use 'implicit'"
+            )
 
     def rule(self, law: ContactLaw) -> DerivativeRule | None:
         return self

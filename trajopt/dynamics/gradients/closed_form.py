@@ -16,6 +16,7 @@ rounding over the regularisation would remain.) dID is the closed form of `deriv
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +25,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
+from trajopt.dynamics.contact.closures import rows_at
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.ncp import NCP, SLIDING, apply_blocks, newton_matrix, projection_jacobian
 from trajopt.dynamics.contact.precision import Threshold
-from trajopt.dynamics.contact.rows import offset_slopes
+from trajopt.dynamics.contact.rows import Rows, offset_slopes
 from trajopt.dynamics.contact.solve import selection
 from trajopt.dynamics.contact.solve.cascade import NCPSolution, consistent_solution, solution_null_space
 from trajopt.dynamics.contact.step import EquationOfMotion, SolvedStep, VelocityStep, solve_step
@@ -37,6 +39,7 @@ from trajopt.dynamics.gradients.contact_geometry import (
     force_turning,
     velocity_turning,
 )
+from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.derivatives import (
     DynamicsTerms,
     dynamics_terms,
@@ -118,6 +121,7 @@ class _Equations:
     inputs: StepInputs
     terms: DynamicsTerms
     geometry: ContactGeometry
+    rows: Rows
     ncp: NCP
     solution: NCPSolution
     M_inverse: Float[Array, "nv nv"]
@@ -164,14 +168,14 @@ def _equations(
     inputs: StepInputs, terms: DynamicsTerms, geometry: ContactGeometry, ncp: NCP, step: VelocityStep, M_inverse, slopes
 ) -> _Equations:
     """slopes: of inverse dynamics at the solved acceleration, by q and v."""
-    model, dt, n = inputs.model, inputs.dt, inputs.model.nv
+    dt, n = inputs.dt, inputs.model.nv
     id_q, id_v = slopes
     MJ = M_inverse @ step.rows.J.T
     N_q, N_v = _row_derivatives(inputs, terms, geometry, step)
     Y = _law_solution(ncp, step.solution, jnp.concatenate([MJ.T, N_q, N_v], 1))
-    X_q = force_turning(model, geometry, step.impulse) - dt * id_q
+    X_q = _force_turning(inputs, geometry, step.rows, step.impulse) - dt * id_q
     return _Equations(
-        inputs, terms, geometry, ncp, step.solution, M_inverse, MJ, X_q, -dt * id_v, N_q, N_v,
+        inputs, terms, geometry, step.rows, ncp, step.solution, M_inverse, MJ, X_q, -dt * id_v, N_q, N_v,
         *jnp.split(Y, (n, 2 * n), 1),
     )  # fmt: skip
 
@@ -184,12 +188,13 @@ def _law_solution(ncp: NCP, solution: NCPSolution, slopes) -> Float[Array, "m k"
 
 def _null_space_shift(equations: _Equations, free_slope, dlam) -> Float[Array, "m k"]:
     """Null-space part of d lambda / d (q, v, tau), (m, 3 nv); see `selection`."""
-    model, terms, geometry, MJ = equations.inputs.model, equations.terms, equations.geometry, equations.MJ
+    model, terms, MJ = equations.inputs.model, equations.terms, equations.MJ
     ncp, solution, n = equations.ncp, equations.solution, model.nv
     space = solution_null_space(ncp, solution)
     z, Z = MJ @ space.w, MJ @ space.N
-    by_N = jax.vmap(lambda x: force_turning(model, geometry, x), 1)(space.N)  # (m, nv, nv)
-    by_w = force_turning(model, geometry, space.w)
+    turning = functools.partial(_force_turning, equations.inputs, equations.geometry, equations.rows)
+    by_N = jax.vmap(turning, 1)(space.N)  # (m, nv, nv)
+    by_w = turning(space.w)
     # At rest and without gravity or springs the derivative of inverse dynamics is that of M(q) z.
     moving = ("Psid", "Sd", "bias_Psidd", "composite_coriolis", "composite_bias_force")
     nothing: dict[str, Any] = {name: jnp.zeros_like(getattr(terms, name)) for name in moving}
@@ -209,7 +214,7 @@ def _null_space_shift(equations: _Equations, free_slope, dlam) -> Float[Array, "
 
 
 def _row_derivatives(inputs: StepInputs, terms: DynamicsTerms, geometry: ContactGeometry, step: VelocityStep):
-    """(d nu/dq, d nu/dv) at fixed v+, in user DoFs. Rows other than those of contacts have constant directions."""
+    """(d nu/dq, d nu/dv) at fixed v+, in user DoFs. Rows of limits and dry friction have constant directions."""
     rows, contacts = step.rows, 3 * step.rows.nc
     by_distance, by_velocity = offset_slopes(inputs, rows)
     N_q = by_distance[contacts:, None] * rows.J[contacts:]
@@ -219,4 +224,25 @@ def _row_derivatives(inputs: StepInputs, terms: DynamicsTerms, geometry: Contact
             inputs.model, terms, geometry, inputs.v, step.velocity, by_distance[normal], by_velocity[normal]
         )
         N_q = jnp.concatenate([turning, N_q])
+    held = rows.independent.shape[0]
+    if held:
+        turning = rows.independent @ _along_tangent(inputs, lambda q: rows_at(inputs.model, q) @ step.velocity)
+        N_q = N_q.at[N_q.shape[0] - held :].add(turning)
     return N_q, by_velocity[:, None] * rows.J
+
+
+def _force_turning(
+    inputs: StepInputs, geometry: ContactGeometry, rows: Rows, impulse: Float[Array, " m"]
+) -> Float[Array, "nv nv"]:
+    """d(J^T impulse)/dq at fixed impulse."""
+    turning, held = force_turning(inputs.model, geometry, impulse), rows.independent.shape[0]
+    if not held:
+        return turning
+    acting = rows.independent @ impulse[impulse.shape[0] - held :]
+    return turning + _along_tangent(inputs, lambda q: acting @ rows_at(inputs.model, q))
+
+
+def _along_tangent(inputs: StepInputs, function: Callable[[Float[Array, " nq"]], Float[Array, " k"]]):
+    """d function(q) / dq in tangent coordinates, (k, nv)."""
+    model, q = inputs.model, inputs.q
+    return jax.jacfwd(lambda dq: function(integrate(model, q, dq)))(jnp.zeros(model.nv, q.dtype))

@@ -36,6 +36,7 @@ from trajopt.dynamics.gradients.implicit import outputs_in_modes
 from trajopt.dynamics.gradients.mode import GradientMode, LossDirection
 from trajopt.dynamics.gradients.options import GradientOptions
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.actuation import actuators
 from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.crba import solve_mass_matrix
 from trajopt.errors import OptionError
@@ -123,7 +124,7 @@ def _in_tangent(model: Model, q, cotangent) -> Float[Array, " nv"]:
 def _measure(inputs: StepInputs, by_q: Float[Array, " nv"], gradient: StepInputs) -> Float[Array, ""]:
     """|d loss / d q|^2 + |d loss / d u|^2 / dt, q in tangent coordinates."""
     model = inputs.model
-    slope_u = model.actuation.T @ gradient.tau if model.nu else gradient.tau
+    slope_u = actuators(model).unsaturated_gain().T @ gradient.tau if model.nu else gradient.tau
     slope_q = _in_tangent(model, inputs.q, gradient.q) + by_q
     return slope_q @ slope_q + slope_u @ slope_u / inputs.dt
 

@@ -26,6 +26,7 @@ from trajopt.names import closest
 
 DEFAULT_MAX_CONTACTS = 16
 DEFAULT_MAX_LIMITS = 8
+PUSH_OUT_SPEED = 1.0  # m/s and rad/s: what parts bodies that overlap by centimetres within a tenth of a second
 GAPS = ("speculative", "detect")
 SOLVERS = ("newton", "admm", "pgs")  # of the exact cone, by choice; "direct" belongs to box friction
 
@@ -74,6 +75,13 @@ class NormalOffset(NamedTuple):
     offset: Float[Array, " n"]
     exists: Bool[Array, " n"]
     impact: Bool[Array, " n"]
+
+
+class PushOut(NamedTuple):
+    """The violation (m, rad) from which a law pushes out at its `push_out_speed`, and what follows, as part of a sentence."""
+
+    depth: float
+    consequence: str
 
 
 @jax.tree_util.register_dataclass
@@ -167,6 +175,10 @@ class Law:
         """
         return None
 
+    def push_out(self, dt: float) -> PushOut | None:
+        """From which violation on the law pushes out at a speed of its own; None for a law that does not push by `erp`."""
+        return None
+
     def refusal(self, mode: ModeRequest) -> str | None:
         """Why the law has no derivative of a gradient mode, and what to use instead; None where it has."""
         if mode.need is Need.NOTHING or mode.need in self.offers:
@@ -181,12 +193,13 @@ class Law:
 class ContactLaw(Law):
     """Base of the laws at velocity level, which are solved for the impulses of a step.
 
-    gap: "speculative" (an open contact may close its gap within the step, not cross it) or "detect" (contacts exist only at
-    non-positive distance). erp in [0, 1]: share of the penetration pushed out per step. damping: k_d, adds k_d v_n to
-    closed normal rows. rest_velocity (m/s): slower impacts do not bounce. max_contacts: contacts kept for the solve, the
-    closest (default: all, at most 16); max_limits: joint limits likewise (default 8); max_pairs: as in `Law`. limits,
-    joint_friction: whether these rows are part of the problem. tolerance: of the solve, default 1e-10 in float64, 1e-5 in
-    float32. max_iterations: of its Newton iteration, per attempt.
+    gap: "speculative" (an open contact may close its gap within the step, not cross it) or "detect" (contacts exist
+    only at non-positive distance). erp in [0, 1]: share of the penetration pushed out per step, no faster than
+    push_out_speed (m/s, and rad/s for limits of joints that turn; None: however fast). damping: k_d, adds k_d v_n to
+    closed normal rows. rest_velocity (m/s): slower impacts do not bounce. max_contacts: contacts kept for the solve,
+    the closest (default: all, at most 16); max_limits: joint limits likewise (default 8); max_pairs: as in `Law`.
+    limits, joint_friction: whether these rows are part of the problem. tolerance: of the solve, default 1e-10 in
+    float64, 1e-5 in float32. max_iterations: of its Newton iteration, per attempt.
 
     Of the class: cone, the shape that friction is bounded by (`ncp.NCP`); has_closed_form, whether
     `gradients.closed_form` is the Jacobian of a step: no compliance, and a problem solved to its tolerance. A law of one's
@@ -195,6 +208,7 @@ class ContactLaw(Law):
 
     gap: str = "speculative"
     erp: float = 0.2
+    push_out_speed: float | None = PUSH_OUT_SPEED
     damping: float = 0.0
     rest_velocity: float = 0.01
     max_limits: int | None = None
@@ -212,6 +226,9 @@ class ContactLaw(Law):
             raise OptionError(f"gap is '{self.gap}'{closest(str(self.gap), GAPS)}")
         if not (is_finite_number(self.erp) and 0.0 <= self.erp <= 1.0):
             raise OptionError(f"erp is {self.erp!r}, expected a number in [0, 1] (share of penetration removed per step)")
+        cap = self.push_out_speed
+        if cap is not None and not (is_finite_number(cap) and cap > 0):
+            raise OptionError(f"push_out_speed is {cap!r}, expected a positive number (m/s, rad/s), or None for no bound")
         for name in ("rest_velocity", "damping"):
             value = getattr(self, name)
             if not (is_finite_number(value) and value >= 0):
@@ -249,8 +266,22 @@ class ContactLaw(Law):
         room = distance / dt
         closes = velocity + distance / dt < 0
         impact = (restitution > 0) & (velocity < -self.rest_velocity) & closes & exists
-        gap = jnp.where(open_, room, self.erp * distance / dt + self.damping * velocity)
+        gap = jnp.where(open_, room, self.pushed_out(distance, dt) + self.damping * velocity)
         return NormalOffset(jnp.where(impact, restitution * velocity, gap), exists, impact)
+
+    def push_out(self, dt: float) -> PushOut | None:
+        if self.erp == 0:
+            return None
+        cap = self.push_out_speed
+        if cap is None:
+            throw = "the first steps throw it out, however fast (push_out_speed=None)"
+            return PushOut(PUSH_OUT_SPEED * dt / self.erp, throw)
+        return PushOut(cap * dt / self.erp, f"the first steps push it out at push_out_speed={cap:g} (m/s, rad/s)")
+
+    def pushed_out(self, distance: Float[Array, " n"], dt: Float[Array, ""]) -> Float[Array, " n"]:
+        """erp phi / dt of penetrated rows, or -push_out_speed where that is slower; its slope by phi and dt is zero there."""
+        push = self.erp * distance / dt
+        return push if self.push_out_speed is None else jnp.where(push < -self.push_out_speed, -self.push_out_speed, push)
 
     def contact_offset(
         self,

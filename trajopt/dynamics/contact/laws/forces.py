@@ -24,7 +24,7 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, kinematics, node_velocities
 from trajopt.dynamics.rigid_body.rnea import project_forces
 from trajopt.dynamics.rigid_body.spatial import cross
-from trajopt.errors import OptionError
+from trajopt.errors import ModelError, OptionError
 
 
 @jax.tree_util.register_dataclass
@@ -68,6 +68,14 @@ class ForceLaw(Law, abc.ABC):
             if not (math.isfinite(value) and (value > 0 if name in positive else value >= 0)):
                 expected = "positive" if name in positive else "finite and not negative"
                 raise OptionError(f"{name} is {value}, expected a {expected} number")
+
+    def check(self, model: Model) -> None:
+        super().check(model)
+        if model.topology.constrained:
+            raise ModelError(
+                f"model '{model.name}' has equality constraints, which {self.name}, a law at force level, does not hold; use "
+                "RigidContact(), BoxedLCP(), SmoothedContact() or NoContact()"
+            )
 
     def largest_step(self, stability: float) -> float | None:
         return stability / self.relaxation_rate if self.carries_state and self.relaxation_rate > 0 else None

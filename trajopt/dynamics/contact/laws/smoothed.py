@@ -92,7 +92,7 @@ class SmoothedContact(ContactLaw):
         """As `normal_offset`, but contacts exist at every distance, have no gap to close, and bounce at a distance too."""
         everywhere = jnp.ones_like(distance > 0)
         impact = (restitution > 0) & (velocity < -self.rest_velocity)
-        pushed_out = self.erp * distance / dt + self.damping * velocity
+        pushed_out = self.pushed_out(distance, dt) + self.damping * velocity
         gap = jnp.where(distance > 0, jnp.zeros_like(distance), pushed_out)
         return NormalOffset(jnp.where(impact, restitution * velocity, gap), everywhere, impact)
 

@@ -51,9 +51,9 @@ def is_ray(ncp: NCP, ray: Float[Array, " m"]) -> Bool[Array, ""]:
 
 
 def _unbounded(ncp: NCP, lam):
-    """`lam` without dry friction, which is bounded, at length one (zero where it vanishes)."""
+    """`lam` without what is bounded, dry friction, at length one (zero where it vanishes)."""
     cone, limit, dry = split(ncp, lam)
-    return _of_length_one(ncp, jnp.concatenate([cone.reshape(-1), limit, jnp.zeros_like(dry)]))
+    return _of_length_one(ncp, jnp.concatenate([cone.reshape(-1), limit, jnp.where(jnp.isinf(ncp.bound), dry, 0.0)]))
 
 
 def _of_length_one(ncp: NCP, x):

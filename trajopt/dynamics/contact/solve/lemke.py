@@ -24,6 +24,7 @@ from trajopt.dynamics.contact.ncp import NCP
 from trajopt.dynamics.contact.precision import Threshold
 
 TIE = Threshold(1e-12, 1e-6)  # ratios, of numbers of the order of one, that are closer than this are equal but for rounding
+UNREACHED = 1e6  # of an impulse, in units in which those that stop the fastest row alone are one
 _GOLDEN = 0.5 * (5**0.5 - 1.0)  # its multiples are spread evenly over the unit interval: covering vectors unlike each other
 _PIVOT = Threshold(1e-10, 1e-5)  # entries of the entering column below this share of its largest are rounding: do not block
 
@@ -65,7 +66,9 @@ def _problem(ncp: NCP, G, g, size, unit, unilateral, friction, contact):
     """(M, q, covering vector); a row that does not exist, or cannot carry friction, has w = 1 and never moves."""
     nt = len(contact)
     slope = ncp.mu[contact] * unit[unilateral[contact]] / unit[friction[:nt]]
-    bound = jnp.concatenate([jnp.zeros(nt, G.dtype), ncp.bound / (unit[friction[nt:]] * size)])
+    # An equality constraint has no bound: one that no impulse reaches, and that leaves the digits of the others alone.
+    bound = jnp.minimum(ncp.bound / (unit[friction[nt:]] * size), UNREACHED)
+    bound = jnp.concatenate([jnp.zeros(nt, G.dtype), bound])
     rough = jnp.concatenate([ncp.exists[contact] & (ncp.mu[contact] > 0), ncp.bound > 0])
     weight = 1.0 / jnp.maximum(jnp.concatenate([slope, bound[nt:]]), 1.0)  # of a multiplier and its row
     coupling = jnp.zeros((len(friction), len(unilateral)), G.dtype).at[np.arange(nt), contact].set(slope)
