@@ -97,6 +97,7 @@ LAWS = {
     "own, spring": Spring(),
 }
 LONG = ("rigid, detect", "rigid, admm", "rigid, pgs", "smoothed, swept", "own, magnet")
+# Every law is in the quick tests, in both precisions; other solvers and options of one are in the slow ones.
 EACH = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in LAWS]
 KINDS = (
     "random",
@@ -200,7 +201,7 @@ def test_a_batch_gives_the_single_steps(name):
         assert bool(one.status == Status.solved) == solved[k]
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", EACH)
 def test_single_precision(name):
     """Dtypes stay float32, nothing is NaN, and random states move as in float64: to 1e-3 of the velocity.
 
@@ -218,7 +219,7 @@ def test_single_precision(name):
 
 
 @pytest.mark.parametrize("count", [BATCH, pytest.param(MANY, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", EACH)
 def test_nothing_is_nan_in_many_states(name, count):
     sys, unsolved = system(name), 0
     for seed in range(1, 1 + -(-count // BATCH)):

@@ -122,7 +122,6 @@ def mass_matrix_at(model: Model, kin: Kinematics) -> Float[Array, "nv nv"]:
     return matrix + jnp.diag(jnp.asarray(model.armature, matrix.dtype))
 
 
-@functools.partial(jax.jit, static_argnames=("options",))
 def solve_step(
     inputs: StepInputs,
     *,

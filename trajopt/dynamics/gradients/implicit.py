@@ -88,7 +88,6 @@ def _outputs_in_modes_jvp(primals, tangents):
     return solved.result, implicit_tangents(solved, inputs, tangents[2], offset_weight)
 
 
-@jax.jit
 def implicit_tangents(
     solved: SolvedStep, inputs: StepInputs, dinputs: StepInputs, offset_weight: Float[Array, ""] | None = None
 ) -> VelocityStep:
