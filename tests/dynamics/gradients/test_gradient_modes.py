@@ -199,7 +199,7 @@ def test_smoothed_derivatives_see_the_floor_from_above():
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_with_every_law(mode, law):
-    """Estimates, which take the step for a black box, meet hard laws other than the first in the slow tests (slow_cases.txt)."""
+    """Every mode and every law is in the quick tests; of their combinations under hard laws, what slow_cases.txt names is not."""
     if defined(mode, law):
         jacobians(mode, law)
 
