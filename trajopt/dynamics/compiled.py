@@ -60,8 +60,8 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
 class CompiledSystem:
     """What is static of a step through the core: hashable, equal for equal content.
 
-    key: of the registered topology; moreau: the integrator; contacts, limits, dry, equalities: rows reported, as the JAX path's; given:
-    candidates handed over, from the pairs `given_pairs`, whose candidates begin at `given_slots` in the list of all.
+    key: of the registered topology; moreau: the integrator; contacts, limits, dry, equalities: rows reported, as the JAX path's;
+    given: candidates handed over, from the pairs `given_pairs`, whose candidates begin at `given_slots` in the list of all.
     """
 
     key: int

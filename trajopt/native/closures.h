@@ -78,7 +78,8 @@ void closure_row(Size n, const Topology& t, const Kinematics<Size>& kin, const C
 }
 
 // Adds impulses to the wrenches of the two bodies.
-template <class Size> void add_wrench(const Topology& t, const Kinematics<Size>& kin, const Closure& c, const ClosureAt& at, Push<double> push, Field<Size> wrench) {
+template <class Size>
+void add_wrench(const Topology& t, const Kinematics<Size>& kin, const Closure& c, const ClosureAt& at, Push<double> push, Field<Size> wrench) {
   auto add = [&](int link, double sign) {
     if (link == t.world) return;
     const V3<double> moment = cross(at.point - kin.origin.three_of(link), push.force) + push.torque;
@@ -131,8 +132,8 @@ template <class Size>
 void closure_turning(Size n, const Topology& t, const Kinematics<Size>& kin, const Closure& c, const ClosureAt& at, const double* x,
                      Field<Size> V, Field<Size> V_parent, double* out) {
   const V6<double> one = V.six_of(c.link1), two = V.six_of(c.link2);
-  const V3<double> spin = one.w - two.w;
-  const V3<double> relative = one.l + cross(one.w, at.point - kin.origin.three_of(c.link1)) - (two.l + cross(two.w, at.point - kin.origin.three_of(c.link2)));
+  auto at_point = [&](V6<double> body, int link) { return body.l + cross(body.w, at.point - kin.origin.three_of(link)); };
+  const V3<double> spin = one.w - two.w, relative = at_point(one, c.link1) - at_point(two, c.link2);
   const Push<double> push = push_of(at, x);
   for (int b = 0; b < n.lanes(); b += LANES) {
     const V6<vec> s = kin.S.six(b), above = V_parent.six(b);

@@ -89,7 +89,8 @@ template <class Size> void keep_independent(const Equalities<Size>& e, const dou
 }
 
 // P J, P e and P at a configuration.
-template <class Size> void equality_rows(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* q, Equalities<Size>& e) {
+template <class Size>
+void equality_rows(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* q, Equalities<Size>& e) {
   const int N = n.lanes();
   double *J = e.rows, *error = e.acting;
   e.count = t.equalities(), e.ld = padded(e.count);
