@@ -1,5 +1,7 @@
-"""Writes what `sanitized.cc` needs of bundled models, standing, and of those of `linkages.py` by their names there, into a folder:
-python sanitized_cases.py FOLDER NAME ..."""
+"""Writes what `sanitized.cc` needs of models, standing, into a folder: python sanitized_cases.py FOLDER NAME ...
+
+A name is that of a bundled model, or of one in `linkages.py`.
+"""
 
 from __future__ import annotations
 
