@@ -12,13 +12,14 @@ fi
 folder=build/native-sanitize
 mkdir -p "$folder"
 models=(cube half-cheetah go1 atlas)
+linkages=(THREE MIXED SPATIAL)  # of tests/dynamics/linkages.py: closed loops
 compiling=()
-PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu "$python" tests/native/sanitized_cases.py "$folder" "${models[@]}"
+PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu "$python" tests/native/sanitized_cases.py "$folder" "${models[@]}" "${linkages[@]}"
 for architecture in x86-64-v3 x86-64-v4; do
   "${CXX:-g++}" -std=c++20 -O1 -g -march="$architecture" -ffp-contract=fast -Wall -Wextra -Werror -fsanitize=address,undefined \
     -fno-sanitize-recover=undefined -Itrajopt/native tests/native/sanitized.cc -o "$folder/$architecture"
   if [ "$architecture" = x86-64-v4 ] && ! grep -qw avx512vl /proc/cpuinfo; then continue; fi
-  for model in "${models[@]}"; do
+  for model in "${models[@]}" "${linkages[@]}"; do
     echo -n "$architecture $model: "
     "$folder/$architecture" "$folder/$model.case" "${1:-1000}"
   done
