@@ -26,6 +26,8 @@ from trajopt.dynamics.collision.narrowphase import (
     collide_with_derivatives,
     pair_groups,
 )
+from trajopt.dynamics.contact.closures import KINDS as CLOSURE_ROWS
+from trajopt.dynamics.contact.closures import closure_count
 from trajopt.dynamics.contact.laws import ContactLaw, Law
 from trajopt.dynamics.contact.rows import pairs_out_of_sight
 from trajopt.dynamics.contact.solve.cascade import default_tolerance
@@ -49,9 +51,6 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
         return f"integrator='{integrator}' takes forces that are explicit functions of the state"
     if np.dtype(dtype) != np.float64:
         return f"numbers are {np.dtype(dtype).name}; the compiled core computes in float64"
-    if model.topology.constrained:
-        names = [*(closure.name for closure in model.topology.closures), *model.topology.couplings]
-        return f"the model has equality constraints ({', '.join(names[:6])}), which the JAX implementation alone holds"
     if not model.topology.n_nodes:
         return "the model has no moving body"
     return None if native.available() else native.reason()
@@ -61,7 +60,7 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
 class CompiledSystem:
     """What is static of a step through the core: hashable, equal for equal content.
 
-    key: of the registered topology; moreau: the integrator; contacts, limits, dry: rows reported, as the JAX path's; given:
+    key: of the registered topology; moreau: the integrator; contacts, limits, dry, equalities: rows reported, as the JAX path's; given:
     candidates handed over, from the pairs `given_pairs`, whose candidates begin at `given_slots` in the list of all.
     """
 
@@ -72,6 +71,7 @@ class CompiledSystem:
     contacts: int
     limits: int
     dry: int
+    equalities: int
     candidates: int
     given: int
     given_pairs: tuple[int, ...]
@@ -84,8 +84,8 @@ class CompiledSystem:
 
     @property
     def report_layout(self) -> tuple[int, int, int]:
-        """Contacts, limits and rows of joint friction in the report of a step."""
-        return self.contacts, self.limits, self.dry
+        """Contacts, limits, and rows of joint friction and equality constraints in the report of a step."""
+        return self.contacts, self.limits, self.dry + self.equalities
 
 
 def compile_system(model: Model, law: ContactLaw, integrator: str) -> CompiledSystem:
@@ -162,8 +162,8 @@ def _compiled(
     key = native.register(table)
     sizes = native.sizes(key)
     return CompiledSystem(
-        key, top, law, moreau, contacts, limits, len(dry), pairs.candidates, given, pairs.others, pairs.slots, sizes.report,
-        sizes.impulses,
+        key, top, law, moreau, contacts, limits, len(dry), closure_count(top), pairs.candidates, given, pairs.others,
+        pairs.slots, sizes.report, sizes.impulses,
     )  # fmt: skip
 
 
@@ -195,6 +195,11 @@ def _table(
     table += top.scalar_q_of_dof.tolist()
     limited = top.limited if law.limits else ()
     table += [len(limited), *limited, len(dry), *dry]
+    table += [len(top.closures)]
+    for closure in top.closures:
+        kept = CLOSURE_ROWS[closure.kind]
+        table += [closure.node1 % (top.n_nodes + 1), closure.node2 % (top.n_nodes + 1), len(kept), *kept]
+    table += [len(top.couplings)]
     owner = [shape.node % (top.n_nodes + 1) for shape in top.shapes]
     table += [len(pairs.planes), *(owner[plane] for plane in pairs.planes), len(pairs.against)]
     for x in pairs.against:
@@ -249,7 +254,16 @@ def pack_parameters(compiled: CompiledSystem, model: Model) -> Float[Array, " p"
     touching = law.acts
     shapes = _shape_numbers(compiled, model, double) if touching else []
     pairs = [double(model.pair_friction), double(model.pair_restitution)] if touching else []
-    return jnp.concatenate([head, lanes, *mimics, *shapes, *pairs])
+    return jnp.concatenate([head, lanes, *mimics, *shapes, *pairs, *_equality_numbers(model, double)])
+
+
+def _equality_numbers(model: Model, double) -> list[Array]:
+    """The frames of closures, each its rotation and position, and the numbers of couplings."""
+    closures, couplings = len(model.topology.closures), len(model.topology.couplings)
+    frames = [double(model.closure_rotation).reshape(closures, 2, 9), double(model.closure_position)]
+    arms = double(model.coupling_arms).reshape(couplings, -1) if couplings else jnp.zeros((0, 0), jnp.float64)
+    laws = [arms, double(model.coupling_reference), double(model.coupling_polynomial)]
+    return [jnp.concatenate(frames, 2).reshape(-1), jnp.concatenate(laws, 1).reshape(-1)]
 
 
 @functools.lru_cache(maxsize=128)

@@ -162,7 +162,7 @@ void linearize(const Topology& t, const Parameters& p, double dt, double rest, b
   velocities(t, w.kin.S, w.tree_velocity, j.after, j.after_parent);
   set_wrenches(t, w.kin, w.rows, w.rows.m > 0 ? w.solution.lambda : nullptr, j.wrench);
   momentum_balance(n, t, dt, w);
-  const bool still = law_slopes(n, t, p, given_slopes, w);
+  const bool still = law_slopes(n, t, p, dt, given_slopes, w);
   joint_terms(n, t, p, dt, w);
   velocity_jacobian(n, t, p, dt, still, given_slopes, w);
   assemble_jacobian(n, t, dt, rest, moreau, v, w, out);

@@ -6,7 +6,7 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-constexpr int HEAD = 16, PLANE = 12, SHAPE = 15, BALL_SIZE = 4;
+constexpr int HEAD = 16, PLANE = 12, SHAPE = 15, BALL_SIZE = 4, CLOSURE = 24;
 
 struct Parameters {
   V3<double> gravity;
@@ -19,13 +19,16 @@ struct Parameters {
   const double *multiplier, *offset;                // of mimic joints
   const double *plane, *shape, *ball;               // of a plane: rotation, position; of a shape: position, rotation, size; of a ball: centre, radius
   const double *pair_friction, *pair_restitution;
+  const double *closure, *coupling;                 // of a closure: rotation and position of either frame; of a coupling: `Coupling`
 
   // Number of doubles of the flat array.
   static int64_t size(const Topology& t) {
     const int64_t lanes = t.lanes;
     return HEAD + 34 * lanes + 2 * static_cast<int64_t>(t.mimics.size()) + PLANE * t.planes +
-           SHAPE * static_cast<int64_t>(t.shape_planes.size()) + BALL_SIZE * t.balls + 2 * t.pairs;
+           SHAPE * static_cast<int64_t>(t.shape_planes.size()) + BALL_SIZE * t.balls + 2 * t.pairs +
+           CLOSURE * static_cast<int64_t>(t.closures.size()) + coupling_size(t) * t.couplings;
   }
+  static int64_t coupling_size(const Topology& t) { return 2 * t.nv + 7; }
   Parameters(const double* x, const Topology& t) {
     const double* start = x;
     auto next = [&](int64_t count) { return (start += count) - count; };
@@ -40,7 +43,15 @@ struct Parameters {
     multiplier = next(mimics), offset = next(mimics);
     plane = next(PLANE * t.planes), shape = next(SHAPE * static_cast<int64_t>(t.shape_planes.size()));
     ball = next(BALL_SIZE * t.balls), pair_friction = next(t.pairs), pair_restitution = next(t.pairs);
+    closure = next(CLOSURE * static_cast<int64_t>(t.closures.size())), coupling = next(coupling_size(t) * t.couplings);
   }
+};
+
+// y - y_0 = p(x - x_0): y and x as sums over the user DoFs, (y_0, x_0), and the five coefficients of p.
+struct Coupling {
+  const double *y, *x, *reference, *power;
+  Coupling(const Parameters& p, const Topology& t, int k)
+      : y(p.coupling + k * Parameters::coupling_size(t)), x(y + t.nv), reference(x + t.nv), power(reference + 2) {}
 };
 
 TRAJOPT_INLINE V3<double> three(const double* x) { return {x[0], x[1], x[2]}; }

@@ -34,7 +34,12 @@ void turning_along(Size n, const Topology& t, const Parameters& p, const double*
     if (t.projected())
       for (int a = 0; a < 3; ++a) project(t, p, rows + (3 * k + a) * N);
   }
+  if (w.rows.ne > 0) {
+    add_moving_closures(n, t, w_impulse, w);
+    equality_turning(n, t, p, w.kin, w.rows.equality, z, j.after, j.after_parent, rows + (w.rows.m - w.rows.ne) * N, N);
+  }
   if (t.projected()) project_matrix(n, t, p, j.X_q);
+  if (w.rows.ne > 0) add_couplings(n, t, p, w_impulse, w);
 }
 
 template <class Size> bool redundant_sliding(const Workspace<Size>& w) {

@@ -5,7 +5,7 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// Impulses of all candidates, limits and dry rows of the model, by slot: the start of the next solve.
+// Impulses of all candidates, limits, dry rows and equality constraints of the model, by slot: the start of the next solve.
 template <class Size> void write_impulses(const Topology& t, const Workspace<Size>& w, double* impulse) {
   std::memset(impulse, 0, sizeof(double) * t.impulses());
   const Rows<Size>& r = w.rows;
@@ -14,7 +14,7 @@ template <class Size> void write_impulses(const Topology& t, const Workspace<Siz
   for (int k = 0; k < r.nc; ++k) std::memcpy(impulse + 3 * r.candidate[r.contact[k].candidate].slot, x + 3 * k, 3 * sizeof(double));
   double* limits = impulse + 3 * t.candidates;
   for (int k = 0; k < r.nl; ++k) limits[r.limit[k].index] = x[3 * r.nc + k];
-  for (int k = 0; k < r.nd; ++k) limits[t.limited.size() + k] = x[3 * r.nc + r.nl + k];
+  for (int k = 0; k < r.nd + r.ne; ++k) limits[t.limited.size() + k] = x[3 * r.nc + r.nl + k];
 }
 template <class Size> void read_impulses(const Topology& t, const double* impulse, Workspace<Size>& w) {
   const Rows<Size>& r = w.rows;
@@ -22,7 +22,7 @@ template <class Size> void read_impulses(const Topology& t, const double* impuls
   for (int k = 0; k < r.nc; ++k) std::memcpy(x + 3 * k, impulse + 3 * r.candidate[r.contact[k].candidate].slot, 3 * sizeof(double));
   const double* limits = impulse + 3 * t.candidates;
   for (int k = 0; k < r.nl; ++k) x[3 * r.nc + k] = limits[r.limit[k].index];
-  for (int k = 0; k < r.nd; ++k) x[3 * r.nc + r.nl + k] = limits[t.limited.size() + k];
+  for (int k = 0; k < r.nd + r.ne; ++k) x[3 * r.nc + r.nl + k] = limits[t.limited.size() + k];
 }
 
 // The reported contacts: the closest, in the order of their slots. w.rows.order says which row of the problem each has, or -1.
@@ -93,7 +93,7 @@ void write_report(const Topology& t, const Parameters& p, const double* q, const
     for (int i = 0; i < t.report_limits; ++i)
       if (w.closest[i] == r.limit[k].index) to[i] = value, shown += value != 0;
   }
-  for (int k = 0; k < r.nd; ++k) to[t.report_limits + k] = x[3 * r.nc + r.nl + k];
+  for (int k = 0; k < r.nd + r.ne; ++k) to[t.report_limits + k] = x[3 * r.nc + r.nl + k];
   out[RESIDUAL] = solved ? w.solution.residual : 0;
   out[ITERATIONS] = solved ? w.solution.iterations : 0;
   out[FALLBACKS] = solved ? w.solution.fallbacks : 0;

@@ -5,7 +5,7 @@
 #pragma once
 #include <limits>
 
-#include "candidates.h"
+#include "equalities.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -38,7 +38,7 @@ struct LimitRow { int index, dof; double sign, distance; Offset offset; };  // i
 enum Choice : unsigned char { LEFT_OUT, CHOSEN, EXCLUDED };
 
 template <class Size> struct Rows {
-  int candidates, nc, nl, nd, m, stride, dropped;  // stride: leading dimension of G and MJ
+  int candidates, nc, nl, nd, ne, m, stride, dropped;  // ne: of equality constraints; stride: leading dimension of G and MJ
   Candidate* candidate;
   ContactRow* contact;
   LimitRow *limit, *all_limits;
@@ -47,6 +47,7 @@ template <class Size> struct Rows {
   int *support, *order;
   double *J, *MJT, *MJ, *G;                        // rows of `lanes`: J, J M^-1; rows of `stride`: M^-1 J^T, Delassus matrix
   double *g, *mu, *bound;
+  Equalities<Size> equality;
 };
 
 template <class Size>
@@ -93,7 +94,7 @@ void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& 
   r.candidates = plane_candidates(t, p, kin, r.candidate, r.heights);
   r.candidates += given_candidates(t, p, given, given_rows, r.candidate + r.candidates);
   if (given_rows > 0) sort_candidates(r.candidate, r.candidates);
-  r.nc = r.nl = r.nd = r.m = r.dropped = 0;
+  r.nc = r.nl = r.nd = r.ne = r.m = r.dropped = 0;
   std::memset(r.choice, LEFT_OUT, r.candidates);
   const int limits = all_limits(t, p, q, v, dt, r.all_limits);
   std::memset(r.limit_choice, LEFT_OUT, limits);
@@ -142,6 +143,7 @@ int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, 
     r.limit_choice[k] = CHOSEN, r.limit[r.nl++] = limit, ++found;
   }
   if (r.nd == 0 && !t.dry.empty()) found += r.nd = static_cast<int>(t.dry.size());
+  if (r.ne == 0 && t.equalities() > 0) found += r.ne = t.equalities();
   return found;
 }
 
@@ -204,8 +206,8 @@ template <class Size>
 void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse,
               const double* v_free, double dt, Rows<Size>& r) {
   const int N = n.lanes();
-  r.m = 3 * r.nc + r.nl + r.nd;
-  const int stride = r.stride = padded(r.m), first_limit = 3 * r.nc, first_dry = first_limit + r.nl;
+  r.m = 3 * r.nc + r.nl + r.nd + r.ne;
+  const int stride = r.stride = padded(r.m), first_limit = 3 * r.nc, first_dry = first_limit + r.nl, first_equality = first_dry + r.nd;
   contact_rows(n, t, p, kin, inverse, r);
   auto scalar_row = [&](int row, int dof, double sign) {
     std::memset(r.J + row * N, 0, sizeof(double) * N);
@@ -214,6 +216,11 @@ void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<S
   };
   for (int k = 0; k < r.nl; ++k) scalar_row(first_limit + k, r.limit[k].dof, r.limit[k].sign);
   for (int k = 0; k < r.nd; ++k) scalar_row(first_dry + k, t.dry[k], 1), r.bound[k] = dt * p.friction_loss[t.dry[k]];
+  if (r.ne > 0) {
+    std::memcpy(r.J + first_equality * N, r.equality.J, sizeof(double) * r.ne * N);
+    product(r.ne, N, r.MJT + first_equality * N, N, nullptr, 0, {r.equality.J, N, 1}, inverse, N, t.nv, 1);
+    for (int k = 0; k < r.ne; ++k) r.bound[r.nd + k] = std::numeric_limits<double>::infinity();
+  }
   for (int row = r.m; row < stride; ++row) std::memset(r.MJT + row * N, 0, sizeof(double) * N);
   for (int row = 0; row < stride; row += LANES)
     for (int b = 0; b < N; b += LANES) transpose(r.MJT + row * N + b, N, r.MJ + b * stride + row, stride);
@@ -242,11 +249,14 @@ void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<S
   };
   for (int k = 0; k < r.nl; ++k) scalar_product(first_limit + k, r.limit[k].dof, r.limit[k].sign);
   for (int k = 0; k < r.nd; ++k) scalar_product(first_dry + k, t.dry[k], 1);
-  for (int row = 0; row < first_limit; ++row) {
+  if (r.ne > 0) product(r.ne, stride, r.G + first_equality * stride, stride, nullptr, 0, {r.equality.J, N, 1}, r.MJ, stride, t.nv, 1);
+  auto free_velocity = [&](int row) {
     vec acc = {};
     for (int b = 0; b < N; b += LANES) acc += load(r.J + row * N + b) * load(v_free + b);
-    r.g[row] = sum(acc);
-  }
+    return sum(acc);
+  };
+  for (int row = 0; row < first_limit; ++row) r.g[row] = free_velocity(row);
+  for (int k = 0; k < r.ne; ++k) r.g[first_equality + k] = free_velocity(first_equality + k) + p.erp / dt * r.equality.error[k];
   for (int k = 0; k < r.nc; ++k) r.g[3 * k + 2] += r.contact[k].offset.value;
   for (int k = 0; k < r.nl; ++k) r.g[first_limit + k] = r.limit[k].sign * v_free[r.limit[k].dof] + r.limit[k].offset.value;
   for (int k = 0; k < r.nd; ++k) r.g[first_dry + k] = v_free[t.dry[k]];

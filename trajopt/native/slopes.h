@@ -13,7 +13,7 @@ Slope slope_of(const Topology& t, const Parameters& p, const Kinematics<Size>& k
   return plane_slope(t, p, kin, c, c.slot - t.shape_planes[c.source].slot);
 }
 
-// Wrenches of the contacts' impulses on their bodies.
+// Wrenches of the impulses of contacts and closures on their bodies.
 template <class Size>
 void set_wrenches(const Topology& t, const Kinematics<Size>& kin, const Rows<Size>& r, const double* impulse, Field<Size> wrench) {
   std::memset(wrench.at, 0, sizeof(double) * 6 * wrench.stride());
@@ -24,6 +24,23 @@ void set_wrenches(const Topology& t, const Kinematics<Size>& kin, const Rows<Siz
     const V3<double> force = x[0] * row.frame.axis[0] + x[1] * row.frame.axis[1] + x[2] * row.frame.axis[2];
     add_wrench(t, kin, r.candidate[row.candidate], force, wrench);
   }
+  if (r.ne == 0) return;
+  each_closure(t, r.equality, acting_impulses(r.equality, impulse + r.m - r.ne), [&](const Closure& c, const ClosureAt& at, const double* x) {
+    add_wrench(t, kin, c, at, push_of(at, x), wrench);
+  });
+}
+
+// X_q += what turns of the forces of closures, in tree DoFs; impulse: of all rows of the problem.
+template <class Size> void add_moving_closures(Size n, const Topology& t, const double* impulse, Workspace<Size>& w) {
+  const Rows<Size>& r = w.rows;
+  each_closure(t, r.equality, acting_impulses(r.equality, impulse + r.m - r.ne), [&](const Closure& c, const ClosureAt& at, const double* x) {
+    add_moving_closure(n, t, w.kin, c, at, x, w.jacobian.motion.d, w.jacobian.X_q);
+  });
+}
+// X_q += the same of couplings, in user DoFs.
+template <class Size> void add_couplings(Size n, const Topology& t, const Parameters& p, const double* impulse, Workspace<Size>& w) {
+  const Rows<Size>& r = w.rows;
+  add_coupling_turning(n, t, p, r.equality, acting_impulses(r.equality, impulse + r.m - r.ne), w.jacobian.X_q);
 }
 
 // X_q and X_v, tree DoFs first, then projected.
@@ -62,11 +79,12 @@ void momentum_balance(Size n, const Topology& t, double dt, Workspace<Size>& w) 
   }
 }
 
-// Adds armature, damping and springs, which act on the user's DoFs.
+// Adds armature, damping, springs and couplings, which act on the user's DoFs.
 template <class Size>
 void joint_terms(Size n, const Topology& t, const Parameters& p, double dt, Workspace<Size>& w) {
   const int N = n.lanes();
   if (t.projected()) project_matrix(n, t, p, w.jacobian.X_q), project_matrix(n, t, p, w.jacobian.X_v);
+  if (w.rows.ne > 0) add_couplings(n, t, p, w.solution.lambda, w);
   for (int i = 0; i < t.nv; ++i) {
     if (t.scalar_q[i] >= 0) w.jacobian.X_q[i * N + i] -= dt * p.stiffness[i];
     w.jacobian.X_v[i * N + i] += p.armature[i] - dt * p.joint_damping[i];
@@ -75,7 +93,7 @@ void joint_terms(Size n, const Topology& t, const Parameters& p, double dt, Work
 
 // Right-hand sides of the law, rows of 3 `lanes`: [J M^-1, N_q, N_v], of the rows that act; returns whether N_v is zero.
 template <class Size>
-bool law_slopes(Size n, const Topology& t, const Parameters& p, const double* given_slopes, Workspace<Size>& w) {
+bool law_slopes(Size n, const Topology& t, const Parameters& p, double dt, const double* given_slopes, Workspace<Size>& w) {
   const int N = n.lanes(), stride = 3 * N;
   Rows<Size>& r = w.rows;
   JacobianWork<Size>& j = w.jacobian;
@@ -113,6 +131,13 @@ bool law_slopes(Size n, const Topology& t, const Parameters& p, const double* gi
     out[2 * N + limit.dof] = limit.offset.by_velocity * limit.sign;
     still = still && limit.offset.by_velocity == 0;
   }
+  if (r.ne == 0) return still;
+  double* out = j.right + (r.m - r.ne) * stride + N;
+  add_moving_closures(n, t, w.solution.lambda, w);
+  equality_turning(n, t, p, w.kin, r.equality, w.v_plus, j.after, j.after_parent, out, stride);
+  for (int k = 0; k < r.ne; ++k)
+    for (int b = 0; b < N; b += LANES)
+      store(out + k * stride + b, load(out + k * stride + b) + p.erp / dt * load(r.equality.J + k * N + b));
   return still;
 }
 

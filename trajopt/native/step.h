@@ -53,7 +53,7 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     if (passes == 0) invert(w.size, t, w.dynamics);
     ++passes;
     assemble(w.size, t, p, w.kin, w.dynamics.inverse, w.v_free, in.dt, r);
-    w.problem.contacts = r.nc, w.problem.limits = r.nl, w.problem.dry = r.nd;
+    w.problem.contacts = r.nc, w.problem.limits = r.nl, w.problem.dry = r.nd + r.ne;
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
     read_impulses(t, passes == 1 ? in.start : impulse, w);
     w.solution = solve_contacts(w.problem, w.init, {p.tolerance, t.max_iterations}, w.solver);
@@ -73,6 +73,7 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   const double* q = in.q;
   if (in.moreau) integrate(t, w.balls, in.q, rest, in.v, w.middle), q = w.middle;
   free_motion(t, p, q, in, w);
+  equality_rows(w.size, t, p, w.kin, q, w.rows.equality);
   begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, w.rows);
   Field<Size> V_after;
   const int passes = solve_rows(t, p, in, w, V_after, out.impulse);

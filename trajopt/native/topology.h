@@ -22,6 +22,9 @@ struct Coordinate { int user, slot; };  // a tree coordinate reads this coordina
 // Candidates of one shape against one plane: `kept` of them at `slot`, ... in the list of all candidates of the model.
 struct ShapePlane { int kind, link, node, plane, plane_node, pair, on_face, ball, balls, kept, slot; };
 
+// A closure of two bodies: those of its eight rows (closures.h) that its kind has, the first of them in the place `first`.
+struct Closure { int link1, link2, first; std::vector<int> rows; };
+
 using Lists = std::vector<std::vector<int>>;
 
 class Table {
@@ -54,6 +57,8 @@ struct Topology {
   std::vector<int> scalar_q;               // user coordinate of a user DoF, or -1
   std::vector<int> limited, dry;           // user DoFs
   std::vector<ShapePlane> shape_planes;
+  std::vector<Closure> closures;
+  int couplings;
   std::vector<int> plane_link;
   int balls, planes, pairs, given;         // given: candidates handed over, at most
   int candidates;                          // of the whole model
@@ -69,8 +74,13 @@ struct Topology {
   bool projected() const { return !mimics.empty(); }
   bool moves(int link, int dof) const { return mask[link * lanes + dof] != 0; }
   int most_contacts() const { return candidates < 128 ? candidates : 128; }
-  int impulses() const { return 3 * candidates + static_cast<int>(limited.size() + dry.size()); }
-  int reported() const { return 3 * report_contacts + report_limits + static_cast<int>(dry.size()); }
+  // Rows of equality constraints: of closures, then of couplings.
+  int first_coupling() const { return closures.empty() ? 0 : closures.back().first + static_cast<int>(closures.back().rows.size()); }
+  int equalities() const { return first_coupling() + couplings; }
+  // Rows whose impulses are in an interval, bounded or not: dry friction, then equality constraints.
+  int intervals() const { return static_cast<int>(dry.size()) + equalities(); }
+  int impulses() const { return 3 * candidates + static_cast<int>(limited.size()) + intervals(); }
+  int reported() const { return 3 * report_contacts + report_limits + intervals(); }
 
   Topology(const int64_t* data, int64_t size) {
     Table t(data, size);
@@ -81,6 +91,11 @@ struct Topology {
     for (int k = t.next(); k > 0; --k) coordinate.push_back({t.next(), t.next()});
     scalar_q = t.list(nv);
     limited = t.list(), dry = t.list();
+    for (int k = t.next(); k > 0; --k) {
+      const int first = first_coupling(), one = node_link[t.next()], two = node_link[t.next()];
+      closures.push_back({one, two, first, t.list()});
+    }
+    couplings = t.next();
     for (int owner : t.list()) plane_link.push_back(node_link[owner]);
     planes = static_cast<int>(plane_link.size());
     for (int k = t.next(); k > 0; --k) {

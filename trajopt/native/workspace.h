@@ -71,14 +71,14 @@ template <class Size> struct Workspace {
     Block block(memory.get());
     lay_out(t, block);
     kin.rotation.set(n.lanes(), {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}});
-    solver.reserve(3 * t.most_contacts() + static_cast<int>(t.limited.size() + t.dry.size()));
+    solver.reserve(3 * t.most_contacts() + static_cast<int>(t.limited.size()) + t.intervals());
     find_balls(t);
   }
 
  private:
   void lay_out(const Topology& t, Block& block) {
-    const int64_t N = size.lanes(), limits = static_cast<int64_t>(t.limited.size()), dry = static_cast<int64_t>(t.dry.size());
-    const int64_t contacts = t.most_contacts(), most = padded(static_cast<int>(3 * contacts + limits + dry)) + PADDING;
+    const int64_t N = size.lanes(), limits = static_cast<int64_t>(t.limited.size()), intervals = t.intervals();
+    const int64_t contacts = t.most_contacts(), most = padded(static_cast<int>(3 * contacts + limits + intervals)) + PADDING;
     auto field = [&](int components) { return Field<Size>{block.take<double>(components * (N + PADDING)), size}; };
     auto matrix = [&](int64_t rows, int64_t columns) { return block.take<double>(rows * columns); };
     kin = {field(9), field(3), field(3), field(6), matrix(1, N), field(9), field(3)};
@@ -91,7 +91,12 @@ template <class Size> struct Workspace {
     r.heights = matrix(1, t.balls + 1);
     r.support = block.take<int>((contacts + 1) * N), r.order = block.take<int>(t.candidates + limits + 1);
     r.J = matrix(most, N), r.MJT = matrix(most, N), r.MJ = matrix(N, most), r.G = matrix(most, most);
-    r.g = matrix(1, most), r.mu = matrix(1, contacts + PADDING), r.bound = matrix(1, dry + PADDING);
+    r.g = matrix(1, most), r.mu = matrix(1, contacts + PADDING), r.bound = matrix(1, intervals + PADDING);
+    Equalities<Size>& e = rows.equality;
+    const int64_t equalities = padded(t.equalities());
+    e = {0, 0, false, block.take<ClosureAt>(static_cast<int64_t>(t.closures.size())), matrix(1, t.couplings), matrix(equalities, N),
+         matrix(1, equalities), matrix(equalities, equalities), matrix(equalities, equalities), matrix(equalities, equalities),
+         matrix(equalities, N), matrix(1, equalities)};
     JacobianWork<Size>& w = jacobian;
     w.terms = {field(6), field(6), field(6), field(12), field(6), field(6), field(6), field(3), field(6), field(6), matrix(1, N)};
     w.after = field(6), w.after_parent = field(6), w.wrench = field(6), w.motion = {field(13), false};
