@@ -1,8 +1,10 @@
-// The compiled core behind XLA's foreign-function interface: step, linearize and rollout; batches are loops inside the handlers.
+// The compiled core behind XLA's foreign-function interface: step, linearize and rollout; batches are loops inside the handlers,
+// spread over XLA's threads.
 #include <array>
 #include <mutex>
 #include <unordered_map>
 
+#include "spread.h"
 #include "step.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -132,8 +134,8 @@ ffi::Error unknown() {
 
 // -- handlers --------------------------------------------------------------------------------------------------------------------
 
-ffi::Error step_handler(Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given, Result q_next, Result v_next,
-                        Result report, Result impulse, int64_t topology, bool moreau) {
+ffi::Error step_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
+                        Result q_next, Result v_next, Result report, Result impulse, int64_t topology, bool moreau) {
   Own* mine = own(topology);
   if (!mine) return unknown();
   const Topology& t = *mine->topology;
@@ -142,16 +144,19 @@ ffi::Error step_handler(Array parameters, Array dt, Array q, Array v, Array tau,
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
   const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
   const size_t count = v_next->element_count() / std::max(1, t.nv);
-  for (size_t i = 0; i < count; ++i) {
-    const StepOutput out{q_next->typed_data() + i * t.nq, v_next->typed_data() + i * t.nv, report->typed_data() + i * report_size(t),
-                         impulse->typed_data() + i * t.impulses(), nullptr};
-    mine->engine->run(input(call, i, batch.begin(), batch.size()), out);
-  }
+  spread(pool, count, 1, [&](int64_t begin, int64_t end) {
+    Engine& engine = *own(topology)->engine;
+    for (int64_t i = begin; i < end; ++i) {
+      const StepOutput out{q_next->typed_data() + i * t.nq, v_next->typed_data() + i * t.nv, report->typed_data() + i * report_size(t),
+                           impulse->typed_data() + i * t.impulses(), nullptr};
+      engine.run(input(call, i, batch.begin(), batch.size()), out);
+    }
+  });
   return ffi::Error::Success();
 }
 
-ffi::Error linearize_handler(Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given, Array slopes, Array gain,
-                             Result q_next, Result v_next, Result report, Result impulse, Result A, Result B, int64_t topology,
+ffi::Error linearize_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
+                             Array slopes, Array gain, Result q_next, Result v_next, Result report, Result impulse, Result A, Result B, int64_t topology,
                              bool moreau) {
   Own* mine = own(topology);
   if (!mine) return unknown();
@@ -164,19 +169,22 @@ ffi::Error linearize_handler(Array parameters, Array dt, Array q, Array v, Array
   if (gains.size() != static_cast<int64_t>(t.nv) * columns) return wrong("gain", gains.size(), static_cast<int64_t>(t.nv) * columns);
   const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
   const size_t count = v_next->element_count() / std::max(1, t.nv), square = 4 * static_cast<size_t>(t.nv) * t.nv;
-  for (size_t i = 0; i < count; ++i) {
-    const Linear linear{gains.at(i, batch.begin(), batch.size()), columns, A->typed_data() + i * square,
-                        B->typed_data() + i * 2 * t.nv * columns};
-    const StepOutput out{q_next->typed_data() + i * t.nq, v_next->typed_data() + i * t.nv, report->typed_data() + i * report_size(t),
-                         impulse->typed_data() + i * t.impulses(), &linear};
-    mine->engine->run(input(call, i, batch.begin(), batch.size()), out);
-  }
+  spread(pool, count, 1, [&](int64_t begin, int64_t end) {
+    Engine& engine = *own(topology)->engine;
+    for (int64_t i = begin; i < end; ++i) {
+      const Linear linear{gains.at(i, batch.begin(), batch.size()), columns, A->typed_data() + i * square,
+                          B->typed_data() + i * 2 * t.nv * columns};
+      const StepOutput out{q_next->typed_data() + i * t.nq, v_next->typed_data() + i * t.nv, report->typed_data() + i * report_size(t),
+                           impulse->typed_data() + i * t.impulses(), &linear};
+      engine.run(input(call, i, batch.begin(), batch.size()), out);
+    }
+  });
   return ffi::Error::Success();
 }
 
 // States after each of the steps under the generalised forces tau (steps, nv); without handed-over candidates.
-ffi::Error rollout_handler(Array parameters, Array dt, Array q, Array v, Array tau, Array start, Result qs, Result vs, Result reports,
-                           Result impulse, int64_t topology, bool moreau) {
+ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start,
+                           Result qs, Result vs, Result reports, Result impulse, int64_t topology, bool moreau) {
   Own* mine = own(topology);
   if (!mine) return unknown();
   const Topology& t = *mine->topology;
@@ -187,16 +195,20 @@ ffi::Error rollout_handler(Array parameters, Array dt, Array q, Array v, Array t
   const auto batch = vs->dimensions().first(vs->dimensions().size() - 2);
   size_t count = 1;
   for (int64_t axis : batch) count *= axis;
-  for (size_t i = 0; i < count; ++i) {
-    StepInput in = input(call, i, batch.begin(), batch.size());
-    double* carried = impulse->typed_data() + i * t.impulses();
-    for (int64_t k = 0; k < steps; ++k) {
-      const size_t at = i * steps + k;
-      const StepOutput out{qs->typed_data() + at * t.nq, vs->typed_data() + at * t.nv, reports->typed_data() + at * report_size(t), carried, nullptr};
-      mine->engine->run(in, out);
-      in.q = out.q, in.v = out.v, in.tau += t.nv, in.start = carried;
+  spread(pool, count, steps, [&](int64_t begin, int64_t end) {
+    Engine& engine = *own(topology)->engine;
+    for (int64_t i = begin; i < end; ++i) {
+      StepInput in = input(call, i, batch.begin(), batch.size());
+      double* carried = impulse->typed_data() + i * t.impulses();
+      for (int64_t k = 0; k < steps; ++k) {
+        const size_t at = i * steps + k;
+        const StepOutput out{qs->typed_data() + at * t.nq, vs->typed_data() + at * t.nv,
+                             reports->typed_data() + at * report_size(t), carried, nullptr};
+        engine.run(in, out);
+        in.q = out.q, in.v = out.v, in.tau += t.nv, in.start = carried;
+      }
     }
-  }
+  });
   return ffi::Error::Success();
 }
 
@@ -227,14 +239,15 @@ extern "C" int trajopt_sizes(int64_t key, int64_t* out) {
   return 0;
 }
 
+#define TRAJOPT_BIND ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()
 #define TRAJOPT_STEP_ARGUMENTS .Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>()
 #define TRAJOPT_STEP_RESULTS .Ret<Array>().Ret<Array>().Ret<Array>().Ret<Array>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_step, trajopt::step_handler,
-                              ffi::Ffi::Bind() TRAJOPT_STEP_ARGUMENTS.Arg<Array>() TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>() TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize, trajopt::linearize_handler,
-                              ffi::Ffi::Bind() TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
                                   .Ret<Array>().Attr<int64_t>("topology").Attr<bool>("moreau"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_rollout, trajopt::rollout_handler,
-                              ffi::Ffi::Bind() TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
 
 #pragma GCC visibility pop

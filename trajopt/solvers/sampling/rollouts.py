@@ -5,10 +5,10 @@ anything along the motion is not finite. Problems of the same `signature`, which
 (masses, friction), share one program.
 
 `chunk` cuts a generation into batches of that size, one after the other, for memory. A chunk of one is not batched at all:
-with hard contact, a batched step does for every motion whatever any of them needs, rare fallbacks of the contact solver
-included, which on a CPU costs more than batching gains. There it is the default where contact laws at velocity level have
-contacts or stops, `SLICE` motions in a call; everything else is one batch. A generation ends between two calls when the run is
-out of time.
+with hard contact, a batched step of the JAX implementation does for every motion whatever any of them needs, rare fallbacks of
+the contact solver included, which on a CPU costs more than batching gains. There it is the default where contact laws at velocity
+level have contacts or stops, `SLICE` motions in a call; everything else is one batch, that of the compiled core spread over the
+processor's threads. A generation ends between two calls when the run is out of time.
 """
 
 from __future__ import annotations
@@ -98,8 +98,10 @@ def score(
 
 
 def batch_size(problem: OptimalControlProblem, chunk: int | None, total: int) -> tuple[int, bool]:
-    """Motions in a call, and whether they are taken one by one: with hard contact on a CPU, unless `chunk` says otherwise."""
-    hard = problem.system is not None and _solves_contacts(problem.system)
+    """Motions in a call, and whether they are taken one by one: with hard contact solved by JAX on a CPU, unless `chunk` says
+    otherwise."""
+    system = problem.system
+    hard = system is not None and _solves_contacts(system) and system.resolved_backend == "jax"
     if chunk == 1 or (chunk is None and hard and jax.default_backend() == "cpu"):
         return SLICE, True
     return (total if chunk is None else min(chunk, total)), False

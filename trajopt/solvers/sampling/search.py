@@ -150,7 +150,8 @@ class SamplingSolver(abc.ABC):
     restoration: whether the mean of a small spread is moved onto the terminal equalities after each generation.
     penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
     max_inner_iterations: generations between two updates of the multipliers, at most.
-    chunk: motions rolled out together, 1: one by one; default the whole generation, with hard contact on a CPU 1 (`rollouts`).
+    chunk: motions rolled out together, 1: one by one; default the whole generation, 1 with hard contact
+        solved by JAX on a CPU (`rollouts`).
 
     A time budget ends a generation between two such batches; what it has found by then counts, the distribution stays.
     """
