@@ -111,6 +111,10 @@ def report(console: Console, problem: Any, solution: Solution) -> None:
     for key, value in solution.residuals.items():
         allowed = f"  (allowed {limits[key]:.1e})" if key in limits else ""
         say(console, f"  {key.replace('_', ' '):<28} {value:12.4e}{allowed}")
+    total = sum(solution.terms.values())
+    for name, value in solution.terms.items():
+        share = f"  ({value / total:.0%} of the terms)" if total > 0 else ""
+        say(console, f"  cost of {name:<20} {value:12.4e}{share}")
     say(
         console,
         f"  {solution.iterations} iterations, {solution.evaluations} evaluations, {solution.wall_time_s:.2f} s, "

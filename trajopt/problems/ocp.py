@@ -34,8 +34,10 @@ from trajopt.names import closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.checks import normalise
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.problems.signature import NOT_COMPILED, ProblemSignature, signature
-from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_state
+from trajopt.problems.replacing import replaced_problem
+from trajopt.problems.residuals.base import StepOutcome, is_task
+from trajopt.problems.signature import NOT_COMPILED, Identity, ProblemSignature, numbers, signature, with_numbers
+from trajopt.problems.trajectory import CONSTRAINTS, TASKS, Answer, Trajectory, flat_state
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -210,11 +212,22 @@ class OptimalControlProblem:
     ) -> Shaped[Array, "..."] | None:
         """The stage function named `kind` ("stage_residual", "stage_cost", "equality", "inequality"), None if missing."""
         fn = getattr(self, kind)
+        if is_task(fn):
+            outcome = self.outcome(x, u, p)
+            return fn(outcome.x, u, t, outcome)
         return None if fn is None else fn(self.as_state(x), u, t, *self._extra(p))
 
+    def outcome(self, x: Float[Array, " nx"], u: Float[Array, " nu"] | None, p: Float[Array, " np"]) -> StepOutcome:
+        """What residuals may ask for at a state and a control, or, at the end, at a state."""
+        return StepOutcome(self.system_at(p), self.as_state(x), u)
+
     def terminal(self, kind: str, x: Float[Array, " nx"], p: Float[Array, " np"]) -> Shaped[Array, "..."] | None:
-        """The terminal function named `kind`, None if missing."""
+        """The terminal function named `kind`, or "initial_residual"; None if missing."""
         fn = getattr(self, kind)
+        if is_task(fn):
+            outcome = self.outcome(x, None, p)
+            t = 0.0 if kind == "initial_residual" else self.times[-1]
+            return fn(outcome.x, None, t, outcome)
         return None if fn is None else fn(self.as_state(x), *self._extra(p))
 
     def running_cost(
@@ -222,6 +235,18 @@ class OptimalControlProblem:
     ) -> Float[Array, ""]:
         """l(x, u, t), residual and general part together."""
         return _cost(x, self.stage("stage_residual", x, u, t, p), self.stage("stage_cost", x, u, t, p))
+
+    def advance(
+        self, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
+    ) -> tuple[Float[Array, " nx"], Float[Array, ""]]:
+        """(x_next, l(x, u, t)), of one step, where residuals of the cost ask for what it finds."""
+        task = self.stage_residual
+        if not is_task(task) or not any(term.needs_step for term in task.terms):
+            return self.step(x, u, t, p), self.running_cost(x, u, t, p)
+        system, state = self.system_at(p), self.as_state(x)
+        taken = system.step(state, u)
+        rows = task(state, u, t, StepOutcome(system, state, u, taken))
+        return flat_state(taken[0]), _cost(x, rows, self.stage("stage_cost", x, u, t, p))
 
     def final_cost(self, x: Float[Array, " nx"], p: Float[Array, " np"]) -> Float[Array, ""]:
         """l_T(x)."""
@@ -231,7 +256,7 @@ class OptimalControlProblem:
         """Residuals of the priors on a free initial state and on the parameters, none: length 0."""
         rows = [jnp.zeros(0, x0.dtype)]
         if self.initial_residual is not None:
-            rows.append(self.initial_residual(self.as_state(x0), *self._extra(p)))
+            rows.append(self.terminal("initial_residual", x0, p))
         if self.parameter_residual is not None:
             rows.append(self.parameter_residual(p))
         return jnp.concatenate(rows)
@@ -311,7 +336,7 @@ class OptimalControlProblem:
         if self.system is None or gradient in (*DIFFERENCES, self.system.gradient):
             return self
         if gradient not in self._variants:
-            system = dataclasses.replace(self.system, gradient=gradient)
+            system = self._systems.setdefault(gradient, dataclasses.replace(self.system, gradient=gradient))
             self._variants[gradient] = dataclasses.replace(self, dynamics=system, gradient=gradient)
         return self._variants[gradient]
 
@@ -319,6 +344,15 @@ class OptimalControlProblem:
     def _variants(self) -> dict[str, OptimalControlProblem]:
         """This problem in other gradient modes: the same objects for every oracle, so that these share compiled programs."""
         return {}
+
+    @functools.cached_property
+    def _systems(self) -> dict[str, System]:
+        """The `System` in other gradient modes: the same objects for all problems that `replace` makes of this one."""
+        return {}
+
+    def share_systems(self, other: OptimalControlProblem) -> None:
+        """Take over the `System`s of other gradient modes of a problem with the same one: they name compiled programs."""
+        vars(self)["_systems"] = other._systems
 
     def with_system(self, system: System) -> OptimalControlProblem:
         """The problem with the numbers of another `System`, which may be traced: nothing is validated."""
@@ -330,6 +364,40 @@ class OptimalControlProblem:
     def signature(self) -> ProblemSignature:
         """What functions of its motions depend on that take the `System`, the initial state and the guess as arguments."""
         return signature(self, dynamics=self.dynamics if self.system is None else None)
+
+    @functools.cached_property
+    def program_key(self) -> tuple[ProblemSignature, tuple]:
+        """What compiled functions of the problem depend on beside its `leaves`."""
+        dynamics = self.dynamics if self.system is None else Identity(self.system)
+        return signature(self, dynamics=dynamics), (self.u0.shape, self.parameters.shape)
+
+    @functools.cached_property
+    def leaves(self) -> tuple[Array, dict[str, list[Array]]]:
+        """The numbers that are arguments of compiled functions: x0, and the references and weights of residuals."""
+        return jax.tree.map(jnp.asarray, (self.x0, {key: numbers(getattr(self, key)) for key in TASKS}))
+
+    def with_leaves(self, leaves: tuple[Array, dict[str, list[Array]]]) -> OptimalControlProblem:
+        """The problem with other numbers, which may be traced: nothing is validated."""
+        x0, others = leaves
+        new = {key: with_numbers(getattr(self, key), others[key]) for key in TASKS}
+        other = object.__new__(type(self))
+        vars(other).update(values(self) | new | {"x0": x0})
+        return other
+
+    def replace(
+        self,
+        *,
+        x0: Any = None,
+        references: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> OptimalControlProblem:
+        """The problem with another initial state, other references and weights of its residuals by name, or other guesses u0 and
+        xs0. Of the same shapes they need no other program. `others`: any field, as by `dataclasses.replace`.
+
+        Raises what construction raises, and `UnknownNameError` for a name that no residual has.
+        """
+        return replaced_problem(self, x0, references or {}, weights or {}, others)
 
     def compile(self, gradient: str | None = None) -> OptimalControlOracle:
         """The problem's compiled functions in a gradient mode, by default the problem's own."""
