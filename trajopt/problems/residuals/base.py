@@ -136,8 +136,9 @@ class Residual(abc.ABC):
         dtype = x.q.dtype
         index = jnp.rint(jnp.asarray(t, dtype) / jnp.asarray(step.system.dt, dtype)).astype(int)
         natural = self.default_reference(step.system)
-        reference = natural if self.reference is None else self.reference
-        reference = _now(jnp.asarray(reference).astype(dtype), np.ndim(natural), index)
+        reference = jnp.asarray(natural if self.reference is None else self.reference).astype(dtype)
+        reference = jnp.broadcast_to(reference, np.shape(natural)) if reference.ndim == 0 else reference
+        reference = _now(reference, np.ndim(natural), index)
         error = self.error(x, u, step, reference)
         weight = _now(jnp.asarray(self.weight).astype(dtype), 1, index)
         return weight * (error if self.activation is None else self.activation(error))
