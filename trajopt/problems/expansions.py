@@ -223,6 +223,8 @@ def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
         assert problem.system is not None
         law = type(problem.system.contact).__name__
         raise DerivativeError(f"{law} defines no second derivative of a step; use iLQR or a Gauss-Newton Hessian")
+    if problem.system is not None:  # the compiled core has first derivatives alone
+        problem = problem.with_system(dataclasses.replace(problem.system, backend="jax"))
 
     def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
         at, x_next = moved(problem, x, u, p), jax.lax.stop_gradient(problem.step(x, u, t, p))

@@ -109,7 +109,7 @@ class Residual(abc.ABC):
         """The error (m,) from the reference of this step."""
 
     @abc.abstractmethod
-    def default_reference(self, system: System) -> Float[np.ndarray, "..."]:
+    def default_reference(self, system: System) -> Float[Array, "..."] | Float[np.ndarray, "..."]:
         """The reference where none is given; its shape is that of every reference."""
 
     def subject(self) -> tuple[str, ...]:
@@ -143,11 +143,11 @@ class Residual(abc.ABC):
         weight = _now(jnp.asarray(self.weight).astype(dtype), 1, index)
         return weight * (error if self.activation is None else self.activation(error))
 
-    def at_least(self, bound: Float[np.ndarray, "..."] | float) -> Residual:
+    def at_least(self, bound: float | Sequence[float] | Float[np.ndarray, "..."]) -> Residual:
         """As an inequality: what is measured is at least `bound`."""
         return self._bounded(bound, -1.0)
 
-    def at_most(self, bound: Float[np.ndarray, "..."] | float) -> Residual:
+    def at_most(self, bound: float | Sequence[float] | Float[np.ndarray, "..."]) -> Residual:
         """As an inequality: what is measured is at most `bound`."""
         return self._bounded(bound, 1.0)
 

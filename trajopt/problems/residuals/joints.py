@@ -44,8 +44,8 @@ class _OfJoints(Residual):
 class Posture(_OfJoints):
     """q (-) reference in tangent coordinates, rad or m; reference (nq,): default the model's configuration at rest."""
 
-    def default_reference(self, system: System) -> Float[np.ndarray, " nq"]:
-        return np.asarray(system.model.q_default)
+    def default_reference(self, system: System) -> Float[Array, " nq"]:
+        return system.model.q_default
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, " nq"]
