@@ -34,7 +34,7 @@ def task(target=TARGETS[0], effort=1e-2, x0=None, system=None):
 
 @pytest.mark.parametrize("solver", [
     solvers.iLQR(), solvers.iLQR(shooting="multiple"), solvers.DDP(), solvers.SingleShooting(max_iterations=3),
-    solvers.MultipleShooting(), solvers.CEM(max_iterations=2, population=8),
+    solvers.MultipleShooting(hessian="limited-memory"), solvers.CEM(max_iterations=2, population=8),
 ], ids=lambda solver: f"{solver.name}-{getattr(solver, 'shooting', '')}")  # fmt: skip
 def test_other_numbers_compile_nothing_and_give_what_a_new_problem_gives(solver):
     problem, start = task(), np.array([0.2, 0.1, 0.0, -0.1])
@@ -70,13 +70,13 @@ def test_residuals_are_constraints_too():
     system = cart_pole()
     problem = OptimalControlProblem(
         "reach", system, 20, system.initial_state(), stage_residual=r.Control(weight=0.1),
-        terminal_equality=sum([r.Posture(("cart",), reference=[0.5, 0.0]), r.Velocity()]),
-        inequality=r.Velocity(("cart",), name="speed").at_most([0.8, 0.0]),
+        terminal_equality=r.Posture(("cart",), reference=[0.5, 0.0]),
+        inequality=r.Velocity(("cart",), name="speed").at_most([0.6, 0.0]),
     )  # fmt: skip
     found = solvers.solve(problem, solvers.iLQR())
     assert found.success, found.message
-    assert abs(found.xs[-1, 0] - 0.5) < 1e-6 and np.abs(found.xs[-1, 2:]).max() < 1e-6
-    assert found.xs[:-1, 2].max() < 0.8 + 1e-6
+    assert abs(found.xs[-1, 0] - 0.5) < 1e-6
+    assert 0.6 - 1e-3 < found.xs[:-1, 2].max() < 0.6 + 1e-6  # the bound is felt
 
 
 def test_the_normal_form_survives_other_ways_of_replacing():
