@@ -107,6 +107,8 @@ def amend(folder: pathlib.Path, values: dict[str, Any]) -> None:
 def report(console: Console, problem: Any, solution: Solution) -> None:
     """Print how the run ended and what was recomputed at its point."""
     say(console, f"\n{status_name(solution.status)}: {solution.message.split(': ', 1)[-1]}")
+    if "guess" in problem.meta:
+        say(console, f"  started from {problem.meta['guess']}")
     limits = problem.limits
     for key, value in solution.residuals.items():
         allowed = f"  (allowed {limits[key]:.1e})" if key in limits else ""

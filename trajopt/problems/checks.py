@@ -10,8 +10,11 @@ import numpy as np
 
 from trajopt.dynamics.system import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
+from trajopt.problems.guesses import QuasiStatic, quasi_static
 from trajopt.problems.residuals.base import StepOutcome, is_task, normalised
 from trajopt.problems.trajectory import TASKS
+
+HOLD = "quasi-static"  # u0 that asks for the controls that hold x0
 
 _STAGE = ("stage_residual", "stage_cost", "equality", "inequality")
 _TERMINAL = ("terminal_residual", "terminal_cost", "terminal_equality", "terminal_inequality")
@@ -36,7 +39,7 @@ def normalise(problem: Any) -> dict[str, Any]:
     x0 = values["x0"] = _initial_state(where, problem, system, problem.x0)
     dtype = x0.dtype
     values["tangent_size"] = _tangent_size(where, problem, system, x0)
-    values["u0"] = _controls(where, problem, system, int(T), dtype, problem.u0)
+    values["u0"] = _controls(where, problem, system, int(T), dtype, problem.u0, holding := _held(problem, system, x0, problem.u0))
     if problem.xs0 is not None:
         values["xs0"] = _array(where, "xs0", problem.xs0, (T + 1, x0.size), dtype)
     p = np.zeros(0) if problem.parameters is None else np.atleast_1d(np.asarray(problem.parameters, float))
@@ -53,6 +56,9 @@ def normalise(problem: Any) -> dict[str, Any]:
         values["model"] = system.model
     if system is not None and "contact" not in problem.meta:
         values["meta"] = {**problem.meta, "contact": type(system.contact).__name__}
+    if holding is not None:
+        left = "" if holding.held else f"; {holding.imbalance:.3g} N or N m are left unbalanced"
+        values["meta"] = {**values.get("meta", problem.meta), "guess": f"controls that hold x0 at rest{left}"}
     nu = values["u0"].shape[1]
     for key in ("control_names", "control_units"):
         if getattr(problem, key) and len(getattr(problem, key)) != nu:
@@ -89,7 +95,8 @@ def checked_initial_state(problem: Any, x0: Any) -> np.ndarray:
 def checked_controls(problem: Any, u0: Any) -> np.ndarray:
     """Another guess of the controls of a validated problem, (T, nu), within its bounds."""
     where = f"problem '{problem.name}': "
-    u0 = _controls(where, problem, problem.system, problem.horizon, problem.dtype, u0)
+    holding = _held(problem, problem.system, problem.x0, u0)
+    u0 = _controls(where, problem, problem.system, problem.horizon, problem.dtype, u0, holding)
     return np.clip(u0, problem.control_lower, problem.control_upper).astype(problem.dtype)
 
 
@@ -185,11 +192,27 @@ def _tangent_size(where: str, problem: Any, system: System | None, x0: np.ndarra
     return int(problem.tangent_size) if given else x0.size
 
 
-def _controls(where: str, problem: Any, system: System | None, T: int, dtype: Any, u0: Any) -> np.ndarray:
-    if u0 is None:
+def _held(problem: Any, system: System | None, x0: np.ndarray, u0: Any) -> QuasiStatic | None:
+    """Torques that hold x0, where they are asked for, or where nothing is given and they do hold a state at rest."""
+    asked = isinstance(u0, str)
+    if system is None or not system.nu or not (asked or u0 is None):
+        return None
+    q, v = x0[: system.nq], x0[system.nq : system.nq + system.nv]
+    if not asked and np.any(v):
+        return None
+    found = quasi_static(system, State(jnp.asarray(q), jnp.asarray(v)))
+    return found if asked or found.held else None
+
+
+def _controls(
+    where: str, problem: Any, system: System | None, T: int, dtype: Any, u0: Any, holding: QuasiStatic | None
+) -> np.ndarray:
+    if isinstance(u0, str) and u0 != HOLD:
+        raise OptionError(f"{where}u0 is {u0!r}; expected an array, a number or '{HOLD}'")
+    if u0 is None or isinstance(u0, str):
         if system is None:
             raise OptionError(f"{where}u0 is missing; give an initial guess of the controls, (T, nu) or (nu,)")
-        u0 = np.zeros(system.nu)
+        u0 = np.zeros(system.nu) if holding is None else holding.torque
     u0 = np.asarray(u0, dtype)
     if u0.ndim == 0 and (system is None or system.nu == 1):
         u0 = u0[None]

@@ -47,7 +47,8 @@ class OptimalControlProblem:
     Arguments:
         dynamics: `System`, or a function (x, u, t) -> x_next on flat arrays.
         x0: initial state, a `State` or a flat array; a guess of it with `free_initial_state`.
-        u0: initial guess of the controls, (T, nu), or (nu,) for every step; a `System`'s default is zero.
+        u0: initial guess of the controls, (T, nu), or (nu,) for every step, or "quasi-static": those that hold x0 at rest,
+            through contact (`guesses.quasi_static`), a `System`'s default where they do; its default elsewhere is zero.
         xs0: initial guess of the states (T+1, nx) for solvers that do not keep to the dynamics; default: the rollout.
         dt: seconds between steps, for a function; a `System` has its own.
         stage_residual, terminal_residual: r with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
@@ -318,6 +319,16 @@ class OptimalControlProblem:
     def describe(self, solution: Answer) -> str:
         """What `report` says of a `Solution`, nothing without it."""
         return "" if self.report is None else self.report(self.point_of(solution))
+
+    @property
+    def other_guesses(self) -> str:
+        """What else to start from, for the message of a run that did not converge."""
+        ways = [] if self.system is None or "guess" in self.meta else ["u0='quasi-static'"]
+        if self.xs0 is None:
+            what = "xs0=guesses.interpolated(...)" if self.system is not None else "xs0, a guess of the states,"
+            ways.append(f"{what} with shooting='multiple'")
+        ways.append("solve(..., x0=) with the solution of an easier problem, or guesses.shifted of one")
+        return "other guesses to try: " + "; ".join(ways)
 
     def check_gradient(self, gradient: str) -> None:
         """Raise `UnknownNameError` unless the problem offers this gradient mode.

@@ -40,6 +40,7 @@ def replaced_problem(
             return dataclasses.replace(problem, **{**others, **tasks, "x0": x0})
     if "u0" in guesses:
         new["u0"], given["u0"] = checked_controls(problem, guesses["u0"]), guesses["u0"]
+        new["meta"] = given["meta"] = {key: value for key, value in problem.meta.items() if key != "guess"}
     if "xs0" in guesses:
         new["xs0"], given["xs0"] = checked_guess(problem, guesses["xs0"]), guesses["xs0"]
     return _with(problem, new, given)
