@@ -249,7 +249,8 @@ def of_state(name: str):
         turned = quaternion_exp(jnp.array([0.2, -0.3, 0.4]))
         x = State(jnp.concatenate([jnp.array([0.1, 0.2, 0.3]), turned]), x.v)
     u = jnp.zeros(system.nu)
-    sizes = [jax.eval_shape(lambda x: term(x, u, 0.0, StepOutcome(system, x, u)), x).size for term in terms]
+    outcome = StepOutcome(system, x, u)
+    sizes = [jax.eval_shape(lambda x, term=term: term(x, u, 0.0, outcome), x).size for term in terms]
     ends = dict(zip([term.label for term in terms], zip(np.cumsum([0, *sizes]), np.cumsum(sizes)), strict=False))
     return *jacobian_and_differences(sum(terms), system, x, u), ends
 

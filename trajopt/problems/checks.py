@@ -39,7 +39,9 @@ def normalise(problem: Any) -> dict[str, Any]:
     x0 = values["x0"] = _initial_state(where, problem, system, problem.x0)
     dtype = x0.dtype
     values["tangent_size"] = _tangent_size(where, problem, system, x0)
-    values["u0"] = _controls(where, problem, system, int(T), dtype, problem.u0, holding := _held(problem, system, x0, problem.u0))
+    values["u0"] = _controls(
+        where, problem, system, int(T), dtype, problem.u0, holding := _held(problem, system, x0, problem.u0)
+    )
     if problem.xs0 is not None:
         values["xs0"] = _array(where, "xs0", problem.xs0, (T + 1, x0.size), dtype)
     p = np.zeros(0) if problem.parameters is None else np.atleast_1d(np.asarray(problem.parameters, float))

@@ -68,7 +68,9 @@ def quasi_static(system: System, x: State, *, touching: float = TOUCHING) -> Qua
     model = system.model
     q = jnp.asarray(x.q, model.mass.dtype)
     found, _ = PROGRAMS.run(equilibrium_terms, None, model, q, effort=Effort.QUICK)
-    contacts, J, _, h, frames = jax.tree.map(lambda a: np.asarray(a, float) if a.dtype.kind == "f" else np.asarray(a), found)
+    contacts, J, _, h, frames = jax.tree.map(
+        lambda a: np.asarray(a, float) if a.dtype.kind == "f" else np.asarray(a), found
+    )
     near = contacts.distance < touching if system.contact.acts else np.zeros(len(contacts.distance), bool)
     friction = np.asarray(model.pair_friction, float)[contacts.pair[near]]
     edges = _edges(frames[near], friction)

@@ -56,7 +56,9 @@ def _tasks(problem: ControlProblem, references: Mapping[str, Any], weights: Mapp
     named = {*references, *weights}
     where = f"problem '{problem.name}': "
     return {
-        key: normalised(replaced(task, references, weights), problem.system, problem.dtype, f"{where}{key}: ", _at_state(key))
+        key: normalised(
+            replaced(task, references, weights), problem.system, problem.dtype, f"{where}{key}: ", _at_state(key)
+        )
         for key, task in found.items()
         if named & set(labels_of([task]))
     }
@@ -69,7 +71,8 @@ def _at_state(key: str) -> bool:
 
 def _same_shapes(problem: ControlProblem, tasks: Mapping[str, Any]) -> bool:
     return all(
-        [a.shape for a in numbers(task)] == [b.shape for b in numbers(getattr(problem, key))] for key, task in tasks.items()
+        [a.shape for a in numbers(task)] == [b.shape for b in numbers(getattr(problem, key))]
+        for key, task in tasks.items()
     )
 
 

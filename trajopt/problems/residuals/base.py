@@ -39,9 +39,7 @@ class StepOutcome:
     Without a control (u None, the terminal state) there is no step: asking for it raises `OptionError`.
     """
 
-    def __init__(
-        self, system: System, x: State, u: Array | None, taken: tuple[State, StepInfo] | None = None
-    ) -> None:
+    def __init__(self, system: System, x: State, u: Array | None, taken: tuple[State, StepInfo] | None = None) -> None:
         self.system, self.x, self.u = system, x, u
         if taken is not None:
             self._taken = taken
@@ -116,7 +114,7 @@ class Residual(abc.ABC):
         """What the residual is about, for its name: a frame, shapes."""
         return ()
 
-    def check(self, system: System) -> None:
+    def check(self, system: System) -> None:  # noqa: B027: most have nothing to ask for
         """Raise `UnknownNameError` or `OptionError` for what the system does not have."""
 
     @property
@@ -129,9 +127,7 @@ class Residual(abc.ABC):
     def terms(self) -> tuple[Residual, ...]:
         return (self,)
 
-    def __call__(
-        self, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, step: StepOutcome
-    ) -> Float[Array, " m"]:
+    def __call__(self, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, step: StepOutcome) -> Float[Array, " m"]:
         """The weighted rows at time t, s."""
         dtype = x.q.dtype
         index = jnp.rint(jnp.asarray(t, dtype) / jnp.asarray(step.system.dt, dtype)).astype(int)
@@ -169,9 +165,7 @@ class Terms:
 
     terms: tuple[Residual, ...]
 
-    def __call__(
-        self, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, step: StepOutcome
-    ) -> Float[Array, " m"]:
+    def __call__(self, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, step: StepOutcome) -> Float[Array, " m"]:
         """The rows of all terms."""
         return jnp.concatenate([term(x, u, t, step) for term in self.terms])
 
@@ -204,7 +198,9 @@ def normalised(task: Residual | Terms, system: System, dtype: Any, where: str, t
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise OptionError(f"{where}there are two terms '{twice}'; give them names of their own by name='...'")
-    return Terms(tuple(_normalised(term, system, dtype, f"{where}term '{term.label}': ", terminal) for term in task.terms))
+    return Terms(
+        tuple(_normalised(term, system, dtype, f"{where}term '{term.label}': ", terminal) for term in task.terms)
+    )
 
 
 def _normalised(term: Residual, system: System, dtype: Any, where: str, terminal: bool) -> Residual:
@@ -257,9 +253,7 @@ def _now(value: Array, natural: int, index: Array) -> Array:
     return value[jnp.clip(index, 0, value.shape[0] - 1)]
 
 
-def replaced(
-    task: Residual | Terms, references: Mapping[str, Any], weights: Mapping[str, Any]
-) -> Terms:
+def replaced(task: Residual | Terms, references: Mapping[str, Any], weights: Mapping[str, Any]) -> Terms:
     """The terms with other references and weights, by name; names that are not there are left to the caller."""
     terms = []
     for term in task.terms:

@@ -32,7 +32,9 @@ def shape_index(model: Model, name: str) -> int:
     top = model.topology
     able = {top.shapes[i].name: i for pair in top.pairs for i in pair}
     if name not in able:
-        raise UnknownNameError(f"model '{model.name}' has no shape '{name}' that may touch another{closest(name, able)}")
+        raise UnknownNameError(
+            f"model '{model.name}' has no shape '{name}' that may touch another{closest(name, able)}"
+        )
     return able[name]
 
 
@@ -121,7 +123,7 @@ class FrictionShare(_OfShape):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CentreOfPressure(_OfShape):
-    """Mean of a shape's contact points, weighted by their normal impulses, minus the reference (3,), m; 0 where nothing presses."""
+    """Mean of a shape's contact points, weighted by normal impulses, minus the reference (3,), m; 0 where nothing presses."""
 
     needs_step = True
 
@@ -148,7 +150,9 @@ class _Gaps(_OfShape):
     def check(self, system: System) -> None:
         shape_index(system.model, self.shape)
         if not candidates_of(system.model, self.pairs(system.model)):
-            raise OptionError(f"the shapes {' and '.join(self.subject())} are no contact pair of model '{system.model.name}'")
+            raise OptionError(
+                f"the shapes {' and '.join(self.subject())} are no contact pair of model '{system.model.name}'"
+            )
 
     def default_reference(self, system: System) -> Float[np.ndarray, "1"]:
         return np.zeros(1)

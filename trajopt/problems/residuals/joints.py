@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,11 @@ LIMIT_WIDTH = 0.1  # rad or m: from where the barrier before a joint limit is fe
 class _OfJoints(Residual):
     """joints: names of the joints that it is about, in the order of the rows; default: all degrees of freedom."""
 
-    joints: tuple[str, ...] | None = dataclasses.field(default=None, metadata=STATIC, kw_only=False)
+    joints: Sequence[str] | None = dataclasses.field(default=None, metadata=STATIC, kw_only=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.joints, list):  # static fields are hashed
+            object.__setattr__(self, "joints", tuple(self.joints))
 
     def dofs(self, model: Model) -> Int[np.ndarray, " m"]:
         """Degrees of freedom of the joints."""
