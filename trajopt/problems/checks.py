@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.dynamics.system import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
@@ -59,8 +60,7 @@ def normalise(problem: Any) -> dict[str, Any]:
     if system is not None and "contact" not in problem.meta:
         values["meta"] = {**problem.meta, "contact": type(system.contact).__name__}
     if holding is not None:
-        left = "" if holding.held else f"; {holding.imbalance:.3g} N or N m are left unbalanced"
-        values["meta"] = {**values.get("meta", problem.meta), "guess": f"controls that hold x0 at rest{left}"}
+        values["meta"] = {**values.get("meta", problem.meta), "guess": holding.described}
     nu = values["u0"].shape[1]
     for key in ("control_names", "control_units"):
         if getattr(problem, key) and len(getattr(problem, key)) != nu:
@@ -85,7 +85,7 @@ def normalise(problem: Any) -> dict[str, Any]:
     return values
 
 
-def checked_initial_state(problem: Any, x0: Any) -> np.ndarray:
+def checked_initial_state(problem: Any, x0: Any) -> Float[np.ndarray, " nx"]:
     """Another initial state of a validated problem, flat. Raises what the construction of the problem raises."""
     where = f"problem '{problem.name}': "
     flat = _initial_state(where, problem, problem.system, x0)
@@ -94,7 +94,7 @@ def checked_initial_state(problem: Any, x0: Any) -> np.ndarray:
     return flat
 
 
-def checked_controls(problem: Any, u0: Any) -> np.ndarray:
+def checked_controls(problem: Any, u0: Any) -> Float[np.ndarray, "T nu"]:
     """Another guess of the controls of a validated problem, (T, nu), within its bounds."""
     where = f"problem '{problem.name}': "
     holding = _held(problem, problem.system, problem.x0, u0)
@@ -102,7 +102,7 @@ def checked_controls(problem: Any, u0: Any) -> np.ndarray:
     return np.clip(u0, problem.control_lower, problem.control_upper).astype(problem.dtype)
 
 
-def checked_guess(problem: Any, xs0: Any) -> np.ndarray:
+def checked_guess(problem: Any, xs0: Any) -> Float[np.ndarray, "knots nx"]:
     """Another guess of the states of a validated problem, (T+1, nx)."""
     shape = (problem.horizon + 1, problem.nx)
     return _array(f"problem '{problem.name}': ", "xs0", xs0, shape, problem.dtype)
@@ -111,9 +111,10 @@ def checked_guess(problem: Any, xs0: Any) -> np.ndarray:
 def _tasks(where: str, problem: Any, system: System | None, dtype: Any) -> dict[str, Any]:
     """The functions that are made of residuals, in their normal form."""
     found = {key: getattr(problem, key) for key in TASKS if is_task(getattr(problem, key))}
-    for key in found:
-        if system is None:
-            raise OptionError(f"{where}{key} is made of residuals, which need a System as dynamics; give a function")
+    if not found:
+        return {}
+    if system is None:
+        raise OptionError(f"{where}{next(iter(found))} is made of residuals, which need a System as dynamics; give a function")
     return {
         key: normalised(task, system, dtype, f"{where}{key}: ", key.startswith(("terminal", "initial")))
         for key, task in found.items()

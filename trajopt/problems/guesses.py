@@ -44,6 +44,12 @@ class QuasiStatic:
     imbalance: float
     held: bool
 
+    @property
+    def described(self) -> str:
+        """The guess in words."""
+        left = "" if self.held else f"; {self.imbalance:.3g} N or N m are left unbalanced"
+        return f"controls that hold x0 at rest{left}"
+
 
 def equilibrium_terms(
     subject: None, model: Model, q: Float[Array, " nq"]
@@ -142,3 +148,14 @@ def shifted(solution: Answer, steps: int = 1) -> Trajectory:
     xs, us = np.asarray(solution.xs)[np.minimum(index, T)], np.asarray(solution.us)[np.minimum(index[:-1], T - 1)]
     p = np.zeros(0, xs.dtype) if solution.parameters is None else np.asarray(solution.parameters)
     return Trajectory(xs, us, p)
+
+
+def ways_to_start(system: bool, held: bool, states: bool) -> str:
+    """Guesses that a problem has not used: whether its dynamics are a `System`, whether it started from controls that hold x0,
+    whether from given states."""
+    ways = ["u0='quasi-static'"] if system and not held else []
+    if not states:
+        what = "xs0=guesses.interpolated(...)" if system else "xs0, a guess of the states,"
+        ways.append(f"{what} with shooting='multiple'")
+    ways.append("solve(..., x0=) with the solution of an easier problem, or guesses.shifted of one")
+    return "other guesses to try: " + "; ".join(ways)

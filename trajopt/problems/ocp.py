@@ -33,11 +33,12 @@ from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameE
 from trajopt.names import closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.checks import normalise
+from trajopt.problems.guesses import ways_to_start
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.problems.replacing import replaced_problem
+from trajopt.problems.replacing import Leaves, leaves_of, replaced_problem, with_leaves
 from trajopt.problems.residuals.base import StepOutcome, is_task
-from trajopt.problems.signature import NOT_COMPILED, Identity, ProblemSignature, numbers, signature, with_numbers
-from trajopt.problems.trajectory import CONSTRAINTS, TASKS, Answer, Trajectory, flat_state
+from trajopt.problems.signature import NOT_COMPILED, Identity, ProblemSignature, signature
+from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_state
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -257,7 +258,9 @@ class OptimalControlProblem:
         """Residuals of the priors on a free initial state and on the parameters, none: length 0."""
         rows = [jnp.zeros(0, x0.dtype)]
         if self.initial_residual is not None:
-            rows.append(self.terminal("initial_residual", x0, p))
+            prior = self.terminal("initial_residual", x0, p)
+            assert prior is not None
+            rows.append(prior)
         if self.parameter_residual is not None:
             rows.append(self.parameter_residual(p))
         return jnp.concatenate(rows)
@@ -323,12 +326,7 @@ class OptimalControlProblem:
     @property
     def other_guesses(self) -> str:
         """What else to start from, for the message of a run that did not converge."""
-        ways = [] if self.system is None or "guess" in self.meta else ["u0='quasi-static'"]
-        if self.xs0 is None:
-            what = "xs0=guesses.interpolated(...)" if self.system is not None else "xs0, a guess of the states,"
-            ways.append(f"{what} with shooting='multiple'")
-        ways.append("solve(..., x0=) with the solution of an easier problem, or guesses.shifted of one")
-        return "other guesses to try: " + "; ".join(ways)
+        return ways_to_start(self.system is not None, "guess" in self.meta, self.xs0 is not None)
 
     def check_gradient(self, gradient: str) -> None:
         """Raise `UnknownNameError` unless the problem offers this gradient mode.
@@ -347,7 +345,7 @@ class OptimalControlProblem:
         if self.system is None or gradient in (*DIFFERENCES, self.system.gradient):
             return self
         if gradient not in self._variants:
-            system = self._systems.setdefault(gradient, dataclasses.replace(self.system, gradient=gradient))
+            system = self.system_variants.setdefault(gradient, dataclasses.replace(self.system, gradient=gradient))
             self._variants[gradient] = dataclasses.replace(self, dynamics=system, gradient=gradient)
         return self._variants[gradient]
 
@@ -357,13 +355,9 @@ class OptimalControlProblem:
         return {}
 
     @functools.cached_property
-    def _systems(self) -> dict[str, System]:
+    def system_variants(self) -> dict[str, System]:
         """The `System` in other gradient modes: the same objects for all problems that `replace` makes of this one."""
         return {}
-
-    def share_systems(self, other: OptimalControlProblem) -> None:
-        """Take over the `System`s of other gradient modes of a problem with the same one: they name compiled programs."""
-        vars(self)["_systems"] = other._systems
 
     def with_system(self, system: System) -> OptimalControlProblem:
         """The problem with the numbers of another `System`, which may be traced: nothing is validated."""
@@ -383,17 +377,13 @@ class OptimalControlProblem:
         return signature(self, dynamics=dynamics), (self.u0.shape, self.parameters.shape)
 
     @functools.cached_property
-    def leaves(self) -> tuple[Array, dict[str, list[Array]]]:
-        """The numbers that are arguments of compiled functions: x0, and the references and weights of residuals."""
-        return jax.tree.map(jnp.asarray, (self.x0, {key: numbers(getattr(self, key)) for key in TASKS}))
+    def leaves(self) -> Leaves:
+        """The numbers that are arguments of compiled functions."""
+        return leaves_of(self)
 
-    def with_leaves(self, leaves: tuple[Array, dict[str, list[Array]]]) -> OptimalControlProblem:
+    def with_leaves(self, leaves: Leaves) -> OptimalControlProblem:
         """The problem with other numbers, which may be traced: nothing is validated."""
-        x0, others = leaves
-        new = {key: with_numbers(getattr(self, key), others[key]) for key in TASKS}
-        other = object.__new__(type(self))
-        vars(other).update(values(self) | new | {"x0": x0})
-        return other
+        return with_leaves(self, leaves)
 
     def replace(
         self,

@@ -48,7 +48,7 @@ def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
         return flat_state(x_next), (info.residual, info.dropped, info.contacts.impulse)
 
     x_next, found = jax.lax.map(step, (xs[:-1], us))
-    return Examination(residual_parts(problem, trajectory, x_next), *found, term_costs(problem, trajectory))
+    return Examination(residual_parts(problem, trajectory, x_next), *found, terms=term_costs(problem, trajectory))
 
 
 def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
@@ -56,11 +56,12 @@ def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Flo
     state and of the prior with "terminal" and "initial" in front."""
     xs, us, p = trajectory.xs, trajectory.us, trajectory.p
     costs: dict[str, Array] = {}
-    if is_task(problem.stage_residual):
+    running = problem.stage_residual
+    if is_task(running):
 
         def stage(at: tuple[Array, Array, Array]) -> dict[str, Array]:
             outcome = problem.outcome(at[0], at[1], p)
-            return task_costs(problem.stage_residual, outcome.x, at[1], at[2], outcome)
+            return task_costs(running, outcome.x, at[1], at[2], outcome)
 
         rows = jax.lax.map(stage, (xs[:-1], us, jnp.asarray(problem.times)[:-1]))
         costs |= {name: jnp.sum(row) for name, row in rows.items()}

@@ -107,7 +107,7 @@ def parted(subject: Any) -> tuple[Hashable, tuple[Any, ...], Callable[[tuple[Any
 
 def _compares(subject: Any) -> bool:
     """Whether a dataclass is equal by its fields."""
-    return type(subject).__eq__ is not object.__eq__
+    return bool(type(subject).__dataclass_params__.eq)
 
 
 def _joined(

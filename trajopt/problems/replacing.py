@@ -9,12 +9,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Inexact
+
 from trajopt.problems.arguments import Argument, values
 from trajopt.problems.checks import checked_controls, checked_guess, checked_initial_state
 from trajopt.problems.residuals.base import is_task, labels_of, normalised, replaced, unknown_term
-from trajopt.problems.signature import numbers
+from trajopt.problems.signature import numbers, with_numbers
 from trajopt.problems.trajectory import TASKS, ControlProblem
 
+# x0, and the arrays of each function that is made of residuals.
+Leaves = tuple[Inexact[Array, " nx"], dict[str, list[Inexact[Array, "..."]]]]
 GUESSES = ("u0", "xs0")
 
 
@@ -54,10 +60,12 @@ def _tasks(problem: ControlProblem, references: Mapping[str, Any], weights: Mapp
         if name not in labels:
             raise unknown_term(f"problem '{problem.name}': ", name, labels)
     named = {*references, *weights}
-    where = f"problem '{problem.name}': "
+    where, system = f"problem '{problem.name}': ", problem.system
+    if system is None:
+        return {}
     return {
         key: normalised(
-            replaced(task, references, weights), problem.system, problem.dtype, f"{where}{key}: ", _at_state(key)
+            replaced(task, references, weights), system, problem.dtype, f"{where}{key}: ", _at_state(key)
         )
         for key, task in found.items()
         if named & set(labels_of([task]))
@@ -81,8 +89,19 @@ def _with(problem: ControlProblem, new: Mapping[str, Any], given: Mapping[str, A
     other = object.__new__(type(problem))
     record = dict(problem.arguments or {}) | {key: Argument(given[key], new[key]) for key in new}
     vars(other).update(values(problem) | dict(new) | {"arguments": record})
-    other.share_systems(problem)
+    vars(other)["system_variants"] = problem.system_variants  # they name compiled programs
     return other
 
 
-__all__ = ["replaced_problem"]
+def leaves_of(problem: ControlProblem) -> Leaves:
+    """The numbers of a problem that are arguments of compiled functions: x0, references and weights of residuals."""
+    return jax.tree.map(jnp.asarray, (problem.x0, {key: numbers(getattr(problem, key)) for key in TASKS}))
+
+
+def with_leaves(problem: ControlProblem, leaves: Leaves) -> ControlProblem:
+    """The problem with other numbers, which may be traced: nothing is validated."""
+    x0, others = leaves
+    new = {key: with_numbers(getattr(problem, key), others[key]) for key in TASKS}
+    other = object.__new__(type(problem))
+    vars(other).update(values(problem) | new | {"x0": x0})
+    return other

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +114,7 @@ class Residual(abc.ABC):
         """What the residual is about, for its name: a frame, shapes."""
         return ()
 
-    def check(self, system: System) -> None:  # noqa: B027: most have nothing to ask for
+    def check(self, system: System) -> None:  # noqa: B027
         """Raise `UnknownNameError` or `OptionError` for what the system does not have."""
 
     @property
@@ -176,7 +176,7 @@ class Terms:
         return self if other == 0 else NotImplemented
 
 
-def is_task(value: Any) -> bool:
+def is_task(value: Any) -> TypeGuard[Residual | Terms]:
     """Whether a function of a problem is made of residuals."""
     return isinstance(value, Residual | Terms)
 

@@ -7,6 +7,7 @@ relative to another frame, in its axes and from its origin.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +49,7 @@ def frame_motion(model: Model, kin: Kinematics, v: Float[Array, " nv"], name: st
     return Motion(multiply(kin.rotation[node], rotation), turned, jnp.concatenate([linear, spatial[3:]]))
 
 
-def _fixed_at(model: Model, name: str):
+def _fixed_at(model: Model, name: str) -> tuple[int, Any, Any]:
     """Node (below zero: the world) of a frame or shape, and its rotation and position there."""
     top = model.topology
     frames, shapes = [frame.name for frame in top.frames], [shape.name for shape in top.shapes]
