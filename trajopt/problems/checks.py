@@ -72,8 +72,7 @@ def normalise(problem: Any) -> dict[str, Any]:
     values |= _bounds(where, problem, "control", nu, limits)
     values |= _bounds(where, problem, "state", x0.size, (np.full(x0.size, -np.inf), np.full(x0.size, np.inf)))
     values |= _bounds(where, problem, "parameter", p.size, (np.full(p.size, -np.inf), np.full(p.size, np.inf)))
-    if not problem.free_initial_state:
-        _refuse_excluded_state(where, x0, values["state_lower"], values["state_upper"], problem.tolerance)
+    _refuse_excluded_state(where, problem, x0, values["state_lower"], values["state_upper"])
     values["u0"] = np.clip(values["u0"], values["control_lower"], values["control_upper"]).astype(dtype)
     values["parameters"] = np.clip(values["parameters"], values["parameter_lower"], values["parameter_upper"])
     if system is not None and any(
@@ -89,8 +88,8 @@ def checked_initial_state(problem: Any, x0: Any) -> Float[np.ndarray, " nx"]:
     """Another initial state of a validated problem, flat. Raises what the construction of the problem raises."""
     where = f"problem '{problem.name}': "
     flat = _initial_state(where, problem, problem.system, x0)
-    if not problem.free_initial_state and flat.shape == problem.x0.shape:
-        _refuse_excluded_state(where, flat, problem.state_lower, problem.state_upper, problem.tolerance)
+    if flat.shape == problem.x0.shape:
+        _refuse_excluded_state(where, problem, flat, problem.state_lower, problem.state_upper)
     return flat
 
 
@@ -121,10 +120,10 @@ def _tasks(where: str, problem: Any, system: System | None, dtype: Any) -> dict[
     }
 
 
-def _refuse_excluded_state(where: str, x0: np.ndarray, lower: np.ndarray, upper: np.ndarray, tolerance: float) -> None:
+def _refuse_excluded_state(where: str, problem: Any, x0: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> None:
     """A given initial state has to be within the bounds on states, which it cannot come back to."""
     excess = np.maximum(lower - x0, x0 - upper)
-    if excess.max(initial=0.0) > tolerance:
+    if not problem.free_initial_state and excess.max(initial=0.0) > problem.tolerance:
         i = int(np.argmax(excess))
         side, bound = ("lower", lower[i]) if x0[i] < lower[i] else ("upper", upper[i])
         raise OptionError(

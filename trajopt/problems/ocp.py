@@ -238,18 +238,6 @@ class OptimalControlProblem:
         """l(x, u, t), residual and general part together."""
         return _cost(x, self.stage("stage_residual", x, u, t, p), self.stage("stage_cost", x, u, t, p))
 
-    def advance(
-        self, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
-    ) -> tuple[Float[Array, " nx"], Float[Array, ""]]:
-        """(x_next, l(x, u, t)), of one step, where residuals of the cost ask for what it finds."""
-        task = self.stage_residual
-        if not is_task(task) or not any(term.needs_step for term in task.terms):
-            return self.step(x, u, t, p), self.running_cost(x, u, t, p)
-        system, state = self.system_at(p), self.as_state(x)
-        taken = system.step(state, u)
-        rows = task(state, u, t, StepOutcome(system, state, u, taken))
-        return flat_state(taken[0]), _cost(x, rows, self.stage("stage_cost", x, u, t, p))
-
     def final_cost(self, x: Float[Array, " nx"], p: Float[Array, " np"]) -> Float[Array, ""]:
         """l_T(x)."""
         return _cost(x, self.terminal("terminal_residual", x, p), self.terminal("terminal_cost", x, p))

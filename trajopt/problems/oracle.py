@@ -48,7 +48,9 @@ def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
         return flat_state(x_next), (info.residual, info.dropped, info.contacts.impulse)
 
     x_next, found = jax.lax.map(step, (xs[:-1], us))
-    return Examination(residual_parts(problem, trajectory, x_next), *found, terms=term_costs(problem, trajectory))
+    residual, dropped, impulse = found
+    parts, terms = residual_parts(problem, trajectory, x_next), term_costs(problem, trajectory)
+    return Examination(parts, residual, dropped, impulse, terms)
 
 
 def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Float[Array, ""]]:

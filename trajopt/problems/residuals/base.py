@@ -39,7 +39,7 @@ class StepOutcome:
     Without a control (u None, the terminal state) there is no step: asking for it raises `OptionError`.
     """
 
-    def __init__(self, system: System, x: State, u: Array | None, taken: tuple[State, StepInfo] | None = None) -> None:
+    def __init__(self, system: System, x: State, u: Float[Array, " nu"] | None, taken: tuple[State, StepInfo] | None = None) -> None:
         self.system, self.x, self.u = system, x, u
         if taken is not None:
             self._taken = taken

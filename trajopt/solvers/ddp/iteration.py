@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from trajopt.problems.expansions import dynamics_hessian
+from trajopt.problems.expansions import advance, dynamics_hessian
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.subproblems import augmented_lagrangian as al
@@ -180,7 +180,7 @@ class Iteration:
             dx = jnp.concatenate([problem.local(x_bar, x), dp])
             u = u_bar + length * k + K @ dx
             u = jnp.clip(u, low, high) if self.bounded else u
-            x_next, cost = problem.advance(x, u, t, p)
+            x_next, cost = advance(problem, x, u, t, p)
             if inequality[0].size:
                 cost = cost + al.term(y, w, constraints.stage(x, u, t, p), inequality[0])
             if self.multiple:
