@@ -23,7 +23,7 @@ NAVIGATION = {
         "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "jacobian-tables", "performance",
     ),
     "Problems and solvers": (
-        "choosing-a-solver", "solvers", "optimal-control", "multiple-shooting", "sampling", "estimation",
+        "choosing-a-solver", "solvers", "tasks", "optimal-control", "multiple-shooting", "sampling", "estimation",
     ),
     "Problems": ("problems/*",),
     "Evidence": ("validation/*", "library-table", "solver-comparison"),

@@ -25,7 +25,9 @@ ORDER = {
     "dynamics.contact": "laws inputs ncp rows solve sweeps step".split(),
     "dynamics.contact.laws": "base smoothed forces compliant free rigid".split(),
     "dynamics.gradients": "options mode implicit complementarity bounce substituted sampled modes".split(),
-    "problems": "arguments programs signature trajectory expansions oracle least_squares ocp library".split(),
+    "problems": (
+        "arguments programs signature trajectory residuals guesses checks replacing expansions oracle least_squares ocp library"
+    ).split(),
     "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry".split(),
     "viz": "plots animation viewer".split(),
 }

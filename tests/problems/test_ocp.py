@@ -182,7 +182,7 @@ def test_linear_dynamics_of_a_system_with_parameters():
 
 def test_rollout_cost_and_certificate():
     problem = plain(
-        equality=lambda x, u, t: u - 1.0, terminal_inequality=lambda x: x - 10.0, control_lower=-0.5, state_upper=0.25
+        equality=lambda x, u, t: u - 1.0, terminal_inequality=lambda x: x - 10.0, control_lower=-0.5, state_lower=-0.25
     )
     oracle = problem.compile()
     us = np.full((5, 1), 0.1)
@@ -198,7 +198,7 @@ def test_rollout_cost_and_certificate():
     values = oracle.residuals(motion)
     assert values["defect"] == 0 and values["initial_state_error"] == 0 and values["terminal_inequality"] == 0
     np.testing.assert_allclose(values["equality"], 0.9, rtol=1e-14)
-    np.testing.assert_allclose(values["bound_violation"], np.max(motion.xs[1:]) - 0.25, rtol=1e-12)
+    np.testing.assert_allclose(values["bound_violation"], -0.25 - np.min(motion.xs[1:]), rtol=1e-12)
     assert [line.split()[0] for line in oracle.shortfalls(values)] == ["bound_violation", "equality"]
     broken = Trajectory(motion.xs + np.eye(6, 2) * 0.1, us - 1.0, motion.p)
     values = oracle.residuals(broken)

@@ -107,10 +107,16 @@ def amend(folder: pathlib.Path, values: dict[str, Any]) -> None:
 def report(console: Console, problem: Any, solution: Solution) -> None:
     """Print how the run ended and what was recomputed at its point."""
     say(console, f"\n{status_name(solution.status)}: {solution.message.split(': ', 1)[-1]}")
+    if "guess" in problem.meta:
+        say(console, f"  started from {problem.meta['guess']}")
     limits = problem.limits
     for key, value in solution.residuals.items():
         allowed = f"  (allowed {limits[key]:.1e})" if key in limits else ""
         say(console, f"  {key.replace('_', ' '):<28} {value:12.4e}{allowed}")
+    total = sum(solution.terms.values())
+    for name, value in solution.terms.items():
+        share = f"  ({value / total:.0%} of the terms)" if total > 0 else ""
+        say(console, f"  cost of {name:<20} {value:12.4e}{share}")
     say(
         console,
         f"  {solution.iterations} iterations, {solution.evaluations} evaluations, {solution.wall_time_s:.2f} s, "

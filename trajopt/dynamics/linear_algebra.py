@@ -133,7 +133,7 @@ def _triangular_batched(operands, axes, **parameters):
         return _batched(_triangular_p, operands, axes, **parameters)
     # One matrix, many right-hand sides: they are columns of a single call.
     columns = jnp.moveaxis(B, axes[1], -1)
-    flat = columns.reshape(*columns.shape[:-2], -1)
+    flat = columns.reshape(*columns.shape[:-2], columns.shape[-2] * columns.shape[-1])  # of no columns, too
     return [_triangular_p.bind(L, flat, **parameters)[0].reshape(columns.shape)], [columns.ndim - 1]
 
 

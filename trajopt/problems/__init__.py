@@ -3,6 +3,7 @@
 A problem validates its arguments and compiles itself to an oracle, the functions that solvers call.
 """
 
+from trajopt.problems import guesses, residuals
 from trajopt.problems.least_squares import LeastSquaresProblem, Prior
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.ranges import Choice, Count, Real, ranged
@@ -17,10 +18,12 @@ __all__ = [
     "Real",
     "Trajectory",
     "get",
+    "guesses",
     "names",
     "parse_settings",
     "ranged",
     "register",
+    "residuals",
     "settings",
     "unregister",
 ]

@@ -7,11 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.dynamics.start import warn_of_limits, warn_of_overlaps
 from trajopt.dynamics.system import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.models.overlaps import deep_overlaps
+from trajopt.problems.guesses import QuasiStatic, quasi_static
+from trajopt.problems.residuals.base import StepOutcome, is_task, normalised
+from trajopt.problems.trajectory import TASKS
+
+HOLD = "quasi-static"  # u0 that asks for the controls that hold x0
 
 _STAGE = ("stage_residual", "stage_cost", "equality", "inequality")
 _TERMINAL = ("terminal_residual", "terminal_cost", "terminal_equality", "terminal_inequality")
@@ -33,10 +39,12 @@ def normalise(problem: Any) -> dict[str, Any]:
     if not (np.isfinite(problem.tolerance) and problem.tolerance > 0):
         raise OptionError(f"{where}tolerance is {problem.tolerance}; it must be a positive number")
     values["dt"] = _dt(where, problem, system)
-    x0 = values["x0"] = _initial_state(where, problem, system)
+    x0 = values["x0"] = _initial_state(where, problem, system, problem.x0)
     dtype = x0.dtype
     values["tangent_size"] = _tangent_size(where, problem, system, x0)
-    values["u0"] = _controls(where, problem, system, int(T), dtype)
+    values["u0"] = _controls(
+        where, problem, system, int(T), dtype, problem.u0, holding := _held(problem, system, x0, problem.u0)
+    )
     if problem.xs0 is not None:
         values["xs0"] = _array(where, "xs0", problem.xs0, (T + 1, x0.size), dtype)
     p = np.zeros(0) if problem.parameters is None else np.atleast_1d(np.asarray(problem.parameters, float))
@@ -53,6 +61,8 @@ def normalise(problem: Any) -> dict[str, Any]:
         values["model"] = system.model
     if system is not None and "contact" not in problem.meta:
         values["meta"] = {**problem.meta, "contact": type(system.contact).__name__}
+    if holding is not None:
+        values["meta"] = {**values.get("meta", problem.meta), "guess": holding.described}
     nu = values["u0"].shape[1]
     for key in ("control_names", "control_units"):
         if getattr(problem, key) and len(getattr(problem, key)) != nu:
@@ -64,12 +74,14 @@ def normalise(problem: Any) -> dict[str, Any]:
     values |= _bounds(where, problem, "control", nu, limits)
     values |= _bounds(where, problem, "state", x0.size, (np.full(x0.size, -np.inf), np.full(x0.size, np.inf)))
     values |= _bounds(where, problem, "parameter", p.size, (np.full(p.size, -np.inf), np.full(p.size, np.inf)))
+    _refuse_excluded_state(where, problem, x0, values["state_lower"], values["state_upper"])
     values["u0"] = np.clip(values["u0"], values["control_lower"], values["control_upper"]).astype(dtype)
     values["parameters"] = np.clip(values["parameters"], values["parameter_lower"], values["parameter_upper"])
     if system is not None and any(
         np.isfinite(values[key][: system.nq]).any() for key in ("state_lower", "state_upper")
     ):
         _refuse_quaternion_bounds(where, system, values)
+    values |= _tasks(where, problem, system, dtype)
     _check_functions(where, problem, values, system)
     if system is not None and problem.arguments is None:  # not of a copy, which differs in a number or two
         _warn_of_violations(where.rstrip(": "), system, x0[: system.nq].astype(float))
@@ -91,6 +103,54 @@ def _warn_of_violations(where: str, system: System, q: np.ndarray) -> None:
         warn_of_overlaps(where, push, pairs, stacklevel=7)
 
 
+def checked_initial_state(problem: Any, x0: Any) -> Float[np.ndarray, " nx"]:
+    """Another initial state of a validated problem, flat. Raises what the construction of the problem raises."""
+    where = f"problem '{problem.name}': "
+    flat = _initial_state(where, problem, problem.system, x0)
+    if flat.shape == problem.x0.shape:
+        _refuse_excluded_state(where, problem, flat, problem.state_lower, problem.state_upper)
+    return flat
+
+
+def checked_controls(problem: Any, u0: Any) -> Float[np.ndarray, "T nu"]:
+    """Another guess of the controls of a validated problem, (T, nu), within its bounds."""
+    where = f"problem '{problem.name}': "
+    holding = _held(problem, problem.system, problem.x0, u0)
+    u0 = _controls(where, problem, problem.system, problem.horizon, problem.dtype, u0, holding)
+    return np.clip(u0, problem.control_lower, problem.control_upper).astype(problem.dtype)
+
+
+def checked_guess(problem: Any, xs0: Any) -> Float[np.ndarray, "knots nx"]:
+    """Another guess of the states of a validated problem, (T+1, nx)."""
+    shape = (problem.horizon + 1, problem.nx)
+    return _array(f"problem '{problem.name}': ", "xs0", xs0, shape, problem.dtype)
+
+
+def _tasks(where: str, problem: Any, system: System | None, dtype: Any) -> dict[str, Any]:
+    """The functions that are made of residuals, in their normal form."""
+    found = {key: getattr(problem, key) for key in TASKS if is_task(getattr(problem, key))}
+    if not found:
+        return {}
+    if system is None:
+        raise OptionError(f"{where}{next(iter(found))} is made of residuals, which need a System as dynamics; give a function")
+    return {
+        key: normalised(task, system, dtype, f"{where}{key}: ", key.startswith(("terminal", "initial")))
+        for key, task in found.items()
+    }
+
+
+def _refuse_excluded_state(where: str, problem: Any, x0: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> None:
+    """A given initial state has to be within the bounds on states, which it cannot come back to."""
+    excess = np.maximum(lower - x0, x0 - upper)
+    if not problem.free_initial_state and excess.max(initial=0.0) > problem.tolerance:
+        i = int(np.argmax(excess))
+        side, bound = ("lower", lower[i]) if x0[i] < lower[i] else ("upper", upper[i])
+        raise OptionError(
+            f"{where}x0[{i}] is {x0[i]:g}, beyond state_{side}[{i}] = {bound:g}; widen the bound, change x0, or set "
+            "free_initial_state=True"
+        )
+
+
 def _dt(where: str, problem: Any, system: System | None) -> float:
     if system is not None:
         if problem.dt is not None:
@@ -102,20 +162,40 @@ def _dt(where: str, problem: Any, system: System | None) -> float:
     return dt
 
 
-def _initial_state(where: str, problem: Any, system: System | None) -> np.ndarray:
-    x0 = problem.x0
+def _initial_state(where: str, problem: Any, system: System | None, x0: Any) -> np.ndarray:
     if isinstance(x0, State):
         if system is None:
             raise OptionError(f"{where}x0 is a State, but the dynamics are a function; give a flat array")
         parts = [x0.q, x0.v] + ([] if x0.contact is None else [np.ravel(x0.contact)])
         x0 = np.concatenate([np.asarray(part) for part in parts])
     x0 = np.asarray(x0)
+    if x0.ndim == 0 and system is None:
+        x0 = x0[None]
+    _refuse_precision(where, x0, system)
     x0 = x0.astype(np.float32 if x0.dtype == np.float32 else jax.dtypes.canonicalize_dtype(np.float64))
     if x0.ndim != 1 or not x0.size:
         raise ShapeError(f"{where}x0 has shape {x0.shape}; expected a State or a flat array")
     if system is not None and x0.size < system.nq + system.nv:
         raise ShapeError(f"{where}x0 has {x0.size} entries; the System's [q, v] has {system.nq} + {system.nv}")
+    if system is not None:
+        for start, _ in system.model.topology.ball_starts:
+            if not np.any(x0[start : start + 4]):
+                raise OptionError(
+                    f"{where}x0[{start}:{start + 4}] is a quaternion of zeros, which is no rotation; (1, 0, 0, 0) is upright"
+                )
     return _array(where, "x0", x0, x0.shape, x0.dtype)
+
+
+def _refuse_precision(where: str, x0: np.ndarray, system: System | None) -> None:
+    """A state of single precision beside a System of double precision would compute in neither."""
+    if system is None or x0.dtype != np.float32:
+        return
+    numbers = np.dtype(system.model.mass.dtype)
+    if numbers != np.float32:
+        raise OptionError(
+            f"{where}x0 is float32 and the System's numbers are {numbers}; give x0 in {numbers}, or make the System in single "
+            "precision: System(model.to_device(np.float32), ...)"
+        )
 
 
 def _tangent_size(where: str, problem: Any, system: System | None, x0: np.ndarray) -> int:
@@ -133,13 +213,30 @@ def _tangent_size(where: str, problem: Any, system: System | None, x0: np.ndarra
     return int(problem.tangent_size) if given else x0.size
 
 
-def _controls(where: str, problem: Any, system: System | None, T: int, dtype: Any) -> np.ndarray:
-    u0 = problem.u0
-    if u0 is None:
+def _held(problem: Any, system: System | None, x0: np.ndarray, u0: Any) -> QuasiStatic | None:
+    """Torques that hold x0, where they are asked for, or where nothing is given and they do hold a state at rest."""
+    asked = isinstance(u0, str)
+    if system is None or not system.nu or not (asked or u0 is None):
+        return None
+    q, v = x0[: system.nq], x0[system.nq : system.nq + system.nv]
+    if not asked and np.any(v):
+        return None
+    found = quasi_static(system, State(jnp.asarray(q), jnp.asarray(v)))
+    return found if asked or found.held else None
+
+
+def _controls(
+    where: str, problem: Any, system: System | None, T: int, dtype: Any, u0: Any, holding: QuasiStatic | None
+) -> np.ndarray:
+    if isinstance(u0, str) and u0 != HOLD:
+        raise OptionError(f"{where}u0 is {u0!r}; expected an array, a number or '{HOLD}'")
+    if u0 is None or isinstance(u0, str):
         if system is None:
             raise OptionError(f"{where}u0 is missing; give an initial guess of the controls, (T, nu) or (nu,)")
-        u0 = np.zeros(system.nu)
+        u0 = np.zeros(system.nu) if holding is None else holding.torque
     u0 = np.asarray(u0, dtype)
+    if u0.ndim == 0 and (system is None or system.nu == 1):
+        u0 = u0[None]
     if u0.ndim == 1:
         u0 = np.tile(u0, (T, 1))
     nu = u0.shape[-1] if system is None else system.nu
@@ -199,7 +296,7 @@ def _check_functions(where: str, problem: Any, values: dict[str, Any], system: S
         if x.size > nq + nv:
             parts.append(as_struct(x[nq + nv :]))
         state = State(*parts)
-    extra = (as_struct(p),) if p.size else ()
+    extra: tuple = (as_struct(p),) if p.size else ()
     inputs = {key: (state, as_struct(u), t, *extra) for key in _STAGE}
     inputs |= dict.fromkeys(_TERMINAL + ("initial_residual",), (state, *extra))
     inputs["parameter_residual"] = (as_struct(p),)
@@ -207,6 +304,9 @@ def _check_functions(where: str, problem: Any, values: dict[str, Any], system: S
         fn = getattr(problem, key)
         if fn is None:
             continue
+        if is_task(fn):
+            assert system is not None
+            fn, arguments = _of_task(values[key], system, key in _STAGE), (arguments[0], as_struct(u), t)
         out = _evaluated(where, key, fn, arguments)
         scalar = key in _SCALAR
         if getattr(out, "ndim", None) != (0 if scalar else 1) or not jnp.issubdtype(out.dtype, jnp.floating):
@@ -219,6 +319,16 @@ def _check_functions(where: str, problem: Any, values: dict[str, Any], system: S
             raise ShapeError(
                 f"{where}dynamics returned shape {getattr(out, 'shape', out)}; expected x_next of {x.shape}"
             )
+
+
+def _of_task(task: Any, system: System, stage: bool) -> Any:
+    """A sum of residuals as a function of state, control and time."""
+
+    def call(x: State, u: Any, t: Any) -> Any:
+        u = u if stage else None
+        return task(x, u, t, StepOutcome(system, x, u))
+
+    return call
 
 
 def _evaluated(where: str, key: str, fn: Any, arguments: tuple) -> Any:

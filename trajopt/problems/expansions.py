@@ -23,6 +23,7 @@ from trajopt.dynamics.gradients.differences import (
 )
 from trajopt.dynamics.gradients.modes import DIFFERENCES
 from trajopt.errors import DerivativeError
+from trajopt.problems.residuals.base import StepOutcome, is_task
 from trajopt.problems.trajectory import ControlProblem, flat_state
 
 HESSIANS = ("gauss-newton", "exact")
@@ -45,6 +46,20 @@ def moved(
     """z -> (x (+) dx, u + du, p + dp)."""
     n, nu = problem.n, problem.nu
     return lambda z: (problem.retract(x, z[:n]), u + z[n : n + nu], p + z[n + nu :])
+
+
+def advance(
+    problem: ControlProblem, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
+) -> tuple[Float[Array, " nx"], Float[Array, ""]]:
+    """(x_next, l(x, u, t)), of one step, where residuals of the cost ask for what it finds."""
+    task = problem.stage_residual
+    if not is_task(task) or not any(term.needs_step for term in task.terms):
+        return problem.step(x, u, t, p), problem.running_cost(x, u, t, p)
+    system, state = problem.system_at(p), problem.as_state(x)
+    x_next, info = system.step(state, u)
+    rows = task(state, u, t, StepOutcome(system, state, u, (x_next, info)))
+    cost, more = 0.5 * jnp.vdot(rows, rows), problem.stage("stage_cost", x, u, t, p)
+    return flat_state(x_next), cost if more is None else cost + more
 
 
 def linear_dynamics(problem: ControlProblem, gradient: str = "implicit") -> Callable[..., tuple[Array, Array]]:
@@ -230,6 +245,8 @@ def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
         if problem.system.contact.second_derivatives:
             law = "a step with equality constraints"
         raise DerivativeError(f"{law} defines no second derivative of a step; use iLQR or a Gauss-Newton Hessian")
+    if problem.system is not None:  # the compiled core has first derivatives alone
+        problem = problem.with_system(dataclasses.replace(problem.system, backend="jax"))
 
     def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
         at, x_next = moved(problem, x, u, p), jax.lax.stop_gradient(problem.step(x, u, t, p))

@@ -155,6 +155,11 @@ class LeastSquaresProblem:
         """With a tolerance for the residual, reaching it is the answer, whatever made the solver stop."""
         return self.tolerance is not None
 
+    @property
+    def other_guesses(self) -> str:
+        """Nothing is known of other guesses than the problem's own."""
+        return ""
+
     def bound_violation(self, x: Float[np.ndarray, " nx"]) -> float:
         """Largest distance of x from its bounds."""
         return float(np.maximum(np.maximum(self.lower - x, x - self.upper), 0.0).max(initial=0.0))

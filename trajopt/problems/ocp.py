@@ -33,8 +33,11 @@ from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameE
 from trajopt.names import closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.checks import normalise
+from trajopt.problems.guesses import ways_to_start
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.problems.signature import NOT_COMPILED, ProblemSignature, signature
+from trajopt.problems.replacing import Leaves, leaves_of, replaced_problem, with_leaves
+from trajopt.problems.residuals.base import StepOutcome, is_task
+from trajopt.problems.signature import NOT_COMPILED, Identity, ProblemSignature, signature
 from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_state
 
 
@@ -45,7 +48,8 @@ class OptimalControlProblem:
     Arguments:
         dynamics: `System`, or a function (x, u, t) -> x_next on flat arrays.
         x0: initial state, a `State` or a flat array; a guess of it with `free_initial_state`.
-        u0: initial guess of the controls, (T, nu), or (nu,) for every step; a `System`'s default is zero.
+        u0: initial guess of the controls, (T, nu), or (nu,) for every step, or "quasi-static": those that hold x0 at rest,
+            through contact (`guesses.quasi_static`), a `System`'s default where they do; its default elsewhere is zero.
         xs0: initial guess of the states (T+1, nx) for solvers that do not keep to the dynamics; default: the rollout.
         dt: seconds between steps, for a function; a `System` has its own.
         stage_residual, terminal_residual: r with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
@@ -210,11 +214,22 @@ class OptimalControlProblem:
     ) -> Shaped[Array, "..."] | None:
         """The stage function named `kind` ("stage_residual", "stage_cost", "equality", "inequality"), None if missing."""
         fn = getattr(self, kind)
+        if is_task(fn):
+            outcome = self.outcome(x, u, p)
+            return fn(outcome.x, u, t, outcome)
         return None if fn is None else fn(self.as_state(x), u, t, *self._extra(p))
 
+    def outcome(self, x: Float[Array, " nx"], u: Float[Array, " nu"] | None, p: Float[Array, " np"]) -> StepOutcome:
+        """What residuals may ask for at a state and a control, or, at the end, at a state."""
+        return StepOutcome(self.system_at(p), self.as_state(x), u)
+
     def terminal(self, kind: str, x: Float[Array, " nx"], p: Float[Array, " np"]) -> Shaped[Array, "..."] | None:
-        """The terminal function named `kind`, None if missing."""
+        """The terminal function named `kind`, or "initial_residual"; None if missing."""
         fn = getattr(self, kind)
+        if is_task(fn):
+            outcome = self.outcome(x, None, p)
+            t = 0.0 if kind == "initial_residual" else self.times[-1]
+            return fn(outcome.x, None, t, outcome)
         return None if fn is None else fn(self.as_state(x), *self._extra(p))
 
     def running_cost(
@@ -231,7 +246,9 @@ class OptimalControlProblem:
         """Residuals of the priors on a free initial state and on the parameters, none: length 0."""
         rows = [jnp.zeros(0, x0.dtype)]
         if self.initial_residual is not None:
-            rows.append(self.initial_residual(self.as_state(x0), *self._extra(p)))
+            prior = self.terminal("initial_residual", x0, p)
+            assert prior is not None
+            rows.append(prior)
         if self.parameter_residual is not None:
             rows.append(self.parameter_residual(p))
         return jnp.concatenate(rows)
@@ -294,6 +311,11 @@ class OptimalControlProblem:
         """What `report` says of a `Solution`, nothing without it."""
         return "" if self.report is None else self.report(self.point_of(solution))
 
+    @property
+    def other_guesses(self) -> str:
+        """What else to start from, for the message of a run that did not converge."""
+        return ways_to_start(self.system is not None, "guess" in self.meta, self.xs0 is not None)
+
     def check_gradient(self, gradient: str) -> None:
         """Raise `UnknownNameError` unless the problem offers this gradient mode.
 
@@ -311,13 +333,18 @@ class OptimalControlProblem:
         if self.system is None or gradient in (*DIFFERENCES, self.system.gradient):
             return self
         if gradient not in self._variants:
-            system = dataclasses.replace(self.system, gradient=gradient)
+            system = self.system_variants.setdefault(gradient, dataclasses.replace(self.system, gradient=gradient))
             self._variants[gradient] = dataclasses.replace(self, dynamics=system, gradient=gradient)
         return self._variants[gradient]
 
     @functools.cached_property
     def _variants(self) -> dict[str, OptimalControlProblem]:
         """This problem in other gradient modes: the same objects for every oracle, so that these share compiled programs."""
+        return {}
+
+    @functools.cached_property
+    def system_variants(self) -> dict[str, System]:
+        """The `System` in other gradient modes: the same objects for all problems that `replace` makes of this one."""
         return {}
 
     def with_system(self, system: System) -> OptimalControlProblem:
@@ -330,6 +357,36 @@ class OptimalControlProblem:
     def signature(self) -> ProblemSignature:
         """What functions of its motions depend on that take the `System`, the initial state and the guess as arguments."""
         return signature(self, dynamics=self.dynamics if self.system is None else None)
+
+    @functools.cached_property
+    def program_key(self) -> tuple[ProblemSignature, tuple]:
+        """What compiled functions of the problem depend on beside its `leaves`."""
+        dynamics = self.dynamics if self.system is None else Identity(self.system)
+        return signature(self, dynamics=dynamics), (self.u0.shape, self.parameters.shape)
+
+    @functools.cached_property
+    def leaves(self) -> Leaves:
+        """The numbers that are arguments of compiled functions."""
+        return leaves_of(self)
+
+    def with_leaves(self, leaves: Leaves) -> OptimalControlProblem:
+        """The problem with other numbers, which may be traced: nothing is validated."""
+        return with_leaves(self, leaves)
+
+    def replace(
+        self,
+        *,
+        x0: Any = None,
+        references: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> OptimalControlProblem:
+        """The problem with another initial state, other references and weights of its residuals by name, or other guesses u0 and
+        xs0. Of the same shapes they need no other program. `others`: any field, as by `dataclasses.replace`.
+
+        Raises what construction raises, and `UnknownNameError` for a name that no residual has.
+        """
+        return replaced_problem(self, x0, references or {}, weights or {}, others)
 
     def compile(self, gradient: str | None = None) -> OptimalControlOracle:
         """The problem's compiled functions in a gradient mode, by default the problem's own."""

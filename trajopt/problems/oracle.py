@@ -15,21 +15,23 @@ from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
 from trajopt.errors import ShapeError
 from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
 
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
     """What is recomputed along a motion: the violations by kind (`residual_parts`), and with contact the residual and the number
-    of dropped contacts of every step, (T,), and the impulses, (T, contacts, 3), N s."""
+    of dropped contacts of every step, (T,), and the impulses, (T, contacts, 3), N s. terms: the cost of each residual by name."""
 
     parts: dict[str, Float[Array, ""]]
     residual: Float[Array, " T"] | None = None
     dropped: Int[Array, " T"] | None = None
     impulse: Float[Array, "T contacts 3"] | None = None
+    terms: dict[str, Float[Array, ""]] = dataclasses.field(default_factory=dict)
 
 
-jax.tree_util.register_dataclass(Examination, ["parts", "residual", "dropped", "impulse"], [])
+jax.tree_util.register_dataclass(Examination, ["parts", "residual", "dropped", "impulse", "terms"], [])
 
 
 def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
@@ -38,7 +40,7 @@ def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
     if not problem.has_contact:
         times = jnp.asarray(problem.times)[:-1]
         x_next = jax.vmap(lambda x, u, t: problem.step(x, u, t, p))(xs[:-1], us, times)
-        return Examination(residual_parts(problem, trajectory, x_next))
+        return Examination(residual_parts(problem, trajectory, x_next), terms=term_costs(problem, trajectory))
     system = problem.system_at(p)
 
     def step(at: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -46,7 +48,32 @@ def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
         return flat_state(x_next), (info.residual, info.dropped, info.contacts.impulse)
 
     x_next, found = jax.lax.map(step, (xs[:-1], us))
-    return Examination(residual_parts(problem, trajectory, x_next), *found)
+    residual, dropped, impulse = found
+    parts, terms = residual_parts(problem, trajectory, x_next), term_costs(problem, trajectory)
+    return Examination(parts, residual, dropped, impulse, terms)
+
+
+def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
+    """What each residual of the costs adds to the cost, by name: those of the stages summed over the steps, those of the terminal
+    state and of the prior with "terminal" and "initial" in front."""
+    xs, us, p = trajectory.xs, trajectory.us, trajectory.p
+    costs: dict[str, Array] = {}
+    running = problem.stage_residual
+    if is_task(running):
+
+        def stage(at: tuple[Array, Array, Array]) -> dict[str, Array]:
+            outcome = problem.outcome(at[0], at[1], p)
+            return task_costs(running, outcome.x, at[1], at[2], outcome)
+
+        rows = jax.lax.map(stage, (xs[:-1], us, jnp.asarray(problem.times)[:-1]))
+        costs |= {name: jnp.sum(row) for name, row in rows.items()}
+    for kind, index, t in (("initial_residual", 0, 0.0), ("terminal_residual", -1, problem.times[-1])):
+        task = getattr(problem, kind)
+        if is_task(task):
+            outcome = problem.outcome(xs[index], None, p)
+            found = task_costs(task, outcome.x, None, t, outcome)
+            costs |= {f"{kind.partition('_')[0]} {name}": value for name, value in found.items()}
+    return costs
 
 
 def residual_parts(
@@ -162,7 +189,8 @@ class OptimalControlOracle:
         else:
             motion["x"] = xs
         x = np.concatenate([us.ravel(), p])
-        return {"x": x, "xs": xs, "us": us, "parameters": p if p.size else None, "trajectory": motion}
+        terms = {name: float(value) for name, value in self.examine(trajectory).terms.items()}
+        return {"terms": terms, "x": x, "xs": xs, "us": us, "parameters": p if p.size else None, "trajectory": motion}
 
 
 class LeastSquaresOracle:

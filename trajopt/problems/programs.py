@@ -4,6 +4,9 @@ A program is a function of arrays and of one subject, an object that is not an a
 of options. The subject is closed over; two subjects that are equal share a program. So the same function of the same problem is
 compiled once, whoever calls it: by another oracle, another solve, another problem whose subject is equal.
 
+A subject may have `leaves`, arrays that are no part of what the program depends on (`Parted`): the initial state of a problem,
+references and weights of its residuals. They are arguments of the program. Two subjects of the same key share it.
+
 How thoroughly XLA optimises a program is the caller's choice (`Effort`): a program that runs once, such as a certificate, is
 compiled for longer than it runs.
 """
@@ -12,10 +15,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +70,58 @@ class ProgramKey:
     effort: Effort = Effort.FULL
 
 
+@runtime_checkable
+class Parted(Protocol):
+    """A subject with arrays that are arguments of its programs."""
+
+    @property
+    def program_key(self) -> Hashable:
+        """What a program depends on beside the leaves."""
+
+    @property
+    def leaves(self) -> Any:
+        """The arrays, a pytree."""
+
+    def with_leaves(self, leaves: Any) -> Parted:
+        """The subject with other arrays, which may be traced."""
+
+
+def parted(subject: Any) -> tuple[Hashable, tuple[Any, ...], Callable[[tuple[Any, ...]], Any]]:
+    """(key, leaves, the function from leaves to subject) of a subject that is `Parted`, or a tuple or frozen dataclass with such
+    parts; of anything else itself, no leaves, and itself."""
+    if isinstance(subject, Parted):
+        return subject.program_key, (subject.leaves,), lambda leaves: subject.with_leaves(leaves[0])
+    if isinstance(subject, tuple):
+        return _joined(subject, subject, list(subject), [True] * len(subject), lambda parts: tuple(parts))
+    if dataclasses.is_dataclass(subject) and not isinstance(subject, type) and _compares(subject):
+        fields = [field for field in dataclasses.fields(subject) if field.init]
+        values = [getattr(subject, field.name) for field in fields]
+        names = [field.name for field in fields]
+
+        def rebuilt(parts: list[Any]) -> Any:
+            return dataclasses.replace(subject, **dict(zip(names, parts, strict=True)))
+
+        return _joined(subject, type(subject), values, [field.compare for field in fields], rebuilt)
+    return subject, (), lambda leaves: subject
+
+
+def _compares(subject: Any) -> bool:
+    """Whether a dataclass is equal by its fields."""
+    return bool(type(subject).__dataclass_params__.eq)
+
+
+def _joined(
+    subject: Any, kind: Any, values: list[Any], compared: list[bool], rebuilt: Callable[[list[Any]], Any]
+) -> tuple[Hashable, tuple[Any, ...], Callable[[tuple[Any, ...]], Any]]:
+    parts = [parted(value) for value in values]
+    if not any(leaves for _, leaves, _ in parts):
+        return subject, (), lambda leaves: subject
+    kind = type(subject) if kind is subject else kind
+    key = (kind, tuple(key for (key, _, _), counts in zip(parts, compared, strict=True) if counts))
+    leaves = tuple(leaves for _, leaves, _ in parts)
+    return key, leaves, lambda given: rebuilt([make(own) for (_, _, make), own in zip(parts, given, strict=True)])
+
+
 class Programs:
     """The `kept` programs that were used last."""
 
@@ -83,23 +139,24 @@ class Programs:
 
         arguments: pytrees of JAX's arrays, or of what tells their shapes and types (`jax.ShapeDtypeStruct`).
         """
-        leaves, structure = jax.tree.flatten(arguments)
+        subject_key, own, make = parted(subject)
+        leaves, structure = jax.tree.flatten((own, arguments))
         types = tuple((leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False))) for leaf in leaves)
-        key = ProgramKey(function, subject, structure, types, effort)
+        key = ProgramKey(function, subject_key, structure, types, effort)
         if key in self._compiled:
             self._compiled.move_to_end(key)
-            return self._compiled[key], 0.0
+            return functools.partial(self._compiled[key], own), 0.0
         start = time.perf_counter()
 
-        def closed(*arguments: Any) -> Any:
-            return function(subject, *arguments)
+        def closed(own: tuple[Any, ...], *arguments: Any) -> Any:
+            return function(make(own), *arguments)
 
         closed.__name__ = function.__name__  # which profiles and dumps show
-        program = compiled_with(jax.jit(closed).lower(*arguments), dict(effort.value))
+        program = compiled_with(jax.jit(closed).lower(own, *arguments), dict(effort.value))
         self._compiled[key] = program
         if len(self._compiled) > self._kept:
             self._compiled.popitem(last=False)
-        return program, time.perf_counter() - start
+        return functools.partial(program, own), time.perf_counter() - start
 
     def run(
         self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL

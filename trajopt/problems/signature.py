@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Hashable
 from typing import Any
 
+import jax
 import numpy as np
 
 # Metadata of the fields that are arguments of compiled functions, or that none of them reads.
@@ -25,7 +26,38 @@ def signature(problem: Any, **instead: Hashable) -> ProblemSignature:
     return ProblemSignature(tuple((name, _hashable(instead.get(name, getattr(problem, name)))) for name in names))
 
 
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """An object as itself: equal to itself alone, whatever its own equality says."""
+
+    value: Any = dataclasses.field(repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def numbers(value: Any) -> list[Any]:
+    """The arrays of a function that is a pytree, such as a sum of residuals; none of a plain function."""
+    return [leaf for leaf in jax.tree.leaves(value) if _is_array(leaf)]
+
+
+def with_numbers(value: Any, leaves: list[Any]) -> Any:
+    """The function with other arrays in place of its `numbers`."""
+    rest, parts = iter(leaves), jax.tree.flatten(value)
+    return jax.tree.unflatten(parts[1], [next(rest) if _is_array(leaf) else leaf for leaf in parts[0]])
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray | jax.Array)
+
+
 def _hashable(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
+    if callable(value) and not jax.tree_util.all_leaves([value]):
+        leaves, structure = jax.tree.flatten(value)
+        return structure, tuple((leaf.shape, str(leaf.dtype)) if _is_array(leaf) else leaf for leaf in leaves)
     return value

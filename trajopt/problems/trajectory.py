@@ -12,6 +12,8 @@ from jaxtyping import Float
 from trajopt.dynamics.state import State
 
 CONSTRAINTS = ("equality", "inequality", "terminal_equality", "terminal_inequality")
+COSTS = ("stage_residual", "stage_cost", "terminal_residual", "terminal_cost", "initial_residual")
+TASKS = (*COSTS, *CONSTRAINTS)  # what may be made of residuals
 
 if TYPE_CHECKING:  # the modules of the problems build on those that name them so
     from trajopt.problems.least_squares import LeastSquaresProblem as FitProblem

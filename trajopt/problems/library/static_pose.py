@@ -29,13 +29,12 @@ import scipy
 from jaxtyping import Float
 
 from trajopt.dynamics.collision.narrowphase import collide
-from trajopt.dynamics.contact.rows import point_columns, project_columns, signed_mask
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics
-from trajopt.dynamics.rigid_body.rnea import bias_forces
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
+from trajopt.problems.guesses import equilibrium_terms
 from trajopt.problems.library.replay import candidate_shapes
 from trajopt.problems.programs import PROGRAMS, Effort
 
@@ -73,18 +72,6 @@ class PoseCertificate:
             "pose_equilibrium": self.equilibrium,
             "pose_use": self.use,
         }
-
-
-def _terms(subject: None, model: Model, q):
-    """What a static pose is made of: contact candidates, their Jacobians (k, 3, nv) in world axes, centre of mass, h. A program
-    (`PROGRAMS`) without a subject."""
-    kin = kinematics(model, q)
-    contacts = collide(model, kin)
-    top = model.topology
-    columns = point_columns(kin, top, contacts.point) * signed_mask(top, contacts, q.dtype)[:, :, None]
-    k = contacts.distance.shape[0]
-    J = project_columns(model, jnp.swapaxes(columns, 1, 2).reshape(-1, top.nv_tree)).reshape(k, 3, model.nv)
-    return contacts, J, centre_of_mass(model, q), bias_forces(model, q, jnp.zeros_like(q, shape=model.nv))
 
 
 @functools.partial(jax.jit, static_argnums=(2,))
@@ -168,8 +155,8 @@ def certify(model: Model, q: Float[np.ndarray, " nq"], supports: Sequence[str]) 
     """
     model = model.to_device(np.float64)
     chosen = list(candidates(model, supports))
-    terms, _ = PROGRAMS.run(_terms, None, model, np.asarray(q, np.float64), effort=Effort.QUICK)
-    contacts, columns, com, h = jax.tree.map(np.asarray, terms)
+    terms, _ = PROGRAMS.run(equilibrium_terms, None, model, np.asarray(q, np.float64), effort=Effort.QUICK)
+    contacts, columns, com, h, _ = jax.tree.map(np.asarray, terms)
     distance, point = contacts.distance, contacts.point[chosen]
     others = np.setdiff1d(np.arange(distance.size), chosen)
     friction = np.asarray(model.pair_friction)[contacts.pair[chosen]]

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from trajopt.problems.expansions import dynamics_hessian
+from trajopt.problems.expansions import advance, dynamics_hessian
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.subproblems import augmented_lagrangian as al
@@ -180,10 +180,9 @@ class Iteration:
             dx = jnp.concatenate([problem.local(x_bar, x), dp])
             u = u_bar + length * k + K @ dx
             u = jnp.clip(u, low, high) if self.bounded else u
-            cost = problem.running_cost(x, u, t, p)
+            x_next, cost = advance(problem, x, u, t, p)
             if inequality[0].size:
                 cost = cost + al.term(y, w, constraints.stage(x, u, t, p), inequality[0])
-            x_next = problem.step(x, u, t, p)
             if self.multiple:
                 x_next = problem.retract(x_next, (length - 1.0) * d[:n])
             return x_next, (x_next, u, cost)

@@ -21,6 +21,8 @@ from trajopt.solvers.loop.options import check_kind
 from trajopt.solvers.loop.solution import TRACE_KEYS, Solution
 
 CHECKPOINT_INTERVAL_S = 0.5
+# Statuses of runs that another guess may lead elsewhere.
+UNCONVERGED = ("max_iterations", "line_search_failed", "stalled", "infeasible", "non_finite")
 
 
 def solve(
@@ -219,6 +221,8 @@ class _Run:
         if missing and status_name(status) in ("solved", "acceptable"):
             status = Status.contact_failed if missing[0].startswith("contact_residual") else Status.stalled
         optimal = self.problem.feasibility_is_success or status_name(status) == "solved"
+        success = bool(not missing and optimal and np.isfinite(self.best.cost))
+        hints = [self.problem.other_guesses] if not success and status_name(status) in UNCONVERGED else []
         fields = oracle.fields(x) | found.fields | ending.fields
         oracle.evaluations = evaluations
         return Solution(
@@ -227,8 +231,8 @@ class _Run:
             gradient=self.identity["gradient"],
             contact=str(self.problem.meta.get("contact", "none")),
             status=status,
-            success=bool(not missing and optimal and np.isfinite(self.best.cost)),
-            message="; ".join([status_message(status), *notes, *missing]),
+            success=success,
+            message="; ".join(filter(None, [status_message(status), *notes, *missing, *hints])),
             cost=float(self.best.cost),
             initial_cost=float(self.initial_cost),
             violation=float(self.best.violation),

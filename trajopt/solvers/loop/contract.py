@@ -85,6 +85,10 @@ class Problem(Protocol[PointOut, OracleOut]):
     def feasibility_is_success(self) -> bool:
         """Whether a point without shortfalls is an answer, whatever made the solver stop."""
 
+    @property
+    def other_guesses(self) -> str:
+        """What else to start from where a run did not converge; empty where there is nothing to say."""
+
     def check_point(self, value: Any, key: str = "x0") -> PointOut:
         """A guess in its normal form, or an error that names what is wrong with it."""
 

@@ -64,7 +64,8 @@ class Solution:
     parameters. `violation` is the largest of
     bounds, dynamics and constraints at the point. `multipliers` are those of the point, by name, as the solver that found
     them documents them; `gains` (T, nu, n) is the feedback K of u_t + K_t (x (-) x_t) about the motion, of solvers that have it;
-    `raw_status` is the status and `log` the text of a library that did the iterations.
+    `raw_status` is the status and `log` the text of a library that did the iterations. `terms` is the cost of each residual of
+    the problem by name, "terminal ..." those of the terminal state, where the problem is made of residuals.
     """
 
     problem: str
@@ -95,6 +96,7 @@ class Solution:
     gains: np.ndarray | None = None
     raw_status: str = ""
     log: str = ""
+    terms: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON."""
@@ -102,6 +104,7 @@ class Solution:
         values["status"] = status_name(self.status)
         values["constraint_violation"] = float(self.violation)
         values["residuals"] = dict(self.residuals)
+        values["terms"] = dict(self.terms)
         values["versions"] = versions()
         return values
 
@@ -150,6 +153,7 @@ class Solution:
             violation=summary["constraint_violation"],
             status=status_named(summary["status"]),
             residuals={key: nan if value is None else value for key, value in summary["residuals"].items()},
+            terms={key: nan if value is None else value for key, value in summary.get("terms", {}).items()},
             trace={key.removeprefix("trace_"): value for key, value in arrays.items() if key.startswith("trace_")},
             trajectory=trajectory,
             x=arrays["x"],

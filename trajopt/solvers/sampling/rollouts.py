@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.contact.rows import row_count
 from trajopt.dynamics.system import System
+from trajopt.problems.expansions import advance
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.signature import ProblemSignature
@@ -184,8 +185,8 @@ class GenerationProgram:
 
         def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
             u, t, y, w = inputs
-            x_next, c = problem.step(x, u, t, p), constraints.stage(x, u, t, p)
-            cost = problem.running_cost(x, u, t, p)
+            x_next, cost = advance(problem, x, u, t, p)
+            c = constraints.stage(x, u, t, p)
             value = cost + term(y, w, c, self.inequality[0])
             finite = jnp.isfinite(jnp.concatenate([x_next, c, value[None]])).all()
             return x_next, (x, cost, value, c, finite)

@@ -134,23 +134,26 @@ class Constraints:
         return np.flatnonzero(np.isfinite(problem.state_lower)), np.flatnonzero(np.isfinite(problem.state_upper))
 
     def _shapes(self) -> tuple[int, int]:
-        problem, point = self.problem, self.problem.initial_point
-        t = problem.times[0]
-        stage = jax.eval_shape(self.stage, point.xs[0], point.us[0], t, point.p)
-        return stage.shape[0], jax.eval_shape(self.terminal, point.xs[0], point.p).shape[0]
+        x, u, t, p = self._at
+        stage = jax.eval_shape(self.stage, x, u, t, p)
+        return stage.shape[0], jax.eval_shape(self.terminal, x, p).shape[0]
+
+    @property
+    def _at(self) -> tuple[Any, Any, Any, Any]:
+        problem = self.problem
+        return problem.x0, problem.u0[0], problem.times[0], problem.parameters
 
     def inequality(self) -> tuple[Bool[np.ndarray, " m"], Bool[np.ndarray, " k"]]:
         """Which rows are inequalities, at a stage (m,) and at the end (k,)."""
-        problem, point = self.problem, self.problem.initial_point
-        t = problem.times[0]
+        problem, (x, u, t, p) = self.problem, self._at
 
         def count(fn: Callable[..., Array | None], *arguments: Any) -> int:
             value = jax.eval_shape(lambda *a: jnp.zeros(0) if (r := fn(*a)) is None else r, *arguments)
             return value.shape[0]
 
         m, k = self._shapes()
-        first = count(lambda *a: problem.stage("equality", *a), point.xs[0], point.us[0], t, point.p)
-        last = count(lambda *a: problem.terminal("terminal_equality", *a), point.xs[0], point.p)
+        first = count(lambda *a: problem.stage("equality", *a), x, u, t, p)
+        last = count(lambda *a: problem.terminal("terminal_equality", *a), x, p)
         return np.arange(m) >= first, np.arange(k) >= last
 
     def relevant(self) -> Bool[np.ndarray, "T m"]:

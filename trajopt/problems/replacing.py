@@ -1,0 +1,107 @@
+"""Problems as data: the same problem with another initial state, other references, weights and guesses.
+
+Of the same shapes and types these are arguments of what is compiled (`programs.Parted`), and nothing but themselves is validated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Inexact
+
+from trajopt.problems.arguments import Argument, values
+from trajopt.problems.checks import checked_controls, checked_guess, checked_initial_state
+from trajopt.problems.residuals.base import is_task, labels_of, normalised, replaced, unknown_term
+from trajopt.problems.signature import numbers, with_numbers
+from trajopt.problems.trajectory import TASKS, ControlProblem
+
+# x0, and the arrays of each function that is made of residuals.
+Leaves = tuple[Inexact[Array, " nx"], dict[str, list[Inexact[Array, "..."]]]]
+GUESSES = ("u0", "xs0")
+
+
+def replaced_problem(
+    problem: ControlProblem,
+    x0: Any,
+    references: Mapping[str, Any],
+    weights: Mapping[str, Any],
+    others: Mapping[str, Any],
+) -> ControlProblem:
+    """`OptimalControlProblem.replace`."""
+    tasks = _tasks(problem, references, weights)
+    other_fields = {key: value for key, value in others.items() if key not in GUESSES}
+    guesses = {key: others[key] for key in GUESSES if others.get(key) is not None}
+    if other_fields or not _same_shapes(problem, tasks):
+        changes = {**others, **tasks} | ({} if x0 is None else {"x0": x0})
+        return dataclasses.replace(problem, **changes)
+    new: dict[str, Any] = dict(tasks)
+    given: dict[str, Any] = dict(tasks)
+    if x0 is not None:
+        new["x0"], given["x0"] = checked_initial_state(problem, x0), x0
+        if new["x0"].shape != problem.x0.shape or new["x0"].dtype != problem.x0.dtype:
+            return dataclasses.replace(problem, **{**others, **tasks, "x0": x0})
+    if "u0" in guesses:
+        new["u0"], given["u0"] = checked_controls(problem, guesses["u0"]), guesses["u0"]
+        new["meta"] = given["meta"] = {key: value for key, value in problem.meta.items() if key != "guess"}
+    if "xs0" in guesses:
+        new["xs0"], given["xs0"] = checked_guess(problem, guesses["xs0"]), guesses["xs0"]
+    return _with(problem, new, given)
+
+
+def _tasks(problem: ControlProblem, references: Mapping[str, Any], weights: Mapping[str, Any]) -> dict[str, Any]:
+    """The functions made of residuals of which something changes, in their normal form."""
+    found = {key: getattr(problem, key) for key in TASKS if is_task(getattr(problem, key))}
+    labels = set(labels_of(list(found.values())))
+    for name in (*references, *weights):
+        if name not in labels:
+            raise unknown_term(f"problem '{problem.name}': ", name, labels)
+    named = {*references, *weights}
+    where, system = f"problem '{problem.name}': ", problem.system
+    if system is None:
+        return {}
+    return {
+        key: normalised(
+            replaced(task, references, weights), system, problem.dtype, f"{where}{key}: ", _at_state(key)
+        )
+        for key, task in found.items()
+        if named & set(labels_of([task]))
+    }
+
+
+def _at_state(key: str) -> bool:
+    """Whether the function of this name is one of a state alone."""
+    return key.startswith(("terminal", "initial"))
+
+
+def _same_shapes(problem: ControlProblem, tasks: Mapping[str, Any]) -> bool:
+    return all(
+        [a.shape for a in numbers(task)] == [b.shape for b in numbers(getattr(problem, key))]
+        for key, task in tasks.items()
+    )
+
+
+def _with(problem: ControlProblem, new: Mapping[str, Any], given: Mapping[str, Any]) -> ControlProblem:
+    """The problem with these fields, of which nothing else is validated again."""
+    other = object.__new__(type(problem))
+    record = dict(problem.arguments or {}) | {key: Argument(given[key], new[key]) for key in new}
+    vars(other).update(values(problem) | dict(new) | {"arguments": record})
+    vars(other)["system_variants"] = problem.system_variants  # they name compiled programs
+    return other
+
+
+def leaves_of(problem: ControlProblem) -> Leaves:
+    """The numbers of a problem that are arguments of compiled functions: x0, references and weights of residuals."""
+    return jax.tree.map(jnp.asarray, (problem.x0, {key: numbers(getattr(problem, key)) for key in TASKS}))
+
+
+def with_leaves(problem: ControlProblem, leaves: Leaves) -> ControlProblem:
+    """The problem with other numbers, which may be traced: nothing is validated."""
+    x0, others = leaves
+    new = {key: with_numbers(getattr(problem, key), others[key]) for key in TASKS}
+    other = object.__new__(type(problem))
+    vars(other).update(values(problem) | new | {"x0": x0})
+    return other

@@ -1,0 +1,73 @@
+r"""Activations: what a residual's rows become before they are squared.
+
+| activation | cost of a row r | |
+|---|---|---|
+| none | r^2 / 2 | quadratic; weighted by the residual's weight |
+| `SmoothAbsolute(scale)` | sqrt(r^2 + scale^2) - scale | quadratic below the scale, |r| above it |
+| `Barrier(width)` | s - 1 - log s, s = r / width, below the width; 0 above | keeps a margin r positive |
+
+They return h(r) with h(r)^2 / 2 the cost, smooth wherever the cost is, so that Gauss-Newton Hessians stay free. The barrier's
+slope and curvature start from zero and 1 at s = 1; below s = `RELAXED` h is continued by its tangent, so that it is finite, and
+pulls back, where the margin is already negative.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+RELAXED = 0.01  # share of the width
+_SERIES = 1e-2  # y = 1 - s below which h is its series: six terms leave 1e-14
+
+
+class Activation(abc.ABC):
+    """A function h of a residual's rows."""
+
+    @abc.abstractmethod
+    def __call__(self, r: Float[Array, " m"]) -> Float[Array, " m"]:
+        """h(r), whose half square is the cost."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SmoothAbsolute(Activation):
+    """|r| with a rounded corner; scale: in units of the residual."""
+
+    scale: Any
+
+    def __call__(self, r: Float[Array, " m"]) -> Float[Array, " m"]:
+        scale = jnp.asarray(self.scale).astype(r.dtype)
+        return r * jnp.sqrt(2.0 / (jnp.sqrt(r * r + scale * scale) + scale))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Barrier(Activation):
+    """A wall at r = 0, felt from r = width on."""
+
+    width: Any
+
+    def __call__(self, r: Float[Array, " m"]) -> Float[Array, " m"]:
+        s = r / jnp.asarray(self.width).astype(r.dtype)
+        edge = jnp.asarray(RELAXED, r.dtype)
+        inside = _wall(jnp.clip(s, edge, 1.0))
+        # h'(s) = (1 - 1/s) / h(s)
+        slope = (1.0 - 1.0 / edge) / _wall(edge)
+        return inside + jnp.where(s < edge, slope * (s - edge), 0.0)
+
+
+def _wall(s: Array) -> Array:
+    """sqrt(2 (s - 1 - log s)) for 0 < s <= 1."""
+    y = 1.0 - s
+    small = y < _SERIES
+    far = jnp.where(small, 0.5, s)
+    closed = jnp.sqrt(2.0 * (far - 1.0 - jnp.log(far)))
+    # 2 (s - 1 - log s) = y^2 (1 + 2 y / 3 + 2 y^2 / 4 + 2 y^3 / 5 + ...)
+    near = jnp.where(small, y, 0.0)
+    series = 1.0 + near * (2 / 3 + near * (2 / 4 + near * (2 / 5 + near * (2 / 6 + near * (2 / 7 + near * (2 / 8))))))
+    return jnp.where(small, near * jnp.sqrt(series), closed)

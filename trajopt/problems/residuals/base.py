@@ -1,0 +1,276 @@
+"""What every residual is: an error with a name, a weight, a reference and an activation; sums of them are a task.
+
+    rows(x, u, t) = weight * activation(error(x, u, t; reference))
+
+As a cost, 1/2 |rows|^2; as an equality rows = 0, as an inequality rows <= 0. Reference and weight may vary with time: their
+first axis is then the step t / dt, and their last entry holds from there on, the terminal state included. They are leaves of a
+pytree, so that other values need no other program (`OptimalControlProblem.replace`).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, ScalarLike
+
+from trajopt.dynamics.collision.narrowphase import Contacts, collide
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
+from trajopt.dynamics.state import ContactInfo, State, StepInfo
+from trajopt.dynamics.system import System
+from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
+from trajopt.names import closest
+from trajopt.problems.residuals.activations import Activation
+
+STATIC = {"static": True}
+
+
+class StepOutcome:
+    """A state and a control of a `System`, and what its step finds there, computed where a residual first asks for it.
+
+    Without a control (u None, the terminal state) there is no step: asking for it raises `OptionError`.
+    """
+
+    def __init__(
+        self, system: System, x: State, u: Float[Array, " nu"] | None, taken: tuple[State, StepInfo] | None = None
+    ) -> None:
+        self.system, self.x, self.u = system, x, u
+        if taken is not None:
+            self._taken = taken
+
+    @property
+    def model(self) -> Model:
+        return self.system.model
+
+    @functools.cached_property
+    def kinematics(self) -> Kinematics:
+        """Placements at x."""
+        return kinematics(self.model, self.x.q)
+
+    @functools.cached_property
+    def nearby(self) -> Contacts:
+        """The contact candidates at x."""
+        return collide(self.model, self.kinematics)
+
+    @functools.cached_property
+    def _taken(self) -> tuple[State, StepInfo]:
+        if self.u is None:
+            raise OptionError("there is no step at the terminal state")
+        system = self.system
+        if system.gradient != "implicit":  # the derivative of a cost is the exact one, whatever that of the dynamics
+            system = dataclasses.replace(system, gradient="implicit")
+        return system.step(self.x, self.u)
+
+    @property
+    def x_next(self) -> State:
+        return self._taken[0]
+
+    @property
+    def contacts(self) -> ContactInfo:
+        return self._taken[1].contacts
+
+    @property
+    def impulse(self) -> Float[Array, " m"]:
+        """Of all rows (`StepInfo.impulse`)."""
+        return self._taken[1].impulse
+
+
+@dataclasses.dataclass(frozen=True)
+class Residual(abc.ABC):
+    """An error that a task is made of; see the module's docstring. Subclasses are pytrees.
+
+    reference: what the error is measured from, by default the subclass's `default_reference`. weight: a number, one for each
+    row (m,), or over the steps (T, 1) or (T, m); 1 / weight is the error that costs 1/2. activation: default quadratic.
+    name: by which it is reported and replaced; default: the kind and what it is about.
+    """
+
+    _: dataclasses.KW_ONLY
+    reference: Any = None
+    weight: Any = 1.0
+    activation: Activation | None = None
+    name: str = dataclasses.field(default="", metadata=STATIC)
+
+    # Whether `error` asks for the step (`StepOutcome.x_next`, `contacts`); whether for the control.
+    needs_step = False
+    needs_control = False
+
+    @abc.abstractmethod
+    def error(
+        self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "..."]
+    ) -> Float[Array, " m"]:
+        """The error (m,) from the reference of this step."""
+
+    @abc.abstractmethod
+    def default_reference(self, system: System) -> Float[Array, "..."] | Float[np.ndarray, "..."]:
+        """The reference where none is given; its shape is that of every reference."""
+
+    def subject(self) -> tuple[str, ...]:
+        """What the residual is about, for its name: a frame, shapes."""
+        return ()
+
+    def check(self, system: System) -> None:  # noqa: B027
+        """Raise `UnknownNameError` or `OptionError` for what the system does not have."""
+
+    @property
+    def label(self) -> str:
+        """`name`, or the kind and what it is about, such as "frame position tool"."""
+        kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(self).__name__).lower()
+        return self.name or " ".join((kind, *self.subject()))
+
+    @property
+    def terms(self) -> tuple[Residual, ...]:
+        return (self,)
+
+    def __call__(self, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, step: StepOutcome) -> Float[Array, " m"]:
+        """The weighted rows at time t, s."""
+        dtype = x.q.dtype
+        index = jnp.rint(jnp.asarray(t, dtype) / jnp.asarray(step.system.dt, dtype)).astype(int)
+        natural = self.default_reference(step.system)
+        reference = jnp.asarray(natural if self.reference is None else self.reference).astype(dtype)
+        reference = jnp.broadcast_to(reference, np.shape(natural)) if reference.ndim == 0 else reference
+        reference = _now(reference, np.ndim(natural), index)
+        error = self.error(x, u, step, reference)
+        weight = _now(jnp.asarray(self.weight).astype(dtype), 1, index)
+        return weight * (error if self.activation is None else self.activation(error))
+
+    def at_least(self, bound: float | Sequence[float] | Float[np.ndarray, "..."]) -> Residual:
+        """As an inequality: what is measured is at least `bound`."""
+        return self._bounded(bound, -1.0)
+
+    def at_most(self, bound: float | Sequence[float] | Float[np.ndarray, "..."]) -> Residual:
+        """As an inequality: what is measured is at most `bound`."""
+        return self._bounded(bound, 1.0)
+
+    def _bounded(self, bound: Any, sign: float) -> Residual:
+        weight = sign * np.abs(np.asarray(self.weight, float))
+        return dataclasses.replace(self, reference=bound, weight=weight, activation=None)
+
+    def __add__(self, other: Residual | Terms) -> Terms:
+        return Terms((*self.terms, *other.terms))
+
+    def __radd__(self, other: int) -> Residual | Terms:
+        return self if other == 0 else NotImplemented
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """Residuals one below the other: what `sum([...])` of them gives."""
+
+    terms: tuple[Residual, ...]
+
+    def __call__(self, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, step: StepOutcome) -> Float[Array, " m"]:
+        """The rows of all terms."""
+        return jnp.concatenate([term(x, u, t, step) for term in self.terms])
+
+    def __add__(self, other: Residual | Terms) -> Terms:
+        return Terms((*self.terms, *other.terms))
+
+    def __radd__(self, other: int) -> Terms:
+        return self if other == 0 else NotImplemented
+
+
+def is_task(value: Any) -> TypeGuard[Residual | Terms]:
+    """Whether a function of a problem is made of residuals."""
+    return isinstance(value, Residual | Terms)
+
+
+def task_costs(
+    task: Residual | Terms, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, step: StepOutcome
+) -> dict[str, Float[Array, ""]]:
+    """1/2 |rows|^2 of each term, by name."""
+    rows = {term.label: term(x, u, t, step) for term in task.terms}
+    return {label: 0.5 * jnp.vdot(row, row) for label, row in rows.items()}
+
+
+def normalised(task: Residual | Terms, system: System, dtype: Any, where: str, terminal: bool) -> Terms:
+    """The terms with arrays as leaves, references of full shape.
+
+    Raises `OptionError`, `UnknownNameError`, `ShapeError` or `NonFiniteError`, naming the term.
+    """
+    labels = [term.label for term in task.terms]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise OptionError(f"{where}there are two terms '{twice}'; give them names of their own by name='...'")
+    return Terms(
+        tuple(_normalised(term, system, dtype, f"{where}term '{term.label}': ", terminal) for term in task.terms)
+    )
+
+
+def _normalised(term: Residual, system: System, dtype: Any, where: str, terminal: bool) -> Residual:
+    if terminal and (term.needs_step or term.needs_control):
+        what = "what a step finds" if term.needs_step else "the control"
+        raise OptionError(f"{where}it depends on {what}, and the terminal state has none; use it at the stages")
+    try:
+        term.check(system)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{where}{error}") from None
+    except OptionError as error:
+        raise OptionError(f"{where}{error}") from None
+    natural = np.asarray(term.default_reference(system))
+    reference = np.asarray(natural if term.reference is None else term.reference, dtype)
+    if reference.ndim < natural.ndim or reference.ndim == 0:
+        reference = np.broadcast_to(reference, natural.shape).copy() if reference.ndim == 0 else reference
+    fits = reference.shape[reference.ndim - natural.ndim :] == natural.shape
+    if not fits or reference.ndim > natural.ndim + 1:
+        raise ShapeError(
+            f"{where}reference has shape {reference.shape}; expected {natural.shape}, or over the steps "
+            f"{('T', *natural.shape)}".replace("'", "")
+        )
+    weight = np.atleast_1d(np.asarray(term.weight, dtype))
+    if weight.ndim > 2 or weight.shape[-1] != 1:  # else it fits however many rows there are
+        m = _row_count(term, system, natural.astype(dtype))
+        if weight.ndim > 2 or weight.shape[-1] != m:
+            raise ShapeError(
+                f"{where}weight has shape {weight.shape}; expected a number, ({m},), or over the steps (T, 1) or (T, {m})"
+            )
+    for key, value in (("reference", reference), ("weight", weight)):
+        if not np.isfinite(value).all():
+            raise NonFiniteError(f"{where}{key} has non-finite entries")
+    activation = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), term.activation)
+    return dataclasses.replace(term, reference=reference, weight=weight, activation=activation)
+
+
+def _row_count(term: Residual, system: System, reference: np.ndarray) -> int:
+    def rows(q: Array, v: Array, u: Array) -> Array:
+        x = State(q, v)
+        return term.error(x, u, StepOutcome(system, x, u), jnp.asarray(reference))
+
+    sizes = (system.nq, system.nv, system.nu)
+    return jax.eval_shape(rows, *(jax.ShapeDtypeStruct((size,), reference.dtype) for size in sizes)).shape[0]
+
+
+def _now(value: Array, natural: int, index: Array) -> Array:
+    """The entry of this step of what may vary with time; natural: dimensions without time."""
+    if value.ndim <= natural:
+        return value
+    return value[jnp.clip(index, 0, value.shape[0] - 1)]
+
+
+def replaced(task: Residual | Terms, references: Mapping[str, Any], weights: Mapping[str, Any]) -> Terms:
+    """The terms with other references and weights, by name; names that are not there are left to the caller."""
+    terms = []
+    for term in task.terms:
+        changes = {"reference": references, "weight": weights}
+        new = {key: values[term.label] for key, values in changes.items() if term.label in values}
+        terms.append(dataclasses.replace(term, **new) if new else term)
+    return Terms(tuple(terms))
+
+
+def labels_of(tasks: Sequence[Any]) -> Iterator[str]:
+    """Names of all terms of those that are made of residuals."""
+    for task in tasks:
+        if is_task(task):
+            yield from (term.label for term in task.terms)
+
+
+def unknown_term(where: str, name: str, labels: set[str]) -> UnknownNameError:
+    return UnknownNameError(f"{where}there is no term '{name}'{closest(name, labels)}")

@@ -1,0 +1,170 @@
+"""Residuals of frames: position, orientation, placement, velocity, height; in the world, or relative to another frame.
+
+A frame is a body or link of the model by name, or one of its collision shapes. In the world, positions are in m and world axes;
+relative to another frame, in its axes and from its origin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, node_velocities
+from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion, rotation_log
+from trajopt.dynamics.rigid_body.spatial import cross, multiply, rotate
+from trajopt.dynamics.state import State
+from trajopt.dynamics.system import System
+from trajopt.errors import UnknownNameError
+from trajopt.names import closest
+from trajopt.problems.residuals.base import STATIC, Residual, StepOutcome
+
+UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Motion:
+    """Rotation, position and velocity [linear; angular] of a frame, the velocity at its origin, world axes."""
+
+    rotation: Float[Array, "3 3"]
+    position: Float[Array, "3"]
+    velocity: Float[Array, "6"]
+
+
+def frame_motion(model: Model, kin: Kinematics, v: Float[Array, " nv"], name: str) -> Motion:
+    """Where a frame or shape is, and how it moves."""
+    node, rotation, position = _fixed_at(model, name)
+    dtype = kin.position.dtype
+    rotation, position = jnp.asarray(rotation, dtype), jnp.asarray(position, dtype)
+    if node < 0:
+        return Motion(rotation, position, jnp.zeros(6, dtype))
+    turned = kin.position[node] + rotate(kin.rotation[node], position)
+    spatial = node_velocities(kin, model.topology, expand_v(model, v))[node]
+    linear = spatial[:3] + cross(spatial[3:], turned - kin.origin[node])
+    return Motion(multiply(kin.rotation[node], rotation), turned, jnp.concatenate([linear, spatial[3:]]))
+
+
+def _fixed_at(model: Model, name: str) -> tuple[int, Any, Any]:
+    """Node (below zero: the world) of a frame or shape, and its rotation and position there."""
+    top = model.topology
+    frames, shapes = [frame.name for frame in top.frames], [shape.name for shape in top.shapes]
+    if name in frames:
+        k = frames.index(name)
+        return top.frames[k].node, model.frame_rotation[k], model.frame_position[k]
+    if name in shapes:
+        k = shapes.index(name)
+        return top.shapes[k].node, model.shape_rotation[k], model.shape_position[k]
+    raise UnknownNameError(f"model '{model.name}' has no frame or shape '{name}'{closest(name, [*frames, *shapes])}")
+
+
+def relative(motion: Motion, other: Motion) -> Motion:
+    """A frame's motion as seen from another one that moves, in its axes."""
+    turned = other.rotation.T
+    offset = motion.position - other.position
+    linear = motion.velocity[:3] - other.velocity[:3] - cross(other.velocity[3:], offset)
+    angular = motion.velocity[3:] - other.velocity[3:]
+    velocity = jnp.concatenate([rotate(turned, linear), rotate(turned, angular)])
+    return Motion(multiply(turned, motion.rotation), rotate(turned, offset), velocity)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfFrame(Residual):
+    """frame: its name, or that of a shape; relative_to: another one, default the world."""
+
+    frame: str = dataclasses.field(default="", metadata=STATIC, kw_only=False)
+    relative_to: str = dataclasses.field(default="", metadata=STATIC, kw_only=True)
+
+    def subject(self) -> tuple[str, ...]:
+        return (self.frame, "in", self.relative_to) if self.relative_to else (self.frame,)
+
+    def check(self, system: System) -> None:
+        for name in filter(None, (self.frame, self.relative_to)):
+            _fixed_at(system.model, name)
+        if not self.frame:
+            _fixed_at(system.model, self.frame)
+
+    def motion(self, x: State, step: StepOutcome) -> Motion:
+        """Of the frame, in the world or relative to the other."""
+        found = frame_motion(step.model, step.kinematics, x.v, self.frame)
+        if not self.relative_to:
+            return found
+        return relative(found, frame_motion(step.model, step.kinematics, x.v, self.relative_to))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FramePosition(_OfFrame):
+    """Position of a frame minus the reference (3,), m; default reference: the origin."""
+
+    def default_reference(self, system: System) -> Float[np.ndarray, "3"]:
+        return np.zeros(3)
+
+    def error(
+        self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "3"]
+    ) -> Float[Array, "3"]:
+        return self.motion(x, step).position - reference
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Height(_OfFrame):
+    """Height of a frame's origin minus the reference (1,), m."""
+
+    def default_reference(self, system: System) -> Float[np.ndarray, "1"]:
+        return np.zeros(1)
+
+    def error(
+        self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "1"]
+    ) -> Float[Array, "1"]:
+        return self.motion(x, step).position[2:] - reference
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FrameOrientation(_OfFrame):
+    """Rotation vector log(R_ref^T R), rad, in the frame's own axes; reference: quaternion (w, x, y, z), default upright."""
+
+    def default_reference(self, system: System) -> Float[np.ndarray, "4"]:
+        return UPRIGHT
+
+    def error(
+        self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "4"]
+    ) -> Float[Array, "3"]:
+        wanted = rotation_from_quaternion(reference)
+        return rotation_log(multiply(wanted.T, self.motion(x, step).rotation))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FramePlacement(_OfFrame):
+    """The rows of `FramePosition`, then those of `FrameOrientation`; reference (7,): position, then quaternion."""
+
+    def default_reference(self, system: System) -> Float[np.ndarray, "7"]:
+        return np.concatenate([np.zeros(3), UPRIGHT])
+
+    def error(
+        self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "7"]
+    ) -> Float[Array, "6"]:
+        motion = self.motion(x, step)
+        turned = rotation_log(multiply(rotation_from_quaternion(reference[3:]).T, motion.rotation))
+        return jnp.concatenate([motion.position - reference[:3], turned])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FrameVelocity(_OfFrame):
+    """Velocity [linear; angular] at the frame's origin minus the reference (6,), m/s and rad/s: in world axes, or as seen from
+    the other frame, in its axes."""
+
+    def default_reference(self, system: System) -> Float[np.ndarray, "6"]:
+        return np.zeros(6)
+
+    def error(
+        self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "6"]
+    ) -> Float[Array, "6"]:
+        return self.motion(x, step).velocity - reference
