@@ -158,7 +158,7 @@ def test_xacro_without_the_expander_is_refused_by_name(tmp_path, monkeypatch):
     path = tmp_path / "arm.urdf.xacro"
     path.write_text(XACRO)
     monkeypatch.setitem(sys.modules, "xacro", None)
-    refusal = r'''arm.urdf.xacro, line 1, <property name="m">: this is a xacro file.*`pip install 'trajopt\[xacro\]'`'''
+    refusal = r'arm.urdf.xacro, line 1, <property name="m">: this is a xacro file.*`pip install xacro`'
     with pytest.raises(ModelError, match=refusal):
         models.load_model(path)
     with pytest.raises(ModelError, match="`xacro arm.urdf.xacro > arm_expanded.urdf`"):

@@ -54,7 +54,7 @@ def expand(path: Path | None, template: Element, source: str, package_dirs: Sequ
         fail(
             template,
             source,
-            f"{kind}; install the expander with `pip install 'trajopt[xacro]'`, or expand the file first: "
+            f"{kind}; install the expander with `pip install xacro`, or expand the file first: "
             f"`xacro {path.name} > {name}_expanded.urdf`",
         )
 
