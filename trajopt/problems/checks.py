@@ -64,9 +64,7 @@ def normalise(problem: Any) -> dict[str, Any]:
     if holding is not None:
         values["meta"] = {**values.get("meta", problem.meta), "guess": holding.described}
     nu = values["u0"].shape[1]
-    for key in ("control_names", "control_units"):
-        if getattr(problem, key) and len(getattr(problem, key)) != nu:
-            raise ShapeError(f"{where}{key} has {len(getattr(problem, key))} entries; there are {nu} controls")
+    _check_labels(where, problem, nu)
     if system is not None:
         limits = np.asarray(system.model.control_lower), np.asarray(system.model.control_upper)
     else:
@@ -86,6 +84,12 @@ def normalise(problem: Any) -> dict[str, Any]:
     if system is not None and problem.arguments is None:  # not of a copy, which differs in a number or two
         _warn_of_violations(where.rstrip(": "), system, x0[: system.nq].astype(float))
     return values
+
+
+def _check_labels(where: str, problem: Any, nu: int) -> None:
+    for key in ("control_names", "control_units"):
+        if getattr(problem, key) and len(getattr(problem, key)) != nu:
+            raise ShapeError(f"{where}{key} has {len(getattr(problem, key))} entries; there are {nu} controls")
 
 
 def _warn_of_violations(where: str, system: System, q: np.ndarray) -> None:
