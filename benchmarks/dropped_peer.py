@@ -14,7 +14,8 @@ from trajopt.models.placements import tree_configuration
 
 STEP = 5e-4  # s
 DEEP = 1e-4  # m, overlaps at the start from which two bodies do not collide
-_COMPILER = '<mujoco><compiler strippath="false" discardvisual="true" fusestatic="false"/></mujoco>'
+PLACEHOLDER = 1e-6  # kg and all six kg m^2, no possible inertia, of a URDF's base without inertial element
+_COMPILER = '<mujoco><compiler strippath="false" discardvisual="true" fusestatic="false" balanceinertia="true"/></mujoco>'  # names of links stay
 
 
 class Unreadable(Exception):
@@ -43,12 +44,16 @@ def prepare(spec: mujoco.MjSpec, model: Model) -> None:
             equality = spec.add_equality(type=mujoco.mjtEq.mjEQ_JOINT, name1=mimic.name, name2=user[mimic.source])
             equality.data = line
             equality.objtype = mujoco.mjtObj.mjOBJ_JOINT
+    for body in spec.bodies:
+        if body.explicitinertial and body.mass == PLACEHOLDER:
+            body.fullinertia = [PLACEHOLDER] * 3 + [0.0] * 3
     for tendon in spec.tendons:
         tendon.limited, tendon.frictionloss = False, 0.0
 
 
 def as_stiff_as_it_goes(peer: mujoco.MjModel) -> None:
     """Constraints with time constants of two steps, the least that MuJoCo takes, 99.9 % hard; elliptic cones, no slip by impratio."""
+    peer.opt.gravity = [0, 0, -9.81]
     peer.opt.timestep, peer.opt.integrator = STEP, mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     peer.opt.cone, peer.opt.impratio, peer.opt.iterations = mujoco.mjtCone.mjCONE_ELLIPTIC, 100.0, 200
     peer.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CLAMPCTRL

@@ -20,11 +20,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import time
 from typing import Any
 
-import jax
+# Large programs that run for a second or two: folding the constants of meshes and optimising takes XLA minutes.
+os.environ.setdefault("XLA_FLAGS", "--xla_disable_hlo_passes=constant_folding --xla_backend_optimization_level=1")
+
+import jax  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 

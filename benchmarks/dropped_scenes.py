@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from contact_states import lifts
 
 from trajopt.dynamics.model import Model, ShapeType
 from trajopt.models import overlapping_pairs
-from trajopt.models.placements import shape_placements
+from trajopt.models.placements import node_placements, shape_placements, tree_configuration
 from trajopt.models.registry import load_model_with_report
 
 GAP = 0.03  # m, between the lowest shape and the ground
@@ -40,7 +41,7 @@ ROBOTS = (
     Robot("Go2", "quadruped", f"{PACKAGES}/go2_description/urdf/go2.urdf"),
     Robot("Solo12", "quadruped", f"{PACKAGES}/solo_description/robots/solo12.urdf"),
     Robot("ANYmal B", "quadruped", f"{PACKAGES}/anymal_b_simple_description/robots/anymal.urdf"),
-    Robot("Spot", "quadruped, servos", "robosuite/robosuite/models/assets/robots/spot/robot.xml"),
+    Robot("Spot", "quadruped", "robosuite/robosuite/models/assets/robots/spot/robot.xml"),
     Robot("Ant", "quadruped", "gymnasium/gymnasium/envs/mujoco/assets/ant.xml"),
     Robot("Talos", "humanoid", f"{PACKAGES}/talos_data/robots/talos_reduced.urdf"),
     Robot("G1", "humanoid", f"{PACKAGES}/g1_description/urdf/g1_29dof_rev_1_0.urdf"),
@@ -81,7 +82,13 @@ def load(robot: Robot, cache: pathlib.Path) -> tuple[Model, np.ndarray, list[str
     model, report = load_model_with_report(path, **options)
     notes = [f"{len(report.overlaps)} overlapping pairs of links left out by the reader"] if report.overlaps else []
     q, moved = within_limits(model)
+    if not np.any(model.gravity):
+        model = model.replace(gravity=np.array([0.0, 0.0, -9.81]))
+        moved.append("the file has no gravity; it is given 9.81 m/s^2")
     q = put_down(model, q)
+    if not robot.path:
+        model = without_pairs(model, [pair for pair in model.topology.pairs if not planes(model) & set(pair)])
+        moved.append("the shapes, 1 m apart, collide with the ground alone")
     pairs = overlapping_pairs(model, q)
     if pairs:
         shapes = model.topology.shapes
@@ -91,7 +98,11 @@ def load(robot: Robot, cache: pathlib.Path) -> tuple[Model, np.ndarray, list[str
     return model, q, moved + notes
 
 
-def without_pairs(model: Model, pairs: tuple[tuple[int, int], ...]) -> Model:
+def planes(model: Model) -> set[int]:
+    return {k for k, shape in enumerate(model.topology.shapes) if shape.kind is ShapeType.PLANE}
+
+
+def without_pairs(model: Model, pairs: Sequence[tuple[int, int]]) -> Model:
     kept = [k for k, pair in enumerate(model.topology.pairs) if pair not in set(pairs)]
     top = dataclasses.replace(model.topology, pairs=tuple(model.topology.pairs[k] for k in kept))
     friction, restitution = model.pair_friction[np.array(kept)], model.pair_restitution[np.array(kept)]
@@ -139,8 +150,8 @@ def lowest_points(model: Model, q: np.ndarray) -> dict[int, float]:
     """Height of the lowest point of every shape that meets a plane, by shape."""
     rotation, position = shape_placements(model, q)
     top, found = model.topology, {}
-    planes = {k for k, shape in enumerate(top.shapes) if shape.kind is ShapeType.PLANE}
-    for i in {k for pair in top.pairs for k in pair[:2] if planes & set(pair[:2])} - planes:
+    ground = planes(model)
+    for i in {k for pair in top.pairs for k in pair if ground & set(pair)} - ground:
         shape, down, size = top.shapes[i], rotation[i][2], np.asarray(model.shape_size[i])
         if shape.kind is ShapeType.MESH:
             reach = -float((np.asarray(model.meshes[shape.mesh]) @ down).min())
@@ -156,3 +167,11 @@ def lowest_points(model: Model, q: np.ndarray) -> dict[int, float]:
             reach = float(size @ abs(down))
         found[i] = float(position[i][2]) - reach
     return found
+
+
+def centres(model: Model, q: np.ndarray) -> np.ndarray:
+    """Heights of the centres of mass of the bodies with mass, m."""
+    rotation, position = node_placements(model, tree_configuration(model, q))
+    return np.array([
+        position[k][2] + rotation[k][2] @ np.asarray(model.com[k]) for k in np.flatnonzero(np.asarray(model.mass) > 0)
+    ])  # fmt: skip
