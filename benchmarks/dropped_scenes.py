@@ -11,11 +11,14 @@ import numpy as np
 from contact_states import lifts
 
 from trajopt.dynamics.model import Model, ShapeType
+from trajopt.errors import ModelError
 from trajopt.models import overlapping_pairs
+from trajopt.models.closures import closed
 from trajopt.models.placements import node_placements, shape_placements, tree_configuration
 from trajopt.models.registry import load_model_with_report
 
 GAP = 0.03  # m, between the lowest shape and the ground
+INSIDE, STRIDE, ROUNDS = 0.02, 0.05, 100  # rad or m: how far into the limits, and how far at once, loops are closed between
 PACKAGES = "example-robot-data/cmeel.prefix/share/example-robot-data/robots"
 # Half extents 0.1 to 0.2 m, upright on their stable side: at rest the heights of the centres are known.
 SHAPES = {
@@ -82,6 +85,8 @@ def load(robot: Robot, cache: pathlib.Path) -> tuple[Model, np.ndarray, list[str
     model, report = load_model_with_report(path, **options)
     notes = [f"{len(report.overlaps)} overlapping pairs of links left out by the reader"] if report.overlaps else []
     q, moved = within_limits(model)
+    if model.topology.constrained:
+        q = closed_within_limits(model)
     if not np.any(model.gravity):
         model = model.replace(gravity=np.array([0.0, 0.0, -9.81]))
         moved.append("the file has no gravity; it is given 9.81 m/s^2")
@@ -98,6 +103,17 @@ def load(robot: Robot, cache: pathlib.Path) -> tuple[Model, np.ndarray, list[str
     return model, q, moved + notes
 
 
+def closed_within_limits(model: Model) -> np.ndarray:
+    """Where all loops are closed and all limits hold, by putting joints `INSIDE` their limits and closing the loops in turn."""
+    for _ in range(ROUNDS):
+        q, moved = within_limits(model, INSIDE)
+        q = model.q_default + np.clip(q - model.q_default, -STRIDE, STRIDE)
+        model = closed(model.replace(q_default=q), model.name, lambda message: None)
+        if not within_limits(model)[1]:
+            return np.asarray(model.q_default)
+    raise ModelError(f"{model.name}: the loops do not close within the limits: {moved}")
+
+
 def planes(model: Model) -> set[int]:
     return {k for k, shape in enumerate(model.topology.shapes) if shape.kind is ShapeType.PLANE}
 
@@ -109,13 +125,15 @@ def without_pairs(model: Model, pairs: Sequence[tuple[int, int]]) -> Model:
     return model.replace(topology=top, pair_friction=friction, pair_restitution=restitution)
 
 
-def within_limits(model: Model) -> tuple[np.ndarray, list[str]]:
+def within_limits(model: Model, inside: float = 0.0) -> tuple[np.ndarray, list[str]]:
     """The default configuration with joints beyond their limits put to the limit, and which these are."""
     top, q, found = model.topology, np.array(model.q_default, float), []
     lower, upper = np.asarray(model.lower), np.asarray(model.upper)
     for dof in top.limited:
         place = top.scalar_q_of_dof[dof]
         nearest = float(np.clip(q[place], lower[dof], upper[dof]))
+        if nearest != q[place]:
+            nearest = float(np.clip(q[place], lower[dof] + inside, upper[dof] - inside))
         if nearest != q[place]:
             [name] = [joint.name for joint in top.joints if joint.v_start <= dof < joint.v_start + joint.nv]
             found.append(f"{name} {q[place] - nearest:+.2g}")
