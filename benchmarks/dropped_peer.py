@@ -15,7 +15,9 @@ from trajopt.models.placements import tree_configuration
 STEP = 5e-4  # s
 DEEP = 1e-4  # m, overlaps at the start from which two bodies do not collide
 PLACEHOLDER = 1e-6  # kg and all six kg m^2, no possible inertia, of a URDF's base without inertial element
-_COMPILER = '<mujoco><compiler strippath="false" discardvisual="true" fusestatic="false" balanceinertia="true"/></mujoco>'  # names of links stay
+_COMPILER = (
+    '<mujoco><compiler strippath="false" discardvisual="true" fusestatic="false" balanceinertia="true"/></mujoco>'
+)
 
 
 class Unreadable(Exception):
@@ -52,7 +54,7 @@ def prepare(spec: mujoco.MjSpec, model: Model) -> None:
 
 
 def as_stiff_as_it_goes(peer: mujoco.MjModel) -> None:
-    """Constraints with time constants of two steps, the least that MuJoCo takes, 99.9 % hard; elliptic cones, no slip by impratio."""
+    """Constraints with time constants of two steps, the least that MuJoCo takes, 99 to 99.9 % hard; elliptic cones."""
     peer.opt.gravity = [0, 0, -9.81]
     peer.opt.timestep, peer.opt.integrator = STEP, mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     peer.opt.cone, peer.opt.impratio, peer.opt.iterations = mujoco.mjtCone.mjCONE_ELLIPTIC, 100.0, 200

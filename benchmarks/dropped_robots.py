@@ -3,11 +3,11 @@
     python benchmarks/dropped_robots.py [NAME ...]        # all, or those named; --list names them
     python benchmarks/dropped_robots.py --write           # and the tables of docs/validation/dropped-robots.md
 
-The files are those of the wheels that `model_survey.py` fetches into its cache (--cache: another such folder), apart from a scene of
-six shapes, written here as SDF. All get a free base, and the plane z = 0 where they have no ground; none is moved or simplified but
-as the tables say: joints beyond their limits are put to the limit, pairs of links that overlap nevertheless are left out. Lowered
-until 3 cm are left between the lowest shape and the ground, at rest, they fall for 2 s under `RigidContact()` at dt = 1 ms, controls
-zero; servos hold the pose. Then again at dt / 2, and both without contact (`NoContact`).
+The files are those of the wheels that `model_survey.py` fetches into its cache (--cache: another such folder), apart from a scene
+of six shapes, written here as SDF. All get a free base, and the plane z = 0 where they have no ground; none is moved or simplified
+but as the tables say: joints beyond their limits are put to the limit, pairs of links that overlap nevertheless are left out.
+Lowered until 3 cm are left between the lowest shape and the ground, at rest, they fall for 2 s under `RigidContact()` at
+dt = 1 ms, controls zero; servos hold the pose. Then again at dt / 2, and both without contact (`NoContact`).
 
 Energy is kinetic and potential, springs included, less the work of the actuators. gain: largest E(t) - E(0). rise: largest
 E(t) - E(s) of any s < t. drift: largest |E(t) - E(0)| without contact. Rows are kept in .cache/dropped_robots.
@@ -28,7 +28,7 @@ from typing import Any
 # Large programs that run for a second or two: folding the constants of meshes and optimising takes XLA minutes.
 os.environ.setdefault("XLA_FLAGS", "--xla_disable_hlo_passes=constant_folding --xla_backend_optimization_level=1")
 
-import jax  # noqa: E402
+import jax
 
 jax.config.update("jax_enable_x64", True)
 
@@ -89,7 +89,11 @@ def fall(system: System, q: np.ndarray, u: np.ndarray) -> dict[str, Any]:
         unsolved += int(np.sum(~np.asarray(info.status == Status.solved)))
         dropped += int(np.sum(np.asarray(info.dropped) > 0))
         if not np.all(np.isfinite(np.asarray(x.q))):
-            return dict.fromkeys(FIGURES, float("inf")) | {"unsolved": unsolved, "dropped": dropped, "seconds": time.perf_counter() - begun}
+            return dict.fromkeys(FIGURES, float("inf")) | {
+                "unsolved": unsolved,
+                "dropped": dropped,
+                "seconds": time.perf_counter() - begun,
+            }
     took = time.perf_counter() - begun
     q_all, v_all = jnp.concatenate(qs), jnp.concatenate(vs)
     energy, force, error, height = (np.asarray(a) for a in along(system.model, q_all, v_all, jnp.asarray(u)))
@@ -100,7 +104,8 @@ def fall(system: System, q: np.ndarray, u: np.ndarray) -> dict[str, Any]:
     moving = np.abs(v).max(axis=1)
     last = slice(-round(0.1 / dt), None)
     return {
-        "unsolved": unsolved, "dropped": dropped, "seconds": took, "largest": float(np.abs(energy).max()), "gain": float(energy.max()),
+        "unsolved": unsolved, "dropped": dropped, "seconds": took,
+        "largest": float(np.abs(energy).max()), "gain": float(energy.max()),
         "rise": float((energy - np.minimum.accumulate(energy)).max()), "closure": float(error.max()),
         "closure at the end": float(error[last].max()), "start": float(height[0]), "height": float(height[-1]),
         "speed": float(moving[-1]), "mass": float(np.asarray(system.model.mass).sum()),
@@ -154,7 +159,8 @@ def tables(rows: list[dict[str, Any]]) -> list[tuple[str, tuple[str, ...], list[
         peer = r["peer"]
         ended = f"{peer['height']:.4f}" if "height" in peer else "-"
         main.append((
-            r["name"], r["kind"], r["nv"], r["pairs"], f"{one['unsolved']}, {two['unsolved']}", f"{one['dropped']}, {two['dropped']}",
+            r["name"], r["kind"], r["nv"], r["pairs"], f"{one['unsolved']}, {two['unsolved']}",
+            f"{one['dropped']}, {two['dropped']}",
             f"{joules(one['gain'])}, {joules(two['gain'])}", f"{joules(one['rise'])}, {joules(two['rise'])}",
             f"{joules(free['largest'])}, {joules(half['largest'])}", f"{one['height']:.4f}, {two['height']:.4f}", ended,
             f"{one['speed']:.1e}", f"{one['seconds']:.1f}",

@@ -11,14 +11,11 @@ import numpy as np
 from contact_states import lifts
 
 from trajopt.dynamics.model import Model, ShapeType
-from trajopt.errors import ModelError
 from trajopt.models import overlapping_pairs
-from trajopt.models.closures import closed
 from trajopt.models.placements import node_placements, shape_placements, tree_configuration
 from trajopt.models.registry import load_model_with_report
 
 GAP = 0.03  # m, between the lowest shape and the ground
-INSIDE, STRIDE, ROUNDS = 0.02, 0.05, 100  # rad or m: how far into the limits, and how far at once, loops are closed between
 PACKAGES = "example-robot-data/cmeel.prefix/share/example-robot-data/robots"
 # Half extents 0.1 to 0.2 m, upright on their stable side: at rest the heights of the centres are known.
 SHAPES = {
@@ -62,13 +59,17 @@ ROBOTS = (
 def shapes_scene() -> str:
     """A world with a ground plane and the six shapes in a row, 0.13 m above it; the capsule lies."""
     plane = "<geometry><plane><normal>0 0 1</normal><size>100 100</size></plane></geometry>"
-    models = [f"<model name='ground'><static>true</static><link name='l'><collision name='c'>{plane}</collision></link></model>"]
+    models = [
+        f"<model name='ground'><static>true</static><link name='l'><collision name='c'>{plane}</collision></link></model>"
+    ]
     for k, (name, (geometry, rest)) in enumerate(SHAPES.items()):
         tilt = "1.5707963267948966 0 0" if name == "capsule" else "0 0 0"
         # A cone is placed by the middle of its height, half a height above its base.
         middle = 0.1 if name == "cone" else rest
         body = f"<inertial auto='true'/><collision name='c'><geometry>{geometry}</geometry></collision>"
-        models.append(f"<model name='{name}'><pose>{k} 0 {middle + 0.1} {tilt}</pose><link name='{name}'>{body}</link></model>")
+        models.append(
+            f"<model name='{name}'><pose>{k} 0 {middle + 0.1} {tilt}</pose><link name='{name}'>{body}</link></model>"
+        )
     return f"<sdf version='1.12'><world name='shapes'>{''.join(models)}</world></sdf>"
 
 
@@ -86,7 +87,8 @@ def load(robot: Robot, cache: pathlib.Path) -> tuple[Model, np.ndarray, list[str
     notes = [f"{len(report.overlaps)} overlapping pairs of links left out by the reader"] if report.overlaps else []
     q, moved = within_limits(model)
     if model.topology.constrained:
-        q = closed_within_limits(model)
+        model, q = without_violated_limits(model), np.array(model.q_default, float)
+        moved = [f"{text}; the pose closes the loops, so these limits are left out" for text in moved]
     if not np.any(model.gravity):
         model = model.replace(gravity=np.array([0.0, 0.0, -9.81]))
         moved.append("the file has no gravity; it is given 9.81 m/s^2")
@@ -103,15 +105,13 @@ def load(robot: Robot, cache: pathlib.Path) -> tuple[Model, np.ndarray, list[str
     return model, q, moved + notes
 
 
-def closed_within_limits(model: Model) -> np.ndarray:
-    """Where all loops are closed and all limits hold, by putting joints `INSIDE` their limits and closing the loops in turn."""
-    for _ in range(ROUNDS):
-        q, moved = within_limits(model, INSIDE)
-        q = model.q_default + np.clip(q - model.q_default, -STRIDE, STRIDE)
-        model = closed(model.replace(q_default=q), model.name, lambda message: None)
-        if not within_limits(model)[1]:
-            return np.asarray(model.q_default)
-    raise ModelError(f"{model.name}: the loops do not close within the limits: {moved}")
+def without_violated_limits(model: Model) -> Model:
+    """The model whose joints are free to turn where its closed default configuration is beyond their limits."""
+    top, q = model.topology, np.asarray(model.q_default)
+    coordinates = q[np.maximum(top.scalar_q_of_dof, 0)]
+    beyond = np.isin(np.arange(model.nv), top.limited) & ((coordinates < model.lower) | (coordinates > model.upper))
+    lower, upper = np.where(beyond, -100.0, model.lower), np.where(beyond, 100.0, model.upper)
+    return model.replace(lower=lower, upper=upper)
 
 
 def planes(model: Model) -> set[int]:
@@ -125,15 +125,13 @@ def without_pairs(model: Model, pairs: Sequence[tuple[int, int]]) -> Model:
     return model.replace(topology=top, pair_friction=friction, pair_restitution=restitution)
 
 
-def within_limits(model: Model, inside: float = 0.0) -> tuple[np.ndarray, list[str]]:
+def within_limits(model: Model) -> tuple[np.ndarray, list[str]]:
     """The default configuration with joints beyond their limits put to the limit, and which these are."""
     top, q, found = model.topology, np.array(model.q_default, float), []
     lower, upper = np.asarray(model.lower), np.asarray(model.upper)
     for dof in top.limited:
         place = top.scalar_q_of_dof[dof]
         nearest = float(np.clip(q[place], lower[dof], upper[dof]))
-        if nearest != q[place]:
-            nearest = float(np.clip(q[place], lower[dof] + inside, upper[dof] - inside))
         if nearest != q[place]:
             [name] = [joint.name for joint in top.joints if joint.v_start <= dof < joint.v_start + joint.nv]
             found.append(f"{name} {q[place] - nearest:+.2g}")
@@ -156,10 +154,14 @@ def holding_control(model: Model, q: np.ndarray) -> np.ndarray:
     """The controls at which servos exert no force at q; zero for motors."""
     u = np.zeros(model.nu)
     if len(model.actuator_gain):
-        places = [(joint.v_start, joint.q_start) for joint in model.topology.joints if joint.kind in ("revolute", "prismatic")]
+        places = [
+            (joint.v_start, joint.q_start) for joint in model.topology.joints if joint.kind in ("revolute", "prismatic")
+        ]
         dofs, coordinates = np.array(places).T
         length = np.asarray(model.actuation)[dofs].T @ q[coordinates]
-        gain, bias = (np.asarray(a)[:, 0] + np.asarray(a)[:, 1] * length for a in (model.actuator_gain, model.actuator_bias))
+        gain, bias = (
+            np.asarray(a)[:, 0] + np.asarray(a)[:, 1] * length for a in (model.actuator_gain, model.actuator_bias)
+        )
         u = np.where(gain != 0, -bias / np.where(gain != 0, gain, 1.0), 0.0)
     return u
 
