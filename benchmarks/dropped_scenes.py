@@ -1,0 +1,197 @@
+"""The robots of `dropped_robots.py`: their files, how they are loaded, and where they start."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from contact_states import lifts
+
+from trajopt.dynamics.model import Model, ShapeType
+from trajopt.models import overlapping_pairs
+from trajopt.models.placements import node_placements, shape_placements, tree_configuration
+from trajopt.models.registry import load_model_with_report
+
+GAP = 0.03  # m, between the lowest shape and the ground
+PACKAGES = "example-robot-data/cmeel.prefix/share/example-robot-data/robots"
+# Half extents 0.1 to 0.2 m, upright on their stable side: at rest the heights of the centres are known.
+SHAPES = {
+    "box": ("<box><size>0.3 0.4 0.2</size></box>", 0.1),
+    "cylinder": ("<cylinder><radius>0.15</radius><length>0.2</length></cylinder>", 0.1),
+    "sphere": ("<sphere><radius>0.15</radius></sphere>", 0.15),
+    "capsule": ("<capsule><radius>0.1</radius><length>0.3</length></capsule>", 0.1),
+    "ellipsoid": ("<ellipsoid><radii>0.2 0.15 0.1</radii></ellipsoid>", 0.1),
+    "cone": ("<cone><radius>0.15</radius><length>0.2</length></cone>", 0.05),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Robot:
+    """A file of a wheel, path below the cache; none: `shapes_scene`."""
+
+    name: str
+    kind: str
+    path: str
+
+
+ROBOTS = (
+    Robot("Go2", "quadruped", f"{PACKAGES}/go2_description/urdf/go2.urdf"),
+    Robot("Solo12", "quadruped", f"{PACKAGES}/solo_description/robots/solo12.urdf"),
+    Robot("ANYmal B", "quadruped", f"{PACKAGES}/anymal_b_simple_description/robots/anymal.urdf"),
+    Robot("Spot", "quadruped", "robosuite/robosuite/models/assets/robots/spot/robot.xml"),
+    Robot("Ant", "quadruped", "gymnasium/gymnasium/envs/mujoco/assets/ant.xml"),
+    Robot("Talos", "humanoid", f"{PACKAGES}/talos_data/robots/talos_reduced.urdf"),
+    Robot("G1", "humanoid", f"{PACKAGES}/g1_description/urdf/g1_29dof_rev_1_0.urdf"),
+    Robot("iCub", "humanoid", f"{PACKAGES}/icub_description/robots/icub_reduced.urdf"),
+    Robot("CMU humanoid", "humanoid", "dm-control/dm_control/locomotion/walkers/assets/humanoid_CMU_V2020.xml"),
+    Robot("Allegro", "hand", f"{PACKAGES}/allegro_hand_description/urdf/allegro_right_hand.urdf"),
+    Robot("Shadow", "hand, servos", "gymnasium-robotics/gymnasium_robotics/envs/assets/hand/reach.xml"),
+    Robot("Panda", "arm, gripper", f"{PACKAGES}/panda_description/urdf/panda.urdf"),
+    Robot("UR5", "arm, gripper", f"{PACKAGES}/ur_description/urdf/ur5_gripper.urdf"),
+    Robot("Cassie", "biped, closed loops", f"{PACKAGES}/cassie_description/robots/cassie_v2.sdf"),
+    Robot("shapes", "SDF scene", ""),
+)  # fmt: skip
+
+
+def shapes_scene() -> str:
+    """A world with a ground plane and the six shapes in a row, 0.13 m above it; the capsule lies."""
+    plane = "<geometry><plane><normal>0 0 1</normal><size>100 100</size></plane></geometry>"
+    models = [
+        f"<model name='ground'><static>true</static><link name='l'><collision name='c'>{plane}</collision></link></model>"
+    ]
+    for k, (name, (geometry, rest)) in enumerate(SHAPES.items()):
+        tilt = "1.5707963267948966 0 0" if name == "capsule" else "0 0 0"
+        # A cone is placed by the middle of its height, half a height above its base.
+        middle = 0.1 if name == "cone" else rest
+        body = f"<inertial auto='true'/><collision name='c'><geometry>{geometry}</geometry></collision>"
+        models.append(
+            f"<model name='{name}'><pose>{k} 0 {middle + 0.1} {tilt}</pose><link name='{name}'>{body}</link></model>"
+        )
+    return f"<sdf version='1.12'><world name='shapes'>{''.join(models)}</world></sdf>"
+
+
+def load(robot: Robot, cache: pathlib.Path) -> tuple[Model, np.ndarray, list[str]]:
+    """The model, its start, and what was wrong with the default configuration."""
+    path = cache / robot.path
+    options: dict[str, Any] = {"package_dirs": (cache / PACKAGES,)}
+    if not robot.path:
+        path = cache / "shapes.sdf"
+        path.write_text(shapes_scene())
+    model, report = load_model_with_report(path, **options)
+    options["floating_base"] = None if any(joint.kind == "free" for joint in model.topology.joints) else True
+    options["ground"] = not any(shape.kind is ShapeType.PLANE for shape in model.topology.shapes)
+    model, report = load_model_with_report(path, **options)
+    notes = [f"{len(report.overlaps)} overlapping pairs of links left out by the reader"] if report.overlaps else []
+    q, moved = within_limits(model)
+    if model.topology.constrained:
+        model, q = without_violated_limits(model), np.array(model.q_default, float)
+        moved = [f"{text}; the pose closes the loops, so these limits are left out" for text in moved]
+    if not np.any(model.gravity):
+        model = model.replace(gravity=np.array([0.0, 0.0, -9.81]))
+        moved.append("the file has no gravity; it is given 9.81 m/s^2")
+    q = put_down(model, q)
+    if not robot.path:
+        model = without_pairs(model, [pair for pair in model.topology.pairs if not planes(model) & set(pair)])
+        moved.append("the shapes, 1 m apart, collide with the ground alone")
+    pairs = overlapping_pairs(model, q)
+    if pairs:
+        shapes = model.topology.shapes
+        left = ", ".join(f"{shapes[i].name} - {shapes[j].name}" for i, j in pairs)
+        notes.append(f"overlapping shapes left out besides: {left}")
+        model = without_pairs(model, pairs)
+    return model, q, moved + notes
+
+
+def without_violated_limits(model: Model) -> Model:
+    """The model whose joints are free to turn where its closed default configuration is beyond their limits."""
+    top, q = model.topology, np.asarray(model.q_default)
+    coordinates = q[np.maximum(top.scalar_q_of_dof, 0)]
+    beyond = np.isin(np.arange(model.nv), top.limited) & ((coordinates < model.lower) | (coordinates > model.upper))
+    lower, upper = np.where(beyond, -100.0, model.lower), np.where(beyond, 100.0, model.upper)
+    return model.replace(lower=lower, upper=upper)
+
+
+def planes(model: Model) -> set[int]:
+    return {k for k, shape in enumerate(model.topology.shapes) if shape.kind is ShapeType.PLANE}
+
+
+def without_pairs(model: Model, pairs: Sequence[tuple[int, int]]) -> Model:
+    kept = [k for k, pair in enumerate(model.topology.pairs) if pair not in set(pairs)]
+    top = dataclasses.replace(model.topology, pairs=tuple(model.topology.pairs[k] for k in kept))
+    friction, restitution = model.pair_friction[np.array(kept)], model.pair_restitution[np.array(kept)]
+    return model.replace(topology=top, pair_friction=friction, pair_restitution=restitution)
+
+
+def within_limits(model: Model) -> tuple[np.ndarray, list[str]]:
+    """The default configuration with joints beyond their limits put to the limit, and which these are."""
+    top, q, found = model.topology, np.array(model.q_default, float), []
+    lower, upper = np.asarray(model.lower), np.asarray(model.upper)
+    for dof in top.limited:
+        place = top.scalar_q_of_dof[dof]
+        nearest = float(np.clip(q[place], lower[dof], upper[dof]))
+        if nearest != q[place]:
+            [name] = [joint.name for joint in top.joints if joint.v_start <= dof < joint.v_start + joint.nv]
+            found.append(f"{name} {q[place] - nearest:+.2g}")
+            q[place] = nearest
+    return q, ["beyond limits: " + ", ".join(found)] if found else []
+
+
+def put_down(model: Model, q: np.ndarray) -> np.ndarray:
+    """q with every tree that can rise put where its lowest shape is `GAP` above the ground."""
+    q = q.copy()
+    lowest = lowest_points(model, q)
+    for place, nodes in lifts(model):
+        own = [height for k, height in lowest.items() if model.topology.shapes[k].node in nodes]
+        if own:
+            q[place] += GAP - min(own)
+    return q
+
+
+def holding_control(model: Model, q: np.ndarray) -> np.ndarray:
+    """The controls at which servos exert no force at q; zero for motors."""
+    u = np.zeros(model.nu)
+    if len(model.actuator_gain):
+        places = [
+            (joint.v_start, joint.q_start) for joint in model.topology.joints if joint.kind in ("revolute", "prismatic")
+        ]
+        dofs, coordinates = np.array(places).T
+        length = np.asarray(model.actuation)[dofs].T @ q[coordinates]
+        gain, bias = (
+            np.asarray(a)[:, 0] + np.asarray(a)[:, 1] * length for a in (model.actuator_gain, model.actuator_bias)
+        )
+        u = np.where(gain != 0, -bias / np.where(gain != 0, gain, 1.0), 0.0)
+    return u
+
+
+def lowest_points(model: Model, q: np.ndarray) -> dict[int, float]:
+    """Height of the lowest point of every shape that meets a plane, by shape."""
+    rotation, position = shape_placements(model, q)
+    top, found = model.topology, {}
+    ground = planes(model)
+    for i in {k for pair in top.pairs for k in pair if ground & set(pair)} - ground:
+        shape, down, size = top.shapes[i], rotation[i][2], np.asarray(model.shape_size[i])
+        if shape.kind is ShapeType.MESH:
+            reach = -float((np.asarray(model.meshes[shape.mesh]) @ down).min())
+        elif shape.kind is ShapeType.SPHERE:
+            reach = float(size[0])
+        elif shape.kind is ShapeType.CAPSULE:
+            reach = float(size[0] + size[1] * abs(down[2]))
+        elif shape.kind is ShapeType.CYLINDER:
+            reach = float(size[0] * np.hypot(down[0], down[1]) + size[1] * abs(down[2]))
+        elif shape.kind is ShapeType.ELLIPSOID:
+            reach = float(np.linalg.norm(size * down))
+        else:
+            reach = float(size @ abs(down))
+        found[i] = float(position[i][2]) - reach
+    return found
+
+
+def centres(model: Model, q: np.ndarray) -> np.ndarray:
+    """Heights of the centres of mass of the bodies with mass, m."""
+    rotation, position = node_placements(model, tree_configuration(model, q))
+    return np.array([
+        position[k][2] + rotation[k][2] @ np.asarray(model.com[k]) for k in np.flatnonzero(np.asarray(model.mass) > 0)
+    ])  # fmt: skip
