@@ -4,10 +4,10 @@
     python benchmarks/dropped_robots.py --write           # and the tables of docs/validation/dropped-robots.md
 
 The files are those of the wheels that `model_survey.py` fetches into its cache (--cache: another such folder), besides a scene
-of six shapes, written here as SDF. All get a free base, and the plane z = 0 where they have no ground; none is moved or simplified
-but as the tables say: joints beyond their limits are put to the limit, pairs of links that overlap nevertheless are left out.
-Lowered until 3 cm are left between the lowest shape and the ground, at rest, they fall for 2 s under `RigidContact()` at
-dt = 1 ms, controls zero; servos hold the pose. Then again at dt / 2, and both without contact (`NoContact`).
+of six shapes, written here as SDF. All get a free base, and the plane z = 0 where they have no ground; none is moved or
+simplified but as the tables say: joints beyond their limits are put to the limit, pairs of links that overlap nevertheless are
+left out. Lowered until 3 cm are left between the lowest shape and the ground, at rest, they fall for 2 s under `RigidContact()`
+at dt = 1 ms, controls zero; servos hold the pose. Then again at dt / 2, and both without contact (`NoContact`).
 
 Energy is kinetic and potential, springs included, less the work of the actuators. gain: largest E(t) - E(0). rise: largest
 E(t) - E(s) of any s < t. drift: largest |E(t) - E(0)| without contact. Rows are kept in .cache/dropped_robots.
