@@ -144,8 +144,8 @@ def test_every_door_gives_the_same_step():
 
 @pytest.mark.parametrize("kind", [*KINDS, "couplings"])
 def test_linearize_against_ridders(kind):
-    """Every kind of tie between two trees with ball, free, sliding and mimic joints, open by a few degrees and centimetres; a weld
-    beside polynomials of joints and tendons."""
+    """Every kind of tie between two trees with ball, free, sliding and mimic joints, open by a few degrees and centimetres;
+    a weld beside polynomials of joints and tendons."""
     system = system_of(model(MIXED) if kind == "couplings" else tied(kind), NoContact())
     x, u = moved(system.model, 2)
     jac = system.linearize(x, u)
