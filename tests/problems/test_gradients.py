@@ -27,6 +27,7 @@ def drone_problem(mode: str, **changes) -> problems.OptimalControlProblem:
     return problems.OptimalControlProblem("drone", system, 2, system.initial_state(), **options | changes)
 
 
+@pytest.mark.filterwarnings("ignore::trajopt.dynamics.start.StartWarning")  # the drone stands in the floor
 def test_without_a_gradient_of_its_own_the_problem_keeps_that_of_its_system():
     """A problem whose System is "smoothed" is compiled smoothed, unless the problem or the caller asks for another mode."""
     assert drone_problem("smoothed").gradient == "smoothed"

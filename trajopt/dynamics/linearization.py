@@ -35,18 +35,19 @@ def linearize_impulse_step(
     u: Float[Array, " nu"],
     adjoint: Float[Array, " n"] | None,
     *,
-    complete: bool,
+    null_space: bool,
+    both_sides: bool,
 ) -> tuple[State, VelocityStep, Float[Array, "n n"], Float[Array, "n nu"], Bool[Array, " n"]]:
     """(x+, the step, A, B, one-sided columns of A) of `integrators.impulse_step` from its closed form.
 
-    complete=False leaves out the branches for states where `needs_null_space` (see `step_jacobian`) or where columns are
-    one-sided: A is not the Jacobian there.
+    null_space: as in `step_jacobian`. both_sides: whether one-sided columns are replaced, which compiles another step
+    (`_to_both_sides`).
     adjoint: d loss / d x+ (n,), by which the mode chooses the contact modes; None for those of the step.
     """
     model, inputs = start.model, where_impulses_act(integrator, start)
     rest = share_after_impulses(integrator, start.dt)
     relabel = None if adjoint is None else mode.relabelling(inputs, _loss_direction(inputs, rest, adjoint))
-    step, jacobian = step_jacobian(inputs, null_space=complete, relabel=relabel)
+    step, jacobian = step_jacobian(inputs, null_space=null_space, relabel=relabel)
     x_next = State(integrate(model, inputs.q, rest * step.velocity), step.velocity)
     slopes = force_slopes(model, start.q, start.v, u)
     by_control = jacobian.by_tau @ (model.actuation if slopes is None else slopes.columns())
@@ -57,7 +58,7 @@ def linearize_impulse_step(
     one_sided = _one_sided_columns(integrator, model, jacobian.contradicts)
     if relabel is not None:  # the loss has chosen the modes
         one_sided = jnp.zeros_like(one_sided)
-    elif complete:
+    elif both_sides:
         begun = dataclasses.replace(start, warm_start=jax.lax.stop_gradient(step.impulse))
         A = jax.lax.cond(
             jnp.any(one_sided), functools.partial(_to_both_sides, integrator), lambda *a: a[2], begun, one_sided, A

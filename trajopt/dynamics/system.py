@@ -218,9 +218,9 @@ class System:
             return Linearization(*direct.linearize(x, u, force), {})
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, x, u, force)))
-        (x_next, A, B, info), one_sided, incomplete = _linearize(traced, backend, self, x, u, force, warm_start, adjoint)
+        (x_next, A, B, info), one_sided, incomplete = _linearize((traced, False), backend, self, x, u, force, warm_start, adjoint)
         if not traced and bool(incomplete):
-            (x_next, A, B, info), one_sided, _ = _linearize(True, backend, self, x, u, force, warm_start, adjoint)
+            (x_next, A, B, info), one_sided, _ = _linearize((True, True), backend, self, x, u, force, warm_start, adjoint)
         slopes = _slopes(tuple(parameters), backend, self, x, u, force, info.impulse) if parameters else {}
         return Linearization(x_next, A, B, info, slopes, one_sided)
 
@@ -381,7 +381,7 @@ def _has_closed_form(law: Law, system: System) -> TypeGuard[ContactLaw]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _linearize(complete: bool, backend: str, system: System, x: State, u, force, warm_start, adjoint):
+def _linearize(branches: tuple[bool, bool], backend: str, system: System, x: State, u, force, warm_start, adjoint):
     law = system.contact
     if _has_closed_form(law, system):
         start = _start(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
@@ -389,7 +389,7 @@ def _linearize(complete: bool, backend: str, system: System, x: State, u, force,
             x_next, info, A, B = linearize_native(system.integrator, start, u)
             return (x_next, A, B, info), None, jnp.zeros((), bool)
         x_next, step, A, B, one_sided = linearize_impulse_step(
-            system.integrator, system.mode, start, u, adjoint, complete=complete
+            system.integrator, system.mode, start, u, adjoint, null_space=branches[0], both_sides=branches[1]
         )
         return (x_next, A, B, impulse_info(step)), one_sided, needs_null_space(step) | jnp.any(one_sided)
 
