@@ -6,6 +6,7 @@ distance and slip are of the state alone.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 
 import jax
@@ -144,8 +145,9 @@ class CentreOfPressure(_OfShape):
 class _Gaps(_OfShape):
     """Distances of contact candidates, m, negative when penetrating, minus the reference, a number for all."""
 
+    @abc.abstractmethod
     def pairs(self, model: Model) -> Bool[np.ndarray, " pairs"]:
-        raise NotImplementedError
+        """The contact pairs whose distances are meant."""
 
     def check(self, system: System) -> None:
         shape_index(system.model, self.shape)
