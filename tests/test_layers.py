@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.check
 
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent / "trajopt"
-LAYERS = ["base", "native", "dynamics", "models", "problems", "solvers", "viz", "cli"]
+LAYERS = ["base", "native", "dynamics", "models", "problems", "solvers", "control", "viz", "cli"]
 BASE = {"errors", "names", "result", "walltime", "__init__"}
 # Order of the design inside a folder; a file or folder that is not named is held to the absence of cycles only.
 ORDER = {
@@ -29,6 +29,7 @@ ORDER = {
         "arguments programs signature trajectory residuals guesses checks replacing expansions oracle least_squares ocp library"
     ).split(),
     "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry".split(),
+    "control": "recording plants mujoco_plant receding_horizon".split(),
     "viz": "plots animation viewer".split(),
 }
 

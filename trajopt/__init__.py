@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "load_model": "trajopt.models.registry",
+    "control": "",
     "dynamics": "",
     "models": "",
     "problems": "",
@@ -15,7 +16,7 @@ _LAZY = {
     "viz": "",
 }
 
-__all__ = ["__version__", "dynamics", "load_model", "models", "problems", "solvers", "viz"]
+__all__ = ["__version__", "control", "dynamics", "load_model", "models", "problems", "solvers", "viz"]
 
 
 def __getattr__(name: str) -> Any:

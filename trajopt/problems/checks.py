@@ -40,15 +40,15 @@ def normalise(problem: Any) -> dict[str, Any]:
         raise OptionError(f"{where}tolerance is {problem.tolerance}; it must be a positive number")
     values["dt"] = _dt(where, problem, system)
     x0 = values["x0"] = _initial_state(where, problem, system, problem.x0)
-    dtype = x0.dtype
+    values["start_time"] = checked_start_time(problem, x0.dtype, problem.start_time)
     values["tangent_size"] = _tangent_size(where, problem, system, x0)
     values["u0"] = _controls(
-        where, problem, system, int(T), dtype, problem.u0, holding := _held(problem, system, x0, problem.u0)
+        where, problem, system, int(T), x0.dtype, problem.u0, holding := _held(problem, system, x0, problem.u0)
     )
     if problem.xs0 is not None:
-        values["xs0"] = _array(where, "xs0", problem.xs0, (T + 1, x0.size), dtype)
+        values["xs0"] = _array(where, "xs0", problem.xs0, (T + 1, x0.size), x0.dtype)
     p = np.zeros(0) if problem.parameters is None else np.atleast_1d(np.asarray(problem.parameters, float))
-    values["parameters"] = _array(where, "parameters", p, (p.size,), dtype)
+    values["parameters"] = _array(where, "parameters", p, (p.size,), x0.dtype)
     if problem.parametrize is not None and (system is None or not p.size):
         raise OptionError(f"{where}parametrize needs a System as dynamics and initial `parameters`")
     if system is not None and p.size and problem.parametrize is None:
@@ -73,13 +73,13 @@ def normalise(problem: Any) -> dict[str, Any]:
     values |= _bounds(where, problem, "state", x0.size, (np.full(x0.size, -np.inf), np.full(x0.size, np.inf)))
     values |= _bounds(where, problem, "parameter", p.size, (np.full(p.size, -np.inf), np.full(p.size, np.inf)))
     _refuse_excluded_state(where, problem, x0, values["state_lower"], values["state_upper"])
-    values["u0"] = np.clip(values["u0"], values["control_lower"], values["control_upper"]).astype(dtype)
+    values["u0"] = np.clip(values["u0"], values["control_lower"], values["control_upper"]).astype(x0.dtype)
     values["parameters"] = np.clip(values["parameters"], values["parameter_lower"], values["parameter_upper"])
     if system is not None and any(
         np.isfinite(values[key][: system.nq]).any() for key in ("state_lower", "state_upper")
     ):
         _refuse_quaternion_bounds(where, system, values)
-    values |= _tasks(where, problem, system, dtype)
+    values |= _tasks(where, problem, system, x0.dtype)
     _check_functions(where, problem, values, system)
     if system is not None and problem.arguments is None:  # not of a copy, which differs in a number or two
         _warn_of_violations(where.rstrip(": "), system, x0[: system.nq].astype(float))
@@ -114,6 +114,14 @@ def checked_initial_state(problem: Any, x0: Any) -> Float[np.ndarray, " nx"]:
     if flat.shape == problem.x0.shape:
         _refuse_excluded_state(where, problem, flat, problem.state_lower, problem.state_upper)
     return flat
+
+
+def checked_start_time(problem: Any, dtype: Any, value: Any) -> Float[np.ndarray, ""]:
+    """The time of x_0, s."""
+    number = np.asarray(value, dtype)
+    if number.shape or not np.isfinite(number):
+        raise OptionError(f"problem '{problem.name}': start_time is {value!r}; expected a number of seconds")
+    return number
 
 
 def checked_controls(problem: Any, u0: Any) -> Float[np.ndarray, "T nu"]:

@@ -6,7 +6,7 @@
                 bounds on u_t, x_t and p; x_0 given, or free
 
 `dynamics` is a `System` or a plain function. With a `System`, cost and constraint functions receive a `State`; with a
-function, the flat array x that they themselves define. `t` is the time in seconds, t dt. With free `parameters` p every
+function, the flat array x that they themselves define. `t` is the time in seconds, `start_time` + t dt. With free `parameters` p every
 function receives p as one more, last argument.
 
 The contract between a problem and the solvers is flat: x (nx,) is [q, v] (and the contact law's state), dx (n,) its tangent
@@ -52,6 +52,7 @@ class OptimalControlProblem:
             through contact (`guesses.quasi_static`), a `System`'s default where they do; its default elsewhere is zero.
         xs0: initial guess of the states (T+1, nx) for solvers that do not keep to the dynamics; default: the rollout.
         dt: seconds between steps, for a function; a `System` has its own.
+        start_time: s, the time of x_0: where a horizon recedes, costs and references know the time of the whole motion.
         stage_residual, terminal_residual: r with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
         stage_cost, terminal_cost: scalars, added to the former; any of the four may be missing.
         initial_residual: r(x_0) of a prior on a free initial state.
@@ -83,6 +84,7 @@ class OptimalControlProblem:
     u0: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
     xs0: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
     dt: float | None = None
+    start_time: Any = 0.0
     stage_residual: Callable[..., Array] | None = None
     stage_cost: Callable[..., Array] | None = None
     terminal_residual: Callable[..., Array] | None = None
@@ -165,10 +167,10 @@ class OptimalControlProblem:
         return self.x0.dtype
 
     @property
-    def times(self) -> Float[np.ndarray, " knots"]:
-        """Times of the states, s."""
+    def times(self) -> Float[np.ndarray, " knots"] | Float[Array, " knots"]:
+        """Times of the states, s; of JAX where `start_time` is traced."""
         assert self.dt is not None
-        return (self.dt * np.arange(self.horizon + 1)).astype(self.dtype)
+        return self.start_time + (self.dt * np.arange(self.horizon + 1)).astype(self.dtype)
 
     # -- flat functions ------------------------------------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class OptimalControlProblem:
         fn = getattr(self, kind)
         if is_task(fn):
             outcome = self.outcome(x, None, p)
-            t = 0.0 if kind == "initial_residual" else self.times[-1]
+            t = self.times[0 if kind == "initial_residual" else -1]
             return fn(outcome.x, None, t, outcome)
         return None if fn is None else fn(self.as_state(x), *self._extra(p))
 
@@ -362,7 +364,7 @@ class OptimalControlProblem:
     def program_key(self) -> tuple[ProblemSignature, tuple]:
         """What compiled functions of the problem depend on beside its `leaves`."""
         dynamics = self.dynamics if self.system is None else Identity(self.system)
-        return signature(self, dynamics=dynamics), (self.u0.shape, self.parameters.shape)
+        return signature(self, dynamics=dynamics, start_time="a leaf"), (self.u0.shape, self.parameters.shape)
 
     @functools.cached_property
     def leaves(self) -> Leaves:
@@ -381,8 +383,8 @@ class OptimalControlProblem:
         weights: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> OptimalControlProblem:
-        """The problem with another initial state, other references and weights of its residuals by name, or other guesses u0 and
-        xs0. Of the same shapes they need no other program. `others`: any field, as by `dataclasses.replace`.
+        """The problem with another initial state or start time, other references and weights of its residuals by name, or other
+        guesses u0 and xs0. Of the same shapes they need no other program. `others`: any field, as by `dataclasses.replace`.
 
         Raises what construction raises, and `UnknownNameError` for a name that no residual has.
         """

@@ -67,7 +67,7 @@ def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Flo
 
         rows = jax.lax.map(stage, (xs[:-1], us, jnp.asarray(problem.times)[:-1]))
         costs |= {name: jnp.sum(row) for name, row in rows.items()}
-    for kind, index, t in (("initial_residual", 0, 0.0), ("terminal_residual", -1, problem.times[-1])):
+    for kind, index, t in (("initial_residual", 0, problem.times[0]), ("terminal_residual", -1, problem.times[-1])):
         task = getattr(problem, kind)
         if is_task(task):
             outcome = problem.outcome(xs[index], None, p)

@@ -1,4 +1,4 @@
-"""Problems as data: the same problem with another initial state, other references, weights and guesses.
+"""Problems as data: the same problem with another initial state or start time, other references, weights and guesses.
 
 Of the same shapes and types these are arguments of what is compiled (`programs.Parted`), and nothing but themselves is validated.
 """
@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
 from trajopt.problems.arguments import Argument, values
-from trajopt.problems.checks import checked_controls, checked_guess, checked_initial_state
+from trajopt.problems.checks import checked_controls, checked_guess, checked_initial_state, checked_start_time
 from trajopt.problems.residuals.base import is_task, labels_of, normalised, replaced, unknown_term
 from trajopt.problems.signature import numbers, with_numbers
 from trajopt.problems.trajectory import TASKS, ControlProblem
 
-# x0, and the arrays of each function that is made of residuals.
-Leaves = tuple[Inexact[Array, " nx"], dict[str, list[Inexact[Array, "..."]]]]
+# x0, start_time, and the arrays of each function that is made of residuals.
+Leaves = tuple[Inexact[Array, " nx"], Inexact[Array, ""], dict[str, list[Inexact[Array, "..."]]]]
 GUESSES = ("u0", "xs0")
 
 
@@ -33,7 +33,7 @@ def replaced_problem(
 ) -> ControlProblem:
     """`OptimalControlProblem.replace`."""
     tasks = _tasks(problem, references, weights)
-    other_fields = {key: value for key, value in others.items() if key not in GUESSES}
+    other_fields = {key: value for key, value in others.items() if key not in (*GUESSES, "start_time")}
     guesses = {key: others[key] for key in GUESSES if others.get(key) is not None}
     if other_fields or not _same_shapes(problem, tasks):
         changes = {**others, **tasks} | ({} if x0 is None else {"x0": x0})
@@ -49,6 +49,9 @@ def replaced_problem(
         new["meta"] = given["meta"] = {key: value for key, value in problem.meta.items() if key != "guess"}
     if "xs0" in guesses:
         new["xs0"], given["xs0"] = checked_guess(problem, guesses["xs0"]), guesses["xs0"]
+    if "start_time" in others:
+        given["start_time"] = others["start_time"]
+        new["start_time"] = checked_start_time(problem, problem.dtype, given["start_time"])
     return _with(problem, new, given)
 
 
@@ -94,14 +97,15 @@ def _with(problem: ControlProblem, new: Mapping[str, Any], given: Mapping[str, A
 
 
 def leaves_of(problem: ControlProblem) -> Leaves:
-    """The numbers of a problem that are arguments of compiled functions: x0, references and weights of residuals."""
-    return jax.tree.map(jnp.asarray, (problem.x0, {key: numbers(getattr(problem, key)) for key in TASKS}))
+    """The numbers of a problem that are arguments of compiled functions: x0, start_time, references and weights of residuals."""
+    tasks = {key: numbers(getattr(problem, key)) for key in TASKS}
+    return jax.tree.map(jnp.asarray, (problem.x0, problem.start_time, tasks))
 
 
 def with_leaves(problem: ControlProblem, leaves: Leaves) -> ControlProblem:
     """The problem with other numbers, which may be traced: nothing is validated."""
-    x0, others = leaves
+    x0, start_time, others = leaves
     new = {key: with_numbers(getattr(problem, key), others[key]) for key in TASKS}
     other = object.__new__(type(problem))
-    vars(other).update(values(problem) | new | {"x0": x0})
+    vars(other).update(values(problem) | new | {"x0": x0, "start_time": start_time})
     return other

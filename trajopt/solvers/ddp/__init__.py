@@ -4,5 +4,6 @@ over a motion (Gauss-Newton over a horizon, the moving horizon) take the iterati
 from trajopt.solvers.ddp.ilqr import DDP, DDPState, iLQR
 from trajopt.solvers.ddp.iteration import Iterate, Iteration, Report
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.ddp.replanning import Plan, Replanned, Replanning
 
-__all__ = ["DDP", "DDPState", "Iterate", "Iteration", "LocalModel", "Modeller", "Report", "iLQR"]
+__all__ = ["DDP", "DDPState", "Iterate", "Iteration", "LocalModel", "Modeller", "Plan", "Replanned", "Replanning", "Report", "iLQR"]

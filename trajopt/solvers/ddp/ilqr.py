@@ -33,6 +33,7 @@ from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.result import Status, status_named
 from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iterate, Iteration, Report
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.ddp.replanning import Replanning
 from trajopt.solvers.loop.contract import Findings, default_tolerance
 from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.subproblems.augmented_lagrangian import (
@@ -136,6 +137,14 @@ class _DifferentialDynamicProgramming:
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
         )
+
+    def replanning(self, oracle: OptimalControlOracle) -> Replanning:
+        """One iteration from a measured state, as a receding horizon repeats it.
+
+        Raises `OptionError` for problems and options that it cannot take.
+        """
+        self._check(oracle.problem)
+        return Replanning(self._iteration(oracle), self.damping)
 
     def _check(self, problem: OptimalControlProblem) -> None:
         bounded = np.isfinite(problem.control_lower).any() or np.isfinite(problem.control_upper).any()

@@ -39,7 +39,7 @@ GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
 class Report:
     """What an iteration did: whether a step was accepted, its length a, whether its predicted decrease drowned in rounding,
     rollouts tried, whether one was finite, the first step that was not, the norm of the change of the controls, and the
-    feedback gains K (T, nu, n)."""
+    feedback gains K (T, nu, n), and the augmented cost of the last rollout."""
 
     accepted: Any
     length: Any
@@ -49,6 +49,7 @@ class Report:
     bad_step: Any
     step_size: Any
     gains: Any
+    merit: Any
 
 
 @jax.tree_util.register_dataclass
@@ -164,7 +165,22 @@ class Iteration:
         self, iterate: Iterate, direction: Direction, length: Float[Array, ""], multipliers: al.Multipliers
     ) -> tuple[Trajectory, Float[Array, ""]]:
         """The motion of the policy at a step length, and its augmented cost."""
-        at, policy, start = iterate.motion, direction.policy, direction.start
+        problem, at = self.problem, iterate.motion
+        move = length * direction.start[: problem.n]
+        x0 = problem.retract(at.xs[0], move) if problem.free_initial_state else at.xs[0]
+        return self.follow(x0, at, direction, length, multipliers, iterate.model.lq.d)
+
+    def follow(
+        self,
+        x0: Float[Array, " nx"],
+        at: Trajectory,
+        direction: Direction,
+        length: Float[Array, ""],
+        multipliers: al.Multipliers,
+        defects: Float[Array, "T n"] | None = None,
+    ) -> tuple[Trajectory, Float[Array, ""]]:
+        """The motion from x0 of the policy about `at` at a step length, and its augmented cost; defects: of `at`, none: zero."""
+        policy, start = direction.policy, direction.start
         problem, constraints = self.problem, self.modeller.constraints
         n, inequality = problem.n, constraints.inequality()
         low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
@@ -173,7 +189,6 @@ class Iteration:
         if problem.n_p:
             p = jnp.clip(p, problem.parameter_lower.astype(p.dtype), problem.parameter_upper.astype(p.dtype))
             dp = p - at.p
-        x0 = problem.retract(at.xs[0], length * start[:n]) if problem.free_initial_state else at.xs[0]
 
         def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
             x_bar, u_bar, d, t, K, k, y, w = inputs
@@ -189,7 +204,8 @@ class Iteration:
 
         times = jnp.asarray(problem.times)[:-1]
         rows = (multipliers.stage, multipliers.stage_penalty)
-        inputs = (at.xs[:-1], at.us, iterate.model.lq.d, times, policy.K, policy.k, *rows)
+        defects = jnp.zeros((problem.horizon, n), at.us.dtype) if defects is None else defects
+        inputs = (at.xs[:-1], at.us, defects, times, policy.K, policy.k, *rows)
         _, (xs, us, costs) = jax.lax.scan(body, x0, inputs)
         prior = problem.prior_residual(x0, p)
         total = jnp.sum(costs) + problem.final_cost(xs[-1], p) + 0.5 * jnp.vdot(prior, prior)
@@ -229,7 +245,7 @@ class Iteration:
             bad = jnp.where(finite, report.bad_step, _first_bad_state(motion.xs))
             step_size = jnp.sqrt(jnp.sum((motion.us - at.us) ** 2) + jnp.sum((motion.p - at.p) ** 2))
             trials, gains = report.trials + 1, policy.K[:, :, : self.problem.n]
-            report = Report(good, length, rounded, trials, report.finite_trial | finite, bad, step_size, gains)
+            report = Report(good, length, rounded, trials, report.finite_trial | finite, bad, step_size, gains, value)
             return _Trial(0.5 * length, motion, report)
 
         ready = policy.convex & jnp.isfinite(total)
@@ -274,7 +290,7 @@ class Iteration:
         no, zero = jnp.zeros((), bool), jnp.zeros((), dtype)
         count = jnp.zeros((), jnp.int32)
         gains = jnp.zeros((self.problem.horizon, self.problem.nu, self.problem.n), dtype)
-        return Report(no, zero, no, count, no, jnp.full((), -1, jnp.int32), zero, gains)
+        return Report(no, zero, no, count, no, jnp.full((), -1, jnp.int32), zero, gains, zero)
 
     def advance(self, move: Bool[Array, ""], iterate: Iterate, multipliers: al.Multipliers) -> tuple[Iterate, Report]:
         """(the iterate after a step with the model there, what happened); without `move` only the model is made anew."""

@@ -1,0 +1,209 @@
+"""The receding horizon against closed forms (LQR, an undisturbed plan), the solver itself, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+from compilations import compilations
+
+from trajopt import control, dynamics, load_model, models, solvers
+from trajopt.dynamics import State, System
+from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
+from trajopt.problems import OptimalControlProblem, guesses
+from trajopt.problems import residuals as r
+from trajopt.solvers.ddp import Plan
+
+DT = 0.05
+A, B = np.array([[1.0, DT], [0.3 * DT, 1.0]]), np.array([[0.0], [DT]])
+Q, R = np.diag([2.0, 0.5]), np.array([[0.1]])
+
+
+class LinearPlant:
+    """x+ = A x + B u + w."""
+
+    name, nx, nu, dt, bodies = "linear plant", 2, 1, DT, ("mass",)
+
+    def __init__(self, noise=0.0):
+        self.noise, self.state = noise, np.zeros(2)
+
+    def reset(self, x):
+        self.state, self.random = np.array(x), np.random.default_rng(0)
+
+    def step(self, u, forces):
+        self.state = A @ self.state + B @ u + self.noise * self.random.normal(size=2)
+
+
+@functools.cache
+def lq_problem():
+    """The terminal cost is that of the infinite horizon."""
+    P = scipy.linalg.solve_discrete_are(A, B, Q, R)
+    Lq, Lr, Lp = (jnp.asarray(np.linalg.cholesky(M).T) for M in (Q, R, P))
+    return OptimalControlProblem(
+        "linear", lambda x, u, t: jnp.asarray(A) @ x + jnp.asarray(B) @ u, 10, np.array([1.0, -0.5]), u0=np.zeros((10, 1)), dt=DT,
+        stage_residual=lambda x, u, t: jnp.concatenate([Lq @ x, Lr @ u]), terminal_residual=lambda x: Lp @ x,
+    ), -np.linalg.solve(R + B.T @ P @ B, B.T @ P @ A)  # fmt: skip
+
+
+@functools.cache
+def cart_pole(dt=DT):
+    return System(load_model("cart-pole"), dt, dynamics.NoContact())
+
+
+@functools.cache
+def reach():
+    stage = sum([r.Control(weight=0.03), r.Velocity(weight=0.1)])
+    final = r.Posture(reference=[0.3, 0.0], weight=5.0)
+    return OptimalControlProblem(
+        "reach", cart_pole(), 12, State([0.0, 0.1], np.zeros(2)), stage_residual=stage, terminal_residual=final
+    )
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_with_the_cost_to_go_of_the_infinite_horizon_it_is_the_lqr(noise):
+    problem, K = lq_problem()
+    found = control.RecedingHorizon(problem, solvers.iLQR(), LinearPlant(noise), DT).run(2.0)
+    # One iteration solves a linear-quadratic problem; rounding of a pass of ten steps.
+    np.testing.assert_allclose(found.us, found.xs[:-1] @ K.T, atol=1e-11)
+    P = scipy.linalg.solve_discrete_are(A, B, Q, R)
+    value = 0.5 * np.einsum("ti,ij,tj->t", found.xs[:-1], P, found.xs[:-1])
+    np.testing.assert_allclose(found.cost, value, rtol=1e-10)
+
+
+def test_between_solves_the_feedback_of_the_plan_acts():
+    """One solve in five ticks: the gains of the plan are those of the LQR, so that nothing is lost, whatever disturbs."""
+    problem, K = lq_problem()
+    found = control.RecedingHorizon(problem, solvers.iLQR(), LinearPlant(0.3), 5 * DT).run(2.0)
+    assert len(found.solve_time) == 8
+    np.testing.assert_allclose(found.us, found.xs[:-1] @ K.T, atol=1e-11)
+
+
+def test_a_late_plan_acts_late_and_loses_nothing_where_the_model_is_right():
+    problem, K = lq_problem()
+    horizon = control.RecedingHorizon(problem, solvers.iLQR(), LinearPlant(), 2 * DT, delay=DT)
+    np.testing.assert_allclose((found := horizon.run(2.0)).us, found.xs[:-1] @ K.T, atol=1e-11)
+
+
+def test_undisturbed_the_plant_follows_the_open_loop_solution():
+    problem = reach()
+    horizon = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(), problem.horizon * DT)
+    found = horizon.run(problem.horizon * DT)
+    # One solve, at the start, after those of the first plan: the iterations of the solver itself.
+    expected = solvers.solve(problem, solvers.iLQR(), max_iterations=found.first_iterations + 1)
+    np.testing.assert_allclose(found.us, expected.us, atol=1e-9)
+    np.testing.assert_allclose(found.xs, expected.xs, atol=1e-9)
+    np.testing.assert_allclose(found.cost, expected.cost, rtol=1e-12)
+
+
+def test_iterations_are_those_of_the_solver():
+    problem = reach()
+    for count in (1, 3):
+        horizon = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(), DT, first_iterations=count)
+        plan = horizon.replanning.first()
+        found, done, _ = horizon.solve(problem.x0, 0.0, 0.0, plan, np.zeros(()), 1)
+        for _ in range(count - 1):
+            found, done, _ = horizon.solve(problem.x0, 0.0, 0.0, found.plan, found.damping, 1)
+        assert done == 1
+        expected = solvers.solve(problem, solvers.iLQR(), max_iterations=count)
+        np.testing.assert_allclose(found.plan.us, expected.us, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(found.plan.gains, expected.gains, atol=1e-8)
+
+
+def test_a_shift_by_whole_knots_is_that_of_the_guesses_and_half_of_one_is_between():
+    problem = reach()
+    horizon = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(), DT)
+    solution = solvers.solve(problem, solvers.iLQR())
+    plan = Plan(jnp.asarray(solution.xs), jnp.asarray(solution.us), jnp.asarray(solution.gains))
+    whole, expected = horizon.replanning.shifted(plan, 2.0), guesses.shifted(solution, 2)
+    np.testing.assert_array_equal(whole.us, expected.us)
+    np.testing.assert_array_equal(whole.xs, expected.xs)
+    half = horizon.replanning.shifted(plan, 0.5)
+    np.testing.assert_allclose(half.us[:-1], (plan.us[:-1] + plan.us[1:]) / 2)
+    np.testing.assert_allclose(half.xs[:-1], (plan.xs[:-1] + plan.xs[1:]) / 2, atol=1e-12)
+
+
+def test_nothing_is_compiled_after_the_first_solve_whatever_is_measured():
+    problem = reach()
+    pushes = [control.Push("pole", (1.0, 0.0, 0.0), 0.1)]
+    horizon = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(0.025), DT)
+    horizon.run(0.2, pushes=pushes)
+    with compilations() as count:
+        found = horizon.run(0.5, x0=[0.1, -0.2, 0.3, 0.1], pushes=pushes)
+        again = control.RecedingHorizon(
+            problem.replace(references={"posture": [0.0, 0.1]}), solvers.iLQR(), cart_pole(0.025), DT
+        ).run(0.2)
+    assert count.programs == 0, count.names
+    assert found.compile_time_s == 0 and again.compile_time_s == 0
+    assert found.accepted.any() and np.isfinite(found.xs).all()
+
+
+def test_costs_know_the_time_of_the_whole_motion():
+    """A reference over the steps of the whole motion: what is planned is where it is when its time comes."""
+    times = DT * np.arange(60)
+    reference = np.stack([0.2 * np.sin(2 * times), np.zeros(60)], 1)
+    stage = sum([r.Control(weight=1e-3), r.Posture(reference=reference, weight=[10.0, 1.0]), r.Velocity(weight=1e-2)])
+    problem = OptimalControlProblem("follow", cart_pole(), 12, State(np.zeros(2), np.zeros(2)), stage_residual=stage)
+    found = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(), DT).run(2.0)
+    np.testing.assert_allclose(found.xs[10:, 0], reference[10:41, 0], atol=0.03)
+
+
+def test_pushes_are_the_same_forces_in_both_plants():
+    """One short step from rest: dv = dt M^-1 J^T f in both, to the order of the step."""
+    tick, start, pushes = 1e-4, np.array([0.1, 0.4, 0.0, 0.0]), {"pole": np.array([3.0, 0.0, 1.0])}
+    plants = [control.SystemPlant(cart_pole(tick)), control.MujocoPlant.from_file(models.bundled_file("cart-pole"), tick)]
+    found = []
+    for plant in plants:
+        assert "pole" in plant.bodies
+        plant.reset(start)
+        plant.step(np.zeros(1), pushes)
+        found.append(plant.state)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-9)
+    plants[0].reset(start)
+    plants[0].step(np.zeros(1), {})
+    assert np.abs(plants[0].state - found[0])[2:].max() > 1e-5
+
+
+def test_a_measurement_that_is_not_finite_is_named():
+    class Broken(LinearPlant):
+        def step(self, u, forces):
+            self.state = np.full(2, np.nan)
+
+    with pytest.raises(NonFiniteError, match="linear plant: the measured state is not finite at 0.05 s"):
+        control.RecedingHorizon(lq_problem()[0], solvers.iLQR(), Broken(), DT).run(0.5)
+
+
+def horizon(problem=None, solver=None, plant=None, period=DT, **options):
+    return control.RecedingHorizon(
+        problem or reach(), solvers.iLQR() if solver is None else solver, plant or cart_pole(), period, **options
+    )
+
+
+@pytest.mark.parametrize(("make", "error", "words"), [
+    (lambda: horizon(period=0.07), OptionError, "period is 0.07 s, which is not a multiple of 0.05 s.*use 0.05 s"),
+    (lambda: horizon(period=0.0), OptionError, "period is 0.0 s"),
+    (lambda: horizon(period=float("nan")), OptionError, "period is nan"),
+    (lambda: horizon(delay=0.01), OptionError, "delay is 0.01 s, which is not a multiple"),
+    (lambda: horizon(delay="soon"), OptionError, "delay is 'soon'; expected seconds or 'measured'"),
+    (lambda: horizon(solver=solvers.CEM()), OptionError, "solver CEM has no feedback gains.*use solvers.iLQR"),
+    (lambda: horizon(solver=solvers.iLQR), OptionError, "solver iLQR has no feedback gains"),
+    (lambda: horizon(solver=solvers.iLQR(shooting="multiple")), OptionError, "shooting='single'"),
+    (lambda: horizon(plant="mujoco"), OptionError, "plant is 'mujoco'; expected a System"),
+    (lambda: horizon(plant=LinearPlant()), ShapeError, "states of 4 numbers, linear plant of 2; load the same model"),
+    (lambda: horizon(max_iterations=0), OptionError, "max_iterations is 0"),
+    (lambda: horizon(time_budget=-1.0), OptionError, "time_budget is -1.0"),
+    (lambda: horizon(reach().replace(inequality=r.LimitMargin().at_least(0.0))), OptionError, "constraints beside bounds"),
+    (lambda: horizon().run(1.0, x0=np.zeros(3)), ShapeError, r"x0 has shape \(3,\); expected \(4,\)"),
+    (lambda: horizon().run(1.0, x0=np.full(4, np.nan)), NonFiniteError, "x0 has non-finite"),
+    (lambda: horizon().run(1.0, pushes=[control.Push("poel", (1, 0, 0))]), UnknownNameError, "no body 'poel'.*pole"),
+    (lambda: control.Push("pole", (1, 0)), ShapeError, r"force has shape \(2,\)"),
+    (lambda: control.Push("pole", (1, 0, 0), duration=0.0), OptionError, "duration 0.0"),
+    (lambda: control.MujocoPlant("go1"), OptionError, "model is str; expected a mujoco.MjModel"),
+])  # fmt: skip
+def test_what_is_wrong_is_named_before_anything_compiles(make, error, words):
+    reach()
+    with compilations() as count, pytest.raises(error, match=words):
+        make()
+    assert count.programs == 0, count.names

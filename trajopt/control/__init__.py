@@ -1,0 +1,12 @@
+"""Control in closed loop: a horizon that recedes, and the plants that it drives.
+
+    horizon = control.RecedingHorizon(problem, solvers.iLQR(), control.MujocoPlant.from_file(path), period=0.005)
+    recording = horizon.run(10.0, pushes=[control.Push("trunk", (60.0, 0.0, 0.0), start=1.0)])
+"""
+
+from trajopt.control.mujoco_plant import MujocoPlant
+from trajopt.control.plants import Plant, Push, SystemPlant
+from trajopt.control.receding_horizon import RecedingHorizon
+from trajopt.control.recording import Recording
+
+__all__ = ["MujocoPlant", "Plant", "Push", "RecedingHorizon", "Recording", "SystemPlant"]
