@@ -18,7 +18,7 @@ BASE = {"errors", "names", "result", "walltime", "__init__"}
 ORDER = {
     "dynamics": (
         "arguments model state rigid_body collision contact compiled compiled_step gradients integrators backend "
-        "linearization system"
+        "linearization policies system"
     ).split(),
     "dynamics.rigid_body": "spatial lie configuration kinematics rnea crba aba derivatives energy".split(),
     "dynamics.collision": "features primitives convex terrain broadphase narrowphase".split(),
@@ -26,7 +26,7 @@ ORDER = {
     "dynamics.contact.laws": "base smoothed forces compliant free rigid".split(),
     "dynamics.gradients": "options mode implicit complementarity bounce substituted sampled modes".split(),
     "problems": (
-        "arguments programs signature trajectory residuals guesses checks replacing expansions oracle least_squares ocp library"
+        "arguments programs signature trajectory residuals guesses checks replacing task_expansion expansions oracle least_squares ocp library"
     ).split(),
     "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry".split(),
     "control": "recording plants mujoco_plant receding_horizon".split(),

@@ -19,6 +19,7 @@ from trajopt.models import bundled_file
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems import residuals as r
 from trajopt.problems.residuals.base import StepOutcome
+from trajopt.problems.task_expansion import task_expansion
 
 
 @functools.cache
@@ -336,3 +337,28 @@ BAD = [
 def test_what_is_wrong_with_a_term_is_named(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+# -- the expansion of a task -------------------------------------------------------------------------------------------
+
+
+def test_terms_differentiated_by_what_they_depend_on_make_the_expansion_of_all_by_all():
+    """Every kind of residual of states and controls: 1/2 |r|^2 and J^T J by all of [dq, dv, du], dense."""
+    system = go1()
+    x, u = any_state(system), jnp.arange(12.0)
+    task = sum([
+        r.Posture(weight=0.3), r.Velocity(weight=0.7), r.Control(weight=0.1), r.LimitMargin(), r.FramePosition("FL_calf"),
+        r.Height("FR_foot", weight=2.0), r.FrameOrientation("trunk"), r.FramePlacement("RL_calf"), r.FrameVelocity("FL_foot"),
+        r.FrameVelocity("FR_foot", relative_to="trunk"), r.CentreOfMass(), r.CentroidalMomentum(), r.Clearance("FL_foot"),
+        r.Slip("RR_foot", reach=0.5),
+    ])  # fmt: skip
+
+    def all_rows(z):
+        at = State(integrate(system.model, x.q, z[:18]), x.v + z[18:36])
+        return task(at, u + z[36:], jnp.asarray(0.0), StepOutcome(system, at, u + z[36:]))
+
+    value, gradient, H = jax.jit(lambda: task_expansion(system, task, x, u, jnp.asarray(0.0), 48))()
+    J, rows_here = jax.jit(jax.jacfwd(all_rows))(jnp.zeros(48)), jax.jit(all_rows)(jnp.zeros(48))
+    np.testing.assert_allclose(value, 0.5 * rows_here @ rows_here, rtol=1e-12)
+    np.testing.assert_allclose(gradient, J.T @ rows_here, atol=1e-10 * np.abs(gradient).max())
+    np.testing.assert_allclose(H, J.T @ J, atol=1e-10 * np.abs(H).max())

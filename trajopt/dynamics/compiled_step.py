@@ -115,6 +115,35 @@ def native_rollout(
     return CompiledStep(q_next, v_next, report, impulses, jnp.zeros(steps, int))
 
 
+def native_follow(
+    compiled: CompiledSystem,
+    parameters: Float[Array, " p"],
+    q: Float[Array, " nq"],
+    v: Float[Array, " nv"],
+    arms: Float[Array, "nv nu"],
+    xs: Float[Array, "T nx"],
+    us: Float[Array, "T nu"],
+    gains: Float[Array, "T nu n"],
+    lower: Float[Array, " nu"],
+    upper: Float[Array, " nu"],
+    dt: Float[Array, ""],
+) -> tuple[Float[Array, "T nq"], Float[Array, "T nv"], Float[Array, "T nu"]]:
+    """The states after each of the T steps under u = clip(us + gains (x (-) xs)), tau = arms u, and these controls.
+
+    Only for models none of whose candidates are handed over (`compiled.given` is 0).
+    """
+    steps = us.shape[0]
+    *single, last = _shapes(compiled, q.dtype)
+    q_shape, v_shape, report = (jax.ShapeDtypeStruct((steps, *x.shape), q.dtype) for x in single)
+    shapes = (q_shape, v_shape, jax.ShapeDtypeStruct(us.shape, q.dtype), report, last)
+    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, arms, _start(compiled, None, q.dtype))
+    policy = (xs, us, gains, jnp.zeros_like(us), lower, upper)
+    q_next, v_next, u, *_ = native.call(
+        "follow", shapes, *arguments, *policy, topology=compiled.key, moreau=compiled.moreau
+    )
+    return q_next, v_next, u
+
+
 _READ = frozenset(field.name for field in dataclasses.fields(StepFields))  # attributes that are read from a report
 
 

@@ -40,6 +40,7 @@ from trajopt.dynamics.linearization import (
     slopes_by_columns,
 )
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.rigid_body.actuation import actuation_force
 from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
@@ -239,6 +240,20 @@ class System:
         x0, *_ = self._check(x0, np.zeros(self.nu), None)
         require_finite("us", us)
         return _rollout(segment, self.resolved_backend, self, x0, jnp.asarray(us, x0.q.dtype))
+
+    def follow(
+        self,
+        x0: State,
+        xs: State,
+        us: Float[Array, "T nu"],
+        gains: Float[Array, "T nu n"],
+        lower: Float[Array, " nu"],
+        upper: Float[Array, " nu"],
+    ) -> tuple[State, Float[Array, "T nu"]]:
+        """The T states after each step from x0 under the policy u_t = clip(us_t + gains_t (x_t (-) xs_t), lower, upper), and these
+        controls; xs: stacked along the first axis. Inputs are not checked, no derivative is defined."""
+        q, v, u = follow_policy(self, x0, xs.q, xs.v, us, gains, lower, upper)
+        return State(q, v), u
 
     def _check_adjoint(self, adjoint, parameters):
         mode = self.mode

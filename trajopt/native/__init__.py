@@ -36,8 +36,10 @@ INSTRUCTION_SETS = {
     "avx2": _V3,
 }
 ISA_VARIABLE = "TRAJOPT_NATIVE_ISA"  # environment variable that forces one of `INSTRUCTION_SETS`
-HANDLERS = {"step": "trajopt_step", "linearize": "trajopt_linearize", "rollout": "trajopt_rollout"}
-PLAIN = ("trajopt_solve_contacts",)  # handlers without a topology, see `contacts`
+HANDLERS = {
+    "step": "trajopt_step", "linearize": "trajopt_linearize", "rollout": "trajopt_rollout", "follow": "trajopt_follow",
+}  # fmt: skip
+PLAIN = ("trajopt_solve_contacts", "trajopt_riccati")  # handlers without a topology, see `contacts` and `riccati`
 
 
 def available() -> bool:
@@ -103,14 +105,20 @@ def sizes(key: int) -> Sizes:
 def call(
     name: str, shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], topology: int, moreau: bool
 ) -> list[Shaped[Array, "..."]]:
-    """Results of a handler ("step", "linearize" or "rollout") with these shapes; jit, vmap and scan pass through it."""
+    """Results of a handler ("step", "linearize", "rollout" or "follow") with these shapes; jit, vmap and scan pass through it."""
     if name not in HANDLERS:
         raise OptionError(f"name is '{name}'{closest(name, HANDLERS)}")
     isa = instruction_set()
     _know(isa, topology)
-    target = f"{HANDLERS[name]}_{isa}"
-    results = tuple((shape.shape, np.dtype(shape.dtype)) for shape in shapes)
-    return _call_p.bind(*arguments, target=target, results=results, topology=topology, moreau=bool(moreau))
+    return _bind(f"{HANDLERS[name]}_{isa}", shapes, arguments, topology=np.int64(topology), moreau=bool(moreau))
+
+
+def riccati(
+    shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], bounded: bool
+) -> list[Shaped[Array, "..."]]:
+    """The backward pass of a linear-quadratic problem: (K, k, P, p, c, [slope, curvature, convex]) of (A, B, d, Q, R, S, q, r, lower,
+    upper), as riccati_ffi.cc lays them out; jit, vmap and scan pass through it."""
+    return _bind(f"trajopt_riccati_{instruction_set()}", shapes, arguments, bounded=bool(bounded))
 
 
 # --- calls as a primitive of JAX ------------------------------------------------------------------------------------------
@@ -119,10 +127,15 @@ _call_p = Primitive("trajopt_native_call")
 _call_p.multiple_results = True
 
 
-def _bound(*arguments: Array, target: str, results: Any, topology: int, moreau: bool) -> list[Array]:
+def _bind(target: str, shapes: tuple[jax.ShapeDtypeStruct, ...], arguments: tuple[Array, ...], **attributes: Any) -> list[Array]:
+    results = tuple((shape.shape, np.dtype(shape.dtype)) for shape in shapes)
+    return _call_p.bind(*arguments, target=target, results=results, attributes=tuple(attributes.items()))
+
+
+def _bound(*arguments: Array, target: str, results: Any, attributes: tuple[tuple[str, Any], ...]) -> list[Array]:
     shapes = tuple(jax.ShapeDtypeStruct(*result) for result in results)
     function = jax.ffi.ffi_call(target, shapes)
-    return list(function(*arguments, topology=np.int64(topology), moreau=moreau))
+    return list(function(*arguments, **dict(attributes)))
 
 
 def _batched(arguments: Any, axes: Any, *, results: Any, **static: Any) -> tuple[list[Array], list[int]]:
@@ -134,7 +147,7 @@ def _batched(arguments: Any, axes: Any, *, results: Any, **static: Any) -> tuple
     return found, [0] * len(found)
 
 
-_call_p.def_impl(jax.jit(_bound, static_argnames=("target", "results", "topology", "moreau")))
+_call_p.def_impl(jax.jit(_bound, static_argnames=("target", "results", "attributes")))
 _call_p.def_abstract_eval(lambda *_, results, **__: [jax.core.ShapedArray(*result) for result in results])
 batching.primitive_batchers[_call_p] = _batched
 mlir.register_lowering(_call_p, with_stated_interface(mlir.lower_fun(_bound, multiple_results=True)), platform="cpu")

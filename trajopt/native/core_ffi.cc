@@ -4,13 +4,11 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "policy.h"
+#include "samples.h"
 #include "spread.h"
 #include "step.h"
 #include "xla/ffi/api/ffi.h"
-
-namespace ffi = xla::ffi;
-using Array = ffi::Buffer<ffi::F64>;
-using Result = ffi::ResultBuffer<ffi::F64>;
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -22,11 +20,13 @@ class Engine {  // the step of one topology with the workspace of one thread
  public:
   virtual ~Engine() = default;
   virtual void run(const StepInput& in, const StepOutput& out) = 0;
+  virtual const std::vector<BallJoint>& balls() const = 0;
 };
 template <class Size> class SizedEngine final : public Engine {
  public:
   SizedEngine(std::shared_ptr<const Topology> t, Size n) : topology_(std::move(t)), workspace_(n, *topology_) {}
   void run(const StepInput& in, const StepOutput& out) override { step(*topology_, in, out, workspace_); }
+  const std::vector<BallJoint>& balls() const override { return workspace_.balls; }
 
  private:
   std::shared_ptr<const Topology> topology_;
@@ -71,37 +71,6 @@ Own* own(int64_t key) {  // of this thread; null for a topology that nobody has 
 }
 
 // -- batches -------------------------------------------------------------------------------------------------------------------
-
-// Where sample number i of a batch begins in an argument whose leading axes are each 1 or that of the batch.
-class Samples {
- public:
-  Samples(const double* data, ffi::Span<const int64_t> dimensions, size_t own_rank) : data_(data) {
-    size_ = 1;
-    for (size_t k = dimensions.size() - own_rank; k < dimensions.size(); ++k) size_ *= dimensions[k];
-    leading_ = dimensions.first(dimensions.size() - own_rank);
-    for (int64_t axis : leading_) count_ *= axis;
-  }
-  const double* at(size_t i, const int64_t* batch, size_t axes) const {
-    if (count_ == 1) return data_;
-    int64_t index = 0, stride = 1;
-    for (size_t k = axes; k-- > 0;) {
-      const int64_t here = static_cast<int64_t>(i) % batch[k];
-      i /= batch[k];
-      const size_t from = leading_.size() + k - axes;
-      if (k + leading_.size() < axes) continue;
-      if (leading_[from] > 1) index += here * stride;
-      stride *= leading_[from];
-    }
-    return data_ + index * size_;
-  }
-  int64_t size() const { return size_; }
-
- private:
-  const double* data_;
-  ffi::Span<const int64_t> leading_;
-  int64_t size_, count_ = 1;
-};
-Samples samples(const Array& a, size_t own_rank) { return {a.typed_data(), a.dimensions(), own_rank}; }
 
 struct Call {  // arguments that step, linearize and rollout share
   Samples parameters, dt, q, v, tau, start, given, slopes;
@@ -212,6 +181,51 @@ ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arr
   return ffi::Error::Success();
 }
 
+// States after each of the steps under u = clip(u_bar + k + K (x (-) x_bar)), tau = arms u, and these controls; without handed-over
+// candidates.
+ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array arms, Array start, Array xs, Array us,
+                          Array K, Array k, Array lower, Array upper, Result qs, Result vs, Result u, Result reports, Result impulse,
+                          int64_t topology, bool moreau) {
+  Own* mine = own(topology);
+  if (!mine) return unknown();
+  const Topology& t = *mine->topology;
+  const int64_t steps = us.dimensions()[us.dimensions().size() - 2], nu = us.dimensions().back(), nx = t.nq + t.nv;
+  const Samples a = samples(arms, 2), x_bar = samples(xs, 2), u_bar = samples(us, 2), gains = samples(K, 3), feed = samples(k, 2),
+                low = samples(lower, 1), high = samples(upper, 1);
+  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(v, 1), samples(start, 1),
+                  samples(start, 1), samples(start, 1), 0, moreau};
+  if (ffi::Error error = check(t, call, 1); error.failure()) return error;
+  if (a.size() != t.nv * nu) return wrong("arms", a.size(), t.nv * nu);
+  if (x_bar.size() != steps * nx) return wrong("xs", x_bar.size(), steps * nx);
+  if (gains.size() != steps * nu * 2 * t.nv) return wrong("gains", gains.size(), steps * nu * 2 * t.nv);
+  const auto batch = vs->dimensions().first(vs->dimensions().size() - 2);
+  size_t count = 1;
+  for (int64_t axis : batch) count *= axis;
+  spread(pool, count, steps, [&](int64_t begin, int64_t end) {
+    Engine& engine = *own(topology)->engine;
+    std::vector<double> tau(t.nv), dx(2 * t.nv);
+    for (int64_t i = begin; i < end; ++i) {
+      auto at = [&](const Samples& s) { return s.at(i, batch.begin(), batch.size()); };
+      StepInput in = input(call, i, batch.begin(), batch.size());
+      double* carried = impulse->typed_data() + i * t.impulses();
+      in.tau = tau.data();
+      for (int64_t step = 0; step < steps; ++step) {
+        const size_t place = i * steps + step;
+        double* control = u->typed_data() + place * nu;
+        const PolicyStep policy{at(x_bar) + step * nx, at(u_bar) + step * nu, at(gains) + step * nu * 2 * t.nv, at(feed) + step * nu,
+                                at(low), at(high), static_cast<int>(nu)};
+        follow_policy(t, engine.balls(), policy, in.q, in.v, dx.data(), control);
+        drive(at(a), control, t.nv, static_cast<int>(nu), tau.data());
+        const StepOutput out{qs->typed_data() + place * t.nq, vs->typed_data() + place * t.nv,
+                             reports->typed_data() + place * report_size(t), carried, nullptr};
+        engine.run(in, out);
+        in.q = out.q, in.v = out.v, in.start = carried;
+      }
+    }
+  });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace TRAJOPT_ISA
 }  // namespace trajopt
@@ -249,5 +263,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize, trajopt::linearize_handler,
                                   .Ret<Array>().Attr<int64_t>("topology").Attr<bool>("moreau"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_rollout, trajopt::rollout_handler,
                               TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_follow, trajopt::follow_handler,
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Ret<Array>()
+                                  .Attr<int64_t>("topology").Attr<bool>("moreau"));
 
 #pragma GCC visibility pop

@@ -1,5 +1,7 @@
 // The motion of a configuration along a tangent vector, and its Jacobians (trajopt/dynamics/joints.py, lie.py).
 #pragma once
+#include <utility>
+
 #include "dynamics.h"
 
 namespace trajopt {
@@ -32,6 +34,35 @@ inline void integrate(const Topology& t, const std::vector<BallJoint>& balls, co
     const double b1 = s * d[0], b2 = s * d[1], b3 = s * d[2];
     o[0] = a0 * c - a1 * b1 - a2 * b2 - a3 * b3, o[1] = a0 * b1 + a1 * c + a2 * b3 - a3 * b2;
     o[2] = a0 * b2 - a1 * b3 + a2 * c + a3 * b1, o[3] = a0 * b3 + a1 * b2 - a2 * b1 + a3 * c;
+  }
+}
+
+// d with q0 (+) d = q1, the shorter way round, in user coordinates.
+inline void difference(const Topology& t, const std::vector<BallJoint>& balls, const double* q0, const double* q1, double* out) {
+  for (int k = 0; k < t.nv; ++k)
+    if (t.scalar_q[k] >= 0) out[k] = q1[t.scalar_q[k]] - q0[t.scalar_q[k]];
+  for (const BallJoint& ball : balls) {
+    double a[4], b[4];
+    for (auto [from, to] : {std::pair{q0 + ball.q, a}, std::pair{q1 + ball.q, b}}) {
+      const double square = from[0] * from[0] + from[1] * from[1] + from[2] * from[2] + from[3] * from[3];
+      const double scale = square == 0 ? 0 : 1 / std::sqrt(square);
+      to[0] = square == 0 ? 1 : from[0] * scale;
+      for (int c = 1; c < 4; ++c) to[c] = from[c] * scale;
+    }
+    double w = a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3];
+    double u[3] = {a[0] * b[1] - a[1] * b[0] - a[2] * b[3] + a[3] * b[2], a[0] * b[2] + a[1] * b[3] - a[2] * b[0] - a[3] * b[1],
+                   a[0] * b[3] - a[1] * b[2] + a[2] * b[1] - a[3] * b[0]};
+    if (w < 0) w = -w, u[0] = -u[0], u[1] = -u[1], u[2] = -u[2];
+    const double square = u[0] * u[0] + u[1] * u[1] + u[2] * u[2];
+    double factor;  // angle / sin(angle / 2)
+    if (square < 1e-3) {
+      const double y = square / (w * w);
+      factor = (2 + y * (-2 / 3. + y * (2 / 5. + y * (-2 / 7. + y * (2 / 9. - y * (2 / 11.)))))) / w;
+    } else {
+      const double s = std::sqrt(square);
+      factor = 2 * std::atan2(s, w) / s;
+    }
+    for (int c = 0; c < 3; ++c) out[ball.v + c] = factor * u[c];
   }
 }
 

@@ -24,6 +24,7 @@ from trajopt.dynamics.gradients.differences import (
 from trajopt.dynamics.gradients.modes import DIFFERENCES
 from trajopt.errors import DerivativeError
 from trajopt.problems.residuals.base import StepOutcome, is_task
+from trajopt.problems.task_expansion import task_expansion
 from trajopt.problems.trajectory import ControlProblem, flat_state
 
 HESSIANS = ("gauss-newton", "exact")
@@ -140,19 +141,33 @@ def stage_expansion(
     hessian: str = "gauss-newton",
 ) -> Expansion:
     """l(x, u, t) to second order in z. "gauss-newton": J^T J for residuals, the exact Hessian for general costs."""
-    at = moved(problem, x, u, p)
+    at, size = moved(problem, x, u, p), problem.n + problem.nu + problem.n_p
+    if _term_by_term(problem, "stage_residual", hessian) and problem.stage_cost is None:
+        assert problem.system is not None
+        return Expansion(*task_expansion(problem.system, problem.stage_residual, problem.as_state(x), u, t, size))
 
     def kinds(z: Array) -> tuple[Array | None, Array | None]:
         x, u, p = at(z)
         return problem.stage("stage_residual", x, u, t, p), problem.stage("stage_cost", x, u, t, p)
 
-    return _expansion(kinds, problem.n + problem.nu + problem.n_p, x.dtype, hessian)
+    return _expansion(kinds, size, x.dtype, hessian)
+
+
+def _term_by_term(problem: ControlProblem, kind: str, hessian: str) -> bool:
+    """Whether a function is made of residuals that know what they depend on, and J^T J is asked for."""
+    system = problem.system
+    plain = system is not None and problem.n == 2 * system.nv and not problem.n_p
+    return plain and hessian == "gauss-newton" and is_task(getattr(problem, kind))
 
 
 def final_expansion(
     problem: ControlProblem, x: Float[Array, " nx"], p: Float[Array, " np"], hessian: str = "gauss-newton"
 ) -> Expansion:
     """l_T(x) to second order in [dx, dp]."""
+    if _term_by_term(problem, "terminal_residual", hessian) and problem.terminal_cost is None:
+        assert problem.system is not None
+        task, t = problem.terminal_residual, problem.times[-1]
+        return Expansion(*task_expansion(problem.system, task, problem.as_state(x), None, t, problem.n))
 
     def kinds(z: Array) -> tuple[Array | None, Array | None]:
         x_, p_ = problem.retract(x, z[: problem.n]), p + z[problem.n :]

@@ -101,6 +101,9 @@ class Residual(abc.ABC):
     # Whether `error` asks for the step (`StepOutcome.x_next`, `contacts`); whether for the control.
     needs_step = False
     needs_control = False
+    # Which of configuration, velocity and control `error` depends on: "q", "v", "u", "qv" or "qvu"; derivatives by others are not
+    # taken.
+    depends_on = "qvu"
 
     @abc.abstractmethod
     def error(

@@ -21,6 +21,8 @@ from trajopt.problems.residuals.base import Residual, StepOutcome
 class CentreOfMass(Residual):
     """Centre of mass in the world minus the reference (3,), m; default reference: the origin."""
 
+    depends_on = "q"
+
     def default_reference(self, system: System) -> Float[np.ndarray, "3"]:
         return np.zeros(3)
 
@@ -37,6 +39,8 @@ class CentreOfMass(Residual):
 @dataclasses.dataclass(frozen=True)
 class CentroidalMomentum(Residual):
     """Momentum [linear; angular] about the centre of mass minus the reference (6,), N s and N m s, world axes."""
+
+    depends_on = "qv"
 
     def default_reference(self, system: System) -> Float[np.ndarray, "6"]:
         return np.zeros(6)

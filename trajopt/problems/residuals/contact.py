@@ -145,6 +145,8 @@ class CentreOfPressure(_OfShape):
 class _Gaps(_OfShape):
     """Distances of contact candidates, m, negative when penetrating, minus the reference, a number for all."""
 
+    depends_on = "q"
+
     @abc.abstractmethod
     def pairs(self, model: Model) -> Bool[np.ndarray, " pairs"]:
         """The contact pairs whose distances are meant."""
@@ -199,6 +201,8 @@ class Slip(_OfShape):
 
     reach: m. The gap counts as zero when penetrating.
     """
+
+    depends_on = "qv"
 
     reach: float = dataclasses.field(default=5e-3, kw_only=True, metadata=STATIC)
     activation: Activation | None = dataclasses.field(default=None, kw_only=True)

@@ -101,6 +101,8 @@ class _OfFrame(Residual):
 class FramePosition(_OfFrame):
     """Position of a frame minus the reference (3,), m; default reference: the origin."""
 
+    depends_on = "q"
+
     def default_reference(self, system: System) -> Float[np.ndarray, "3"]:
         return np.zeros(3)
 
@@ -114,6 +116,8 @@ class FramePosition(_OfFrame):
 @dataclasses.dataclass(frozen=True)
 class Height(_OfFrame):
     """Height of a frame's origin minus the reference (1,), m."""
+
+    depends_on = "q"
 
     def default_reference(self, system: System) -> Float[np.ndarray, "1"]:
         return np.zeros(1)
@@ -129,6 +133,8 @@ class Height(_OfFrame):
 class FrameOrientation(_OfFrame):
     """Rotation vector log(R_ref^T R), rad, in the frame's own axes; reference: quaternion (w, x, y, z), default upright."""
 
+    depends_on = "q"
+
     def default_reference(self, system: System) -> Float[np.ndarray, "4"]:
         return UPRIGHT
 
@@ -143,6 +149,8 @@ class FrameOrientation(_OfFrame):
 @dataclasses.dataclass(frozen=True)
 class FramePlacement(_OfFrame):
     """The rows of `FramePosition`, then those of `FrameOrientation`; reference (7,): position, then quaternion."""
+
+    depends_on = "q"
 
     def default_reference(self, system: System) -> Float[np.ndarray, "7"]:
         return np.concatenate([np.zeros(3), UPRIGHT])
@@ -160,6 +168,8 @@ class FramePlacement(_OfFrame):
 class FrameVelocity(_OfFrame):
     """Velocity [linear; angular] at the frame's origin minus the reference (6,), m/s and rad/s: in world axes, or as seen from
     the other frame, in its axes."""
+
+    depends_on = "qv"
 
     def default_reference(self, system: System) -> Float[np.ndarray, "6"]:
         return np.zeros(6)

@@ -49,6 +49,8 @@ class _OfJoints(Residual):
 class Posture(_OfJoints):
     """q (-) reference in tangent coordinates, rad or m; reference (nq,): default the model's configuration at rest."""
 
+    depends_on = "q"
+
     def default_reference(self, system: System) -> Float[Array, " nq"]:
         return system.model.q_default
 
@@ -62,6 +64,8 @@ class Posture(_OfJoints):
 @dataclasses.dataclass(frozen=True)
 class Velocity(_OfJoints):
     """v - reference, rad/s or m/s; reference (nv,): default zero."""
+
+    depends_on = "v"
 
     def default_reference(self, system: System) -> Float[np.ndarray, " nv"]:
         return np.zeros(system.nv)
@@ -95,6 +99,7 @@ class Control(Residual):
     """u - reference, in the units of the controls; reference (nu,): default zero."""
 
     needs_control = True
+    depends_on = "u"
 
     def default_reference(self, system: System) -> Float[np.ndarray, " nu"]:
         return np.zeros(system.nu)
@@ -113,6 +118,8 @@ class LimitMargin(Residual):
 
     By default behind a `Barrier` of width 0.1; `LimitMargin().at_least(0.05)` is the inequality.
     """
+
+    depends_on = "q"
 
     activation: Activation | None = dataclasses.field(default=Barrier(LIMIT_WIDTH), kw_only=True)
 

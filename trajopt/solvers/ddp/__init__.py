@@ -6,4 +6,7 @@ from trajopt.solvers.ddp.iteration import Iterate, Iteration, Report
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.ddp.replanning import Plan, Replanned, Replanning
 
-__all__ = ["DDP", "DDPState", "Iterate", "Iteration", "LocalModel", "Modeller", "Plan", "Replanned", "Replanning", "Report", "iLQR"]
+__all__ = [
+    "DDP", "DDPState", "Iterate", "Iteration", "LocalModel", "Modeller", "Plan", "Replanned", "Replanning", "Report",
+    "iLQR",
+]  # fmt: skip

@@ -136,6 +136,7 @@ class _DifferentialDynamicProgramming:
             curvature=second,
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
+            native=problem.system is not None and problem.system.resolved_backend == "native",
         )
 
     def replanning(self, oracle: OptimalControlOracle) -> Replanning:

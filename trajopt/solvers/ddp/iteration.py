@@ -19,12 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from trajopt.dynamics.state import State
 from trajopt.problems.expansions import advance, dynamics_hessian
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.residuals.base import is_task
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.box_qp import box_qp
-from trajopt.solvers.subproblems.riccati import Policy, lq_rollout, riccati, riccati_parallel
+from trajopt.solvers.subproblems.riccati import Policy, lq_rollout, riccati, riccati_native, riccati_parallel
 
 ACCEPT = 0.25
 MAX_HALVINGS = 12
@@ -92,12 +94,14 @@ class _Trial(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Iteration:
-    """The program for one problem; curvature: second derivatives of the dynamics; the rest are the options of iLQR."""
+    """The program for one problem; curvature: second derivatives of the dynamics; native: passes by the compiled core; the rest
+    are the options of iLQR."""
 
     modeller: Modeller
     curvature: bool
     damp_state: bool
     parallel: bool
+    native: bool = False
 
     @property
     def problem(self) -> OptimalControlProblem:
@@ -137,7 +141,7 @@ class Iteration:
                 return fn(*data, at.p, w[:n])[order][:, order]
 
             extra = (curvature, (at.xs[:-1], at.us, times)) if self.curvature else ()
-            policy = riccati(damped, low, high, *extra)
+            policy = riccati_native(damped, low, high) if self.native and not extra else riccati(damped, low, high, *extra)
         start = jnp.zeros(n_e, lq.q.dtype)
         slope, total, convex = policy.slope, policy.c[0], policy.convex
         if free.size:
@@ -204,6 +208,8 @@ class Iteration:
 
         times = jnp.asarray(problem.times)[:-1]
         rows = (multipliers.stage, multipliers.stage_penalty)
+        if self._follows_at_once:
+            return self._followed(x0, at, direction, length)
         defects = jnp.zeros((problem.horizon, n), at.us.dtype) if defects is None else defects
         inputs = (at.xs[:-1], at.us, defects, times, policy.K, policy.k, *rows)
         _, (xs, us, costs) = jax.lax.scan(body, x0, inputs)
@@ -213,6 +219,31 @@ class Iteration:
             last = constraints.terminal(xs[-1], p)
             total = total + al.term(multipliers.terminal, multipliers.terminal_penalty, last, inequality[1])
         return Trajectory(jnp.concatenate([x0[None], xs]), us, p), total
+
+    @property
+    def _follows_at_once(self) -> bool:
+        """Whether the motion of a policy is one call of the `System`, its cost another: nothing else happens along it."""
+        problem = self.problem
+        system, task = problem.system, problem.stage_residual
+        plain = system is not None and system.contact.contact_state_shape(system.model) is None and not problem.n_p
+        asks = is_task(task) and any(term.needs_step for term in task.terms)
+        rows = any(kind.size for kind in self.modeller.constraints.inequality())
+        return self.native and plain and not (self.multiple or asks or rows)
+
+    def _followed(
+        self, x0: Array, at: Trajectory, direction: Direction, length: Array
+    ) -> tuple[Trajectory, Float[Array, ""]]:
+        """`follow` through `System.follow`."""
+        problem, system = self.problem, self.problem.system
+        assert system is not None
+        nq = system.nq
+        low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
+        bar, policy = State(at.xs[:-1, :nq], at.xs[:-1, nq:]), direction.policy
+        us = at.us + length * policy.k
+        found, us = system.follow(problem.as_state(x0), bar, us, policy.K, jnp.asarray(low), jnp.asarray(high))
+        xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
+        motion = Trajectory(xs, us, at.p)
+        return motion, problem.cost(motion)
 
     def line_search(
         self,

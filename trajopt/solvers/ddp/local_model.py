@@ -172,7 +172,8 @@ class Modeller:
 
         g_end: gradient at the end, where the sweep of complementarity-aware linearisations starts.
         """
-        problem, n, p, order = self.problem, self.problem.n, at.p, self.order()
+        problem, n, p = self.problem, self.problem.n, at.p
+        order: Any = self.order() if problem.n_p else slice(None)  # without parameters it is that of z
         linear = aware_dynamics(problem) if self.aware else linear_dynamics(problem, self.gradient)
         curved, inequality = self.multiple and not self._flat, self.constraints.inequality()[0]
 
@@ -193,7 +194,7 @@ class Modeller:
                 x, u, p = go(z)
                 return self.constraints.stage(x, u, t, p)
 
-            c, g, H = self._with_rows(rows_at, order.size, model.gradient, model.hessian, y, w, inequality)
+            c, g, H = self._with_rows(rows_at, n + problem.nu + problem.n_p, model.gradient, model.hessian, y, w, inequality)
             return F[:, order], defect, model.value, g[order], H[order][:, order], c
 
         def sweep(costate: Array, row: tuple) -> tuple[Any, Any]:

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from trajopt import native
 from trajopt.dynamics.linear_algebra import cho_solve, cho_solve_vector, solve, symmetric_cholesky
 from trajopt.solvers.subproblems.box_qp import box_qp
 
@@ -107,6 +108,23 @@ def riccati(
     (_, _, _, _, slope, bend, convex), (K, k, P, p, c) = jax.lax.scan(body, start, inputs, reverse=True)
     P, p = jnp.concatenate([P, lq.Q[-1:]]), jnp.concatenate([p, lq.q[-1:]])
     return Policy(K, k, P, p, jnp.concatenate([c, zero[None]]), slope, bend, convex)
+
+
+def riccati_native(
+    lq: LQProblem, lower: Float[Array, "T m"] | None = None, upper: Float[Array, "T m"] | None = None
+) -> Policy:
+    """`riccati` by the compiled core, for float64 on CPUs: the same recursion and the same rules of the box, in one call.
+
+    Of a pass that is not convex the steps that are left have gains that are not numbers. No derivative is defined.
+    """
+    T, n, m = lq.B.shape
+    shapes = ((T, m, n), (T, m), (T + 1, n, n), (T + 1, n), (T + 1,), (3,))
+    low, high = (lq.r if bound is None else bound for bound in (lower, upper))
+    K, k, P, p, c, sums = native.riccati(
+        tuple(jax.ShapeDtypeStruct(shape, lq.q.dtype) for shape in shapes),
+        lq.A, lq.B, lq.d, lq.Q, lq.R, lq.S, lq.q, lq.r, low, high, bounded=lower is not None,
+    )  # fmt: skip
+    return Policy(K, k, P, p, c, sums[0], sums[1], sums[2] > 0)
 
 
 def riccati_parallel(lq: LQProblem) -> Policy:

@@ -1,0 +1,107 @@
+"""The compiled passes of iLQR against those in JAX: the Riccati recursion, and the motion under a policy."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from native.cases import needs_core
+from trajopt import dynamics, load_model
+from trajopt.dynamics import State, System, random_configuration
+from trajopt.solvers.subproblems.riccati import LQProblem, riccati, riccati_native
+
+pytestmark = needs_core
+T, N, M = 9, 11, 5  # neither is a multiple of the lanes
+
+
+def random_lq(seed: int, leading: tuple[int, ...] = ()) -> LQProblem:
+    rng = np.random.default_rng(seed)
+    W = rng.normal(size=(*leading, T, N + M, N + M))
+    H = W @ W.swapaxes(-1, -2) + 0.1 * np.eye(N + M)
+    V = rng.normal(size=(*leading, 1, N, N))
+    Q = np.concatenate([H[..., :N, :N], V @ V.swapaxes(-1, -2)], -3)
+    def normal(*shape): return rng.normal(size=(*leading, *shape))  # fmt: skip
+    return jax.tree.map(jnp.asarray, LQProblem(
+        A=normal(T, N, N) / np.sqrt(N), B=normal(T, N, M), d=normal(T, N), Q=Q, R=H[..., N:, N:], S=H[..., :N, N:],
+        q=normal(T + 1, N), r=normal(T, M),
+    ))  # fmt: skip
+
+
+def agree(found, expected, tolerance=1e-10):
+    """Rounding of T products of N x N matrices of condition 1e2."""
+    for field in dataclasses.fields(expected):
+        one, other = (np.asarray(getattr(policy, field.name)) for policy in (found, expected))
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * np.abs(other).max(), err_msg=field.name)
+
+
+@pytest.mark.parametrize("bound", [None, 0.05, 0.5])
+def test_the_compiled_recursion_is_that_of_jax(bound):
+    lq = random_lq(1)
+    box = () if bound is None else (jnp.full((T, M), -bound), jnp.full((T, M), 2 * bound))
+    found, expected = jax.jit(riccati_native)(lq, *box), jax.jit(riccati)(lq, *box)
+    agree(found, expected)
+    if bound is not None:  # some controls are held, others are not
+        held = np.all(np.asarray(expected.K) == 0, axis=2)
+        assert held.any() and not held.all()
+        np.testing.assert_array_equal(np.all(np.asarray(found.K) == 0, axis=2), held)
+
+
+def test_a_batch_is_its_samples():
+    lq = random_lq(3, (2,))
+    found = jax.jit(jax.vmap(riccati_native))(lq)
+    for k in range(2):
+        agree(jax.tree.map(lambda a, k=k: a[k], found), riccati(jax.tree.map(lambda a, k=k: a[k], lq)))
+
+
+def test_lost_convexity_is_reported():
+    lq = random_lq(0)
+    assert riccati_native(lq).convex
+    lost = riccati_native(dataclasses.replace(lq, R=lq.R.at[4].add(-1e3 * jnp.eye(M))))
+    assert not lost.convex and np.isnan(lost.K[4]).all() and np.isfinite(lost.K[5:]).all()
+
+
+@functools.cache
+def go1(backend: str) -> System:
+    return System(load_model("go1"), 2e-3, dynamics.RigidContact(), backend=backend)
+
+
+def test_the_compiled_motion_under_a_policy_is_that_of_steps():
+    """Falling and landing, the base turned by more than half a turn from the states that the feedback is about."""
+    system, steps = go1("native"), 12
+    home = system.initial_state("home")
+    rng = np.random.default_rng(0)
+    far = np.asarray(random_configuration(system.model, jax.random.key(3)))
+    qs = np.tile(np.asarray(home.q), (steps, 1))
+    qs[:, 3:7] = far[3:7]
+    bar = State(jnp.asarray(qs), jnp.asarray(0.1 * rng.normal(size=(steps, 18))))
+    us, gains = jnp.asarray(rng.normal(size=(steps, 12))), jnp.asarray(3.0 * rng.normal(size=(steps, 12, 36)))
+    lower, upper = jnp.full(12, -6.0), jnp.full(12, 5.0)
+    x0 = State(home.q, jnp.asarray(0.2 * rng.normal(size=18)))
+    found, controls = jax.jit(system.follow)(x0, bar, us, gains, lower, upper)
+    x = x0
+    for k in range(steps):
+        dx = jnp.concatenate([dynamics.difference(system.model, bar.q[k], x.q), x.v - bar.v[k]])
+        u = jnp.clip(us[k] + gains[k] @ dx, lower, upper)
+        np.testing.assert_allclose(controls[k], u, atol=1e-9)
+        x, _ = system.step(x, u)
+        np.testing.assert_allclose(found.q[k], x.q, atol=1e-9)
+        np.testing.assert_allclose(found.v[k], x.v, atol=1e-8)
+    assert (np.asarray(controls) == 5.0).any() and (np.abs(np.asarray(controls)) < 5.0).any()
+
+
+def test_elsewhere_the_motion_under_a_policy_is_a_loop_of_steps():
+    pole = System(load_model("cart-pole"), 0.02, dynamics.NoContact(), backend="jax")
+    core = dataclasses.replace(pole, backend="native")
+    rng = np.random.default_rng(1)
+    bar = State(jnp.asarray(rng.normal(size=(6, 2))), jnp.asarray(rng.normal(size=(6, 2))))
+    given = State(jnp.zeros(2), jnp.ones(2)), bar, jnp.ones((6, 1)), jnp.asarray(rng.normal(size=(6, 1, 4)))
+    bounds = jnp.array([-2.0]), jnp.array([2.0])
+    for one, other in zip(
+        jax.tree.leaves(jax.jit(core.follow)(*given, *bounds)), jax.tree.leaves(jax.jit(pole.follow)(*given, *bounds)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-10)

@@ -1,0 +1,53 @@
+"""The motion of a system under a feedback policy about another motion: what the forward pass of iLQR follows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.compiled import compile_system, pack_parameters
+from trajopt.dynamics.compiled_step import native_follow
+from trajopt.dynamics.integrators import takes_impulses
+from trajopt.dynamics.rigid_body.actuation import actuators
+from trajopt.dynamics.rigid_body.configuration import difference
+from trajopt.dynamics.state import State
+
+if TYPE_CHECKING:
+    from trajopt.dynamics.system import System
+
+
+def follow_policy(
+    system: System,
+    x0: State,
+    qs: Float[Array, "T nq"],
+    vs: Float[Array, "T nv"],
+    us: Float[Array, "T nu"],
+    gains: Float[Array, "T nu n"],
+    lower: Float[Array, " nu"],
+    upper: Float[Array, " nu"],
+) -> tuple[Float[Array, "T nq"], Float[Array, "T nv"], Float[Array, "T nu"]]:
+    """The states after each step from x0 and the controls u_t = clip(us_t + gains_t (x_t (-) (qs_t, vs_t)), lower, upper).
+
+    For laws without a contact state. Under the compiled core with plain motors it is one call; else a loop of steps. No derivative
+    is defined.
+    """
+    model = system.model
+    motors = actuators(model)
+    if system.resolved_backend == "native" and motors.plain and takes_impulses(system.contact, system.integrator):
+        compiled = compile_system(model, system.contact, system.integrator)
+        if not compiled.given:
+            parameters = pack_parameters(compiled, model)
+            bar = jnp.concatenate([qs, vs], 1)
+            arms, dt = jnp.asarray(motors.arms), jnp.asarray(system.dt)
+            return native_follow(compiled, parameters, x0.q, x0.v, arms, bar, us, gains, lower, upper, dt)
+
+    def body(x: State, given: tuple[Array, ...]) -> tuple[State, tuple[Array, Array, Array]]:
+        q, v, u_bar, K = given
+        u = jnp.clip(u_bar + K @ jnp.concatenate([difference(model, q, x.q), x.v - v]), lower, upper)
+        x_next, _ = system.step(x, u)
+        return x_next, (x_next.q, x_next.v, u)
+
+    return jax.lax.scan(body, x0, (qs, vs, us, gains))[1]

@@ -1,0 +1,41 @@
+// One step of a feedback policy about a motion, u = clip(u_bar + k + K (x (-) x_bar)): what the forward pass of iLQR follows
+// (trajopt/solvers/ddp/iteration.py).
+#pragma once
+#include <algorithm>
+
+#include "integrate.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+struct PolicyStep {
+  const double *x_bar, *u_bar, *K, *k, *lower, *upper;
+  int nu;
+};
+
+// The control at (q, v) into u; dx (2 nv): work.
+inline void follow_policy(const Topology& t, const std::vector<BallJoint>& balls, const PolicyStep& at, const double* q, const double* v,
+                          double* dx, double* u) {
+  difference(t, balls, at.x_bar, q, dx);
+  for (int i = 0; i < t.nv; ++i) dx[t.nv + i] = v[i] - at.x_bar[t.nq + i];
+  const int n = 2 * t.nv;
+  for (int r = 0; r < at.nu; ++r) {
+    const double* row = at.K + r * n;
+    double sum = 0;
+    for (int i = 0; i < n; ++i) sum += row[i] * dx[i];
+    const double wanted = at.u_bar[r] + at.k[r] + sum;
+    u[r] = wanted < at.lower[r] ? at.lower[r] : wanted > at.upper[r] ? at.upper[r] : wanted;
+  }
+}
+
+// tau = arms u, arms (nv, nu).
+inline void drive(const double* arms, const double* u, int nv, int nu, double* tau) {
+  for (int i = 0; i < nv; ++i) {
+    double sum = 0;
+    for (int r = 0; r < nu; ++r) sum += arms[i * nu + r] * u[r];
+    tau[i] = sum;
+  }
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

@@ -1,0 +1,65 @@
+"""Gauss-Newton expansion of a task, term by term: each residual is differentiated by what it depends on, and by nothing else.
+
+A Jacobian of all rows by all coordinates is mostly zeros: joint angles do not enter a velocity, states no control. Rows of terms
+with the same `depends_on` are one Jacobian J; J^T r and J^T J are added where its coordinates are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, ScalarLike
+
+from trajopt.dynamics.rigid_body.configuration import integrate
+from trajopt.dynamics.state import State
+from trajopt.dynamics.system import System
+from trajopt.problems.residuals.base import Residual, StepOutcome, Terms
+
+
+def task_expansion(
+    system: System,
+    task: Residual | Terms,
+    x: State,
+    u: Float[Array, " nu"] | None,
+    t: ScalarLike,
+    size: int,
+) -> tuple[Float[Array, ""], Float[Array, " z"], Float[Array, "z z"]]:
+    """1/2 |r|^2, its gradient and J^T J in z = [dq, dv, du] padded to `size`, at a state without a contact law's own."""
+    nv, dtype = system.nv, x.q.dtype
+    value, gradient, H = jnp.zeros((), dtype), jnp.zeros(size, dtype), jnp.zeros((size, size), dtype)
+    ends = {"q": (0, nv), "v": (nv, 2 * nv), "u": (2 * nv, 2 * nv + (0 if u is None else u.shape[0]))}
+    for depends_on in sorted({term.depends_on for term in task.terms}):
+        group = Terms(tuple(term for term in task.terms if term.depends_on == depends_on))
+        begin, end = ends[depends_on[0]][0], ends[depends_on[-1]][1]
+        rows = _rows(system, group, depends_on, x, u, t)
+        J, r = jax.jacfwd(lambda z, rows=rows: (rows(z),) * 2, has_aux=True)(jnp.zeros(end - begin, dtype))
+        around = (begin, size - end)
+        value = value + 0.5 * jnp.vdot(r, r)
+        gradient = gradient + jnp.pad(J.T @ r, around)
+        H = H + jnp.pad(J.T @ J, (around, around))
+    return value, gradient, H
+
+
+def _rows(
+    system: System, group: Terms, depends_on: str, x: State, u: Array | None, t: Any
+) -> Callable[[Array], Array]:
+    """The rows of terms as a function of the coordinates that they depend on."""
+    nv = system.nv
+
+    def rows(z: Array) -> Array:
+        q, v, control = x.q, x.v, u
+        if "q" in depends_on:
+            q = integrate(system.model, q, z[:nv])
+            z = z[nv:]
+        if "v" in depends_on:
+            v = v + z[:nv]
+            z = z[nv:]
+        if "u" in depends_on and control is not None:
+            control = control + z
+        at = State(q, v)
+        return group(at, control, t, StepOutcome(system, at, control))
+
+    return rows
