@@ -240,7 +240,7 @@ class _Log:
         self.coming: collections.deque[tuple[int, _Acting]] = collections.deque()
         self.free_at = 0  # the tick from which on another solve may begin
         self.xs, self.us = [horizon.plant.state], []
-        self.solves: list[tuple[float, float, int, bool, float, float]] = []
+        self.solves: list[tuple[float, float, float, int, bool, float, float]] = []
 
     def tick(self, tick: int) -> None:
         """Measure and solve where it is time to, and take one step of the plant."""
@@ -270,6 +270,7 @@ class _Log:
     def _solve(self, tick: int, x: Float[np.ndarray, " nx"]) -> None:
         horizon, tick_s = self.horizon, self.horizon.plant.dt
         shift = (tick - self.newest.begun) / self.knot
+        before = time.process_time()
         found, iterations, latency = horizon.solve(
             x, tick * tick_s, shift, self.newest.plan, self.damping, horizon.max_iterations
         )
@@ -281,19 +282,19 @@ class _Log:
         if bool(found.finite):  # else the plan that is there goes on
             self.newest, self.damping = _Acting(found.plan, tick), found.damping
             self.coming.append((tick + delay, self.newest))
-        row = (tick * tick_s, latency, iterations, accepted, float(found.cost_before), float(found.cost))
+        row = (tick * tick_s, latency, time.process_time() - before, iterations, accepted, float(found.cost_before), float(found.cost))
         self.solves.append(row)
 
     def recording(self, iterations: int, seconds: float, compiled: float) -> Recording:
         """What was done so far."""
         horizon = self.horizon
-        columns = [np.array(column) for column in zip(*self.solves, strict=True)] or [np.zeros(0)] * 6
-        t, latency, count, accepted, before, cost = columns
+        columns = [np.array(column) for column in zip(*self.solves, strict=True)] or [np.zeros(0)] * 7
+        t, latency, processor, count, accepted, before, cost = columns
         return Recording(
             t=horizon.plant.dt * np.arange(len(self.xs)),
             xs=np.array(self.xs),
             us=np.array(self.us).reshape(len(self.us), horizon.problem.nu),
-            solve_time=t, latency=latency, iterations=count.astype(int), accepted=accepted.astype(bool), cost_before=before,
+            solve_time=t, latency=latency, processor=processor, iterations=count.astype(int), accepted=accepted.astype(bool), cost_before=before,
             cost=cost, period=horizon.period, first_iterations=iterations, first_time_s=seconds, compile_time_s=compiled,
         )  # fmt: skip
 

@@ -14,7 +14,8 @@ class Recording:
     """A run of `RecedingHorizon`.
 
     Of the plant, N ticks: `t` (N+1,) s, states `xs` (N+1, nx), controls `us` (N, nu). Of the S solves: `solve_time` (S,) s, when
-    the state was measured; `latency` (S,) s, how long solving took; `iterations` (S,); `accepted` (S,), whether an iteration
+    the state was measured; `latency` (S,) s, how long solving took, and `processor` (S,) s, what of it this process had (less on a
+    machine that does other work too, more where several threads work); `iterations` (S,); `accepted` (S,), whether an iteration
     improved the plan; `cost_before` and `cost` (S,), of the shifted plan from the measured state and of the new plan.
     `period` (s): what a solve had. `first_iterations`, `first_time_s`: of the first plan, made before the clock started;
     `compile_time_s`: what was compiled for it.
@@ -25,6 +26,7 @@ class Recording:
     us: Float[np.ndarray, "N nu"]
     solve_time: Float[np.ndarray, " S"]
     latency: Float[np.ndarray, " S"]
+    processor: Float[np.ndarray, " S"]
     iterations: Int[np.ndarray, " S"]
     accepted: Bool[np.ndarray, " S"]
     cost_before: Float[np.ndarray, " S"]
@@ -45,8 +47,8 @@ class Recording:
         return float(1.0 / np.median(self.latency)) if self.latency.size else float("nan")
 
     def summary(self) -> dict[str, float]:
-        """Numbers of the run: solves, latency (s) at the median, the 99th percentile and the largest, the shares of late and of
-        rejected solves, the mean cost of the plans."""
+        """Numbers of the run: solves, latency (s) at the median, the 99th percentile and the largest, the processor's, the shares of
+        late and of rejected solves, the mean cost of the plans."""
         if not self.latency.size:
             return {"solves": 0.0}
         return {
@@ -54,6 +56,8 @@ class Recording:
             "latency_median": float(np.median(self.latency)),
             "latency_99": float(np.percentile(self.latency, 99)),
             "latency_largest": float(self.latency.max()),
+            "processor_median": float(np.median(self.processor)),
+            "processor_99": float(np.percentile(self.processor, 99)),
             "late_share": float(self.late.mean()),
             "rejected_share": float(1.0 - self.accepted.mean()),
             "mean_cost": float(self.cost.mean()),

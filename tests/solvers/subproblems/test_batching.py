@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import pytest
 
-from trajopt import problems
+from trajopt import native, problems
 from trajopt.solvers.subproblems.batching import each
 
 
-def test_with_contact_rows_are_worked_on_in_turn():
+@pytest.mark.parametrize("backend", ["jax", "native"])
+def test_with_contact_rows_are_worked_on_in_turn(backend, monkeypatch):
+    """In JAX by a loop of the program, in the compiled core by that of its handler."""
+    if backend == "native" and not native.available():
+        pytest.skip(native.reason())
+    monkeypatch.setenv("TRAJOPT_BACKEND", backend)
     problem = problems.get("drone-takeoff", steps=4)
     xs = np.array([[0.8, 0.0], [0.7999, -0.1], [2.0, 1.0]])
     step = lambda x, u: problem.step(x, u, 0.0, np.zeros(0))  # noqa: E731
     us = np.array([[0.0], [2.0], [1.0]])
-    assert "scan" in str(jax.make_jaxpr(lambda xs, us: each(problem, step, xs, us))(xs, us))
+    assert (backend == "jax") == ("scan" in str(jax.make_jaxpr(lambda xs, us: each(problem, step, xs, us))(xs, us)))
     # In free flight v+ = v + dt (u / m - g), m = 0.1 kg; at rest on the floor v+ = 0.
     after = np.asarray(each(problem, step, xs, us))
     np.testing.assert_allclose(after[2, 1], 1.0 + 1e-3 * (1.0 / 0.1 - 9.81), rtol=1e-12)

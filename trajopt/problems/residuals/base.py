@@ -19,7 +19,7 @@ from typing import Any, TypeGuard
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, ScalarLike
+from jaxtyping import Array, Float, Int, ScalarLike
 
 from trajopt.dynamics.collision.narrowphase import Contacts, collide
 from trajopt.dynamics.model import Model
@@ -134,15 +134,24 @@ class Residual(abc.ABC):
 
     def __call__(self, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, step: StepOutcome) -> Float[Array, " m"]:
         """The weighted rows at time t, s."""
-        dtype = x.q.dtype
-        index = jnp.rint(jnp.asarray(t, dtype) / jnp.asarray(step.system.dt, dtype)).astype(int)
-        natural = self.default_reference(step.system)
+        dtype, index = x.q.dtype, step_index(step.system, t, x.q.dtype)
+        return self.weighted(self.error(x, u, step, self.reference_at(step.system, index, dtype)), index)
+
+    def reference_at(self, system: System, index: Int[Array, ""], dtype: Any) -> Float[Array, "..."]:
+        """The reference of a step."""
+        natural = self.default_reference(system)
         reference = jnp.asarray(natural if self.reference is None else self.reference).astype(dtype)
         reference = jnp.broadcast_to(reference, np.shape(natural)) if reference.ndim == 0 else reference
-        reference = _now(reference, np.ndim(natural), index)
-        error = self.error(x, u, step, reference)
-        weight = _now(jnp.asarray(self.weight).astype(dtype), 1, index)
+        return _now(reference, np.ndim(natural), index)
+
+    def weighted(self, error: Float[Array, " m"], index: Int[Array, ""]) -> Float[Array, " m"]:
+        """The rows of an error at a step."""
+        weight = _now(jnp.asarray(self.weight).astype(error.dtype), 1, index)
         return weight * (error if self.activation is None else self.activation(error))
+
+    def slope(self, x: State, step: StepOutcome) -> Float[Array, "m nv"] | None:
+        """d error / d dq in closed form, of an error that depends on the configuration alone; None: automatic differentiation."""
+        return None
 
     def at_least(self, bound: float | Sequence[float] | Float[np.ndarray, "..."]) -> Residual:
         """As an inequality: what is measured is at least `bound`."""
@@ -161,6 +170,11 @@ class Residual(abc.ABC):
 
     def __radd__(self, other: int) -> Residual | Terms:
         return self if other == 0 else NotImplemented
+
+
+def step_index(system: System, t: ScalarLike, dtype: Any) -> Int[Array, ""]:
+    """The step at a time, s."""
+    return jnp.rint(jnp.asarray(t, dtype) / jnp.asarray(system.dt, dtype)).astype(int)
 
 
 @jax.tree_util.register_dataclass

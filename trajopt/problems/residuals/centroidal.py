@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.rigid_body.energy import centroidal_momentum
+from trajopt.dynamics.rigid_body.kinematics import com_jacobian
 from trajopt.dynamics.rigid_body.spatial import rotate
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
@@ -33,6 +34,10 @@ class CentreOfMass(Residual):
         mass = jnp.asarray(model.mass, kin.position.dtype)
         centres = kin.position + rotate(kin.rotation, jnp.asarray(model.com, kin.position.dtype))
         return (mass[:, None] * centres).sum(0) / mass.sum() - reference
+
+    def slope(self, x: State, step: StepOutcome) -> Float[Array, "3 nv"]:
+        """The Jacobian of the centre of mass."""
+        return com_jacobian(step.model, x.q)
 
 
 @jax.tree_util.register_dataclass

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, node_velocities
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, mimic_matrix, node_velocities
 from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion, rotation_log
 from trajopt.dynamics.rigid_body.spatial import cross, multiply, rotate
 from trajopt.dynamics.state import State
@@ -88,6 +88,19 @@ class _OfFrame(Residual):
         if not self.frame:
             _fixed_at(system.model, self.frame)
 
+    def point_slope(self, x: State, step: StepOutcome) -> Float[Array, "3 nv"] | None:
+        """d position / d dq in world axes: tangent coordinates are those of velocities, so it is the point's Jacobian."""
+        node, _, position = _fixed_at(step.model, self.frame)
+        if self.relative_to or node < 0:
+            return None
+        kin, top = step.kinematics, step.model.topology
+        mask = jnp.asarray(top.dof_mask[node], x.q.dtype)
+        turned = rotate(kin.rotation[node], jnp.asarray(position, x.q.dtype))
+        lever = kin.position[node] + turned - kin.origin[node]
+        columns = (kin.S[:, :3] + cross(kin.S[:, 3:], lever)) * mask[:, None]
+        matrix = mimic_matrix(step.model, x.q.dtype)
+        return columns.T if matrix is None else columns.T @ matrix
+
     def motion(self, x: State, step: StepOutcome) -> Motion:
         """Of the frame, in the world or relative to the other."""
         found = frame_motion(step.model, step.kinematics, x.v, self.frame)
@@ -111,6 +124,10 @@ class FramePosition(_OfFrame):
     ) -> Float[Array, "3"]:
         return self.motion(x, step).position - reference
 
+    def slope(self, x: State, step: StepOutcome) -> Float[Array, "3 nv"] | None:
+        """The point's Jacobian."""
+        return self.point_slope(x, step)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +143,11 @@ class Height(_OfFrame):
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "1"]
     ) -> Float[Array, "1"]:
         return self.motion(x, step).position[2:] - reference
+
+    def slope(self, x: State, step: StepOutcome) -> Float[Array, "1 nv"] | None:
+        """Of the point's Jacobian the last row."""
+        whole = self.point_slope(x, step)
+        return None if whole is None else whole[2:]
 
 
 @jax.tree_util.register_dataclass
