@@ -2,12 +2,12 @@
 
     python benchmarks/bench_receding_horizon.py [--directions 8] [--trials 20] [--peer-seconds 2] [--figure PATH]
 
-One pinned core, float64, 25 knots of 20 ms, one iteration a solve, ticks of 1 ms, a solve every 5 ms whose plan acts 5 ms later.
-Standing for 10 s under a push of 60 N for 0.1 s from each direction; trotting at +-0.5 m/s with given phases for 8 s, each trial with
-a push of 40 to 100 N from a random direction at a random time (seed: its number). A fall: the trunk's centre below 0.15 m or its
-vertical axis more than 60 degrees from upright. The peer is the same loop, cost, passes and plant with `mj_step` in the rollouts and
-`mjd_transitionFD` (one-sided) for A and B; it is given the same plant's time whatever its solves take, and, in the last rows,
-"measured": a plan acts when it is ready.
+One pinned core, float64, 25 knots of 20 ms, one iteration a solve, ticks of 1 ms, a solve every 5 ms whose plan acts 5
+ms later. Standing for 10 s under a push of 60 N for 0.1 s from each direction; trotting at +-0.5 m/s with given phases
+for 8 s, each trial with a push of 40 to 100 N from a random direction at a random time (seed: its number). A fall: the
+trunk's centre below 0.15 m or its vertical axis more than 60 degrees from upright. The peer is the same loop, cost,
+passes and plant with `mj_step` in the rollouts and `mjd_transitionFD` (one-sided) for A and B; it is given the same
+plant's time whatever its solves take, and, in the last rows, "measured": a plan acts when it is ready.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class Bench:
             for trial in range(trials // 2):
                 rng = np.random.default_rng(1000 * int(speed < 0) + trial)
                 angle, force = rng.uniform(0, 2 * np.pi), rng.uniform(40, 100)
-                push = Push("trunk", (force * np.cos(angle), force * np.sin(angle), 0.0), rng.uniform(0.25, 0.6) * seconds, 0.1)
+                push = Push(
+                    "trunk", (force * np.cos(angle), force * np.sin(angle), 0.0), rng.uniform(0.25, 0.6) * seconds, 0.1
+                )
                 recordings.append(horizon.run(seconds, pushes=[push]))
             self.row(f"trot at {speed:+.1f} m/s{label}", kind, recordings, True)
 
@@ -138,7 +140,9 @@ def main() -> None:
         for kind in bench.systems:
             bench.trot(kind, 2, 2 * arguments.peer_seconds, "measured", ", acting when ready")
         spent = bench.systems["MuJoCo's differences"].spent
-        print(f"seconds inside MuJoCo's own functions: derivatives {spent['derivatives']:.1f}, steps {spent['steps']:.1f}")
+        print(
+            f"seconds inside MuJoCo's own functions: derivatives {spent['derivatives']:.1f}, steps {spent['steps']:.1f}"
+        )
     print("\n" + markdown(HEAD, bench.rows))
     print(banner("mujoco"))
     if arguments.figure and bench.recordings:

@@ -1,7 +1,7 @@
 """Tasks of bench_receding_horizon.py on Go1, and the peer: the same task whose rollouts and derivatives are MuJoCo's.
 
-Horizons of 25 knots of 20 ms. Joint damping is explicit in a step of `System`, and Go1's is too large for 20 ms: dt times damping is
-put beside the armature, M + dt D, which is the implicit damping of MuJoCo's Euler integrator.
+Horizons of 25 knots of 20 ms. Joint damping is explicit in a step of `System`, and Go1's is too large for 20 ms: dt
+times damping is put beside the armature, M + dt D, which is the implicit damping of MuJoCo's Euler integrator.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def stand(system: System) -> OptimalControlProblem:
         r.Posture(reference=q, weight=place), r.Velocity(weight=speed), r.Control(reference=torque, weight=0.02),
     ])  # fmt: skip
     final = sum([r.Posture(reference=q, weight=3 * place), r.Velocity(weight=3 * speed)])
-    return OptimalControlProblem(
-        "stand", system, KNOTS, x, u0=torque, stage_residual=stage, terminal_residual=final
-    )
+    return OptimalControlProblem("stand", system, KNOTS, x, u0=torque, stage_residual=stage, terminal_residual=final)
 
 
 def trot(
@@ -71,14 +69,17 @@ def trot(
         phase = (times / period + offset) % 1.0
         lifted = (phase < share) & (times >= 0.0)
         height = FOOT_RADIUS + np.where(lifted, clearance * np.sin(np.pi * phase / share), 0.0)
-        feet.append(r.Height(name, reference=height[:, None], weight=np.where(lifted, foot_weight, 0.0)[:, None], name=f"lift {name}"))
+        feet.append(
+            r.Height(
+                name, reference=height[:, None], weight=np.where(lifted, foot_weight, 0.0)[:, None], name=f"lift {name}"
+            )
+        )
     stage = sum([
-        r.Posture(reference=q, weight=place), r.Velocity(reference=v, weight=rate), r.Control(reference=torque, weight=0.02), *feet,
+        r.Posture(reference=q, weight=place), r.Velocity(reference=v, weight=rate),
+        r.Control(reference=torque, weight=0.02), *feet,
     ])  # fmt: skip
     final = sum([r.Posture(reference=q, weight=2 * place), r.Velocity(reference=v, weight=2 * rate)])
-    return OptimalControlProblem(
-        "trot", system, KNOTS, x, u0=torque, stage_residual=stage, terminal_residual=final
-    )
+    return OptimalControlProblem("trot", system, KNOTS, x, u0=torque, stage_residual=stage, terminal_residual=final)
 
 
 class MujocoSystem(System):
@@ -104,7 +105,12 @@ class MujocoSystem(System):
         shape = q.shape[:-1]
         flat = [np.asarray(a).reshape(-1, a.shape[-1]) for a in (q, v, u)]
         count = len(flat[0])
-        qs, vs, A, B = np.empty((count, m.nq)), np.empty((count, m.nv)), np.empty((count, n, n)), np.empty((count, n, m.nu))
+        qs, vs, A, B = (
+            np.empty((count, m.nq)),
+            np.empty((count, m.nv)),
+            np.empty((count, n, n)),
+            np.empty((count, n, m.nu)),
+        )
         for k in range(count):
             self._set(*(a[k] for a in flat))
             begin = time.perf_counter()
@@ -117,7 +123,9 @@ class MujocoSystem(System):
 
     def _follow(self, q, v, bar_q, bar_v, us, gains, lower, upper):
         m, d = self.mj, self.data
-        q, v, bar_q, bar_v, us, gains, lower, upper = (np.asarray(a) for a in (q, v, bar_q, bar_v, us, gains, lower, upper))
+        q, v, bar_q, bar_v, us, gains, lower, upper = (
+            np.asarray(a) for a in (q, v, bar_q, bar_v, us, gains, lower, upper)
+        )
         self._set(q, v, us[0])
         dx, steps = np.empty(2 * m.nv), len(us)
         qs, vs, controls = np.empty((steps, m.nq)), np.empty((steps, m.nv)), np.empty(us.shape)

@@ -26,7 +26,8 @@ ORDER = {
     "dynamics.contact.laws": "base smoothed forces compliant free rigid".split(),
     "dynamics.gradients": "options mode implicit complementarity bounce substituted sampled modes".split(),
     "problems": (
-        "arguments programs signature trajectory residuals guesses checks replacing task_expansion expansions oracle least_squares ocp library"
+        "arguments programs signature trajectory residuals guesses checks replacing task_expansion expansions oracle "
+        "least_squares ocp library"
     ).split(),
     "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry".split(),
     "control": "recording plants mujoco_plant receding_horizon".split(),

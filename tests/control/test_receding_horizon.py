@@ -153,7 +153,10 @@ def test_costs_know_the_time_of_the_whole_motion():
 def test_pushes_are_the_same_forces_in_both_plants():
     """One short step from rest: dv = dt M^-1 J^T f in both, to the order of the step."""
     tick, start, pushes = 1e-4, np.array([0.1, 0.4, 0.0, 0.0]), {"pole": np.array([3.0, 0.0, 1.0])}
-    plants = [control.SystemPlant(cart_pole(tick)), control.MujocoPlant.from_file(models.bundled_file("cart-pole"), tick)]
+    plants = [
+        control.SystemPlant(cart_pole(tick)),
+        control.MujocoPlant.from_file(models.bundled_file("cart-pole"), tick),
+    ]
     found = []
     for plant in plants:
         assert "pole" in plant.bodies

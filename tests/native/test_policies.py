@@ -25,7 +25,9 @@ def random_lq(seed: int, leading: tuple[int, ...] = ()) -> LQProblem:
     H = W @ W.swapaxes(-1, -2) + 0.1 * np.eye(N + M)
     V = rng.normal(size=(*leading, 1, N, N))
     Q = np.concatenate([H[..., :N, :N], V @ V.swapaxes(-1, -2)], -3)
+
     def normal(*shape): return rng.normal(size=(*leading, *shape))  # fmt: skip
+
     return jax.tree.map(jnp.asarray, LQProblem(
         A=normal(T, N, N) / np.sqrt(N), B=normal(T, N, M), d=normal(T, N), Q=Q, R=H[..., N:, N:], S=H[..., :N, N:],
         q=normal(T + 1, N), r=normal(T, M),
@@ -102,6 +104,8 @@ def test_elsewhere_the_motion_under_a_policy_is_a_loop_of_steps():
     given = State(jnp.zeros(2), jnp.ones(2)), bar, jnp.ones((6, 1)), jnp.asarray(rng.normal(size=(6, 1, 4)))
     bounds = jnp.array([-2.0]), jnp.array([2.0])
     for one, other in zip(
-        jax.tree.leaves(jax.jit(core.follow)(*given, *bounds)), jax.tree.leaves(jax.jit(pole.follow)(*given, *bounds)), strict=True
+        jax.tree.leaves(jax.jit(core.follow)(*given, *bounds)),
+        jax.tree.leaves(jax.jit(pole.follow)(*given, *bounds)),
+        strict=True,
     ):
         np.testing.assert_allclose(one, other, atol=1e-10)

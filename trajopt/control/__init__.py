@@ -1,7 +1,7 @@
 """Control in closed loop: a horizon that recedes, and the plants that it drives.
 
-    horizon = control.RecedingHorizon(problem, solvers.iLQR(), control.MujocoPlant.from_file(path), period=0.005)
-    recording = horizon.run(10.0, pushes=[control.Push("trunk", (60.0, 0.0, 0.0), start=1.0)])
+horizon = control.RecedingHorizon(problem, solvers.iLQR(), control.MujocoPlant.from_file(path), period=0.005)
+recording = horizon.run(10.0, pushes=[control.Push("trunk", (60.0, 0.0, 0.0), start=1.0)])
 """
 
 from trajopt.control.mujoco_plant import MujocoPlant

@@ -31,7 +31,9 @@ class MujocoPlant:
                 raise OptionError(f"dt is {dt}; expected a positive step in seconds")
             model.opt.timestep = dt
         if model.na:
-            raise OptionError(f"the model has {model.na} actuators with a state, which no measured state holds; use plain motors")
+            raise OptionError(
+                f"the model has {model.na} actuators with a state, which no measured state holds; use plain motors"
+            )
         self.model, self.data = model, self._mujoco.MjData(model)
         self.name = "MuJoCo"
 

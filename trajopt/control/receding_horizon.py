@@ -1,15 +1,16 @@
 """A horizon that recedes: the problem is solved again and again from the measured state, feedback acts in between.
 
-Every `period` the state x of the plant is measured. The last plan, shifted by the time that has passed, is rolled out from x under
-its own feedback and improved by as many iterations as fit into the time budget, at least one. The new plan acts from `delay` after
-the measurement on. At each tick of the plant
+Every `period` the state x of the plant is measured. The last plan, shifted by the time that has passed, is rolled out
+from x under its own feedback and improved by as many iterations as fit into the time budget, at least one. The new plan
+acts from `delay` after the measurement on. At each tick of the plant
 
     u = clip(u_k + K_k (x (-) x_bar(t))),
 
 k being the knot of the plan in which t lies, x_bar the planned state at t, (-) the difference on the manifold of states.
 
-Between the first plan and the end of the run nothing is compiled: an iteration is one program of the measured state, the time, the
-last plan and the damping. Diehl et al., Real-time iteration scheme, SIAM J. Control Optim. 2005; Tassa, Erez, Todorov, IROS 2012.
+Between the first plan and the end of the run nothing is compiled: an iteration is one program of the measured state,
+the time, the last plan and the damping. Diehl et al., Real-time iteration scheme, SIAM J. Control Optim. 2005; Tassa,
+Erez, Todorov, IROS 2012.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -91,7 +91,9 @@ class RecedingHorizon:
         gradient: str | None = None,
     ) -> None:
         if not isinstance(problem, OptimalControlProblem):
-            raise OptionError(f"problem is {type(problem).__name__}; a receding horizon solves an OptimalControlProblem")
+            raise OptionError(
+                f"problem is {type(problem).__name__}; a receding horizon solves an OptimalControlProblem"
+            )
         if isinstance(solver, type) or not isinstance(solver, FeedbackSolver):
             name = solver.__name__ if isinstance(solver, type) else getattr(solver, "name", repr(solver))
             raise OptionError(f"solver {name} has no feedback gains, which act between solves; use solvers.iLQR()")
@@ -115,7 +117,12 @@ class RecedingHorizon:
 
     def _whole_ticks(self, key: str, value: Any) -> int:
         tick = self.plant.dt
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not np.isfinite(value) or value < 0:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float, np.number))
+            or not np.isfinite(value)
+            or value < 0
+        ):
             raise OptionError(f"{key} is {value!r}; expected a number of seconds")
         count = float(value) / tick
         whole = round(count)
@@ -135,7 +142,9 @@ class RecedingHorizon:
     def _measured(self) -> Float[np.ndarray, " nx"]:
         x = np.asarray(self.plant.state, self.problem.dtype)
         if x.shape != (self.problem.nx,):
-            raise ShapeError(f"{self.plant.name}: the measured state has shape {x.shape}; expected ({self.problem.nx},)")
+            raise ShapeError(
+                f"{self.plant.name}: the measured state has shape {x.shape}; expected ({self.problem.nx},)"
+            )
         return x
 
     def _start(self, x0: Any) -> Float[np.ndarray, " nx"]:
@@ -189,7 +198,12 @@ class RecedingHorizon:
             count, now = count + 1, time.perf_counter()
             cost_before = found.cost_before if cost_before is None else cost_before
             accepted = accepted or bool(found.accepted)
-            if not ok or not bool(found.accepted) or count >= iterations or now - begin + (now - last) > self.time_budget:
+            if (
+                not ok
+                or not bool(found.accepted)
+                or count >= iterations
+                or now - begin + (now - last) > self.time_budget
+            ):
                 return dataclasses.replace(found, cost_before=cost_before, accepted=accepted), count, now - begin
             plan, damping, shifted, last = found.plan, found.damping, np.zeros_like(shifted), now
 
@@ -282,7 +296,15 @@ class _Log:
         if bool(found.finite):  # else the plan that is there goes on
             self.newest, self.damping = _Acting(found.plan, tick), found.damping
             self.coming.append((tick + delay, self.newest))
-        row = (tick * tick_s, latency, time.process_time() - before, iterations, accepted, float(found.cost_before), float(found.cost))
+        row = (
+            tick * tick_s,
+            latency,
+            time.process_time() - before,
+            iterations,
+            accepted,
+            float(found.cost_before),
+            float(found.cost),
+        )
         self.solves.append(row)
 
     def recording(self, iterations: int, seconds: float, compiled: float) -> Recording:
@@ -294,8 +316,9 @@ class _Log:
             t=horizon.plant.dt * np.arange(len(self.xs)),
             xs=np.array(self.xs),
             us=np.array(self.us).reshape(len(self.us), horizon.problem.nu),
-            solve_time=t, latency=latency, processor=processor, iterations=count.astype(int), accepted=accepted.astype(bool), cost_before=before,
-            cost=cost, period=horizon.period, first_iterations=iterations, first_time_s=seconds, compile_time_s=compiled,
+            solve_time=t, latency=latency, processor=processor, iterations=count.astype(int),
+            accepted=accepted.astype(bool), cost_before=before, cost=cost, period=horizon.period, first_iterations=iterations,
+            first_time_s=seconds, compile_time_s=compiled,
         )  # fmt: skip
 
 

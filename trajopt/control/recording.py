@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float, Int
 class Recording:
     """A run of `RecedingHorizon`.
 
-    Of the plant, N ticks: `t` (N+1,) s, states `xs` (N+1, nx), controls `us` (N, nu). Of the S solves: `solve_time` (S,) s, when
-    the state was measured; `latency` (S,) s, how long solving took, and `processor` (S,) s, what of it this process had (less on a
-    machine that does other work too, more where several threads work); `iterations` (S,); `accepted` (S,), whether an iteration
-    improved the plan; `cost_before` and `cost` (S,), of the shifted plan from the measured state and of the new plan.
-    `period` (s): what a solve had. `first_iterations`, `first_time_s`: of the first plan, made before the clock started;
-    `compile_time_s`: what was compiled for it.
+    Of the plant, N ticks: `t` (N+1,) s, states `xs` (N+1, nx), controls `us` (N, nu). Of the S solves: `solve_time`
+    (S,) s, when the state was measured; `latency` (S,) s, how long solving took, and `processor` (S,) s, what of it
+    this process had (less on a machine that does other work too, more where several threads work); `iterations` (S,);
+    `accepted` (S,), whether an iteration improved the plan; `cost_before` and `cost` (S,), of the shifted plan from the
+    measured state and of the new plan. `period` (s): what a solve had. `first_iterations`, `first_time_s`: of the first
+    plan, made before the clock started; `compile_time_s`: what was compiled for it.
     """
 
     t: Float[np.ndarray, " N1"]
@@ -47,8 +47,8 @@ class Recording:
         return float(1.0 / np.median(self.latency)) if self.latency.size else float("nan")
 
     def summary(self) -> dict[str, float]:
-        """Numbers of the run: solves, latency (s) at the median, the 99th percentile and the largest, the processor's, the shares of
-        late and of rejected solves, the mean cost of the plans."""
+        """Numbers of the run: solves, latency (s) at the median, the 99th percentile and the largest, the processor's,
+        the shares of late and of rejected solves, the mean cost of the plans."""
         if not self.latency.size:
             return {"solves": 0.0}
         return {
@@ -65,4 +65,6 @@ class Recording:
 
     def save(self, path: str | os.PathLike) -> None:
         """All fields as a NumPy archive (.npz)."""
-        np.savez_compressed(os.fspath(path), **{f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)})
+        np.savez_compressed(
+            os.fspath(path), **{f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        )

@@ -31,8 +31,8 @@ def follow_policy(
 ) -> tuple[Float[Array, "T nq"], Float[Array, "T nv"], Float[Array, "T nu"]]:
     """The states after each step from x0 and the controls u_t = clip(us_t + gains_t (x_t (-) (qs_t, vs_t)), lower, upper).
 
-    For laws without a contact state. Under the compiled core with plain motors it is one call; else a loop of steps. No derivative
-    is defined.
+    For laws without a contact state. Under the compiled core with plain motors it is one call; else a loop of steps. No
+    derivative is defined.
     """
     model = system.model
     motors = actuators(model)

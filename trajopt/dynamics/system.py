@@ -250,8 +250,9 @@ class System:
         lower: Float[Array, " nu"],
         upper: Float[Array, " nu"],
     ) -> tuple[State, Float[Array, "T nu"]]:
-        """The T states after each step from x0 under the policy u_t = clip(us_t + gains_t (x_t (-) xs_t), lower, upper), and these
-        controls; xs: stacked along the first axis. Inputs are not checked, no derivative is defined."""
+        """The T states after each step from x0 under the policy u_t = clip(us_t + gains_t (x_t (-) xs_t), lower,
+        upper), and these controls; xs: stacked along the first axis. Inputs are not checked, no derivative is
+        defined."""
         q, v, u = follow_policy(self, x0, xs.q, xs.v, us, gains, lower, upper)
         return State(q, v), u
 

@@ -116,8 +116,8 @@ def call(
 def riccati(
     shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], bounded: bool
 ) -> list[Shaped[Array, "..."]]:
-    """The backward pass of a linear-quadratic problem: (K, k, P, p, c, [slope, curvature, convex]) of (A, B, d, Q, R, S, q, r, lower,
-    upper), as riccati_ffi.cc lays them out; jit, vmap and scan pass through it."""
+    """The backward pass of a linear-quadratic problem: (K, k, P, p, c, [slope, curvature, convex]) of (A, B, d, Q, R,
+    S, q, r, lower, upper), as riccati_ffi.cc lays them out; jit, vmap and scan pass through it."""
     return _bind(f"trajopt_riccati_{instruction_set()}", shapes, arguments, bounded=bool(bounded))
 
 

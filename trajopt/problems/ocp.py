@@ -6,8 +6,8 @@
                 bounds on u_t, x_t and p; x_0 given, or free
 
 `dynamics` is a `System` or a plain function. With a `System`, cost and constraint functions receive a `State`; with a
-function, the flat array x that they themselves define. `t` is the time in seconds, `start_time` + t dt. With free `parameters` p every
-function receives p as one more, last argument.
+function, the flat array x that they themselves define. `t` is the time in seconds, `start_time` + t dt. With free
+`parameters` p every function receives p as one more, last argument.
 
 The contract between a problem and the solvers is flat: x (nx,) is [q, v] (and the contact law's state), dx (n,) its tangent
 coordinates, u (nu,), p (np,), and a motion is a `Trajectory`. `oracle` turns a problem into compiled functions.

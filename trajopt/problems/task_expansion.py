@@ -1,8 +1,9 @@
 """Gauss-Newton expansion of a task, term by term: each residual is differentiated by what it depends on, and by nothing else.
 
-A Jacobian of all rows by all coordinates is mostly zeros: joint angles do not enter a velocity, states no control. Rows of terms
-with the same `depends_on` are one Jacobian J; J^T r and J^T J are added where its coordinates are. Terms with a `slope` of their own
-are not differentiated at all: 18 tangents through the kinematics of Go1 cost a hundred times its feet's Jacobians.
+A Jacobian of all rows by all coordinates is mostly zeros: joint angles do not enter a velocity, states no control. Rows
+of terms with the same `depends_on` are one Jacobian J; J^T r and J^T J are added where its coordinates are. Terms with
+a `slope` of their own are not differentiated at all: 18 tangents through the kinematics of Go1 cost a hundred times its
+feet's Jacobians.
 """
 
 from __future__ import annotations
@@ -61,9 +62,7 @@ def _closed(
     return by_error @ slope, rows
 
 
-def _rows(
-    system: System, group: Terms, depends_on: str, x: State, u: Array | None, t: Any
-) -> Callable[[Array], Array]:
+def _rows(system: System, group: Terms, depends_on: str, x: State, u: Array | None, t: Any) -> Callable[[Array], Array]:
     """The rows of terms as a function of the coordinates that they depend on."""
     nv = system.nv
 

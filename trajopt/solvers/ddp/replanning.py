@@ -37,8 +37,8 @@ class Plan:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Replanned:
-    """What became of a plan: the new one, the damping for the next iteration, the cost of the old plan from the measured state and
-    of the new one, whether a step was accepted, and whether the new plan is finite."""
+    """What became of a plan: the new one, the damping for the next iteration, the cost of the old plan from the
+    measured state and of the new one, whether a step was accepted, and whether the new plan is finite."""
 
     plan: Plan
     damping: Any

@@ -14,9 +14,9 @@ from trajopt.problems.ocp import OptimalControlProblem
 def each(problem: OptimalControlProblem, fn: Callable, *arguments: Any) -> Any:
     """fn of each row of the arguments, stacked: in one batch, or on a CPU, with contact in JAX, one row after the other.
 
-    The iterations and fallbacks of a contact solve differ from row to row. A batch in JAX pays for those of its slowest row in all
-    of them, and for branches that only some rows take; a loop pays for each row's own. On a GPU the loop would cost more. In the
-    compiled core a batch is such a loop.
+    The iterations and fallbacks of a contact solve differ from row to row. A batch in JAX pays for those of its slowest
+    row in all of them, and for branches that only some rows take; a loop pays for each row's own. On a GPU the loop
+    would cost more. In the compiled core a batch is such a loop.
     """
     native = problem.system is not None and problem.system.resolved_backend == "native"
     if native or twice_differentiable(problem) or jax.default_backend() != "cpu":
