@@ -23,12 +23,14 @@ NAVIGATION = {
         "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "jacobian-tables", "performance",
     ),
     "Problems and solvers": (
-        "choosing-a-solver", "solvers", "tasks", "optimal-control", "multiple-shooting", "sampling", "estimation",
+        "choosing-a-solver", "solvers", "tasks", "optimal-control", "receding-horizon", "multiple-shooting", "sampling",
+        "estimation",
     ),
     "Problems": ("problems/*",),
     "Evidence": ("validation/*", "library-table", "solver-comparison"),
     "Reference": (
-        "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/viz", "api/errors",
+        "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/control", "api/viz",
+        "api/errors",
     ),
     "Extending": (
         "architecture", "extending/problem", "extending/shape-pair", "extending/law", "extending/gradient-mode",
