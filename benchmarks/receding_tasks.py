@@ -152,11 +152,11 @@ class MujocoSystem(System):
         shapes = [jax.ShapeDtypeStruct(s, x.q.dtype) for s in ((self.nq,), (self.nv,), (n, n), (n, nu))]
         return jax.pure_callback(self._differences, tuple(shapes), x.q, x.v, u, vmap_method="broadcast_all")
 
-    def follow(self, x0, xs, us, gains, lower, upper):
+    def follow(self, x0, qs, vs, us, gains, lower, upper):
         steps = us.shape[0]
         shapes = [jax.ShapeDtypeStruct((steps, k), us.dtype) for k in (self.nq, self.nv, self.nu)]
         q, v, u = jax.pure_callback(
-            self._follow, tuple(shapes), x0.q, x0.v, xs.q, xs.v, us, gains, lower, upper, vmap_method="sequential"
+            self._follow, tuple(shapes), x0.q, x0.v, qs, vs, us, gains, lower, upper, vmap_method="sequential"
         )
         return State(q, v), u
 

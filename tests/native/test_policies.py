@@ -84,7 +84,7 @@ def test_the_compiled_motion_under_a_policy_is_that_of_steps():
     us, gains = jnp.asarray(rng.normal(size=(steps, 12))), jnp.asarray(3.0 * rng.normal(size=(steps, 12, 36)))
     lower, upper = jnp.full(12, -6.0), jnp.full(12, 5.0)
     x0 = State(home.q, jnp.asarray(0.2 * rng.normal(size=18)))
-    found, controls = jax.jit(system.follow)(x0, bar, us, gains, lower, upper)
+    found, controls = jax.jit(system.follow)(x0, bar.q, bar.v, us, gains, lower, upper)
     x = x0
     for k in range(steps):
         dx = jnp.concatenate([dynamics.difference(system.model, bar.q[k], x.q), x.v - bar.v[k]])
@@ -101,7 +101,7 @@ def test_elsewhere_the_motion_under_a_policy_is_a_loop_of_steps():
     core = dataclasses.replace(pole, backend="native")
     rng = np.random.default_rng(1)
     bar = State(jnp.asarray(rng.normal(size=(6, 2))), jnp.asarray(rng.normal(size=(6, 2))))
-    given = State(jnp.zeros(2), jnp.ones(2)), bar, jnp.ones((6, 1)), jnp.asarray(rng.normal(size=(6, 1, 4)))
+    given = State(jnp.zeros(2), jnp.ones(2)), bar.q, bar.v, jnp.ones((6, 1)), jnp.asarray(rng.normal(size=(6, 1, 4)))
     bounds = jnp.array([-2.0]), jnp.array([2.0])
     for one, other in zip(
         jax.tree.leaves(jax.jit(core.follow)(*given, *bounds)),

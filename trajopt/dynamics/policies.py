@@ -28,11 +28,11 @@ def follow_policy(
     gains: Float[Array, "T nu n"],
     lower: Float[Array, " nu"],
     upper: Float[Array, " nu"],
-) -> tuple[Float[Array, "T nq"], Float[Array, "T nv"], Float[Array, "T nu"]]:
+) -> tuple[State, Float[Array, "T nu"]]:
     """The states after each step from x0 and the controls u_t = clip(us_t + gains_t (x_t (-) (qs_t, vs_t)), lower, upper).
 
-    For laws without a contact state. Under the compiled core with plain motors it is one call; else a loop of steps. No
-    derivative is defined.
+    `System.follow`, for laws without a contact state; inputs are not checked. Under the compiled core with plain
+    motors it is one call; else a loop of steps. No derivative is defined.
     """
     model = system.model
     motors = actuators(model)
@@ -42,12 +42,13 @@ def follow_policy(
             parameters = pack_parameters(compiled, model)
             bar = jnp.concatenate([qs, vs], 1)
             arms, dt = jnp.asarray(motors.arms), jnp.asarray(system.dt)
-            return native_follow(compiled, parameters, x0.q, x0.v, arms, bar, us, gains, lower, upper, dt)
+            q, v, u = native_follow(compiled, parameters, x0.q, x0.v, arms, bar, us, gains, lower, upper, dt)
+            return State(q, v), u
 
-    def body(x: State, given: tuple[Array, ...]) -> tuple[State, tuple[Array, Array, Array]]:
+    def body(x: State, given: tuple[Array, ...]) -> tuple[State, tuple[State, Array]]:
         q, v, u_bar, K = given
         u = jnp.clip(u_bar + K @ jnp.concatenate([difference(model, q, x.q), x.v - v]), lower, upper)
         x_next, _ = system.step(x, u)
-        return x_next, (x_next.q, x_next.v, u)
+        return x_next, (x_next, u)
 
     return jax.lax.scan(body, x0, (qs, vs, us, gains))[1]

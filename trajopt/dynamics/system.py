@@ -86,9 +86,7 @@ class System:
                 f"model is {self.model!r}, expected a Model; trajopt.load_model loads one by name or from a file"
             )
         if not isinstance(self.contact, Law):
-            raise OptionError(
-                f"contact is {self.contact!r}, expected a contact law such as RigidContact() or NoContact()"
-            )
+            raise OptionError(f"contact is {self.contact!r}, expected a contact law such as RigidContact() or NoContact()")
         if isinstance(self.model.mass, np.ndarray):
             object.__setattr__(self, "model", self.model.to_device())
         object.__setattr__(self, "dt", positive_number("dt", self.dt, "a positive step in seconds"))
@@ -225,6 +223,8 @@ class System:
         slopes = _slopes(tuple(parameters), backend, self, x, u, force, info.impulse) if parameters else {}
         return Linearization(x_next, A, B, info, slopes, one_sided)
 
+    follow = follow_policy
+
     def rollout(self, x0: State, us: Float[Array, "T nu"], *, segment: int | None = None) -> tuple[State, StepInfo]:
         """States x_0..x_T (stacked along the first axis) and the infos of the T steps under the controls us.
 
@@ -241,21 +241,6 @@ class System:
         require_finite("us", us)
         return _rollout(segment, self.resolved_backend, self, x0, jnp.asarray(us, x0.q.dtype))
 
-    def follow(
-        self,
-        x0: State,
-        xs: State,
-        us: Float[Array, "T nu"],
-        gains: Float[Array, "T nu n"],
-        lower: Float[Array, " nu"],
-        upper: Float[Array, " nu"],
-    ) -> tuple[State, Float[Array, "T nu"]]:
-        """The T states after each step from x0 under the policy u_t = clip(us_t + gains_t (x_t (-) xs_t), lower,
-        upper), and these controls; xs: stacked along the first axis. Inputs are not checked, no derivative is
-        defined."""
-        q, v, u = follow_policy(self, x0, xs.q, xs.v, us, gains, lower, upper)
-        return State(q, v), u
-
     def _check_adjoint(self, adjoint, parameters):
         mode = self.mode
         if not mode.needs_adjoint:
@@ -264,10 +249,8 @@ class System:
                 raise OptionError(f"adjoint is for gradient={' or '.join(needing)}; this system's is '{mode.name}'")
             return None
         if adjoint is None:
-            raise DerivativeError(
-                f"{mode.name} derivatives depend on the loss: give linearize its direction, adjoint = "
-                f"d loss / d x_next ({self.ndx},), or take jax.grad"
-            )
+            direction = f"adjoint = d loss / d x_next ({self.ndx},)"
+            raise DerivativeError(f"{mode.name} derivatives depend on the loss: give linearize {direction}, or take jax.grad")
         if parameters:
             raise DerivativeError(f"linearize has no {mode.name} parameter derivatives; take jax.grad")
         require_real("adjoint", adjoint)

@@ -5,9 +5,9 @@
                 c(x_t, u_t, t) = 0,  d(x_t, u_t, t) <= 0,  c_T(x_T) = 0,  d_T(x_T) <= 0
                 bounds on u_t, x_t and p; x_0 given, or free
 
-`dynamics` is a `System` or a plain function. With a `System`, cost and constraint functions receive a `State`; with a
-function, the flat array x that they themselves define. `t` is the time in seconds, `start_time` + t dt. With free
-`parameters` p every function receives p as one more, last argument.
+`dynamics` is a `System` or a plain function. With a `System`, cost and constraint functions receive a `State`; with a function,
+the flat array x that they themselves define. `t` is the time in seconds, `start_time` + t dt. With free `parameters` p every
+function receives p as one more, last argument.
 
 The contract between a problem and the solvers is flat: x (nx,) is [q, v] (and the contact law's state), dx (n,) its tangent
 coordinates, u (nu,), p (np,), and a motion is a `Trajectory`. `oracle` turns a problem into compiled functions.
@@ -51,8 +51,7 @@ class OptimalControlProblem:
         u0: initial guess of the controls, (T, nu), or (nu,) for every step, or "quasi-static": those that hold x0 at rest,
             through contact (`guesses.quasi_static`), a `System`'s default where they do; its default elsewhere is zero.
         xs0: initial guess of the states (T+1, nx) for solvers that do not keep to the dynamics; default: the rollout.
-        dt: seconds between steps, for a function; a `System` has its own.
-        start_time: s, the time of x_0: where a horizon recedes, costs and references know the time of the whole motion.
+        dt: seconds between steps, for a function; a `System` has its own. start_time: s, the time of x_0.
         stage_residual, terminal_residual: r with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
         stage_cost, terminal_cost: scalars, added to the former; any of the four may be missing.
         initial_residual: r(x_0) of a prior on a free initial state.

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from trajopt.dynamics.state import State
 from trajopt.problems.expansions import advance, dynamics_hessian
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.residuals.base import is_task
@@ -238,9 +237,9 @@ class Iteration:
         assert system is not None
         nq = system.nq
         low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
-        bar, policy = State(at.xs[:-1, :nq], at.xs[:-1, nq:]), direction.policy
+        policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
-        found, us = system.follow(problem.as_state(x0), bar, us, policy.K, jnp.asarray(low), jnp.asarray(high))
+        found, us = system.follow(problem.as_state(x0), *bar, us, policy.K, jnp.asarray(low), jnp.asarray(high))
         xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
         motion = Trajectory(xs, us, at.p)
         return motion, problem.cost(motion)
