@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameE
 from trajopt.problems import OptimalControlProblem, guesses
 from trajopt.problems import residuals as r
 from trajopt.solvers.ddp import Plan
+from trajopt.viz.receding_horizon import plot_recording
 
 DT = 0.05
 A, B = np.array([[1.0, DT], [0.3 * DT, 1.0]]), np.array([[0.0], [DT]])
@@ -148,6 +150,30 @@ def test_costs_know_the_time_of_the_whole_motion():
     problem = OptimalControlProblem("follow", cart_pole(), 12, State(np.zeros(2), np.zeros(2)), stage_residual=stage)
     found = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(), DT).run(2.0)
     np.testing.assert_allclose(found.xs[10:, 0], reference[10:41, 0], atol=0.03)
+
+
+def test_another_start_time_is_another_argument_and_is_checked():
+    problem = reach()
+    later = problem.replace(start_time=1.5)
+    np.testing.assert_allclose(later.times, problem.times + 1.5)
+    assert later.program_key == problem.program_key
+    with pytest.raises(OptionError, match="start_time is nan; expected a number of seconds"):
+        problem.replace(start_time=float("nan"))
+
+
+def test_a_recording_is_summed_up_saved_and_drawn(tmp_path):
+    found = control.RecedingHorizon(lq_problem()[0], solvers.iLQR(), LinearPlant(0.3), DT).run(1.0)
+    summary = found.summary()
+    assert summary["solves"] == 20 and summary["latency_99"] <= summary["latency_largest"]
+    assert summary["late_share"] == np.mean(found.latency > DT)
+    found.save(tmp_path / "run.npz")
+    np.testing.assert_array_equal(np.load(tmp_path / "run.npz")["xs"], found.xs)
+    late = dataclasses.replace(found, latency=np.where(found.solve_time < 0.5, 1.0, 0.0), accepted=found.solve_time < 0.7)
+    drawn = plot_recording(late, tmp_path / "run.png")
+    latency, cost, _ = drawn.axes
+    assert [len(line.get_xdata()) for line in latency.lines[:2]] == [20, 10]
+    assert len(cost.lines[2].get_xdata()) == np.sum(found.solve_time >= 0.7)
+    assert (tmp_path / "run.png").stat().st_size > 1000
 
 
 def test_pushes_are_the_same_forces_in_both_plants():

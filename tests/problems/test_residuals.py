@@ -342,6 +342,7 @@ def test_what_is_wrong_with_a_term_is_named(make, error, message):
 # -- the expansion of a task -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_terms_differentiated_by_what_they_depend_on_make_the_expansion_of_all_by_all():
     """Every kind of residual of states and controls: 1/2 |r|^2 and J^T J by all of [dq, dv, du], dense."""
     system = go1()

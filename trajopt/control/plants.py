@@ -118,8 +118,8 @@ class SystemPlant:
         x = State(self._state[:nq], self._state[nq:])
         force = None
         for body, value in forces.items():
-            value = jnp.asarray(value, x.q.dtype)
-            part, _ = PROGRAMS.run(_generalised, _Pushed(self._node(body)), self.system.model, x.q, value)
+            world = jnp.asarray(value, x.q.dtype)
+            part, _ = PROGRAMS.run(_generalised, _Pushed(self._node(body)), self.system.model, x.q, world)
             force = part if force is None else force + part
         x_next, _ = self.system.step(x, jnp.asarray(u, x.q.dtype), force=force)
         self._state = flat_state(x_next)

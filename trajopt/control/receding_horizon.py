@@ -249,11 +249,14 @@ class _Log:
 
     def __init__(self, horizon: RecedingHorizon, first: Replanned, pushes: Sequence[Push]) -> None:
         self.horizon, self.pushes, self.damping = horizon, pushes, first.damping
-        self.knot = horizon.problem.dt / horizon.plant.dt  # ticks
+        dt = horizon.problem.dt
+        assert dt is not None  # validation of a problem sets it
+        self.knot = dt / horizon.plant.dt  # ticks
         self.acting = self.newest = _Acting(first.plan, 0)
         self.coming: collections.deque[tuple[int, _Acting]] = collections.deque()
         self.free_at = 0  # the tick from which on another solve may begin
-        self.xs, self.us = [horizon.plant.state], []
+        self.xs: list[np.ndarray] = [horizon.plant.state]
+        self.us: list[np.ndarray] = []
         self.solves: list[tuple[float, float, float, int, bool, float, float]] = []
 
     def tick(self, tick: int) -> None:

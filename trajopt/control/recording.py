@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -65,6 +66,5 @@ class Recording:
 
     def save(self, path: str | os.PathLike) -> None:
         """All fields as a NumPy archive (.npz)."""
-        np.savez_compressed(
-            os.fspath(path), **{f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        )
+        fields: dict[str, Any] = {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        np.savez_compressed(os.fspath(path), **fields)

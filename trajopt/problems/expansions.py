@@ -142,9 +142,9 @@ def stage_expansion(
 ) -> Expansion:
     """l(x, u, t) to second order in z. "gauss-newton": J^T J for residuals, the exact Hessian for general costs."""
     at, size = moved(problem, x, u, p), problem.n + problem.nu + problem.n_p
-    if _term_by_term(problem, "stage_residual", hessian) and problem.stage_cost is None:
-        assert problem.system is not None
-        return Expansion(*task_expansion(problem.system, problem.stage_residual, problem.as_state(x), u, t, size))
+    task, system = problem.stage_residual, problem.system
+    if is_task(task) and system is not None and problem.stage_cost is None and _plain(problem, hessian):
+        return Expansion(*task_expansion(system, task, problem.as_state(x), u, t, size))
 
     def kinds(z: Array) -> tuple[Array | None, Array | None]:
         x, u, p = at(z)
@@ -153,21 +153,18 @@ def stage_expansion(
     return _expansion(kinds, size, x.dtype, hessian)
 
 
-def _term_by_term(problem: ControlProblem, kind: str, hessian: str) -> bool:
-    """Whether a function is made of residuals that know what they depend on, and J^T J is asked for."""
-    system = problem.system
-    plain = system is not None and problem.n == 2 * system.nv and not problem.n_p
-    return plain and hessian == "gauss-newton" and is_task(getattr(problem, kind))
+def _plain(problem: ControlProblem, hessian: str) -> bool:
+    """Whether J^T J is asked for, of the states of a `System` and controls alone."""
+    return problem.n == 2 * problem.system.nv and not problem.n_p and hessian == "gauss-newton"
 
 
 def final_expansion(
     problem: ControlProblem, x: Float[Array, " nx"], p: Float[Array, " np"], hessian: str = "gauss-newton"
 ) -> Expansion:
     """l_T(x) to second order in [dx, dp]."""
-    if _term_by_term(problem, "terminal_residual", hessian) and problem.terminal_cost is None:
-        assert problem.system is not None
-        task, t = problem.terminal_residual, problem.times[-1]
-        return Expansion(*task_expansion(problem.system, task, problem.as_state(x), None, t, problem.n))
+    task, system = problem.terminal_residual, problem.system
+    if is_task(task) and system is not None and problem.terminal_cost is None and _plain(problem, hessian):
+        return Expansion(*task_expansion(system, task, problem.as_state(x), None, problem.times[-1], problem.n))
 
     def kinds(z: Array) -> tuple[Array | None, Array | None]:
         x_, p_ = problem.retract(x, z[: problem.n]), p + z[problem.n :]
