@@ -155,7 +155,8 @@ def stage_expansion(
 
 def _plain(problem: ControlProblem, hessian: str) -> bool:
     """Whether J^T J is asked for, of the states of a `System` and controls alone."""
-    return problem.n == 2 * problem.system.nv and not problem.n_p and hessian == "gauss-newton"
+    system = problem.system
+    return system is not None and problem.n == 2 * system.nv and not problem.n_p and hessian == "gauss-newton"
 
 
 def final_expansion(
