@@ -236,8 +236,8 @@ def finite(value: Any) -> Any:
 def attempt(problem: Any, cell: Cell, say: Callable[..., None]) -> dict[str, Any]:
     """The row of one cell, run here; `say` is told about the progress."""
     from trajopt import solvers
-    from trajopt.cli.run import chosen_solver
     from trajopt.errors import DerivativeError, OptionError
+    from trajopt.solvers.registry import chosen_solver
 
     solver = chosen_solver(problem, cell.solver)
     solver = dataclasses.replace(solver, **cell.options) if cell.options else solver

@@ -28,7 +28,7 @@ ORDER = {
     "problems": (
         "arguments programs signature trajectory residuals guesses checks replacing expansions oracle least_squares ocp library"
     ).split(),
-    "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry".split(),
+    "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry sweeps".split(),
     "viz": "plots animation viewer".split(),
 }
 

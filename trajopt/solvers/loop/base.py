@@ -53,7 +53,7 @@ def solve(
     Ctrl-C returns the best point so far with status `interrupted`. Raises, before compiling, what the problem's
     validation finds wrong with `x0`, and `OptionError` for unusable options.
     """
-    _check_solver(problem, solver)
+    check_solver(problem, solver)
     _check_arguments(seed, time_budget, max_iterations, callback)
     limit = solver.max_iterations if max_iterations is None else max_iterations
     guess = problem.initial_point if x0 is None else _point(problem, x0)
@@ -72,7 +72,7 @@ def solve(
         return run.solution(status)
 
 
-def _check_solver(problem: Any, solver: Any) -> None:
+def check_solver(problem: Any, solver: Any) -> None:
     """Raise `OptionError` for what is no solver, and for a solver that does not take this kind of problem."""
     if isinstance(solver, (str, type)):
         what, name = ("the name", solver) if isinstance(solver, str) else ("the class", solver.__name__)
