@@ -1,13 +1,14 @@
 """A generation whose rollouts the processes of `jax.distributed` share.
 
 Every process runs the same `solve` and keeps the same distribution. Each draws all candidates, which depend on seed and
-generation alone, and rolls out every n-th batch of them; their merits, costs, violations and terminal equality rows are gathered, the best
-motion and the rows of the first two candidates are sent by the process that has them, and each does the whole update itself.
+generation alone, and rolls out every n-th batch of them; their merits, costs, violations and terminal equality rows are
+gathered, the best motion and the rows of the first two candidates are sent by the process that has them, and each does the
+whole update itself.
 
-Batches have `chunk` candidates whatever the number of processes, so that the same compiled program rates the same candidates: the
-iterates are the same to the last bit, on processors of one kind with as many threads a process. Numbers travel as words of 32
-bits, which no reduction rounds and no process without float64 cuts. Processes that drift apart all the same, on unlike machines, would
-optimise nothing together: a checksum of the candidates is gathered with their merits and a difference raises.
+Batches have `chunk` candidates whatever the number of processes, so that the same compiled program rates the same candidates:
+the iterates are the same to the last bit, on processors of one kind with as many threads a process. Numbers travel as words
+of 32 bits, which no reduction rounds and no process without float64 cuts. Processes that drift apart all the same, on unlike
+machines, would optimise nothing together: a checksum of the candidates is gathered with their merits and a difference raises.
 """
 
 from __future__ import annotations
