@@ -86,7 +86,21 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--quiet", action="store_true", help="print nothing but errors")
     add.set_defaults(command=_run)
 
-    add = commands.add_parser("compare", help="solve a problem with several solvers and gradient modes")
+    _add_compare(commands.add_parser("compare", help="solve a problem with several solvers and gradient modes"))
+
+    add = commands.add_parser("view", help="show finished runs in the web browser, or write them to an HTML file")
+    add.add_argument("folders", metavar="DIR", nargs="+", type=pathlib.Path, help="what `trajopt run` wrote")
+    add.add_argument("--port", metavar="N", type=_port, default=8080, help="first port to try; default 8080")
+    add.add_argument("--export", metavar="FILE.html", type=pathlib.Path, help="write one self-contained file instead")
+    add.add_argument("--overlay", action="store_true", help="several runs at the same place, translucent")
+    add.add_argument("--model", metavar="MODEL", help="what to draw, for runs of problems that are not in the library")
+    add.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+    add_model_options(add)
+    add.set_defaults(command=_view)
+    return parser
+
+
+def _add_compare(add: argparse.ArgumentParser) -> None:
     add.add_argument("problem", metavar="PROBLEM")
     add.add_argument("--solvers", metavar="A,B,C", required=True)
     add.add_argument("--gradients", metavar="M1,M2", help="default: the one that suits the problem")
@@ -101,17 +115,6 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add.add_argument("--again", action="store_true", help="solve anew what is already in DIR")
     add.set_defaults(command=_compare)
-
-    add = commands.add_parser("view", help="show finished runs in the web browser, or write them to an HTML file")
-    add.add_argument("folders", metavar="DIR", nargs="+", type=pathlib.Path, help="what `trajopt run` wrote")
-    add.add_argument("--port", metavar="N", type=_port, default=8080, help="first port to try; default 8080")
-    add.add_argument("--export", metavar="FILE.html", type=pathlib.Path, help="write one self-contained file instead")
-    add.add_argument("--overlay", action="store_true", help="several runs at the same place, translucent")
-    add.add_argument("--model", metavar="MODEL", help="what to draw, for runs of problems that are not in the library")
-    add.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
-    add_model_options(add)
-    add.set_defaults(command=_view)
-    return parser
 
 
 def _natural(text: str) -> int:
