@@ -24,6 +24,7 @@ NAVIGATION = {
     ),
     "Problems and solvers": (
         "choosing-a-solver", "solvers", "tasks", "optimal-control", "multiple-shooting", "sampling", "estimation",
+        "sweeps", "sweeps-slurm", "sweeps-mpi",
     ),
     "Problems": ("problems/*",),
     "Evidence": ("validation/*", "library-table", "solver-comparison"),
