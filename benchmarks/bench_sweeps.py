@@ -207,7 +207,7 @@ def seconds_of_workers() -> list[float]:
 
 
 def compare_part(repeats: int, words: list[str]) -> None:
-    """The same table serially, with two processes and through dask, again and again; the first round (0) may find caches empty."""
+    """The same table serially, with two processes and through dask; the first of the rounds, 0, may find caches empty."""
     tables = []
     with tempfile.TemporaryDirectory() as name, dask_cluster(2) as address:
         for repeat in range(repeats + 1):
@@ -220,10 +220,11 @@ def compare_part(repeats: int, words: list[str]) -> None:
             of_dask = max((b - a for a, b in zip(before, seconds_of_workers(), strict=True)), default=0.0)
             tables += [serial["rows"], two["rows"], dask["rows"]]
             for kind, found, busier in (("2 processes", two, two["workers"] / 2), ("dask", dask, of_dask)):
+                walls, used = (serial["wall"], found["wall"]), (serial["own"], found["own"] + busier)
                 print(
-                    f"round {repeat}, {kind}: {found['wall']:.1f} s, serially {serial['wall']:.1f} s: {serial['wall'] / found['wall']:.2f} times "
-                    f"as fast; processor seconds {found['own']:.1f} + {busier:.1f}, serially {serial['own']:.1f}: "
-                    f"{serial['own'] / (found['own'] + busier):.2f} times; two busy loops at once: {at_once():.2f}",
+                    f"round {repeat}, {kind}: {walls[1]:.1f} s, serially {walls[0]:.1f}: {walls[0] / walls[1]:.2f} times as fast; "
+                    f"processor seconds {found['own']:.1f} + {busier:.1f}, serially {used[0]:.1f}: {used[0] / used[1]:.2f} "
+                    f"times; two busy loops at once: {at_once():.2f}",
                     flush=True,
                 )
     print(
@@ -367,7 +368,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=500, help="tasks that do nothing (default 500)")
     parser.add_argument("--repeats", type=int, default=3, help="of each comparison (default 3)")
     parser.add_argument(
-        "--compare", default="catapult --solvers CEM --seeds 6 --max-iterations 3",
+        "--compare", default="catapult --set steps=50 --solvers CEM --seeds 6 --max-iterations 3",
         help="what is compared, as in `trajopt compare`",
     )  # fmt: skip
     parser.add_argument("--starts", type=int, default=500)
