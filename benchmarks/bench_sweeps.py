@@ -9,7 +9,7 @@ catapult, with own processes and with a local dask scheduler, for keeping it on 
 `compare`: the same table serially on one core and with two workers: are the rows the same, how much faster. `generation`: CEM
 and CMA-ES over one and two processes of `jax.distributed` on the loopback interface, and what its two collectives take.
 `limits`: from these, the speed that so many workers would give. `sweep`: the catapult from `--starts` guesses, killed after
-`--kill` results and started again.
+`--kill` results and started again; the first 100 steps of it, one generation each.
 
 A machine whose cores are shared with others gives two processes less than two cores. So `compare` also says what two processes
 of a busy loop do at once, and what the speed-up is in processor seconds: those of the serial command over those that follow
@@ -222,9 +222,9 @@ def compare_part(repeats: int, words: list[str]) -> None:
             for kind, found, busier in (("2 processes", two, two["workers"] / 2), ("dask", dask, of_dask)):
                 walls, used = (serial["wall"], found["wall"]), (serial["own"], found["own"] + busier)
                 print(
-                    f"round {repeat}, {kind}: {walls[1]:.1f} s, serially {walls[0]:.1f}: {walls[0] / walls[1]:.2f} times as fast; "
-                    f"processor seconds {found['own']:.1f} + {busier:.1f}, serially {used[0]:.1f}: {used[0] / used[1]:.2f} "
-                    f"times; two busy loops at once: {at_once():.2f}",
+                    f"round {repeat}, {kind}: {walls[1]:.1f} s, serially {walls[0]:.1f}: {walls[0] / walls[1]:.2f} times as "
+                    f"fast; processor seconds {found['own']:.1f} + {busier:.1f}, serially {used[0]:.1f}: "
+                    f"{used[0] / used[1]:.2f} times; two busy loops at once: {at_once():.2f}",
                     flush=True,
                 )
     print(
@@ -330,14 +330,14 @@ jax.config.update("jax_enable_x64", True)
 from trajopt import problems, solvers
 if __name__ == "__main__":
     folder, count, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    problem = problems.get("catapult")
+    problem = problems.get("catapult", steps=100)
     rng = np.random.default_rng(0)
     low, high = problem.control_lower, problem.control_upper
-    noise = lambda: np.repeat(rng.normal(size=(10, problem.nu)), 50, axis=0)
+    noise = lambda: np.repeat(rng.normal(size=(10, problem.nu)), 10, axis=0)
     starts = [np.clip(problem.u0 + 10.0 * noise(), low, high) for _ in range(count)]
     with solvers.Processes(workers) as executor:
-        found = solvers.solve_many("catapult", solvers.CEM(population=8, knots=10), starts=starts, max_iterations=2,
-                                   executor=executor, folder=folder, progress=lambda o: print(o, flush=True))
+        found = solvers.solve_many("catapult", solvers.CEM(population=8, knots=10), settings={"steps": [100]}, starts=starts,
+                                   max_iterations=1, executor=executor, folder=folder, progress=lambda o: print(o, flush=True))
     print(sum(o.kept for o in found), "kept,", sum(o.solution is not None for o in found), "of", len(found))
 """
 
