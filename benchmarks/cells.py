@@ -3,7 +3,8 @@
 A `Cell` is what is run: problem, solver, its options, seed, seconds of solving. `run` works through a list of them. Cells of one
 problem that follow each other share a process, and with it imports and compiled programs; one that takes longer than `limit`
 seconds, compilation included, is stopped with its process, and the next starts a new one. Every cell gets a row, of a crash or a
-stop too. `Cache` holds the rows in a file of JSON lines, so that a table goes on where it was interrupted.
+stop too. `run_with` hands cells to the workers of an executor, each in a process of its own. `Cache` holds the rows in a file of
+JSON lines, so that a table goes on where it was interrupted.
 
 All seconds are processor seconds of the cell's process, its threads added up: on a machine that is shared they say what a wall
 clock says on one that is not, as long as one thread works, which is so while solving; compilation uses several. Should a process
@@ -31,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -86,24 +88,19 @@ class Cell:
 
 
 class Cache:
-    """Rows by key in a file of JSON lines; a later line replaces an earlier one of the same key."""
+    """The rows of cells in a file of JSON lines; a later line replaces an earlier one of the same cell."""
 
     def __init__(self, path: pathlib.Path) -> None:
-        self.path, self.rows = path, {}
-        if path.exists():
-            for line in path.read_text().splitlines():
-                entry = json.loads(line)
-                self.rows[entry["key"]] = entry["row"]
+        from trajopt.solvers.sweeps.records import Records
+
+        self.path, self._records = path, Records(path)
 
     def get(self, cell: Cell) -> dict[str, Any] | None:
-        return self.rows.get(cell.key)
+        return self._records.get(cell.key)
 
     def put(self, cell: Cell, row: dict[str, Any]) -> None:
         """Keep a row, on disk before this returns."""
-        self.rows[cell.key] = row
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as stream:
-            stream.write(json.dumps({"key": cell.key, "row": row}) + "\n")
+        self._records.put(cell.key, row)
 
 
 def run(cells: Sequence[Cell], limit: float) -> Iterator[tuple[Cell, dict[str, Any]]]:
@@ -116,6 +113,24 @@ def run(cells: Sequence[Cell], limit: float) -> Iterator[tuple[Cell, dict[str, A
             yield same[count], row
             count += 1
         del cells[:count]
+
+
+def run_with(executor: Executor | None, cells: Sequence[Cell], limit: float) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """As `run`, with the workers of an executor, each cell in a process of its own, and in the order in which they finish."""
+    if executor is None:
+        yield from run(cells, limit)
+        return
+    from trajopt.solvers.sweeps.stream import stream
+
+    for answer in stream(run_alone, [(cell, limit) for cell in cells], executor):
+        cell = cells[answer.index]
+        failed = cell.names | {"status": CRASHED, "message": str(answer.error), "elapsed_s": 0.0}
+        yield cell, failed if answer.value is None else answer.value
+
+
+def run_alone(task: tuple[Cell, float]) -> dict[str, Any]:
+    """The row of one cell, for an executor; task: the cell and its limit in seconds."""
+    return next(row for _, row in run([task[0]], task[1]))
 
 
 def _process(cells: list[Cell], limit: float) -> Iterator[dict[str, Any]]:
@@ -236,8 +251,8 @@ def finite(value: Any) -> Any:
 def attempt(problem: Any, cell: Cell, say: Callable[..., None]) -> dict[str, Any]:
     """The row of one cell, run here; `say` is told about the progress."""
     from trajopt import solvers
-    from trajopt.cli.run import chosen_solver
     from trajopt.errors import DerivativeError, OptionError
+    from trajopt.solvers.registry import chosen_solver
 
     solver = chosen_solver(problem, cell.solver)
     solver = dataclasses.replace(solver, **cell.options) if cell.options else solver

@@ -55,7 +55,7 @@ def main() -> int:
         statuses.append(trajopt(["run", name, "--out", str(folder)]))
         trajopt(
             ["compare", name, "--solvers", SOLVERS, "--gradients", GRADIENTS, "--budget", args.budget]
-            + ["--out", str(folder)]
+            + ["--again", "--out", str(folder)]
         )
         lines += rows(folder)
     console = Console()

@@ -17,19 +17,24 @@ import argparse
 import datetime
 import pathlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
-from cells import CONTROL, CRASHED, NOT_APPLICABLE, ROOT, STOPPED, TAKES, Cache, Cell, machine, run
+from cells import CONTROL, CRASHED, NOT_APPLICABLE, ROOT, STOPPED, TAKES, Cache, Cell, machine, run_with
 
 CACHE, PAGE = ROOT / ".cache" / "library-table.jsonl", ROOT / "docs" / "library-table.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 WORDS = {"time_budget": "time limit", "max_iterations": "iteration limit", "line_search_failed": "line search failed"}
 HEAD = ("solver", "status", "cost", "violation", "iterations", "solve, s", "compile, s", "remark")
 REMARK = 110  # characters
+WORKERS = "so many processes, or tcp://HOST:PORT of a dask scheduler whose workers have benchmarks/ on their path"
 SMALL = 1e-6  # violation that the overview does not mention
 
 
-def gather(cells: Sequence[Cell], cache: Cache, limit: float, again: Sequence[str], done: Callable[[], None]) -> None:
+def gather(
+    cells: Sequence[Cell], cache: Cache, limit: float, again: Sequence[str], done: Callable[[], None],
+    executor: Executor | None = None,
+) -> None:  # fmt: skip
     """Run the cells that the cache lacks, or whose status is in `again`, and call `done` after each."""
 
     def wanted(cell: Cell) -> bool:
@@ -37,7 +42,7 @@ def gather(cells: Sequence[Cell], cache: Cache, limit: float, again: Sequence[st
         return row is None or row["status"] in again
 
     missing = [cell for cell in cells if wanted(cell)]
-    for count, (cell, row) in enumerate(run(missing, limit), 1):
+    for count, (cell, row) in enumerate(run_with(executor, missing, limit), 1):
         cache.put(cell, row)
         done()
         took, text = row["elapsed_s"], row["message"][:100]
@@ -150,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache", type=pathlib.Path, default=CACHE, help="default .cache/library-table.jsonl")
     parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="default docs/library-table.md")
     parser.add_argument("--page-only", action="store_true", help="run nothing")
+    parser.add_argument("--workers", help=WORKERS)
     options = parser.parse_args(arguments)
     from trajopt import problems
 
@@ -164,13 +170,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(options.page, page(everything, cache, options.budget, options.limit, where))
 
     if not options.page_only:
-        gather(
-            [cell(problem, solver) for problem in chosen for solver in with_solvers],
-            cache,
-            options.limit,
-            split(options.again),
-            update,
-        )
+        from trajopt.solvers.sweeps import executor_for
+
+        wanted = [cell(problem, solver) for problem in chosen for solver in with_solvers]
+        with executor_for(options.workers) as executor:
+            gather(wanted, cache, options.limit, split(options.again), update, executor)
     update()
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from cells import CONTROL, CRASHED, NOT_APPLICABLE, ROOT, STOPPED, TAKES, Cache, Cell, machine
-from library_table import gather, number, table, write
+from library_table import WORKERS, gather, number, table, write
 
 CACHE = ROOT / ".cache" / "solver-comparison.jsonl"
 PAGE, PICTURE = ROOT / "docs" / "solver-comparison.md", ROOT / "docs" / "images" / "solver-comparison.png"
@@ -215,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--picture", type=pathlib.Path, default=PICTURE, help="default docs/images/solver-comparison.png"
     )
     parser.add_argument("--page-only", action="store_true", help="run nothing")
+    parser.add_argument("--workers", help=WORKERS)
     chosen = parser.parse_args(arguments)
     split = lambda text: [name for name in text.split(",") if name]  # noqa: E731
     cache, where = Cache(chosen.cache), machine()
@@ -223,12 +224,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write(chosen.page, page(cache, list(CONTESTS), chosen.seeds, where))
 
     if not chosen.page_only:
+        from trajopt.solvers.sweeps import executor_for
+
         again = split(chosen.again)
-        gather(
-            all_cells(split(chosen.problems), split(chosen.solvers), chosen.seeds), cache, chosen.limit, again, update
-        )
-        if not chosen.no_long:
-            gather(long_cells(), cache, chosen.limit + LONG["budget"], again, update)
+        cells = all_cells(split(chosen.problems), split(chosen.solvers), chosen.seeds)
+        with executor_for(chosen.workers) as executor:
+            gather(cells, cache, chosen.limit, again, update, executor)
+            if not chosen.no_long:
+                gather(long_cells(), cache, chosen.limit + LONG["budget"], again, update, executor)
     update()
     draw(cache, list(CONTESTS), chosen.seeds, chosen.picture)
 

@@ -24,7 +24,7 @@ NAVIGATION = {
     ),
     "Problems and solvers": (
         "choosing-a-solver", "solvers", "tasks", "optimal-control", "receding-horizon", "multiple-shooting", "sampling",
-        "estimation",
+        "estimation", "sweeps", "sweeps-slurm", "sweeps-mpi",
     ),
     "Problems": ("problems/*",),
     "Evidence": ("validation/*", "library-table", "solver-comparison"),

@@ -29,7 +29,7 @@ ORDER = {
         "arguments programs signature trajectory residuals guesses checks replacing task_expansion expansions oracle "
         "least_squares ocp library"
     ).split(),
-    "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry".split(),
+    "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry sweeps".split(),
     "control": "recording plants mujoco_plant receding_horizon".split(),
     "viz": "plots animation viewer".split(),
 }

@@ -24,7 +24,9 @@ def test_one_version():
 
 
 def test_extras_are_those_of_the_design():
-    assert set(PROJECT["optional-dependencies"]) == {"ipopt", "robots", "viewer", "mesh", "docs", "bench", "dev"}
+    assert set(PROJECT["optional-dependencies"]) == {
+        "ipopt", "robots", "viewer", "mesh", "distributed", "docs", "bench", "dev",
+    }  # fmt: skip
     assert PROJECT["scripts"] == {"trajopt": "trajopt.cli:main"}
 
 

@@ -137,8 +137,8 @@ RULES = {
     "laws": (law_questions, ANYWHERE, LAW_MODULES),
     "frozen": (late_writes, ANYWHERE, ()),
     "typed": (capability_checks, ("trajopt/solvers/", "trajopt/problems/"), ()),
-    # The command line is a process of its own: it alone chooses the precision.
-    "global": (global_settings, ANYWHERE, ("trajopt/cli/__init__.py",)),
+    # The command line and the worker of a sweep are processes of their own: they alone choose the precision.
+    "global": (global_settings, ANYWHERE, ("trajopt/cli/__init__.py", "trajopt/solvers/sweeps/worker.py")),
 }
 
 

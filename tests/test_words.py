@@ -26,6 +26,7 @@ FIXED = {
 }  # fmt: skip
 LIBRARIES = {
     "canonicalize_dtype", "mj_normalizeQuat", "symmetrize_input", "minimize_scalar", "center",
+    "initialize",  # jax.distributed
     "xla_cpu_enable_concurrency_optimized_scheduler", "synchronization_internal",
 }  # fmt: skip
 

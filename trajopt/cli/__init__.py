@@ -86,15 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--quiet", action="store_true", help="print nothing but errors")
     add.set_defaults(command=_run)
 
-    add = commands.add_parser("compare", help="solve a problem with several solvers and gradient modes")
-    add.add_argument("problem", metavar="PROBLEM")
-    add.add_argument("--solvers", metavar="A,B,C", required=True)
-    add.add_argument("--gradients", metavar="M1,M2", help="default: the one that suits the problem")
-    add.add_argument("--seeds", metavar="N", type=_positive, default=1, help="repeat with seeds 0 to N - 1; default 1")
-    add.add_argument("--budget", metavar="SECONDS", type=_seconds, help="solving time allowed to each run")
-    add.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="settings")
-    add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/compare-PROBLEM")
-    add.set_defaults(command=_compare)
+    _add_compare(commands.add_parser("compare", help="solve a problem with several solvers and gradient modes"))
 
     add = commands.add_parser("view", help="show finished runs in the web browser, or write them to an HTML file")
     add.add_argument("folders", metavar="DIR", nargs="+", type=pathlib.Path, help="what `trajopt run` wrote")
@@ -106,6 +98,23 @@ def _parser() -> argparse.ArgumentParser:
     add_model_options(add)
     add.set_defaults(command=_view)
     return parser
+
+
+def _add_compare(add: argparse.ArgumentParser) -> None:
+    add.add_argument("problem", metavar="PROBLEM")
+    add.add_argument("--solvers", metavar="A,B,C", required=True)
+    add.add_argument("--gradients", metavar="M1,M2", help="default: the one that suits the problem")
+    add.add_argument("--seeds", metavar="N", type=_positive, default=1, help="repeat with seeds 0 to N - 1; default 1")
+    add.add_argument("--budget", metavar="SECONDS", type=_seconds, help="solving time allowed to each run")
+    add.add_argument("--max-iterations", metavar="N", type=_natural, help="of each run; default: the solver's own")
+    add.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="settings")
+    add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/compare-PROBLEM")
+    add.add_argument(
+        "--workers", metavar="N|tcp://HOST:PORT",
+        help="processes of this machine, or a dask scheduler; default: one run after the other",
+    )  # fmt: skip
+    add.add_argument("--again", action="store_true", help="solve anew what is already in DIR")
+    add.set_defaults(command=_compare)
 
 
 def _natural(text: str) -> int:
@@ -204,9 +213,9 @@ def _view(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from trajopt.cli.compare import compare
+    from trajopt.cli.compare import compare, last_words
 
-    with heeding_signals(lambda: "the table, written at the end, is lost"):
+    with heeding_signals(lambda: last_words(args)):
         return compare(args)
 
 

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import json
-import math
 import pathlib
 from typing import Any
 
 from rich.console import Console
 
-from trajopt import solvers
 from trajopt.cli.progress import say, table
-from trajopt.cli.run import chosen_solver, drawn, make_problem
+from trajopt.cli.run import chosen_settings, drawn
 from trajopt.errors import OptionError
 from trajopt.result import status_name
-from trajopt.solvers.loop.solution import Solution, versions
+from trajopt.solvers.registry import chosen_solver
+from trajopt.solvers.sweeps.comparison import Comparison
+from trajopt.solvers.sweeps.executors import check_workers, executor_for
+from trajopt.solvers.sweeps.many import Outcome, iterate_tasks
+from trajopt.solvers.sweeps.records import Results
+from trajopt.solvers.sweeps.stream import BrokenSweepError
+from trajopt.solvers.sweeps.tasks import Task, grid, reference
 from trajopt.viz import plots
 
-COLUMNS = (
-    "solver",
-    "gradient",
-    "seed",
-    "status",
-    "success",
-    "cost",
-    "violation",
-    "iterations",
-    "evaluations",
-    "compile_time_s",
-    "wall_time_s",
-)
 SHOWN = {
     "solver": "solver",
     "gradient": "gradient",
@@ -54,63 +43,68 @@ def split(text: str, option: str) -> list[str]:
     return entries
 
 
+def folder_of(args: argparse.Namespace) -> pathlib.Path:
+    """Where the table and its runs go."""
+    return pathlib.Path("runs") / f"compare-{args.problem}" if args.out is None else args.out
+
+
+def last_words(args: argparse.Namespace) -> str:
+    """What a comparison leaves behind when it is ended from outside."""
+    return f"finished runs are in {folder_of(args)}: the same command goes on from there"
+
+
 def compare(args: argparse.Namespace) -> int:
     """Run the command; returns 0 when some run solved the problem, 1 when none did."""
     console = Console()
-    problem = make_problem(args.problem, args.settings, None)
+    if args.workers is not None:
+        check_workers(args.workers)
+    tasks, folder = _tasks(args), folder_of(args)
+    folder.mkdir(parents=True, exist_ok=True)
+    if args.again:
+        Results(folder).clear()
+    outcomes: dict[int, Outcome] = {}
+    try:
+        with executor_for(args.workers) as executor:
+            for outcome in iterate_tasks(tasks, executor=executor, folder=folder):
+                outcomes[outcome.index] = outcome
+                say(console, str(outcome))
+                if outcome.solution is not None and status_name(outcome.solution.status) == "interrupted":
+                    break
+    except BrokenSweepError as error:
+        say(console, f"{error}")
+    except KeyboardInterrupt:
+        if not outcomes:
+            raise
+    found = Comparison(args.problem, [outcomes[index] for index in sorted(outcomes)])
+    return _finish(console, found, len(tasks), folder)
+
+
+def _tasks(args: argparse.Namespace) -> list[Task]:
+    """The runs that the command line asks for."""
+    given = reference(args.problem, chosen_settings(args.problem, args.settings, None))
+    problem = given.make()
     chosen = [chosen_solver(problem, name) for name in split(args.solvers, "--solvers")]
     gradients = [problem.gradient] if args.gradients is None else split(args.gradients, "--gradients")
-    for gradient in gradients:
-        problem.check_gradient(gradient)
-    folder = pathlib.Path("runs") / f"compare-{args.problem}" if args.out is None else args.out
-    folder.mkdir(parents=True, exist_ok=True)
-    results: list[Solution] = []
-    for solver in chosen:
-        for gradient in gradients:
-            for seed in range(args.seeds):
-                solution = solvers.solve(problem, solver, gradient=gradient, seed=seed, time_budget=args.budget)
-                results.append(solution)
-                say(console, _progress(solution))
-                if status_name(solution.status) == "interrupted":
-                    return _finish(console, problem, results, folder)
-    return _finish(console, problem, results, folder)
+    return grid(
+        given, chosen, gradients=gradients, seeds=range(args.seeds),
+        time_budget=args.budget, max_iterations=args.max_iterations,
+    )  # fmt: skip
 
 
-def _progress(solution: Solution) -> str:
-    return (
-        f"{solution.solver}, {solution.gradient}, seed {solution.seed}: {status_name(solution.status)}, "
-        f"cost {solution.cost:.3e} after {solution.iterations} iterations"
-    )
-
-
-def _finish(console: Console, problem: Any, results: list[Solution], folder: pathlib.Path) -> int:
-    rows = [_row(solution) for solution in results]
-    with open(folder / "compare.csv", "w", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
-    document = {"problem": problem.name, "versions": versions(), "runs": []}
-    for row, solution in zip(rows, results, strict=True):
-        trace = {key: [_number(value) for value in values.tolist()] for key, values in solution.trace.items()}
-        document["runs"].append({key: _number(value) for key, value in row.items()} | {"trace": trace})
-    (folder / "compare.json").write_text(json.dumps(document, indent=1) + "\n")
-    pictured = drawn(plots.comparison, results, folder / "compare.png", title=problem.name)
+def _finish(console: Console, found: Comparison, total: int, folder: pathlib.Path) -> int:
+    found.write(folder)
+    pictured = drawn(plots.comparison, found.solutions, folder / "compare.png", title=found.problem)
+    rows = found.rows()
     shown = [[_cell(row[key]) for key in SHOWN] for row in rows]
-    say(console, "\n" + table(problem.name, list(SHOWN.values()), shown))
+    say(console, "\n" + table(found.problem, list(SHOWN.values()), shown))
+    for outcome in found.outcomes:
+        if outcome.error:
+            say(console, f"failed: {outcome.task.title}: {outcome.error}")
+    if len(rows) < total:
+        say(console, f"{len(rows)} of {total} runs; the same command goes on with the others")
     say(console, f"written: {folder}/compare.csv, compare.json" + (", compare.png" if pictured else ""))
-    return 0 if any(solution.success for solution in results) else 1
-
-
-def _row(solution: Solution) -> dict[str, Any]:
-    values = solution.summary()
-    # Least squares without constraints: what is left of the residual is what was to vanish.
-    values["violation"] = solution.residuals.get("residual", values["constraint_violation"])
-    return {key: values[key] for key in COLUMNS}
-
-
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return 0 if any(solution.success for solution in found.solutions) else 1
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)

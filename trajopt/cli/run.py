@@ -18,6 +18,7 @@ from trajopt.cli.progress import Progress, say
 from trajopt.errors import OptionError
 from trajopt.result import status_name
 from trajopt.solvers.loop.solution import Solution
+from trajopt.solvers.registry import chosen_solver
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -38,12 +39,6 @@ def make_problem(name: str, assignments: list[str], contact: str | None) -> Any:
     if contact is not None and "contact" not in values and contact != own:
         raise OptionError(f"problem '{name}' offers no choice of contact model; it uses {own}, not {contact}")
     return problem
-
-
-def chosen_solver(problem: Any, name: str) -> Any:
-    """The solver `name`, with the options that the problem names where it is the one that suits it."""
-    same = type(solvers.get(name)) is type(solvers.get(problem.solver))
-    return solvers.get(name, **problem.solver_options) if same else solvers.get(name)
 
 
 def folder_of(args: argparse.Namespace) -> pathlib.Path:

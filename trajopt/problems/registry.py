@@ -143,11 +143,16 @@ def get(name: str, **values: Any) -> Any:
     own validation raises.
     """
     factory = entry(name).load()
+    check_settings(name, values)
+    return factory(**values)
+
+
+def check_settings(name: str, keys: Iterable[str]) -> None:
+    """Raise `UnknownNameError`, with the closest names, unless problem `name` has these settings."""
     known = settings(name)
-    for key in values:
+    for key in keys:
         if key not in known:
             raise UnknownNameError(f"problem '{name}' has no setting '{key}'{closest(key, known)}")
-    return factory(**values)
 
 
 def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Solvers: one contract, one loop. `solve(problem, GaussNewton())` returns a `Solution`.
 
-`loop` has the contract and the loop, `registry` the solvers by name; every kind of method has a folder.
+`loop` has the contract and the loop, `registry` the solvers by name; every kind of method has a folder. `sweeps` solves many
+problems at once.
 """
 
 from trajopt.result import Status
@@ -19,25 +20,33 @@ from trajopt.solvers.sampling.mppi import MPPI
 from trajopt.solvers.sampling.stochastic_search import StochasticSearch
 from trajopt.solvers.shooting.multiple import MultipleShooting
 from trajopt.solvers.shooting.single import SingleShooting
+from trajopt.solvers.sweeps import Comparison, Outcome, Processes, Task, compare, solve_many, solve_tasks
 
 __all__ = [
     "CEM",
     "CMAES",
     "DDP",
     "SOLVERS",
+    "Comparison",
     "GaussNewton",
     "GradientDescent",
     "Hybrid",
     "LBFGS",
     "MPPI",
     "MovingHorizon",
+    "Outcome",
+    "Processes",
     "MultipleShooting",
     "SingleShooting",
     "Solution",
     "Status",
     "StochasticSearch",
+    "Task",
+    "compare",
     "get",
     "iLQR",
     "names",
     "solve",
+    "solve_many",
+    "solve_tasks",
 ]

@@ -84,6 +84,12 @@ def get(name: str, **options: Any) -> Any:
     raise UnknownNameError(f"there is no solver '{name}'{closest(name, SOLVERS)}")
 
 
+def chosen_solver(problem: Any, name: str) -> Any:
+    """The solver `name`, with the options that the problem names where it is the one that suits it."""
+    same = type(get(name)) is type(get(problem.solver))
+    return get(name, **problem.solver_options) if same else get(name)
+
+
 if TYPE_CHECKING:  # type checkers hold the problems and solvers of the package to their contracts here
 
     def _conform(fit: LeastSquaresProblem, control: OptimalControlProblem) -> None:

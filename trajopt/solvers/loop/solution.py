@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
 import pathlib
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,12 @@ _SCALARS: tuple[str, ...] = (
 
 def versions() -> dict[str, str]:
     """Versions of what produced a result."""
+    return dict(_versions())
+
+
+@functools.cache
+def _versions() -> Mapping[str, str]:
+    """Read once: looking them up takes longer than writing the rest of a result."""
     found = {"trajopt": trajopt.__version__, "python": platform.python_version()}
     for package in ("jax", "jaxlib", "numpy", "mujoco"):
         try:

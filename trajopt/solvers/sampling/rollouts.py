@@ -67,22 +67,16 @@ def score(
     """Roll out and rate the candidates y (P, d); patient: all of them, whatever time it is. The first batch always is."""
     problem, total = oracle.problem, len(y)
     size, one_by_one = batch_size(problem, chunk, total)
-    y, found = y.astype(problem.dtype), list[Any]()
-    program = GenerationProgram(problem.signature, one_by_one, problem)
+    found = list[Any]()
     for start in range(0, total, size):
         if found and not patient and oracle.out_of_time():
             break
-        batch = y[start : start + size]
-        padded = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), 0)])
-        arguments = (problem.system, space.data, padded, multipliers, np.asarray(len(batch)))
-        found.append(jax.tree.map(np.asarray, oracle.call(GenerationProgram.rate, program, *arguments)))
-        oracle.evaluations += len(batch)
+        found.append(rated_batch(oracle, space, y, multipliers, start, size, one_by_one))
+        oracle.evaluations += min(size, total - start)
     rated = min(total, size * len(found))
     merit, cost, largest, arrival = (np.concatenate(parts)[:rated] for parts in list(zip(*found, strict=True))[:4])
     leaders = np.array([size * k + int(batch[4]) for k, batch in enumerate(found)])
-    # Lexicographic among the leaders of the batches; a motion that is not finite has an infinite violation.
-    excess = np.maximum(largest[leaders], problem.tolerance)
-    winner = min(range(len(found)), key=lambda k: (excess[k], cost[leaders[k]]))
+    winner = best_batch(largest[leaders], cost[leaders], problem.tolerance)
     rows, bad = found[0][6:]
     rest = total - rated
     return Scores(
@@ -96,6 +90,31 @@ def score(
         bad_step=int(bad[0]),
         rated=rated,
     )
+
+
+def rated_batch(
+    oracle: OptimalControlOracle,
+    space: Space,
+    y: Float[np.ndarray, "P d"],
+    multipliers: Multipliers,
+    start: int,
+    size: int,
+    one_by_one: bool,
+) -> tuple:
+    """What `GenerationProgram.rate` says of the `size` candidates from `start` on; what the last batch lacks is filled up."""
+    problem = oracle.problem
+    program = GenerationProgram(problem.signature, one_by_one, problem)
+    batch = y[start : start + size].astype(problem.dtype)
+    padded = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), 0)])
+    arguments = (problem.system, space.data, padded, multipliers, np.asarray(len(batch)))
+    return jax.tree.map(np.asarray, oracle.call(GenerationProgram.rate, program, *arguments))
+
+
+def best_batch(violation: Float[np.ndarray, " k"], cost: Float[np.ndarray, " k"], tolerance: float) -> int:
+    """Which batch has the best leader: least violation beyond the tolerance, then least cost; a motion that is not finite has an
+    infinite violation."""
+    excess = np.maximum(violation, tolerance)
+    return min(range(len(cost)), key=lambda k: (excess[k], cost[k]))
 
 
 def batch_size(problem: OptimalControlProblem, chunk: int | None, total: int) -> tuple[int, bool]:

@@ -44,6 +44,7 @@ from trajopt.result import Status, status_named
 from trajopt.solvers.loop.contract import Findings
 from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, make_space
+from trajopt.solvers.sampling.processes import score_over_processes, split_chunk
 from trajopt.solvers.sampling.rollouts import Scores, batch_size, score
 from trajopt.solvers.subproblems.augmented_lagrangian import (
     STUBBORN_UPDATES,
@@ -153,6 +154,8 @@ class SamplingSolver(abc.ABC):
     chunk: motions rolled out together, 1: one by one; default the whole generation, 1 with hard contact
         solved by JAX on a CPU (`rollouts`).
 
+    over_processes: whether the processes of `jax.distributed` share the rollouts of each generation (`processes`).
+
     A time budget ends a generation between two such batches; what it has found by then counts, the distribution stays.
     """
 
@@ -172,6 +175,7 @@ class SamplingSolver(abc.ABC):
     max_penalty: float = 1e6
     max_inner_iterations: int = 200
     chunk: int | None = None
+    over_processes: bool = False
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -225,11 +229,12 @@ class SamplingSolver(abc.ABC):
         multipliers = Constraints(oracle.problem).initial(self.penalty)
         seed = np.asarray(jax.random.key_data(key))
         y = self._candidates(seed, 0, distribution, first, space)
-        size, one_by_one = batch_size(oracle.problem, self.chunk, len(y))
+        chunk = split_chunk(self.chunk) if self.over_processes else self.chunk
+        size, one_by_one = batch_size(oracle.problem, chunk, len(y))
         copies = 2 if one_by_one else size
-        scores = score(oracle, space, np.tile(first, (copies, 1)), multipliers, self.chunk)
+        scores = score(oracle, space, np.tile(first, (copies, 1)), multipliers, chunk)
         if not np.isfinite(scores.merit[0]):
-            scores = score(oracle, space, y, multipliers, self.chunk)
+            scores = self._score(oracle, space, y, multipliers)
             distribution = distribution.moved(y[scores.best])
         cost, largest = scores.cost[scores.best], scores.violation[scores.best]
         return SamplingState(
@@ -261,7 +266,7 @@ class SamplingSolver(abc.ABC):
                 return dataclasses.replace(state, halt="infeasible")
         distribution, generation = state.distribution, state.generation + 1
         y = self._candidates(state.key, generation, distribution, state.incumbent, space)
-        scores = score(oracle, space, y, state.multipliers, self.chunk)
+        scores = self._score(oracle, space, y, state.multipliers)
         if scores.rated < len(y):
             return state.with_best(scores, y)
         drawn = Generation(y[2:], scores.merit[2:], float(scores.merit[0]))
@@ -317,7 +322,7 @@ class SamplingSolver(abc.ABC):
         y = self._candidates(state.key, state.generation + 1, about, state.incumbent, space)
         if batch_size(oracle.problem, self.chunk, len(y))[1]:
             y = y[: 2 + CERTIFYING]
-        scores = score(oracle, space, y, state.multipliers, self.chunk, patient=True)
+        scores = self._score(oracle, space, y, state.multipliers, patient=True)
         finite = np.isfinite(scores.merit[2:]) & np.isfinite(scores.merit[1])
         gains = scores.merit[1] - np.where(finite, scores.merit[2:], scores.merit[1]) if finite.any() else np.zeros(1)
         spread = float(state.distribution.spread)
@@ -333,6 +338,13 @@ class SamplingSolver(abc.ABC):
     def _space(self, oracle: OptimalControlOracle, start: np.ndarray) -> Space:
         deviations = self.standard_deviation, self.parameter_deviation, self.initial_state_deviation
         return make_space(oracle.problem, start, self.parametrisation, self.knots, deviations, self.name)
+
+    def _score(
+        self, oracle: OptimalControlOracle, space: Space, y: np.ndarray, multipliers: Multipliers, patient: bool = False
+    ) -> Scores:
+        if self.over_processes:
+            return score_over_processes(oracle, space, y, multipliers, self.chunk)
+        return score(oracle, space, y, multipliers, self.chunk, patient)
 
     def _candidates(
         self, seed: np.ndarray, generation: int, distribution: Any, incumbent: np.ndarray, space: Space

@@ -1,0 +1,77 @@
+"""What identifies a problem, a solver's options or a starting point in a folder of results, from one process to the next.
+
+Numbers and arrays count with their bits, dataclasses with their fields, functions with their code and what they close over. Other
+objects count with their class alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+LENGTH = 20  # hexadecimal digits of a key: two of a million tasks share one with a probability of 1e-12
+
+
+def fingerprint(value: Any) -> str:
+    """A short key that is the same for equal values, in every process of one version of Python."""
+    hashed = hashlib.sha256()
+    for part in _parts(value, set()):
+        hashed.update(len(part).to_bytes(8, "little") + part)
+    return hashed.hexdigest()[:LENGTH]
+
+
+def _parts(value: Any, above: set[int]) -> Iterator[bytes]:
+    """What is hashed of a value; above: the values that it is part of."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        yield f"{type(value).__name__}:{value!r}".encode()
+        return
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        array = np.asarray(value)
+        yield f"array:{array.dtype}:{array.shape}".encode()
+        yield array.tobytes()
+        return
+    kind = type(value)
+    yield f"{kind.__module__}.{kind.__qualname__}".encode()
+    if id(value) in above:
+        return
+    for part in _members(value):
+        yield from _parts(part, above | {id(value)})
+
+
+def _members(value: Any) -> Sequence[Any]:
+    """The parts of which a value consists."""
+    if isinstance(value, Mapping):
+        return sorted(([str(key), item] for key, item in value.items()), key=lambda pair: str(pair[0]))
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, type):
+        return [value.__module__, value.__qualname__]
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, types.MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        return [value.__module__, value.__qualname__, value.__code__, value.__defaults__, value.__kwdefaults__, cells]
+    if isinstance(value, types.CodeType):
+        return [value.co_code, value.co_names, value.co_consts]
+    if dataclasses.is_dataclass(value):
+        return [[field.name, getattr(value, field.name, None)] for field in dataclasses.fields(value)]
+    return []
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,168 @@
+"""Many solves through one executor: results as they come, kept one by one, and a second run that goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from trajopt.errors import OptionError
+from trajopt.result import status_name
+from trajopt.solvers.loop.solution import Solution
+from trajopt.solvers.sweeps.fingerprint import fingerprint
+from trajopt.solvers.sweeps.records import Results
+from trajopt.solvers.sweeps.stream import Answer, stream
+from trajopt.solvers.sweeps.tasks import Reference, Task, grid
+from trajopt.solvers.sweeps.worker import Problems, Sender, first_line, solve_parcel, solve_task
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of a task.
+
+    solution: None where it failed, and then `error` says why, in one line. attempts: how often it was tried, 0 for a result that
+    was `kept` in the folder. index: its place among the tasks; finished: how many of `total` there are, this one included.
+    """
+
+    task: Task
+    index: int
+    solution: Solution | None
+    error: str
+    attempts: int
+    finished: int
+    total: int
+
+    @property
+    def kept(self) -> bool:
+        """Whether an earlier run had solved it."""
+        return self.attempts == 0
+
+    def __str__(self) -> str:
+        """One line for a log."""
+        again = ", at the second attempt" if self.attempts > 1 else ""
+        if self.solution is None:
+            what = f"failed{again}: {self.error}"
+        else:
+            status = status_name(self.solution.status)
+            what = f"{status}, cost {self.solution.cost:.3e} after {self.solution.iterations} iterations{again}"
+        return f"[{self.finished}/{self.total}] {self.task.title}: {what}{' (kept)' if self.kept else ''}"
+
+
+def solve_many(
+    problems: Any,
+    solvers: Any,
+    *,
+    settings: dict[str, Sequence[Any]] | None = None,
+    gradients: Sequence[str | None] = (None,),
+    seeds: Sequence[int] = (0,),
+    starts: Sequence[Any] = (None,),
+    time_budget: float | None = None,
+    max_iterations: int | None = None,
+    executor: Executor | None = None,
+    folder: str | os.PathLike | None = None,
+    progress: Callable[[Outcome], Any] | None = None,
+) -> list[Outcome]:
+    """Solve every problem with every solver, combination of settings, gradient mode, seed and start: the product of `tasks.grid`,
+    which explains these arguments, through `solve_tasks`, which explains the others. Outcomes come back in that order.
+    """
+    tasks = grid(
+        problems, solvers, settings=settings, gradients=gradients, seeds=seeds, starts=starts,
+        time_budget=time_budget, max_iterations=max_iterations,
+    )  # fmt: skip
+    return solve_tasks(tasks, executor=executor, folder=folder, progress=progress)
+
+
+def solve_tasks(
+    tasks: Sequence[Task],
+    *,
+    executor: Executor | None = None,
+    folder: str | os.PathLike | None = None,
+    progress: Callable[[Outcome], Any] | None = None,
+) -> list[Outcome]:
+    """Solve tasks that do not depend on each other; returns their outcomes in the order of the tasks.
+
+    Arguments:
+        executor: any `concurrent.futures.Executor`: `Processes(n)` of this machine, `client.get_executor()` of dask,
+            `MPIPoolExecutor` of mpi4py. Default: here, one after the other.
+        folder: where each solution is kept as it comes. A later call with the same folder solves only what is not there: a
+            task is known by its problem, settings, solver, options, gradient, seed, start, limits and the version of the
+            package. Failures and interrupted solves are not kept.
+        progress: called with each `Outcome` as it comes, those that were kept first; a true answer ends the sweep.
+
+    A task that fails, or whose worker dies, is tried once more, elsewhere where there is another worker; errors of trajopt's own,
+    such as a solver that does not take the problem, would only come again and are not. Raises `BrokenSweepError` where the
+    executor breaks. Whatever ends the sweep, what was finished is in the folder.
+    """
+    outcomes: dict[int, Outcome] = {}
+    for outcome in iterate_tasks(tasks, executor=executor, folder=folder):
+        outcomes[outcome.index] = outcome
+        if progress is not None and progress(outcome):
+            break
+    return [outcomes[index] for index in sorted(outcomes)]
+
+
+def iterate_tasks(
+    tasks: Sequence[Task], *, executor: Executor | None = None, folder: str | os.PathLike | None = None
+) -> Iterator[Outcome]:
+    """The outcomes of tasks as they come, as `solve_tasks` has them."""
+    tasks = list(tasks)
+    if executor is not None and not isinstance(executor, Executor):
+        raise OptionError(
+            f"executor is {executor!r}; expected a concurrent.futures.Executor, such as solvers.Processes(2), or None"
+        )
+    results, keys = None if folder is None else Results(folder), _keys(tasks)
+    finished, missing = 0, list[int]()
+    for index, task in enumerate(tasks):
+        known = None if results is None else results.get(keys[index])
+        if known is None:
+            missing.append(index)
+        else:
+            finished += 1
+            yield Outcome(task, index, known, "", 0, finished, len(tasks))
+    for answer in _solved([tasks[index] for index in missing], executor):
+        index, finished = missing[answer.index], finished + 1
+        solution, error = answer.value, "" if answer.error is None else first_line(answer.error)
+        if results is not None and solution is not None and status_name(solution.status) != "interrupted":
+            results.put(keys[index], solution, _row(tasks[index], solution, answer))
+        yield Outcome(tasks[index], index, solution, error, answer.attempts, finished, len(tasks))
+
+
+def _keys(tasks: Sequence[Task]) -> list[str]:
+    """The key of each task. Raises `OptionError` for a task that is there twice."""
+    places: dict[str, int] = {}
+    problems: dict[int, str] = {}
+    for index, task in enumerate(tasks):
+        if id(task.problem) not in problems:
+            problems[id(task.problem)] = fingerprint(task.problem)
+        key = task.key(problems[id(task.problem)])
+        if key in places:
+            raise OptionError(f"tasks {places[key]} and {index} are the same ({task.title}); give each once")
+        places[key] = index
+    return list(places)
+
+
+def _solved(tasks: Sequence[Task], executor: Executor | None) -> Iterator[Answer]:
+    if executor is not None:
+        return stream(solve_parcel, tasks, executor, Sender().parcel)
+    made = Problems()
+
+    def here(task: Task) -> Solution:
+        found = task.problem
+        return solve_task(made.get(id(found), found.make) if isinstance(found, Reference) else found, task)
+
+    return stream(here, tasks, None)
+
+
+def _row(task: Task, solution: Solution, answer: Answer) -> dict[str, Any]:
+    """What the list of results says about one: enough to find it by eye."""
+    cost = float(solution.cost)
+    return {
+        "task": task.title,
+        "problem": solution.problem,
+        "status": status_name(solution.status),
+        "success": bool(solution.success),
+        "cost": cost if cost == cost and abs(cost) != float("inf") else None,
+        "attempts": answer.attempts,
+    }
