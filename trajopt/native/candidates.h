@@ -1,4 +1,4 @@
-// Candidate contacts of shapes against planes (trajopt/dynamics/collision/shapes.py), and those that the caller hands over.
+// Candidate contacts of shapes against planes (trajopt/dynamics/collision/primitives/plane.py), and those that the caller hands over.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -12,9 +12,9 @@ inline namespace TRAJOPT_ISA {
 // slot: place in the list of all candidates of the model.
 struct Candidate {
   double distance;
-  V3<double> point, normal, centre, ball;  // ball: centre of the ball that touches, of native candidates
+  V3<double> point, normal, centre, ball;  // ball: centre of the ball that touches a plane
   int link1, link2, node1, node2, pair, slot;
-  int source;                              // index of the shape against a plane, or -1 - index among those handed over
+  int source;                              // index of the shape against a plane, after these of the pair; -1 - index of one handed over
   double friction, restitution;
 };
 // d [distance; point; normal] / d (translation, turn about `centre`) of body 1 alone.

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "equalities.h"
+#include "shape_pairs.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -48,6 +49,7 @@ template <class Size> struct Rows {
   double *J, *MJT, *MJ, *G;                        // rows of `lanes`: J, J M^-1; rows of `stride`: M^-1 J^T, Delassus matrix
   double *g, *mu, *bound;
   Equalities<Size> equality;
+  PairWork pairs;
 };
 
 template <class Size>
@@ -93,7 +95,9 @@ void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& 
                 const double* v, double dt, const double* given, int given_rows, Rows<Size>& r) {
   r.candidates = plane_candidates(t, p, kin, r.candidate, r.heights);
   r.candidates += given_candidates(t, p, given, given_rows, r.candidate + r.candidates);
-  if (given_rows > 0) sort_candidates(r.candidate, r.candidates);
+  if (!t.shape_pairs.empty())
+    r.candidates = pair_candidates(t, p, kin, V, dt, std::max(t.report_contacts, t.max_contacts), r.candidates, r.candidate, r.pairs);
+  if (given_rows > 0 || !t.shape_pairs.empty()) sort_candidates(r.candidate, r.candidates);
   r.nc = r.nl = r.nd = r.ne = r.m = r.dropped = 0;
   std::memset(r.choice, LEFT_OUT, r.candidates);
   const int limits = all_limits(t, p, q, v, dt, r.all_limits);

@@ -13,7 +13,7 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 enum NodeType { REVOLUTE, PRISMATIC, BALL, TRANSLATION };
-// Shapes that the core collides with planes, numbered as trajopt.dynamics.model.ShapeType. Balls: of any radius, zero included.
+// Shapes that the core collides, numbered as trajopt.dynamics.model.ShapeType. Balls: of any radius, zero included.
 enum ShapeKind { SPHERE = 1, CAPSULE = 2, BOX = 3, CYLINDER = 4, ELLIPSOID = 5, POINTS = 8 };
 
 struct Node { int type, parent, v, dofs, q; };  // parent: last DoF of the parent node
@@ -21,6 +21,9 @@ struct Mimic { int dof, source; };
 struct Coordinate { int user, slot; };  // a tree coordinate reads this coordinate of the user's; slot: of a mimic joint, or -1
 // Candidates of one shape against one plane: `kept` of them at `slot`, ... in the list of all candidates of the model.
 struct ShapePlane { int kind, link, node, plane, plane_node, pair, on_face, ball, balls, kept, slot; };
+// Two shapes against each other, in the order of the model's pair; swapped: the other way round in the functions of shape_pairs.h.
+struct PairShape { int kind, link, node; };
+struct ShapePair { int one, two, swapped, pair, kept, slot; };
 
 // A closure of two bodies: those of its eight rows (closures.h) that its kind has, the first of them in the place `first`.
 struct Closure { int link1, link2, first; std::vector<int> rows; };
@@ -57,6 +60,8 @@ struct Topology {
   std::vector<int> scalar_q;               // user coordinate of a user DoF, or -1
   std::vector<int> limited, dry;           // user DoFs
   std::vector<ShapePlane> shape_planes;
+  std::vector<PairShape> pair_shapes;
+  std::vector<ShapePair> shape_pairs;
   std::vector<Closure> closures;
   int couplings;
   std::vector<int> plane_link;
@@ -103,6 +108,15 @@ struct Topology {
       s.kind = t.next(), s.node = t.next(), s.link = node_link[s.node], s.plane = t.next(), s.plane_node = t.next();
       s.pair = t.next(), s.on_face = t.next(), s.ball = t.next(), s.balls = t.next(), s.kept = t.next(), s.slot = t.next();
       shape_planes.push_back(s);
+    }
+    for (int k = t.next(); k > 0; --k) {
+      const int kind = t.next(), node = t.next();
+      pair_shapes.push_back({kind, node_link[node], node});
+    }
+    for (int k = t.next(); k > 0; --k) {
+      ShapePair s{};
+      s.one = t.next(), s.two = t.next(), s.swapped = t.next(), s.pair = t.next(), s.kept = t.next(), s.slot = t.next();
+      shape_pairs.push_back(s);
     }
     balls = t.next(), pairs = t.next(), given = t.next(), candidates = t.next();
     report_contacts = t.next(), report_limits = t.next();
