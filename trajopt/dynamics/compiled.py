@@ -5,9 +5,9 @@
     y = native_step(compiled, model, parameters, q, v, tau, dt)       # the same function as the JAX path
     y, A, B = native_linearize(compiled, model, parameters, q, v, tau, dt, gain)
 
-The core collides spheres, capsules, boxes, cylinders, ellipsoids and points with planes, spheres, capsules and boxes with each other,
-and spheres and capsules with cylinders; candidates of all other pairs, and how they move, come from `collision.narrowphase` and are
-handed over (`given_candidates`).
+The core collides spheres, capsules, boxes, cylinders, ellipsoids and points with planes, and the pairs `_BETWEEN` of shapes with
+each other; candidates of all other pairs, and how they move, come from `collision.narrowphase` and are handed over
+(`given_candidates`).
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class _ShapePair:
 
 @dataclasses.dataclass(frozen=True)
 class _Pairs:
-    """Pairs of a topology: against planes, in the order of their candidates; of two shapes; the others, with their first candidates."""
+    """Pairs of a topology: against planes, in the order of their candidates; of two shapes that the core collides; the others,
+    with their first candidates."""
 
     planes: tuple[int, ...]
     against: tuple[_PlanePair, ...]
@@ -154,7 +155,7 @@ class _Pairs:
 
 @functools.lru_cache(maxsize=128)
 def _pairs(top: Topology, mesh_sizes: tuple[int, ...], every: bool) -> _Pairs:
-    """every: all pairs of shapes are looked at, so that the core may take them; else JAX's broad phase chooses as the law asks."""
+    """every: the core looks at all pairs that it can collide; else JAX's broad phase chooses among them as the law asks."""
     planes: list[int] = []
     against: list[_PlanePair] = []
     between: list[_ShapePair] = []

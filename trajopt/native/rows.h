@@ -158,13 +158,7 @@ inline int support_of(const Topology& t, const Candidate& c, int* out) {
     for (int j = 0; j < t.nv; ++j) out[count++] = j;
     return count;
   }
-  auto add = [&](int link, int other) {
-    if (link == t.world) return;
-    if (!t.moves(other, link)) out[count++] = link;
-    for (int j : t.chain[link])
-      if (!t.moves(other, j)) out[count++] = j;
-  };
-  add(c.link1, c.link2), add(c.link2, c.link1);
+  t.each_between(c.link1, c.link2, [&](int j, double) { out[count++] = j; });
   return count;
 }
 

@@ -78,6 +78,16 @@ struct Topology {
 
   bool projected() const { return !mimics.empty(); }
   bool moves(int link, int dof) const { return mask[link * lanes + dof] != 0; }
+  // f(DoF, sign) for the tree DoFs that move one of two links and not the other: those of link 1, sign 1, then of link 2, sign -1.
+  template <class F> void each_between(int link1, int link2, F f) const {
+    auto along = [&](int link, int other, double sign) {
+      if (link == world) return;
+      if (!moves(other, link)) f(link, sign);
+      for (int j : chain[link])
+        if (!moves(other, j)) f(j, sign);
+    };
+    along(link1, link2, 1), along(link2, link1, -1);
+  }
   int most_contacts() const { return candidates < 128 ? candidates : 128; }
   // Rows of equality constraints: of closures, then of couplings.
   int first_coupling() const { return closures.empty() ? 0 : closures.back().first + static_cast<int>(closures.back().rows.size()); }
