@@ -17,7 +17,7 @@ compiling=()
 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu "$python" tests/native/sanitized_cases.py "$folder" "${models[@]}" "${linkages[@]}"
 for architecture in x86-64-v3 x86-64-v4; do
   "${CXX:-g++}" -std=c++20 -O1 -g -march="$architecture" -ffp-contract=fast -Wall -Wextra -Werror -fsanitize=address,undefined \
-    -fno-sanitize-recover=undefined -Itrajopt/native tests/native/sanitized.cc -o "$folder/$architecture"
+    -fno-sanitize-recover=undefined -Itrajopt/native tests/native/sanitized.cc trajopt/native/shape_pairs.cc -o "$folder/$architecture"
   if [ "$architecture" = x86-64-v4 ] && ! grep -qw avx512vl /proc/cpuinfo; then continue; fi
   for model in "${models[@]}" "${linkages[@]}"; do
     echo -n "$architecture $model: "
@@ -29,13 +29,13 @@ done
 mkdir -p "$folder/objects"
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu
 include="$("$python" -c 'import jax; print(jax.ffi.include_dir())')"
-for source in core_ffi solve_ffi; do
+for source in core_ffi solve_ffi shape_pairs; do
   "${CXX:-g++}" -std=c++20 -O1 -g1 -march=x86-64-v3 -ffp-contract=fast -fPIC -fvisibility=hidden -Wall -Wextra -Werror \
     -fsanitize=address,undefined -fno-sanitize-recover=undefined -isystem "$include" -Itrajopt/native \
     -c "trajopt/native/$source.cc" -o "$folder/$source.o" &
   compiling+=($!)
 done
 for job in "${compiling[@]}"; do wait "$job"; done
-"${CXX:-g++}" -shared -fsanitize=address,undefined "$folder/core_ffi.o" "$folder/solve_ffi.o" -o "$folder/objects/trajopt_native_avx2.so"
+"${CXX:-g++}" -shared -fsanitize=address,undefined "$folder/core_ffi.o" "$folder/solve_ffi.o" "$folder/shape_pairs.o" -o "$folder/objects/trajopt_native_avx2.so"
 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$("${CXX:-g++}" -print-file-name=libasan.so) $("${CXX:-g++}" -print-file-name=libubsan.so)" \
   "$python" tests/native/sanitized_handlers.py "$folder/objects" "${models[@]}"

@@ -21,21 +21,26 @@ from trajopt.models.registry import load_model_from_string
 
 pytestmark = needs_core
 
-SIZES = {"sphere": "0.1", "capsule": "0.06 0.12", "box": "0.1 0.14 0.08", "cylinder": "0.1 0.09"}
-ROUND = ("sphere", "capsule")
-# Every pair that the core collides, in both orders.
-PAIRS = [
-    kinds
-    for kinds in itertools.product(SIZES, repeat=2)
-    if "cylinder" not in kinds or any(kind in ROUND for kind in kinds)
-]
-QUICK = [("box", "box"), ("cylinder", "capsule"), ("capsule", "box")]
+SIZES = {
+    "sphere": "0.1", "capsule": "0.06 0.12", "box": "0.1 0.14 0.08", "cylinder": "0.1 0.09", "ellipsoid": "0.1 0.15 0.07",
+}  # fmt: skip
+HULL = " ".join(f"{x:.3f}" for x in np.random.default_rng(7).uniform(-0.13, 0.13, 36))
+# Every pair, in both orders.
+PAIRS = list(itertools.product([*SIZES, "mesh"], repeat=2))
+QUICK = [("box", "box"), ("cylinder", "capsule"), ("capsule", "box"), ("cylinder", "cylinder")]
+DIFFERENTIATED = [*QUICK, ("sphere", "cylinder"), ("box", "ellipsoid"), ("mesh", "cylinder"), ("mesh", "mesh"), ("capsule", "capsule")]
+
+
+def either(quick):
+    """All pairs as cases, those that are not `quick` slow."""
+    return [pytest.param(kinds, marks=() if kinds in quick else pytest.mark.slow, id="-".join(kinds)) for kinds in PAIRS]
 
 
 def two_bodies(kinds):
     """Two free bodies whose shapes sit askew on them, without weight."""
-    geoms = [f'type="{kind}" size="{SIZES[kind]}"' for kind in kinds]
-    return load_model_from_string(f"""<mujoco model="two"><option gravity="0 0 0"/><worldbody>
+    geoms = ['type="mesh" mesh="hull"' if kind == "mesh" else f'type="{kind}" size="{SIZES[kind]}"' for kind in kinds]
+    return load_model_from_string(f"""<mujoco model="two"><option gravity="0 0 0"/>
+    <asset><mesh name="hull" vertex="{HULL}"/></asset><worldbody>
       <body name="one"><freejoint/><geom {geoms[0]} mass="1" euler="10 20 30" pos="0.01 0.02 -0.01"/></body>
       <body name="two" pos="0.5 0 0"><freejoint/><geom {geoms[1]} mass="0.7" euler="50 -20 5" pos="-0.01 0 0.02"/></body>
     </worldbody></mujoco>""")
@@ -56,9 +61,7 @@ def placements(model, count, seed):
     return jnp.asarray(q), jnp.asarray(v)
 
 
-@pytest.mark.parametrize(
-    "kinds", [pytest.param(kinds, marks=() if kinds in QUICK else pytest.mark.slow, id="-".join(kinds)) for kinds in PAIRS]
-)
+@pytest.mark.parametrize("kinds", either(QUICK))
 def test_contacts_are_those_of_jax(kinds):
     model = two_bodies(kinds).to_device(jnp.float64)
     system = System(model, dt=1e-2, backend="native")
@@ -82,7 +85,7 @@ def tangent(system, x0, reference, moved):
     return jnp.concatenate([difference(system.model, reference.q, y.q), y.v - reference.v])
 
 
-@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+@pytest.mark.parametrize("kinds", either(DIFFERENTIATED))
 def test_derivatives_against_differences(kinds):
     """Of the first three placements in which the bodies touch."""
     model = two_bodies(kinds).to_device(jnp.float64)

@@ -5,8 +5,8 @@
     y = native_step(compiled, model, parameters, q, v, tau, dt)       # the same function as the JAX path
     y, A, B = native_linearize(compiled, model, parameters, q, v, tau, dt, gain)
 
-The core collides spheres, capsules, boxes, cylinders, ellipsoids and points with planes, and the pairs `_BETWEEN` of shapes with
-each other; candidates of all other pairs, and how they move, come from `collision.narrowphase` and are handed over
+The core collides all shapes with planes, and all convex ones with each other; candidates of the others (height fields; all pairs
+of shapes where the law limits them by `max_pairs`), and how they move, come from `collision.narrowphase` and are handed over
 (`given_candidates`).
 """
 
@@ -15,15 +15,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from trajopt import native
+from trajopt.dynamics.collision.convex.hulls import edges_of
 from trajopt.dynamics.collision.features import BOX_CORNERS
 from trajopt.dynamics.collision.narrowphase import (
-    PRIMITIVES,
+    SCENERY,
     collide,
     collide_with_derivatives,
     pair_groups,
@@ -40,16 +42,7 @@ from trajopt.dynamics.rigid_body.spatial import rotate
 IMPULSE_INTEGRATORS = ("semi-implicit", "moreau")
 PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
 _WITH_PLANE = {
-    ShapeType.SPHERE: 1, ShapeType.CAPSULE: 2, ShapeType.BOX: 4, ShapeType.CYLINDER: 4, ShapeType.ELLIPSOID: 1,
-}  # fmt: skip
-# Contacts of two shapes that the core collides, in the order of `narrowphase.PRIMITIVES`.
-_BETWEEN = {
-    kinds: PRIMITIVES[kinds][1]
-    for kinds in (
-        (ShapeType.SPHERE, ShapeType.SPHERE), (ShapeType.SPHERE, ShapeType.CAPSULE), (ShapeType.SPHERE, ShapeType.BOX),
-        (ShapeType.SPHERE, ShapeType.CYLINDER), (ShapeType.CAPSULE, ShapeType.CAPSULE), (ShapeType.CAPSULE, ShapeType.BOX),
-        (ShapeType.CAPSULE, ShapeType.CYLINDER), (ShapeType.BOX, ShapeType.BOX),
-    )
+    ShapeType.SPHERE: 1, ShapeType.CAPSULE: 2, ShapeType.BOX: 4, ShapeType.CYLINDER: 4, ShapeType.ELLIPSOID: 1, ShapeType.MESH: 4,
 }  # fmt: skip
 _CURVED = (ShapeType.CYLINDER, ShapeType.ELLIPSOID)
 
@@ -146,11 +139,17 @@ class _Pairs:
     others: tuple[int, ...]
     slots: tuple[int, ...]
     candidates: int
+    mesh_sizes: tuple[int, ...]
 
     @functools.cached_property
     def shapes_between(self) -> tuple[int, ...]:
         """The shapes of `between`, each once."""
         return tuple(sorted({shape for pair in self.between for shape in (pair.one, pair.two)}))
+
+    def hulls(self, top: Topology) -> dict[int, tuple[tuple[int, int, int], ...]]:
+        """Triangles of the meshes among these shapes, by the mesh's number in the model."""
+        specs = (top.shapes[shape] for shape in self.shapes_between)
+        return {spec.mesh: spec.triangles for spec in specs if spec.kind == ShapeType.MESH}
 
 
 @functools.lru_cache(maxsize=128)
@@ -167,7 +166,7 @@ def _pairs(top: Topology, mesh_sizes: tuple[int, ...], every: bool) -> _Pairs:
         for place, pair in enumerate(group.pairs):
             slot = listed + many * place
             shape, plane = top.pairs[pair]
-            if every and group.kinds in _BETWEEN:
+            if every and group.kinds[1] not in SCENERY:
                 between.append(_ShapePair(pair, shape, plane, group.swapped, many, slot))
                 continue
             known = kind in _WITH_PLANE or kind == ShapeType.POINTS
@@ -177,13 +176,15 @@ def _pairs(top: Topology, mesh_sizes: tuple[int, ...], every: bool) -> _Pairs:
             if plane not in planes:
                 planes.append(plane)
             touching = {ShapeType.BOX: 8, ShapeType.CYLINDER: 0, ShapeType.ELLIPSOID: 0}.get(kind, many)
+            if kind == ShapeType.MESH:
+                touching = mesh_sizes[group.mesh]
             on_face = group.on_face or kind not in (ShapeType.SPHERE, ShapeType.ELLIPSOID)
             against.append(_PlanePair(pair, shape, plane, on_face, balls, touching, many, slot))
             balls += touching
         listed += many * len(group.pairs)
     given = sorted(others)
     slots = tuple(others[pair] for pair in given)
-    return _Pairs(tuple(planes), tuple(against), balls, tuple(between), tuple(given), slots, listed)
+    return _Pairs(tuple(planes), tuple(against), balls, tuple(between), tuple(given), slots, listed, mesh_sizes)
 
 
 @functools.lru_cache(maxsize=128)
@@ -241,8 +242,15 @@ def _table(
     for x in pairs.against:
         table += [int(top.shapes[x.shape].kind), owner[x.shape], pairs.planes.index(x.plane), owner[x.plane], x.pair]
         table += [int(x.on_face), x.ball, x.balls, x.kept, x.slot]
-    shapes = pairs.shapes_between
-    table += [len(shapes), *(number for shape in shapes for number in (int(top.shapes[shape].kind), owner[shape]))]
+    shapes, hulls = pairs.shapes_between, pairs.hulls(top)
+    table += [len(hulls)]
+    for mesh, triangles in hulls.items():
+        faces, edges = [k for triangle in triangles for k in triangle], edges_of(triangles).reshape(-1).tolist()
+        table += [pairs.mesh_sizes[mesh], len(faces), *faces, len(edges), *edges]
+    table += [len(shapes)]
+    for shape in shapes:
+        spec = top.shapes[shape]
+        table += [int(spec.kind), owner[shape], list(hulls).index(spec.mesh) if spec.kind == ShapeType.MESH else -1]
     table += [len(pairs.between)]
     for y in pairs.between:
         table += [shapes.index(y.one), shapes.index(y.two), int(y.swapped), y.pair, y.kept, y.slot]
@@ -353,7 +361,22 @@ def _shape_numbers(compiled: CompiledSystem, model: Model, double) -> list[Array
 
     balls = [_balls(x, top, rotation, position, size, model, double) for x in pairs.against if x.balls]
     placed = (position, rotation, size)
-    return [flat(planes, rotation, position), flat(shapes, *placed), flat(between, *placed), *balls]
+    hulls = pairs.hulls(top)
+    vertices = [double(model.meshes[mesh]) for mesh in hulls]
+    around = {mesh: _ball_around(x) for mesh, x in zip(hulls, vertices, strict=True)}
+    none = jnp.zeros(4, jnp.float64)
+    enclosing = jnp.stack([around.get(spec.mesh, none) if spec.kind == ShapeType.MESH else none for spec in top.shapes] or [none])
+    return [
+        flat(planes, rotation, position), flat(shapes, *placed), flat(between, *placed, enclosing),
+        *(x.reshape(-1) for x in vertices), *balls,
+    ]  # fmt: skip
+
+
+def _ball_around(vertices: Float[Array, "n 3"]) -> Float[Array, "4"]:
+    """Centre and radius of a ball that holds the vertices."""
+    centre = (jnp.max(vertices, 0) + jnp.min(vertices, 0)) / 2
+    away = jax.lax.stop_gradient(vertices - centre)
+    return jnp.append(centre, jnp.sqrt(jnp.max(jnp.sum(away * away, 1))))
 
 
 def _balls(x: _PlanePair, top: Topology, rotation, position, size, model: Model, double) -> Float[Array, " k"]:

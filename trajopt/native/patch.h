@@ -9,7 +9,7 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 constexpr double SAME_LENGTH = 3.666852862501036e-11;  // eps^(2/3): relative size below which two lengths are the same
-constexpr double PARALLEL = 1.3488376834200612e-6;     // eps^(3/8): sine below which two directions are
+constexpr double PARALLEL = 1.3486991523486091e-06;     // eps^(3/8): sine below which two directions are
 constexpr double DEPTH_SCALE = 1e-3, DISTINCT = 1e-3;  // shares of the shapes' size
 constexpr int MOST_TOUCHES = 4;                        // contacts of a pair
 
@@ -57,20 +57,26 @@ inline Largest largest_of(const double* x, int count) {
   return {0, most};
 }
 
-// Places of a patch of 2 or 4 (features.choose) and whether each of them is a distinct point; at most MANY candidates.
-template <int MANY>
-void choose_patch(const double* distance, const V3<double>* point, const bool* valid, int many, V3<double> axis, double size, int count,
-                  int* place, bool* used) {
+// Memory for the choice among `many` candidates.
+struct PatchScratch {
+  double *weight, *spread, *signed_area;
+  V3<double>* x;
+};
+
+// Places of a patch of 2 or 4 (features.choose) and whether each of them is a distinct point; valid: null where all are.
+inline void choose_patch(const double* distance, const V3<double>* point, const bool* valid, int many, V3<double> axis, double size, int count,
+                         PatchScratch scratch, int* place, bool* used) {
   const double infinite = std::numeric_limits<double>::infinity(), small = SAME_LENGTH * size;
-  double lowest = infinite, weight[MANY], spread[MANY], area[MANY], reach[MANY];
-  V3<double> x[MANY];
+  double lowest = infinite, *weight = scratch.weight, *spread = scratch.spread;
+  V3<double>* x = scratch.x;
+  auto counts = [&](int k) { return !valid || valid[k]; };
   for (int k = 0; k < many; ++k)
-    if (valid[k] && distance[k] < lowest) lowest = distance[k];
+    if (counts(k) && distance[k] < lowest) lowest = distance[k];
   int first = 0;
-  while (first < many - 1 && !(valid[first] && distance[first] <= lowest + small)) ++first;
+  while (first < many - 1 && !(counts(first) && distance[first] <= lowest + small)) ++first;
   const double scale = DEPTH_SCALE * size + std::numeric_limits<double>::min();
   for (int k = 0; k < many; ++k) {
-    weight[k] = valid[k] ? scale / (scale + (distance[k] - lowest)) : 0;
+    weight[k] = counts(k) ? scale / (scale + (distance[k] - lowest)) : 0;
     const V3<double> away = point[k] - point[first];
     x[k] = away - dot(away, axis) * axis;
     spread[k] = weight[k] > 0 ? weight[k] * std::sqrt(dot(x[k], x[k])) : 0;
@@ -79,16 +85,19 @@ void choose_patch(const double* distance, const V3<double>* point, const bool* v
   const bool several = second.value > DISTINCT * size;
   place[0] = first, place[1] = second.place, used[0] = true, used[1] = several;
   if (count == 2) return;
+  // Twice the area of the triangle; the fourth point adds most beyond one of its three sides.
   const V3<double> across_first = cross(axis, x[second.place]);
-  for (int k = 0; k < many; ++k) reach[k] = weight[k] > 0 ? weight[k] * dot(x[k], across_first) : 0, area[k] = std::fabs(reach[k]);
-  const Largest third = largest_of(area, many);
-  const V3<double> corner[3] = {x[first], x[second.place], x[third.place]}, outwards = (reach[third.place] > 0 ? 1. : -1.) * axis;
+  for (int k = 0; k < many; ++k)
+    scratch.signed_area[k] = weight[k] > 0 ? weight[k] * dot(x[k], across_first) : 0, spread[k] = std::fabs(scratch.signed_area[k]);
+  const Largest third = largest_of(spread, many);
+  const V3<double> corner[3] = {x[first], x[second.place], x[third.place]};
+  const V3<double> outwards = (scratch.signed_area[third.place] > 0 ? 1. : -1.) * axis;
+  V3<double> across[3];
+  double level[3];
+  for (int e = 0; e < 3; ++e) across[e] = cross(corner[(e + 1) % 3] - corner[e], outwards), level[e] = dot(corner[e], across[e]);
   for (int k = 0; k < many; ++k) {
     double beyond = -infinite;
-    for (int e = 0; e < 3; ++e) {
-      const V3<double> across = cross(corner[(e + 1) % 3] - corner[e], outwards);
-      beyond = std::fmax(beyond, dot(x[k], across) - dot(corner[e], across));
-    }
+    for (int e = 0; e < 3; ++e) beyond = std::fmax(beyond, dot(x[k], across[e]) - level[e]);
     spread[k] = weight[k] > 0 ? weight[k] * beyond : 0;
   }
   const Largest fourth = largest_of(spread, many);
@@ -101,12 +110,12 @@ void choose_patch(const double* distance, const V3<double>* point, const bool* v
 // deepest with a distance that is larger by `size`, the sum of the shapes' sizes.
 template <int MANY, class T>
 void patch(const Touch<T>* candidate, const bool* valid, int many, V3<double> axis, double size, int count, Touch<T>* out) {
-  double distance[MANY];
-  V3<double> point[MANY];
+  double distance[MANY], weight[MANY], spread[MANY], area[MANY];
+  V3<double> point[MANY], x[MANY];
   for (int k = 0; k < many; ++k) distance[k] = value(candidate[k].distance), point[k] = value(candidate[k].point);
   int place[MOST_TOUCHES];
   bool used[MOST_TOUCHES];
-  choose_patch<MANY>(distance, point, valid, many, axis, size, count, place, used);
+  choose_patch(distance, point, valid, many, axis, size, count, {weight, spread, area, x}, place, used);
   for (int k = 0; k < count; ++k) {
     out[k] = candidate[used[k] ? place[k] : place[0]];
     if (!used[k]) out[k].distance = out[k].distance + T(size);

@@ -5,11 +5,14 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// A shape in the world; size as in the model: radius, half length; half extents.
+struct Hull;  // convex.h
+
+// A shape in the world; size as in the model: radius, half length; half extents. hull: of a mesh.
 template <class T> struct Placed {
   M3<T> rotation;
   V3<T> position;
   const double* size;
+  const Hull* hull;
   V3<T> axis(int k) const { return {part(rotation.row0, k), part(rotation.row1, k), part(rotation.row2, k)}; }
 };
 

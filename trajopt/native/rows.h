@@ -44,7 +44,7 @@ template <class Size> struct Rows {
   ContactRow* contact;
   LimitRow *limit, *all_limits;
   unsigned char *choice, *limit_choice;
-  double* heights;                                 // scratch of the lowest points of a shape
+  VertexScratch vertices;
   int *support, *order;
   double *J, *MJT, *MJ, *G;                        // rows of `lanes`: J, J M^-1; rows of `stride`: M^-1 J^T, Delassus matrix
   double *g, *mu, *bound;
@@ -93,10 +93,12 @@ inline int all_limits(const Topology& t, const Parameters& p, const double* q, c
 template <class Size>
 void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const double* q,
                 const double* v, double dt, const double* given, int given_rows, Rows<Size>& r) {
-  r.candidates = plane_candidates(t, p, kin, r.candidate, r.heights);
+  r.candidates = plane_candidates(t, p, kin, r.candidate, r.vertices);
   r.candidates += given_candidates(t, p, given, given_rows, r.candidate + r.candidates);
-  if (!t.shape_pairs.empty())
-    r.candidates = pair_candidates(t, p, kin, V, dt, std::max(t.report_contacts, t.max_contacts), r.candidates, r.candidate, r.pairs);
+  if (!t.shape_pairs.empty()) {
+    place_shapes(t, p, kin, V, r.pairs);
+    r.candidates = pair_candidates(t, p, dt, std::max(t.report_contacts, t.max_contacts), r.candidates, r.candidate, r.pairs);
+  }
   if (given_rows > 0 || !t.shape_pairs.empty()) sort_candidates(r.candidate, r.candidates);
   r.nc = r.nl = r.nd = r.ne = r.m = r.dropped = 0;
   std::memset(r.choice, LEFT_OUT, r.candidates);

@@ -14,7 +14,7 @@ inline namespace TRAJOPT_ISA {
 
 enum NodeType { REVOLUTE, PRISMATIC, BALL, TRANSLATION };
 // Shapes that the core collides, numbered as trajopt.dynamics.model.ShapeType. Balls: of any radius, zero included.
-enum ShapeKind { SPHERE = 1, CAPSULE = 2, BOX = 3, CYLINDER = 4, ELLIPSOID = 5, POINTS = 8 };
+enum ShapeKind { SPHERE = 1, CAPSULE = 2, BOX = 3, CYLINDER = 4, ELLIPSOID = 5, MESH = 6, POINTS = 8 };
 
 struct Node { int type, parent, v, dofs, q; };  // parent: last DoF of the parent node
 struct Mimic { int dof, source; };
@@ -22,7 +22,9 @@ struct Coordinate { int user, slot; };  // a tree coordinate reads this coordina
 // Candidates of one shape against one plane: `kept` of them at `slot`, ... in the list of all candidates of the model.
 struct ShapePlane { int kind, link, node, plane, plane_node, pair, on_face, ball, balls, kept, slot; };
 // Two shapes against each other, in the order of the model's pair; swapped: the other way round in the functions of shape_pairs.h.
-struct PairShape { int kind, link, node; };
+// hull: in Topology::hulls, of a mesh.
+struct PairShape { int kind, link, node, hull; };
+struct HullTopology { int vertices, first; std::vector<int> triangles, edges; };  // first: number of vertices of the hulls before
 struct ShapePair { int one, two, swapped, pair, kept, slot; };
 
 // A closure of two bodies: those of its eight rows (closures.h) that its kind has, the first of them in the place `first`.
@@ -60,6 +62,7 @@ struct Topology {
   std::vector<int> scalar_q;               // user coordinate of a user DoF, or -1
   std::vector<int> limited, dry;           // user DoFs
   std::vector<ShapePlane> shape_planes;
+  std::vector<HullTopology> hulls;
   std::vector<PairShape> pair_shapes;
   std::vector<ShapePair> shape_pairs;
   std::vector<Closure> closures;
@@ -88,6 +91,7 @@ struct Topology {
     };
     along(link1, link2, 1), along(link2, link1, -1);
   }
+  int hull_vertices() const { return hulls.empty() ? 0 : hulls.back().first + hulls.back().vertices; }
   int most_contacts() const { return candidates < 128 ? candidates : 128; }
   // Rows of equality constraints: of closures, then of couplings.
   int first_coupling() const { return closures.empty() ? 0 : closures.back().first + static_cast<int>(closures.back().rows.size()); }
@@ -120,8 +124,13 @@ struct Topology {
       shape_planes.push_back(s);
     }
     for (int k = t.next(); k > 0; --k) {
-      const int kind = t.next(), node = t.next();
-      pair_shapes.push_back({kind, node_link[node], node});
+      const int first = hull_vertices(), vertices = t.next();
+      std::vector<int> triangles = t.list();
+      hulls.push_back({vertices, first, std::move(triangles), t.list()});
+    }
+    for (int k = t.next(); k > 0; --k) {
+      const int kind = t.next(), node = t.next(), hull = t.next();
+      pair_shapes.push_back({kind, node_link[node], node, hull});
     }
     for (int k = t.next(); k > 0; --k) {
       ShapePair s{};
