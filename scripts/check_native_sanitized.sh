@@ -12,14 +12,14 @@ fi
 folder=build/native-sanitize
 mkdir -p "$folder"
 models=(cube half-cheetah go1 atlas)
-linkages=(THREE MIXED SPATIAL)  # of tests/dynamics/linkages.py: closed loops
+scenes=(THREE MIXED SPATIAL HEAP)  # closed loops of tests/dynamics/linkages.py; all shapes against each other
 compiling=()
-PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu "$python" tests/native/sanitized_cases.py "$folder" "${models[@]}" "${linkages[@]}"
+PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu "$python" tests/native/sanitized_cases.py "$folder" "${models[@]}" "${scenes[@]}"
 for architecture in x86-64-v3 x86-64-v4; do
   "${CXX:-g++}" -std=c++20 -O1 -g -march="$architecture" -ffp-contract=fast -Wall -Wextra -Werror -fsanitize=address,undefined \
-    -fno-sanitize-recover=undefined -Itrajopt/native tests/native/sanitized.cc -o "$folder/$architecture"
+    -fno-sanitize-recover=undefined -Itrajopt/native tests/native/sanitized.cc trajopt/native/shape_pairs.cc -o "$folder/$architecture"
   if [ "$architecture" = x86-64-v4 ] && ! grep -qw avx512vl /proc/cpuinfo; then continue; fi
-  for model in "${models[@]}" "${linkages[@]}"; do
+  for model in "${models[@]}" "${scenes[@]}"; do
     echo -n "$architecture $model: "
     "$folder/$architecture" "$folder/$model.case" "${1:-1000}"
   done
@@ -29,13 +29,14 @@ done
 mkdir -p "$folder/objects"
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu
 include="$("$python" -c 'import jax; print(jax.ffi.include_dir())')"
-for source in core_ffi solve_ffi; do
+sources=(core_ffi riccati_ffi shape_pairs solve_ffi)
+for source in "${sources[@]}"; do
   "${CXX:-g++}" -std=c++20 -O1 -g1 -march=x86-64-v3 -ffp-contract=fast -fPIC -fvisibility=hidden -Wall -Wextra -Werror \
     -fsanitize=address,undefined -fno-sanitize-recover=undefined -isystem "$include" -Itrajopt/native \
-    -c "trajopt/native/$source.cc" -o "$folder/$source.o" &
+    -c "trajopt/native/$source.cc" -o "$folder/$source" &
   compiling+=($!)
 done
 for job in "${compiling[@]}"; do wait "$job"; done
-"${CXX:-g++}" -shared -fsanitize=address,undefined "$folder/core_ffi.o" "$folder/solve_ffi.o" -o "$folder/objects/trajopt_native_avx2.so"
+"${CXX:-g++}" -shared -fsanitize=address,undefined "${sources[@]/#/$folder/}" -o "$folder/objects/trajopt_native_avx2.so"
 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$("${CXX:-g++}" -print-file-name=libasan.so) $("${CXX:-g++}" -print-file-name=libubsan.so)" \
   "$python" tests/native/sanitized_handlers.py "$folder/objects" "${models[@]}"

@@ -1,6 +1,6 @@
 """Writes what `sanitized.cc` needs of models, standing, into a folder: python sanitized_cases.py FOLDER NAME ...
 
-A name is that of a bundled model, or of one in `linkages.py`.
+A name is that of a bundled model, of one in `linkages.py`, or HEAP.
 """
 
 from __future__ import annotations
@@ -21,11 +21,22 @@ from trajopt.models.registry import load_model_from_string  # noqa: E402
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from dynamics import linkages  # noqa: E402
 
+# All convex shapes, two of each, within each other's reach.
+SHAPES = ('type="sphere" size="0.1"', 'type="capsule" size="0.06 0.1"', 'type="box" size="0.1 0.12 0.08"',
+          'type="cylinder" size="0.1 0.08"', 'type="ellipsoid" size="0.1 0.13 0.07"', 'type="mesh" mesh="hull"')  # fmt: skip
+HULL = " ".join(f"{x:.3f}" for x in np.random.default_rng(7).uniform(-0.13, 0.13, 36))
+BODIES = "".join(
+    f'<body pos="{0.12 * (k % 4)} {0.12 * (k // 4)} {0.05 * (k % 3)}"><freejoint/><geom {SHAPES[k % 6]} mass="1"/></body>'
+    for k in range(12)
+)
+HEAP = f"""<mujoco model="heap"><asset><mesh name="hull" vertex="{HULL}"/></asset><worldbody>
+<geom type="plane" size="0 0 1" pos="0 0 -0.1"/>{BODIES}</worldbody></mujoco>"""
+
 
 def write(folder: pathlib.Path, name: str) -> None:
     """Sizes, table of the topology, parameters, configuration and actuation of a model."""
-    loops = getattr(linkages, name, None)
-    model = load_model(name) if loops is None else load_model_from_string(loops)
+    scene = HEAP if name == "HEAP" else getattr(linkages, name, None)
+    model = load_model(name) if scene is None else load_model_from_string(scene)
     model, law = model.to_device(), RigidContact()
     table = topology_table(model, law)
     parameters = np.asarray(pack_parameters(compile_system(model, law, "semi-implicit"), model))

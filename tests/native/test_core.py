@@ -30,7 +30,7 @@ from trajopt.result import Status
 
 pytestmark = needs_core
 
-# Every shape that the core collides with a plane, a foot of two balls, and two balls that touch each other, which JAX collides.
+# Every shape that the core collides with a plane, a foot of two balls, and two balls that touch each other.
 SHAPES = """<mujoco model="shapes"><default><geom friction="0.7" contype="1" conaffinity="0"/></default><worldbody>
   <geom name="floor" type="plane" size="0 0 1" euler="4 7 0" contype="0" conaffinity="1"/>
   <body name="roller" pos="0 0 0.1"><freejoint/><geom type="cylinder" size="0.1 0.2" euler="80 10 0" mass="1"/></body>
@@ -144,7 +144,7 @@ def test_laws_on_a_forest(law):
 def test_shapes_on_a_tilted_plane():
     model = load_model_from_string(SHAPES)
     q, v, u = pushed(model, 4)
-    compare(model, RigidContact(), q, v, u)
+    compare(model, RigidContact(max_pairs=8), q, v, u)  # with this limit JAX collides the balls, and hands them over
 
 
 def test_a_plane_that_moves():

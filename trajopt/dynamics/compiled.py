@@ -5,8 +5,9 @@
     y = native_step(compiled, model, parameters, q, v, tau, dt)       # the same function as the JAX path
     y, A, B = native_linearize(compiled, model, parameters, q, v, tau, dt, gain)
 
-The core collides spheres, capsules, boxes, cylinders, ellipsoids and points with planes; candidates of all other pairs, and how
-they move, come from `collision.pairs` and are handed over (`given_candidates`).
+The core collides all shapes with planes, and all convex ones with each other; candidates of the others (height fields; all pairs
+of shapes where the law limits them by `max_pairs`), and how they move, come from `collision.narrowphase` and are handed over
+(`given_candidates`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from trajopt import native
+from trajopt.dynamics.collision.convex.hulls import edges_of
 from trajopt.dynamics.collision.features import BOX_CORNERS
 from trajopt.dynamics.collision.narrowphase import (
+    SCENERY,
     collide,
     collide_with_derivatives,
     pair_groups,
@@ -38,7 +42,7 @@ from trajopt.dynamics.rigid_body.spatial import rotate
 IMPULSE_INTEGRATORS = ("semi-implicit", "moreau")
 PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
 _WITH_PLANE = {
-    ShapeType.SPHERE: 1, ShapeType.CAPSULE: 2, ShapeType.BOX: 4, ShapeType.CYLINDER: 4, ShapeType.ELLIPSOID: 1,
+    ShapeType.SPHERE: 1, ShapeType.CAPSULE: 2, ShapeType.BOX: 4, ShapeType.CYLINDER: 4, ShapeType.ELLIPSOID: 1, ShapeType.MESH: 4,
 }  # fmt: skip
 _CURVED = (ShapeType.CYLINDER, ShapeType.ELLIPSOID)
 
@@ -112,21 +116,48 @@ class _PlanePair:
 
 
 @dataclasses.dataclass(frozen=True)
+class _ShapePair:
+    """Two shapes that the core collides, in the model's order; swapped: the other way round in the contact function."""
+
+    pair: int
+    one: int
+    two: int
+    swapped: bool
+    kept: int
+    slot: int
+
+
+@dataclasses.dataclass(frozen=True)
 class _Pairs:
-    """Pairs of a topology: against planes, in the order of their candidates; the others, with their first candidates."""
+    """Pairs of a topology: against planes, in the order of their candidates; of two shapes that the core collides; the others,
+    with their first candidates."""
 
     planes: tuple[int, ...]
     against: tuple[_PlanePair, ...]
     balls: int
+    between: tuple[_ShapePair, ...]
     others: tuple[int, ...]
     slots: tuple[int, ...]
     candidates: int
+    mesh_sizes: tuple[int, ...]
+
+    @functools.cached_property
+    def shapes_between(self) -> tuple[int, ...]:
+        """The shapes of `between`, each once."""
+        return tuple(sorted({shape for pair in self.between for shape in (pair.one, pair.two)}))
+
+    def hulls(self, top: Topology) -> dict[int, tuple[tuple[int, int, int], ...]]:
+        """Triangles of the meshes among these shapes, by the mesh's number in the model."""
+        specs = (top.shapes[shape] for shape in self.shapes_between)
+        return {spec.mesh: spec.triangles for spec in specs if spec.kind == ShapeType.MESH}
 
 
 @functools.lru_cache(maxsize=128)
-def _pairs(top: Topology, mesh_sizes: tuple[int, ...]) -> _Pairs:
+def _pairs(top: Topology, mesh_sizes: tuple[int, ...], every: bool) -> _Pairs:
+    """every: the core looks at all pairs that it can collide; else JAX's broad phase chooses among them as the law asks."""
     planes: list[int] = []
     against: list[_PlanePair] = []
+    between: list[_ShapePair] = []
     others: dict[int, int] = {}
     listed = balls = 0
     for group in pair_groups(top):
@@ -135,6 +166,9 @@ def _pairs(top: Topology, mesh_sizes: tuple[int, ...]) -> _Pairs:
         for place, pair in enumerate(group.pairs):
             slot = listed + many * place
             shape, plane = top.pairs[pair]
+            if every and group.kinds[1] not in SCENERY:
+                between.append(_ShapePair(pair, shape, plane, group.swapped, many, slot))
+                continue
             known = kind in _WITH_PLANE or kind == ShapeType.POINTS
             if group.swapped or group.kinds[1] != ShapeType.PLANE or not known:
                 others[pair] = slot
@@ -142,20 +176,22 @@ def _pairs(top: Topology, mesh_sizes: tuple[int, ...]) -> _Pairs:
             if plane not in planes:
                 planes.append(plane)
             touching = {ShapeType.BOX: 8, ShapeType.CYLINDER: 0, ShapeType.ELLIPSOID: 0}.get(kind, many)
+            if kind == ShapeType.MESH:
+                touching = mesh_sizes[group.mesh]
             on_face = group.on_face or kind not in (ShapeType.SPHERE, ShapeType.ELLIPSOID)
             against.append(_PlanePair(pair, shape, plane, on_face, balls, touching, many, slot))
             balls += touching
         listed += many * len(group.pairs)
     given = sorted(others)
     slots = tuple(others[pair] for pair in given)
-    return _Pairs(tuple(planes), tuple(against), balls, tuple(given), slots, listed)
+    return _Pairs(tuple(planes), tuple(against), balls, tuple(between), tuple(given), slots, listed, mesh_sizes)
 
 
 @functools.lru_cache(maxsize=128)
 def _compiled(
     top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw, moreau: bool, contacts: int, limits: int
 ) -> CompiledSystem:
-    pairs = _pairs(_touching(top, law), mesh_sizes)
+    pairs = _pairs_under(top, mesh_sizes, law)
     given = _given_count(top, mesh_sizes, law, pairs)
     table = _table(top, law, pairs, given, contacts, limits)
     dry = top.friction_dofs if law.joint_friction else ()
@@ -170,13 +206,14 @@ def _compiled(
 def topology_table(model: Model, law: ContactLaw) -> Int[np.ndarray, " n"]:
     """What is static of the model and the law, in the order in which native/topology.h reads it."""
     top, sizes = model.topology, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes)
-    pairs = _pairs(_touching(top, law), sizes)
+    pairs = _pairs_under(top, sizes, law)
     return _table(top, law, pairs, _given_count(top, sizes, law, pairs), law.contact_rows(model), law.limit_rows(model))
 
 
-def _touching(top: Topology, law: ContactLaw) -> Topology:
-    """The topology with the pairs that the law lets touch: all, or none."""
-    return top if law.acts else dataclasses.replace(top, pairs=())
+def _pairs_under(top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw) -> _Pairs:
+    """The pairs that the law lets touch: all, or none."""
+    touching = top if law.acts else dataclasses.replace(top, pairs=())
+    return _pairs(touching, mesh_sizes, law.pair_limit.pairs is None)
 
 
 def _table(
@@ -205,6 +242,18 @@ def _table(
     for x in pairs.against:
         table += [int(top.shapes[x.shape].kind), owner[x.shape], pairs.planes.index(x.plane), owner[x.plane], x.pair]
         table += [int(x.on_face), x.ball, x.balls, x.kept, x.slot]
+    shapes, hulls = pairs.shapes_between, pairs.hulls(top)
+    table += [len(hulls)]
+    for mesh, triangles in hulls.items():
+        faces, edges = [k for triangle in triangles for k in triangle], edges_of(triangles).reshape(-1).tolist()
+        table += [pairs.mesh_sizes[mesh], len(faces), *faces, len(edges), *edges]
+    table += [len(shapes)]
+    for shape in shapes:
+        spec = top.shapes[shape]
+        table += [int(spec.kind), owner[shape], list(hulls).index(spec.mesh) if spec.kind == ShapeType.MESH else -1]
+    table += [len(pairs.between)]
+    for y in pairs.between:
+        table += [shapes.index(y.one), shapes.index(y.two), int(y.swapped), y.pair, y.kept, y.slot]
     table += [pairs.balls, len(top.pairs) if touching else 0, given, pairs.candidates, contacts, limits]
     table += [-1 if law.max_contacts is None or not touching else law.max_contacts]
     table += [-1 if law.max_limits is None else law.max_limits, law.max_iterations, int(law.gap == "detect")]
@@ -299,18 +348,35 @@ def _lane_places(top: Topology) -> Int[np.ndarray, " k"]:
 
 
 def _shape_numbers(compiled: CompiledSystem, model: Model, double) -> list[Array]:
-    """Planes, shapes against them, and the balls of these shapes."""
+    """Planes, shapes against them, shapes against each other, and the balls of those against planes."""
     top = compiled.topology
-    pairs = _pairs(top, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes))
+    pairs = _pairs_under(top, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes), compiled.law)
     rotation, position, size = (double(x) for x in (model.shape_rotation, model.shape_position, model.shape_size))
     planes, shapes = np.array(pairs.planes, int), np.array([x.shape for x in pairs.against], int)
+    between = np.array(pairs.shapes_between, int)
 
     def flat(index, *parts):
         wide = [part.reshape(part.shape[0], int(np.prod(part.shape[1:])))[index] for part in parts]
         return jnp.concatenate(wide, 1).reshape(-1)
 
     balls = [_balls(x, top, rotation, position, size, model, double) for x in pairs.against if x.balls]
-    return [flat(planes, rotation, position), flat(shapes, position, rotation, size), *balls]
+    placed = (position, rotation, size)
+    hulls = pairs.hulls(top)
+    vertices = [double(model.meshes[mesh]) for mesh in hulls]
+    around = {mesh: _ball_around(x) for mesh, x in zip(hulls, vertices, strict=True)}
+    none = jnp.zeros(4, jnp.float64)
+    enclosing = jnp.stack([around.get(spec.mesh, none) if spec.kind == ShapeType.MESH else none for spec in top.shapes] or [none])
+    return [
+        flat(planes, rotation, position), flat(shapes, *placed), flat(between, *placed, enclosing),
+        *(x.reshape(-1) for x in vertices), *balls,
+    ]  # fmt: skip
+
+
+def _ball_around(vertices: Float[Array, "n 3"]) -> Float[Array, "4"]:
+    """Centre and radius of a ball that holds the vertices."""
+    centre = (jnp.max(vertices, 0) + jnp.min(vertices, 0)) / 2
+    away = jax.lax.stop_gradient(vertices - centre)
+    return jnp.append(centre, jnp.sqrt(jnp.max(jnp.sum(away * away, 1))))
 
 
 def _balls(x: _PlanePair, top: Topology, rotation, position, size, model: Model, double) -> Float[Array, " k"]:

@@ -167,10 +167,10 @@ class PackedStepInfo(StepInfo):
     def unpacked(self) -> StepFields:
         return self._fields
 
-    def one_sided(self, n: int) -> Bool[Array, " n"]:
+    def one_sided(self, n: int) -> Bool[Array, "*b n"]:
         """Which of the n columns of A are one-sided (`Linearization.one_sided`); none in the report of a step alone."""
         columns = np.arange(n)
-        words = self.report[ONE_SIDED:HEAD][columns // ONE_SIDED_BITS].astype(jnp.int64)
+        words = self.report[..., ONE_SIDED:HEAD][..., columns // ONE_SIDED_BITS].astype(jnp.int64)
         return (words >> (columns % ONE_SIDED_BITS)) & 1 > 0
 
     def __getattr__(self, name: str) -> Any:

@@ -129,6 +129,7 @@ class StepFields(StepInfo):
         return jnp.zeros(n, bool)
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Linearization:
     """x_next and its derivative in tangent coordinates: dx_next = A dx + B du (+ parameters[name] dparameter).
@@ -136,24 +137,26 @@ class Linearization:
     A (n, n), B (n, nu), with dx = [dq (nv), dv (nv), contact state (row by row) where the law carries one] and n its size;
     parameters: {name: (n, *shape of the leaf)}.
     columns: which columns of A are one-sided, None where `info` holds it; read `one_sided`.
+
+    Under `jax.vmap` all arrays have the batch's axes in front.
     """
 
     x_next: State
-    A: Float[Array, "n n"]
-    B: Float[Array, "n nu"]
+    A: Float[Array, "*b n n"]
+    B: Float[Array, "*b n nu"]
     info: StepInfo
     parameters: dict[str, Array]
-    columns: Bool[Array, " n"] | None = None
+    columns: Bool[Array, "*b n"] | None = None
 
     @property
-    def one_sided(self) -> Bool[Array, " n_plus_nu"]:
+    def one_sided(self) -> Bool[Array, "*b n_plus_nu"]:
         """The columns of [A, B] along which contacts contradict each other, so that the step has no derivative in its modes.
 
         They are the mean of the slopes to both sides, from steps solved at +-1e-6. A control never contradicts.
         """
-        n, nu = self.B.shape
+        *batch, n, nu = self.B.shape
         by_state = self.info.one_sided(n) if self.columns is None else self.columns
-        return jnp.concatenate([by_state, jnp.zeros(nu, bool)])
+        return jnp.concatenate([jnp.broadcast_to(by_state, (*batch, n)), jnp.zeros((*batch, nu), bool)], -1)
 
     def __iter__(self):
         return iter((self.x_next, self.A, self.B))

@@ -1,9 +1,10 @@
-// Candidate contacts of shapes against planes (trajopt/dynamics/collision/shapes.py), and those that the caller hands over.
+// Candidate contacts of shapes against planes (trajopt/dynamics/collision/primitives/plane.py), and those that the caller hands over.
 #pragma once
 #include <algorithm>
 #include <limits>
 
 #include "dynamics.h"
+#include "patch.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -12,9 +13,9 @@ inline namespace TRAJOPT_ISA {
 // slot: place in the list of all candidates of the model.
 struct Candidate {
   double distance;
-  V3<double> point, normal, centre, ball;  // ball: centre of the ball that touches, of native candidates
+  V3<double> point, normal, centre, ball;  // ball: centre of the ball that touches a plane
   int link1, link2, node1, node2, pair, slot;
-  int source;                              // index of the shape against a plane, or -1 - index among those handed over
+  int source;                              // index of the shape against a plane, after these of the pair; -1 - index of one handed over
   double friction, restitution;
 };
 // d [distance; point; normal] / d (translation, turn about `centre`) of body 1 alone.
@@ -59,9 +60,33 @@ inline void rim_points(V3<double> down, const double* size, V3<double>* points, 
   }
 }
 
+// Memory for the vertices of a shape: heights over a plane, places in the world, and the choice of a patch.
+struct VertexScratch {
+  double* height;
+  V3<double>*vertex, *foot;
+  PatchScratch patch;
+};
+// A mesh on a plane: the deepest vertex, and those that spread the patch most (hulls.mesh_plane).
+template <class Add> void mesh_candidates(const PlaneAt& plane, const M3<double>& R, V3<double> at, const double* ball, int vertices, int kept,
+                                          VertexScratch s, Add add) {
+  V3<double> low{}, high{};
+  for (int k = 0; k < vertices; ++k) {
+    const V3<double> x = s.vertex[k] = at + R * three(ball + BALL_SIZE * k);
+    s.height[k] = dot(plane.normal, x - plane.point), s.foot[k] = x - s.height[k] * plane.normal;
+    low = k == 0 ? x : V3<double>{std::fmin(low.x, x.x), std::fmin(low.y, x.y), std::fmin(low.z, x.z)};
+    high = k == 0 ? x : V3<double>{std::fmax(high.x, x.x), std::fmax(high.y, x.y), std::fmax(high.z, x.z)};
+  }
+  const double size = std::fmax(high.x - low.x, std::fmax(high.y - low.y, high.z - low.z));
+  int place[MOST_TOUCHES];
+  bool used[MOST_TOUCHES];
+  choose_patch(s.height, s.foot, nullptr, vertices, plane.normal, size, kept, s.patch, place, used);
+  for (int k = 0; k < kept; ++k) add(s.vertex[used[k] ? place[k] : place[0]], used[k] ? 0 : -size);
+}
+
 // Candidates of all shapes against planes, into `out` in the order of their slots; returns how many.
 template <class Size>
-int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, Candidate* out, double* heights) {
+int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, Candidate* out, VertexScratch scratch) {
+  double* heights = scratch.height;
   int count = 0, last_plane = -1;
   PlaneAt plane{};
   for (size_t index = 0; index < t.shape_planes.size(); ++index) {
@@ -94,6 +119,12 @@ int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Si
       continue;
     }
     const double* ball = p.ball + BALL_SIZE * shape.ball;
+    if (shape.kind == MESH) {  // a vertex that repeats the deepest is farther away
+      mesh_candidates(plane, R, at, ball, shape.balls, shape.kept, scratch, [&](V3<double> x, double nearer) {
+        add(x, 0, true), out[count - 1].distance -= nearer;
+      });
+      continue;
+    }
     if (shape.kept == shape.balls) {
       for (int k = 0; k < shape.balls; ++k, ball += BALL_SIZE) add(at + R * three(ball), ball[3], shape.on_face != 0);
       continue;

@@ -113,18 +113,11 @@ void add_moving_closure(Size n, const Topology& t, const Kinematics<Size>& kin, 
     const Push<vec> d = turned_push(t, kin, c, at, x, push, b);
     scratch.put(b, V6<vec>{d.force, d.torque});
   }
-  auto add = [&](int j, double sign) {
+  t.each_between(c.link1, c.link2, [&](int j, double sign) {
     const V6<double> s = kin.S.six_of(j);
     const V6<double> column = sign * V6<double>{s.l + cross(s.w, at.point - kin.origin.three_of(j)), s.w};
     for (int b = 0; b < N; b += LANES) store(X + j * N + b, load(X + j * N + b) + dot(splat(column), scratch.six(b)));
-  };
-  auto along = [&](int link, int other, double sign) {
-    if (link == t.world) return;
-    if (!t.moves(other, link)) add(link, sign);
-    for (int j : t.chain[link])
-      if (!t.moves(other, j)) add(j, sign);
-  };
-  along(c.link1, c.link2, 1), along(c.link2, c.link1, -1);
+  });
 }
 
 // d(J u)/dq of the row with impulses x, tree DoFs, at a fixed tree velocity: V and V_parent of the links.

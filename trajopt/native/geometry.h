@@ -83,7 +83,7 @@ void add_moving_contact(Size n, const Topology& t, const Kinematics<Size>& kin, 
   const int N = n.lanes();
   V3<double> force = {0, 0, 0};
   for (int a = 0; a < 3; ++a) force = force + impulse[a] * frame.axis[a];
-  auto add = [&](int j, double sign) {
+  t.each_between(c.link1, c.link2, [&](int j, double sign) {
     const V6<double> s = kin.S.six_of(j);
     // S_w . (dP x F) = dP . (F x S_w)
     const V3<double> across = sign * cross(force, s.w);
@@ -94,14 +94,7 @@ void add_moving_contact(Size n, const Topology& t, const Kinematics<Size>& kin, 
         for (int a = 0; a < 3; ++a) x += impulse[a] * dot(splat(column), motion.d.three(b, 4 + 3 * a));
       store(X + j * N + b, x);
     }
-  };
-  auto along = [&](int link, int other, double sign) {
-    if (link == t.world) return;
-    if (!t.moves(other, link)) add(link, sign);
-    for (int j : t.chain[link])
-      if (!t.moves(other, j)) add(j, sign);
-  };
-  along(c.link1, c.link2, 1), along(c.link2, c.link1, -1);
+  });
 }
 
 // Adds to the three rows `out` (of `stride`, tree DoFs) weight times the derivative of the contact's velocity at fixed tree velocity,

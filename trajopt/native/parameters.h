@@ -6,7 +6,7 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-constexpr int HEAD = 16, PLANE = 12, SHAPE = 15, BALL_SIZE = 4, CLOSURE = 24;
+constexpr int HEAD = 16, PLANE = 12, SHAPE = 15, PAIR_SHAPE = 19, BALL_SIZE = 4, CLOSURE = 24;
 
 struct Parameters {
   V3<double> gravity;
@@ -17,7 +17,9 @@ struct Parameters {
   // By user DoF.
   const double *armature, *joint_damping, *stiffness, *spring_reference, *lower, *upper, *friction_loss;
   const double *multiplier, *offset;                // of mimic joints
-  const double *plane, *shape, *ball;               // of a plane: rotation, position; of a shape: position, rotation, size; of a ball: centre, radius
+  // Of a plane: rotation, position; of a shape against planes: position, rotation, size; against other shapes: the same and, of a mesh,
+  // a ball around it; of hulls: vertices; of a ball: centre, radius.
+  const double *plane, *shape, *pair_shape, *hull, *ball;
   const double *pair_friction, *pair_restitution;
   const double *closure, *coupling;                 // of a closure: rotation and position of either frame; of a coupling: `Coupling`
 
@@ -25,7 +27,8 @@ struct Parameters {
   static int64_t size(const Topology& t) {
     const int64_t lanes = t.lanes;
     return HEAD + 34 * lanes + 2 * static_cast<int64_t>(t.mimics.size()) + PLANE * t.planes +
-           SHAPE * static_cast<int64_t>(t.shape_planes.size()) + BALL_SIZE * t.balls + 2 * t.pairs +
+           SHAPE * static_cast<int64_t>(t.shape_planes.size()) +
+           PAIR_SHAPE * static_cast<int64_t>(t.pair_shapes.size()) + 3 * t.hull_vertices() + BALL_SIZE * t.balls + 2 * t.pairs +
            CLOSURE * static_cast<int64_t>(t.closures.size()) + coupling_size(t) * t.couplings;
   }
   static int64_t coupling_size(const Topology& t) { return 2 * t.nv + 7; }
@@ -42,6 +45,7 @@ struct Parameters {
     lower = next(n), upper = next(n), friction_loss = next(n);
     multiplier = next(mimics), offset = next(mimics);
     plane = next(PLANE * t.planes), shape = next(SHAPE * static_cast<int64_t>(t.shape_planes.size()));
+    pair_shape = next(PAIR_SHAPE * static_cast<int64_t>(t.pair_shapes.size())), hull = next(3 * t.hull_vertices());
     ball = next(BALL_SIZE * t.balls), pair_friction = next(t.pairs), pair_restitution = next(t.pairs);
     closure = next(CLOSURE * static_cast<int64_t>(t.closures.size())), coupling = next(coupling_size(t) * t.couplings);
   }

@@ -28,7 +28,7 @@ void turning_along(Size n, const Topology& t, const Parameters& p, const double*
     if (w.solution.cone_mode[k] == SEPARATING) continue;
     const ContactRow& row = w.rows.contact[k];
     const Candidate& c = w.rows.candidate[row.candidate];
-    contact_motion(n, t, w.kin, c, row.frame, slope_of(t, p, w.kin, given_slopes, c), j.motion);
+    contact_motion(n, t, w.kin, c, row.frame, slope_of(t, p, w.kin, given_slopes, c, w.rows.pairs), j.motion);
     add_moving_contact(n, t, w.kin, c, row.frame, w_impulse + 3 * k, j.motion, j.X_q);
     add_velocity_turning(n, t, w.kin, c, row.frame, j.motion, j.after, j.after_parent, all, rows + 3 * k * N, N);
     if (t.projected())

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "equalities.h"
+#include "shape_pairs.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -43,11 +44,12 @@ template <class Size> struct Rows {
   ContactRow* contact;
   LimitRow *limit, *all_limits;
   unsigned char *choice, *limit_choice;
-  double* heights;                                 // scratch of the lowest points of a shape
+  VertexScratch vertices;
   int *support, *order;
   double *J, *MJT, *MJ, *G;                        // rows of `lanes`: J, J M^-1; rows of `stride`: M^-1 J^T, Delassus matrix
   double *g, *mu, *bound;
   Equalities<Size> equality;
+  PairWork pairs;
 };
 
 template <class Size>
@@ -91,9 +93,13 @@ inline int all_limits(const Topology& t, const Parameters& p, const double* q, c
 template <class Size>
 void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const double* q,
                 const double* v, double dt, const double* given, int given_rows, Rows<Size>& r) {
-  r.candidates = plane_candidates(t, p, kin, r.candidate, r.heights);
+  r.candidates = plane_candidates(t, p, kin, r.candidate, r.vertices);
   r.candidates += given_candidates(t, p, given, given_rows, r.candidate + r.candidates);
-  if (given_rows > 0) sort_candidates(r.candidate, r.candidates);
+  if (!t.shape_pairs.empty()) {
+    place_shapes(t, p, kin, V, r.pairs);
+    r.candidates = pair_candidates(t, p, dt, std::max(t.report_contacts, t.max_contacts), r.candidates, r.candidate, r.pairs);
+  }
+  if (given_rows > 0 || !t.shape_pairs.empty()) sort_candidates(r.candidate, r.candidates);
   r.nc = r.nl = r.nd = r.ne = r.m = r.dropped = 0;
   std::memset(r.choice, LEFT_OUT, r.candidates);
   const int limits = all_limits(t, p, q, v, dt, r.all_limits);
@@ -154,13 +160,7 @@ inline int support_of(const Topology& t, const Candidate& c, int* out) {
     for (int j = 0; j < t.nv; ++j) out[count++] = j;
     return count;
   }
-  auto add = [&](int link, int other) {
-    if (link == t.world) return;
-    if (!t.moves(other, link)) out[count++] = link;
-    for (int j : t.chain[link])
-      if (!t.moves(other, j)) out[count++] = j;
-  };
-  add(c.link1, c.link2), add(c.link2, c.link1);
+  t.each_between(c.link1, c.link2, [&](int j, double) { out[count++] = j; });
   return count;
 }
 

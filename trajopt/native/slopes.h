@@ -8,8 +8,10 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 template <class Size>
-Slope slope_of(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* given_slopes, const Candidate& c) {
+Slope slope_of(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* given_slopes, const Candidate& c,
+               PairWork& pairs) {
   if (c.source < 0) return given_slope(given_slopes, c);
+  if (c.source >= static_cast<int>(t.shape_planes.size())) return pair_slope(t, c, pairs);
   return plane_slope(t, p, kin, c, c.slot - t.shape_planes[c.source].slot);
 }
 
@@ -104,7 +106,7 @@ bool law_slopes(Size n, const Topology& t, const Parameters& p, double dt, const
     const ContactRow& row = r.contact[k];
     const Candidate& c = r.candidate[row.candidate];
     double* out = j.right + 3 * k * stride;
-    contact_motion(n, t, w.kin, c, row.frame, slope_of(t, p, w.kin, given_slopes, c), j.motion);
+    contact_motion(n, t, w.kin, c, row.frame, slope_of(t, p, w.kin, given_slopes, c, r.pairs), j.motion);
     const double* impulse = w.solution.lambda + 3 * k;
     add_moving_contact(n, t, w.kin, c, row.frame, impulse, j.motion, j.X_q);
     const double all[3] = {1, 1, 1}, normal[3] = {0, 0, row.offset.by_velocity};

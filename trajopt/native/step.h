@@ -80,6 +80,10 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   std::memcpy(out.v, w.v_plus, sizeof(double) * t.nv);
   integrate(t, w.balls, q, rest, w.v_plus, out.q);
   if (passes == 0) std::memset(out.impulse, 0, sizeof(double) * t.impulses());
+  if (!t.shape_pairs.empty()) {
+    move_shapes(t, w.kin, V_after, w.rows.pairs);
+    w.rows.dropped += pairs_missed(t, in.dt, w.rows.pairs);
+  }
   write_report(t, p, out.q, in.v, in.dt, V_after, passes, w, out.report);
   // The report's table of rows is free now: positions of limits and contacts are read no more.
   if (!out.linear) return;

@@ -13,14 +13,19 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 enum NodeType { REVOLUTE, PRISMATIC, BALL, TRANSLATION };
-// Shapes that the core collides with planes, numbered as trajopt.dynamics.model.ShapeType. Balls: of any radius, zero included.
-enum ShapeKind { SPHERE = 1, CAPSULE = 2, BOX = 3, CYLINDER = 4, ELLIPSOID = 5, POINTS = 8 };
+// Shapes that the core collides, numbered as trajopt.dynamics.model.ShapeType. Balls: of any radius, zero included.
+enum ShapeKind { SPHERE = 1, CAPSULE = 2, BOX = 3, CYLINDER = 4, ELLIPSOID = 5, MESH = 6, POINTS = 8 };
 
 struct Node { int type, parent, v, dofs, q; };  // parent: last DoF of the parent node
 struct Mimic { int dof, source; };
 struct Coordinate { int user, slot; };  // a tree coordinate reads this coordinate of the user's; slot: of a mimic joint, or -1
 // Candidates of one shape against one plane: `kept` of them at `slot`, ... in the list of all candidates of the model.
 struct ShapePlane { int kind, link, node, plane, plane_node, pair, on_face, ball, balls, kept, slot; };
+// Two shapes against each other, in the order of the model's pair; swapped: the other way round in the functions of shape_pairs.h.
+// hull: in Topology::hulls, of a mesh.
+struct PairShape { int kind, link, node, hull; };
+struct HullTopology { int vertices, first; std::vector<int> triangles, edges; };  // first: number of vertices of the hulls before
+struct ShapePair { int one, two, swapped, pair, kept, slot; };
 
 // A closure of two bodies: those of its eight rows (closures.h) that its kind has, the first of them in the place `first`.
 struct Closure { int link1, link2, first; std::vector<int> rows; };
@@ -57,6 +62,9 @@ struct Topology {
   std::vector<int> scalar_q;               // user coordinate of a user DoF, or -1
   std::vector<int> limited, dry;           // user DoFs
   std::vector<ShapePlane> shape_planes;
+  std::vector<HullTopology> hulls;
+  std::vector<PairShape> pair_shapes;
+  std::vector<ShapePair> shape_pairs;
   std::vector<Closure> closures;
   int couplings;
   std::vector<int> plane_link;
@@ -73,6 +81,17 @@ struct Topology {
 
   bool projected() const { return !mimics.empty(); }
   bool moves(int link, int dof) const { return mask[link * lanes + dof] != 0; }
+  // f(DoF, sign) for the tree DoFs that move one of two links and not the other: those of link 1, sign 1, then of link 2, sign -1.
+  template <class F> void each_between(int link1, int link2, F f) const {
+    auto along = [&](int link, int other, double sign) {
+      if (link == world) return;
+      if (!moves(other, link)) f(link, sign);
+      for (int j : chain[link])
+        if (!moves(other, j)) f(j, sign);
+    };
+    along(link1, link2, 1), along(link2, link1, -1);
+  }
+  int hull_vertices() const { return hulls.empty() ? 0 : hulls.back().first + hulls.back().vertices; }
   int most_contacts() const { return candidates < 128 ? candidates : 128; }
   // Rows of equality constraints: of closures, then of couplings.
   int first_coupling() const { return closures.empty() ? 0 : closures.back().first + static_cast<int>(closures.back().rows.size()); }
@@ -103,6 +122,20 @@ struct Topology {
       s.kind = t.next(), s.node = t.next(), s.link = node_link[s.node], s.plane = t.next(), s.plane_node = t.next();
       s.pair = t.next(), s.on_face = t.next(), s.ball = t.next(), s.balls = t.next(), s.kept = t.next(), s.slot = t.next();
       shape_planes.push_back(s);
+    }
+    for (int k = t.next(); k > 0; --k) {
+      const int first = hull_vertices(), vertices = t.next();
+      std::vector<int> triangles = t.list();
+      hulls.push_back({vertices, first, std::move(triangles), t.list()});
+    }
+    for (int k = t.next(); k > 0; --k) {
+      const int kind = t.next(), node = t.next(), hull = t.next();
+      pair_shapes.push_back({kind, node_link[node], node, hull});
+    }
+    for (int k = t.next(); k > 0; --k) {
+      ShapePair s{};
+      s.one = t.next(), s.two = t.next(), s.swapped = t.next(), s.pair = t.next(), s.kept = t.next(), s.slot = t.next();
+      shape_pairs.push_back(s);
     }
     balls = t.next(), pairs = t.next(), given = t.next(), candidates = t.next();
     report_contacts = t.next(), report_limits = t.next();

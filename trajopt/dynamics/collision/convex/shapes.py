@@ -24,6 +24,8 @@ ROUNDED = (ShapeType.SPHERE, ShapeType.CAPSULE)
 
 _TURN = 2 * np.pi * np.arange(8) / 8
 _OCTAGON = np.stack([np.cos(_TURN), np.sin(_TURN)], 1)
+# Of a mesh's face: no direction is across the first edge, both ends of which would be the farthest, by rounding one of them.
+_ASKEW = np.stack([np.cos(_TURN + np.pi / 8), np.sin(_TURN + np.pi / 8)], 1)
 _OUTWARD = np.array([[0.0, 1.0], [-1.0, 0.0], [0.0, -1.0], [1.0, 0.0]])  # of the edges that start at these corners
 
 
@@ -177,7 +179,7 @@ class Convex:
             normal, first = self._facet(jax.lax.stop_gradient(y))
             height = jax.lax.stop_gradient(vertices @ normal)
             on_face = height >= jnp.max(height) - tolerance(n.dtype) ** 0.75 * jax.lax.stop_gradient(self.extent)
-            towards = jnp.asarray(_OCTAGON, n.dtype) @ jnp.stack([first, cross(normal, first)])
+            towards = jnp.asarray(_ASKEW, n.dtype) @ jnp.stack([first, cross(normal, first)])
             reach = jnp.where(on_face, jax.lax.stop_gradient(towards) @ jax.lax.stop_gradient(vertices).T, -jnp.inf)
             points = take(vertices, jnp.argmax(reach, 1))
             outward, _ = unit(cross_with(jnp.roll(points, -1, 0) - points, normal), jnp.zeros_like(normal))

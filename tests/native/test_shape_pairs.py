@@ -1,0 +1,156 @@
+"""Pairs of shapes that the core collides: their contacts are those of JAX, their derivatives those of differences of steps, and
+pairs that are left out because they are far away are counted where they could have touched."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ridders import compare, ridders_jacobian
+
+from native.cases import check, compiled_of, needs_core, relative
+from trajopt.dynamics import RigidContact, State, System
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
+from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.models.registry import load_model_from_string
+
+pytestmark = needs_core
+
+SIZES = {
+    "sphere": "0.1", "capsule": "0.06 0.12", "box": "0.1 0.14 0.08", "cylinder": "0.1 0.09", "ellipsoid": "0.1 0.15 0.07",
+}  # fmt: skip
+HULL = " ".join(f"{x:.3f}" for x in np.random.default_rng(7).uniform(-0.13, 0.13, 36))
+# Every pair, in both orders.
+PAIRS = list(itertools.product([*SIZES, "mesh"], repeat=2))
+QUICK = [("box", "box"), ("cylinder", "capsule"), ("capsule", "box"), ("cylinder", "cylinder")]
+DIFFERENTIATED = [*QUICK, ("sphere", "cylinder"), ("box", "ellipsoid"), ("mesh", "cylinder"), ("mesh", "mesh"), ("capsule", "capsule")]
+
+
+def either(quick):
+    """All pairs as cases, those that are not `quick` slow."""
+    return [pytest.param(kinds, marks=() if kinds in quick else pytest.mark.slow, id="-".join(kinds)) for kinds in PAIRS]
+
+
+def two_bodies(kinds):
+    """Two free bodies whose shapes sit askew on them, without weight."""
+    geoms = ['type="mesh" mesh="hull"' if kind == "mesh" else f'type="{kind}" size="{SIZES[kind]}"' for kind in kinds]
+    return load_model_from_string(f"""<mujoco model="two"><option gravity="0 0 0"/>
+    <asset><mesh name="hull" vertex="{HULL}"/></asset><worldbody>
+      <body name="one"><freejoint/><geom {geoms[0]} mass="1" euler="10 20 30" pos="0.01 0.02 -0.01"/></body>
+      <body name="two" pos="0.5 0 0"><freejoint/><geom {geoms[1]} mass="0.7" euler="50 -20 5" pos="-0.01 0 0.02"/></body>
+    </worldbody></mujoco>""")
+
+
+def placements(model, count, seed):
+    """Random orientations; centres 2 to 35 cm apart, the second body coming nearer at 2 m/s."""
+    rng = np.random.default_rng(seed)
+    q = np.tile(np.asarray(model.q_default), (count, 1))
+    towards = rng.normal(size=(count, 3))
+    towards /= np.linalg.norm(towards, axis=1, keepdims=True)
+    for at in (3, 10):
+        turn = rng.normal(size=(count, 4))
+        q[:, at : at + 4] = turn / np.linalg.norm(turn, axis=1, keepdims=True)
+    q[:, 7:10] = towards * rng.uniform(0.02, 0.35, (count, 1))
+    v = rng.normal(size=(count, model.nv))
+    v[:, 6:9] -= 2 * towards
+    return jnp.asarray(q), jnp.asarray(v)
+
+
+@pytest.mark.parametrize("kinds", either(QUICK))
+def test_contacts_are_those_of_jax(kinds):
+    model = two_bodies(kinds).to_device(jnp.float64)
+    system = System(model, dt=1e-2, backend="native")
+    q, v = placements(model, 60, seed=0)
+    u = jnp.zeros(0)
+    found = jax.jit(jax.vmap(lambda q, v: system.step(State(q, v), u)[1].contacts))(q, v)
+    expected = jax.jit(jax.vmap(lambda q: collide(model, kinematics(model, q))))(q)
+    assert found.distance.shape == expected.distance.shape
+    assert relative(found.distance, expected.distance) < 1e-12
+    assert relative(found.point, expected.point) < 1e-12
+    assert relative(found.frame[..., 2], expected.normal) < 1e-12
+    assert (np.asarray(found.mode) > 0).any(1).sum() > 10
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def tangent(system, x0, reference, moved):
+    """x+ of the state x0 moved by a tangent vector, in tangent coordinates at `reference`."""
+    n = system.nv
+    x = State(integrate(system.model, x0.q, moved[:n]), x0.v + moved[n:])
+    y, _ = system.step(x, jnp.zeros(0))
+    return jnp.concatenate([difference(system.model, reference.q, y.q), y.v - reference.v])
+
+
+@pytest.mark.parametrize("kinds", either(DIFFERENTIATED))
+def test_derivatives_against_differences(kinds):
+    """Of the first three placements in which the bodies touch."""
+    model = two_bodies(kinds).to_device(jnp.float64)
+    system = System(model, dt=1e-2, backend="native")
+    q, v = placements(model, 40, seed=1)
+    touching = (np.asarray(jax.vmap(lambda q, v: system.step(State(q, v), jnp.zeros(0))[1].contacts.mode)(q, v)) > 0).any(1)
+    for k in np.flatnonzero(touching)[:3]:
+        x = State(q[k], v[k])
+        linear = system.linearize(x, jnp.zeros(0))
+        move = functools.partial(tangent, StaticSystem(system), x, linear.x_next)
+        estimate = ridders_jacobian(lambda moved, move=move: np.asarray(move(jnp.asarray(moved))), 2 * model.nv, 1e-5)
+        compare(linear.A, estimate, relative=1e-5, untrusted=0.25, label=f"{'-'.join(kinds)} {k}")
+
+
+class StaticSystem:
+    """A system as a static argument: equal to itself alone."""
+
+    def __init__(self, system):
+        self.step, self.nv, self.model = system.step, system.nv, system.model
+
+
+def test_pairs_far_away_are_left_out_and_nothing_changes():
+    """A heap of eight capsules and balls, 20 of whose contacts are reported, the closest."""
+    rng = np.random.default_rng(3)
+    bodies = "".join(
+        f'<body pos="{x:.3f} {y:.3f} {z:.3f}"><freejoint/>'
+        + (f'<geom type="capsule" size="0.05 {length:.3f}"/>' if k % 2 else '<geom type="sphere" size="0.07"/>')
+        + "</body>"
+        for k, (x, y, z, length) in enumerate(rng.uniform([0, 0, 0, 0.05], [0.5, 0.5, 0.5, 0.15], (8, 4)))
+    )
+    model = load_model_from_string(f'<mujoco model="heap"><worldbody>{bodies}</worldbody></mujoco>').to_device(jnp.float64)
+    system = System(model, dt=1e-3, contact=RigidContact(max_contacts=20), backend="native")
+    x = State(jnp.asarray(model.q_default), jnp.asarray(0.1 * rng.normal(size=model.nv)))
+    _, info = system.step(x, jnp.zeros(0))
+    every = jax.jit(lambda q: collide(model, kinematics(model, q)))(x.q)
+    nearest = np.sort(np.argsort(np.asarray(every.distance), kind="stable")[:20])
+    assert relative(info.contacts.distance, every.distance[nearest]) < 1e-12
+    assert np.array_equal(info.contacts.pair, every.pair[nearest])
+    assert np.max(every.distance) > 0.2
+    assert info.dropped == 0
+
+
+THROWN = """<mujoco model="cradle"><option gravity="0 0 0"/><worldbody>
+  <body name="heavy"><freejoint/><geom type="sphere" size="0.1" mass="100"/></body>
+  <body name="light" pos="0.1999 0 0"><freejoint/><geom type="sphere" size="0.1" mass="0.01"/></body>
+  <body name="far" pos="{far} 0 0"><freejoint/><geom type="sphere" size="0.1" mass="1"/></body>
+</worldbody></mujoco>"""
+
+
+@pytest.mark.parametrize(("far", "dropped"), [(0.55, 0), (0.45, 1)])
+def test_a_pair_that_a_bounce_brings_together_is_counted(far, dropped):
+    """A ball that rests is hit at 100 m/s: in 1 ms it covers 10 cm, towards one whose pair was 5 cm, or 15 cm, away."""
+    model = load_model_from_string(THROWN.format(far=far))
+    system = System(model, dt=1e-3, contact=RigidContact(max_contacts=1), backend="native")
+    v = np.zeros(18)
+    v[0] = 100
+    _, info = system.step(State(jnp.asarray(model.q_default), jnp.asarray(v)), jnp.zeros(0))
+    assert info.dropped == dropped
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
+def test_steps_and_jacobians_are_those_of_jax(kinds):
+    model, law = two_bodies(kinds), RigidContact()
+    compiled, device, parameters = compiled_of(model, law)
+    system = System(device, dt=1e-3, contact=law, backend="jax")
+    for q, v in zip(*placements(model, 10, seed=2), strict=True):
+        check(compiled, device, parameters, system, q, v, np.zeros(0))

@@ -1,0 +1,126 @@
+// What pairs of shapes share (trajopt/dynamics/collision/features.py): safe unit vectors, closest points of segments, and the
+// choice of two or four contacts among many candidates.
+#pragma once
+#include <limits>
+
+#include "dual.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+constexpr double SAME_LENGTH = 3.666852862501036e-11;  // eps^(2/3): relative size below which two lengths are the same
+constexpr double PARALLEL = 1.3486991523486091e-06;     // eps^(3/8): sine below which two directions are
+constexpr double DEPTH_SCALE = 1e-3, DISTINCT = 1e-3;  // shares of the shapes' size
+constexpr int MOST_TOUCHES = 4;                        // contacts of a pair
+
+// A contact, or a candidate of one. normal: from shape 2 to shape 1.
+template <class T> struct Touch {
+  T distance;
+  V3<T> point, normal;
+};
+
+template <class T> struct Direction {
+  V3<T> along;
+  T length;
+};
+// (d / |d|, |d|); (fallback, 0) where d vanishes, with finite derivatives.
+template <class T> TRAJOPT_INLINE Direction<T> unit(const V3<T>& d, const V3<T>& fallback) {
+  constexpr double eps = std::numeric_limits<double>::epsilon();
+  const T square = dot(d, d);
+  if (!(value(square) > eps * eps * eps)) return {fallback, T(0.)};
+  const T length = root(square);
+  return {(T(1.) / length) * d, length};
+}
+// The same, except that a d not longer than `small` has the direction `fallback` and a length along it that is signed.
+template <class T> TRAJOPT_INLINE Direction<T> unit_beyond(const V3<T>& d, const V3<T>& fallback, double small) {
+  if (value(dot(d, d)) <= small * small) return {fallback, dot(fallback, d)};
+  return unit(d, fallback);
+}
+
+// (s, t) that minimise |r + s along1 - t along2|, r = centre 1 - centre 2, |s| <= half1, |t| <= half2.
+template <class T>
+TRAJOPT_INLINE void segment_parameters(const V3<T>& r, const V3<T>& along1, double half1, const V3<T>& along2, double half2, T& s, T& t) {
+  const T b = dot(along1, along2), c = dot(along1, r), f = dot(along2, r), across = T(1.) - b * b;
+  const double parallel = PARALLEL * PARALLEL;
+  s = value(across) > parallel ? limited((b * f - c) / across, -half1, half1) : T(0.);
+  t = limited(b * s + f, -half2, half2);
+  s = limited(b * t - c, -half1, half1);
+}
+
+// The first entry that is largest up to a relative rounding: its place, and the largest.
+struct Largest { int place; double value; };
+inline Largest largest_of(const double* x, int count) {
+  double most = x[0];
+  for (int k = 1; k < count; ++k) most = std::fmax(most, x[k]);
+  for (int k = 0; k < count; ++k)
+    if (x[k] >= most * (1 - SAME_LENGTH)) return {k, most};
+  return {0, most};
+}
+
+// Memory for the choice among `many` candidates.
+struct PatchScratch {
+  double *weight, *spread, *signed_area;
+  V3<double>* x;
+};
+
+// Places of a patch of 2 or 4 (features.choose) and whether each of them is a distinct point; valid: null where all are.
+inline void choose_patch(const double* distance, const V3<double>* point, const bool* valid, int many, V3<double> axis, double size, int count,
+                         PatchScratch scratch, int* place, bool* used) {
+  const double infinite = std::numeric_limits<double>::infinity(), small = SAME_LENGTH * size;
+  double lowest = infinite, *weight = scratch.weight, *spread = scratch.spread;
+  V3<double>* x = scratch.x;
+  auto counts = [&](int k) { return !valid || valid[k]; };
+  for (int k = 0; k < many; ++k)
+    if (counts(k) && distance[k] < lowest) lowest = distance[k];
+  int first = 0;
+  while (first < many - 1 && !(counts(first) && distance[first] <= lowest + small)) ++first;
+  const double scale = DEPTH_SCALE * size + std::numeric_limits<double>::min();
+  for (int k = 0; k < many; ++k) {
+    weight[k] = counts(k) ? scale / (scale + (distance[k] - lowest)) : 0;
+    const V3<double> away = point[k] - point[first];
+    x[k] = away - dot(away, axis) * axis;
+    spread[k] = weight[k] > 0 ? weight[k] * std::sqrt(dot(x[k], x[k])) : 0;
+  }
+  const Largest second = largest_of(spread, many);
+  const bool several = second.value > DISTINCT * size;
+  place[0] = first, place[1] = second.place, used[0] = true, used[1] = several;
+  if (count == 2) return;
+  // Twice the area of the triangle; the fourth point adds most beyond one of its three sides.
+  const V3<double> across_first = cross(axis, x[second.place]);
+  for (int k = 0; k < many; ++k)
+    scratch.signed_area[k] = weight[k] > 0 ? weight[k] * dot(x[k], across_first) : 0, spread[k] = std::fabs(scratch.signed_area[k]);
+  const Largest third = largest_of(spread, many);
+  const V3<double> corner[3] = {x[first], x[second.place], x[third.place]};
+  const V3<double> outwards = (scratch.signed_area[third.place] > 0 ? 1. : -1.) * axis;
+  V3<double> across[3];
+  double level[3];
+  for (int e = 0; e < 3; ++e) across[e] = cross(corner[(e + 1) % 3] - corner[e], outwards), level[e] = dot(corner[e], across[e]);
+  for (int k = 0; k < many; ++k) {
+    double beyond = -infinite;
+    for (int e = 0; e < 3; ++e) beyond = std::fmax(beyond, dot(x[k], across[e]) - level[e]);
+    spread[k] = weight[k] > 0 ? weight[k] * beyond : 0;
+  }
+  const Largest fourth = largest_of(spread, many);
+  const double span = DISTINCT * size * second.value;
+  place[2] = third.place, place[3] = fourth.place;
+  used[2] = several && third.value > span, used[3] = used[2] && fourth.value > span;
+}
+
+// `count` of the candidates, into `out`: the deepest, and those that spread the patch most across `axis`. The remaining ones repeat the
+// deepest with a distance that is larger by `size`, the sum of the shapes' sizes.
+template <int MANY, class T>
+void patch(const Touch<T>* candidate, const bool* valid, int many, V3<double> axis, double size, int count, Touch<T>* out) {
+  double distance[MANY], weight[MANY], spread[MANY], area[MANY];
+  V3<double> point[MANY], x[MANY];
+  for (int k = 0; k < many; ++k) distance[k] = value(candidate[k].distance), point[k] = value(candidate[k].point);
+  int place[MOST_TOUCHES];
+  bool used[MOST_TOUCHES];
+  choose_patch(distance, point, valid, many, axis, size, count, {weight, spread, area, x}, place, used);
+  for (int k = 0; k < count; ++k) {
+    out[k] = candidate[used[k] ? place[k] : place[0]];
+    if (!used[k]) out[k].distance = out[k].distance + T(size);
+  }
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

@@ -1,0 +1,161 @@
+// The pairs of shapes that the core collides: see shape_pairs.h.
+#include "shape_pairs.h"
+
+#include <algorithm>
+
+#include "box_pairs.h"
+#include "capsule_cylinder.h"
+#include "convex_pairs.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+namespace {
+
+double reach_of_kind(int kind, const double* size) {
+  switch (kind) {
+    case SPHERE: return size[0];
+    case CAPSULE: return size[0] + size[1];
+    case CYLINDER: return std::sqrt(size[0] * size[0] + size[1] * size[1]);
+    case ELLIPSOID: return std::fmax(size[0], std::fmax(size[1], size[2]));
+    default: return std::sqrt(size[0] * size[0] + size[1] * size[1] + size[2] * size[2]);
+  }
+}
+
+template <class T> Convex<T> convex_of(int kind, const Placed<T>& x, const V3<T>& centre) {
+  return {kind, x.rotation, centre, x.size, x.hull ? *x.hull : Hull{}};
+}
+
+// The `count` contacts of a pair, of two kinds in the order of trajopt/dynamics/collision/narrowphase.py.
+template <class T> void touches(int kind1, int kind2, const Placed<T>& one, const Placed<T>& two, int count, Touch<T>* out) {
+  switch (8 * kind1 + kind2) {
+    case 8 * SPHERE + SPHERE: return sphere_sphere(one, two, out);
+    case 8 * SPHERE + CAPSULE: return sphere_capsule(one, two, out);
+    case 8 * SPHERE + BOX: return sphere_box(one, two, out);
+    case 8 * SPHERE + CYLINDER: return sphere_cylinder(one, two, out);
+    case 8 * CAPSULE + CAPSULE: return capsule_capsule(one, two, out);
+    case 8 * CAPSULE + BOX: return capsule_box(one, two, out);
+    case 8 * CAPSULE + CYLINDER: return capsule_cylinder(one, two, out);
+    case 8 * BOX + BOX: return box_box(one, two, out);
+  }
+  convex_pair(convex_of(kind1, one, one.position - two.position), convex_of(kind2, two, constant<T>(0, 0, 0)), count, out);
+  for (int k = 0; k < count; ++k) out[k].point = two.position + out[k].point;
+}
+
+// The same with the shapes in the order of the model's pair, whose normal points to its first shape.
+template <class T> void touches(const Topology& t, const ShapePair& pair, const Placed<T>& one, const Placed<T>& two, Touch<T>* out) {
+  const int kind1 = t.pair_shapes[pair.one].kind, kind2 = t.pair_shapes[pair.two].kind;
+  if (!pair.swapped) return touches(kind1, kind2, one, two, pair.kept, out);
+  touches(kind2, kind1, two, one, pair.kept, out);
+  for (int k = 0; k < pair.kept; ++k) out[k].normal = -out[k].normal;
+}
+
+// Whether the cheap search for a separating direction is worth its while before the contacts of the pair are looked for.
+bool is_general(const Topology& t, const ShapePair& pair) {
+  auto general = [&](int shape) {
+    const int kind = t.pair_shapes[shape].kind;
+    return kind == MESH || kind == ELLIPSOID || kind == CYLINDER;
+  };
+  return general(pair.one) || general(pair.two);
+}
+// A lower bound of the distance of two shapes from a direction that separates them (broadphase.exact_bounds).
+double separation_bound(const Topology& t, const ShapePair& pair, const PairWork& w) {
+  const Placed<double>&x1 = w.shape[pair.one], &x2 = w.shape[pair.two];
+  const Convex<double> one = convex_of(t.pair_shapes[pair.one].kind, x1, x1.position - x2.position);
+  const Convex<double> two = convex_of(t.pair_shapes[pair.two].kind, x2, V3<double>{0, 0, 0});
+  auto farthest = [&](V3<double> n) { return apart_along(one, two, n); };
+  const double size = w.reach[pair.one] + w.reach[pair.two];
+  const V3<double> start = unit(one.centre - two.centre, two.axis(2)).along;
+  const V3<double> n = unit(separating_direction(farthest, start, size, 0.02, 16).v, start).along;
+  return dot(n, farthest(n)) - one.radius() - two.radius();
+}
+
+// The distance of two shapes changes no faster than this: relative velocity of the bodies at a centre, and their turns.
+double fastest_approach(const ShapePair& pair, const PairWork& w) {
+  const V6<double> one = w.velocity[pair.one], two = w.velocity[pair.two];
+  const V3<double> spin = one.w - two.w, apart = one.l - (two.l + cross(two.w, w.centre[pair.one] - w.centre[pair.two]));
+  return std::sqrt(dot(apart, apart)) + std::sqrt(dot(spin, spin)) * w.reach[pair.one];
+}
+
+// A pair farther away than this share of its size, and than what its velocity covers in two steps, is left out of a step unless it is
+// among the nearest, which are reported.
+constexpr double NEARBY = 0.02, STEPS_AHEAD = 2;
+
+}  // namespace
+
+double reach_of(int kind, const double* size) { return reach_of_kind(kind, size); }
+
+int pair_candidates(const Topology& t, const Parameters& p, double dt, int wanted, int count, Candidate* out, PairWork& w) {
+  const int many = static_cast<int>(t.shape_pairs.size());
+  w.taken = 0, w.last_pair = -1;
+  auto take = [&](int k) {
+    const ShapePair& pair = t.shape_pairs[k];
+    const PairShape &one = t.pair_shapes[pair.one], &two = t.pair_shapes[pair.two];
+    Touch<double> touch[MOST_TOUCHES];
+    touches(t, pair, w.shape[pair.one], w.shape[pair.two], touch);
+    for (int j = 0; j < pair.kept; ++j)
+      out[count++] = {touch[j].distance, touch[j].point, touch[j].normal, w.shape[pair.one].position, touch[j].point, one.link, two.link,
+                      one.node, two.node, pair.pair, pair.slot + j, static_cast<int>(t.shape_planes.size()) + k,
+                      p.pair_friction[pair.pair], p.pair_restitution[pair.pair]};
+  };
+  int later = many;  // order: pairs that are left, from this place on
+  for (int k = 0; k < many; ++k) {
+    const ShapePair& pair = t.shape_pairs[k];
+    const V3<double> apart = w.centre[pair.one] - w.centre[pair.two];
+    const double size = w.reach[pair.one] + w.reach[pair.two];
+    w.bound[k] = std::sqrt(dot(apart, apart)) - size;
+    const double margin = std::fmax(NEARBY * size, STEPS_AHEAD * dt * fastest_approach(pair, w));
+    if (w.bound[k] <= margin && is_general(t, pair)) w.bound[k] = std::fmax(w.bound[k], separation_bound(t, pair, w));
+    if (w.bound[k] > margin) w.order[--later] = k;  // what is not a number is near
+    else take(k), ++w.taken;
+  }
+  std::sort(w.order + later, w.order + many, [&](int a, int b) { return w.bound[a] < w.bound[b] || (w.bound[a] == w.bound[b] && a < b); });
+  for (; later < many; ++later, ++w.taken) {
+    if (count >= wanted && wanted > 0) {
+      for (int k = 0; k < count; ++k) w.least[k] = ordered(out[k].distance);
+      std::nth_element(w.least, w.least + wanted - 1, w.least + count);
+    }
+    if (wanted == 0 || (count >= wanted && w.least[wanted - 1] < w.bound[w.order[later]])) break;
+    take(w.order[later]);
+  }
+  std::copy(w.order + later, w.order + many, w.order);  // those left out, at the front
+  return count;
+}
+
+int pairs_missed(const Topology& t, double dt, const PairWork& w) {
+  int missed = 0;
+  for (int k = 0; k < static_cast<int>(t.shape_pairs.size()) - w.taken; ++k) {
+    const int pair = w.order[k];
+    missed += w.bound[pair] < dt * fastest_approach(t.shape_pairs[pair], w);
+  }
+  return missed;
+}
+
+Slope pair_slope(const Topology& t, const Candidate& c, PairWork& w) {
+  const int index = c.source - static_cast<int>(t.shape_planes.size());
+  const ShapePair& pair = t.shape_pairs[index];
+  if (w.last_pair != index) {
+    const Placed<double>&one = w.shape[pair.one], &two = w.shape[pair.two];
+    Placed<Dual> moving = {lifted<Dual>(one.rotation), lifted<Dual>(one.position), one.size, one.hull};
+    const Placed<Dual> still = {lifted<Dual>(two.rotation), lifted<Dual>(two.position), two.size, two.hull};
+    for (int k = 0; k < 3; ++k) {
+      part(moving.position, k).d[k] = 1;
+      const V3<double> x = one.axis(k);  // an axis turns by e x axis
+      const double turned[3][3] = {{0, x.z, -x.y}, {-x.z, 0, x.x}, {x.y, -x.x, 0}};  // component, direction of the turn
+      V3<Dual>* rows[3] = {&moving.rotation.row0, &moving.rotation.row1, &moving.rotation.row2};
+      for (int i = 0; i < 3; ++i)
+        for (int e = 0; e < 3; ++e) part(*rows[i], k).d[3 + e] = turned[i][e];
+    }
+    Touch<Dual> touch[MOST_TOUCHES];
+    touches(t, pair, moving, still, touch);
+    for (int j = 0; j < pair.kept; ++j) {
+      const Dual* parts[7] = {&touch[j].distance, &touch[j].point.x,  &touch[j].point.y, &touch[j].point.z,
+                              &touch[j].normal.x, &touch[j].normal.y, &touch[j].normal.z};
+      for (int i = 0; i < 7; ++i) std::copy(parts[i]->d, parts[i]->d + DIRECTIONS, w.slope[j].by_motion[i]);
+    }
+    w.last_pair = index;
+  }
+  return w.slope[c.slot - pair.slot];
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

@@ -1,0 +1,61 @@
+// Candidate contacts of shapes against each other: which pairs are near enough, their contacts, and how these move with body 1.
+//
+// Nothing of it depends on the size of the tree but where the shapes are: the rest is compiled once, in shape_pairs.cc.
+#pragma once
+#include "candidates.h"
+#include "convex.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// What is kept of a step: where the shapes are and how they move, a lower bound of the distance of every pair, those that were looked
+// at, and the slopes of the pair asked for last.
+struct PairWork {
+  Placed<double>* shape;
+  Hull* hull;
+  V3<double>* centre;    // and radius of a ball around each shape
+  V6<double>* velocity;  // of that centre, and spin
+  double *reach, *bound, *least;
+  int* order;
+  int taken, last_pair;
+  Slope* slope;
+};
+
+double reach_of(int kind, const double* size);
+
+// Velocities of the shapes, from those of the links.
+template <class Size> void move_shapes(const Topology& t, const Kinematics<Size>& kin, const Field<Size>& V, PairWork& w) {
+  for (size_t k = 0; k < t.pair_shapes.size(); ++k) {
+    const int link = t.pair_shapes[k].link;
+    const V6<double> body = V.six_of(link);
+    w.velocity[k] = {body.l + cross(body.w, w.centre[k] - kin.origin.three_of(link)), body.w};
+  }
+}
+
+template <class Size>
+void place_shapes(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, PairWork& w) {
+  for (size_t k = 0; k < t.pair_shapes.size(); ++k) {
+    const PairShape& shape = t.pair_shapes[k];
+    const double* x = p.pair_shape + PAIR_SHAPE * k;
+    const M3<double> R = kin.rotation.matrix_of(shape.link);
+    if (shape.kind == MESH) w.hull[k] = {p.hull + 3 * t.hulls[shape.hull].first, &t.hulls[shape.hull]};
+    Placed<double>& at = w.shape[k] = {R * nine(x + 3), position_of(kin, shape.link) + R * three(x), x + 12,
+                                       shape.kind == MESH ? w.hull + k : nullptr};
+    w.centre[k] = at.position + at.rotation * three(x + 15);
+    w.reach[k] = shape.kind == MESH ? x[18] : reach_of(shape.kind, x + 12);
+  }
+  move_shapes(t, kin, V, w);
+}
+
+// Candidates of the pairs of the placed shapes that are near, and of as many more as the `wanted` closest ones need, appended to `out`,
+// which holds `count`; returns the new count.
+int pair_candidates(const Topology& t, const Parameters& p, double dt, int wanted, int count, Candidate* out, PairWork& w);
+
+// How many of the pairs left out could have touched within the step, as the shapes move.
+int pairs_missed(const Topology& t, double dt, const PairWork& w);
+
+// Slope of a candidate of two shapes; those of its whole pair are kept for the next question.
+Slope pair_slope(const Topology& t, const Candidate& c, PairWork& w);
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt
