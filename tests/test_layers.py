@@ -17,7 +17,7 @@ BASE = {"errors", "names", "result", "walltime", "__init__"}
 # Order of the design inside a folder; a file or folder that is not named is held to the absence of cycles only.
 ORDER = {
     "dynamics": (
-        "arguments model state rigid_body collision contact compiled compiled_step gradients integrators backend "
+        "arguments model state rigid_body collision contact compiled_pairs compiled compiled_step gradients integrators backend "
         "linearization policies system"
     ).split(),
     "dynamics.rigid_body": "spatial lie configuration kinematics rnea crba aba derivatives energy".split(),

@@ -25,11 +25,11 @@ from trajopt import native
 from trajopt.dynamics.collision.convex.hulls import edges_of
 from trajopt.dynamics.collision.features import BOX_CORNERS
 from trajopt.dynamics.collision.narrowphase import (
-    SCENERY,
     collide,
     collide_with_derivatives,
     pair_groups,
 )
+from trajopt.dynamics.compiled_pairs import CompiledPairs, PlanePair, pairs_under
 from trajopt.dynamics.contact.closures import KINDS as CLOSURE_ROWS
 from trajopt.dynamics.contact.closures import closure_count
 from trajopt.dynamics.contact.laws import ContactLaw, Law
@@ -41,10 +41,6 @@ from trajopt.dynamics.rigid_body.spatial import rotate
 
 IMPULSE_INTEGRATORS = ("semi-implicit", "moreau")
 PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
-_WITH_PLANE = {
-    ShapeType.SPHERE: 1, ShapeType.CAPSULE: 2, ShapeType.BOX: 4, ShapeType.CYLINDER: 4, ShapeType.ELLIPSOID: 1, ShapeType.MESH: 4,
-}  # fmt: skip
-_CURVED = (ShapeType.CYLINDER, ShapeType.ELLIPSOID)
 
 
 def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike) -> str | None:
@@ -101,97 +97,11 @@ def compile_system(model: Model, law: ContactLaw, integrator: str) -> CompiledSy
 # --- the table of the topology ----------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class _PlanePair:
-    """A shape against a plane as the core sees it: `balls` points or balls of the shape from `ball` on, or a curved shape."""
-
-    pair: int
-    shape: int
-    plane: int
-    on_face: bool
-    ball: int
-    balls: int
-    kept: int
-    slot: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _ShapePair:
-    """Two shapes that the core collides, in the model's order; swapped: the other way round in the contact function."""
-
-    pair: int
-    one: int
-    two: int
-    swapped: bool
-    kept: int
-    slot: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _Pairs:
-    """Pairs of a topology: against planes, in the order of their candidates; of two shapes that the core collides; the others,
-    with their first candidates."""
-
-    planes: tuple[int, ...]
-    against: tuple[_PlanePair, ...]
-    balls: int
-    between: tuple[_ShapePair, ...]
-    others: tuple[int, ...]
-    slots: tuple[int, ...]
-    candidates: int
-    mesh_sizes: tuple[int, ...]
-
-    @functools.cached_property
-    def shapes_between(self) -> tuple[int, ...]:
-        """The shapes of `between`, each once."""
-        return tuple(sorted({shape for pair in self.between for shape in (pair.one, pair.two)}))
-
-    def hulls(self, top: Topology) -> dict[int, tuple[tuple[int, int, int], ...]]:
-        """Triangles of the meshes among these shapes, by the mesh's number in the model."""
-        specs = (top.shapes[shape] for shape in self.shapes_between)
-        return {spec.mesh: spec.triangles for spec in specs if spec.kind == ShapeType.MESH}
-
-
-@functools.lru_cache(maxsize=128)
-def _pairs(top: Topology, mesh_sizes: tuple[int, ...], every: bool) -> _Pairs:
-    """every: the core looks at all pairs that it can collide; else JAX's broad phase chooses among them as the law asks."""
-    planes: list[int] = []
-    against: list[_PlanePair] = []
-    between: list[_ShapePair] = []
-    others: dict[int, int] = {}
-    listed = balls = 0
-    for group in pair_groups(top):
-        many = mesh_sizes[group.mesh] if group.per_pair is None else group.per_pair
-        kind = group.kinds[0]
-        for place, pair in enumerate(group.pairs):
-            slot = listed + many * place
-            shape, plane = top.pairs[pair]
-            if every and group.kinds[1] not in SCENERY:
-                between.append(_ShapePair(pair, shape, plane, group.swapped, many, slot))
-                continue
-            known = kind in _WITH_PLANE or kind == ShapeType.POINTS
-            if group.swapped or group.kinds[1] != ShapeType.PLANE or not known:
-                others[pair] = slot
-                continue
-            if plane not in planes:
-                planes.append(plane)
-            touching = {ShapeType.BOX: 8, ShapeType.CYLINDER: 0, ShapeType.ELLIPSOID: 0}.get(kind, many)
-            if kind == ShapeType.MESH:
-                touching = mesh_sizes[group.mesh]
-            on_face = group.on_face or kind not in (ShapeType.SPHERE, ShapeType.ELLIPSOID)
-            against.append(_PlanePair(pair, shape, plane, on_face, balls, touching, many, slot))
-            balls += touching
-        listed += many * len(group.pairs)
-    given = sorted(others)
-    slots = tuple(others[pair] for pair in given)
-    return _Pairs(tuple(planes), tuple(against), balls, tuple(between), tuple(given), slots, listed, mesh_sizes)
-
-
 @functools.lru_cache(maxsize=128)
 def _compiled(
     top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw, moreau: bool, contacts: int, limits: int
 ) -> CompiledSystem:
-    pairs = _pairs_under(top, mesh_sizes, law)
+    pairs = pairs_under(top, mesh_sizes, law)
     given = _given_count(top, mesh_sizes, law, pairs)
     table = _table(top, law, pairs, given, contacts, limits)
     dry = top.friction_dofs if law.joint_friction else ()
@@ -206,18 +116,12 @@ def _compiled(
 def topology_table(model: Model, law: ContactLaw) -> Int[np.ndarray, " n"]:
     """What is static of the model and the law, in the order in which native/topology.h reads it."""
     top, sizes = model.topology, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes)
-    pairs = _pairs_under(top, sizes, law)
+    pairs = pairs_under(top, sizes, law)
     return _table(top, law, pairs, _given_count(top, sizes, law, pairs), law.contact_rows(model), law.limit_rows(model))
 
 
-def _pairs_under(top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw) -> _Pairs:
-    """The pairs that the law lets touch: all, or none."""
-    touching = top if law.acts else dataclasses.replace(top, pairs=())
-    return _pairs(touching, mesh_sizes, law.pair_limit.pairs is None)
-
-
 def _table(
-    top: Topology, law: ContactLaw, pairs: _Pairs, given: int, contacts: int, limits: int
+    top: Topology, law: ContactLaw, pairs: CompiledPairs, given: int, contacts: int, limits: int
 ) -> Int[np.ndarray, " n"]:
     touching = law.acts
     dry = top.friction_dofs if law.joint_friction else ()
@@ -260,7 +164,7 @@ def _table(
     return np.array(table, np.int64)
 
 
-def _given_count(top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw, pairs: _Pairs) -> int:
+def _given_count(top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw, pairs: CompiledPairs) -> int:
     if not pairs.others:
         return 0
     part = dataclasses.replace(top, pairs=tuple(top.pairs[k] for k in pairs.others))
@@ -350,7 +254,7 @@ def _lane_places(top: Topology) -> Int[np.ndarray, " k"]:
 def _shape_numbers(compiled: CompiledSystem, model: Model, double) -> list[Array]:
     """Planes, shapes against them, shapes against each other, and the balls of those against planes."""
     top = compiled.topology
-    pairs = _pairs_under(top, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes), compiled.law)
+    pairs = pairs_under(top, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes), compiled.law)
     rotation, position, size = (double(x) for x in (model.shape_rotation, model.shape_position, model.shape_size))
     planes, shapes = np.array(pairs.planes, int), np.array([x.shape for x in pairs.against], int)
     between = np.array(pairs.shapes_between, int)
@@ -379,7 +283,7 @@ def _ball_around(vertices: Float[Array, "n 3"]) -> Float[Array, "4"]:
     return jnp.append(centre, jnp.sqrt(jnp.max(jnp.sum(away * away, 1))))
 
 
-def _balls(x: _PlanePair, top: Topology, rotation, position, size, model: Model, double) -> Float[Array, " k"]:
+def _balls(x: PlanePair, top: Topology, rotation, position, size, model: Model, double) -> Float[Array, " k"]:
     """Centres in the node's frame and radii of the balls of a shape that touch a plane first."""
     kind, R, p, extent = top.shapes[x.shape].kind, rotation[x.shape], position[x.shape], size[x.shape]
     zero = jnp.zeros((), jnp.float64)
