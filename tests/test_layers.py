@@ -18,7 +18,7 @@ BASE = {"errors", "names", "result", "walltime", "__init__"}
 ORDER = {
     "dynamics": (
         "arguments model state rigid_body collision contact compiled_pairs compiled compiled_step gradients integrators backend "
-        "linearization policies system"
+        "linearization system policies"
     ).split(),
     "dynamics.rigid_body": "spatial lie configuration kinematics rnea crba aba derivatives energy".split(),
     "dynamics.collision": "features primitives convex terrain broadphase narrowphase".split(),

@@ -43,6 +43,15 @@ def test_columns_are_ordinary_where_nothing_contradicts():
     np.testing.assert_allclose(above.A, [[1.0, DT], [0.0, 1.0]], atol=1e-12)
 
 
+def test_a_batch_names_the_columns_of_each_sample():
+    system = System(load_model_from_string(RAIL), DT, contact=RigidContact(erp=ERP), backend="native")
+    q, v, u = np.array([[0.0], [1.0]]), np.zeros((2, 1)), np.zeros((2, 1))
+    found = jax.vmap(system.linearize)(State(q, v), u)
+    np.testing.assert_array_equal(found.one_sided, [[True, False, False], [False, False, False]])
+    for k in range(2):
+        np.testing.assert_array_equal(found.A[k], system.linearize(State(q[k], v[k]), u[k]).A)
+
+
 def by_differences(system: System, x: State, u, columns) -> np.ndarray:
     """Columns of A from steps at +-1e-6."""
     model, n, by = system.model, system.nv, 1e-6

@@ -13,6 +13,7 @@ import pytest
 from native.cases import needs_core
 from trajopt import dynamics, load_model
 from trajopt.dynamics import State, System, random_configuration
+from trajopt.dynamics.policies import follow_policy
 from trajopt.solvers.subproblems.riccati import LQProblem, riccati, riccati_native
 
 pytestmark = needs_core
@@ -84,7 +85,7 @@ def test_the_compiled_motion_under_a_policy_is_that_of_steps():
     us, gains = jnp.asarray(rng.normal(size=(steps, 12))), jnp.asarray(3.0 * rng.normal(size=(steps, 12, 36)))
     lower, upper = jnp.full(12, -6.0), jnp.full(12, 5.0)
     x0 = State(home.q, jnp.asarray(0.2 * rng.normal(size=18)))
-    found, controls = jax.jit(system.follow)(x0, bar.q, bar.v, us, gains, lower, upper)
+    found, controls = jax.jit(follow_policy)(system, x0, bar.q, bar.v, us, gains, lower, upper)
     x = x0
     for k in range(steps):
         dx = jnp.concatenate([dynamics.difference(system.model, bar.q[k], x.q), x.v - bar.v[k]])
@@ -103,9 +104,6 @@ def test_elsewhere_the_motion_under_a_policy_is_a_loop_of_steps():
     bar = State(jnp.asarray(rng.normal(size=(6, 2))), jnp.asarray(rng.normal(size=(6, 2))))
     given = State(jnp.zeros(2), jnp.ones(2)), bar.q, bar.v, jnp.ones((6, 1)), jnp.asarray(rng.normal(size=(6, 1, 4)))
     bounds = jnp.array([-2.0]), jnp.array([2.0])
-    for one, other in zip(
-        jax.tree.leaves(jax.jit(core.follow)(*given, *bounds)),
-        jax.tree.leaves(jax.jit(pole.follow)(*given, *bounds)),
-        strict=True,
-    ):
+    follow = jax.jit(lambda system: follow_policy(system, *given, *bounds))
+    for one, other in zip(jax.tree.leaves(follow(core)), jax.tree.leaves(follow(pole)), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-10)

@@ -137,7 +137,7 @@ def native_follow(
     q_shape, v_shape, report = (jax.ShapeDtypeStruct((steps, *x.shape), q.dtype) for x in single)
     shapes = (q_shape, v_shape, jax.ShapeDtypeStruct(us.shape, q.dtype), report, last)
     arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, arms, _start(compiled, None, q.dtype))
-    policy = (xs, us, gains, jnp.zeros_like(us), lower, upper)
+    policy = (xs, us, gains, lower, upper)
     q_next, v_next, u, *_ = native.call(
         "follow", shapes, *arguments, *policy, topology=compiled.key, moreau=compiled.moreau
     )

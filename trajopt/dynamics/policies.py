@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -14,9 +12,7 @@ from trajopt.dynamics.integrators import takes_impulses
 from trajopt.dynamics.rigid_body.actuation import actuators
 from trajopt.dynamics.rigid_body.configuration import difference
 from trajopt.dynamics.state import State
-
-if TYPE_CHECKING:
-    from trajopt.dynamics.system import System
+from trajopt.dynamics.system import System
 
 
 def follow_policy(
@@ -31,7 +27,7 @@ def follow_policy(
 ) -> tuple[State, Float[Array, "T nu"]]:
     """The states after each step from x0 and the controls u_t = clip(us_t + gains_t (x_t (-) (qs_t, vs_t)), lower, upper).
 
-    `System.follow`, for laws without a contact state; inputs are not checked. Under the compiled core with plain
+    For laws without a contact state; inputs are not checked. Under the compiled core with plain
     motors it is one call; else a loop of steps. No derivative is defined.
     """
     model = system.model

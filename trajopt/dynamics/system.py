@@ -40,7 +40,6 @@ from trajopt.dynamics.linearization import (
     slopes_by_columns,
 )
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.rigid_body.actuation import actuation_force
 from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
@@ -222,8 +221,6 @@ class System:
             (x_next, A, B, info), one_sided, _ = _linearize((True, True), backend, self, x, u, force, warm_start, adjoint)
         slopes = _slopes(tuple(parameters), backend, self, x, u, force, info.impulse) if parameters else {}
         return Linearization(x_next, A, B, info, slopes, one_sided)
-
-    follow = follow_policy
 
     def rollout(self, x0: State, us: Float[Array, "T nu"], *, segment: int | None = None) -> tuple[State, StepInfo]:
         """States x_0..x_T (stacked along the first axis) and the infos of the T steps under the controls us.

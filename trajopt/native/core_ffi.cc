@@ -181,22 +181,23 @@ ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arr
   return ffi::Error::Success();
 }
 
-// States after each of the steps under u = clip(u_bar + k + K (x (-) x_bar)), tau = arms u, and these controls; without handed-over
+// States after each of the steps under u = clip(u_bar + K (x (-) x_bar)), tau = arms u, and these controls; without handed-over
 // candidates.
 ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array arms, Array start, Array xs, Array us,
-                          Array K, Array k, Array lower, Array upper, Result qs, Result vs, Result u, Result reports, Result impulse,
+                          Array K, Array lower, Array upper, Result qs, Result vs, Result u, Result reports, Result impulse,
                           int64_t topology, bool moreau) {
   Own* mine = own(topology);
   if (!mine) return unknown();
   const Topology& t = *mine->topology;
   const int64_t steps = us.dimensions()[us.dimensions().size() - 2], nu = us.dimensions().back(), nx = t.nq + t.nv;
-  const Samples a = samples(arms, 2), x_bar = samples(xs, 2), u_bar = samples(us, 2), gains = samples(K, 3), feed = samples(k, 2),
-                low = samples(lower, 1), high = samples(upper, 1);
+  const Samples a = samples(arms, 2), x_bar = samples(xs, 2), u_bar = samples(us, 2), gains = samples(K, 3), low = samples(lower, 1), high = samples(upper, 1);
   const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(v, 1), samples(start, 1),
                   samples(start, 1), samples(start, 1), 0, moreau};
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
   if (a.size() != t.nv * nu) return wrong("arms", a.size(), t.nv * nu);
   if (x_bar.size() != steps * nx) return wrong("xs", x_bar.size(), steps * nx);
+  if (u_bar.size() != steps * nu) return wrong("us", u_bar.size(), steps * nu);
+  if (low.size() != nu || high.size() != nu) return wrong("the bounds", std::max(low.size(), high.size()), nu);
   if (gains.size() != steps * nu * 2 * t.nv) return wrong("gains", gains.size(), steps * nu * 2 * t.nv);
   const auto batch = vs->dimensions().first(vs->dimensions().size() - 2);
   size_t count = 1;
@@ -212,8 +213,7 @@ ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arra
       for (int64_t step = 0; step < steps; ++step) {
         const size_t place = i * steps + step;
         double* control = u->typed_data() + place * nu;
-        const PolicyStep policy{at(x_bar) + step * nx, at(u_bar) + step * nu, at(gains) + step * nu * 2 * t.nv, at(feed) + step * nu,
-                                at(low), at(high), static_cast<int>(nu)};
+        const PolicyStep policy{at(x_bar) + step * nx, at(u_bar) + step * nu, at(gains) + step * nu * 2 * t.nv, at(low), at(high), static_cast<int>(nu)};
         follow_policy(t, engine.balls(), policy, in.q, in.v, dx.data(), control);
         drive(at(a), control, t.nv, static_cast<int>(nu), tau.data());
         const StepOutput out{qs->typed_data() + place * t.nq, vs->typed_data() + place * t.nv,
@@ -264,7 +264,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize, trajopt::linearize_handler,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_rollout, trajopt::rollout_handler,
                               TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_follow, trajopt::follow_handler,
-                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Ret<Array>()
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
                                   .Attr<int64_t>("topology").Attr<bool>("moreau"));
 
 #pragma GCC visibility pop

@@ -53,19 +53,6 @@ template <class Size> bool find_one_sided(const Topology& t, bool moreau, Worksp
   return any;
 }
 
-// out = a (-) b for configurations close to each other, times `scale`.
-template <class Size> void small_difference(const Topology& t, const Workspace<Size>& w, const double* a, const double* b, double scale, double* out) {
-  for (int k = 0; k < t.nv; ++k)
-    if (t.scalar_q[k] >= 0) out[k] = scale * (a[t.scalar_q[k]] - b[t.scalar_q[k]]);
-  for (const BallJoint& ball : w.balls) {
-    const double *x = a + ball.q, *y = b + ball.q;
-    const double real = y[0] * x[0] + y[1] * x[1] + y[2] * x[2] + y[3] * x[3], twice = real < 0 ? -2 * scale : 2 * scale;
-    out[ball.v] = twice * (y[0] * x[1] - y[1] * x[0] - y[2] * x[3] + y[3] * x[2]);
-    out[ball.v + 1] = twice * (y[0] * x[2] - y[2] * x[0] - y[3] * x[1] + y[1] * x[3]);
-    out[ball.v + 2] = twice * (y[0] * x[3] - y[3] * x[0] - y[1] * x[2] + y[2] * x[1]);
-  }
-}
-
 // Replaces the columns of A that find_one_sided named, and tells of them in the report. The workspace holds other steps afterwards.
 template <class Size> void replace_one_sided(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
   const int nv = t.nv;
@@ -88,9 +75,9 @@ template <class Size> void replace_one_sided(const Topology& t, const StepInput&
       }
       step(t, moved, {s.q_next[side], s.v_next[side], s.report, s.impulse, nullptr}, w);
     }
-    small_difference(t, w, s.q_next[0], s.q_next[1], 0.5 / MOVED, s.direction);
+    difference(t, w.balls, s.q_next[1], s.q_next[0], s.direction);
     for (int i = 0; i < nv; ++i) {
-      out.linear->A[i * width + column] = s.direction[i];
+      out.linear->A[i * width + column] = 0.5 / MOVED * s.direction[i];
       out.linear->A[(nv + i) * width + column] = 0.5 / MOVED * (s.v_next[0][i] - s.v_next[1][i]);
     }
     if (column < ONE_SIDED_WORDS * ONE_SIDED_BITS)

@@ -1,4 +1,4 @@
-// One step of a feedback policy about a motion, u = clip(u_bar + k + K (x (-) x_bar)): what the forward pass of iLQR follows
+// One step of a feedback policy about a motion, u = clip(u_bar + K (x (-) x_bar)): what the forward pass of iLQR follows
 // (trajopt/solvers/ddp/iteration.py).
 #pragma once
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 struct PolicyStep {
-  const double *x_bar, *u_bar, *K, *k, *lower, *upper;
+  const double *x_bar, *u_bar, *K, *lower, *upper;
   int nu;
 };
 
@@ -23,7 +23,7 @@ inline void follow_policy(const Topology& t, const std::vector<BallJoint>& balls
     const double* row = at.K + r * n;
     double sum = 0;
     for (int i = 0; i < n; ++i) sum += row[i] * dx[i];
-    const double wanted = at.u_bar[r] + at.k[r] + sum;
+    const double wanted = at.u_bar[r] + sum;
     u[r] = wanted < at.lower[r] ? at.lower[r] : wanted > at.upper[r] ? at.upper[r] : wanted;
   }
 }

@@ -11,16 +11,6 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 namespace {
 
-double reach_of_kind(int kind, const double* size) {
-  switch (kind) {
-    case SPHERE: return size[0];
-    case CAPSULE: return size[0] + size[1];
-    case CYLINDER: return std::sqrt(size[0] * size[0] + size[1] * size[1]);
-    case ELLIPSOID: return std::fmax(size[0], std::fmax(size[1], size[2]));
-    default: return std::sqrt(size[0] * size[0] + size[1] * size[1] + size[2] * size[2]);
-  }
-}
-
 template <class T> Convex<T> convex_of(int kind, const Placed<T>& x, const V3<T>& centre) {
   return {kind, x.rotation, centre, x.size, x.hull ? *x.hull : Hull{}};
 }
@@ -82,7 +72,15 @@ constexpr double NEARBY = 0.02, STEPS_AHEAD = 2;
 
 }  // namespace
 
-double reach_of(int kind, const double* size) { return reach_of_kind(kind, size); }
+double reach_of(int kind, const double* size) {
+  switch (kind) {
+    case SPHERE: return size[0];
+    case CAPSULE: return size[0] + size[1];
+    case CYLINDER: return std::sqrt(size[0] * size[0] + size[1] * size[1]);
+    case ELLIPSOID: return std::fmax(size[0], std::fmax(size[1], size[2]));
+    default: return std::sqrt(size[0] * size[0] + size[1] * size[1] + size[2] * size[2]);
+  }
+}
 
 int pair_candidates(const Topology& t, const Parameters& p, double dt, int wanted, int count, Candidate* out, PairWork& w) {
   const int many = static_cast<int>(t.shape_pairs.size());

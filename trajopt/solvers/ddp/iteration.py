@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from trajopt.dynamics.policies import follow_policy
 from trajopt.problems.expansions import advance, dynamics_hessian
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.residuals.base import is_task
@@ -232,14 +233,14 @@ class Iteration:
     def _followed(
         self, x0: Array, at: Trajectory, direction: Direction, length: Array
     ) -> tuple[Trajectory, Float[Array, ""]]:
-        """`follow` through `System.follow`."""
+        """`follow` through `follow_policy`."""
         problem, system = self.problem, self.problem.system
         assert system is not None
         nq = system.nq
         low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
         policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
-        found, us = system.follow(problem.as_state(x0), *bar, us, policy.K, jnp.asarray(low), jnp.asarray(high))
+        found, us = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, jnp.asarray(low), jnp.asarray(high))
         xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
         motion = Trajectory(xs, us, at.p)
         return motion, problem.cost(motion)
