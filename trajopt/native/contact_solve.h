@@ -34,7 +34,8 @@ constexpr double STILL = 1e-9;           // change in a sweep, relative to the a
 constexpr int RESTARTS = 100;            // from random impulses, the last resort
 constexpr int CONTINUATION = 6;          // decades of eps
 constexpr int WEAKENINGS = 8, WEAKEST = 4;
-constexpr double NEAR = 1e-3;            // residual of a point that may be near a solution
+constexpr double NEAR = 1e-3, AT_HAND = 1e-7;  // residual of a point that may be near a solution, and of one that seems to be
+constexpr int RANK_ITERATIONS = 20, PATIENCE = 200;  // of Newton's iteration on the problem itself: from either
 constexpr double CLOSER = 1e-2;          // a weaker regularisation has to bring this much, or a solution, to be kept
 constexpr double DEGENERATE = 1e-3;      // eps over the smallest pivot of K from which on K has a null space where contacts are held
 constexpr double SUSPECT = 1e-5;         // the same from which on the rank of K is looked at
@@ -163,7 +164,7 @@ struct Search {
     refine(ncp, w.spare, w.factor, w.newton, rounding);
     double size = residual(w.spare);
     if (size > options.tolerance && size < NEAR) {
-      newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, iterations);
+      newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, size < AT_HAND ? PATIENCE : RANK_ITERATIONS, iterations);
       size = residual(w.spare);
     }
     if (size <= options.tolerance || size < share * lowest || lowest == HUGE_VAL) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "equalities.h"
+#include "jam.h"
 #include "shape_pairs.h"
 
 namespace trajopt {
@@ -34,7 +35,8 @@ inline Frame frame_of(V3<double> n) {
   return {{unit, cross(n, unit), n}};
 }
 
-struct ContactRow { int candidate; Offset offset; Frame frame; int support, supports; };  // DoFs that move it: a list in `support`
+// support: where in `Rows::support` the DoFs that move it begin; kept: its penetration is not pushed out, since it can jam.
+struct ContactRow { int candidate; Offset offset; Frame frame; int support, supports; bool kept; };
 struct LimitRow { int index, dof; double sign, distance; Offset offset; };  // index: in Topology::limited
 enum Choice : unsigned char { LEFT_OUT, CHOSEN, EXCLUDED };
 
@@ -139,7 +141,7 @@ int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, 
     if (!offset.exists || !(again || then + offset.value < -slack)) continue;
     if (r.nc == t.most_contacts()) { ++r.dropped; continue; }
     r.choice[k] = CHOSEN;
-    r.contact[r.nc++] = {k, offset, frame_of(c.normal), 0, 0};
+    r.contact[r.nc++] = {k, offset, frame_of(c.normal), 0, 0, false};
     ++found;
   }
   for (size_t k = 0; k < t.limited.size(); ++k) {
@@ -164,9 +166,31 @@ inline int support_of(const Topology& t, const Candidate& c, int* out) {
   return count;
 }
 
+// Takes the push-out of a penetration back where friction can jam the contact: to the offset of a contact that touches. J: its rows.
+template <class Size>
+void keep_if_jammed(Size n, const Topology& t, const Parameters& p, const double* J, const int* support, double dt, const Candidate& c,
+                    ContactRow& row) {
+  if (row.kept || row.offset.impact || !(c.distance < 0)) return;
+  for (int k = 0; k < row.supports && !t.projected(); ++k)
+    if (t.translates[support[k]]) return;  // a body that is free to go anywhere
+  const int N = n.lanes();
+  double A[3][3];
+  for (int a = 0; a < 3; ++a)
+    for (int b = 0; b <= a; ++b) {
+      vec acc = {};
+      for (int k = 0; k < N; k += LANES) acc += load(J + a * N + k) * load(J + b * N + k);
+      A[a][b] = A[b][a] = sum(acc);
+    }
+  row.kept = jams(A, c.friction);
+  if (!row.kept) return;
+  row.offset.value -= std::max(p.erp * c.distance / dt, -p.push_out_speed);
+  row.offset.by_distance = 0;
+}
+
 // J and J M^-1 of the contacts.
 template <class Size>
-void contact_rows(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse, Rows<Size>& r) {
+void contact_rows(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse, double dt,
+                  Rows<Size>& r) {
   const int N = n.lanes();
   int* support = r.support;
   for (int k = 0; k < r.nc; ++k) {
@@ -183,6 +207,7 @@ void contact_rows(Size n, const Topology& t, const Parameters& p, const Kinemati
     if (t.projected())
       for (int a = 0; a < 3; ++a) project(t, p, J + a * N);
     row.support = static_cast<int>(support - r.support), row.supports = support_of(t, c, support);
+    keep_if_jammed(n, t, p, J, support, dt, c, row);
     tiles<4>(0, N / LANES, [&](int block, auto count) {
       constexpr int T = decltype(count)::value;
       vec acc[3][T] = {};
@@ -208,7 +233,7 @@ void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<S
   const int N = n.lanes();
   r.m = 3 * r.nc + r.nl + r.nd + r.ne;
   const int stride = r.stride = padded(r.m), first_limit = 3 * r.nc, first_dry = first_limit + r.nl, first_equality = first_dry + r.nd;
-  contact_rows(n, t, p, kin, inverse, r);
+  contact_rows(n, t, p, kin, inverse, dt, r);
   auto scalar_row = [&](int row, int dof, double sign) {
     std::memset(r.J + row * N, 0, sizeof(double) * N);
     r.J[row * N + dof] = sign;

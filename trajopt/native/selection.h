@@ -11,7 +11,7 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 constexpr int NULL_POWERS = 4;
-constexpr int RANK_ITERATIONS = 20;
+constexpr int CORRECTIONS = 4;
 constexpr int SELECTION_ITERATIONS = 12;  // quadratic convergence: a limit for what does not converge
 
 // x without its part in the null space of K where no contact slides: (K + eps D)^-1 eps D, D = P rho in the modes of the factor,
@@ -100,13 +100,29 @@ inline void smallest_norm(const Ncp& ncp, const int* mode, Point& at, SelectionS
   }
 }
 
+// s.candidate = the solution of least norm of K dx = right on the held rows, K being eliminated; `right` (m,) of all rows.
+inline void least_solution(const Ncp& ncp, const double* right, SelectionScratch& s) {
+  const Elimination& e = s.elimination;
+  for (int r = 0; r < ncp.m; ++r) store(s.right + (ptrdiff_t)r * W, splat(right[r]));
+  solve_eliminated(e, s.held, s.right, W, W, s.found, W);
+  for (int i = 0; i < e.ld; ++i) s.candidate[i] = 0.0;
+  for (int i = 0; i < e.rank; ++i) s.candidate[e.col[i]] = s.found[(ptrdiff_t)s.held[e.col[i]] * W];
+  for (int i = 0; i < e.n - e.rank; ++i) {
+    const double* N = s.curvature.N + (ptrdiff_t)i * e.ld;
+    add(-dot(N, s.candidate, e.n), N, s.candidate, e.n);
+  }
+}
+
 // Newton on the problem itself, without eps, from a point near a solution: steps of least norm where K is singular, found by
-// elimination. The merit falls in every accepted iteration; at.F is that of the natural map.
-inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, SelectionScratch& s, double rounding, int& iterations) {
+// elimination. A contact that creeps along its cone, slower than what eps hides, turns its impulse far on the circle while K barely
+// sees it: each step length gets up to `CORRECTIONS` chord corrections (Nocedal and Wright, section 18.3), which follow the circle.
+// The merit falls in every accepted iteration; at.F is that of the natural map.
+inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, SelectionScratch& s, double rounding, int most,
+                           int& iterations) {
   const Regularised law{ncp};
   Elimination& e = s.elimination;
   evaluate(law, at);
-  for (int k = 0; k < RANK_ITERATIONS && violation(law, at.F) > rounding; ++k, ++iterations) {
+  for (int k = 0; k < most && violation(law, at.F) > rounding; ++k, ++iterations) {
     bool slides;
     classify(law, at.x, at.nu, scratch.mode);
     const int n = e.n = held_rows(ncp.problem, scratch.mode, s.held, slides);
@@ -122,22 +138,22 @@ inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, Se
     std::memcpy(e.U, s.Ghh, sizeof(double) * n * e.ld);
     law_matrix(law, scratch.mode, at.x, at.nu, s.held, n, e.U, e.ld);
     eliminate(e, !slides);
-    for (int r = 0; r < ncp.m; ++r) store(s.right + (ptrdiff_t)r * W, splat(scratch.trial.F[r]));
-    solve_eliminated(e, s.held, s.right, W, W, s.found, W);
-    for (int i = 0; i < e.ld; ++i) s.candidate[i] = 0.0;
-    for (int i = 0; i < e.rank; ++i) s.candidate[e.col[i]] = s.found[(ptrdiff_t)s.held[e.col[i]] * W];
     null_space(e, s.curvature.N, e.ld);
-    for (int i = 0; i < n - e.rank; ++i) {
-      const double* N = s.curvature.N + (ptrdiff_t)i * e.ld;
-      add(-dot(N, s.candidate, n), N, s.candidate, n);
-    }
+    least_solution(ncp, scratch.trial.F, s);
     for (int i = 0; i < n; ++i) scratch.step[s.held[i]] = s.candidate[i];
     double length = 1.0;
     bool accepted = false;
     for (int h = 0; h < STEP_LENGTHS && !accepted; ++h, length *= 0.5) {
       for (int r = 0; r < ncp.width; ++r) scratch.trial.x[r] = at.x[r] - length * scratch.step[r];
-      evaluate(law, scratch.trial);
-      accepted = scratch.trial.merit <= (1.0 - 2.0 * ARMIJO * length) * at.merit;
+      for (int c = 0; !accepted && c <= (slides ? CORRECTIONS : 0); ++c) {
+        if (c > 0) {
+          for (int r = 0; r < ncp.m; ++r) scratch.rest[r] = scratch.trial.F[r] - (1 - length) * at.F[r];
+          least_solution(ncp, scratch.rest, s);
+          for (int i = 0; i < n; ++i) scratch.trial.x[s.held[i]] -= s.candidate[i];
+        }
+        evaluate(law, scratch.trial);
+        accepted = scratch.trial.merit <= (1.0 - 2.0 * ARMIJO * length) * at.merit;
+      }
     }
     if (!accepted) return;
     std::swap(at, scratch.trial);

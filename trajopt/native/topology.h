@@ -56,6 +56,7 @@ struct Topology {
   std::vector<Node> node;
   std::vector<int> node_link;              // last DoF of every node, and of the world at the end
   std::vector<int> before, above, last;    // of a tree DoF: DoF before it on its chain, last of its parent node, last of its own
+  std::vector<char> translates;            // of a tree DoF: whether it is one of a body's three translations
   std::vector<Mimic> mimics;
   std::vector<int> user_dof;               // tree DoF of every DoF of the user's
   std::vector<Coordinate> coordinate;
@@ -161,7 +162,7 @@ struct Topology {
       node_link[i] = n.v + n.dofs - 1;
       for (int k = 0; k < n.dofs; ++k) {
         const int up = k > 0 ? n.v + k - 1 : n.parent;
-        before.push_back(up), above.push_back(n.parent), last.push_back(node_link[i]);
+        before.push_back(up), above.push_back(n.parent), last.push_back(node_link[i]), translates.push_back(n.type == TRANSLATION);
         chain.emplace_back();
         for (int j = up; j != world; j = before[j]) chain.back().push_back(j);
       }

@@ -22,6 +22,7 @@ from trajopt.dynamics.collision.broadphase import Culled
 from trajopt.dynamics.collision.narrowphase import Contacts
 from trajopt.dynamics.contact.closures import closure_count, closure_rows, independent
 from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.jam import jams
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law, NormalOffset, Softening
 from trajopt.dynamics.model import Model, Topology
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, mimic_matrix, node_velocities
@@ -36,6 +37,7 @@ class Rows:
     J (m, nv); offset (m,) is b, m/s; mu (nc,); exists (nc + nl,); bound (nf,) N s; distance (nc + nl,) m; contacts: the nc
     selected candidates; frames (nc, 3, 3), columns tangent 1, tangent 2, normal; impact (nc + nl,): the row bounces;
     independent (k, k): projection of the equality constraints on what they say independently of each other, part of their J;
+    kept (nc + nl,): penetrations that are not pushed out, since friction can jam the contact;
     limit_dof (nl,), limit_sign (nl,); dropped: rows left out that would be active, and pairs left out that could be;
     dropped_pairs: the latter. softening: compliance of the contacts, None where they are rigid. sizes: number of rows of each of
     `KINDS`.
@@ -52,6 +54,7 @@ class Rows:
     frames: Float[Array, "nc 3 3"]
     restitution: Float[Array, " nc"]
     impact: Bool[Array, " ncl"]
+    kept: Bool[Array, " ncl"]
     limit_dof: Int[Array, " nl"]
     limit_sign: Float[Array, " nl"]
     dropped: Int[Array, ""]
@@ -255,23 +258,27 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
     """Rows of the step at its configuration (kinematics `kin`, candidate contacts there) and velocity."""
     blocks = [kind.block(inputs, kin, candidates) for kind in KINDS]
     J = jnp.concatenate([block.J for block in blocks])
+    described = {name: value for block in blocks for name, value in block.described.items()}
+    nc = described["mu"].shape[0]
+    distance = jnp.concatenate([block.distance for block in blocks])
+    kept = jnp.zeros(distance.shape, bool).at[:nc].set(jams(J[: 3 * nc], described["mu"]) & (distance[:nc] < 0))
+    felt = jnp.split(jnp.where(kept, 0.0, distance), np.cumsum([block.distance.shape[0] for block in blocks])[:-1])
     offset, exists, impact = [], [], []
-    for kind, block, velocity in zip(KINDS, blocks, _split_by_kind(blocks, J @ inputs.v), strict=True):
-        law_offset = kind.offset(inputs.law, block.distance, velocity[kind.normals], block.restitution, inputs.dt)
+    for kind, block, gap, velocity in zip(KINDS, blocks, felt, _split_by_kind(blocks, J @ inputs.v), strict=True):
+        law_offset = kind.offset(inputs.law, gap, velocity[kind.normals], block.restitution, inputs.dt)
         b = _on_normals(kind, law_offset.offset, velocity.shape[0])
         offset.append(b if block.error is None else EQUALITIES.error_slope(inputs.law, inputs.dt) * block.error)
         exists.append(law_offset.exists)
         impact.append(law_offset.impact)
-    described = {name: value for block in blocks for name, value in block.described.items()}
     exists_here = jnp.concatenate(exists)
-    nc = described["mu"].shape[0]
     return Rows(
         J=J,
         offset=jnp.concatenate(offset),
         exists=exists_here,
         bound=jnp.concatenate([block.bound for block in blocks if block.bound is not None]),
-        distance=jnp.concatenate([block.distance for block in blocks]),
+        distance=distance,
         impact=jnp.concatenate(impact),
+        kept=kept,
         softening=inputs.law.softening(blocks[0].distance, exists_here[:nc], inputs.kappa),
         dropped=sum((block.dropped for block in blocks[1:]), blocks[0].dropped),
         sizes=tuple(block.J.shape[0] for block in blocks),
@@ -291,7 +298,8 @@ def offset_slopes(inputs: StepInputs, rows: Rows) -> tuple[Float[Array, " m"], F
         start = own.stop
 
         def offset(distance, velocity, kind=kind, own=own):
-            return kind.offset(inputs.law, distance, velocity, restitution[own], inputs.dt).offset
+            felt = jnp.where(rows.kept[own], 0.0, distance)
+            return kind.offset(inputs.law, felt, velocity, restitution[own], inputs.dt).offset
 
         if kind is EQUALITIES:
             by_distance.append(jnp.full(size, EQUALITIES.error_slope(inputs.law, inputs.dt), dtype))
