@@ -23,6 +23,7 @@ import json
 import os
 import pathlib
 import time
+import warnings
 from typing import Any
 
 # Large programs that run for a second or two: folding the constants of meshes and optimising takes XLA minutes.
@@ -41,6 +42,7 @@ from measure import banner, markdown  # noqa: E402
 from validation_experiments.report import write_table  # noqa: E402
 
 from trajopt.dynamics import (  # noqa: E402
+    DampingWarning,
     NoContact,
     RigidContact,
     State,
@@ -112,6 +114,15 @@ def fall(system: System, q: np.ndarray, u: np.ndarray) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def stiff_for(model: Model, dt: float) -> str:
+    """The joints that a `DampingWarning` of this step names; empty without one."""
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always", DampingWarning)
+        System(model, dt)
+    found = [str(w.message) for w in issued if w.category is DampingWarning]
+    return found[0].split("spring of ")[1].split(": dt times")[0] if found else ""
+
+
 def row(robot: Robot, cache: pathlib.Path) -> dict[str, Any]:
     """All that the tables say of one robot."""
     model, q, notes = load(robot, cache)
@@ -119,9 +130,12 @@ def row(robot: Robot, cache: pathlib.Path) -> dict[str, Any]:
     found: dict[str, Any] = {"name": robot.name, "kind": robot.kind, "nv": model.nv, "pairs": len(model.topology.pairs)}
     found |= {"notes": notes, "loops": model.topology.constrained}
     model = model.to_device()
+    implicit = stiff_for(model, DT)
+    if implicit:
+        notes.append("`implicit_damping=True`, since 1 ms is large for " + implicit)
     for key, law in (("contact", RigidContact()), ("free", NoContact())):
         for half in (1, 2):
-            system = System(model, DT / half, contact=law)
+            system = System(model, DT / half, contact=law, implicit_damping=bool(implicit))
             found[f"{key} {half}"] = fall(system, q, u)
             found[f"backend {key}"] = system.resolved_backend
             print(robot.name, key, DT / half, found[f"{key} {half}"], flush=True)

@@ -28,7 +28,7 @@ FOOT_RADIUS = 0.0226  # m: a foot's centre above the ground it stands on
 
 def planning_system(dt: float = DT) -> System:
     model = load_model("go1")
-    return System(model.replace(armature=model.armature + dt * model.damping), dt=dt)
+    return System(model, dt=dt, implicit_damping=True)
 
 
 def standing() -> tuple[State, np.ndarray]:

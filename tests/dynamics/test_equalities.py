@@ -143,6 +143,19 @@ def test_redundant_loops_do_not_lock():
     np.testing.assert_allclose(np.asarray(xs.v)[1, 0] / 1e-3, expected, rtol=2e-2)  # rods as thick as 1 cm: 1.5 %
 
 
+@pytest.mark.parametrize("backend", ["jax", "auto"])
+def test_rows_that_move_nothing_say_nothing(backend):
+    """A hinge tilted by 1e-6 gives the pin a row along y of that length, and the error that it could not take back is none of its."""
+    text = BARS % ("", "")
+    tilted = text.replace('<joint name="c"/>', '<joint name="c" axis="1e-6 1 0"/>').replace('pos="0.3 0 0"', 'pos="0.3 1e-6 0"')
+    system = System(model(tilted), 1e-3, backend=backend)
+    xs, infos = system.rollout(system.initial_state(), np.full((200, 1), 0.2))
+    assert np.all(infos.status == Status.solved)
+    moving = np.asarray(four_bar().rollout(system.initial_state(), np.full((200, 1), 0.2))[0].q)
+    np.testing.assert_allclose(xs.q, moving, atol=1e-4)
+    assert np.ptp(np.asarray(xs.q)[:, 0]) > 0.2
+
+
 STEP_Q, STEP_V, STEP_U = 2e-5, 1e-4, 1e-3
 
 

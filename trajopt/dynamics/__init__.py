@@ -19,6 +19,7 @@ from trajopt.dynamics.contact import (
     solve_ncp,
 )
 from trajopt.dynamics.contact.closures import closure_error
+from trajopt.dynamics.damping import DampingWarning
 from trajopt.dynamics.gradients import GRADIENTS, GradientMode, GradientOptions
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.aba import aba
@@ -66,7 +67,7 @@ from trajopt.dynamics.state import Linearization, State, StepInfo
 from trajopt.dynamics.system import System
 
 __all__ = [
-    "GRADIENTS", "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "GradientMode", "GradientOptions",
+    "GRADIENTS", "BoxedLCP", "CompliantContact", "ContactLaw", "DampingWarning", "ForceLaw", "GradientMode", "GradientOptions",
     "Linearization", "Model", "NCPResult", "NoContact", "RigidContact", "SmoothedContact", "SpringDamperContact",
     "StartWarning", "State", "StepInfo", "System", "aba", "actuation_force", "base_velocity", "bias_forces",
     "centre_of_mass", "centroidal_momentum", "centroidal_momentum_matrix", "closure_error", "com_jacobian", "crba",

@@ -167,16 +167,15 @@ def impulse_slopes(
     names: tuple[str, ...],
     integrator: str,
     mode: GradientMode,
-    start: StepInputs,
-    force_of: Callable[[Model], Float[Array, " nv"]],
+    model: Model,
+    start_of: Callable[[Model], StepInputs],
 ) -> dict[str, Float[Array, "n ..."]]:
-    """d x+/d parameter of a step with impulses, for the leaves `names` of the model. force_of: tau under a model."""
-    model = start.model
+    """d x+/d parameter of a step with impulses, for the leaves `names` of the model. start_of: the step under a model."""
+    start = start_of(model)
     rule = mode.rule(start.law)
 
     def velocity(leaves):
-        changed = model.replace(**leaves)
-        return impulse_step(integrator, dataclasses.replace(start, model=changed, tau=force_of(changed)), rule)[0].v
+        return impulse_step(integrator, start_of(model.replace(**leaves)), rule)[0].v
 
     leaves = {name: getattr(model, name) for name in names}
     slopes = jax.jacfwd(velocity)(leaves)

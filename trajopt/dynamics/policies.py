@@ -30,7 +30,7 @@ def follow_policy(
     For laws without a contact state; inputs are not checked. Under the compiled core with plain
     motors it is one call; else a loop of steps. No derivative is defined.
     """
-    model = system.model
+    model = system.stepped_model
     motors = actuators(model)
     if system.resolved_backend == "native" and motors.plain and takes_impulses(system.contact, system.integrator):
         compiled = compile_system(model, system.contact, system.integrator)

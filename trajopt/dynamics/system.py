@@ -27,12 +27,21 @@ from trajopt.dynamics.contact.laws.base import ContactLaw, Law
 from trajopt.dynamics.contact.laws.rigid import RigidContact
 from trajopt.dynamics.contact.laws.smoothed import KAPPA_MEANING
 from trajopt.dynamics.contact.rows import row_count
+from trajopt.dynamics.damping import warn_of_damping, with_implicit_damping
 from trajopt.dynamics.direct import DirectCalls, direct_calls
 from trajopt.dynamics.gradients.closed_form import needs_null_space
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.gradients.modes import MODES, resolve
 from trajopt.dynamics.gradients.options import GradientOptions
-from trajopt.dynamics.integrators import check_integrator, explicit_step, impulse_info, impulse_step, takes_impulses
+from trajopt.dynamics.integrators import (
+    EXPLICIT,
+    WITH_IMPULSES,
+    check_integrator,
+    explicit_step,
+    impulse_info,
+    impulse_step,
+    takes_impulses,
+)
 from trajopt.dynamics.linearization import (
     impulse_slopes,
     linearize_by_columns,
@@ -65,6 +74,8 @@ class System:
     gradient "smoothed" (default 300) and of `SmoothedContact` (default its own); a leaf, so that it can be changed without
     another compilation. backend: "native" (the compiled core for CPUs), "jax", or "auto", the first where it covers the system,
     unless the environment variable TRAJOPT_BACKEND says otherwise (`backend`); `resolved_backend` says which it became.
+    implicit_damping: damping and springs of joints act by the velocity after the step (`damping.with_implicit_damping`), which
+    large steps need; False: by that before, and a `DampingWarning` names the joints that dt is too large for.
 
     Raises `OptionError`, `ModelError` or `UnknownNameError` on construction.
     """
@@ -78,6 +89,7 @@ class System:
     options: GradientOptions = dataclasses.field(default_factory=GradientOptions, metadata={"static": True})
     kappa: float | Float[Array, ""] | None = None
     backend: str = dataclasses.field(default="auto", metadata={"static": True})
+    implicit_damping: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, Model):
@@ -95,6 +107,19 @@ class System:
         check_integrator(self.integrator, self.contact, self.dt, self.model)
         self.contact.check(self.model)
         resolve_backend(self.backend, self.model, self.contact, self.integrator)
+        if not isinstance(self.implicit_damping, bool):
+            raise OptionError(f"implicit_damping is {self.implicit_damping!r}, expected True or False")
+        if self.implicit_damping and self.integrator in EXPLICIT:
+            raise OptionError(
+                f"implicit_damping is for integrator {' or '.join(map(repr, WITH_IMPULSES))}, not '{self.integrator}'"
+            )
+        if not self.implicit_damping:
+            warn_of_damping(self.model, self.dt)
+
+    @property
+    def stepped_model(self) -> Model:
+        """The model whose equations of motion a step solves: `model`, with `implicit_damping` of another armature."""
+        return with_implicit_damping(self.model, jnp.asarray(self.dt)) if self.implicit_damping else self.model
 
     @property
     def _backend(self) -> tuple[str, str]:
@@ -132,7 +157,7 @@ class System:
         rule = self.mode.rule(law)
         if rule is None or rule.reverse_only:
             return None
-        return direct_calls(self.model, law, self.integrator, jnp.asarray(self.dt))
+        return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt))
 
     @property
     def nq(self) -> int:
@@ -327,7 +352,7 @@ def _advance(backend: str, system: System, x: State, u, force, warm_start) -> tu
             return native_impulse_step(system.integrator, system.mode.rule(law), start)
         x_next, result = impulse_step(system.integrator, start, system.mode.rule(law))
         return x_next, impulse_info(result)
-    return explicit_step(system.integrator, law, model, x, tau, jnp.asarray(system.dt))
+    return explicit_step(system.integrator, law, system.stepped_model, x, tau, jnp.asarray(system.dt))
 
 
 def _unpacked_advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:
@@ -340,7 +365,7 @@ def _start(system: System, law: ContactLaw, x: State, tau, warm_start) -> StepIn
     """The step to be solved, at the state before it."""
     kappa = system.mode.sharpness(system.kappa)
     kappa = None if kappa is None else kappa.astype(x.q.dtype)
-    return StepInputs(law, system.model, x.q, x.v, tau, jnp.asarray(system.dt), kappa, warm_start)
+    return StepInputs(law, system.stepped_model, x.q, x.v, tau, jnp.asarray(system.dt), kappa, warm_start)
 
 
 # The backend is an argument of every compiled function: another value of the environment variable is another program.
@@ -401,11 +426,11 @@ def _slopes(names, backend: str, system: System, x: State, u, force, warm_start)
     law = system.contact
     if _has_closed_form(law, system):
 
-        def force_of(model: Model):
-            return actuation_force(model, x.q, x.v, u) + force
+        def start_of(model: Model) -> StepInputs:
+            tau = actuation_force(model, x.q, x.v, u) + force
+            return _start(dataclasses.replace(system, model=model), law, x, tau, warm_start)
 
-        start = _start(system, law, x, force_of(system.model), warm_start)
-        return impulse_slopes(names, system.integrator, system.mode, start, force_of)
+        return impulse_slopes(names, system.integrator, system.mode, system.model, start_of)
 
     def step(model: Model):
         return _advance(backend, dataclasses.replace(system, model=model), x, u, force, warm_start)

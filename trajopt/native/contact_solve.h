@@ -35,7 +35,8 @@ constexpr int RESTARTS = 100;            // from random impulses, the last resor
 constexpr int CONTINUATION = 6;          // decades of eps
 constexpr int WEAKENINGS = 8, WEAKEST = 4;
 constexpr double NEAR = 1e-3, AT_HAND = 1e-7;  // residual of a point that may be near a solution, and of one that seems to be
-constexpr int RANK_ITERATIONS = 20, PATIENCE = 200;  // of Newton's iteration on the problem itself: from either
+constexpr int RANK_ITERATIONS = 20;      // of Newton's iteration on the problem itself, from the former
+constexpr int PATIENCE = 1500;           // and from the latter, all attempts together: along circles it is slow, and gets there
 constexpr double CLOSER = 1e-2;          // a weaker regularisation has to bring this much, or a solution, to be kept
 constexpr double DEGENERATE = 1e-3;      // eps over the smallest pivot of K from which on K has a null space where contacts are held
 constexpr double SUSPECT = 1e-5;         // the same from which on the rank of K is looked at
@@ -150,7 +151,7 @@ struct Search {
   ContactOptions options;
   double inner, rounding;  // velocities to which the regularised problem and the refinement are taken
   double lowest = HUGE_VAL;
-  int iterations = 0;
+  int iterations = 0, patience = PATIENCE;
   Proof proof = NO_PROOF;
 
   double residual(const Point& at) const {
@@ -164,7 +165,9 @@ struct Search {
     refine(ncp, w.spare, w.factor, w.newton, rounding);
     double size = residual(w.spare);
     if (size > options.tolerance && size < NEAR) {
-      newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, size < AT_HAND ? PATIENCE : RANK_ITERATIONS, iterations);
+      const int most = size < AT_HAND ? std::max(patience, RANK_ITERATIONS) : RANK_ITERATIONS, before = iterations;
+      newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, most, iterations);
+      patience -= iterations - before;
       size = residual(w.spare);
     }
     if (size <= options.tolerance || size < share * lowest || lowest == HUGE_VAL) {
@@ -292,14 +295,15 @@ inline void better_start(const Ncp& ncp, ContactWorkspace& w, const double* init
   if (w.current.merit < without) std::memcpy(w.start, init, sizeof(double) * ncp.m);
 }
 
-// Keeps `candidate` in place of w.best where w.best solves the problem and it does no less; whether it did.
+// Keeps `candidate` in place of w.best where w.best solves the problem and it does so too, to the same order; whether it did.
 inline bool if_lawful(const Ncp& ncp, ContactWorkspace& w, Point& candidate, double tol) {
   const Regularised law{ncp};
   evaluate(law, w.best);
   evaluate(law, candidate);
   const double before = violation(law, w.best.F) / velocity_scale(ncp, w.best.x, tol);
   const double after = violation(law, candidate.F) / velocity_scale(ncp, candidate.x, tol);
-  const bool lawful = before <= std::sqrt(MACHINE) && after <= std::max(10 * before, 1e3 * MACHINE);
+  const double worst = std::max(10 * before, 1e3 * MACHINE);
+  const bool lawful = before <= std::sqrt(MACHINE) && after <= (before <= tol ? std::min(worst, tol) : worst);
   if (lawful) std::swap(w.best, candidate);
   return lawful;
 }

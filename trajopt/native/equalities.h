@@ -2,8 +2,9 @@
 // polynomial of degree four; and what they say independently of each other.
 //
 // Rows that others imply are redundant only where the loops are closed exactly; the drift of a moving loop would make them contradict
-// each other. What belongs to singular values of J below `INDEPENDENT`, its rows at length one, is left out: P J and P e take the place
-// of J and e, P the orthogonal projection, which the derivative takes as constant.
+// each other. What belongs to singular values of J below `INDEPENDENT`, its rows at length one, is left out, and so are rows that are
+// shorter by this factor than the longest: P J and P e take the place of J and e, P the orthogonal projection, which the derivative
+// takes as constant.
 #pragma once
 #include "closures.h"
 #include "elimination.h"
@@ -62,7 +63,10 @@ template <class Size> void find_independent(Size n, Equalities<Size>& e) {
     for (int b = 0; b < N; b += LANES) s += load(e.J + i * N + b) * load(e.J + j * N + b);
     return sum(s);
   };
-  for (int i = 0; i < k; ++i) length[i] = std::sqrt(inner(i, i)), length[i] = length[i] > 0 ? length[i] : 1;
+  double longest = 0;
+  for (int i = 0; i < k; ++i) length[i] = std::sqrt(inner(i, i)), longest = std::max(longest, length[i]);
+  for (int i = 0; i < k; ++i)  // a row that moves next to nothing is not blown up to one that does
+    if (!(length[i] > INDEPENDENT * longest)) length[i] = longest > 0 ? longest : 1;
   for (int i = 0; i < k; ++i)
     for (int j = 0; j <= i; ++j) e.gram[i * ld + j] = e.gram[j * ld + i] = inner(i, j) / (length[i] * length[j]);
   eigenvectors(e.gram, e.vectors, k, ld);

@@ -11,7 +11,7 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 constexpr int NULL_POWERS = 4;
-constexpr int CORRECTIONS = 4;
+constexpr int CORRECTIONS = 4, SHORTEST = 12;  // of a step, and halvings of it
 constexpr int SELECTION_ITERATIONS = 12;  // quadratic convergence: a limit for what does not converge
 
 // x without its part in the null space of K where no contact slides: (K + eps D)^-1 eps D, D = P rho in the modes of the factor,
@@ -143,7 +143,7 @@ inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, Se
     for (int i = 0; i < n; ++i) scratch.step[s.held[i]] = s.candidate[i];
     double length = 1.0;
     bool accepted = false;
-    for (int h = 0; h < STEP_LENGTHS && !accepted; ++h, length *= 0.5) {
+    for (int h = 0; h < SHORTEST && !accepted; ++h, length *= 0.5) {
       for (int r = 0; r < ncp.width; ++r) scratch.trial.x[r] = at.x[r] - length * scratch.step[r];
       for (int c = 0; !accepted && c <= (slides ? CORRECTIONS : 0); ++c) {
         if (c > 0) {

@@ -107,7 +107,9 @@ def independent(J: Float[Array, "k nv"]) -> Float[Array, "k k"]:
     J = jax.lax.stop_gradient(J)
     k, dtype = J.shape[0], J.dtype
     length = jnp.sqrt(jnp.sum(J * J, 1))
-    unit = jnp.where(length > 0, length, 1.0)
+    longest = jnp.max(length, initial=0.0)
+    # A row that moves next to nothing is not blown up to one that does.
+    unit = jnp.where(length > RANK.at(dtype) * longest, length, jnp.where(longest > 0, longest, 1.0))
     rows = J / unit[:, None]
     U, s, _ = linear_algebra.svd(rows @ rows.T)
     redundant = s < RANK.at(dtype) ** 2 * jnp.maximum(s[0], 1.0)

@@ -78,7 +78,8 @@ def atlas_jump(height: float = 1.2, wait: float = 0.1, dt: float = 5e-3) -> Opti
     Raises `OptionError` for a height that could be reached with a foot on the ground, or is out of all reach.
     """
     model = load_model("atlas")
-    system = System(model, dt, RigidContact(max_contacts=8, erp=1.0))
+    # 5 ms are large for the damping of the wrists.
+    system = System(model, dt, RigidContact(max_contacts=8, erp=1.0), implicit_damping=True)
     start = crouch(model)
     xs, us = guess(model, start, height, wait, dt)
     joints = jnp.asarray(start[7:])
