@@ -60,7 +60,7 @@ def test_a_ball_is_as_large_as_it_should_be(tmp_path):
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_the_nearer_hides_the_farther_in_whatever_order_they_are_listed(tmp_path, order):
-    """A plate whose middle is farther away than the small box at its end, of which the mean distance of faces says the opposite."""
+    """A long plate with a small box in front of its near end, of which the mean distances of faces say the opposite."""
     shapes = [body("plate", "box", "0.2 3 0.6", "0 -1 0"), body("small", "box", "0.5 0.05 0.2", "0 -4.2 0")]
     scene = scene_of("".join(shapes[k] for k in order), tmp_path)
     colours, names = body_colours(scene.model), scene.model.topology.node_names

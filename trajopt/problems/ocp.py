@@ -69,8 +69,7 @@ class OptimalControlProblem:
         gradient: the mode that `compile` and `solvers.solve` take where they are given none; default: the `System`'s own,
             for a function "implicit".
         model: what the animation draws; default the `System`'s. motion: Trajectory -> {"q", "v", "impulse"}, the motion of that
-            model for dynamics that are a function; missing keys are left out.
-        observations: what the data of an estimation problem are, for its pictures.
+            model where the dynamics are a function. observations: the data of an estimation problem, for its pictures.
         control_names, control_units: of the controls, nu strings each, for plots ("N m"; "" for a pure number); default the
             actuators of the `System`'s model.
         arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
@@ -134,8 +133,6 @@ class OptimalControlProblem:
             object.__setattr__(self, key, value)
         object.__setattr__(self, "arguments", recorded(before, self))
 
-    # -- sizes ---------------------------------------------------------------------------------------------------------
-
     @property
     def system(self) -> System | None:
         """The `System`, or None with user-written dynamics."""
@@ -175,8 +172,6 @@ class OptimalControlProblem:
         """Times of the states, s; of JAX where `start_time` is traced."""
         assert self.dt is not None
         return self.start_time + (self.dt * np.arange(self.horizon + 1)).astype(self.dtype)
-
-    # -- flat functions ------------------------------------------------------------------------------------------------
 
     def as_state(self, x: Float[Array, " nx"]) -> Any:
         """What cost functions receive: a `State` of the `System`, or x itself."""
