@@ -80,8 +80,8 @@ class SoftwareRenderer:
         if self.scene.ground is not None:
             self._draw_ground(image, depth, fine, corners[~fixed])
         _draw_triangles(image, depth, fine, corners, normals, colours)
-        h, w = camera.height, camera.width
-        small = image.reshape(h, FINER, w, FINER, 3).mean((1, 3))
+        every = range(FINER)
+        small = sum(image[i::FINER, j::FINER] for i in every for j in every) / FINER**2
         return np.round(255 * np.clip(small, 0, 1)).astype(np.uint8)
 
     def close(self) -> None:
@@ -94,7 +94,8 @@ class SoftwareRenderer:
         if self._ground is None or self._ground[0] != _identity(camera):
             self._ground = _identity(camera), *_ground(camera, height)
         image[...], depth[...] = self._ground[1:]
-        flat = moving[(moving[..., 2] > height - 1e-9).all(1)]
+        lit = np.cross(moving[:, 1] - moving[:, 0], moving[:, 2] - moving[:, 0]) @ LIGHT > 0  # the others' shadows are the same
+        flat = moving[lit & (moving[..., 2] > height - 1e-9).all(1)]
         if not len(flat):
             return
         flat = flat - ((flat[..., 2:] - height) / LIGHT[2]) * LIGHT
@@ -172,17 +173,20 @@ def _fragments(
     high = np.clip(np.ceil(places.max(1)).astype(int), 0, [camera.width, camera.height])
     size = np.maximum(high - low, 0)
     count = np.where((area < 0) if cull else (area != 0), size[:, 0] * size[:, 1], 0)  # rows run downwards
-    face = np.repeat(np.arange(len(places)), count)
-    inside_box = np.arange(len(face)) - np.repeat(np.cumsum(count) - count, count)
-    width = np.maximum(size[face, 0], 1)
-    column, row = low[face, 0] + inside_box % width, low[face, 1] + inside_box // width
-    x, y = column + 0.5, row + 0.5
-    weights = np.empty((len(face), 3))
-    for k, (start, stop) in enumerate(((b, c), (c, a), (a, b))):
-        edge = stop - start
-        weights[:, k] = (edge[face, 0] * (y - start[face, 1]) - edge[face, 1] * (x - start[face, 0])) / area[face]
-    inside = (weights >= 0).all(1)
-    return face[inside], (row * camera.width + column)[inside], weights[inside]
+    face = np.repeat(np.arange(len(places), dtype=np.int32), count)
+    inside_box = np.arange(len(face), dtype=np.int32) - np.repeat((np.cumsum(count) - count).astype(np.int32), count)
+    line, column = np.divmod(inside_box, np.maximum(size[:, 0], 1).astype(np.int32)[face])
+    x, y = column.astype(float), line.astype(float)
+    edges = []  # each weight is affine in the picture: its value in the first pixel of the box, and its slopes
+    for start, stop in ((b, c), (c, a)):
+        edge, corner = (stop - start) / np.where(area != 0, area, 1.0)[:, None], low + 0.5 - start
+        first = edge[:, 0] * corner[:, 1] - edge[:, 1] * corner[:, 0]
+        edges.append(first[face] + edge[face, 0] * y - edge[face, 1] * x)
+    first, second = edges
+    inside = np.flatnonzero((first >= 0) & (second >= 0) & (first + second <= 1))
+    face, first, second = face[inside], first[inside], second[inside]
+    pixel = (low[face, 1] + line[inside]) * camera.width + low[face, 0] + column[inside]
+    return face, pixel, np.stack([first, second, 1 - first - second], 1)
 
 
 def _arrows(lines: Float[np.ndarray, "a 2 3"], radius: float) -> Float[np.ndarray, "f 3 3"]:
