@@ -127,14 +127,16 @@ def test_a_single_step_is_drawn_as_bars(tmp_path):
     model = load_model("go1")
     q = np.tile(np.asarray(model.q_default), (2, 1))
     u = np.linspace(-5, 5, model.nu)[None]
-    motion = {"t": np.array([0, 1e-3]), "q": q, "v": np.full((2, model.nv), 1e-10), "u": u}
-    controls, velocity = plots.trajectory(motion, tmp_path / "trajectory.png", model=model).axes
+    motion = {"t": np.array([0, 1e-3]), "q": q, "v": np.full((2, model.nv), 1e-3), "u": u}
+    controls, shares, velocity = plots.trajectory(motion, tmp_path / "trajectory.png", model=model).axes
     heights = [patch.get_height() for patch in controls.patches]
     np.testing.assert_allclose(heights[: model.nu], u[0])
     limits = np.asarray(model.control_upper) - np.asarray(model.control_lower)
     np.testing.assert_allclose(heights[model.nu :], limits, err_msg="behind each bar a band between its limits")
     assert [tick.get_text() for tick in controls.get_xticklabels()] == list(model.topology.actuators)
-    np.testing.assert_allclose(velocity.lines[0].get_ydata(), 1e-10)
+    np.testing.assert_allclose([patch.get_height() for patch in velocity.patches], 1e-3)
+    used = np.array([patch.get_height() for patch in shares.patches[: model.nu]])
+    np.testing.assert_allclose(used, np.abs(u[0]) / np.asarray(model.control_upper))
     count = len(model.topology.pairs) * 2
     impulse = np.zeros((1, 4, 3))
     impulse[0, :, 2] = 1e-3 * np.arange(1, 5)

@@ -234,7 +234,7 @@ def _palette(images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Image.Image:
     """One palette for all frames, from a few of them: to look for colours takes ten times as long as to use them."""
     few = images[:: max(len(images) // _PALETTE_FRAMES, 1)]
     sample = Image.fromarray(np.concatenate([image[::2, ::2] for image in few]))
-    palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    palette = sample.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     colours = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)
     colours[(colours >= _WHITE).all(1)] = 255
     palette.putpalette(colours.tobytes())

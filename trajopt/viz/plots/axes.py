@@ -11,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogFormatter, ScalarFormatter
 
 COLOURS = ("#1f5fa8", "#d1622b", "#3b8a4f", "#8a4fa3", "#b8962e", "#4aa5b5", "#b23a48", "#5b5b5b")
 LIMIT, BAND, FORBIDDEN = "#8c8c8c", "#eeeae2", "#f6dcd3"  # edge of a limit, what is allowed, what is not
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _DECADES = 1.3  # values that span fewer are drawn on a linear axis
 _WIDE = 1e3  # largest over median size beyond which values of both signs need a symmetric logarithm
+_LEAST_SHARE = 0.01  # of a cost, that its axis shows to either side
 _CONSTANT = 1e-6  # variation below which values count as constant, as a share of the largest, or of 1
 _NEAR = 1.5  # ranges of the values within which a limit is shown
 _RESOLUTION = 110  # dots per inch
@@ -88,7 +89,11 @@ def cost_axis(ax: Axes, values: Float[np.ndarray, "..."]) -> str:
     finite = np.asarray(values, float)
     finite = finite[np.isfinite(finite)]
     size = np.abs(finite[finite != 0])
+    ax.yaxis.set_major_formatter(ScalarFormatter(useOffset=False))
     if not size.size or np.log10(size.max() / size.min()) < _DECADES:
+        if size.size:  # the last digits of a cost fill no panel
+            middle, room = (finite.max() + finite.min()) / 2, max(0.55 * np.ptp(finite), _LEAST_SHARE * size.max())
+            ax.set_ylim(middle - room, middle + room)
         return "linear"
     if finite.min() > 0:
         log_axis(ax, finite)

@@ -114,7 +114,7 @@ def _gait(ax: Axes, loads: ContactLoads) -> None:
         spans = [(float(loads.t[i]), float(loads.t[j] - loads.t[i])) for i, j in zip(start, stop, strict=True)]
         ax.broken_barh(spans, (b - 0.36, 0.72), color=_colour(b))
     share = loads.loaded.mean(0)
-    labels = [f"{name}  {part:.0%}" for name, part in zip(loads.names, share, strict=True)]
+    labels = [f"{name}  {part:.0%}" if part >= 0.01 else f"{name}  <1%" for name, part in zip(loads.names, share, strict=True)]
     ax.set_yticks(range(len(labels)), labels, fontsize=8)
     ax.set_ylim(len(loads.names) - 0.4, -0.6)
 

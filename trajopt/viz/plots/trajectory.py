@@ -14,11 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from trajopt.dynamics.model import Model
-from trajopt.viz.plots.axes import BAND, COLOURS, LIMIT, figure, fit_axis, log_axis, save
+from trajopt.viz.plots.axes import BAND, COLOURS, FORBIDDEN, LIMIT, figure, fit_axis, save
 from trajopt.viz.plots.labels import LINEAR, control_labels, coordinate_names, driven_joint, limbs, of_model
 
 _FEW = 6  # joints or controls up to which each has a panel in the picture of the motion
 _LEAST_ANGLE, _LEAST_SHARE = 0.05, 0.02  # rad (m, 1/s); of the distance between the limits of a control
+_STILL = 1e-6  # m/s, rad/s: of one step, what is not drawn
 _MOST_LINES = 12  # lines of a panel that can be told apart
 
 
@@ -217,23 +218,21 @@ def roll_pitch_yaw(quaternion: Float[np.ndarray, "k 4"]) -> Float[np.ndarray, "k
 
 
 def _joints(q: np.ndarray | None, v: np.ndarray | None, model: Model) -> list[Panel]:
-    """Joints with one degree of freedom: each by itself where they are few, else all of a unit together."""
+    """Joints with one degree of freedom: the angle of each by itself, with its limits, and all rates of a unit together."""
     single = [joint for joint in model.topology.joints if joint.nv == 1]
     panels = []
-    for values, of_q, suffix in ((q, True, ""), (v, False, "/s")):
-        if values is None:
-            continue
-        for unit, linear in (("rad", False), ("m", True)):
-            chosen = [joint for joint in single if (joint.kind == "prismatic") == linear]
-            columns = [joint.q_start if of_q else joint.v_start for joint in chosen]
-            names = [joint.name.removesuffix("_joint") for joint in chosen]
-            kind = ("position" if linear else "angle") if of_q else ("velocity" if linear else "rate")
-            if len(single) <= _FEW and of_q:
-                for joint, column, name in zip(chosen, columns, names, strict=True):
-                    limits = _joint_limits(model, joint.v_start)
-                    panels.append(Panel(f"{name}\n[{unit}]", values[:, [column]], [name], *limits))
-            elif chosen:
-                panels.append(Panel(f"joint {kind}\n[{unit}{suffix}]", values[:, columns], names))
+    for joint in single:
+        if q is None:
+            break
+        name, unit = joint.name.removesuffix("_joint"), "m" if joint.kind == "prismatic" else "rad"
+        limits = _joint_limits(model, joint.v_start)
+        panels.append(Panel(f"{name}\n[{unit}]", q[:, [joint.q_start]], [name], *limits))
+    for unit, linear in (("m/s", True), ("rad/s", False)):
+        chosen = [joint for joint in single if (joint.kind == "prismatic") == linear]
+        names = [joint.name.removesuffix("_joint") for joint in chosen]
+        if chosen and v is not None:
+            label = f"{names[0]} rate" if len(names) == 1 else "rates"
+            panels.append(Panel(f"{label}\n[{unit}]", v[:, [joint.v_start for joint in chosen]], names))
     return panels
 
 
@@ -279,8 +278,9 @@ def _share(lower: float, upper: float) -> str:
 
 
 def _few_or_together(controls: Sequence[Panel]) -> list[Panel]:
-    """Few controls one by one, many in a panel for each unit."""
-    if len(controls) <= _FEW:
+    """Few controls one by one, for their limits; many, or controls without limits, in a panel for each unit."""
+    limited = any(np.isfinite([panel.lower, panel.upper]).any() for panel in controls)
+    if len(controls) == 1 or (len(controls) <= _FEW and limited):
         return [dataclasses.replace(panel, label=f"{panel.names[0]}\n{panel.label}") for panel in controls]
     panels = []
     for unit in dict.fromkeys(panel.label for panel in controls):
@@ -329,21 +329,43 @@ def _control_columns(controls: Sequence[Panel], model: Model, columns: Sequence[
 def _single_step(
     motion: Mapping[str, np.ndarray], path: str | os.PathLike, model: Model | None, title: str, controls: Sequence[Panel]
 ) -> Figure:
-    """Bars of the controls within their limits, and what is left of the velocity after one step."""
+    """Bars of the controls within their limits, the shares of these, and the velocity after the step, unless all is still."""
     v = motion.get("v")
-    shown = v is not None and v.size > 0
-    made, axes = figure(max(int(bool(controls)) + int(shown), 1), 1, width=9.5, height=3.0)
+    share = _use(controls)
+    moving = v is not None and v.size > 0 and float(np.abs(v[-1]).max()) > _STILL
+    made, axes = figure(max(int(bool(controls)) + int(share is not None) + int(moving), 1), 1, width=9.5, height=2.8)
     if controls:
         _bars(axes[0, 0], controls)
-    if shown and v is not None:
-        ax, values = axes[-1, 0], np.abs(v[-1])
+    if share is not None:
+        _shares(axes[1, 0], controls, share)
+    if moving and v is not None:
+        ax, values = axes[-1, 0], v[-1]
         names = coordinate_names(model)[1] if model is not None else [str(k) for k in range(values.size)]
-        ax.plot(range(values.size), np.maximum(values, 1e-18), "o", markersize=4, color=COLOURS[1])
-        log_axis(ax, np.maximum(values, 1e-18))
-        ax.set_ylabel("speed after the step\n[m/s, rad/s]")
+        ax.bar(range(values.size), values, 0.7, color=COLOURS[1])
+        ax.set_ylabel("velocity after the step\n[m/s, rad/s]")
         ax.set_xticks(range(values.size), [name.removesuffix("_joint") for name in names], rotation=60, ha="right", fontsize=7)
     axes[0, 0].set_title(title, loc="left", fontsize=11)
     return save(made, path)
+
+
+def _use(controls: Sequence[Panel]) -> np.ndarray | None:
+    """Share of its limit that each control takes, None where some have none."""
+    values = np.array([panel.values[0, 0] for panel in controls])
+    limits = np.array([panel.upper if value >= 0 else -panel.lower for panel, value in zip(controls, values, strict=True)])
+    return np.abs(values) / limits if limits.size and (np.isfinite(limits) & (limits > 0)).all() else None
+
+
+def _shares(ax: Axes, controls: Sequence[Panel], share: np.ndarray) -> None:
+    """The shares as bars, beside what is forbidden."""
+    at, top = np.arange(share.size), max(1.1, 1.1 * float(share.max()))
+    ax.bar(at, share, 0.7, color=COLOURS[5], zorder=2)
+    for x, value in zip(at, share, strict=True):
+        ax.annotate(f"{value:.0%}" if value >= 0.01 else "<1%", (x, value), ha="center", va="bottom", fontsize=7, zorder=3)
+    ax.axhspan(1.0, top, color=FORBIDDEN, zorder=0, linewidth=0)
+    ax.axhline(1.0, color=LIMIT, linewidth=1.0)
+    ax.set_ylim(0.0, top)
+    ax.set_ylabel("share of the limit [-]")
+    ax.set_xticks(at, [panel.names[0] for panel in controls], rotation=60, ha="right", fontsize=8)
 
 
 def _bars(ax: Axes, controls: Sequence[Panel]) -> None:

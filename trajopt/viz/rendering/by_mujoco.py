@@ -39,6 +39,7 @@ _WORLD = """
   </worldbody>
 </mujoco>
 """
+_SUN = 6.0  # distance of the light in views: nothing that is seen is behind it
 _SHAFT = 0.008  # radius of the arrows, in shares of the view's height
 
 
@@ -55,7 +56,7 @@ class MujocoRenderer:
             ground = f'<geom type="plane" size="0 0 0.01" pos="0 0 {scene.ground}" material="tiles" contype="0" conaffinity="0"/>'
         text = _WORLD.format(
             width=width, height=height, angle=VERTICAL_ANGLE, extent=extent, tiles=0.5 / camera.tile, ground=ground,
-            far=4 * camera.distance / extent, reach=1.2 * max(camera.width / camera.height, 1.0),
+            far=4 * camera.distance / extent, reach=2.0 * max(camera.width / camera.height, 1.0),
             down=" ".join(str(-value) for value in LIGHT),
         )  # fmt: skip
         spec = mujoco.MjSpec.from_string(text)
@@ -85,7 +86,7 @@ class MujocoRenderer:
         view = self.camera
         view.lookat[:] = camera.centre
         view.distance, view.azimuth, view.elevation = camera.distance, camera.azimuth + 180.0, -camera.elevation
-        self.data.light_xpos[0] = camera.centre + 2 * camera.view * LIGHT
+        self.data.light_xpos[0] = camera.centre + _SUN * camera.view * LIGHT
         every = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(self.model, self.data, self.options, self.unmoved, view, every, self.drawn)
         for k, part in enumerate(self.scene.parts):
