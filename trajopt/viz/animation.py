@@ -20,6 +20,7 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from trajopt.dynamics.model import Model
+from trajopt.viz.plots.contacts import NEGLIGIBLE, weight_of
 from trajopt.viz.recording import contact_forces
 from trajopt.viz.rendering.camera import Camera, framing, round_number
 from trajopt.viz.rendering.renderers import open_renderer
@@ -181,8 +182,8 @@ def _arrows(
         return none, 0.0
     points, forces = contact_forces(model, t, q, impulse)
     size = np.linalg.norm(forces, axis=-1)
-    acting = size[size > 1e-9 * max(float(size.max(initial=0.0)), 1e-300)]
-    if not acting.size:
+    acting = size[size > _WEAKEST * max(float(size.max(initial=0.0)), 1e-300)]
+    if not acting.size or acting.max() < NEGLIGIBLE * weight_of(model):
         return none, 0.0
     view = camera.view
     scale = round_number(float(np.percentile(acting, 80)) / (_ARROW * view))

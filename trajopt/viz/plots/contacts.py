@@ -18,6 +18,7 @@ from trajopt.viz.plots.labels import of_model, pair_name
 from trajopt.viz.recording import contact_geometry, fits
 
 _ROWS = 8  # shapes with a row each; of more, those of a link share one
+NEGLIGIBLE = 1e-3  # share of the weight below which all contact forces of a motion are rounding, or a law's far field
 _LOADED = 0.01  # share of the largest force from which a contact carries load
 _PEAK = 4.0  # forces this many times above the 98th percentile are cut off
 
@@ -67,6 +68,11 @@ def contact_loads(model: Model | None, motion: Mapping[str, Float[np.ndarray, ".
     return ContactLoads(t[: steps + 1], titles, *values)
 
 
+def weight_of(model: Model) -> float:
+    """Weight of all bodies, N."""
+    return float(np.asarray(model.mass).sum() * np.linalg.norm(np.asarray(model.gravity)))
+
+
 def _link_name(model: Model, pair: int) -> str:
     top = model.topology
     nodes = [top.shapes[index].node for index in top.pairs[pair]]
@@ -81,10 +87,11 @@ def contacts(
     motion as in `trajectory`. Returns None, and writes nothing, where no contact of the model carries a force.
     """
     loads = contact_loads(model, motion)
-    if loads is None or not loads.names or not loads.loaded.any():
+    if model is None or loads is None or not loads.names:
         return None
-    assert model is not None
-    weight = float(np.asarray(model.mass).sum() * np.linalg.norm(np.asarray(model.gravity)))
+    weight = weight_of(model)
+    if not loads.loaded.any() or loads.normal.max() < NEGLIGIBLE * weight:
+        return None
     if len(loads.normal) == 1:
         return _single_step(loads, path, title, weight)
     rows = len(loads.names)
@@ -128,7 +135,7 @@ def _forces(ax: Axes, loads: ContactLoads, weight: float) -> None:
     most, usual = float(loads.normal.max()), max(float(np.percentile(loads.normal.max(1), 98)), weight)
     if most > _PEAK * usual:
         ax.set_ylim(-0.03 * usual, 1.5 * usual)
-        ax.annotate(f"peaks up to {most:.3g} N", (0.99, 0.95), xycoords="axes fraction", ha="right", va="top", fontsize=8)
+        ax.annotate(f"peaks up to {most:,.0f} N", (0.99, 0.95), xycoords="axes fraction", ha="right", va="top", fontsize=8)
     ax.set_ylabel("normal force [N]")
     ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
