@@ -123,6 +123,17 @@ def test_contacts_are_named_by_what_touches_and_their_forces_add_up(tmp_path):
     assert plots.contact_loads(load_model("go1"), motion) is None
 
 
+def test_the_base_of_a_planar_robot_is_in_the_picture_of_its_motion(tmp_path):
+    """Seven joints and more: those without a motor stay, the others are in the small multiples."""
+    model = load_model("half-cheetah")
+    q = np.linspace(0, 1, 5)[:, None] + np.asarray(model.q_default)
+    motion = {"t": np.linspace(0, 1, 5), "q": q, "v": np.ones((5, model.nv)), "u": np.ones((4, model.nu))}
+    labels = [ax.get_ylabel() for ax in plots.trajectory(motion, tmp_path / "a.png", model=model).axes if ax.get_visible()]
+    assert labels == ["rootx\n[m]", "rootz\n[m]", "rooty\n[rad]", "rates\n[m/s]", "rooty rate\n[rad/s]"]
+    small = [ax.get_ylabel() for ax in plots.joints(motion, tmp_path / "b.png", model=model).axes]
+    assert sum("of limit" in label for label in small) == 6, "gears make the controls shares of a limit"
+
+
 def test_a_single_step_is_drawn_as_bars(tmp_path):
     model = load_model("go1")
     q = np.tile(np.asarray(model.q_default), (2, 1))

@@ -145,7 +145,7 @@ def _cone(ax: Axes, loads: ContactLoads) -> None:
     for b, name in enumerate(loads.names):
         allowed = np.where(loads.loaded[:, b] & (loads.cone[:, b] > 0), loads.cone[:, b], np.nan)
         share = loads.tangential[:, b] / allowed
-        ax.stairs(share, loads.t, color=_colour(b), linewidth=1.2, label=name, baseline=None)
+        ax.stairs(share, loads.t, color=_colour(b), linewidth=1.6, label=name, baseline=None, zorder=3)
     ax.axhspan(1.0, 1.15, color=FORBIDDEN, zorder=0, linewidth=0)
     ax.axhline(1.0, color=LIMIT, linewidth=1.0)
     ax.set_ylim(0.0, 1.15)

@@ -47,14 +47,14 @@ def trajectory(
     control_names: Sequence[str] = (),
     control_units: Sequence[str] = (),
     control_limits: tuple[Any, Any] | None = None,
-) -> Figure:
+) -> Figure | None:
     """The motion against time: positions, roll, pitch and yaw, velocities, joints and controls.
 
     `motion` holds t (T+1,), and of q (T+1, nq), v (T+1, nv), u (T, nu), impulse (T, contacts, 3) what there is. A step from one
     state to the next is drawn as bars of the controls. Up to six joints and controls have a panel each, with their limits as
     bands; of more, `joints` draws the joints and what drives them. The controls of a problem need not be the model's
     actuators: `control_names`, `control_units` and `control_limits`, (nu,) each, say what they are (`control_labels`); without
-    limits, those of the model where they are its actuators.
+    limits, those of the model where they are its actuators. Returns None, and writes nothing, where nothing is left to show.
     """
     motion = {key: np.asarray(value, float) for key, value in motion.items()}
     model = model if of_model(motion, model) else None
@@ -66,7 +66,9 @@ def trajectory(
     if elsewhere and model is not None:  # `joints` draws them
         own = driven_joint(model)
         panels_of_controls = [panel for panel in panels_of_controls if _words(panel) not in own]
-    panels = [*_states(motion, model, not elsewhere), *_few_or_together(panels_of_controls)]
+    panels = [*_states(motion, model, elsewhere), *_few_or_together(panels_of_controls)]
+    if not panels:
+        return None
     columns = 1 if len(panels) <= 5 else 2
     rows = -(-len(panels) // columns)
     made, axes = figure(rows, columns, width=8.0 / columns + 1.5, height=1.9 if columns == 2 else 2.2)
@@ -174,8 +176,8 @@ def _words(panel: Panel) -> str:
     return panel.names[0].split(" / ")[0]
 
 
-def _states(motion: Mapping[str, np.ndarray], model: Model | None, with_joints: bool) -> list[Panel]:
-    """Panels of q, v and of states that are neither."""
+def _states(motion: Mapping[str, np.ndarray], model: Model | None, elsewhere: bool) -> list[Panel]:
+    """Panels of q, v and of states that are neither; elsewhere: whether joints that motors drive are in another picture."""
     q, v, x = motion.get("q"), motion.get("v"), motion.get("x")
     panels = [Panel("state x", x, [str(k) for k in range(x.shape[1])])] if x is not None else []
     if model is None:
@@ -183,7 +185,7 @@ def _states(motion: Mapping[str, np.ndarray], model: Model | None, with_joints: 
             if values is not None:
                 panels.append(Panel(label, values, [str(k) for k in range(values.shape[1])]))
         return panels
-    return panels + _base(q, v, model) + (_joints(q, v, model) if with_joints else [])
+    return panels + _base(q, v, model) + _joints(q, v, model, elsewhere)
 
 
 def _base(q: np.ndarray | None, v: np.ndarray | None, model: Model) -> list[Panel]:
@@ -217,9 +219,13 @@ def roll_pitch_yaw(quaternion: Float[np.ndarray, "k 4"]) -> Float[np.ndarray, "k
     return np.stack([roll, np.arcsin(np.clip(2 * (w * y - z * x), -1, 1)), yaw], 1)
 
 
-def _joints(q: np.ndarray | None, v: np.ndarray | None, model: Model) -> list[Panel]:
-    """Joints with one degree of freedom: the angle of each by itself, with its limits, and all rates of a unit together."""
-    single = [joint for joint in model.topology.joints if joint.nv == 1]
+def _joints(q: np.ndarray | None, v: np.ndarray | None, model: Model, undriven: bool) -> list[Panel]:
+    """Joints with one degree of freedom: the angle of each by itself, with its limits, and all rates of a unit together.
+
+    undriven: only those without a motor, such as the sliders and the hinge that make a planar base.
+    """
+    own = set(driven_joint(model).values()) if undriven else set()
+    single = [joint for joint in model.topology.joints if joint.nv == 1 and joint.v_start not in own]
     panels = []
     for joint in single:
         if q is None:
@@ -273,8 +279,8 @@ def _least(lower: float, upper: float) -> float:
 
 
 def _share(lower: float, upper: float) -> str:
-    """What a control without a unit is: a share of what its limits stand for, where they are -1 and 1."""
-    return "share of the limit" if lower == -1.0 and upper == 1.0 else ""
+    """What a control without a unit is where its limits are -1 and 1: a share of what they stand for."""
+    return "of limit" if lower == -1.0 and upper == 1.0 else ""
 
 
 def _few_or_together(controls: Sequence[Panel]) -> list[Panel]:
