@@ -14,6 +14,8 @@ import pathlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from trajopt.viz.animation import palette
+
 HEIGHT, FRAMES, SECONDS, LABEL = 240, 45, 3.0, 22
 
 
@@ -47,9 +49,8 @@ def main() -> None:
             ImageDraw.Draw(picture).text(middle, name, fill="#303030", anchor="mm", font=ImageFont.load_default(13))
             left += film[k].width
         pictures.append(picture)
-    sample = Image.fromarray(np.concatenate([np.asarray(picture)[::2, ::2] for picture in pictures[::8]]))
-    palette = sample.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    images = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    colours = palette([np.asarray(picture) for picture in pictures])
+    images = [picture.quantize(palette=colours, dither=Image.Dither.NONE) for picture in pictures]
     each = round(1000 * SECONDS / FRAMES)
     images[0].save(args.out, save_all=True, append_images=images[1:], duration=each, loop=0, optimize=True)
     print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")

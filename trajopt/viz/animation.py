@@ -225,21 +225,27 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 def _write_gif(images: Sequence[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float) -> None:
-    palette = _palette(images)
-    frames = [Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    colours = palette(images)
+    frames = [Image.fromarray(image).quantize(palette=colours, dither=Image.Dither.NONE) for image in images]
     each = max(int(round(1000 * duration / len(frames))), 20)
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=each, loop=0, optimize=False)
 
 
-def _palette(images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Image.Image:
-    """One palette for all frames, from a few of them: to look for colours takes ten times as long as to use them."""
+def palette(images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Image.Image:
+    """One palette for all frames, from a few of them: to look for colours takes ten times as long as to use them.
+
+    Half of it are the extremes, so that no small body loses its colour, half the most frequent, so that the ground is smooth.
+    """
     few = images[:: max(len(images) // _PALETTE_FRAMES, 1)]
     sample = Image.fromarray(np.concatenate([image[::2, ::2] for image in few]))
-    palette = sample.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    colours = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)
+    found = []
+    for method in (Image.Quantize.MAXCOVERAGE, Image.Quantize.MEDIANCUT):
+        part = sample.quantize(128, method=method, dither=Image.Dither.NONE)
+        found.append(np.array(part.getpalette(), np.uint8).reshape(-1, 3)[:128])
+    colours = np.concatenate(found)
     colours[(colours >= _WHITE).all(1)] = 255
-    palette.putpalette(colours.tobytes())
-    return palette
+    part.putpalette(colours.tobytes())
+    return part
 
 
 def _write_mp4(images: Sequence[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float, encoder: str) -> None:

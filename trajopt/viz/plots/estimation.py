@@ -115,7 +115,7 @@ def _of_parameters(problem: Any, solution: Any, covariance: np.ndarray, path: st
     pairs = _chosen_pairs(covariance)
     columns = min(max(len(pairs), 1), 3)
     rows = -(-len(pairs) // columns) if pairs else 0
-    made, axes = figure(max(rows, 1) + int(over_data), columns, width=3.9, height=3.3)
+    made, axes = figure(max(rows, 1) + int(over_data), columns, width=3.9 if columns > 1 else 7.0, height=3.3)
     for ax in axes.flat:
         ax.set_visible(False)
     for ax, (i, j) in zip(axes.flat, pairs):
