@@ -161,7 +161,7 @@ def test_compare_writes_a_table_and_a_plot(toy, capsys):
     assert (toy / "table" / "compare.png").stat().st_size > 10_000
     with open(toy / "table" / "compare.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert len(rows) == 2 * 2 * 2
+    assert len(rows) == 2 * 2, "neither solver is random: each runs once, whatever the number of seeds"
     assert {row["gradient"] for row in rows} == {"implicit", "finite-difference"}
     document = json.loads((toy / "table" / "compare.json").read_text())
     assert [float(row["cost"]) for row in rows] == [run["cost"] for run in document["runs"]]
@@ -169,7 +169,7 @@ def test_compare_writes_a_table_and_a_plot(toy, capsys):
     assert "GradientDescent" in capsys.readouterr().out
     demo = runpy.run_path(str(pathlib.Path(__file__).parent.parent / "benchmarks" / "demo.py"), run_name="demo")
     table = demo["rows"](toy / "table")
-    assert len(table) == 8 and all(len(row) == len(demo["COLUMNS"]) for row in table)
+    assert len(table) == 4 and all(len(row) == len(demo["COLUMNS"]) for row in table)
 
 
 def test_compare_returns_one_when_nothing_solves_the_problem(toy):

@@ -67,7 +67,7 @@ def test_viz_a_motion_is_drawn(tmp_path):
     t = np.linspace(0.0, 1.0, 6)
     motion = {"t": t, "q": t[:, None], "u": np.full((5, 1), 0.2)}
     figure = plots.trajectory(motion, tmp_path / "motion.png", control_names=("velocity",), control_units=("m/s",))
-    assert figure.axes[1].get_ylabel() == "controls [m/s]" and (tmp_path / "motion.png").stat().st_size > 1000
+    assert figure.axes[1].get_ylabel() == "velocity\n[m/s]" and (tmp_path / "motion.png").stat().st_size > 1000
 
 
 def test_cli_a_run_writes_its_summary(tmp_path, capsys):

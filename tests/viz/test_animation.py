@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,6 +9,7 @@ from PIL import Image
 from trajopt.dynamics.model import ShapeType
 from trajopt.models import load_model
 from trajopt.viz import animation
+from trajopt.viz.shapes3d import polygons
 
 SIZE = np.array([0.3, 0.5, 0.4])
 
@@ -35,7 +34,7 @@ def volume(faces) -> float:
     ],
 )
 def test_polygons_enclose_the_shape(kind, exact):
-    faces = animation.polygons(kind, SIZE)
+    faces = polygons(kind, SIZE)
     inside = volume(faces)
     # Fourteen facets around and eight along a half circle lose at most 3.3 + 3.9 % of the volume.
     assert 0.92 * exact < inside <= exact * (1 + 1e-12)
@@ -46,13 +45,19 @@ def test_polygons_enclose_the_shape(kind, exact):
 def test_a_mesh_is_drawn_by_its_hull():
     corners = np.array(np.meshgrid([0, 1], [0, 2], [0, 3])).reshape(3, -1).T.astype(float)
     inner = np.array([[0.5, 1.0, 1.5]])
-    assert volume(animation.polygons(ShapeType.MESH, SIZE, np.concatenate([corners, inner]))) == pytest.approx(6.0)
+    assert volume(polygons(ShapeType.MESH, SIZE, np.concatenate([corners, inner]))) == pytest.approx(6.0)
 
 
 def motion(model, count, shift):
     q = np.tile(np.asarray(model.q_default), (count, 1))
     q[:, 0] = np.linspace(0, shift, count)
     return {"t": np.linspace(0, 1, count), "q": q}
+
+
+@pytest.fixture(autouse=True)
+def by_software(monkeypatch):
+    """The renderer that every machine has."""
+    monkeypatch.setenv("TRAJOPT_RENDERER", "software")
 
 
 def test_frames_follow_the_motion(tmp_path):
@@ -69,7 +74,7 @@ def test_frames_follow_the_motion(tmp_path):
     assert all(len(pixels) > 50 for pixels in blue)
     columns = np.array([pixels[:, 1].mean() for pixels in blue])
     assert np.all(np.diff(columns) > 3), "the cube moves along +x, which is to the right of the picture"
-    assert path.with_suffix(".mp4").exists() == (shutil.which("ffmpeg") is not None)
+    assert path.with_suffix(".mp4").exists() == (animation.ffmpeg() is not None)
 
 
 def test_long_motions_are_thinned_out():
@@ -80,7 +85,7 @@ def test_long_motions_are_thinned_out():
 
 def test_a_pose_is_shown_from_all_sides(tmp_path, monkeypatch):
     monkeypatch.setattr(animation, "TURN_FRAMES", 4)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(animation, "ffmpeg", lambda: None)
     model = load_model("go1")
     q = np.asarray(model.q_default)[None]
     path = animation.animate(model, {"q": np.concatenate([q, q])}, tmp_path / "animation.gif", pixels=120)
@@ -90,6 +95,27 @@ def test_a_pose_is_shown_from_all_sides(tmp_path, monkeypatch):
         image.seek(1)
         assert np.abs(np.asarray(image.convert("RGB"), float) - first).mean() > 2
     assert not path.with_suffix(".mp4").exists()
+
+
+@pytest.mark.parametrize(
+    ("duration", "length", "words"),
+    [(3.0, 0.4, "7.5x slower"), (3.0, 3.0, "real time"), (3.0, 12.0, "4x faster"), (6.0, 0.0, "")],
+)
+def test_the_playing_speed_is_said(duration, length, words):
+    assert animation.speed(duration, length) == words
+
+
+def test_contact_forces_are_arrows_from_the_ground_up(tmp_path):
+    """A resting cube with its weight on four corners, and without: the pictures differ by red pixels."""
+    model = load_model("cube")
+    held = motion(model, 2, 0.0) | {"impulse": np.tile([0.0, 0.0, 5.0], (1, 4, 1))}
+    red = []
+    for name, what in (("with", held), ("without", motion(model, 2, 0.0))):
+        path = animation.animate(model, what, tmp_path / f"{name}.gif", pixels=120)
+        with Image.open(path) as image:
+            frame = np.asarray(image.convert("RGB"), float)
+        red.append(int(((frame[..., 0] > 120) & (frame[..., 1] < 80)).sum()))
+    assert red[0] > 30 and red[1] == 0
 
 
 def test_models_without_floor_or_shapes_are_drawn(tmp_path):

@@ -1,4 +1,4 @@
-"""The command line: `trajopt list`, `info`, `run`, `compare`, `view`.
+"""The command line: `trajopt list`, `info`, `run`, `compare`, `gallery`, `view`.
 
 Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.
 """
@@ -88,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_compare(commands.add_parser("compare", help="solve a problem with several solvers and gradient modes"))
 
+    _add_gallery(commands.add_parser("gallery", help="solve problems of the library and show all pictures on one page"))
+
     add = commands.add_parser("view", help="show finished runs in the web browser, or write them to an HTML file")
     add.add_argument("folders", metavar="DIR", nargs="+", type=pathlib.Path, help="what `trajopt run` wrote")
     add.add_argument("--port", metavar="N", type=_port, default=8080, help="first port to try; default 8080")
@@ -115,6 +117,19 @@ def _add_compare(add: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add.add_argument("--again", action="store_true", help="solve anew what is already in DIR")
     add.set_defaults(command=_compare)
+
+
+def _add_gallery(add: argparse.ArgumentParser) -> None:
+    add.add_argument("problems", metavar="PROBLEM", nargs="*", help="default: all of `trajopt list problems`")
+    add.add_argument("--out", metavar="DIR", type=pathlib.Path, default=pathlib.Path("gallery"), help="default: gallery")
+    add.add_argument(
+        "--time-limit", metavar="SECONDS", type=_seconds, default=300.0,
+        help="of each run, compiling included; then it ends with its best point; default 300",
+    )  # fmt: skip
+    add.add_argument("--max-iterations", metavar="N", type=_natural, help="of each run; default: the solver's own")
+    add.add_argument("--viewer", action="store_true", help="write the motions as pages of the web viewer, too")
+    add.add_argument("--again", action="store_true", help="solve anew what is already in DIR")
+    add.set_defaults(command=_gallery)
 
 
 def _natural(text: str) -> int:
@@ -210,6 +225,13 @@ def _view(args: argparse.Namespace) -> int:
 
     with heeding_signals(lambda: "nothing was written"):
         return view(args)
+
+
+def _gallery(args: argparse.Namespace) -> int:
+    from trajopt.cli.gallery import gallery
+
+    with heeding_signals(lambda: f"finished runs are in {args.out}: the same command goes on from there"):
+        return gallery(args)
 
 
 def _compare(args: argparse.Namespace) -> int:

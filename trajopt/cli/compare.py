@@ -12,13 +12,13 @@ from trajopt.cli.progress import say, table
 from trajopt.cli.run import chosen_settings, drawn
 from trajopt.errors import OptionError
 from trajopt.result import status_name
-from trajopt.solvers.registry import chosen_solver
+from trajopt.solvers.registry import chosen_solver, is_random
 from trajopt.solvers.sweeps.comparison import Comparison
 from trajopt.solvers.sweeps.executors import check_workers, executor_for
 from trajopt.solvers.sweeps.many import Outcome, iterate_tasks
 from trajopt.solvers.sweeps.records import Results
 from trajopt.solvers.sweeps.stream import BrokenSweepError
-from trajopt.solvers.sweeps.tasks import Task, grid, reference
+from trajopt.solvers.sweeps.tasks import Reference, Task, grid, reference
 from trajopt.viz import plots
 
 SHOWN = {
@@ -58,7 +58,9 @@ def compare(args: argparse.Namespace) -> int:
     console = Console()
     if args.workers is not None:
         check_workers(args.workers)
-    tasks, folder = _tasks(args), folder_of(args)
+    given = reference(args.problem, chosen_settings(args.problem, args.settings, None))
+    problem = given.make()
+    tasks, folder = _tasks(args, given, problem), folder_of(args)
     folder.mkdir(parents=True, exist_ok=True)
     if args.again:
         Results(folder).clear()
@@ -76,24 +78,27 @@ def compare(args: argparse.Namespace) -> int:
         if not outcomes:
             raise
     found = Comparison(args.problem, [outcomes[index] for index in sorted(outcomes)])
-    return _finish(console, found, len(tasks), folder)
+    return _finish(console, found, len(tasks), folder, problem.violation_tolerance)
 
 
-def _tasks(args: argparse.Namespace) -> list[Task]:
-    """The runs that the command line asks for."""
-    given = reference(args.problem, chosen_settings(args.problem, args.settings, None))
-    problem = given.make()
+def _tasks(args: argparse.Namespace, given: Reference, problem: Any) -> list[Task]:
+    """The runs that the command line asks for; a solver without anything random runs once, whatever the number of seeds."""
     chosen = [chosen_solver(problem, name) for name in split(args.solvers, "--solvers")]
     gradients = [problem.gradient] if args.gradients is None else split(args.gradients, "--gradients")
-    return grid(
-        given, chosen, gradients=gradients, seeds=range(args.seeds),
-        time_budget=args.budget, max_iterations=args.max_iterations,
-    )  # fmt: skip
+    return [
+        task
+        for solver in chosen
+        for task in grid(
+            given, solver, gradients=gradients, seeds=range(args.seeds if is_random(solver) else 1),
+            time_budget=args.budget, max_iterations=args.max_iterations,
+        )
+    ]  # fmt: skip
 
 
-def _finish(console: Console, found: Comparison, total: int, folder: pathlib.Path) -> int:
+def _finish(console: Console, found: Comparison, total: int, folder: pathlib.Path, tolerance: float) -> int:
     found.write(folder)
-    pictured = drawn(plots.comparison, found.solutions, folder / "compare.png", title=found.problem)
+    options = {"title": found.problem, "tolerance": tolerance}
+    pictured = bool(found.solutions) and drawn(plots.comparison, found.solutions, folder / "compare.png", **options)
     rows = found.rows()
     shown = [[_cell(row[key]) for key in SHOWN] for row in rows]
     say(console, "\n" + table(found.problem, list(SHOWN.values()), shown))

@@ -123,27 +123,41 @@ def report(console: Console, problem: Any, solution: Solution) -> None:
 
 
 def draw(problem: Any, solution: Solution, folder: pathlib.Path) -> None:
-    """Write convergence.png and, where there is a motion, trajectory.png and the animation."""
+    """Write the pictures that the run gives rise to (`docs/pictures.md`) and, where a model moves, the animation."""
     with walltime.part("import"):
         from trajopt.viz import animation, plots
+    name, motion, tolerance = problem.name, solution.trajectory, problem.violation_tolerance
     with walltime.part("plots"):
-        drawn(plots.convergence, solution, folder / "convergence.png")
-        if solution.trajectory:
-            labels = {"control_names": problem.control_names, "control_units": problem.control_units}
-            path = folder / "trajectory.png"
-            drawn(plots.trajectory, solution.trajectory, path, model=problem.model, title=problem.name, **labels)
-    if problem.model is not None and "q" in solution.trajectory:
+        drawn(plots.convergence, solution, folder / "convergence.png", tolerance=tolerance)
+        if motion:
+            options = {"model": problem.model, "title": name, **control_options(problem)}
+            drawn(plots.trajectory, motion, folder / "trajectory.png", **options)
+            drawn(plots.joints, motion, folder / "joints.png", **options)
+            drawn(plots.contacts, motion, folder / "contacts.png", model=problem.model, title=name)
+        of_problem = {"costs": plots.costs, "estimation": plots.estimation, "uncertainty": plots.uncertainty}
+        for stem, plot in of_problem.items():
+            drawn(functools.partial(plot, problem), solution, folder / f"{stem}.png", title=f"{name}: {stem}")
+    if problem.model is not None and "q" in motion:
         with walltime.part("animation"):
-            drawn(functools.partial(animation.animate, problem.model), solution.trajectory, folder / "animation.gif")
+            drawn(functools.partial(animation.animate, problem.model), motion, folder / "animation.gif")
+
+
+def control_options(problem: Any) -> dict[str, Any]:
+    """Names, units and limits of a problem's controls, for plots; limits only where the problem bounds its controls itself."""
+    options = {"control_names": problem.control_names, "control_units": problem.control_units}
+    lower = getattr(problem, "control_lower", None)
+    return options if lower is None else options | {"control_limits": (lower, problem.control_upper)}
 
 
 def drawn(draw: Callable[..., Any], what: Any, path: pathlib.Path, **options: Any) -> bool:
-    """Whether `draw(what, path, **options)` wrote its picture. What it raises becomes a warning: the run's results are saved
-    and its exit status stands without the picture. A picture of an earlier run is not left in its place."""
+    """Whether `draw(what, path, **options)` wrote its picture: it returns None where there is nothing to draw. What it raises
+    becomes a warning: the run's results are saved and its exit status stands without the picture. A picture of an earlier run is
+    not left in its place."""
     try:
-        draw(what, path, **options)
+        written = draw(what, path, **options) is not None
     except Exception as error:
-        path.unlink(missing_ok=True)
+        written = False
         print(f"trajopt: warning: {path.name} could not be drawn: {type(error).__name__}: {error}", file=sys.stderr)
-        return False
-    return True
+    if not written:
+        path.unlink(missing_ok=True)
+    return written

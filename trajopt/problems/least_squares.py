@@ -17,6 +17,7 @@ The contract of a problem, in short:
 - `trajectory(x) -> {"t", "q", "v", "u", "impulse"}` is what is stored, plotted and animated: T + 1 states at the times
   t, q (T+1, nq), v (T+1, nv), controls u (T, nu), contact impulses (T, contacts, 3); missing keys are left out.
   `control_names` and `control_units` say what u is where it is not what drives the model's actuators;
+- `observations` says what the data of an estimation problem are, for its pictures (`Observations`);
 - `model` is what the animation draws; `meta` holds strings for the summary, of which "contact" names the contact model.
 
 `compile(gradient)` turns the problem into an `oracle.LeastSquaresOracle`, the compiled functions that solvers call.
@@ -39,6 +40,7 @@ from trajopt.names import closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.estimates import estimates
 from trajopt.problems.losses import check_loss, robust, robust_curvature, robust_slope
+from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.problems.prior import Prior
 from trajopt.problems.trajectory import Answer
@@ -85,6 +87,7 @@ class LeastSquaresProblem:
     certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
     trajectory: Callable[[Array], Mapping[str, Any]] | None = None
     report: Callable[[Array], str] | None = None
+    observations: Observations | None = None
     model: Any = None
     control_names: tuple[str, ...] = ()
     control_units: tuple[str, ...] = ()

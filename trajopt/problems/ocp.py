@@ -34,6 +34,7 @@ from trajopt.names import closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.checks import normalise
 from trajopt.problems.guesses import ways_to_start
+from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.replacing import Leaves, leaves_of, replaced_problem, with_leaves
 from trajopt.problems.residuals.base import StepOutcome, is_task
@@ -67,7 +68,8 @@ class OptimalControlProblem:
         solver, solver_options: name and options of the solver that suits the problem.
         gradient: the mode that `compile` and `solvers.solve` take where they are given none; default: the `System`'s own,
             for a function "implicit".
-        model: what the animation draws; default the `System`'s.
+        model: what the animation draws; default the `System`'s. motion: Trajectory -> {"q", "v", "impulse"}, the motion of that
+            model where the dynamics are a function. observations: the data of an estimation problem, for its pictures.
         control_names, control_units: of the controls, nu strings each, for plots ("N m"; "" for a pure number); default the
             actuators of the `System`'s model.
         arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
@@ -113,6 +115,8 @@ class OptimalControlProblem:
     certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
     report: Callable[[Trajectory], str] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     model: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
+    motion: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
+    observations: Observations | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     control_names: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_COMPILED)
     control_units: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_COMPILED)
     solver: str = dataclasses.field(default="iLQR", metadata=NOT_COMPILED)
@@ -128,8 +132,6 @@ class OptimalControlProblem:
         for key, value in normalise(self).items():
             object.__setattr__(self, key, value)
         object.__setattr__(self, "arguments", recorded(before, self))
-
-    # -- sizes ---------------------------------------------------------------------------------------------------------
 
     @property
     def system(self) -> System | None:
@@ -170,8 +172,6 @@ class OptimalControlProblem:
         """Times of the states, s; of JAX where `start_time` is traced."""
         assert self.dt is not None
         return self.start_time + (self.dt * np.arange(self.horizon + 1)).astype(self.dtype)
-
-    # -- flat functions ------------------------------------------------------------------------------------------------
 
     def as_state(self, x: Float[Array, " nx"]) -> Any:
         """What cost functions receive: a `State` of the `System`, or x itself."""

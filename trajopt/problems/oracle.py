@@ -186,6 +186,8 @@ class OptimalControlOracle:
             impulse = self.examine(trajectory).impulse
             if impulse is not None:
                 motion["impulse"] = np.asarray(impulse)
+        elif problem.motion is not None:
+            motion |= {key: np.asarray(value) for key, value in problem.motion(Trajectory(xs, us, p)).items()}
         else:
             motion["x"] = xs
         x = np.concatenate([us.ravel(), p])

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A solver: its class, and one line about it."""
+    """A solver: its class, one line about it, and whether it draws random numbers, so that its runs differ by their seed."""
 
     kind: Any
     summary: str
+    random: bool = False
 
 
 SOLVERS: dict[str, Entry] = {
@@ -46,13 +47,15 @@ SOLVERS: dict[str, Entry] = {
     "DDP": Entry(DDP, "differential dynamic programming: second-order dynamics, otherwise as iLQR (optimal control)"),
     "MultipleShooting": Entry(MultipleShooting, "multiple shooting with IPOPT, exact sparsity (optimal control)"),
     "SingleShooting": Entry(SingleShooting, "L-BFGS-B or any optax optimiser on the rollout (optimal control)"),
-    "CEM": Entry(CEM, "cross-entropy method: elites refit a Gaussian of the controls (optimal control)"),
-    "MPPI": Entry(MPPI, "path integral control: exponentially weighted mean of the draws (optimal control)"),
-    "CMAES": Entry(CMAES, "covariance matrix adaptation, full or separable (optimal control)"),
+    "CEM": Entry(CEM, "cross-entropy method: elites refit a Gaussian of the controls (optimal control)", random=True),
+    "MPPI": Entry(MPPI, "path integral control: exponentially weighted mean of the draws (optimal control)", random=True),
+    "CMAES": Entry(CMAES, "covariance matrix adaptation, full or separable (optimal control)", random=True),
     "StochasticSearch": Entry(
-        StochasticSearch, "natural gradient of a shaped expected cost, bounds kept (optimal control)"
+        StochasticSearch, "natural gradient of a shaped expected cost, bounds kept (optimal control)", random=True
     ),
-    "Hybrid": Entry(Hybrid, "a sampling solver to escape, then a gradient solver to polish (optimal control)"),
+    "Hybrid": Entry(
+        Hybrid, "a sampling solver to escape, then a gradient solver to polish (optimal control)", random=True
+    ),
     "GaussNewton": Entry(
         GaussNewton, "Levenberg-Marquardt with bounds, rank handling and covariance (least squares, horizons)"
     ),
@@ -66,6 +69,11 @@ SOLVERS: dict[str, Entry] = {
 def names(problem: type | None = None) -> tuple[str, ...]:
     """Names of all solvers, or of those that take this class of problems."""
     return tuple(name for name, entry in SOLVERS.items() if problem is None or problem in entry.kind.takes)
+
+
+def is_random(solver: Any) -> bool:
+    """Whether runs of a solver differ by their seed; True for a solver that is not in the registry."""
+    return next((entry.random for entry in SOLVERS.values() if type(solver) is entry.kind), True)
 
 
 def get(name: str, **options: Any) -> Any:

@@ -1,82 +1,54 @@
-"""Animation of a motion: the model's collision shapes over a floor, drawn off-screen, written as GIF (and MP4).
+"""Animation of a motion: the model's shapes with depth, light and contact forces, written as GIF and MP4.
 
-Shapes become polygons once, in their own frames; a frame of the animation places, shades and paints them. Bodies
-without shapes are shown by lines between the joints. Needs neither a display nor a graphics driver.
+`rendering` draws each frame, by MuJoCo's renderer where a GL context can be had and by software elsewhere: neither needs a
+display. The time and how much slower than real time it passes are written into the picture.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import pathlib
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, UInt8
-from PIL import Image
+from jaxtyping import Float, Int, UInt8
+from PIL import Image, ImageDraw, ImageFont
 
-from trajopt.dynamics.model import WORLD, Model, ShapeType
-from trajopt.viz.painting import Camera, Canvas
-from trajopt.viz.plots import COLOURS
-from trajopt.viz.shapes3d import placements, polygons, shape_vertices
+from trajopt.dynamics.model import Model
+from trajopt.viz.plots.contacts import NEGLIGIBLE, weight_of
+from trajopt.viz.recording import contact_forces
+from trajopt.viz.rendering.camera import Camera, framing, round_number
+from trajopt.viz.rendering.renderers import open_renderer
+from trajopt.viz.rendering.scene import Pose, Scene
+from trajopt.viz.shapes3d import placements
 
-MOST_FRAMES = 100
+MOST_FRAMES = 90
 FRAMES_PER_S = 30
-SHORTEST_S = 2.0  # shorter motions are slowed down to this
-_LIGHT = np.array([0.35, -0.45, 0.82])
-_AZIMUTH, _ELEVATION = -60.0, 18.0  # degrees, of the eye
+SHORTEST_S = 3.0  # shorter motions are slowed down to this
+TURN_FRAMES = 36  # of the camera's tour around a motion of one or two states
+_TURN_S = 6.0
+_VIEW, _SIDE_VIEW = (-60.0, 18.0), (-80.0, 10.0)  # azimuth and elevation of the eye, degrees; of planar motions
+_PLANAR = 0.02  # share of the largest movement below which nothing moves across
+_ASPECT = (0.45, 1.0)  # height over width of a picture
+_TRAVEL = 4.0  # movements of more than so many body lengths are followed by the camera
+_ARROW, _LONGEST, _WEAKEST = 0.35, 0.6, 0.01  # of the view: usual force, longest arrow, shortest one drawn
 _PALETTE_FRAMES = 6
 _WHITE = 247  # Pillow looks up colours to within eight levels: lighter greys would take the background's place
-TURN_FRAMES = 36  # of the camera's tour around a motion of one or two states
 
 
-class _Scene:
-    """The polygons of a model, ready to be placed: vertices padded to four, with their shape and colour."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Film:
+    """What is shown: a pose and a camera for every frame, the words in the picture, and how long it plays, s."""
 
-    def __init__(self, model: Model) -> None:
-        top = model.topology
-        self.model = model
-        faces, shape_of, colours = [], [], []
-        moving = sorted({shape.node for shape in top.shapes if shape.node != WORLD})
-        for index, shape in enumerate(top.shapes):
-            mesh = shape_vertices(model, index)
-            colour = "#c9c5bd" if shape.node == WORLD else COLOURS[moving.index(shape.node) % 6]
-            for face in polygons(shape.kind, np.asarray(model.shape_size)[index], mesh):
-                faces.append(face[[0, 1, 2, len(face) - 1]])
-                shape_of.append(index)
-                colours.append([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
-        self.faces = np.array(faces).reshape(-1, 4, 3)
-        self.shape_of = np.array(shape_of, int)
-        self.colours = np.array(colours).reshape(-1, 3)
-        self.node = np.array([shape.node for shape in top.shapes], int)
-        solid = np.asarray(model.mass) > 0  # the others are inner nodes of a joint with several degrees of freedom
-        self.bones = np.array([(p, i) for i, p in enumerate(top.parents) if p >= 0 and solid[p]], int).reshape(-1, 2)
-        self.limbs = np.array([i for i, s in enumerate(top.shapes) if s.node != WORLD], int)
-        planes = [i for i, s in enumerate(top.shapes) if s.kind == ShapeType.PLANE and s.node == WORLD]
-        self.floor = float(np.asarray(model.shape_position)[planes[0], 2]) if planes else None
-
-    def place(self, rotation: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """World vertices (faces, 4, 3) for node placements (n, 3, 3), (n, 3)."""
-        model = self.model
-        rotation = np.concatenate([rotation, np.eye(3)[None]])[self.node]
-        position = np.concatenate([position, np.zeros((1, 3))])[self.node]
-        R = rotation @ np.asarray(model.shape_rotation)
-        p = np.einsum("sij,sj->si", rotation, np.asarray(model.shape_position)) + position
-        return np.einsum("fij,fkj->fki", R[self.shape_of], self.faces) + p[self.shape_of][:, None]
-
-    def skeleton(self, rotation: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Lines (k, 2, 3) between joints and from joints to the centres of their shapes."""
-        node = self.node[self.limbs]
-        offset = np.asarray(self.model.shape_position)[self.limbs]
-        centres = np.einsum("sij,sj->si", rotation[node], offset) + position[node]
-        return np.concatenate([position[self.bones], np.stack([position[node], centres], axis=1)])
-
-    def shaded(self, normals: np.ndarray) -> np.ndarray:
-        """Face colours under a fixed light."""
-        light = normals @ (_LIGHT / np.linalg.norm(_LIGHT))
-        return np.clip(self.colours * (0.74 + 0.26 * light[:, None]) + 0.06 * np.maximum(light, 0)[:, None], 0, 1)
+    poses: Sequence[Pose]
+    cameras: Sequence[Camera]
+    words: Sequence[tuple[str, str, str]]
+    duration: float
 
 
 def animate(
@@ -86,130 +58,200 @@ def animate(
     *,
     most_frames: int = MOST_FRAMES,
     pixels: int = 480,
+    renderer: str | None = None,
 ) -> pathlib.Path:
-    """Write the motion as an animated GIF to `path`, and as .mp4 beside it where ffmpeg is installed.
+    """Write the motion as an animated GIF to `path`, and as .mp4 beside it where ffmpeg or imageio-ffmpeg is installed.
 
-    `motion` holds q (T+1, nq) and, for the speed, t (T+1,) in seconds; at most `most_frames` states are drawn, and at most
-    `FRAMES_PER_S` for each second of the animation. A motion of one or two states is shown from all sides instead. Returns
-    the path of the GIF.
+    `motion` holds q (T+1, nq), for the speed t (T+1,) in seconds, and for arrows of contact forces impulse (T, contacts, 3), N s;
+    at most `most_frames` states are drawn, and at most `FRAMES_PER_S` for each second of the animation. A motion of one or two
+    states is shown from all sides instead. pixels: width of the picture. renderer: one of `rendering.RENDERERS`. Returns the path
+    of the GIF; raises `OptionError` for a renderer that there is not.
     """
-    path = pathlib.Path(path)
-    q = np.asarray(motion["q"], float)
-    t = np.asarray(motion.get("t", np.arange(len(q))), float)
-    turning = len(q) <= 2
-    duration = 6.0 if turning else max(float(t[-1] - t[0]), SHORTEST_S)
-    shown = min(most_frames, int(np.ceil(FRAMES_PER_S * duration)))
-    keep = np.full(TURN_FRAMES, len(q) - 1) if turning else subsample(len(q), shown)
-    scene = _Scene(model)
-    rotation, position = placements(model, q[keep])
-    vertices = [scene.place(R, p) for R, p in zip(rotation, position)]
-    skeletons = [scene.skeleton(R, p) for R, p in zip(rotation, position)]
-    images = _render(scene, vertices, skeletons, t[keep], turning, pixels)
-    _write_gif(images, path, duration)
-    if shutil.which("ffmpeg"):
-        _write_mp4(images, path.with_suffix(".mp4"), duration)
+    path, scene = pathlib.Path(path), Scene(model)
+    film = _film(scene, {key: np.asarray(value, float) for key, value in motion.items()}, most_frames, pixels)
+    drawing = open_renderer(scene, film.cameras[0], renderer)
+    try:
+        images = [
+            _labelled(drawing.draw(pose, camera), words)
+            for pose, camera, words in zip(film.poses, film.cameras, film.words, strict=True)
+        ]
+    finally:
+        drawing.close()
+    _write_gif(images, path, film.duration)
+    encoder = ffmpeg()
+    if encoder is not None:
+        _write_mp4(images, path.with_suffix(".mp4"), film.duration, encoder)
     return path
 
 
+def ffmpeg() -> str | None:
+    """The encoder: ffmpeg of the system, else that of the package imageio-ffmpeg, else None."""
+    found = shutil.which("ffmpeg")
+    if found is not None:
+        return found
+    try:
+        import imageio_ffmpeg
+
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except (ImportError, RuntimeError):
+        return None
+
+
 def subsample(count: int, most: int) -> Int[np.ndarray, " k"]:
+    """Indices of at most `most` of `count` states, evenly spread, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, max(most, 2))).round().astype(int))
 
 
-def _bounds(scene: _Scene, vertices: list[np.ndarray], skeletons: list[np.ndarray]) -> tuple[np.ndarray, float]:
-    """Centre and radius of the view: everything that moves, over all frames."""
-    moving = scene.node[scene.shape_of] != WORLD if len(scene.shape_of) else np.zeros(0, bool)
-    points = [part.reshape(-1, 3) for part in (*(v[moving] for v in vertices), *skeletons)]
-    everything = np.concatenate(points)
-    low, high = everything.min(0), everything.max(0)
-    if scene.floor is not None:
-        low[2] = min(low[2], scene.floor)
-    return (low + high) / 2, max(0.45 * float(np.linalg.norm(high - low)), 1e-3)
+def speed(duration: float, motion: float) -> str:
+    """How a motion of `motion` s that plays for `duration` s compares with real time, in words."""
+    if motion <= 0:
+        return ""
+    factor = duration / motion
+    if 0.95 < factor < 1.05:
+        return "real time"
+    return f"{factor:.2g}x slower" if factor > 1 else f"{1 / factor:.2g}x faster"
 
 
-def _render(
-    scene: _Scene,
-    vertices: list[np.ndarray],
-    skeletons: list[np.ndarray],
-    t: np.ndarray,
-    turning: bool,
-    pixels: int,
-) -> list[UInt8[np.ndarray, "h w 3"]]:
-    """RGB images (pixels, pixels, 3), one a frame; in the order of painting floor, shadow, lines between joints, fixed and
-    moving shapes."""
-    centre, radius = _bounds(scene, vertices, skeletons)
-    moving = scene.node[scene.shape_of] != WORLD
-    grid = None if scene.floor is None else _grid(centre, 1.1 * radius, scene.floor)
-    images = []
-    for k, world in enumerate(vertices):
-        azimuth = _AZIMUTH + (360 * k / len(vertices) if turning else 0)
-        camera = Camera(centre, 1.1 * radius, azimuth, _ELEVATION, pixels)
-        canvas = Canvas(camera)
-        if grid is not None and scene.floor is not None:
-            square, lines = grid
-            canvas.polygons(square, "#f1f0ec")
-            canvas.lines(lines, "#d2d0c8", 0.7)
-            canvas.polygons(_shadow(world[moving], scene.floor), "#bdbbb4")
-        canvas.lines(skeletons[k], "#404040", 2.5)
-        normals = _normals(world)
-        seen = camera.faces_it(world, normals)
-        colours = scene.shaded(normals)
-        # By mean distance alone, large faces of the ground would hide feet on it.
-        for chosen in (seen & ~moving, seen & moving):
-            canvas.polygons(world[chosen], colours[chosen])
-        images.append(canvas.picture("" if turning else f"t = {t[k]:.3f} s"))
-    return images
+def _film(scene: Scene, motion: Mapping[str, np.ndarray], most_frames: int, pixels: int) -> _Film:
+    q = motion["q"]
+    t = motion.get("t", np.arange(len(q), dtype=float))
+    turning = len(q) <= 2
+    moving_s = float(t[-1] - t[0])
+    duration = _TURN_S if turning else max(moving_s, SHORTEST_S)
+    shown = min(most_frames, int(np.ceil(FRAMES_PER_S * duration)))
+    keep = np.full(TURN_FRAMES, 0) if turning else subsample(len(q), shown)
+    rotation, position = placements(scene.model, q[keep])
+    none = np.zeros((0, 2, 3))
+    poses = [scene.pose(R, p, none) for R, p in zip(rotation, position)]
+    cameras = _cameras(scene, poses, turning, pixels)
+    arrows, scale = _arrows(scene.model, t, q, motion.get("impulse"), keep, cameras[0])
+    poses = [dataclasses.replace(pose, arrows=lines) for pose, lines in zip(poses, arrows, strict=True)]
+    below = f"arrows: contact forces, {scale:.3g} N per metre" if scale > 0 else ""
+    pace = "" if turning else speed(duration, moving_s)
+    words = [("" if turning else f"t = {t[k]:.3f} s", pace, below) for k in keep]
+    return _Film(poses, cameras, words, duration)
 
 
-def _grid(centre: np.ndarray, reach: float, height: float) -> tuple[np.ndarray, np.ndarray]:
-    """The floor as a square (1, 4, 3) and lines (n, 2, 3) on it, with a round spacing, m."""
-    spacing = 10.0 ** np.floor(np.log10(reach))
-    spacing *= 0.5 if reach / spacing < 2.5 else 1.0
-    low = np.floor((centre[:2] - 1.6 * reach) / spacing) * spacing
-    high = np.ceil((centre[:2] + 1.6 * reach) / spacing) * spacing
-    corners = [(low[0], low[1]), (high[0], low[1]), (high[0], high[1]), (low[0], high[1])]
-    square = np.array([[(x, y, height) for x, y in corners]])
-    along_y = [[(x, low[1], height), (x, high[1], height)] for x in np.arange(low[0], high[0] + 0.5 * spacing, spacing)]
-    along_x = [[(low[0], y, height), (high[0], y, height)] for y in np.arange(low[1], high[1] + 0.5 * spacing, spacing)]
-    return square, np.array(along_y + along_x)
+def _cameras(scene: Scene, poses: Sequence[Pose], turning: bool, pixels: int) -> list[Camera]:
+    """A camera for every frame: one that sees the whole motion, or follows it where it goes far; turning: all round."""
+    outlines = [scene.outline(pose) for pose in poses]
+    if not any(len(outline) for outline in outlines):
+        outlines = [np.array([[-0.5, -0.5, 0.0], [0.5, 0.5, 1.0]]) for _ in poses]
+    everything = np.concatenate(outlines)
+    if scene.ground is not None and everything[:, 2].min() - scene.ground < 2 * float(np.ptp(everything, axis=0).max()):
+        low = everything.copy()
+        low[:, 2] = scene.ground  # the shadow is seen too
+        outlines = [np.concatenate([outline, np.column_stack([outline[:, :2], np.full(len(outline), scene.ground)])])
+                    for outline in outlines]  # fmt: skip
+        everything = np.concatenate(outlines)
+    if turning:
+        return _round_about(everything, len(poses), pixels)
+    middles = np.array([(outline.min(0) + outline.max(0)) / 2 for outline in outlines])
+    azimuth, elevation = _SIDE_VIEW if _planar(middles) else _VIEW
+    body = max(float(np.ptp(outline, axis=0).max()) for outline in outlines)
+    if float(np.ptp(middles[:, :2], axis=0).max()) < _TRAVEL * body:
+        return [framing(everything, azimuth, elevation, pixels, _ASPECT)] * len(poses)
+    path = np.stack([np.convolve(np.pad(column, 7, mode="edge"), np.ones(15) / 15, mode="valid") for column in middles.T], 1)
+    path[:, 2] = middles[:, 2].mean()
+    near = np.concatenate([outline - centre for outline, centre in zip(outlines, path, strict=True)])
+    wide = framing(near * np.array([1.6, 1.6, 1.0]), azimuth, elevation, pixels, _ASPECT)
+    return [dataclasses.replace(wide, centre=wide.centre + centre) for centre in path]
 
 
-def _normals(faces: np.ndarray) -> np.ndarray:
-    """Outward unit normals of faces (f, 4, 3), zero where a face has no area."""
-    normal = np.cross(faces[:, 2] - faces[:, 0], faces[:, 3] - faces[:, 1])
-    length = np.linalg.norm(normal, axis=-1, keepdims=True)
-    return normal / np.where(length > 0, length, 1.0)
+def _round_about(points: Float[np.ndarray, "n 3"], count: int, pixels: int) -> list[Camera]:
+    """Cameras around all points, at the distance from which they are seen from every side."""
+    azimuths = _VIEW[0] + 360.0 * np.arange(count) / count
+    widest = [framing(points, azimuth, _VIEW[1], pixels, (0.75, 0.75)) for azimuth in azimuths[:: max(count // 8, 1)]]
+    far = max(widest, key=lambda camera: camera.distance)
+    middle = (points.min(0) + points.max(0)) / 2
+    return [dataclasses.replace(far, centre=middle, azimuth=float(azimuth)) for azimuth in azimuths]
 
 
-def _shadow(vertices: np.ndarray, height: float) -> np.ndarray:
-    """Faces projected on the floor along the light."""
-    drop = (vertices[..., 2:] - height) / _LIGHT[2]
-    flat = vertices - drop * _LIGHT
-    flat[..., 2] = height
-    return flat
+def _planar(middles: Float[np.ndarray, "k 3"]) -> bool:
+    """Whether the motion is one in the x-z plane, which is seen best from the side."""
+    across, along = float(np.ptp(middles[:, 1])), float(np.ptp(middles[:, [0, 2]], axis=0).max())
+    return along > 1e-6 and across < _PLANAR * along
 
 
-def _write_gif(images: list[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float) -> None:
-    palette = _palette(images)
-    frames = [Image.fromarray(image).quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+def _arrows(
+    model: Model, t: np.ndarray, q: np.ndarray, impulse: np.ndarray | None, keep: np.ndarray, camera: Camera
+) -> tuple[list[np.ndarray], float]:
+    """(start and end of the arrows (a, 2, 3) of each frame, N per metre of arrow; 0 without forces)."""
+    none = [np.zeros((0, 2, 3))] * len(keep)
+    if impulse is None or not impulse.size:
+        return none, 0.0
+    points, forces = contact_forces(model, t, q, impulse)
+    size = np.linalg.norm(forces, axis=-1)
+    acting = size[size > _WEAKEST * max(float(size.max(initial=0.0)), 1e-300)]
+    if not acting.size or acting.max() < NEGLIGIBLE * weight_of(model):
+        return none, 0.0
+    view = camera.view
+    scale = round_number(float(np.percentile(acting, 80)) / (_ARROW * view))
+    found = []
+    for k in keep:
+        drawn = size[k] > _WEAKEST * scale * view
+        length = np.minimum(size[k][drawn] / scale, _LONGEST * view)
+        along = forces[k][drawn] / size[k][drawn][:, None]
+        start = points[k][drawn]
+        found.append(np.stack([start, start + length[:, None] * along], axis=1))
+    return found, scale
+
+
+def _labelled(image: UInt8[np.ndarray, "h w 3"], words: tuple[str, str, str]) -> UInt8[np.ndarray, "h w 3"]:
+    """The picture with words in its upper left, upper right and lower left corner."""
+    picture = Image.fromarray(image)
+    pen, (width, height) = ImageDraw.Draw(picture), picture.size
+    large, small = _font(max(round(0.032 * width), 9)), _font(max(round(0.024 * width), 8))
+    for text, place, anchor, font in zip(
+        words, ((0.02, 0.02), (0.98, 0.02), (0.02, 0.98)), ("lt", "rt", "lb"), (large, large, small), strict=True
+    ):
+        if text:
+            at = (place[0] * width, place[1] * height if anchor[1] == "t" else height - 0.02 * width)
+            try:
+                pen.text(at, text, fill="#303030", font=font, anchor=anchor)
+            except ValueError:  # Pillow without FreeType knows no anchors
+                plain = (at[0] if anchor[0] == "l" else 0.6 * width, at[1] - (12 if anchor[1] == "b" else 0))
+                pen.text(plain, text, fill="#303030")
+    return np.asarray(picture)
+
+
+@functools.cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """Pillow's own; without FreeType it has one size only."""
+    try:
+        return ImageFont.load_default(size)
+    except (ImportError, TypeError):
+        return ImageFont.load_default()
+
+
+def _write_gif(images: Sequence[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float) -> None:
+    colours = palette(images)
+    frames = [Image.fromarray(image).quantize(palette=colours, dither=Image.Dither.NONE) for image in images]
     each = max(int(round(1000 * duration / len(frames))), 20)
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=each, loop=0, optimize=False)
 
 
-def _palette(images: list[UInt8[np.ndarray, "h w 3"]]) -> Image.Image:
-    """One palette for all frames, from a few of them: to look for colours takes ten times as long as to use them."""
+def palette(images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Image.Image:
+    """One palette for all frames, from a few of them: to look for colours takes ten times as long as to use them.
+
+    Half of it are the extremes, so that no small body loses its colour, half the most frequent, so that the ground is smooth.
+    """
     few = images[:: max(len(images) // _PALETTE_FRAMES, 1)]
     sample = Image.fromarray(np.concatenate([image[::2, ::2] for image in few]))
-    palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    colours = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)
+    found = []
+    for method in (Image.Quantize.MAXCOVERAGE, Image.Quantize.MEDIANCUT):
+        part = sample.quantize(128, method=method, dither=Image.Dither.NONE)
+        found.append(np.array(part.getpalette(), np.uint8).reshape(-1, 3)[:128])
+    colours = np.concatenate(found)
     colours[(colours >= _WHITE).all(1)] = 255
-    palette.putpalette(colours.tobytes())
-    return palette
+    part.putpalette(colours.tobytes())
+    return part
 
 
-def _write_mp4(images: list[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float) -> None:
+def _write_mp4(images: Sequence[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float, encoder: str) -> None:
     """Hand the frames to ffmpeg; when it cannot encode them, there is no MP4."""
     height, width = images[0].shape[:2]
-    command = ["ffmpeg", "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
+    command = [encoder, "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
     command += ["-r", f"{len(images) / duration:.4f}", "-i", "-", "-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2"]
     command += ["-pix_fmt", "yuv420p", str(path)]
     done = subprocess.run(command, input=b"".join(image.tobytes() for image in images), capture_output=True)

@@ -7,7 +7,6 @@ in summary.json. Contact points and frames are recomputed from the motion; the s
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import pathlib
@@ -18,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int
 
 from trajopt import problems
 from trajopt.dynamics.collision.broadphase import PairLimit
@@ -27,6 +26,7 @@ from trajopt.dynamics.contact.rows import contact_frames
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import ModelError, OptionError, UnknownNameError
+from trajopt.problems.programs import PROGRAMS, Effort
 
 _REMEDY = "give the model with --model (a bundled name or a file)"
 
@@ -96,24 +96,37 @@ def contact_forces(
     The impulses' contacts are the c closest candidates of the model at the state where the step starts, under a law that leaves
     `max_pairs` at its default.
     """
-    count = impulse.shape[1]
-    if count == 0 or len(impulse) == 0 or not model.topology.pairs or contact_count(model) < count:
+    if not fits(model, impulse):
         return np.zeros((len(q), 0, 3)), np.zeros((len(q), 0, 3))
     step = np.minimum(np.arange(len(q)), len(impulse) - 1)
     duration = np.diff(t)[step]
+    points, frames, _ = contact_geometry(model, q[step], impulse.shape[1])
+    forces = np.einsum("kcij,kcj->kci", frames, impulse[step]) / duration[:, None, None]
+    return points, np.where(np.isfinite(forces), forces, 0.0)
+
+
+def fits(model: Model, impulse: Float[np.ndarray, "s c 3"]) -> bool:
+    """Whether there are impulses, and no more than the model has contact candidates."""
+    count = impulse.shape[1]
+    return bool(count and len(impulse) and model.topology.pairs and contact_count(model) >= count)
+
+
+def contact_geometry(
+    model: Model, q: Float[np.ndarray, "k nq"], count: int
+) -> tuple[Float[np.ndarray, "k c 3"], Float[np.ndarray, "k c 3 3"], Int[np.ndarray, "k c"]]:
+    """Points (m), frames and pairs (indices into `Topology.pairs`) of the `count` closest contact candidates at each state."""
     device = model.to_device()
-    points, frames = _contacts(device, jnp.asarray(q[step], device.mass.dtype), count)
-    forces = np.einsum("kcij,kcj->kci", np.asarray(frames, float), impulse[step]) / duration[:, None, None]
-    return np.asarray(points, float), np.where(np.isfinite(forces), forces, 0.0)
+    arguments = (device, np.asarray(q, device.mass.dtype))
+    points, frames, pairs = PROGRAMS.run(_contacts, count, *arguments, effort=Effort.QUICK)[0]
+    return np.asarray(points, float), np.asarray(frames, float), np.asarray(pairs)
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _contacts(model: Model, q, count: int):
-    def single(row):
+def _contacts(count: int, model: Model, q: Float[Array, "k nq"]) -> tuple[Array, Array, Array]:
+    def single(row: Array) -> tuple[Array, Array, Array]:
         contacts = collide(model, kinematics(model, row), PairLimit(count))
         _, closest = jax.lax.top_k(-contacts.distance, count)
         closest = jnp.sort(closest)
-        return contacts.point[closest], contact_frames(contacts.normal[closest])
+        return contacts.point[closest], contact_frames(contacts.normal[closest]), contacts.pair[closest]
 
     return jax.lax.map(single, q, batch_size=64)
 

@@ -113,10 +113,15 @@ def _hull(vertices: np.ndarray) -> list[np.ndarray]:
 
 
 def surface(
-    kind: ShapeType, size: Float[np.ndarray, "3"], vertices: Float[np.ndarray, "k 3"] | None = None
+    kind: ShapeType,
+    size: Float[np.ndarray, "3"],
+    vertices: Float[np.ndarray, "k 3"] | None = None,
+    *,
+    around: int = 32,
+    along: int = 16,
 ) -> tuple[Float[np.ndarray, "v 3"], Int[np.ndarray, "f 3"]]:
-    """The same as triangles, fine enough to look round: vertices (v, 3), each once, and their indices (f, 3)."""
-    faces = polygons(kind, size, vertices, around=32, along=16)
+    """The same as triangles, by default fine enough to look round: vertices (v, 3), each once, and their indices (f, 3)."""
+    faces = polygons(kind, size, vertices, around=around, along=along)
     if not faces:
         return np.zeros((0, 3)), np.zeros((0, 3), int)
     corners = np.concatenate([face[[0, k, k + 1]] for face in faces for k in range(1, len(face) - 1)])

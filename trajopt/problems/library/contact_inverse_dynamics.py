@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from trajopt.dynamics.model import Model
+from trajopt.dynamics.model import Model, ShapeSpec, ShapeType
 from trajopt.dynamics.state import StepInfo
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
@@ -231,7 +231,8 @@ def go1_stand(dt: float = 1e-3) -> LeastSquaresProblem:
 def go1_stand_payload(payload: float = 10.0, dt: float = 1e-3) -> LeastSquaresProblem:
     """Go1 standing with a load of `payload` kg on its back."""
     model = with_payload(load_model("go1"), payload)
-    return contact_inverse_dynamics("go1-stand-payload", model, np.array(GO1_STAND), GO1_FEET, dt=dt)
+    problem = contact_inverse_dynamics("go1-stand-payload", model, np.array(GO1_STAND), GO1_FEET, dt=dt)
+    return dataclasses.replace(problem, model=showing_payload(model) if payload > 0 else model)
 
 
 @ranged(dt=_DT)
@@ -250,7 +251,22 @@ def h1_pushup(dt: float = 1e-3) -> LeastSquaresProblem:
     return contact_inverse_dynamics("h1-pushup", load_model("h1"), np.array(H1_PUSHUP_POSE), H1_PUSHUP, dt=dt)
 
 
-def with_payload(model: Model, mass: float, side: float = 0.1, trunk: str = "trunk") -> Model:
+PAYLOAD_SIDE = 0.1  # m
+
+
+def showing_payload(model: Model, side: float = PAYLOAD_SIDE, trunk: str = "trunk") -> Model:
+    """The model with the cube of `with_payload` among its shapes, to be seen: it touches nothing."""
+    top, (node, place) = model.topology, _on_trunk(model, side, trunk)
+    shape = ShapeSpec("payload", ShapeType.BOX, node)
+    drawn = dataclasses.replace(model, topology=dataclasses.replace(top, shapes=(*top.shapes, shape)))
+    return drawn.replace(
+        shape_rotation=np.concatenate([np.asarray(model.shape_rotation), np.eye(3)[None]]),
+        shape_position=np.concatenate([np.asarray(model.shape_position), place[None]]),
+        shape_size=np.concatenate([np.asarray(model.shape_size), np.full((1, 3), side / 2)]),
+    )
+
+
+def with_payload(model: Model, mass: float, side: float = PAYLOAD_SIDE, trunk: str = "trunk") -> Model:
     """Go1 carrying a uniform cube of `mass` kg and `side` m on the middle of the upper face of its trunk.
 
     The load is rigidly joined: mass, centre of mass and inertia of the trunk become those of both bodies.
@@ -258,10 +274,7 @@ def with_payload(model: Model, mass: float, side: float = 0.1, trunk: str = "tru
     """
     if not (np.isfinite(mass) and mass >= 0):
         raise OptionError(f"payload is {mass}; it must be a mass in kg, not negative")
-    top = model.topology
-    node = top.frames[top.frame_index(trunk)].node
-    shape = [s.name for s in top.shapes].index(trunk)
-    place = np.asarray(model.shape_position)[shape] + [0.0, 0.0, float(model.shape_size[shape][2]) + side / 2]
+    node, place = _on_trunk(model, side, trunk)
     own, com = float(model.mass[node]), np.asarray(model.com)[node]
     total = own + mass
     joint = (own * com + mass * place) / total
@@ -275,3 +288,11 @@ def with_payload(model: Model, mass: float, side: float = 0.1, trunk: str = "tru
     leaves["inertia"][node] = about(np.asarray(model.inertia)[node], own, com) + about(load, mass, place)
     leaves["mass"][node], leaves["com"][node] = total, joint
     return model.replace(**leaves)
+
+
+def _on_trunk(model: Model, side: float, trunk: str) -> tuple[int, Float[np.ndarray, "3"]]:
+    """The trunk's node, and the centre of a cube on the middle of its upper face, m, in the node's frame."""
+    top = model.topology
+    shape = [s.name for s in top.shapes].index(trunk)
+    place = np.asarray(model.shape_position)[shape] + [0.0, 0.0, float(model.shape_size[shape][2]) + side / 2]
+    return top.frames[top.frame_index(trunk)].node, place

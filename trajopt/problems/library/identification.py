@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
@@ -34,6 +35,7 @@ from trajopt.models import load_model
 from trajopt.problems.inertia import LABELS, from_log_cholesky, to_log_cholesky
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.cube import with_forces
+from trajopt.problems.observations import Observations
 from trajopt.problems.ranges import Count, ranged
 
 TOLERANCE = 1e-8  # of the estimate: the rounding of hundreds of contact solves is above Gauss-Newton's default
@@ -44,7 +46,8 @@ class Recording:
     """An experiment whose unknowns are to be found.
 
     system; us: known controls (T, nu); enter: x -> (the system, its initial state); truth, guess: of x; labels: its entries;
-    deviations: of the measurement errors in tangent coordinates of q, (nv,); scale: typical sizes of x.
+    deviations: of the measurement errors in tangent coordinates of q, (nv,); scale: typical sizes of x; plane: two of these
+    coordinates that are a place, for the picture of the data.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Recording:
     deviations: Float[np.ndarray, " nv"]
     scale: Any = 1.0
     lower: Any = None
+    plane: tuple[int, int] = (0, 1)
 
     def motion(self, x: Float[Array, " n"]) -> tuple[State, Any]:
         """(states at every step, what happened) for the unknowns x."""
@@ -103,13 +107,33 @@ class Recording:
             values = {"q": states.q, "v": states.v, "u": self.us, "impulse": infos.contacts.impulse}
             return {"t": dt * np.arange(len(self.us) + 1)} | {key: np.asarray(value) for key, value in values.items()}
 
+        place = jax.vmap(lambda q: difference(self.system.model, self.system.model.q_default, q))
+        observations = Observations(
+            dt * self.steps(samples), np.asarray(place(measured)), self.deviations, *channels(self.system.model),
+            predicted=lambda x: np.asarray(predicted(jnp.asarray(x))), plane=self.plane,
+        )  # fmt: skip
+        predicted = jax.jit(lambda x: place(self.configurations(x, samples)))
+
         return LeastSquaresProblem(
             self.name, lambda x: self.residual(x, measured), jnp.asarray(self.guess), scale=self.scale, lower=self.lower,
             labels=self.labels, truth=self.truth, certificate=certificate,
             certificate_tolerances={"contact_residual": 1e-6, "dropped_contacts": 0.0}, trajectory=trajectory, report=report,
             solver_options={"tolerance": TOLERANCE},
-            model=self.system.model, meta={"contact": type(self.system.contact).__name__},
+            observations=observations, model=self.system.model, meta={"contact": type(self.system.contact).__name__},
         )  # fmt: skip
+
+
+def channels(model: Model) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names and units of the measured coordinates, (nv,): those of the tangent space at the model's default configuration."""
+    names, units = list[str](), list[str]()
+    for joint in model.topology.joints:
+        if joint.kind == "free":
+            names += ["x", "y", "z", "turn about x", "turn about y", "turn about z"]
+            units += ["m"] * 3 + ["rad"] * 3
+        else:
+            names.append(joint.name.removesuffix("_joint"))
+            units.append("m" if joint.kind == "prismatic" else "rad")
+    return tuple(names), tuple(units)
 
 
 def sliding_cube(steps: int = 200, dt: float = 2e-3) -> Recording:

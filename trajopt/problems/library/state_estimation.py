@@ -37,6 +37,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.laws import RigidContact
+from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion
@@ -45,6 +46,7 @@ from trajopt.errors import OptionError
 from trajopt.models.registry import load_model
 from trajopt.problems.library.contact_inverse_dynamics import GO1_FEET, GO1_STAND
 from trajopt.problems.library.static_pose import candidates
+from trajopt.problems.observations import Observations
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
@@ -62,6 +64,7 @@ BIAS = np.repeat([0.02, 0.1], 3)  # deviations of the biases: rad/s, m/s^2
 PRIOR = np.concatenate(
     [[1e-4, 1e-4, 0.01, 0.02, 0.02, 1e-4], np.full(NJ, 0.01), [0.1] * 6, np.full(NJ, 0.2), [1.0] * 3, BIAS]
 )
+SHOWN = (1, 2, NJ + 1, NJ + 2, *range(2 * NJ, NY))  # readings drawn one by one: thigh and calf of a leg, the inertial unit
 FREQUENCY, SWEEP, LIFT = 2.5, 0.2, (0.25, 0.5)  # Hz; rad of the thighs, and of thigh and calf in the swing
 STIFFNESS, DAMPING = 100.0, 2.0  # N m/rad, N m s/rad
 STANDING = 0.08  # s, before the trot begins
@@ -197,6 +200,14 @@ def walk(steps: int = 150, dt: float = 4e-3, seed: int = 0) -> Walk:
     return Walk(system, np.asarray(xs), np.asarray(us), ys, mean)
 
 
+def channels(model: Model) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names and units of the readings, (ny,) each."""
+    joints = [name.removesuffix("_joint") for name in (joint.name for joint in model.topology.joints) if name != "root"]
+    names = [*joints, *(f"{name} rate" for name in joints), *(f"gyroscope {axis}" for axis in "xyz")]
+    names += [f"accelerometer {axis}" for axis in "xyz"]
+    return tuple(names), ("rad",) * NJ + ("rad/s",) * (NJ + 3) + ("m/s²",) * 3
+
+
 def highest_foot(model: Any, q: Float[np.ndarray, " nq"]) -> float:
     """Height of the highest foot above the floor, m."""
     gaps = collide(model, kinematics(model, jnp.asarray(q))).distance
@@ -241,6 +252,13 @@ def go1_state_estimation(steps: int = 50, dt: float = 4e-3, seed: int = 0) -> Op
             )
         )
 
+    names, units = channels(model)
+    predicted = jax.jit(jax.vmap(functools.partial(readings, seen.system)))
+    observations = Observations(
+        dt * np.arange(steps + 1), seen.measurements, NOISE, names, units,
+        predicted=lambda motion: predicted(jnp.asarray(motion.xs)), shown=SHOWN, truth=seen.truth,
+    )  # fmt: skip
+
     return OptimalControlProblem(
         "go1-state-estimation", lambda x, w, t: step(seen.system, x, us[index(t)], w), steps, seen.mean,
         u0=np.zeros(NV), xs0=guess, dt=dt, free_initial_state=True,
@@ -248,6 +266,7 @@ def go1_state_estimation(steps: int = 50, dt: float = 4e-3, seed: int = 0) -> Op
         terminal_residual=lambda x: seen.residual(x, ys[steps]),
         initial_residual=lambda x: weight * local(model, mean, x),
         integrate=functools.partial(retract, model), difference=functools.partial(local, model), tangent_size=N,
-        certificate=certificate, report=report, solver="GaussNewton", model=model, meta={"contact": "RigidContact"},
+        certificate=certificate, report=report, observations=observations, solver="GaussNewton", model=model,
+        motion=lambda motion: {"q": motion.xs[:, :NQ], "v": motion.xs[:, NQ : NQ + NV]}, meta={"contact": "RigidContact"},
         control_names=tuple(f"{name} / deviation" for name in (*DISTURBED, *model.topology.actuators)),
     )  # fmt: skip

@@ -1,0 +1,130 @@
+"""What the cost of a motion consists of: each term by name, in all and over time."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.residuals.base import is_task, task_costs
+from trajopt.problems.trajectory import Trajectory
+from trajopt.viz.plots.axes import COLOURS, figure, save
+
+_NAMES = {
+    "stage_residual": "stage residual",
+    "stage_cost": "stage cost",
+    "terminal_residual": "terminal residual",
+    "terminal_cost": "terminal cost",
+    "initial_residual": "prior of the first state",
+    "parameter_residual": "prior of the parameters",
+}
+_ROWS = 14  # terms with a bar of their own
+_TOGETHER = 7  # terms with an area of their own over time
+
+
+def cost_terms(
+    problem: OptimalControlProblem, motion: Trajectory
+) -> tuple[dict[str, Float[np.ndarray, " T"]], dict[str, float]]:
+    """(cost of each term of the stages, step by step; cost of each other term), by name, which add up to the cost of the motion.
+
+    The terms are the residuals that the problem is made of; a function of the problem that is not made of such is one term.
+    """
+    stages, others = PROGRAMS.run(_terms, problem, motion, effort=Effort.QUICK)[0]
+    return {name: np.asarray(row) for name, row in stages.items()}, {name: float(value) for name, value in others.items()}
+
+
+def _terms(problem: OptimalControlProblem, motion: Trajectory) -> tuple[dict[str, Array], dict[str, Array]]:
+    xs, us, p = motion.xs, motion.us, motion.p
+
+    def stage(at: tuple[Array, Array, Array]) -> dict[str, Array]:
+        x, u, t = at
+        found: dict[str, Array] = {}
+        if is_task(problem.stage_residual):
+            outcome = problem.outcome(x, u, p)
+            found |= task_costs(problem.stage_residual, outcome.x, u, t, outcome)
+        elif problem.stage_residual is not None:
+            found[_NAMES["stage_residual"]] = _half_square(problem.stage("stage_residual", x, u, t, p))
+        if problem.stage_cost is not None:
+            found[_NAMES["stage_cost"]] = jnp.asarray(problem.stage("stage_cost", x, u, t, p))
+        return found
+
+    others: dict[str, Array] = {}
+    for kind, index in (("terminal_residual", -1), ("initial_residual", 0)):
+        task, words = getattr(problem, kind), kind.partition("_")[0]
+        if is_task(task):
+            outcome = problem.outcome(xs[index], None, p)
+            t = jnp.asarray(problem.times)[index]
+            others |= {f"{words} {name}": value for name, value in task_costs(task, outcome.x, None, t, outcome).items()}
+        elif task is not None:
+            others[_NAMES[kind]] = _half_square(problem.terminal(kind, xs[index], p))
+    if problem.terminal_cost is not None:
+        others[_NAMES["terminal_cost"]] = jnp.asarray(problem.terminal("terminal_cost", xs[-1], p))
+    if problem.parameter_residual is not None:
+        others[_NAMES["parameter_residual"]] = _half_square(problem.parameter_residual(p))
+    return jax.lax.map(stage, (xs[:-1], us, jnp.asarray(problem.times)[:-1])), others
+
+
+def _half_square(rows: Any) -> Array:
+    return 0.5 * jnp.vdot(rows, rows)
+
+
+def costs(problem: Any, solution: Any, path: str | os.PathLike, *, title: str = "cost by term") -> Figure | None:
+    """The cost of a solution term by term: totals as bars, and those of the stages over time.
+
+    Returns None, and writes nothing, for a problem that is not one of optimal control or has one term only.
+    """
+    if not isinstance(problem, OptimalControlProblem) or solution.xs is None:
+        return None
+    stages, others = cost_terms(problem, problem.point_of(solution))
+    if len(stages) + len(others) < 2:
+        return None
+    totals = {name: float(row.sum()) for name, row in stages.items()} | others
+    colours = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(sorted(totals, key=lambda n: -abs(totals[n])))}
+    made, axes = figure(1, 2 if stages else 1, width=6.0, height=max(2.8, 0.9 + 0.3 * min(len(totals), _ROWS)))
+    _totals(axes[0, 0], totals, colours)
+    if stages:
+        _over_time(axes[0, 1], np.asarray(problem.times, float), stages, colours)
+    made.suptitle(f"{title}: {sum(totals.values()):.4g} in all", x=0.01, ha="left", fontsize=11)
+    return save(made, path)
+
+
+def _totals(ax: Axes, totals: dict[str, float], colours: dict[str, str]) -> None:
+    shown = list(colours)[:_ROWS]
+    values = np.array([totals[name] for name in shown])
+    at = np.arange(len(shown))
+    ax.barh(at, values, 0.7, color=[colours[name] for name in shown])
+    whole = sum(abs(value) for value in totals.values())
+    for y, value in zip(at, values, strict=True):
+        share = f"  ({abs(value) / whole:.0%})" if whole > 0 else ""
+        ax.annotate(f" {value:.3g}{share}", (max(value, 0.0), y), va="center", fontsize=8)
+    low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
+    ax.set_xlim(1.05 * low, high + 0.35 * max(high - low, 1e-300))
+    ax.set_yticks(at, shown, fontsize=8)
+    ax.invert_yaxis()
+    ax.set_xlabel("cost" if len(shown) == len(totals) else f"cost; {len(totals) - len(shown)} smaller terms are left out")
+
+
+def _over_time(ax: Axes, t: np.ndarray, stages: dict[str, np.ndarray], colours: dict[str, str]) -> None:
+    """Areas one above the other, the largest term lowest; lines where a term is negative somewhere."""
+    order = [name for name in colours if name in stages][:_TOGETHER]
+    below = np.zeros(len(t) - 1)
+    negative = any(stages[name].min() < 0 for name in order)
+    for name in order:
+        if negative:
+            ax.stairs(stages[name], t, color=colours[name], label=name, linewidth=1.2, baseline=None)
+            continue
+        above = below + stages[name]
+        ax.stairs(above, t, baseline=below, fill=True, color=colours[name], label=name, alpha=0.85)
+        below = above
+    ax.set_xlim(t[0], t[-1])
+    ax.set_xlabel("time [s]")
+    ax.set_ylabel("cost of a step")
+    ax.legend(frameon=False, fontsize=7, loc="upper right")
