@@ -78,8 +78,8 @@ def atlas_jump_landing(
     )  # fmt: skip
 
 
-# Standing on constant torques falls at some 30 /s: rounding becomes centimetres within a second, so that no rollout repeats
-# the motion without feedback, and `replay_error` has no limit. Its steps obey the dynamics one by one (`defect`).
+# Standing on constant torques is unstable: rounding becomes centimetres before the end, so that no rollout repeats the motion
+# without feedback, and `replay_error` has no limit. Its steps obey the dynamics one by one (`defect`).
 LIMITS = {key: limit for key, limit in GENERAL_LIMITS.items() if key != "replay_error"} | {
     "apex_error": 0.02,
     "clearance_missing": 0.0,
