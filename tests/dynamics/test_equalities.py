@@ -145,7 +145,7 @@ def test_redundant_loops_do_not_lock():
 
 @pytest.mark.parametrize("backend", ["jax", "auto"])
 def test_rows_that_move_nothing_say_nothing(backend):
-    """A hinge tilted by 1e-6 gives the pin a row along y of that length, and the error that it could not take back is none of its."""
+    """A hinge tilted by 1e-6 gives the pin a row along y of that length, which cannot take an error back."""
     text = BARS % ("", "")
     tilted = text.replace('<joint name="c"/>', '<joint name="c" axis="1e-6 1 0"/>').replace('pos="0.3 0 0"', 'pos="0.3 1e-6 0"')
     system = System(model(tilted), 1e-3, backend=backend)

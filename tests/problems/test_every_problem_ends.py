@@ -22,7 +22,8 @@ from trajopt import problems
 
 LIMIT_S = 1800  # a run takes seconds to minutes, of which most is compilation, on two cores that other tests use too
 THREADS = (1, 2, 4)  # on machines with fewer cores they share them
-NOT_SOLVED = {"jump-worm"}  # stops at the limit of its iterations: docs/problems/jump-worm.md
+# They stop at the limit of their iterations, at a kink, or where dH/du is rounding: the pages of the problems say so.
+NOT_SOLVED = {"jump-worm", "hopper-hops", "atlas-jump-landing"}
 # The tests' own way of compiling, which changes the order of execution.
 NOT_THE_USERS = ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT")
 

@@ -67,6 +67,12 @@ class MujocoPlant:
         """The state now."""
         return np.concatenate([self.data.qpos, self.data.qvel])
 
+    def difference(self, q0: Float[np.ndarray, " nq"], q1: Float[np.ndarray, " nq"]) -> Float[np.ndarray, " nv"]:
+        """q1 (-) q0 in tangent coordinates."""
+        dq = np.zeros(self.model.nv)
+        self._mujoco.mj_differentiatePos(self.model, dq, 1.0, q0, q1)
+        return dq
+
     def reset(self, x: Float[np.ndarray, " nx"]) -> None:
         """Go to a state, without the warm start of the contact solver that another motion left."""
         self._mujoco.mj_resetData(self.model, self.data)

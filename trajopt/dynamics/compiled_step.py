@@ -127,8 +127,9 @@ def native_follow(
     lower: Float[Array, " nu"],
     upper: Float[Array, " nu"],
     dt: Float[Array, ""],
-) -> tuple[Float[Array, "T nq"], Float[Array, "T nv"], Float[Array, "T nu"]]:
-    """The states after each of the T steps under u = clip(us + gains (x (-) xs)), tau = arms u, and these controls.
+) -> tuple[Float[Array, "T nq"], Float[Array, "T nv"], Float[Array, "T nu"], Float[Array, " T"]]:
+    """The states after each of the T steps under u = clip(us + gains (x (-) xs)), tau = arms u, these controls, and the residuals
+    of the steps' contact solves.
 
     Only for models none of whose candidates are handed over (`compiled.given` is 0).
     """
@@ -138,10 +139,10 @@ def native_follow(
     shapes = (q_shape, v_shape, jax.ShapeDtypeStruct(us.shape, q.dtype), report, last)
     arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, arms, _start(compiled, None, q.dtype))
     policy = (xs, us, gains, lower, upper)
-    q_next, v_next, u, *_ = native.call(
+    q_next, v_next, u, reports, _ = native.call(
         "follow", shapes, *arguments, *policy, topology=compiled.key, moreau=compiled.moreau
     )
-    return q_next, v_next, u
+    return q_next, v_next, u, reports[:, 0]
 
 
 _READ = frozenset(field.name for field in dataclasses.fields(StepFields))  # attributes that are read from a report

@@ -30,6 +30,21 @@ def follow_policy(
     For laws without a contact state; inputs are not checked. Under the compiled core with plain
     motors it is one call; else a loop of steps. No derivative is defined.
     """
+    states, u, _ = judged_policy(system, x0, qs, vs, us, gains, lower, upper)
+    return states, u
+
+
+def judged_policy(
+    system: System,
+    x0: State,
+    qs: Float[Array, "T nq"],
+    vs: Float[Array, "T nv"],
+    us: Float[Array, "T nu"],
+    gains: Float[Array, "T nu n"],
+    lower: Float[Array, " nu"],
+    upper: Float[Array, " nu"],
+) -> tuple[State, Float[Array, "T nu"], Float[Array, " T"]]:
+    """What `follow_policy` returns, and the residual of each step's contact solve."""
     model = system.stepped_model
     motors = actuators(model)
     if system.resolved_backend == "native" and motors.plain and takes_impulses(system.contact, system.integrator):
@@ -38,13 +53,13 @@ def follow_policy(
             parameters = pack_parameters(compiled, model)
             bar = jnp.concatenate([qs, vs], 1)
             arms, dt = jnp.asarray(motors.arms), jnp.asarray(system.dt)
-            q, v, u = native_follow(compiled, parameters, x0.q, x0.v, arms, bar, us, gains, lower, upper, dt)
-            return State(q, v), u
+            q, v, u, residual = native_follow(compiled, parameters, x0.q, x0.v, arms, bar, us, gains, lower, upper, dt)
+            return State(q, v), u, residual
 
-    def body(x: State, given: tuple[Array, ...]) -> tuple[State, tuple[State, Array]]:
+    def body(x: State, given: tuple[Array, ...]) -> tuple[State, tuple[State, Array, Array]]:
         q, v, u_bar, K = given
         u = jnp.clip(u_bar + K @ jnp.concatenate([difference(model, q, x.q), x.v - v]), lower, upper)
-        x_next, _ = system.step(x, u)
-        return x_next, (x_next, u)
+        x_next, info = system.step(x, u)
+        return x_next, (x_next, u, info.residual)
 
     return jax.lax.scan(body, x0, (qs, vs, us, gains))[1]

@@ -151,7 +151,8 @@ ffi::Error linearize_handler(ffi::ThreadPool pool, Array parameters, Array dt, A
   return ffi::Error::Success();
 }
 
-// States after each of the steps under the generalised forces tau (steps, nv); without handed-over candidates.
+// States after each of the steps under the generalised forces tau (steps, nv), each as if it were taken alone, from the same start of
+// its contact solve: where a problem has several solutions, none depends on the step before. Without handed-over candidates.
 ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start,
                            Result qs, Result vs, Result reports, Result impulse, int64_t topology, bool moreau) {
   Own* mine = own(topology);
@@ -174,15 +175,14 @@ ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arr
         const StepOutput out{qs->typed_data() + at * t.nq, vs->typed_data() + at * t.nv,
                              reports->typed_data() + at * report_size(t), carried, nullptr};
         engine.run(in, out);
-        in.q = out.q, in.v = out.v, in.tau += t.nv, in.start = carried;
+        in.q = out.q, in.v = out.v, in.tau += t.nv;
       }
     }
   });
   return ffi::Error::Success();
 }
 
-// States after each of the steps under u = clip(u_bar + K (x (-) x_bar)), tau = arms u, and these controls; without handed-over
-// candidates.
+// States after each of the steps under u = clip(u_bar + K (x (-) x_bar)), tau = arms u, and these controls; as above.
 ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array arms, Array start, Array xs, Array us,
                           Array K, Array lower, Array upper, Result qs, Result vs, Result u, Result reports, Result impulse,
                           int64_t topology, bool moreau) {
@@ -219,7 +219,7 @@ ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arra
         const StepOutput out{qs->typed_data() + place * t.nq, vs->typed_data() + place * t.nv,
                              reports->typed_data() + place * report_size(t), carried, nullptr};
         engine.run(in, out);
-        in.q = out.q, in.v = out.v, in.start = carried;
+        in.q = out.q, in.v = out.v;
       }
     }
   });

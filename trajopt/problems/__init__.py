@@ -8,10 +8,12 @@ from trajopt.problems.least_squares import LeastSquaresProblem, Prior
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.ranges import Choice, Count, Real, ranged
 from trajopt.problems.registry import get, names, parse_settings, register, settings, unregister
+from trajopt.problems.targets import JointTargets
 
 __all__ = [
     "Choice",
     "Count",
+    "JointTargets",
     "LeastSquaresProblem",
     "OptimalControlProblem",
     "Prior",

@@ -51,16 +51,17 @@ def moved(
 
 def advance(
     problem: ControlProblem, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
-) -> tuple[Float[Array, " nx"], Float[Array, ""]]:
-    """(x_next, l(x, u, t)), of one step, where residuals of the cost ask for what it finds."""
-    task = problem.stage_residual
-    if not is_task(task) or not any(term.needs_step for term in task.terms):
-        return problem.step(x, u, t, p), problem.running_cost(x, u, t, p)
-    system, state = problem.system_at(p), problem.as_state(x)
+) -> tuple[Float[Array, " nx"], Float[Array, ""], Float[Array, ""]]:
+    """(x_next, l(x, u, t), residual of the contact solve), of one step, where residuals of the cost ask for what it finds."""
+    if problem.system is None:
+        return problem.step(x, u, t, p), problem.running_cost(x, u, t, p), jnp.zeros((), x.dtype)
+    task, system, state = problem.stage_residual, problem.system_at(p), problem.as_state(x)
     x_next, info = system.step(state, u)
+    if not is_task(task) or not any(term.needs_step for term in task.terms):
+        return flat_state(x_next), problem.running_cost(x, u, t, p), info.residual
     rows = task(state, u, t, StepOutcome(system, state, u, (x_next, info)))
     cost, more = 0.5 * jnp.vdot(rows, rows), problem.stage("stage_cost", x, u, t, p)
-    return flat_state(x_next), cost if more is None else cost + more
+    return flat_state(x_next), cost if more is None else cost + more, info.residual
 
 
 def linear_dynamics(problem: ControlProblem, gradient: str = "implicit") -> Callable[..., tuple[Array, Array]]:

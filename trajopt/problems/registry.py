@@ -81,6 +81,15 @@ _ENTRIES: dict[str, Entry] = {
     "atlas-jump": Entry(
         f"{_LIBRARY}.atlas_jump:atlas_jump", "torques with which Atlas jumps from a crouch to a height", "iLQR"
     ),
+    "go1-jump": Entry(f"{_LIBRARY}.go1_jump:go1_jump", "torques with which Go1 jumps, lands and stands", "Hybrid"),
+    "go1-trot": Entry(f"{_LIBRARY}.go1_trot:go1_trot", "torques with which Go1 trots, to a given phase", "Hybrid"),
+    "hopper-hops": Entry(f"{_LIBRARY}.hopper_hops:hopper_hops", "torques with which the hopper hops five times", "Hybrid"),
+    "half-cheetah-sprint": Entry(
+        f"{_LIBRARY}.half_cheetah_sprint:half_cheetah_sprint", "torques with which the half-cheetah runs at 3 m/s", "Hybrid"
+    ),
+    "atlas-jump-landing": Entry(
+        f"{_LIBRARY}.atlas_jump_landing:atlas_jump_landing", "torques with which Atlas jumps, lands and stands", "iLQR"
+    ),
     "half-cheetah": Entry(f"{_LIBRARY}.running:half_cheetah", "a half-cheetah runs from standing", "iLQR"),
     "hopper": Entry(f"{_LIBRARY}.running:hopper", "a hopper moves forward without falling", "iLQR"),
     "friction-identification": Entry(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trajopt.errors import UnknownNameError
@@ -79,6 +80,7 @@ def is_random(solver: Any) -> bool:
 def get(name: str, **options: Any) -> Any:
     """The solver `name`; capitals, hyphens and underscores do not matter.
 
+    An option that is a solver, such as `sampler` of `Hybrid`, may be a mapping: its name under "solver", and its options.
     Raises `UnknownNameError` for an unknown solver or option, with the closest names.
     """
     plain = name.replace("-", "").replace("_", "").lower()
@@ -88,8 +90,17 @@ def get(name: str, **options: Any) -> Any:
             for option in options:
                 if option not in fields:
                     raise UnknownNameError(f"solver '{known}' has no option '{option}'{closest(option, fields)}")
-            return entry.kind(**options)
+            return entry.kind(**{key: _made(value) for key, value in options.items()})
     raise UnknownNameError(f"there is no solver '{name}'{closest(name, SOLVERS)}")
+
+
+def _made(value: Any) -> Any:
+    """A solver that an option describes, or the option."""
+    return get(**{"name" if key == "solver" else key: v for key, v in value.items()}) if _describes_solver(value) else value
+
+
+def _describes_solver(value: Any) -> bool:
+    return isinstance(value, Mapping) and "solver" in value
 
 
 def chosen_solver(problem: Any, name: str) -> Any:

@@ -162,8 +162,13 @@ def schedule(start: float, height: float) -> tuple[float, float]:
     return 3 * (STRAIGHT - start) / speed, speed / 9.81
 
 
-def guess(model: Model, start: Float[np.ndarray, " nq"], height: float, wait: float, dt: float) -> tuple[Any, Any]:
-    """The plain jump of the module's docstring: states (T+1, nq + nv), torques (T, nu)."""
+def guess(
+    model: Model, start: Float[np.ndarray, " nq"], height: float, wait: float, dt: float, stand: float | None = None
+) -> tuple[Any, Any]:
+    """The plain jump of the module's docstring: states (T+1, nq + nv), torques (T, nu).
+
+    stand: s in the crouch after the landing, which is the way up taken backwards; None: it ends at the apex.
+    """
     push, flight = schedule(start[2], height)
     steps = int(np.ceil((wait + push + flight) / dt))
     column = _columns(model)
@@ -175,10 +180,15 @@ def guess(model: Model, start: Float[np.ndarray, " nq"], height: float, wait: fl
         q[k, 2], angles = _plain_jump(since, start[2], foot - [start[0], 0.0], push, flight)
         for side in "lr":
             q[k, [column[f"{side}_leg_{name}"] for name in SAGITTAL]] = angles
+    standing = np.arange(steps) * dt < wait + push - 0.5 * dt
+    if stand is not None:
+        rest = round(stand / dt)
+        first = round(wait / dt)  # of the push: the way back ends there
+        q = np.concatenate([q, q[first:-1][::-1], np.tile(start, (rest, 1))])
+        standing = np.concatenate([standing, standing[first:][::-1], np.ones(rest, bool)])
     model = model.to_device(np.float64)
     turned = np.asarray(jax.vmap(lambda a, b: difference(model, a, b))(jnp.asarray(q[:-1]), jnp.asarray(q[1:])))
     v = np.concatenate([np.zeros((1, model.nv)), turned / dt])
-    standing = np.arange(steps) * dt < wait + push - 0.5 * dt
     us = _torques(model, jnp.asarray(q[:-1]), jnp.asarray(v[:-1]), jnp.asarray(np.diff(v, axis=0) / dt), standing)
     return np.concatenate([q, v], 1), np.asarray(us)
 

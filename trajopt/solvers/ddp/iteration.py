@@ -199,7 +199,7 @@ class Iteration:
             dx = jnp.concatenate([problem.local(x_bar, x), dp])
             u = u_bar + length * k + K @ dx
             u = jnp.clip(u, low, high) if self.bounded else u
-            x_next, cost = advance(problem, x, u, t, p)
+            x_next, cost, _ = advance(problem, x, u, t, p)
             if inequality[0].size:
                 cost = cost + al.term(y, w, constraints.stage(x, u, t, p), inequality[0])
             if self.multiple:

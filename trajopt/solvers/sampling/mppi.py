@@ -68,7 +68,7 @@ class MPPI(SamplingSolver):
 
     def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> Float[np.ndarray, "P d"]:
         noise = rng.standard_normal((count, space.size))
-        width, s = space.problem.nu, self.smoothing
+        width, s = space.width, self.smoothing
         knots = noise[:, : space.knots * width].reshape(count, space.knots, width)  # a view: changed in place
         for k in range(1, space.knots if s else 1):
             knots[:, k] = s * knots[:, k - 1] + np.sqrt(1 - s * s) * knots[:, k]

@@ -4,13 +4,15 @@
     u_t = clip(sum_k W_tk knot_k),    x_0 = start (+) dx_0
 
 W (T, K) says how knots become controls: held over stretches ("piecewise-constant"), or interpolated between equidistant
-knots by straight lines ("linear") or a natural cubic spline ("cubic"). `scale` is the initial standard deviation of each
-component, so that every search starts from a unit deviation in y.
+knots by straight lines ("linear") or a natural cubic spline ("cubic"). With `JointTargets` the knots are those of joint angles
+that a law u = clip(kp (q* - q) - kd v) follows (`problems.targets`). `scale` is the initial standard deviation of each component,
+so that every search starts from a unit deviation in y.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,8 +20,13 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float
 
-from trajopt.errors import OptionError, ShapeError
+from trajopt.dynamics.policies import judged_policy
+from trajopt.dynamics.state import State
+from trajopt.dynamics.system import System
+from trajopt.errors import OptionError, ShapeError, UnknownNameError
+from trajopt.names import closest
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.targets import JointTargets, driven
 
 PARAMETRISATIONS = ("piecewise-constant", "linear", "cubic")
 SHARE_OF_RANGE = 0.25  # default deviation, as a share of the distance between the bounds
@@ -39,13 +46,19 @@ def basis(kind: str, steps: int, knots: int) -> Float[np.ndarray, "T K"]:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The search space of one problem: the bounds of y, and the arrays that a compiled program needs, `data`."""
+    """The search space of one problem: the bounds of y, and the arrays that a compiled program needs, `data`.
+
+    y begins with `knots` rows of `width` numbers: those of the controls, or of the splines of joint targets. scenarios: (leaf
+    of the model, factor) of each.
+    """
 
     problem: OptimalControlProblem
     knots: int
+    width: int
     lower: np.ndarray
     upper: np.ndarray
     data: dict[str, np.ndarray]
+    scenarios: tuple[tuple[tuple[str, float], ...], ...] = ()
 
     @property
     def size(self) -> int:
@@ -59,18 +72,34 @@ class Space:
     def encode(self, motion: Trajectory) -> Float[np.ndarray, " d"]:
         """y of a motion from the start; its controls are fitted by the knots in the least-squares sense."""
         W, us = np.asarray(self.data["basis"], float), np.asarray(motion.us, float)
-        knots = us if len(us) == self.knots else np.linalg.lstsq(W, us, rcond=None)[0]
+        if "stiffness" in self.data:
+            knots = self._fitted_targets(W, np.asarray(motion.xs, float), us)
+        else:
+            knots = us if len(us) == self.knots else np.linalg.lstsq(W, us, rcond=None)[0]
         rest = np.zeros(self.size - knots.size - self.problem.n_p)
         return self.clip(np.concatenate([knots.ravel(), np.asarray(motion.p, float), rest]) / self.data["scale"])
+
+    def _fitted_targets(self, W: np.ndarray, xs: np.ndarray, us: np.ndarray) -> np.ndarray:
+        """The knots whose targets come nearest to those that would have given the controls us along xs."""
+        system = self.problem.system
+        assert system is not None
+        kp, kd = (np.asarray(self.data[key], float) for key in ("stiffness", "damping"))
+        dofs, coordinates = driven(system.model)
+        q, v = xs[:-1, :system.nq], xs[:-1, system.nq:system.nq + system.nv]
+        rows = np.arange(len(dofs))
+        away = q[:, coordinates] - np.asarray(self.data["start"], float)[coordinates]
+        wanted = away + (us + v @ kd.T) / np.maximum(np.abs(kp[rows, dofs]), 1e-12) * np.sign(kp[rows, dofs])
+        return np.linalg.lstsq(W.reshape(-1, W.shape[2]), wanted.ravel(), rcond=None)[0]
 
 
 def make_space(
     problem: OptimalControlProblem,
     start: Float[np.ndarray, " nx"],
-    kind: str = "piecewise-constant",
+    kind: str | JointTargets = "piecewise-constant",
     knots: int | None = None,
     deviations: tuple[Any, Any, Any] = (None, None, None),
     solver: str = "",
+    scenarios: Sequence[Mapping[str, float]] = (),
 ) -> Space:
     """The search space about an initial state.
 
@@ -78,11 +107,25 @@ def make_space(
     (scalar or (n,), tangent coordinates); None: a quarter of the distance between the bounds.
     Raises `OptionError` where bounds are missing for that, and `ShapeError`.
     """
-    T = problem.horizon
+    T, changes = problem.horizon, scenarios_of(problem, scenarios, solver)
+    if isinstance(kind, JointTargets):
+        return dataclasses.replace(_target_space(problem, start, kind, deviations, solver), scenarios=changes)
     count = T if knots is None else knots
     if count > T:
         raise OptionError(f"{solver}: knots is {count}; problem '{problem.name}' has {T} steps, expected 1 to {T}")
     W = basis(kind, T, count)
+    scales, lower, upper = _limits(problem, deviations, solver)
+    scale = np.concatenate([np.tile(scales[0], count), *scales[1:]])
+    below, above = (np.concatenate([np.tile(ends[0], count), *ends[1:]]) for ends in (lower, upper))
+    data = {"basis": W, "scale": scale, "start": np.asarray(start)}
+    data = {key: value.astype(problem.dtype) for key, value in data.items()}
+    return Space(problem, count, problem.nu, below / scale, above / scale, data, changes)
+
+
+def _limits(
+    problem: OptimalControlProblem, deviations: tuple[Any, Any, Any], solver: str
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """(deviations, lower, upper ends) of a knot of the controls, the parameters and the free initial state."""
     unbounded = np.full(problem.n if problem.free_initial_state else 0, np.inf)
     kinds = [
         ("standard_deviation", problem.control_lower, problem.control_upper),
@@ -93,12 +136,53 @@ def make_space(
         kinds[2] = ("initial_state_deviation", problem.state_lower, problem.state_upper)
     found = zip(kinds, deviations, strict=True)
     scales = [_deviation(problem, solver, *kind, given) for kind, given in found]
-    scale = np.concatenate([np.tile(scales[0], count), *scales[1:]])
-    lower = np.concatenate([np.tile(problem.control_lower, count), problem.parameter_lower, -unbounded])
-    upper = np.concatenate([np.tile(problem.control_upper, count), problem.parameter_upper, unbounded])
-    data = {"basis": W, "scale": scale, "start": np.asarray(start)}
+    lower = [problem.control_lower, problem.parameter_lower, -unbounded]
+    upper = [problem.control_upper, problem.parameter_upper, unbounded]
+    return scales, lower, upper
+
+
+def _target_space(
+    problem: OptimalControlProblem,
+    start: Float[np.ndarray, " nx"],
+    targets: JointTargets,
+    deviations: tuple[Any, Any, Any],
+    solver: str,
+) -> Space:
+    """The search space of joint targets. Raises `OptionError` for problems without a `System` that has motors of its joints."""
+    system = problem.system
+    if system is None or system.contact.contact_state_shape(system.model) is not None:
+        raise OptionError(
+            f"{solver}: problem '{problem.name}' has no System whose state is [q, v], so there are no joints with targets; "
+            "use parametrisation='linear'"
+        )
+    kp, kd = targets.feedback(system.model)
+    assert problem.dt is not None
+    W = targets.basis(problem.horizon, problem.nu, problem.dt)
+    count = W.shape[2]
+    held = np.full(problem.nu, 1.0)  # controls' deviations are not used
+    scales, lower, upper = _limits(problem, (held, *deviations[1:]), solver)
+    scale = np.concatenate([np.full(count, targets.deviation), *scales[1:]])
+    below = np.concatenate([np.full(count, -targets.reach), *lower[1:]])
+    above = np.concatenate([np.full(count, targets.reach), *upper[1:]])
+    data = {"basis": W, "scale": scale, "start": np.asarray(start), "stiffness": kp, "damping": kd}
     data = {key: value.astype(problem.dtype) for key, value in data.items()}
-    return Space(problem, count, lower / scale, upper / scale, data)
+    data["coordinates"] = driven(system.model)[1]
+    return Space(problem, targets.knots, count // targets.knots, below / scale, above / scale, data)
+
+
+def scenarios_of(
+    problem: OptimalControlProblem, scenarios: Sequence[Mapping[str, float]], solver: str
+) -> tuple[tuple[tuple[str, float], ...], ...]:
+    """Scenarios as they are compiled. Raises `OptionError` without a `System`, `UnknownNameError` for no leaf of its model."""
+    if not scenarios:
+        return ()
+    if problem.system is None:
+        raise OptionError(f"{solver}: scenarios change the model of a System; problem '{problem.name}' has none")
+    known = {field.name for field in dataclasses.fields(problem.system.model)} - {"topology"}
+    for name in (name for scenario in scenarios for name in scenario):
+        if name not in known:
+            raise UnknownNameError(f"{solver}: a model has no leaf '{name}' for a scenario{closest(name, known)}")
+    return tuple(tuple(sorted((name, float(factor)) for name, factor in each.items())) for each in scenarios)
 
 
 def _deviation(
@@ -131,7 +215,48 @@ def decode(
     us = data["basis"] @ z[:count].reshape(-1, problem.nu)
     dtype = us.dtype
     us = jnp.clip(us, problem.control_lower.astype(dtype), problem.control_upper.astype(dtype))
-    p = z[count : count + problem.n_p]
+    x0, p = _rest(problem, data, z[count:])
+    return x0, us, p
+
+
+def decode_targets(
+    problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
+) -> tuple[Float[Array, " nx"], Float[Array, "T nq"], Float[Array, " np"]]:
+    """(x_0, configurations whose driven joints are the targets of each step, p) of a point in a space of joint targets."""
+    z, count, system = y * data["scale"], data["basis"].shape[2], problem.system
+    assert system is not None
+    x0, p = _rest(problem, data, z[count:])
+    q = jnp.tile(data["start"][: system.nq], (problem.horizon, 1))
+    return x0, q.at[:, data["coordinates"]].add(data["basis"] @ z[:count]), p
+
+
+def follow_targets(
+    problem: OptimalControlProblem,
+    system: System,
+    data: dict[str, Float[Array, "..."]],
+    x0: Float[Array, " nx"],
+    qs: Float[Array, "T nq"],
+) -> tuple[Float[Array, "T1 nx"], Float[Array, "T nu"], Float[Array, " T"]]:
+    """The motion of joints that follow their targets, the controls that they took, and the residual of each step's contact
+    solve."""
+    T, nv, dtype = problem.horizon, system.nv, x0.dtype
+    gains = -jnp.concatenate([data["stiffness"], data["damping"]], 1)
+    bounds = (jnp.asarray(bound, dtype) for bound in (problem.control_lower, problem.control_upper))
+    start = State(x0[: system.nq], x0[system.nq :])
+    still, feed = jnp.zeros((T, nv), dtype), jnp.zeros((T, problem.nu), dtype)
+    found, us, residual = judged_policy(
+        system, start, qs, still, feed, jnp.broadcast_to(gains, (T, *gains.shape)), *bounds
+    )
+    xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
+    return xs, us, residual
+
+
+def _rest(
+    problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], z: Float[Array, " k"]
+) -> tuple[Float[Array, " nx"], Float[Array, " np"]]:
+    """(x_0, p) of what comes after the knots."""
+    dtype = z.dtype
+    p = z[: problem.n_p]
     p = jnp.clip(p, problem.parameter_lower.astype(dtype), problem.parameter_upper.astype(dtype))
     x0 = data["start"]
-    return (problem.retract(x0, z[count + problem.n_p :]) if problem.free_initial_state else x0), us, p
+    return (problem.retract(x0, z[problem.n_p :]) if problem.free_initial_state else x0), p

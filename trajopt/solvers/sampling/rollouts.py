@@ -1,7 +1,9 @@
 """All rollouts of a generation, and what they are worth, by one compiled program.
 
 A candidate's merit is its cost plus the augmented Lagrangian of its constraints (`augmented_lagrangian`), infinite where
-anything along the motion is not finite. Problems of the same `signature`, which may differ in the numbers of their `System`
+anything along the motion is not finite or a contact solve has failed: a search finds and exploits steps that were not solved.
+With scenarios it is the mean over the model as it is and as each scenario has it; cost, violation and motion are of the former.
+Problems of the same `signature`, which may differ in the numbers of their `System`
 (masses, friction), share one program.
 
 `chunk` cuts a generation into batches of that size, one after the other, for memory. A chunk of one is not batched at all:
@@ -29,10 +31,11 @@ from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.signature import ProblemSignature
 from trajopt.problems.trajectory import Trajectory
-from trajopt.solvers.sampling.parametrisation import Space, decode
+from trajopt.solvers.sampling.parametrisation import Space, decode, decode_targets, follow_targets
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Multipliers, term, violation
 
 SLICE = 16  # motions of a call that takes them one by one
+UNSOLVED = 1e-4  # least residual of a contact solve that has failed, in single precision too: ten times its tolerance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +106,7 @@ def rated_batch(
 ) -> tuple:
     """What `GenerationProgram.rate` says of the `size` candidates from `start` on; what the last batch lacks is filled up."""
     problem = oracle.problem
-    program = GenerationProgram(problem.signature, one_by_one, problem)
+    program = GenerationProgram(problem.signature, one_by_one, space.scenarios, problem)
     batch = y[start : start + size].astype(problem.dtype)
     padded = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), 0)])
     arguments = (problem.system, space.data, padded, multipliers, np.asarray(len(batch)))
@@ -136,11 +139,12 @@ def _solves_contacts(system: System) -> bool:
 class GenerationProgram:
     """The function that rates candidates of one problem; two of equal `signature` are the same function.
 
-    one_by_one: whether motions are rolled out one after the other, in place of one batch.
+    one_by_one: whether motions are rolled out one after the other, in place of one batch. scenarios: `Space.scenarios`.
     """
 
     signature: ProblemSignature
     one_by_one: bool
+    scenarios: tuple[tuple[tuple[str, float], ...], ...]
     problem: OptimalControlProblem = dataclasses.field(compare=False)
 
     @functools.cached_property
@@ -197,24 +201,34 @@ class GenerationProgram:
         multipliers: Multipliers,
     ) -> tuple:
         """Merit, cost, violation, terminal equalities, motion, rows and first bad step of one candidate."""
+        found = self.rated(problem, data, y, multipliers)
+        for scenario in self.scenarios:
+            system = problem.system
+            assert system is not None
+            leaves = {name: factor * getattr(system.model, name) for name, factor in scenario}
+            changed = dataclasses.replace(system, model=system.model.replace(**leaves))
+            merit = self.rated(problem.with_system(changed), data, y, multipliers)[0]
+            found = (found[0] + merit, *found[1:])
+        return (found[0] / (1 + len(self.scenarios)), *found[1:])
+
+    def rated(
+        self,
+        problem: OptimalControlProblem,
+        data: dict[str, Float[Array, "..."]],
+        y: Float[Array, " d"],
+        multipliers: Multipliers,
+    ) -> tuple:
+        """`candidate` for the model that the problem has."""
         constraints = Constraints(problem)
-        x0, us, p = decode(problem, data, y)
-        T = problem.horizon
-        inputs = us, jnp.asarray(problem.times[:-1]), multipliers.stage, multipliers.stage_penalty
-
-        def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
-            u, t, y, w = inputs
-            x_next, cost = advance(problem, x, u, t, p)
-            c = constraints.stage(x, u, t, p)
-            value = cost + term(y, w, c, self.inequality[0])
-            finite = jnp.isfinite(jnp.concatenate([x_next, c, value[None]])).all()
-            return x_next, (x, cost, value, c, finite)
-
-        last, (xs, costs, values, rows, finite) = jax.lax.scan(body, x0, inputs)
-        end, prior = constraints.terminal(last, p), problem.prior_residual(x0, p)
-        final = problem.final_cost(last, p) + 0.5 * jnp.vdot(prior, prior)
-        held = term(multipliers.terminal, multipliers.terminal_penalty, end, self.inequality[1])
-        finite = jnp.append(finite, jnp.isfinite(final + held))
+        motion, costs, rows, solved = (self.targeted if "stiffness" in data else self.driven)(problem, data, y)
+        xs, p, T = motion.xs, motion.p, problem.horizon
+        held = jax.vmap(lambda c, y, w: term(y, w, c, self.inequality[0]))
+        values = costs + held(rows, multipliers.stage, multipliers.stage_penalty)
+        finite = solved & jnp.isfinite(jnp.concatenate([xs[1:], rows, values[:, None]], 1)).all(1)
+        end, prior = constraints.terminal(xs[-1], p), problem.prior_residual(xs[0], p)
+        final = problem.final_cost(xs[-1], p) + 0.5 * jnp.vdot(prior, prior)
+        last = term(multipliers.terminal, multipliers.terminal_penalty, end, self.inequality[1])
+        finite = jnp.append(finite, jnp.isfinite(final + last))
         largest = jnp.maximum(
             violation(rows, self.relevant, self.inequality[0]),
             violation(end, np.ones(end.shape[0], bool), self.inequality[1]),
@@ -222,6 +236,37 @@ class GenerationProgram:
         good = finite.all()
         infinite = lambda value: jnp.where(good, value, jnp.inf)  # noqa: E731
         bad = jnp.where(good, T + 1, jnp.argmin(finite))
-        motion = Trajectory(jnp.concatenate([xs, last[None]]), us, p)
-        merit, cost = jnp.sum(values) + final + held, jnp.sum(costs) + final
+        merit, cost = jnp.sum(values) + final + last, jnp.sum(costs) + final
         return infinite(merit), infinite(cost), infinite(largest), end[: self.arrivals], motion, (rows, end), bad
+
+    def driven(
+        self, problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
+    ) -> tuple[Trajectory, Float[Array, " T"], Float[Array, "T m"], Bool[Array, " T"]]:
+        """(motion, stage costs, constraint rows, which steps were solved) under the controls of a candidate."""
+        constraints = Constraints(problem)
+        x0, us, p = decode(problem, data, y)
+
+        def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
+            u, t = inputs
+            x_next, cost, residual = advance(problem, x, u, t, p)
+            return x_next, (x, cost, constraints.stage(x, u, t, p), _solved(problem, residual))
+
+        last, (xs, costs, rows, solved) = jax.lax.scan(body, x0, (us, jnp.asarray(problem.times[:-1])))
+        return Trajectory(jnp.concatenate([xs, last[None]]), us, p), costs, rows, solved
+
+    def targeted(
+        self, problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
+    ) -> tuple[Trajectory, Float[Array, " T"], Float[Array, "T m"], Bool[Array, " T"]]:
+        """The same of joints that follow the targets of a candidate: the whole motion in one call of the compiled core."""
+        constraints = Constraints(problem)
+        x0, qs, p = decode_targets(problem, data, y)
+        xs, us, residual = follow_targets(problem, problem.system_at(p), data, x0, qs)
+        stages = xs[:-1], us, jnp.asarray(problem.times[:-1])
+        costs = jax.vmap(lambda x, u, t: problem.running_cost(x, u, t, p))(*stages)
+        rows = jax.vmap(lambda x, u, t: constraints.stage(x, u, t, p))(*stages)
+        return Trajectory(xs, us, p), costs, rows, _solved(problem, residual)
+
+
+def _solved(problem: OptimalControlProblem, residual: Float[Array, "*b"]) -> Bool[Array, "*b"]:
+    """Whether the contact solves with these residuals have found a solution."""
+    return residual <= max(problem.tolerance, UNSOLVED)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -39,6 +40,7 @@ from trajopt.errors import OptionError
 from trajopt.names import closest
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_named
 from trajopt.solvers.loop.contract import Findings
@@ -143,7 +145,8 @@ class SamplingSolver(abc.ABC):
 
     population: motions drawn in a generation; the solver's own default grows with the number of components, up to 1,000.
     parametrisation, knots: how controls are searched, "piecewise-constant" (default), "linear" or "cubic", with so many knots;
-        default: one for every step.
+        default: one for every step. Or `problems.JointTargets`, with knots of its own: joint angles that motors follow.
+    scenarios: factors of leaves of the model, such as ({"actuation": 0.9},); a draw's merit is the mean over it and these.
     standard_deviation, parameter_deviation, initial_state_deviation: at the start, of the controls' knots, the free parameters
         and the tangent coordinates of a free initial state, a number or one for each; default a quarter of the distance
         between their bounds.
@@ -151,9 +154,7 @@ class SamplingSolver(abc.ABC):
     restoration: whether the mean of a small spread is moved onto the terminal equalities after each generation.
     penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
     max_inner_iterations: generations between two updates of the multipliers, at most.
-    chunk: motions rolled out together, 1: one by one; default the whole generation, 1 with hard contact
-        solved by JAX on a CPU (`rollouts`).
-
+    chunk: motions rolled out together, 1: one by one; default the whole generation, 1 with hard contact solved by JAX on a CPU.
     over_processes: whether the processes of `jax.distributed` share the rollouts of each generation (`processes`).
 
     A time budget ends a generation between two such batches; what it has found by then counts, the distribution stays.
@@ -162,7 +163,7 @@ class SamplingSolver(abc.ABC):
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
 
     population: int | None = None
-    parametrisation: str = "piecewise-constant"
+    parametrisation: str | JointTargets = "piecewise-constant"
     knots: int | None = None
     standard_deviation: Any = None
     parameter_deviation: Any = None
@@ -176,6 +177,7 @@ class SamplingSolver(abc.ABC):
     max_inner_iterations: int = 200
     chunk: int | None = None
     over_processes: bool = False
+    scenarios: Sequence[Mapping[str, float]] = ()
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -183,7 +185,9 @@ class SamplingSolver(abc.ABC):
             value = getattr(self, key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise OptionError(f"{self.name}: {key} is {value!r}; expected a whole number of at least {least}")
-        if self.parametrisation not in PARAMETRISATIONS:
+        if isinstance(self.parametrisation, JointTargets):
+            self.parametrisation.check_alone(self.name, self.knots, self.standard_deviation)
+        elif self.parametrisation not in PARAMETRISATIONS:
             raise OptionError(
                 f"{self.name}: parametrisation is {self.parametrisation!r}{closest(str(self.parametrisation), PARAMETRISATIONS)}"
             )
@@ -337,7 +341,7 @@ class SamplingSolver(abc.ABC):
 
     def _space(self, oracle: OptimalControlOracle, start: np.ndarray) -> Space:
         deviations = self.standard_deviation, self.parameter_deviation, self.initial_state_deviation
-        return make_space(oracle.problem, start, self.parametrisation, self.knots, deviations, self.name)
+        return make_space(oracle.problem, start, self.parametrisation, self.knots, deviations, self.name, self.scenarios)
 
     def _score(
         self, oracle: OptimalControlOracle, space: Space, y: np.ndarray, multipliers: Multipliers, patient: bool = False

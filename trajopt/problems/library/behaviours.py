@@ -1,0 +1,112 @@
+"""What the behaviours of the library share: their `System`, via points, and the quantities that every one of them is judged by.
+
+A behaviour is stated by residuals: what the state is to be at a few times and at the end, effort and smoothness. No contact is
+scheduled, no foothold and no reference motion is given. The solver samples joint targets (`problems.targets`) until something
+of the kind is found, and a gradient solver polishes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.laws import RigidContact
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.dynamics.system import State, System
+from trajopt.models.registry import load_model
+from trajopt.problems.library.replay import candidate_shapes, replay
+from trajopt.problems.residuals.base import Residual, Terms
+from trajopt.problems.trajectory import Trajectory
+
+REPLAYED = 1e-6  # largest difference of one rollout of the controls, any coordinate
+
+
+def damped_system(name: str, dt: float, max_contacts: int | None) -> System:
+    """A bundled robot whose joint damping is implicit: dt times damping stands beside the armature, as in MuJoCo's Euler step."""
+    model = load_model(name)
+    return System(model.replace(armature=model.armature + dt * model.damping), dt, RigidContact(max_contacts=max_contacts))
+
+
+def halved(system: System) -> System:
+    """The same robot at half the step."""
+    contacts = getattr(system.contact, "max_contacts", None)
+    return damped_system(system.model.name, float(system.dt) / 2, contacts)
+
+
+def at_rest(model: Model, q: Float[np.ndarray, " nq"]) -> State:
+    """A configuration without velocity."""
+    return State(jnp.asarray(q), jnp.zeros(model.nv))
+
+
+def task(*terms: Residual) -> Terms:
+    """The sum of residuals."""
+    return Terms(terms)
+
+
+def tilt(q: Float[np.ndarray, " nq"]) -> float:
+    """The angle by which a free base is turned from its attitude at the start, rad."""
+    return float(2 * np.arcsin(np.clip(np.linalg.norm(q[4:7]), 0.0, 1.0)))
+
+
+def via(steps: int, at: Mapping[int, float | Float[np.ndarray, " m"]]) -> Float[np.ndarray, "T1 m"]:
+    """Weights over the steps, zero but at the steps given."""
+    size = max(np.size(value) for value in at.values())
+    weights = np.zeros((steps + 1, size))
+    for step, value in at.items():
+        weights[step] = value
+    return weights
+
+
+def on_dofs(model: Model, base: tuple[float, ...], joints: float) -> Float[np.ndarray, " nv"]:
+    """A weight for each degree of freedom: those of the base one by one, one number for all joints."""
+    return np.concatenate([base, np.full(model.nv - len(base), joints)])
+
+
+@jax.jit
+def _distances(model: Model, qs: Float[Array, "T nq"]) -> Float[Array, "T k"]:
+    return jax.lax.map(lambda q: collide(model, kinematics(model, q)).distance, qs)
+
+
+def gaps(model: Model, qs: Float[np.ndarray, "T nq"]) -> dict[str, Float[np.ndarray, " T"]]:
+    """Least distance of each named shape to what it may touch, at each configuration."""
+    found = np.asarray(_distances(model, jnp.asarray(qs)))
+    names = [model.topology.shapes[shape].name for shape in candidate_shapes(model)]
+    return {name: found[:, [k for k, other in enumerate(names) if other == name]].min(1) for name in dict.fromkeys(names)}
+
+
+def general_quantities(
+    system: System, motion: Trajectory, gap: dict[str, Float[np.ndarray, " T"]], base: int
+) -> dict[str, float]:
+    """Of any behaviour: torque_use (of the limits), penetration (deepest of any shape, m), joint_limit_excess (rad), replay_error
+    (largest difference to one rollout of the controls), final_speed (largest of the base's velocities at the end, m/s, rad/s).
+
+    base: number of the base's coordinates of velocity.
+    """
+    model, nq = system.model, system.nq
+    xs, us = np.asarray(motion.xs), np.asarray(motion.us)
+    top = model.topology
+    dofs = np.array(top.limited, int)
+    angles = xs[:, :nq][:, np.asarray(top.scalar_q_of_dof)[dofs]]
+    lower, upper = np.asarray(model.lower)[dofs], np.asarray(model.upper)[dofs]
+    again, _ = replay(system, State(jnp.asarray(xs[0, :nq]), jnp.asarray(xs[0, nq:])), jnp.asarray(us))
+    return {
+        "torque_use": float((np.abs(us) / np.asarray(model.control_upper)).max()),
+        "penetration": float(max(-min(g.min() for g in gap.values()), 0.0)),
+        "joint_limit_excess": float(np.maximum(lower - angles, angles - upper).max(initial=0.0)),
+        "final_speed": float(np.abs(xs[-1, nq : nq + base]).max()),
+        "replay_error": float(np.abs(np.concatenate([again.q, again.v], 1) - xs).max()),
+    }
+
+
+GENERAL_LIMITS = {
+    "torque_use": 1.0 + 1e-9,
+    "penetration": 5e-3,
+    "joint_limit_excess": 1e-2,
+    "replay_error": REPLAYED,
+}

@@ -1,0 +1,152 @@
+r"""go1-jump: from standing, the base of Go1 rises 0.25 m, and the robot lands on its four feet and stands.
+
+    minimise    sum_t dt 1/2 (|w_u u|^2 + |w_v v_j|^2 + |w_p (q_j - q_0)|^2 + |w_o o|^2 + |k|^2 + |s|^2) + 1/2 |via_a|^2 + 1/2
+                |r_T(x_T)|^2
+    via_a       the base `height` above where it stood, with no vertical velocity, at the time `apex`
+
+over torques within their limits; o is the base's rotation from upright, k a barrier that keeps the knees from the ground, s the
+velocities in the last STANDS seconds, and r_T asks for the first pose at rest. When the feet leave the ground and when they
+come back is not said.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from trajopt.dynamics.system import System
+from trajopt.problems.library.behaviours import (
+    GENERAL_LIMITS,
+    at_rest,
+    damped_system,
+    gaps,
+    general_quantities,
+    on_dofs,
+    task,
+    tilt,
+    via,
+)
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.ranges import Real, ranged
+from trajopt.problems.residuals import Control, Height, Posture, Velocity
+from trajopt.problems.residuals.activations import Barrier
+from trajopt.problems.targets import JointTargets
+from trajopt.problems.trajectory import Trajectory
+
+FEET = ("FR_foot", "FL_foot", "RR_foot", "RL_foot")
+CALVES = ("FR_calf", "FL_calf", "RR_calf", "RL_calf")  # frames whose origins are the knees
+KNEE = 0.025  # m: a knee's height that the barrier allows, and how far above it it is felt
+# Left and right legs move alike, hips do not abduct: front thigh, front calf, rear thigh, rear calf (legs FR, FL, RR, RL).
+SAGITTAL = np.zeros((12, 4))
+for leg, first in enumerate((0, 0, 2, 2)):
+    SAGITTAL[3 * leg + 1, first] = SAGITTAL[3 * leg + 2, first + 1] = 1.0
+STANDS = 0.2  # s at the end, in which it is to stand
+KNOT = 0.1  # s between two knots of the joint targets
+TOUCHING = 2e-3  # m: a foot nearer to the ground than this is on it
+
+
+@ranged(
+    height=Real(0.05, 0.6, "m"), apex=Real(0.3, 1.0, "s"), duration=Real(0.8, 3.0, "s"), dt=Real(1e-3, 0.01, "s")
+)
+def go1_jump(height: float = 0.25, apex: float = 0.5, duration: float = 1.2, dt: float = 4e-3) -> OptimalControlProblem:
+    """Base `height`, m, above standing at the time `apex`, s; standing at `duration`, s; steps of `dt`, s."""
+    system = damped_system("go1", dt, max_contacts=8)
+    steps, top, model = round(duration / dt), round(apex / dt), system.model
+    home = np.asarray(model.keyframes["home"])
+    above = home + height * (np.arange(len(home)) == 2)
+    legs = tuple(joint.name for joint in model.topology.joints[1:])
+    share = np.sqrt(dt)
+    late = (np.arange(steps + 1) * dt > duration - STANDS)[:, None]
+    running = task(
+        Control(weight=0.02 * share), Velocity(legs, weight=0.05 * share, name="joint rates"),
+        Posture(legs, reference=home, weight=0.5 * share, name="legs"),
+        Posture(("root",), reference=home, weight=share * np.array([0.0, 0.0, 0.0, 3.0, 3.0, 3.0]), name="upright"),
+        Posture(("root",), reference=above, weight=via(steps, {top: np.array([0, 0, 80.0, 0, 0, 0])}), name="apex"),
+        Velocity(weight=via(steps, {top: on_dofs(model, (0.0, 0.0, 3.0, 0.0, 0.0, 0.0), 0.0)}), name="apex velocity"),
+        Velocity(weight=share * late * on_dofs(model, (3.0,) * 6, 0.3), name="standing"),
+        *(Height(name, reference=KNEE, weight=2.0 * share, activation=Barrier(KNEE)) for name in CALVES),
+    )  # fmt: skip
+    final = task(
+        Posture(reference=home, weight=on_dofs(model, (1.0, 1.0, 40.0, 20.0, 20.0, 10.0), 10.0)),
+        Velocity(weight=on_dofs(model, (5.0, 5.0, 5.0, 2.0, 2.0, 2.0), 0.3)),
+    )  # fmt: skip
+    return OptimalControlProblem(
+        "go1-jump", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
+        certificate=lambda motion: jump_quantities(system, motion, height), certificate_tolerances=LIMITS,
+        report=lambda motion: _report(system, motion), solver="Hybrid", solver_options=search(duration),
+    )  # fmt: skip
+
+
+def search(duration: float) -> dict[str, object]:
+    """CMA-ES over targets of the legs, both sides alike, then iLQR."""
+    targets = JointTargets(round(duration / KNOT) + 1, 80.0, 1.0, mirror=SAGITTAL, deviation=0.5)
+    return {
+        "sampler": {"solver": "CMAES", "parametrisation": targets, "population": 48},
+        "polisher": {"solver": "iLQR", "tolerance": 5e-2, "max_iterations": 200},
+        "patience": 6, "improvement": 0.1, "generations": 24, "max_iterations": 300,
+    }  # fmt: skip
+
+
+LIMITS = GENERAL_LIMITS | {
+    "apex_missing": 0.0,
+    "clearance_missing": 0.0,
+    "feet_off_the_ground": TOUCHING,
+    "other_contact": 0.0,
+    "final_speed": 0.1,
+    "final_tilt": 0.1,
+}
+CLEARANCE = 0.05  # m, of all four feet at once
+SHORT = 0.01  # m, by which an apex may miss the height
+
+
+def jump_quantities(system: System, motion: Trajectory, height: float) -> dict[str, float]:
+    """The named quantities of a jump, m, s, rad, m/s and shares; LIMITS bounds those that make it one.
+
+    apex: of the base, above where it stood; foot_clearance: of the lowest foot, when that is highest; flight: s about the
+    highest point with no foot on the ground; drift: of the base, seen from above, from its landing to the end;
+    feet_off_the_ground: farthest foot at the end; other_contact: how deep any other shape came; final_speed, final_tilt; and
+    `general_quantities`.
+    """
+    qs = np.asarray(motion.xs)[:, : system.nq]
+    gap = gaps(system.model, qs)
+    feet = np.stack([gap[name] for name in FEET], 1)
+    others = min(value.min() for name, value in gap.items() if name not in FEET)
+    apex, clearance = float(qs[:, 2].max() - qs[0, 2]), float(feet.min(1).max())
+    landed = landing(feet)
+    return {
+        "apex": apex,
+        "apex_missing": max(height - SHORT - apex, 0.0),
+        "foot_clearance": clearance,
+        "clearance_missing": max(CLEARANCE - clearance, 0.0),
+        "flight": (landed - takeoff(feet)) * float(system.dt),
+        "drift": float(np.linalg.norm(qs[-1, :2] - qs[landed, :2])),
+        "feet_off_the_ground": float(feet[-1].max()),
+        "other_contact": max(-float(others), 0.0),
+        "final_tilt": tilt(qs[-1]),
+        **general_quantities(system, motion, gap, 6),
+    }
+
+
+def takeoff(feet: Float[np.ndarray, "T k"]) -> int:
+    """The last state before the highest one in which a foot is on the ground, the first where none is."""
+    down = np.flatnonzero(feet[: int(feet.min(1).argmax()) + 1].min(1) < TOUCHING)
+    return int(down[-1]) if len(down) else 0
+
+
+def landing(feet: Float[np.ndarray, "T k"]) -> int:
+    """The first state after the highest one in which a foot is on the ground again, the last where none is."""
+    highest = int(feet.min(1).argmax())
+    down = np.flatnonzero(feet[highest:].min(1) < TOUCHING)
+    return highest + int(down[0]) if len(down) else len(feet) - 1
+
+
+def _report(system: System, motion: Trajectory) -> str:
+    """When the feet leave the ground and come back, and which motors work hardest."""
+    qs, dt = np.asarray(motion.xs)[:, : system.nq], float(system.dt)
+    gap = gaps(system.model, qs)
+    feet = np.stack([gap[name] for name in FEET], 1)
+    use = (np.abs(np.asarray(motion.us)) / np.asarray(system.model.control_upper)).max(0)
+    hardest = np.argsort(use)[::-1][:4]
+    flight = f"{takeoff(feet) * dt:.3f} s to {landing(feet) * dt:.3f} s"
+    names = ", ".join(f"{system.model.topology.actuators[i]} {use[i]:.0%}" for i in hardest)
+    return f"  off the ground {flight}\n  hardest working: {names}"

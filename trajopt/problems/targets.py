@@ -1,0 +1,147 @@
+r"""Targets of joints as what a search varies in place of controls: a stiff, damped joint follows a spline through few knots.
+
+    u_t = clip(kp (q*_t - q_t) - kd v_t),    q*_{t,i} = q*_i + r(t) sum_m mirror_im s_m(phase_i(t))
+
+q*_i is the joint's angle in the initial state, s_m a spline through `knots` equidistant values, over the horizon or, with a
+`period`, over one period of a gait, in which phase_i(t) = t / period + shift_i; r(t) grows from 0 to 1 within `ramp`. The motion
+that comes of it is one of controls alone: the u_t that the law gave along it.
+
+A motor pushes against the ground by as much as its target is away, so that few numbers, the targets, make a stand, a jump or a
+landing; held over tenths of a second, torques make a fall.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy
+from jaxtyping import Float, Int
+
+from trajopt.dynamics.model import Model
+from trajopt.errors import OptionError, ShapeError
+from trajopt.names import closest
+
+INTERPOLATIONS = ("linear", "cubic")
+
+
+@dataclasses.dataclass(frozen=True)
+class JointTargets:
+    """A parametrisation of the sampling solvers; see the module's docstring.
+
+    knots: number of values of each spline. stiffness, N m/rad, and damping, N m s/rad: numbers, or one for each motor.
+    interpolation: "linear" or "cubic". deviation: first standard deviation of the knots, rad. reach: largest distance of a knot
+    from 0, rad.
+    mirror: (nu, m), which splines move a motor's joint, such as (1, 1) for a left and a right leg; default one for each motor.
+    period: s, of a gait; default none. shift: (nu,), of each joint's phase, shares of the period. ramp: s.
+
+    Raises `OptionError` or `ShapeError`.
+    """
+
+    knots: int
+    stiffness: Any = 80.0
+    damping: Any = 1.0
+    interpolation: str = "linear"
+    deviation: float = 0.5
+    reach: float = 1.2
+    mirror: Sequence[Sequence[float]] | Float[np.ndarray, "nu m"] | None = None
+    period: float | None = None
+    shift: Sequence[float] | Float[np.ndarray, " nu"] | None = None
+    ramp: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.interpolation not in INTERPOLATIONS:
+            raise OptionError(
+                f"JointTargets: interpolation is {self.interpolation!r}{closest(str(self.interpolation), INTERPOLATIONS)}"
+            )
+        least = 1 if self.period is None else 3
+        if isinstance(self.knots, bool) or not isinstance(self.knots, int) or self.knots < least:
+            raise OptionError(f"JointTargets: knots is {self.knots!r}; expected a whole number of at least {least}")
+        for key in ("deviation", "reach", "period"):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                raise OptionError(f"JointTargets: {key} is {value}; it must be positive")
+        for key in ("stiffness", "damping", "ramp"):
+            if not (np.asarray(getattr(self, key)) >= 0).all():
+                raise OptionError(f"JointTargets: {key} is {getattr(self, key)}; it must not be negative")
+        if self.shift is not None and self.period is None:
+            raise OptionError("JointTargets: shift is of the phase in a period; give period=... too")
+
+    def check_alone(self, solver: str, knots: int | None, deviation: Any) -> None:
+        """Raise `OptionError` where a solver is told of the controls' knots or deviations beside."""
+        for key, value, own in (("knots", knots, "knots"), ("standard_deviation", deviation, "deviation")):
+            if value is not None:
+                raise OptionError(f"{solver}: {key} is that of the controls; give JointTargets({own}=...) instead")
+
+    def modes(self, nu: int) -> Float[np.ndarray, "nu m"]:
+        """`mirror`, or the identity. Raises `ShapeError`."""
+        if self.mirror is None:
+            return np.eye(nu)
+        mirror = np.asarray(self.mirror, float)
+        if mirror.ndim != 2 or len(mirror) != nu:
+            raise ShapeError(f"JointTargets: mirror has shape {mirror.shape}; expected ({nu}, m), a row for each motor")
+        return mirror
+
+    def basis(self, steps: int, nu: int, dt: float) -> Float[np.ndarray, "T nu k"]:
+        """How far each joint's target is from its first angle in each step, by each knot (knots times splines)."""
+        mirror = self.modes(nu)
+        times = dt * np.arange(steps)
+        shift = np.zeros(nu) if self.shift is None else np.asarray(self.shift, float)
+        if shift.shape != (nu,):
+            raise ShapeError(f"JointTargets: shift has shape {shift.shape}; expected ({nu},), a number for each motor")
+        if self.period is None:
+            at = np.broadcast_to((times / max(times[-1], dt))[:, None], (steps, nu))
+        else:
+            at = (times[:, None] / self.period + shift) % 1.0
+        splines = self._splines(at)
+        if self.ramp > 0:
+            splines = splines * np.minimum(times / self.ramp, 1.0)[:, None, None]
+        return (splines[..., :, None] * mirror[None, :, None, :]).reshape(steps, nu, -1)
+
+    def _splines(self, at: Float[np.ndarray, "T nu"]) -> Float[np.ndarray, "T nu knots"]:
+        """The value of a spline at shares of its length, by each knot."""
+        unit = np.eye(self.knots)
+        if self.knots == 1:
+            return np.ones((*at.shape, 1))
+        if self.period is not None:
+            places, unit = np.linspace(0.0, 1.0, self.knots + 1), np.concatenate([unit, unit[:1]])
+        else:
+            places = np.linspace(0.0, 1.0, self.knots)
+        if self.interpolation == "linear":
+            return np.stack([np.interp(at, places, column) for column in unit.T], -1)
+        ends = "natural" if self.period is None else "periodic"
+        return scipy.interpolate.CubicSpline(places, unit, bc_type=ends)(at)
+
+    def feedback(self, model: Model) -> tuple[Float[np.ndarray, "nu nv"], Float[np.ndarray, "nu nv"]]:
+        """(kp, kd) as matrices: u = -kp dq - kd v with dq the joints' distances from their targets, in the controls' units.
+
+        Raises `OptionError` for motors that do not each drive one hinge or slide.
+        """
+        dofs, _ = driven(model)
+        gear = np.asarray(model.actuation, float)[dofs, np.arange(len(dofs))]
+        found = []
+        for value, key in ((self.stiffness, "stiffness"), (self.damping, "damping")):
+            gain = np.asarray(value, float)
+            if gain.shape not in ((), (len(dofs),)):
+                raise ShapeError(f"JointTargets: {key} has shape {gain.shape}; expected a number or ({len(dofs)},)")
+            matrix = np.zeros((len(dofs), model.nv))
+            matrix[np.arange(len(dofs)), dofs] = gain / gear
+            found.append(matrix)
+        return found[0], found[1]
+
+
+def driven(model: Model) -> tuple[Int[np.ndarray, " nu"], Int[np.ndarray, " nu"]]:
+    """(degree of freedom, coordinate) that each motor drives. Raises `OptionError` where a motor does not drive one hinge or
+    slide."""
+    arms = np.asarray(model.actuation)
+    coordinates = np.asarray(model.topology.scalar_q_of_dof)
+    dofs = np.abs(arms).argmax(0)
+    alone = (arms != 0).sum(0) == 1
+    if len(model.actuator_gain) or not (alone & (coordinates[dofs] >= 0)).all():
+        raise OptionError(
+            f"JointTargets: model '{model.name}' has actuators that are no plain motors of one hinge or slide each; search its "
+            "controls, parametrisation='linear'"
+        )
+    return dofs, coordinates[dofs]
