@@ -59,13 +59,12 @@ def replays(problem, solution) -> list[dict]:
     """Records of all replays of a solution, printed."""
     from trajopt.control.replay import replay_motion, table
     from trajopt.models import bundled_file
-    from trajopt.problems.library.behaviours import halved
     from trajopt.problems.trajectory import Trajectory
 
     model = problem.system.model.name
     options: dict = {"policy": True}  # the gains of the solution, where joints are too light for stiff feedback
     if model in FEEDBACK:
-        options = {"stiffness": FEEDBACK[model][0], "damping": FEEDBACK[model][1], "halved": halved}
+        options = {"stiffness": FEEDBACK[model][0], "damping": FEEDBACK[model][1]}
     found = replay_motion(problem, solution, model_file=str(bundled_file(model)), **options)
     records = []
 

@@ -59,14 +59,12 @@ def replay_motion(
     stiffness: float | Float[np.ndarray, " nu"] = 80.0,
     damping: float | Float[np.ndarray, " nu"] = 1.0,
     policy: bool = False,
-    halved: Callable[[System], System] | None = None,
     near: float = NEAR,
 ) -> list[Replay]:
     """The replays of a solution: one rollout of its controls; at half the step, and in MuJoCo at each of `steps` (s), both ways.
 
     model_file: MJCF for MuJoCo, None: none. stiffness, damping: of the feedback, N m/rad and N m s/rad; policy: the gains of
-    the solution take their place, in one rollout too. halved: the `System` of half the step, default the problem's with half
-    its dt. Raises `OptionError` without a `System` whose motors drive one joint each.
+    the solution take their place, in one rollout too. Raises `OptionError` without a `System` whose motors drive one joint each.
     """
     system, dt = problem.system, problem.dt
     if system is None or dt is None:
@@ -80,7 +78,7 @@ def replay_motion(
     else:
         K = -np.concatenate(JointTargets(1, stiffness, damping).feedback(system.model), 1)
         K = np.broadcast_to(K, (len(motion.us), *K.shape))
-    half = dataclasses.replace(system, dt=dt / 2) if halved is None else halved(system)
+    half = dataclasses.replace(system, dt=dt / 2)
     bounds = np.asarray(problem.control_lower), np.asarray(problem.control_upper)
     found = []
     for feedback in (False, True) if policy else (False,):

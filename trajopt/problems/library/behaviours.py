@@ -28,15 +28,8 @@ REPLAYED = 1e-6  # largest difference of one rollout of the controls, any coordi
 
 
 def damped_system(name: str, dt: float, max_contacts: int | None) -> System:
-    """A bundled robot whose joint damping is implicit: dt times damping stands beside the armature, as in MuJoCo's Euler step."""
-    model = load_model(name)
-    return System(model.replace(armature=model.armature + dt * model.damping), dt, RigidContact(max_contacts=max_contacts))
-
-
-def halved(system: System) -> System:
-    """The same robot at half the step."""
-    contacts = getattr(system.contact, "max_contacts", None)
-    return damped_system(system.model.name, float(system.dt) / 2, contacts)
+    """A bundled robot with hard contact, its damping implicit as in MuJoCo's Euler step."""
+    return System(load_model(name), dt, RigidContact(max_contacts=max_contacts), implicit_damping=True)
 
 
 def at_rest(model: Model, q: Float[np.ndarray, " nq"]) -> State:
