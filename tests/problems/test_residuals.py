@@ -24,7 +24,7 @@ from trajopt.problems.task_expansion import task_expansion
 
 @functools.cache
 def go1() -> System:
-    return System(load_model("go1"), 0.01, dynamics.RigidContact(max_contacts=4))
+    return System(load_model("go1"), 0.01, dynamics.RigidContact(max_contacts=4), implicit_damping=True)
 
 
 @functools.cache
@@ -325,7 +325,7 @@ BAD = [
     (lambda: task(None, r.Acceleration()), OptionError, "it depends on what a step finds"),
     (lambda: task(r.Posture(("elbow",))), UnknownNameError, "no joint 'elbow'"),
     (lambda: task(r.ContactImpulse("tool")), UnknownNameError, "no shape 'tool' that may touch"),
-    (lambda: task(r.ContactImpulse("FL_foot"), None, System(load_model("go1"), 0.01, dynamics.NoContact())), OptionError,
+    (lambda: task(r.ContactImpulse("FL_foot"), None, System(load_model("go1"), 5e-3, dynamics.NoContact())), OptionError,
      "under which nothing touches"),
     (lambda: OptimalControlProblem("f", lambda x, u, t: x, 3, np.zeros(2), u0=np.zeros(1), stage_residual=r.Control()),
      OptionError, "stage_residual is made of residuals, which need a System"),

@@ -12,7 +12,8 @@ import pytest
 from trajopt.dynamics.rigid_body.lie import quaternion_product
 from trajopt.errors import OptionError
 from trajopt.problems.library import state_estimation as se
-from trajopt.solvers import MovingHorizon
+from trajopt.result import Status
+from trajopt.solvers import GaussNewton, MovingHorizon, solve
 
 STEPS = 6
 
@@ -69,6 +70,14 @@ def test_bad_settings_are_named():
         se.walk(0)
     with pytest.raises(OptionError, match="dt is 0.02; the gait's controller is stable"):
         se.walk(5, dt=0.02)
+
+
+@pytest.mark.slow
+def test_the_whole_motion_is_found():
+    """From dead reckoning; the cost is half of what 51 x 30 readings and the prior leave beside the unknowns."""
+    answer = solve(se.go1_state_estimation(), GaussNewton())
+    assert answer.status == Status.solved
+    np.testing.assert_allclose(answer.cost, 800, rtol=0.05)
 
 
 @pytest.mark.slow

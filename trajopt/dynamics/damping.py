@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,7 +75,7 @@ def _about(r: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3 3"]:
     return float(r @ r) * np.eye(3) - np.outer(r, r)
 
 
-def warn_of_damping(model: Model, dt: float | Float[Array, ""], stacklevel: int = 4) -> None:
+def warn_of_damping(model: Model, dt: Any, stacklevel: int = 4) -> None:
     """Issue a `DampingWarning` naming the joints whose damping or spring dt is too large for; none where something is traced."""
     leaves = jax.tree.leaves((model, dt))
     if not all(isinstance(a, int | float | np.ndarray | jax.Array) and not isinstance(a, jax.core.Tracer) for a in leaves):

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.arguments import in_precision, is_plain_vector, positive_number, require_finite, require_real
+from trajopt.dynamics.arguments import positive_number, require_finite, require_real
 from trajopt.dynamics.backend import environment, linearize_native, native_impulse_step, resolve_backend
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law
@@ -31,7 +31,7 @@ from trajopt.dynamics.damping import warn_of_damping, with_implicit_damping
 from trajopt.dynamics.direct import DirectCalls, direct_calls
 from trajopt.dynamics.gradients.closed_form import needs_null_space
 from trajopt.dynamics.gradients.mode import GradientMode
-from trajopt.dynamics.gradients.modes import MODES, resolve
+from trajopt.dynamics.gradients.modes import resolve
 from trajopt.dynamics.gradients.options import GradientOptions
 from trajopt.dynamics.integrators import (
     EXPLICIT,
@@ -52,7 +52,13 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import actuation_force
 from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
-from trajopt.errors import DerivativeError, OptionError, ShapeError, UnknownNameError
+from trajopt.dynamics.step_arguments import (
+    checked_adjoint,
+    checked_arguments,
+    checked_contact_state,
+    checked_warm_start,
+)
+from trajopt.errors import OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
 
 PARAMETERS = (
@@ -187,7 +193,7 @@ class System:
         q = self.model.q_default if keyframe is None else frames[keyframe]
         frame = "the default" if keyframe is None else f"keyframe '{keyframe}'"
         warn_of_start(f"model '{self.model.name}', {frame}", self.model, self.contact, self.dt, q)
-        return State(q, jnp.zeros(self.nv, q.dtype), self._contact_state(None, q.dtype))
+        return State(q, jnp.zeros(self.nv, q.dtype), checked_contact_state(self.model, self.contact, None, q.dtype))
 
     def step(
         self,
@@ -203,8 +209,8 @@ class System:
         warm_start: `StepInfo.impulse` of the previous step; saves iterations, never changes the answer.
         Raises `ShapeError` or `NonFiniteError` naming the argument, before anything is compiled.
         """
-        x, u, force = self._check(x, u, force)
-        warm_start = self._check_warm_start(warm_start)
+        x, u, force = checked_arguments(self.model, self.contact, x, u, force)
+        warm_start = checked_warm_start(self.model, self._row_count, warm_start)
         backend = self.resolved_backend
         if backend == "native" and not _is_traced(x, u, force) and (direct := self._direct) is not None:
             return direct.step(x, u, force)
@@ -230,9 +236,9 @@ class System:
         for name in parameters:
             if name not in PARAMETERS:
                 raise UnknownNameError(f"no derivative with respect to '{name}'{closest(name, PARAMETERS)}")
-        x, u, force = self._check(x, u, force)
-        warm_start = self._check_warm_start(warm_start)
-        adjoint = self._check_adjoint(adjoint, parameters)
+        x, u, force = checked_arguments(self.model, self.contact, x, u, force)
+        warm_start = checked_warm_start(self.model, self._row_count, warm_start)
+        adjoint = checked_adjoint(self.mode, self.ndx, self.model.mass.dtype, adjoint, parameters)
         backend = self.resolved_backend
         if (
             backend == "native" and adjoint is None and not parameters and not _is_traced(x, u, force)
@@ -259,85 +265,17 @@ class System:
             raise ShapeError(f"us has shape {np.shape(us)}, expected (T, {self.nu})")
         if segment is not None and segment < 1:
             raise OptionError(f"segment is {segment}, expected a number of steps, at least 1, or None")
-        x0, *_ = self._check(x0, np.zeros(self.nu), None)
+        x0, *_ = checked_arguments(self.model, self.contact, x0, np.zeros(self.nu), None)
         require_finite("us", us)
         return _rollout(segment, self.resolved_backend, self, x0, jnp.asarray(us, x0.q.dtype))
-
-    def _check_adjoint(self, adjoint, parameters):
-        mode = self.mode
-        if not mode.needs_adjoint:
-            if adjoint is not None:
-                needing = [repr(name) for name, kind in MODES.items() if kind.needs_adjoint]
-                raise OptionError(f"adjoint is for gradient={' or '.join(needing)}; this system's is '{mode.name}'")
-            return None
-        if adjoint is None:
-            direction = f"adjoint = d loss / d x_next ({self.ndx},)"
-            raise DerivativeError(f"{mode.name} derivatives depend on the loss: give linearize {direction}, or take jax.grad")
-        if parameters:
-            raise DerivativeError(f"linearize has no {mode.name} parameter derivatives; take jax.grad")
-        require_real("adjoint", adjoint)
-        if np.shape(adjoint) != (self.ndx,):
-            raise ShapeError(f"adjoint has shape {np.shape(adjoint)}, expected ({self.ndx},)")
-        require_finite("adjoint", adjoint)
-        return in_precision("adjoint", adjoint, self.model.mass.dtype)
-
-    def _check(self, x: State, u, force):
-        if not isinstance(x, State):
-            raise ShapeError(f"x is {type(x).__name__}, expected a State(q, v)")
-        top, dtype = self.model.topology, self.model.mass.dtype
-        named = (("x.q", x.q, top.nq), ("x.v", x.v, top.nv), ("u", u, top.nu), ("force", force, top.nv))
-        for name, value, size in named:
-            if (value is None and name == "force") or is_plain_vector(value, size, dtype):
-                continue
-            require_real(name, value)
-            if np.shape(value) != (size,):
-                raise ShapeError(
-                    f"{name} has shape {np.shape(value)}, expected ({size},) for model '{self.model.name}'; "
-                    "use jax.vmap for a batch of states"
-                )
-            require_finite(name, value)
-        force = _zeros(top.nv, dtype) if force is None else in_precision("force", force, dtype)
-        x = State(in_precision("x.q", x.q, dtype), in_precision("x.v", x.v, dtype), self._contact_state(x.contact, dtype))
-        return x, in_precision("u", u, dtype), force
-
-    def _check_warm_start(self, warm_start):
-        m, dtype = self._row_count, self.model.mass.dtype
-        if warm_start is None:
-            return _zeros(m, dtype)
-        if np.shape(warm_start) != (m,):
-            raise ShapeError(f"warm_start has shape {np.shape(warm_start)}, expected ({m},)")
-        return in_precision("warm_start", warm_start, dtype)
 
     @functools.cached_property
     def _row_count(self) -> int:
         return row_count(self.contact, self.model)
 
-    def _contact_state(self, given, dtype):
-        """`given` as the contact state of the law: zeros for None, None where the law carries none."""
-        law, shape = self.contact.name, self.contact.contact_state_shape(self.model)
-        if shape is None:
-            if given is not None:
-                raise ShapeError(f"x.contact has shape {np.shape(given)}, but {law} carries no state; leave it out")
-            return None
-        if given is None:
-            return _zeros(shape, dtype)
-        if np.shape(given) != shape:
-            raise ShapeError(
-                f"x.contact has shape {np.shape(given)}, expected {shape} for {law} on model '{self.model.name}', or None"
-            )
-        require_finite("x.contact", given)
-        return in_precision("x.contact", given, dtype)
-
 
 def _is_traced(x: State, *arrays: Any) -> bool:
     return any(isinstance(array, jax.core.Tracer) for array in (x.q, x.v, *arrays))
-
-
-@functools.lru_cache(maxsize=64)
-def _zeros(size: int | tuple[int, ...], dtype) -> Array:
-    """A concrete zero vector, made once: left-out arguments neither cost an allocation nor another compilation."""
-    with jax.ensure_compile_time_eval():
-        return jnp.zeros(size, dtype)
 
 
 def _advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:

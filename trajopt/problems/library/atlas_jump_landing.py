@@ -50,7 +50,7 @@ def atlas_jump_landing(
     wait: s, for which the guess stays in the crouch; the horizon is that of the guess.
     """
     model = load_model("atlas")
-    system = System(model, dt, RigidContact(max_contacts=8, erp=1.0))
+    system = System(model, dt, RigidContact(max_contacts=8, erp=1.0), implicit_damping=True)
     share, start = np.sqrt(dt), crouch(model)
     xs, us = guess(model, start, height, wait, dt, stand)
     steps, top = len(us), int(np.argmax(xs[:, 2]))

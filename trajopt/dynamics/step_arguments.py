@@ -1,0 +1,99 @@
+"""What `System` checks of the state, the controls and what else a step is given: errors name the argument and the model."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.arguments import in_precision, is_plain_vector, require_finite, require_real
+from trajopt.dynamics.contact.laws.base import Law
+from trajopt.dynamics.gradients.mode import GradientMode
+from trajopt.dynamics.gradients.modes import MODES
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.state import State
+from trajopt.errors import DerivativeError, OptionError, ShapeError
+
+
+def checked_arguments(
+    model: Model, law: Law, x: State, u: Any, force: Any
+) -> tuple[State, Float[Array, " nu"], Float[Array, " nv"]]:
+    """x, u and force (None: zero) in the model's precision; `ShapeError` or `NonFiniteError`."""
+    if not isinstance(x, State):
+        raise ShapeError(f"x is {type(x).__name__}, expected a State(q, v)")
+    top, dtype = model.topology, model.mass.dtype
+    named = (("x.q", x.q, top.nq), ("x.v", x.v, top.nv), ("u", u, top.nu), ("force", force, top.nv))
+    for name, value, size in named:
+        if (value is None and name == "force") or is_plain_vector(value, size, dtype):
+            continue
+        require_real(name, value)
+        if np.shape(value) != (size,):
+            raise ShapeError(
+                f"{name} has shape {np.shape(value)}, expected ({size},) for model '{model.name}'; "
+                "use jax.vmap for a batch of states"
+            )
+        require_finite(name, value)
+    force = zeros(top.nv, dtype) if force is None else in_precision("force", force, dtype)
+    q, v = in_precision("x.q", x.q, dtype), in_precision("x.v", x.v, dtype)
+    return State(q, v, checked_contact_state(model, law, x.contact, dtype)), in_precision("u", u, dtype), force
+
+
+def checked_warm_start(model: Model, m: int, warm_start: Any) -> Float[Array, " m"]:
+    """The warm start of m impulses in the model's precision, zeros for None."""
+    dtype = model.mass.dtype
+    if warm_start is None:
+        return zeros(m, dtype)
+    if np.shape(warm_start) != (m,):
+        raise ShapeError(f"warm_start has shape {np.shape(warm_start)}, expected ({m},)")
+    return in_precision("warm_start", warm_start, dtype)
+
+
+def checked_contact_state(model: Model, law: Law, given: Any, dtype: np.dtype) -> Float[Array, "..."] | None:
+    """`given` as the contact state of the law: zeros for None, None where the law carries none."""
+    shape = law.contact_state_shape(model)
+    if shape is None:
+        if given is not None:
+            raise ShapeError(f"x.contact has shape {np.shape(given)}, but {law.name} carries no state; leave it out")
+        return None
+    if given is None:
+        return zeros(shape, dtype)
+    if np.shape(given) != shape:
+        raise ShapeError(
+            f"x.contact has shape {np.shape(given)}, expected {shape} for {law.name} on model '{model.name}', or None"
+        )
+    require_finite("x.contact", given)
+    return in_precision("x.contact", given, dtype)
+
+
+def checked_adjoint(
+    mode: GradientMode, size: int, dtype: np.dtype, adjoint: Any, parameters: tuple[str, ...]
+) -> Float[Array, " n"] | None:
+    """The adjoint (size,) that a gradient mode needs; `OptionError` where it needs none, `DerivativeError` where it lacks."""
+    if not mode.needs_adjoint:
+        if adjoint is not None:
+            needing = [repr(name) for name, kind in MODES.items() if kind.needs_adjoint]
+            raise OptionError(f"adjoint is for gradient={' or '.join(needing)}; this system's is '{mode.name}'")
+        return None
+    if adjoint is None:
+        direction = f"adjoint = d loss / d x_next ({size},)"
+        raise DerivativeError(
+            f"{mode.name} derivatives depend on the loss: give linearize {direction}, or take jax.grad"
+        )
+    if parameters:
+        raise DerivativeError(f"linearize has no {mode.name} parameter derivatives; take jax.grad")
+    require_real("adjoint", adjoint)
+    if np.shape(adjoint) != (size,):
+        raise ShapeError(f"adjoint has shape {np.shape(adjoint)}, expected ({size},)")
+    require_finite("adjoint", adjoint)
+    return in_precision("adjoint", adjoint, dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def zeros(size: int | tuple[int, ...], dtype: np.dtype) -> Float[Array, "..."]:
+    """A concrete zero vector, made once: left-out arguments neither cost an allocation nor another compilation."""
+    with jax.ensure_compile_time_eval():
+        return jnp.zeros(size, dtype)
