@@ -151,8 +151,8 @@ ffi::Error linearize_handler(ffi::ThreadPool pool, Array parameters, Array dt, A
   return ffi::Error::Success();
 }
 
-// States after each of the steps under the generalised forces tau (steps, nv), each as if it were taken alone, from the same start of
-// its contact solve: where a problem has several solutions, none depends on the step before. Without handed-over candidates.
+// States after each of the steps under the generalised forces tau (steps, nv); without handed-over candidates. The contact solve of a
+// step begins at the impulses of the one before: of a problem with several isolated solutions it stays with the same one.
 ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start,
                            Result qs, Result vs, Result reports, Result impulse, int64_t topology, bool moreau) {
   Own* mine = own(topology);
@@ -175,7 +175,7 @@ ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arr
         const StepOutput out{qs->typed_data() + at * t.nq, vs->typed_data() + at * t.nv,
                              reports->typed_data() + at * report_size(t), carried, nullptr};
         engine.run(in, out);
-        in.q = out.q, in.v = out.v, in.tau += t.nv;
+        in.q = out.q, in.v = out.v, in.tau += t.nv, in.start = carried;
       }
     }
   });
@@ -219,7 +219,7 @@ ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arra
         const StepOutput out{qs->typed_data() + place * t.nq, vs->typed_data() + place * t.nv,
                              reports->typed_data() + place * report_size(t), carried, nullptr};
         engine.run(in, out);
-        in.q = out.q, in.v = out.v;
+        in.q = out.q, in.v = out.v, in.start = carried;
       }
     }
   });
