@@ -117,7 +117,8 @@ def peer_fall(
         prepare(spec, model)
         peer = part_overlaps(spec, lambda peer: configuration(peer, model, q, by_name))
     except ValueError as error:
-        raise Unreadable(" ".join(str(error).split())[:120]) from error
+        reason = re.sub(r"/[^\s']*/", "", " ".join(str(error).split()))  # of files, their names alone
+        raise Unreadable(reason[:120]) from error
     as_stiff_as_it_goes(peer)
     data = mujoco.MjData(peer)
     data.qpos[:] = configuration(peer, model, q, by_name)

@@ -23,7 +23,6 @@ import json
 import os
 import pathlib
 import time
-import warnings
 from typing import Any
 
 # Large programs that run for a second or two: folding the constants of meshes and optimising takes XLA minutes.
@@ -42,7 +41,6 @@ from measure import banner, markdown  # noqa: E402
 from validation_experiments.report import write_table  # noqa: E402
 
 from trajopt.dynamics import (  # noqa: E402
-    DampingWarning,
     NoContact,
     RigidContact,
     State,
@@ -53,7 +51,9 @@ from trajopt.dynamics import (  # noqa: E402
     kinetic_energy,
     potential_energy,
 )
+from trajopt.dynamics.damping import stiff_joints  # noqa: E402
 from trajopt.dynamics.model import Model  # noqa: E402
+from trajopt.dynamics.start import named  # noqa: E402
 from trajopt.result import Status  # noqa: E402
 
 CACHE = pathlib.Path(__file__).resolve().parent.parent / ".cache"
@@ -114,15 +114,6 @@ def fall(system: System, q: np.ndarray, u: np.ndarray) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def stiff_for(model: Model, dt: float) -> str:
-    """The joints that a `DampingWarning` of this step names; empty without one."""
-    with warnings.catch_warnings(record=True) as issued:
-        warnings.simplefilter("always", DampingWarning)
-        System(model, dt)
-    found = [str(w.message) for w in issued if w.category is DampingWarning]
-    return found[0].split("spring of ")[1].split(": dt times")[0] if found else ""
-
-
 def row(robot: Robot, cache: pathlib.Path) -> dict[str, Any]:
     """All that the tables say of one robot."""
     model, q, notes = load(robot, cache)
@@ -130,9 +121,9 @@ def row(robot: Robot, cache: pathlib.Path) -> dict[str, Any]:
     found: dict[str, Any] = {"name": robot.name, "kind": robot.kind, "nv": model.nv, "pairs": len(model.topology.pairs)}
     found |= {"notes": notes, "loops": model.topology.constrained}
     model = model.to_device()
-    implicit = stiff_for(model, DT)
-    if implicit:
-        notes.append("`implicit_damping=True`, since 1 ms is large for " + implicit)
+    if implicit := stiff_joints(model, DT):
+        joints = named([f"'{name}' ({share:.3g})" for name, share in implicit])
+        notes.append(f"`implicit_damping=True`, since 1 ms is large for {joints}")
     for key, law in (("contact", RigidContact()), ("free", NoContact())):
         for half in (1, 2):
             system = System(model, DT / half, contact=law, implicit_damping=bool(implicit))

@@ -85,7 +85,7 @@ def test_the_compiled_motion_under_a_policy_is_that_of_steps():
     us, gains = jnp.asarray(rng.normal(size=(steps, 12))), jnp.asarray(3.0 * rng.normal(size=(steps, 12, 36)))
     lower, upper = jnp.full(12, -6.0), jnp.full(12, 5.0)
     x0 = State(home.q, jnp.asarray(0.2 * rng.normal(size=18)))
-    found, controls = jax.jit(follow_policy)(system, x0, bar.q, bar.v, us, gains, lower, upper)
+    found, controls, _ = jax.jit(follow_policy)(system, x0, bar.q, bar.v, us, gains, lower, upper)
     x = x0
     for k in range(steps):
         dx = jnp.concatenate([dynamics.difference(system.model, bar.q[k], x.q), x.v - bar.v[k]])

@@ -136,7 +136,7 @@ def _rolled(
 def _follow(subject: None, system: System, x0: Any, qs: Any, vs: Any, us: Any, K: Any, lower: Any, upper: Any) -> Any:
     nq = system.nq
     start = State(x0[:nq], x0[nq:])
-    found, _ = follow_policy(system, start, qs, vs, us, K, lower, upper)
+    found, *_ = follow_policy(system, start, qs, vs, us, K, lower, upper)
     return jnp.concatenate([found.q, found.v], 1)
 
 

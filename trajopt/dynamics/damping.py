@@ -75,6 +75,16 @@ def _about(r: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3 3"]:
     return float(r @ r) * np.eye(3) - np.outer(r, r)
 
 
+def stiff_joints(model: Model, dt: float) -> list[tuple[str, float]]:
+    """(joint, share) of the joints whose dt times damping, or dt^2 times stiffness, over `joint_inertias` exceeds 1."""
+    beside = np.maximum(dt * np.asarray(model.damping), dt**2 * np.asarray(model.stiffness))
+    if not (beside > STIFF * _least_inertias(model)).any():
+        return []
+    share = beside / np.maximum(joint_inertias(model), 1e-300)
+    parts = ((joint.name, share[joint.v_start : joint.v_start + joint.nv]) for joint in model.topology.joints)
+    return [(name, float(part.max())) for name, part in parts if part.max(initial=0.0) > STIFF]
+
+
 def warn_of_damping(model: Model, dt: Any, stacklevel: int = 4) -> None:
     """Issue a `DampingWarning` naming the joints whose damping or spring dt is too large for; none where something is traced."""
     leaves = jax.tree.leaves((model, dt))
@@ -82,18 +92,10 @@ def warn_of_damping(model: Model, dt: Any, stacklevel: int = 4) -> None:
         return
     if np.ndim(dt) > 0 or np.ndim(model.damping) != 1:
         return
-    step, damping, stiffness = float(dt), np.asarray(model.damping), np.asarray(model.stiffness)
-    beside = np.maximum(step * damping, step**2 * stiffness)
-    if not (beside > STIFF * _least_inertias(model)).any():
-        return
-    share = beside / np.maximum(joint_inertias(model), 1e-300)
-    found = []
-    for joint in model.topology.joints:
-        if joint.nv and (largest := float(share[joint.v_start : joint.v_start + joint.nv].max(initial=0.0))) > STIFF:
-            found.append(f"'{joint.name}' ({largest:.3g})")
-    if found:
+    if found := stiff_joints(model, float(dt)):
+        listed = named([f"'{name}' ({share:.3g})" for name, share in found])
         warnings.warn(
-            f"model '{model.name}': dt = {step:g} is too large for the damping or the spring of {named(found)}: dt times "
+            f"model '{model.name}': dt = {float(dt):g} is too large for the damping or the spring of {listed}: dt times "
             "damping, or dt^2 times stiffness, over the joint's inertia exceeds 1, and velocities may grow without bound; give "
             "System implicit_damping=True, or a smaller dt",
             DampingWarning,

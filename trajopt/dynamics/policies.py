@@ -24,27 +24,13 @@ def follow_policy(
     gains: Float[Array, "T nu n"],
     lower: Float[Array, " nu"],
     upper: Float[Array, " nu"],
-) -> tuple[State, Float[Array, "T nu"]]:
-    """The states after each step from x0 and the controls u_t = clip(us_t + gains_t (x_t (-) (qs_t, vs_t)), lower, upper).
-
-    For laws without a contact state; inputs are not checked. Under the compiled core with plain
-    motors it is one call; else a loop of steps. No derivative is defined.
-    """
-    states, u, _ = judged_policy(system, x0, qs, vs, us, gains, lower, upper)
-    return states, u
-
-
-def judged_policy(
-    system: System,
-    x0: State,
-    qs: Float[Array, "T nq"],
-    vs: Float[Array, "T nv"],
-    us: Float[Array, "T nu"],
-    gains: Float[Array, "T nu n"],
-    lower: Float[Array, " nu"],
-    upper: Float[Array, " nu"],
 ) -> tuple[State, Float[Array, "T nu"], Float[Array, " T"]]:
-    """What `follow_policy` returns, and the residual of each step's contact solve."""
+    """The states after each step from x0, the controls u_t = clip(us_t + gains_t (x_t (-) (qs_t, vs_t)), lower, upper), and the
+    residual of each step's contact solve.
+
+    For laws without a contact state; inputs are not checked. Under the compiled core with plain motors it is one call; else a
+    loop of steps. No derivative is defined.
+    """
     model = system.stepped_model
     motors = actuators(model)
     if system.resolved_backend == "native" and motors.plain and takes_impulses(system.contact, system.integrator):

@@ -240,7 +240,7 @@ class Iteration:
         low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
         policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
-        found, us = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, jnp.asarray(low), jnp.asarray(high))
+        found, us, _ = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, jnp.asarray(low), jnp.asarray(high))
         xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
         motion = Trajectory(xs, us, at.p)
         return motion, problem.cost(motion)

@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.policies import judged_policy
+from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError, ShapeError, UnknownNameError
@@ -244,7 +244,7 @@ def follow_targets(
     bounds = (jnp.asarray(bound, dtype) for bound in (problem.control_lower, problem.control_upper))
     start = State(x0[: system.nq], x0[system.nq :])
     still, feed = jnp.zeros((T, nv), dtype), jnp.zeros((T, problem.nu), dtype)
-    found, us, residual = judged_policy(
+    found, us, residual = follow_policy(
         system, start, qs, still, feed, jnp.broadcast_to(gains, (T, *gains.shape)), *bounds
     )
     xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
