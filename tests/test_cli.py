@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import os
 import pathlib
 import runpy
@@ -145,6 +146,18 @@ def test_quiet_prints_nothing(toy, capsys):
     assert captured.out == "" and captured.err == ""
 
 
+def test_verbose_logs_every_iteration_and_what_is_compiled(toy, caplog):
+    level = logging.getLogger("trajopt").level
+    try:
+        assert main(["run", "toy", "--quiet", "--verbose"]) == 0
+    finally:
+        logging.getLogger("trajopt").setLevel(level)
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("trajopt")]
+    iterations = json.loads((toy / "runs/toy/summary.json").read_text())["iterations"]
+    assert sum(text.startswith("iteration ") for text in said) == iterations + 1
+    assert said[0].startswith("toy: GaussNewton, ") and any(text.startswith("toy: solved") for text in said)
+
+
 def test_resume_goes_on_from_the_checkpoint(toy):
     assert main(["run", "toy", "--quiet", "--max-iterations", "2"]) == 1
     first = json.loads((toy / "runs/toy/summary.json").read_text())
@@ -180,6 +193,7 @@ def test_list(capsys):
     assert main(["list"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in ("problems:", "go1-stand", "solvers:", "GaussNewton", "models:", "cube"))
+    assert next(line for line in out.splitlines() if line.split()[:1] == ["catapult"]).split()[1] == "MultipleShooting"
     assert main(["list", "solvers"]) == 0
     assert "GaussNewton" in capsys.readouterr().out.split()
 

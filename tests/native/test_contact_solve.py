@@ -223,11 +223,13 @@ def test_shapes_are_checked_by_name():
         solve_contacts(np.zeros((1, 3, 2)), np.zeros((1, 3)), np.zeros((1, 1)))
 
 
-@pytest.mark.parametrize("name", ["creeping", "selected"])
+@pytest.mark.parametrize("name", ["creeping", "selected", "redundant", "contradictory"])
 def test_robots_that_lie_on_many_contacts(name):
     """Recorded from benchmarks/dropped_robots.py. creeping: the CMU humanoid, contacts a millimetre apart that turn at 1e-9 m/s,
     where Newton has to follow a circle. selected: ANYmal B, whose shortest impulse, as it was chosen, left the tolerance.
-    The natural map is computed here anew."""
+    redundant: Solo12, two points of each foot, whose rows agree but for 1e-9 m/s, so that four of the eight have to slip by that.
+    contradictory: G1, among others a contact between links that no sticking velocity satisfies. The natural map is computed here
+    anew."""
     recorded = np.load(pathlib.Path(__file__).with_name("lying_robots.npz"))
     G, g, mu = (recorded[f"{name}_{key}"] for key in ("G", "g", "mu"))
     found = one(G, g, mu)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import os
 import pathlib
 import sys
@@ -21,6 +22,9 @@ from trajopt.cli.watchdog import heeding_signals
 from trajopt.errors import TrajoptError
 
 
+_VERBOSE = "log every iteration, and every program compiled, with the time, to the standard error"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return the exit status."""
     own = argv is None  # the process is this command's own; its time counts from its start, otherwise from the call
@@ -28,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(50_000)  # importing and tracing make many objects and little garbage
     clock = walltime.WallTime(walltime.process_start() if own else time.perf_counter(), "import")
     args = _parser().parse_args(argv)
+    if getattr(args, "verbose", False):
+        logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+        logging.getLogger("trajopt").setLevel(logging.DEBUG)
     try:
         with warnings.catch_warnings(), walltime.keeping(clock):
             warnings.showwarning = _show_warning
@@ -84,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/PROBLEM")
     add.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR")
     add.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add.add_argument("--verbose", action="store_true", help=_VERBOSE)
     add.set_defaults(command=_run)
 
     _add_compare(commands.add_parser("compare", help="solve a problem with several solvers and gradient modes"))
@@ -116,6 +124,7 @@ def _add_compare(add: argparse.ArgumentParser) -> None:
         help="processes of this machine, or a dask scheduler; default: one run after the other",
     )  # fmt: skip
     add.add_argument("--again", action="store_true", help="solve anew what is already in DIR")
+    add.add_argument("--verbose", action="store_true", help=_VERBOSE)
     add.set_defaults(command=_compare)
 
 
@@ -189,7 +198,10 @@ def _list(args: argparse.Namespace) -> int:
 
     what = args.what
     if what in (None, "problems"):
-        _block("problems", [(name, entry(name).summary) for name in problems.names()], what is None)
+        entries = {name: entry(name) for name in problems.names()}
+        width = max(len(found.solver) for found in entries.values())
+        rows = [(name, f"{found.solver:<{width}}  {found.summary}") for name, found in entries.items()]
+        _block("problems", rows, what is None)
     if what in (None, "solvers"):
         _block("solvers", [(name, entry.summary) for name, entry in solvers.SOLVERS.items()], what is None)
     if what in (None, "models"):

@@ -17,8 +17,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "creep.h"
 #include "gauss_seidel.h"
-#include "selection.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -37,6 +37,9 @@ constexpr int WEAKENINGS = 8, WEAKEST = 4;
 constexpr double NEAR = 1e-3, AT_HAND = 1e-7;  // residual of a point that may be near a solution, and of one that seems to be
 constexpr int RANK_ITERATIONS = 20;      // of Newton's iteration on the problem itself, from the former
 constexpr int PATIENCE = 1500;           // and from the latter, all attempts together: along circles it is slow, and gets there
+constexpr double CREEPS = 1e-5;          // residual from which on contacts that creep are looked for
+constexpr double SOONER = 0.5;           // and by how much it has to be smaller to look again
+constexpr int CREEPING = 600;            // iterations on them, all attempts together
 constexpr double CLOSER = 1e-2;          // a weaker regularisation has to bring this much, or a solution, to be kept
 constexpr double DEGENERATE = 1e-3;      // eps over the smallest pivot of K from which on K has a null space where contacts are held
 constexpr double SUSPECT = 1e-5;         // the same from which on the rank of K is looked at
@@ -85,15 +88,16 @@ class ContactWorkspace {
     Elimination& e = selection.elimination;
     Curvature& c = selection.curvature;
     rho = vector();
-    for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
+    for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
                        &e.inverse, &e.alive, &e.scratch, &c.y, &c.inverse, &selection.candidate, &selection.one, &selection.two,
-                       &selection.three, &pull})
+                       &selection.three, &pull, &creep.direction, &creep.slip})
       *v = vector();
     selection.right = vector(PAD), selection.found = vector(PAD), c.H = vector(PAD);
     for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.B, &c.S, &c.left, &spread}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
-    for (int** v : {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row})
+    for (int** v :
+         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode})
       *v = index, index += rows_;
     factor.valid = false;
   }
@@ -103,10 +107,11 @@ class ContactWorkspace {
   NewtonScratch newton;
   Factor factor;
   SelectionScratch selection;
+  CreepScratch creep;
   int* mode;
 
  private:
-  static constexpr int VECTORS = 40, WIDE = 3, MATRICES = 9, INDICES = 9;
+  static constexpr int VECTORS = 45, WIDE = 3, MATRICES = 9, INDICES = 10;
   double* memory_ = nullptr;
   int rows_ = 0;
 };
@@ -151,24 +156,45 @@ struct Search {
   ContactOptions options;
   double inner, rounding;  // velocities to which the regularised problem and the refinement are taken
   double lowest = HUGE_VAL;
-  int iterations = 0, patience = PATIENCE;
+  int iterations = 0, patience = PATIENCE, creeping = CREEPING;
+  double crept = HUGE_VAL;  // the smallest residual from which that was tried
   Proof proof = NO_PROOF;
 
   double residual(const Point& at) const {
     return violation(Regularised{ncp}, at.F) / velocity_scale(ncp, at.x, options.tolerance);
   }
 
+  // Newton's iteration on the problem itself from the spare point, at most so often; its residual.
+  double without_regularisation(int most) {
+    newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, most, iterations);
+    return residual(w.spare);
+  }
+
+  // The same with contacts that creep, from a spare point of residual `size`; the residual of what the spare point is then.
+  double creeping_contacts(double size) {
+    const int before = iterations;
+    crept = size;
+    const auto lawful = [&](const Point& at) { return residual(at) <= options.tolerance; };
+    if (creep(ncp, w.spare, w.creep, w.newton, w.selection, rounding, iterations, lawful)) {
+      std::swap(w.spare, w.creep.at);
+      size = residual(w.spare);
+    }
+    creeping -= iterations - before;
+    return size;
+  }
+
   // Refines the current point, keeps it if it is the best; whether it solves the problem. A point near a solution whose refinement
-  // ends early, because eps hides a change of mode or K is ill-conditioned, gets Newton's iteration on the problem itself.
+  // ends early, because eps hides a change of mode or K is ill-conditioned, gets Newton's iterations on the problem itself.
   bool keep(double share = 1.0) {
     std::memcpy(w.spare.x, w.current.x, sizeof(double) * ncp.width);
     refine(ncp, w.spare, w.factor, w.newton, rounding);
     double size = residual(w.spare);
-    if (size > options.tolerance && size < NEAR) {
-      const int most = size < AT_HAND ? std::max(patience, RANK_ITERATIONS) : RANK_ITERATIONS, before = iterations;
-      newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, most, iterations);
+    if (size > options.tolerance && size < NEAR) size = without_regularisation(RANK_ITERATIONS);
+    if (size > options.tolerance && size < std::min(CREEPS, SOONER * crept) && creeping > 0) size = creeping_contacts(size);
+    if (size > options.tolerance && size < AT_HAND && patience > 0) {
+      const int before = iterations;
+      size = without_regularisation(patience);
       patience -= iterations - before;
-      size = residual(w.spare);
     }
     if (size <= options.tolerance || size < share * lowest || lowest == HUGE_VAL) {
       std::swap(w.best, w.spare);

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -25,6 +26,7 @@ import jax
 import jax.numpy as jnp
 
 KEPT_PROGRAMS = 64
+_LOG = logging.getLogger(__name__)  # every program compiled, at DEBUG
 
 
 class Effort(enum.Enum):
@@ -156,7 +158,9 @@ class Programs:
         self._compiled[key] = program
         if len(self._compiled) > self._kept:
             self._compiled.popitem(last=False)
-        return functools.partial(program, own), time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        _LOG.debug("compiled %s in %.2f s", function.__qualname__, seconds)
+        return functools.partial(program, own), seconds
 
     def run(
         self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from trajopt.solvers.loop.options import check_kind
 from trajopt.solvers.loop.solution import TRACE_KEYS, Solution
 
 CHECKPOINT_INTERVAL_S = 0.5
+_LOG = logging.getLogger(__name__)  # the start and the end of a solve, and every iteration, at INFO
 # Statuses of runs that another guess may lead elsewhere.
 UNCONVERGED = ("max_iterations", "line_search_failed", "stalled", "infeasible", "non_finite")
 
@@ -65,12 +67,15 @@ def solve(
     if resume is not None:
         previous = Checkpoint(resume)
         previous.check(identity)
+    _LOG.info("%s: %s, %s gradients, seed %d", problem.name, solver.name, gradient, seed)
     oracle = problem.compile(gradient)
     key = jax.random.key(seed)
     run = _Run(problem, solver, oracle, guess, key, seed, identity, checkpoint, previous)
     status = run.loop(limit, time_budget, callback)
     with walltime.part("certificate"):
-        return run.solution(status)
+        solution = run.solution(status)
+    _LOG.info("%s: %s", problem.name, solution.message)
+    return solution
 
 
 def check_solver(problem: Any, solver: Any) -> None:
@@ -151,6 +156,7 @@ class _Run:
         s = self.state
         row = [self.iteration, s.cost, s.violation, s.step_size, s.gradient_norm]
         self.rows.append([float(value) for value in (*row, self.oracle.evaluations, self.elapsed())])
+        _LOG.info("iteration %d: cost %.6g, violation %.2g, step %.2g, gradient %.2g, %d evaluations, %.3f s", *self.rows[-1])
         return dict(zip(TRACE_KEYS, self.rows[-1], strict=True))
 
     def _save(self) -> None:
