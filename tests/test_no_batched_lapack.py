@@ -124,7 +124,11 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+SLOW = ("step, reverse mode", "rollout")
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in PROGRAMS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_batch_of_the_package_s_functions(name):
     fn, arguments = PROGRAMS[name]()
     lowered = jax.jit(fn).lower(*arguments)

@@ -23,10 +23,10 @@ QUICK = {
         for k in ("limit closing", "limit penetrated", "limit passed far", "dry friction slipping", "dry friction holding")
     },
     **{f"forest {k}": (lambda k=k: forest_case(k)) for k in ("touching", "limit")},
-    "cube bouncing": bouncing_case,
     "go1 standing": lambda: robot_case("go1", "standing"),
 }
 SLOW = {
+    "cube bouncing": bouncing_case,
     **{
         f"{n} {k}": (lambda n=n, k=k: robot_case(n, k))
         for n in ("h1", "atlas")

@@ -26,7 +26,7 @@ RAIL = """<mujoco><worldbody><geom name="floor" type="plane" size="0 0 1" fricti
 DT, ERP = 1e-2, 0.4
 
 
-@pytest.mark.parametrize("backend", ["native", "jax"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("jax", marks=pytest.mark.slow)])
 def test_a_foot_on_a_slanted_rail(backend):
     system = System(load_model_from_string(RAIL), DT, contact=RigidContact(erp=ERP), backend=backend)
     found = system.linearize(State(np.zeros(1), np.zeros(1)), np.zeros(1))

@@ -10,8 +10,9 @@
 // 5. restarts from random impulses of a fixed sequence, every one with one round or with Newton alone.
 //
 // Wherever the regularised problem is solved but leaves a residual in the problem itself, it is solved again with a weaker
-// regularisation around the last solution (a proximal point method). Whatever came out is freed of the regularisation by
-// iterative refinement, and the residual is recomputed from scratch.
+// regularisation around the last solution (a proximal point method). A point near a solution whose residual stays is taken to one by
+// Newton on the problem itself and by `creep`, for contacts that slip by less than the natural map resolves. Whatever came out is
+// freed of the regularisation by iterative refinement, and the residual is recomputed from scratch.
 #pragma once
 #include <cstdint>
 #include <cstdlib>

@@ -126,20 +126,40 @@ inline void creep_step(const Ncp& ncp, const CreepScratch& s, SelectionScratch& 
   least_solution(ncp, right, space);
 }
 
+// Where contacts contradict each other, elimination leaves all of it to the rows that it drops. Spreads it over all rows: the velocities
+// that remain get the least norm.
+inline void share_contradiction(const Ncp& ncp, CreepScratch& s, SelectionScratch& space, double* right) {
+  Elimination& e = space.elimination;
+  const int n = e.n, count = n - e.rank, ld = e.ld;
+  if (count == 0) return;
+  double *Y = space.curvature.N, *left = space.one;
+  left_null_space(e, Y, ld);
+  for (int k = 0; k < count; ++k)
+    for (int i = 0; i < n; ++i) Y[(ptrdiff_t)k * ld + i] *= ncp.rho[space.held[i]];
+  orthonormalise(Y, ld, count, n);
+  for (int i = 0; i < ld; ++i) left[i] = i < n ? right[space.held[i]] / ncp.rho[space.held[i]] : 0.0;
+  for (int k = 0; k < count; ++k) add(-dot(Y + (ptrdiff_t)k * ld, left, n), Y + (ptrdiff_t)k * ld, left, n);
+  for (int i = 0; i < n; ++i) right[space.held[i]] = ncp.rho[space.held[i]] * left[i];
+  null_space(e, Y, ld);
+  least_solution(ncp, right, space);
+}
+
 // Newton's steps in the modes, until nu + s u falls to `rounding` or falls no more.
 inline void creep_newton(const Ncp& ncp, CreepScratch& s, SelectionScratch& space, double* right, double rounding, int& iterations) {
   const ContactProblem& p = ncp.problem;
   Elimination& e = space.elimination;
   double before = HUGE_VAL, length = 1.0;
-  bool any;
+  bool any, shared = false;
   const int n = e.n = held_rows(p, s.mode, space.held, any);
   e.ld = padded(n);
   gather(p, space.held, n, space.Ghh, e.ld);
   for (int k = 0;; ++k, ++iterations) {
     const double size = creep_error(ncp, s, space.held, n, right);
-    if (k == CREEP_ITERATIONS || !(size > rounding) || (k > 3 && length == 1.0 && size > 0.5 * before)) return;
+    if (k == CREEP_ITERATIONS || !(size > rounding) || shared) return;
+    shared = k > 3 && length == 1.0 && size > 0.5 * before;  // the rows contradict each other: the last step
     before = size;
     creep_step(ncp, s, space, 0.0, right);
+    if (shared) share_contradiction(ncp, s, space, right);
     const double* step = space.candidate;
     length = 1.0;
     for (int i = 0; i < n; i += width_of(ncp, s, space.held[i])) {

@@ -142,6 +142,21 @@ inline void null_space(const Elimination& e, double* N, int ld) {
   orthonormalise(N, ld, e.n - e.rank, e.n);
 }
 
+// A basis of the left null space of K, y^T K = 0: Y (n - rank, ld), one vector a row, not orthogonal.
+inline void left_null_space(const Elimination& e, double* Y, int ld) {
+  for (int f = e.rank; f < e.n; ++f) {
+    double* y = Y + (ptrdiff_t)(f - e.rank) * ld;
+    const double* L = e.L + (ptrdiff_t)e.row[f] * e.ld;
+    std::memset(y, 0, sizeof(double) * ld);
+    y[e.row[f]] = 1.0;
+    for (int i = e.rank - 1; i >= 0; --i) {  // row f of K is a sum of the rows before: that of L_f in those of L
+      double s = L[i];
+      for (int j = i + 1; j < e.rank; ++j) s += y[e.row[j]] * e.L[(ptrdiff_t)e.row[j] * e.ld + i];
+      y[e.row[i]] = -s;
+    }
+  }
+}
+
 // y of smallest norm with K^T y = f, f in the range of K^T. left: scratch (n - rank, ld).
 inline void solve_transposed(const Elimination& e, const double* f, double* y, double* left, int ld) {
   double* z = e.scratch;

@@ -85,7 +85,7 @@ def test_a_leg_without_a_knee_is_solved_in_the_ground(backend):
         assert info.status == Status.solved, k
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [pytest.param("jax", marks=pytest.mark.slow), BACKENDS[1]])
 def test_its_slopes_are_those_of_the_step(backend):
     """Sliding foot in the ground, against Ridders."""
     system = leg(backend)
