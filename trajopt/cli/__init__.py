@@ -21,7 +21,6 @@ from trajopt.cli.model_options import add_model_options
 from trajopt.cli.watchdog import heeding_signals
 from trajopt.errors import TrajoptError
 
-
 _VERBOSE = "log every iteration, and every program compiled, with the time, to the standard error"
 
 
