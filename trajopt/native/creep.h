@@ -128,7 +128,7 @@ inline void creep_step(const Ncp& ncp, const CreepScratch& s, SelectionScratch& 
 
 // Where contacts contradict each other, elimination leaves all of it to the rows that it drops. Spreads it over all rows: the velocities
 // that remain get the least norm.
-inline void share_contradiction(const Ncp& ncp, CreepScratch& s, SelectionScratch& space, double* right) {
+inline void share_contradiction(const Ncp& ncp, SelectionScratch& space, double* right) {
   Elimination& e = space.elimination;
   const int n = e.n, count = n - e.rank, ld = e.ld;
   if (count == 0) return;
@@ -159,7 +159,7 @@ inline void creep_newton(const Ncp& ncp, CreepScratch& s, SelectionScratch& spac
     shared = k > 3 && length == 1.0 && size > 0.5 * before;  // the rows contradict each other: the last step
     before = size;
     creep_step(ncp, s, space, 0.0, right);
-    if (shared) share_contradiction(ncp, s, space, right);
+    if (shared) share_contradiction(ncp, space, right);
     const double* step = space.candidate;
     length = 1.0;
     for (int i = 0; i < n; i += width_of(ncp, s, space.held[i])) {
