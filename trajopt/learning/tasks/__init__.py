@@ -1,0 +1,49 @@
+"""The tasks that policies are trained on, by name: `environment(name)` makes one; its module is imported then."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from trajopt.errors import UnknownNameError
+from trajopt.learning.environment import Environment
+from trajopt.names import closest
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task: where its factory is, its name for gymnasium, the bundled model that it moves, one line about it, and what suits it:
+    options of each algorithm by name, and the actions to train for."""
+
+    factory: str
+    gymnasium: str
+    model: str
+    summary: str
+    options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    samples: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+_HERE = "trajopt.learning.tasks"
+TASKS: dict[str, Task] = {
+    "cartpole-swingup": Task(
+        f"{_HERE}.cartpole:cartpole_swingup", "CartpoleSwingup-v0", "cart-pole", "a pole on a cart is swung up and held upright",
+        {"PPO": {"environments": 64, "length": 64, "actor_rate": 1e-3, "critic_rate": 1e-3},
+         "SHAC": {"environments": 32, "length": 32, "actor_rate": 5e-3, "critic_rate": 2e-3}},
+        {"PPO": 2_000_000, "SHAC": 200_000},
+    ),
+}  # fmt: skip
+
+
+def task(name: str) -> Task:
+    """The task of this name. Raises `UnknownNameError` with the closest names."""
+    if name not in TASKS:
+        raise UnknownNameError(f"there is no task '{name}'{closest(name, TASKS)}")
+    return TASKS[name]
+
+
+def environment(name: str, **settings: Any) -> Environment:
+    """The environment of a task; settings: keyword arguments of its factory."""
+    module, _, function = task(name).factory.partition(":")
+    return getattr(importlib.import_module(module), function)(**settings)
