@@ -25,13 +25,14 @@ class Task:
     samples: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
+SMALL = {"hidden": (32, 32), "critic_hidden": (32, 32)}
 _HERE = "trajopt.learning.tasks"
 TASKS: dict[str, Task] = {
     "cartpole-swingup": Task(
         f"{_HERE}.cartpole:cartpole_swingup", "CartpoleSwingup-v0", "cart-pole", "a pole on a cart is swung up and held upright",
-        {"PPO": {"environments": 64, "length": 64, "actor_rate": 1e-3, "critic_rate": 1e-3},
-         "SHAC": {"environments": 32, "length": 32, "actor_rate": 5e-3, "critic_rate": 2e-3}},
-        {"PPO": 2_000_000, "SHAC": 200_000},
+        {"PPO": SMALL | {"environments": 32, "length": 128, "epochs": 5, "minibatches": 8, "deviation": 0.4},
+         "SHAC": SMALL | {"environments": 16, "length": 32, "actor_rate": 1e-2, "deviation": 0.2}},
+        {"PPO": 4_000_000, "SHAC": 250_000},
     ),
 }  # fmt: skip
 
