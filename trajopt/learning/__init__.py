@@ -3,10 +3,11 @@
     environment = learning.tasks.environment("cartpole-swingup")
     training = learning.train(environment, learning.SHAC(), samples=200_000)
 
-`gymnasium.make("trajopt.learning:trajopt/CartpoleSwingup-v0")` imports this package, which then registers its tasks with gymnasium.
+`gymnasium.make("trajopt.learning:trajopt/CartpoleSwingup-v0")` imports this package, which tells gymnasium of its tasks where
+gymnasium is installed.
 """
 
-import sys
+import importlib.util
 
 from trajopt.learning import tasks
 from trajopt.learning.algorithms import ALGORITHMS, algorithm
@@ -18,7 +19,7 @@ from trajopt.learning.rollouts import play
 from trajopt.learning.shac import SHAC
 from trajopt.learning.trainer import Training, load_policy, save_policy, train
 
-if "gymnasium" in sys.modules:
+if importlib.util.find_spec("gymnasium") is not None:
     from trajopt.learning.gymnasium_environments import register
 
     register()

@@ -117,11 +117,17 @@ class Algorithm(abc.ABC):
         return start * (1.0 - (1.0 - self.final_rate) * progress)
 
 
+def norm(gradient: Any) -> Float[Array, ""]:
+    """Euclidean, over all leaves."""
+    return jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(gradient)))
+
+
 def stepped(
     optimiser: optax.GradientTransformation, state: Any, gradient: Any, network: Any, rate: Float[Array, ""]
 ) -> tuple[Any, Any]:
     """The network and the optimiser's state after a step; both as they were where the gradient is not finite."""
-    finite = jnp.isfinite(optax.global_norm(gradient))
-    change, after = optimiser.update(gradient, state, network)
+    finite = jnp.isfinite(norm(gradient))
+    with jax.numpy_dtype_promotion("standard"):  # optax raises decay rates to its whole-numbered count
+        change, after = optimiser.update(gradient, state, network)
     moved = jax.tree.map(lambda w, d: w - rate * d, network, change)
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), (moved, after), (network, state))

@@ -12,6 +12,7 @@ value.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -21,7 +22,7 @@ from jaxtyping import Array, Float
 
 from trajopt.learning.algorithm import Algorithm, Learner, Update, stepped
 from trajopt.learning.environment import Environment
-from trajopt.learning.networks import Actor, Network
+from trajopt.learning.networks import Actor
 from trajopt.learning.returns import advantages
 from trajopt.learning.rollouts import explore
 
@@ -46,7 +47,7 @@ def policy_loss(actor: Actor, batch: Batch, clip: float) -> Float[Array, ""]:
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage).mean()
 
 
-def value_loss(critic: Network, batch: Batch, clip: float) -> Float[Array, ""]:
+def value_loss(critic: Callable[[Float[Array, "B no"]], Float[Array, "B 1"]], batch: Batch, clip: float) -> Float[Array, ""]:
     """Half the mean square error of the values, the larger of those with and without the value kept near the one then.
 
     `clip` is in standard deviations of the targets.

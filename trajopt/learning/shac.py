@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.contact.laws.smoothed import check_kappa
 from trajopt.errors import OptionError
-from trajopt.learning.algorithm import Algorithm, Learner, Update, stepped
+from trajopt.learning.algorithm import Algorithm, Learner, Update, norm, stepped
 from trajopt.learning.environment import Environment
 from trajopt.learning.networks import Actor, Network
 from trajopt.learning.returns import lambda_returns
@@ -113,7 +113,7 @@ class SHAC(Algorithm):
             "actor_loss": value,
             "critic_loss": error,
             "deviation": jnp.exp(actor.log_deviation).mean(),
-            "gradient_norm": optax.global_norm(slope),
+            "gradient_norm": norm(slope),
         }
         return after, Update(metrics, seen.fault, seen.steps)
 
