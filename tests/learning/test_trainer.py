@@ -48,7 +48,7 @@ def killed_and_resumed(environment, algorithm, folder):
 def test_a_killed_training_resumes_to_the_same_curve(tmp_path):
     environment, ppo = slider(), PPO(**SMALL, epochs=2)
     whole, options = killed_and_resumed(environment, ppo, tmp_path)
-    rows = list(csv.DictReader((tmp_path / "killed" / "curve.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "killed" / "curve.csv").read_text().splitlines()))
     lines = [json.loads(line) for line in (tmp_path / "killed" / "curve.jsonl").read_text().splitlines()]
     assert [int(row["update"]) for row in rows] == [1, 2, 3, 4, 5, 6] == [line["update"] for line in lines]
     assert [row["return"] is not None for row in whole.curve] == [False, True] * 3

@@ -231,6 +231,16 @@ class Environment:
         chosen = jax.tree.map(functools.partial(jnp.where, outcome.done), fresh, reached)
         return chosen, jnp.where(outcome.done, first, outcome.observation), outcome
 
+    def reward_of(self, before: Moment, u: Float[Array, " nu"], after: Moment) -> Float[Array, ""]:
+        """The reward of an action between two moments however the one led to the other; residuals of what a step finds ask a step of
+        the system from the moment before."""
+        info = self.system.step(before.x, u)[1] if self._asks_the_step else None
+        return functools.reduce(jnp.add, self._terms(self.system, before, u, after, info).values())
+
+    @property
+    def _asks_the_step(self) -> bool:
+        return is_task(self.reward) and any(term.needs_step for term in self.reward.terms)
+
     def _system(self, factors: Mapping[str, Any], kappa: Any) -> System:
         system = self.system
         if factors:
@@ -244,7 +254,7 @@ class Environment:
 
     def _held(self, system: System, state: EnvironmentState, action: Any) -> tuple[State, Any, State, StepInfo | None]:
         """The last of the steps that an action is held for: the state before it, control, state after it, and what it found."""
-        asked = is_task(self.reward) and any(term.needs_step for term in self.reward.terms)
+        asked = self._asks_the_step
         dt = jnp.asarray(system.dt, self.dtype)
         begin = jnp.asarray(self.dt, self.dtype) * state.steps.astype(self.dtype)
 

@@ -27,12 +27,35 @@ class Task:
 
 SMALL = {"hidden": (32, 32), "critic_hidden": (32, 32)}
 _HERE = "trajopt.learning.tasks"
+RUNNING = {
+    "PPO": {"environments": 64, "length": 64, "epochs": 5, "minibatches": 8, "deviation": 0.5},
+    "SHAC": {"environments": 32, "length": 32, "actor_rate": 2e-3, "deviation": 0.3},
+}
+RUNNING_SAMPLES = {"PPO": 5_000_000, "SHAC": 1_000_000}
+LEGGED = {
+    "PPO": RUNNING["PPO"] | {"hidden": (128, 64, 32), "deviation": 0.4},
+    "SHAC": RUNNING["SHAC"] | {"hidden": (128, 64, 32), "length": 24, "deviation": 0.2},
+}
+LEGGED_SAMPLES = {"PPO": 50_000_000, "SHAC": 5_000_000}
 TASKS: dict[str, Task] = {
     "cartpole-swingup": Task(
         f"{_HERE}.cartpole:cartpole_swingup", "CartpoleSwingup-v0", "cart-pole", "a pole on a cart is swung up and held upright",
-        {"PPO": SMALL | {"environments": 32, "length": 128, "epochs": 5, "minibatches": 8, "deviation": 0.4},
+        {"PPO": SMALL | {"environments": 32, "length": 128, "epochs": 5, "minibatches": 8, "deviation": 0.4, "final_rate": 0.02},
          "SHAC": SMALL | {"environments": 16, "length": 32, "actor_rate": 1e-2, "deviation": 0.2}},
-        {"PPO": 4_000_000, "SHAC": 250_000},
+        {"PPO": 2_500_000, "SHAC": 250_000},
+    ),
+    "hopper": Task(
+        f"{_HERE}.running:hopper", "Hopper-v0", "hopper", "the one-legged hopper moves forward without falling", RUNNING, RUNNING_SAMPLES
+    ),
+    "half-cheetah": Task(
+        f"{_HERE}.running:half_cheetah", "HalfCheetah-v0", "half-cheetah", "the half-cheetah runs", RUNNING, RUNNING_SAMPLES
+    ),
+    "go1-velocity": Task(
+        f"{_HERE}.go1:go1_velocity", "Go1Velocity-v0", "go1", "Go1 walks at a commanded velocity", LEGGED, LEGGED_SAMPLES
+    ),
+    "humanoid-push": Task(
+        f"{_HERE}.humanoid:humanoid_push", "HumanoidPush-v0", "humanoid", "the humanoid stays on its feet when it is pushed",
+        LEGGED, LEGGED_SAMPLES,
     ),
 }  # fmt: skip
 
