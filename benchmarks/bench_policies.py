@@ -5,11 +5,11 @@
     python benchmarks/bench_policies.py --samples-per-second [--environments 64]
 
 A line a run: samples and seconds (compiling apart) until an evaluation first had 95 % of successes, the last return and share of
-successes; then a table of medians and quartiles over the seeds. Curves by samples and by wall time are in FILE and in DIR/curve.png.
---samples: of every run, default what suits task and algorithm; --stop: end a run there where the task is reached. SHAC runs once a
-gradient mode. --samples-per-second: the environments of hopper and half-cheetah under random actions, one at a time and in a batch,
-beside gymnasium's MuJoCo environment of the same robot (MuJoCo's soft contact, Python's loop; both in one run). Two cores, whatever
-else runs on them: times are upper bounds.
+successes; then a table of medians and quartiles over the seeds. Curves by samples and by wall time are in FILE and in
+DIR/curve.png. --samples: of every run, default what suits task and algorithm; --stop: end a run there where the task is
+reached. SHAC runs once a gradient mode. --samples-per-second: the environments of hopper and half-cheetah under random actions,
+one at a time and in a batch, beside gymnasium's MuJoCo environment of the same robot (MuJoCo's soft contact, Python's loop;
+both in one run). Two cores, whatever else runs on them: times are upper bounds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import time
 
 from measure import banner, markdown
 
+CURVE = ("samples", "wall_time_s", "return", "success_rate")
+SUMMARY = ("samples_to_success", "seconds_to_success", "return")
 RUNS = [("PPO", "implicit"), ("SHAC", "implicit"), ("SHAC", "smoothed")]
 
 
@@ -41,7 +43,7 @@ def one_run(name: str, algorithm: str, gradient: str, seed: int, samples: int | 
         "samples_to_success": reached and reached["samples"], "seconds_to_success": reached and reached["wall_time_s"],
         "return": last["return"], "success_rate": last["success_rate"], "wall_s": training.wall_time_s,
         "best_return": max(row["return"] for row in training.evaluations), "compile_s": training.compile_time_s,
-        "curve": [{key: row[key] for key in ("samples", "wall_time_s", "return", "success_rate")} for row in training.evaluations],
+        "curve": [{key: row[key] for key in CURVE} for row in training.evaluations],
     }  # fmt: skip
 
 
@@ -50,9 +52,9 @@ def shown(record: dict) -> str:
     to = record["samples_to_success"]
     when = "not reached" if to is None else f"reached after {to:,} samples, {record['seconds_to_success']:.0f} s"
     return (
-        f"{record['task']:<18} {record['algorithm']:<5} {record['gradient']:<22} seed {record['seed']}: {when}; at {record['samples']:,} "
-        f"samples return {record['return']:.4g}, successes {record['success_rate']:.0%} ({record['wall_s']:.0f} s, "
-        f"compiling {record['compile_s']:.0f} s)"
+        f"{record['task']:<18} {record['algorithm']:<5} {record['gradient']:<22} seed {record['seed']}: {when}; "
+        f"at {record['samples']:,} samples return {record['return']:.4g}, successes {record['success_rate']:.0%} "
+        f"({record['wall_s']:.0f} s, compiling {record['compile_s']:.0f} s)"
     )
 
 
@@ -83,7 +85,7 @@ def trainings(args: argparse.Namespace) -> list[dict]:
     for record in records:
         groups.setdefault((record["task"], record["algorithm"], record["gradient"]), []).append(record)
     rows = [
-        (*key, len(group), *(quartiles([r[what] for r in group]) for what in ("samples_to_success", "seconds_to_success", "return")))
+        (*key, len(group), *(quartiles([r[what] for r in group]) for what in SUMMARY))
         for key, group in groups.items()
     ]
     print(markdown(("task", "algorithm", "gradient", "seeds", "samples to 95 %", "seconds to 95 %", "last return"), rows))
@@ -114,7 +116,8 @@ PEERS = {"hopper": "Hopper-v5", "half-cheetah": "HalfCheetah-v5"}
 
 
 def samples_per_second(environments: int) -> list[dict]:
-    """Actions of a second, under random actions: ours in a batch inside one program, and one by one through gymnasium's interface;
+    """Actions of a second, under random actions: ours in a batch inside one program, and one by one through gymnasium's
+    interface;
     gymnasium's MuJoCo environment one by one."""
     import gymnasium
     import jax
@@ -148,11 +151,13 @@ def samples_per_second(environments: int) -> list[dict]:
         batched = 200 * environments / statistics.median(times[1:])
         substeps = {"ours": environment.substeps, "theirs": theirs.frame_skip}
         records.append({
-            "robot": name, "batch": environments, "batched_per_s": batched, "single_per_s": single, "gymnasium_per_s": theirs_rate,
-            "ratio": batched / theirs_rate, "substeps": substeps, "dt": {"ours": environment.dt, "theirs": float(theirs.dt)},
+            "robot": name, "batch": environments, "batched_per_s": batched, "single_per_s": single,
+            "gymnasium_per_s": theirs_rate, "ratio": batched / theirs_rate, "substeps": substeps,
+            "dt": {"ours": environment.dt, "theirs": float(theirs.dt)},
             "finite": bool(jnp.isfinite(program(key, states)[1]).all()),
         })  # fmt: skip
-    head = ("robot", f"batch of {environments}, /s", "one by one, /s", f"gymnasium {gymnasium.__version__}, /s", "batch over gymnasium")
+    peer = f"gymnasium {gymnasium.__version__}, /s"
+    head = ("robot", f"batch of {environments}, /s", "one by one, /s", peer, "batch over gymnasium")
     rows = [(r["robot"], r["batched_per_s"], r["single_per_s"], r["gymnasium_per_s"], r["ratio"]) for r in records]
     print(markdown(head, rows))
     print("steps of the simulation an action, and seconds:", {r["robot"]: (r["substeps"], r["dt"]) for r in records})

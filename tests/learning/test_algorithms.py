@@ -115,7 +115,9 @@ def test_the_gradient_of_shac_is_that_of_differences():
 
     slope, value = jax.jit(jax.grad(loss))(learner.actor), jax.jit(loss)
     places = (
-        lambda actor: actor.network.layers[0].weight, lambda actor: actor.network.layers[1].weight, lambda actor: actor.log_deviation,
+        lambda actor: actor.network.layers[0].weight,
+        lambda actor: actor.network.layers[1].weight,
+        lambda actor: actor.log_deviation,
     )  # fmt: skip
     for place in places:
         flat = place(learner.actor)

@@ -1,4 +1,5 @@
-"""Environments: rewards are minus costs, episodes end and begin again, derivatives are those of the motion, errors name the term."""
+"""Environments: rewards are minus costs, episodes end and begin again, derivatives are those of the motion, errors name the
+term."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ def given():
 
 
 def plain_lambda_return(rewards, following, terminated, truncated, t, lambda_):
-    """G_t as the mean of n-step returns (Sutton and Barto, eq. 12.3), weights (1 - lambda) lambda^(n - 1), the rest on the last."""
+    """G_t as the mean of n-step returns (Sutton and Barto, eq. 12.3), weights (1 - lambda) lambda^(n - 1), the rest on the
+    last."""
     found, weight, total, factor = 0.0, 1.0, 0.0, 1.0
     for k in range(t, T):
         total += factor * rewards[k]

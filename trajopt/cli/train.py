@@ -99,4 +99,5 @@ class _Lines:
         self.last = now
         judged = ("", "") if row["return"] is None else (f"{row['return']:.4g}", f"{row['success_rate']:.0%}")
         reward = "" if row.get("reward") is None else f"{row['reward']:.4g}"
-        say(self.console, f"{row['update']:7d}  {row['samples']:10d}  {row['wall_time_s']:9.1f}  {reward:>10}  {judged[0]:>10}  {judged[1]:>8}")
+        counted = f"{row['update']:7d}  {row['samples']:10d}  {row['wall_time_s']:9.1f}"
+        say(self.console, f"{counted}  {reward:>10}  {judged[0]:>10}  {judged[1]:>8}")

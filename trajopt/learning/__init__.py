@@ -25,6 +25,6 @@ if importlib.util.find_spec("gymnasium") is not None:
     register()
 
 __all__ = [
-    "ALGORITHMS", "PPO", "SHAC", "Environment", "EnvironmentState", "Moment", "Outcome", "Policy", "Training", "algorithm", "around",
-    "load_policy", "play", "save_policy", "tasks", "train", "within",
+    "ALGORITHMS", "PPO", "SHAC", "Environment", "EnvironmentState", "Moment", "Outcome", "Policy", "Training", "algorithm",
+    "around", "load_policy", "play", "save_policy", "tasks", "train", "within",
 ]  # fmt: skip

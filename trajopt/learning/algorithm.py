@@ -54,9 +54,9 @@ jax.tree_util.register_dataclass(Update)
 class Algorithm(abc.ABC):
     """Base of the algorithms; immutable, its fields are the options.
 
-    environments, length: actions of an update are length in each environment. discount, lambda_: of `returns`. hidden: layers of the
-    actor and of the critic (Smoothed, Table 6, has (128, 64, 32) and (64, 64)). deviation: of the exploration at the start.
-    actor_rate, critic_rate: learning rates at the start, which fall linearly to final_rate times themselves.
+    environments, length: actions of an update are length in each environment. discount, lambda_: of `returns`. hidden: layers
+    of the actor and of the critic (Smoothed, Table 6, has (128, 64, 32) and (64, 64)). deviation: of the exploration at the
+    start. actor_rate, critic_rate: learning rates at the start, which fall linearly to final_rate times themselves.
     """
 
     name: ClassVar[str]

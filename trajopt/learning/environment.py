@@ -5,13 +5,14 @@ r"""An environment for learning, made of a `System`: one control after another, 
     state, observation = environment.reset(key)
     state, outcome = environment.step(state, action)
 
-An action, in [-1, 1] for each entry, becomes a control, u = control(...), by default the share of the motors' range, and is held for
-`substeps` steps of the system. The reward is minus the cost of a list of residuals, -1/2 |rows|^2 each, at the state reached and
-the control that led there (residuals of what a step finds: at the last step taken), or what a function says, term by term. An
-episode is terminated where `terminated` says so and truncated after `limit` actions; what follows a truncated one still has a value.
+An action, in [-1, 1] for each entry, becomes a control, u = control(...), by default the share of the motors' range, and is
+held for `substeps` steps of the system. The reward is minus the cost of a list of residuals, -1/2 |rows|^2 each, at the state
+reached and the control that led there (residuals of what a step finds: at the last step taken), or what a function says, term
+by term. An episode is terminated where `terminated` says so and truncated after `limit` actions; what follows a truncated one
+still has a value.
 
-All functions are those of one environment and pure: `jax.vmap` makes a batch of them, which the compiled core steps in one call, and
-derivatives pass through `step` in the gradient mode of the system.
+All functions are those of one environment and pure: `jax.vmap` makes a batch of them, which the compiled core steps in one
+call, and derivatives pass through `step` in the gradient mode of the system.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class EnvironmentState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What an action led to: the observation there, the reward and its terms by name, whether the episode ended and how, the state
-    reached, and which term of the reward is the first that is not finite (`Environment.fault_names`; -1: none)."""
+    """What an action led to: the observation there, the reward and its terms by name, whether the episode ended and how, the
+    state reached, and which term of the reward is the first that is not finite (`Environment.fault_names`; -1: none)."""
 
     observation: Float[Array, "*b no"]
     reward: Float[Array, "*b"]
@@ -107,13 +108,14 @@ def nothing_drawn(key: UInt32[Array, "2"]) -> Float[Array, "0"]:
 class Environment:
     """See the module's docstring.
 
-    name: in messages and files. reward: residuals, or a function of the moments before and after an action and of the control that
-    returns the terms of the reward by name. limit: actions of an episode. initial: key -> the state in which an episode begins.
-    substeps: steps of the system an action is held for. bonus: part of every reward, named "alive". control: moment -> u.
-    actions: entries of an action, default one a control. observe: moment -> observation. terminated: moment -> whether it is the end.
-    drawn: key -> numbers that the episode is about, such as a commanded velocity, in `Moment.drawn`. force: moment -> generalised
-    force (nv,) beside the motors. factors: {leaf of the model: (least, most)}, factors drawn for each episode. success: (states of
-    an episode, from the first on, and the number of actions before it was terminated) -> whether it reached what the task is about.
+    name: in messages and files. reward: residuals, or a function of the moments before and after an action and of the control
+    that returns the terms of the reward by name. limit: actions of an episode. initial: key -> the state in which an episode
+    begins. substeps: steps of the system an action is held for. bonus: part of every reward, named "alive". control: moment ->
+    u. actions: entries of an action, default one a control. observe: moment -> observation. terminated: moment -> whether it is
+    the end. drawn: key -> numbers that the episode is about, such as a commanded velocity, in `Moment.drawn`. force: moment ->
+    generalised force (nv,) beside the motors. factors: {leaf of the model: (least, most)}, factors drawn for each episode.
+    success: (states of an episode, from the first on, and the number of actions before it was terminated) -> whether it reached
+    what the task is about.
 
     Raises `OptionError` or `UnknownNameError` on construction, naming the argument.
     """
@@ -208,7 +210,8 @@ class Environment:
         system = self._system(state.factors, kappa)
         x, u, x_next, info = self._held(system, state, action)
         time = jnp.asarray(self.dt, self.dtype) * state.steps.astype(self.dtype)
-        before = Moment(system.model, x, state.action, time + (self.substeps - 1) * jnp.asarray(system.dt, self.dtype), state.drawn)
+        last = time + (self.substeps - 1) * jnp.asarray(system.dt, self.dtype)
+        before = Moment(system.model, x, state.action, last, state.drawn)
         after = self._moment(system.model, state, x_next, action, state.steps + 1)
         terms = self._terms(system, before, u, after, info)
         reward = functools.reduce(jnp.add, terms.values())
@@ -232,7 +235,8 @@ class Environment:
         return chosen, jnp.where(outcome.done, first, outcome.observation), outcome
 
     def reward_of(self, before: Moment, u: Float[Array, " nu"], after: Moment) -> Float[Array, ""]:
-        """The reward of an action between two moments however the one led to the other; residuals of what a step finds ask a step of
+        """The reward of an action between two moments however the one led to the other; residuals of what a step finds ask a
+        step of
         the system from the moment before."""
         info = self.system.step(before.x, u)[1] if self._asks_the_step else None
         return functools.reduce(jnp.add, self._terms(self.system, before, u, after, info).values())
@@ -274,16 +278,17 @@ class Environment:
         return x, u, x_next, info
 
     def _terms(self, system: System, before: Moment, u: Any, after: Moment, info: StepInfo | None) -> dict[str, Any]:
-        if is_task(self.reward):
+        reward = self.reward
+        if isinstance(reward, Residual | Terms):
             taken = None if info is None else (after.x, info)
             found = StepOutcome(system, before.x, u, taken), StepOutcome(system, after.x, u)
             terms = {}
-            for term in self.reward.terms:
+            for term in reward.terms:
                 moment, step = (before, found[0]) if term.needs_step else (after, found[1])
                 rows = term(moment.x, u, moment.time, step)
                 terms[term.label] = -0.5 * jnp.vdot(rows, rows)
         else:
-            terms = {name: jnp.asarray(value, self.dtype) for name, value in self.reward(before, u, after).items()}
+            terms = {name: jnp.asarray(value, self.dtype) for name, value in reward(before, u, after).items()}
         return terms | {ALIVE: jnp.asarray(self.bonus, self.dtype)} if self.bonus else terms
 
 
@@ -292,9 +297,13 @@ _A_KEY = jax.ShapeDtypeStruct((2,), np.uint32)
 
 def _first_fault(terms: Mapping[str, Any], x: State) -> Any:
     """Index of the first that is not finite: of the state before the terms, which are not finite where it is not."""
-    finite = jnp.stack([*(jnp.isfinite(terms[name]) for name in sorted(terms)), jnp.isfinite(x.q).all() & jnp.isfinite(x.v).all()])
+    finite = jnp.stack([*(jnp.isfinite(terms[name]) for name in sorted(terms)), _finite(x)])
     first = jnp.where(finite[-1], jnp.argmin(finite), len(terms))
     return jnp.where(finite.all(), -1, first)
+
+
+def _finite(x: State) -> Any:
+    return jnp.isfinite(x.q).all() & jnp.isfinite(x.v).all()
 
 
 def _check_factors(where: str, factors: Mapping[str, tuple[float, float]]) -> None:

@@ -92,8 +92,8 @@ class GymnasiumEnvironment(_Env):
 
 
 class GymnasiumVector(_VectorEnv):
-    """`num_envs` environments as a `gymnasium.vector.VectorEnv`, stepped as one batch; what has ended begins again in the same step,
-    and `info["final_obs"]` holds what was observed before that.
+    """`num_envs` environments as a `gymnasium.vector.VectorEnv`, stepped as one batch; what has ended begins again in the same
+    step, and `info["final_obs"]` holds what was observed before that.
     """
 
     metadata: Mapping[str, Any] = {"render_modes": []}

@@ -1,8 +1,9 @@
-"""Networks of policies and values: perceptrons in equinox, whose leaves are arrays alone, and the observations' running moments."""
+"""Networks of policies and values: perceptrons in equinox, whose leaves are arrays alone, and the observations' running
+moments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt32
 
+Acting = Callable[[Float[Array, "*b no"]], Float[Array, "*b na"]]  # observations -> actions
 CLIP = 10.0  # standard deviations beyond which an observation tells no more
 
 
@@ -22,7 +24,7 @@ class Network(eqx.Module):
         """sizes: of the input, of each layer's output; last: factor of the weights of the last layer."""
         keys = jax.random.split(key, len(sizes) - 1)
         layers = [eqx.nn.Linear(m, n, dtype=dtype, key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
-        scaled = (layers[-1].weight * last, jnp.zeros_like(layers[-1].bias))
+        scaled = (layers[-1].weight * last, jnp.zeros(sizes[-1], dtype))
         layers[-1] = eqx.tree_at(lambda layer: (layer.weight, layer.bias), layers[-1], scaled)
         self.layers = tuple(layers)
 
@@ -38,7 +40,8 @@ def _linear(layer: eqx.nn.Linear, x: Any) -> Any:
 
 
 class Actor(eqx.Module):
-    """A Gaussian whose mean is a network's output and whose deviation is the same everywhere, before the tanh that makes it an action."""
+    """A Gaussian whose mean is a network's output and whose deviation is the same everywhere, before the tanh that makes it an
+    action."""
 
     network: Network
     log_deviation: Float[Array, " na"]

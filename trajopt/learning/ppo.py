@@ -2,11 +2,11 @@ r"""Proximal policy optimisation (Schulman et al., arXiv 1707.06347), for action
 
     L(theta) = mean min(rho A, clip(rho, 1 - eps, 1 + eps) A),      rho = pi(z | s) / pi_old(z | s)
 
-A are generalised advantages, normalised in each minibatch; the tanh is a part of the environment, so that densities are those of z.
-Details after Huang et al., "The 37 implementation details of PPO" (ICLR blog track, 2022), and Andrychowicz et al. (arXiv
-2006.05990): minibatch epochs, values clipped like the ratio, entropy bonus, gradients clipped by their norm, Adam with epsilon 1e-5,
-learning rates that fall linearly, normalised observations, small last layer of the actor, truncated episodes that go on by their
-value.
+A are generalised advantages, normalised in each minibatch; the tanh is a part of the environment, so that densities are those
+of z. Details after Huang et al., "The 37 implementation details of PPO" (ICLR blog track, 2022), and Andrychowicz et al. (arXiv
+2006.05990): minibatch epochs, values clipped like the ratio, entropy bonus, gradients clipped by their norm, Adam with epsilon
+1e-5, learning rates that fall linearly, normalised observations, small last layer of the actor, truncated episodes that go on
+by their value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from trajopt.learning.rollouts import explore
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Samples to learn from: normalised observations, what was drawn there with its density then, advantage, value then and target."""
+    """Samples to learn from: normalised observations, what was drawn there with its density then, advantage, value then and
+    target."""
 
     observation: Float[Array, "B no"]
     z: Float[Array, "B na"]
@@ -62,8 +63,8 @@ def value_loss(critic: Callable[[Float[Array, "B no"]], Float[Array, "B 1"]], ba
 class PPO(Algorithm):
     """See the module's docstring. Options beside those of `Algorithm`:
 
-    epochs, minibatches: each epoch sees all samples once, in so many parts. clip: of the ratio, and of values. entropy: weight of the
-    Gaussian's entropy. largest_norm: of a gradient.
+    epochs, minibatches: each epoch sees all samples once, in so many parts. clip: of the ratio, and of values. entropy: weight
+    of the Gaussian's entropy. largest_norm: of a gradient.
     """
 
     epochs: int = 10

@@ -2,9 +2,9 @@ r"""Estimates of values from rewards: lambda-returns, and the advantages that fo
 
     G_t = r_t + gamma (1 - e_t) ((1 - lambda) V_t+1 + lambda G_t+1),     A_t = G_t - V_t
 
-for steps of an episode that goes on. Where it is terminated (e_t = 1) nothing follows; where it is truncated, and at the last step
-given, V_t+1 takes the place of the bracket. V_t+1 is the value of what was observed after step t, before any reset. G is the target of
-TD(lambda) (Sutton and Barto, 2018, eq. 12.19), A the generalised advantage (Schulman et al., arXiv 1506.02438, eq. 16).
+for steps of an episode that goes on. Where it is terminated (e_t = 1) nothing follows; where it is truncated, and at the last
+step given, V_t+1 takes the place of the bracket. V_t+1 is the value of what was observed after step t, before any reset. G is the
+target of TD(lambda) (Sutton and Barto, 2018, eq. 12.19), A the generalised advantage (Schulman et al., arXiv 1506.02438, eq. 16).
 """
 
 from __future__ import annotations

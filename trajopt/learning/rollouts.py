@@ -13,14 +13,15 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from trajopt.dynamics.state import State
 from trajopt.errors import NonFiniteError
 from trajopt.learning.environment import STATE, Environment, EnvironmentState, Outcome
-from trajopt.learning.networks import Actor, Normaliser, Policy
+from trajopt.learning.networks import Acting, Actor, Normaliser
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Experience:
     """T actions in N environments. observation: before the action; z: what the actor drew, of which tanh is the action;
-    next_observation: after it, before any reset; reward, terminated, truncated; fault, steps: `Outcome.fault` and the actions of the
+    next_observation: after it, before any reset; reward, terminated, truncated; fault, steps: `Outcome.fault` and the actions
+    of the
     episode before this one."""
 
     observation: Float[Array, "T N no"]
@@ -104,7 +105,7 @@ class Episodes:
     states: State
 
 
-def play(environment: Environment, policy: Policy, key: UInt32[Array, "2"], episodes: int) -> Episodes:
+def play(environment: Environment, policy: Acting, key: UInt32[Array, "2"], episodes: int) -> Episodes:
     """Whole episodes under the policy, without exploration and without the actions of the one before."""
     states, seen = jax.vmap(environment.reset)(jax.random.split(key, episodes))
 

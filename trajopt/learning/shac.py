@@ -49,9 +49,9 @@ def horizon_loss(seen: Experience, next_values: Float[Array, "T N"], discount: f
 class SHAC(Algorithm):
     """See the module's docstring. Options beside those of `Algorithm`:
 
-    critic_epochs, minibatches: of the critic's fit in each update. target_rate: share of the critic that the target takes over (0.8:
-    the source keeps 0.2 of the old one). largest_norm, critic_norm: of gradients. kappa (1/m): sharpness of `smoothed` gradients at
-    the start and at the end, in equal ratios between; None: the system's own all the time.
+    critic_epochs, minibatches: of the critic's fit in each update. target_rate: share of the critic that the target takes over
+    (0.8: the source keeps 0.2 of the old one). largest_norm, critic_norm: of gradients. kappa (1/m): sharpness of `smoothed`
+    gradients at the start and at the end, in equal ratios between; None: the system's own all the time.
     """
 
     actor_rate: float = 2e-3

@@ -3,8 +3,8 @@
     training = train(tasks.environment("cartpole-swingup"), SHAC(), samples=200_000, seed=0, folder="runs/swingup")
     training.policy(observation)
 
-An update is one compiled program of the learner's state and of the share of the training that lies behind, so that a training that
-was killed and goes on from its checkpoint has the curve of one that was not, to the last bit (wall times apart).
+An update is one compiled program of the learner's state and of the share of the training that lies behind, so that a training
+that was killed and goes on from its checkpoint has the curve of one that was not, to the last bit (wall times apart).
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def train(
 ) -> Training:
     """Train a policy.
 
-    samples: actions to learn from, rounded up to whole updates. folder: for the log (`curve.csv`, `curve.jsonl`) and the checkpoint.
-    resume: go on from the checkpoint in the folder. evaluations: how often the policy is judged, without exploration, by `episodes`
-    whole episodes, always the same. solved: share of successes from which the task counts as reached; stop_when_solved: end there.
-    callback: of every row. An interruption leaves a checkpoint.
+    samples: actions to learn from, rounded up to whole updates. folder: for the log (`curve.csv`, `curve.jsonl`) and the
+    checkpoint. resume: go on from the checkpoint in the folder. evaluations: how often the policy is judged, without
+    exploration, by `episodes` whole episodes, always the same. solved: share of successes from which the task counts as
+    reached; stop_when_solved: end there. callback: of every row. An interruption leaves a checkpoint.
 
     Raises `OptionError`, and `NonFiniteError` naming step and term where a reward or state is not finite.
     """
@@ -91,7 +91,8 @@ def train(
     algorithm.check(environment)
     loop = _Loop(environment, algorithm, seed, updates, max(updates // evaluations, 1), episodes)
     path = None if folder is None else pathlib.Path(folder) / CHECKPOINT
-    learner, rows, spent = loop.start, [], 0.0
+    rows: list[Row] = []
+    learner, spent = loop.start, 0.0
     if resume and path is not None:
         learner, rows, spent = loop.restored(path)
     clock, last = time.perf_counter() - spent, time.perf_counter()

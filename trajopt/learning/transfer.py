@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -23,14 +23,14 @@ from trajopt.control.mujoco_plant import MujocoPlant
 from trajopt.dynamics.state import State
 from trajopt.errors import OptionError
 from trajopt.learning.environment import Environment, EnvironmentState, Moment
+from trajopt.learning.networks import Acting
 from trajopt.learning.rollouts import play
-
-Acting = Callable[[Float[Array, "*b no"]], Float[Array, "*b na"]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Episodes of a policy somewhere: whether each was a success, its sum of rewards (NaN where none are known), and its actions."""
+    """Episodes of a policy somewhere: whether each was a success, its sum of rewards (NaN where none are known), and its
+    actions."""
 
     where: str
     success: Bool[np.ndarray, " E"]
@@ -85,8 +85,9 @@ def in_mujoco(
 ) -> Trial:
     """Episodes in MuJoCo: its contact model and integrator, the same file, initial states, commands and pushes.
 
-    dt: s, of MuJoCo's steps, a whole part of the system's; default the same. Between two of its steps controls and forces are those
-    that the environment gives for the state there. Rewards are those of a function; of residuals, those of the states reached.
+    dt: s, of MuJoCo's steps, a whole part of the system's; default the same. Between two of its steps controls and forces are
+    those that the environment gives for the state there. Rewards are those of a function; of residuals, those of the states
+    reached.
     """
     plant = MujocoPlant.from_file(model_file, float(environment.system.dt) if dt is None else dt)
     ticks = round(environment.dt / plant.dt)
@@ -149,5 +150,6 @@ def _episode(programs: _Programs, plant: MujocoPlant, ticks: int, key: Any) -> t
     motion = np.array(xs + [xs[-1]] * (environment.limit + 1 - len(xs)))
     nq = environment.system.nq
     went_on = steps - int(over)
-    good = not over if programs.success is None else bool(programs.success(State(motion[:, :nq], motion[:, nq:]), went_on))
+    states = State(jnp.asarray(motion[:, :nq]), jnp.asarray(motion[:, nq:]))
+    good = not over if programs.success is None else bool(programs.success(states, went_on))
     return good, total, steps

@@ -14,8 +14,8 @@ from trajopt.names import closest
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task: where its factory is, its name for gymnasium, the bundled model that it moves, one line about it, and what suits it:
-    options of each algorithm by name, and the actions to train for."""
+    """A task: where its factory is, its name for gymnasium, the bundled model that it moves, one line about it, and what suits
+    it: options of each algorithm by name, and the actions to train for."""
 
     factory: str
     gymnasium: str
@@ -25,7 +25,6 @@ class Task:
     samples: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
-SMALL = {"hidden": (32, 32), "critic_hidden": (32, 32)}
 _HERE = "trajopt.learning.tasks"
 RUNNING = {
     "PPO": {"environments": 64, "length": 64, "epochs": 5, "minibatches": 8, "deviation": 0.5},
@@ -40,12 +39,14 @@ LEGGED_SAMPLES = {"PPO": 50_000_000, "SHAC": 5_000_000}
 TASKS: dict[str, Task] = {
     "cartpole-swingup": Task(
         f"{_HERE}.cartpole:cartpole_swingup", "CartpoleSwingup-v0", "cart-pole", "a pole on a cart is swung up and held upright",
-        {"PPO": SMALL | {"environments": 32, "length": 128, "epochs": 5, "minibatches": 8, "deviation": 0.4, "final_rate": 0.02},
-         "SHAC": SMALL | {"environments": 16, "length": 32, "actor_rate": 1e-2, "deviation": 0.2}},
-        {"PPO": 2_500_000, "SHAC": 250_000},
+        {"PPO": {"environments": 64, "length": 128, "epochs": 8, "minibatches": 8, "deviation": 0.4, "entropy": 0.0,
+                 "actor_rate": 2e-3, "critic_rate": 2e-3, "final_rate": 0.02},
+         "SHAC": {"environments": 8, "length": 32, "actor_rate": 1e-2, "deviation": 0.2}},
+        {"PPO": 3_000_000, "SHAC": 150_000},
     ),
     "hopper": Task(
-        f"{_HERE}.running:hopper", "Hopper-v0", "hopper", "the one-legged hopper moves forward without falling", RUNNING, RUNNING_SAMPLES
+        f"{_HERE}.running:hopper", "Hopper-v0", "hopper", "the one-legged hopper moves forward without falling",
+        RUNNING, RUNNING_SAMPLES,
     ),
     "half-cheetah": Task(
         f"{_HERE}.running:half_cheetah", "HalfCheetah-v0", "half-cheetah", "the half-cheetah runs", RUNNING, RUNNING_SAMPLES

@@ -1,4 +1,5 @@
-"""cartpole-swingup: the cart-pole of Kelly (SIAM Review, 2017), whose pole begins at any angle, is swung up and held upright at the middle.
+"""cartpole-swingup: the cart-pole of Kelly (SIAM Review, 2017), whose pole begins at any angle, is swung up and held upright at
+the middle.
 
 The reward is minus the cost of the bob's distance from above the cart (2 where it hangs), of the cart's from the middle of the
 track, of velocities and of effort. The track does not end; an episode is a success only where the cart stays on it.
@@ -16,6 +17,7 @@ from trajopt.dynamics.system import System
 from trajopt.learning.draws import around
 from trajopt.learning.environment import Environment, Moment
 from trajopt.models.registry import load_model
+from trajopt.problems.library.behaviours import task
 from trajopt.problems.residuals import Control, FramePosition, Posture, SmoothAbsolute, Velocity
 
 TRACK = 2.0  # m
@@ -33,11 +35,11 @@ def observe(moment: Moment) -> Float[Array, "5"]:
 def cartpole_swingup(duration: float = 5.0, dt: float = 0.02) -> Environment:
     """Episodes of `duration` s from any angle of the pole, in steps of `dt`, s."""
     model = load_model("cart-pole")
-    cost = sum([
+    cost = task(
         FramePosition("bob", relative_to="cart", reference=np.array([0.0, 0.0, LENGTH]), weight=2.0, name="bob"),
         Posture(("cart",), weight=0.5, activation=SmoothAbsolute(1.0), name="cart"),
         Velocity(weight=np.array([0.1, 0.1])), Control(weight=0.01),
-    ])  # fmt: skip
+    )  # fmt: skip
     held = round(HELD / dt)
 
     def success(xs: State, steps: Int[Array, ""]) -> Bool[Array, ""]:

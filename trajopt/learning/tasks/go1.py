@@ -1,7 +1,8 @@
 r"""go1-velocity: Go1 walks at a velocity that is commanded, over flat ground, its motors following targets of the joints.
 
-The reward is that of Smoothed, Table 7 (velocities, base, effort, feet that follow a sinusoid), smooth throughout, with the weights
-there but for those of the feet (their scale) and of velocities of joints. Friction and the trunk's mass differ by episode (Table 9).
+The reward is that of Smoothed, Table 7 (velocities, base, effort, feet that follow a sinusoid), smooth throughout, with the
+weights there but for those of the feet (their scale) and of velocities of joints. Friction and masses differ by
+episode (Table 9).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """humanoid-push: the humanoid stands and is pushed at the torso, horizontally, from any side (JaxSim thesis, chapter 6).
 
-A push lasts 0.2 s and begins within the first seconds of an episode; its direction and size are drawn. Actions are targets of the joints
-about standing, so that an action of zero is a PD controller. An episode is a success where the torso is still up at its end.
+A push lasts 0.2 s and begins within the first seconds of an episode; its direction and size are drawn. Actions are targets of
+the joints about standing, so that an action of zero is a PD controller. An episode is a success where the torso is still up at
+its end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from trajopt.dynamics.state import State
 from trajopt.learning.draws import around, within
 from trajopt.learning.environment import Environment, Moment
 from trajopt.learning.tasks.legged import felt, force_on_base, joint_targets
-from trajopt.problems.library.behaviours import damped_system, on_dofs
+from trajopt.problems.library.behaviours import damped_system, on_dofs, task
 from trajopt.problems.residuals import CentreOfMass, Control, Posture, Velocity
 
 PUSH = 0.2  # s
@@ -46,11 +47,11 @@ def humanoid_push(
         joints = moment.x.q[7:] - jnp.asarray(home[7:]), 0.1 * moment.x.v[6:]
         return jnp.concatenate([velocity, rate, gravity, moment.x.q[2:3] - home[2], *joints, moment.action])
 
-    cost = sum([
+    cost = task(
         Posture(reference=home, weight=on_dofs(model, (0.5, 0.5, 2.0, 1.0, 1.0, 0.5), 0.2)),
         Velocity(weight=on_dofs(model, (0.5, 0.5, 0.5, 0.2, 0.2, 0.2), 0.02)), Control(weight=0.05),
         CentreOfMass(reference=np.array([0.0, 0.0, 0.0]), weight=np.array([1.0, 1.0, 0.0])),
-    ])  # fmt: skip
+    )  # fmt: skip
 
     def success(xs: State, steps: Int[Array, ""]) -> Bool[Array, ""]:
         return steps == limit

@@ -1,4 +1,5 @@
-"""What tasks of robots with a free base and torque motors share: targets of the joints as actions, what is felt, forces on the base."""
+"""What tasks of robots with a free base and torque motors share: targets of the joints as actions, what is felt, forces on the
+base."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ hopper that leans or sinks too far has fallen, and its episode ends; the half-ch
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -13,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from trajopt.dynamics.state import State
 from trajopt.learning.draws import around
 from trajopt.learning.environment import Environment, Moment
-from trajopt.problems.library.behaviours import damped_system, on_dofs
+from trajopt.problems.library.behaviours import damped_system, on_dofs, task
 from trajopt.problems.residuals import Control, Posture, SmoothAbsolute, Velocity
 
 FALLEN = 0.5, 0.35  # rad that the hopper's torso may lean, m that it may sink
@@ -27,7 +29,7 @@ def observe(moment: Moment) -> Float[Array, " no"]:
     return jnp.concatenate([moment.x.q[1:], v[:2], SPIN * v[2:]])
 
 
-def went_far(speed: float, duration: float, limit: int) -> object:
+def went_far(speed: float, duration: float, limit: int) -> Callable[[State, Int[Array, ""]], Bool[Array, ""]]:
     """Success: the episode was not ended, and half the distance was covered."""
 
     def success(xs: State, steps: Int[Array, ""]) -> Bool[Array, ""]:
@@ -42,10 +44,10 @@ def hopper(speed: float = 1.0, duration: float = 4.0, dt: float = 0.01) -> Envir
     model, limit = system.model, round(duration / dt)
     home = np.asarray(model.keyframes["home"])
     v = on_dofs(model, (speed, 0.0, 0.0), 0.0)
-    cost = sum([
+    cost = task(
         Velocity(reference=v, weight=on_dofs(model, (1.0, 0.1, 0.1), 0.02), activation=SmoothAbsolute(0.5)),
         Posture(reference=home, weight=on_dofs(model, (0.0, 1.5, 2.0), 0.2)), Control(weight=0.2),
-    ])  # fmt: skip
+    )  # fmt: skip
 
     def fallen(moment: Moment) -> Bool[Array, ""]:
         return (jnp.abs(moment.x.q[2]) > FALLEN[0]) | (moment.x.q[1] < home[1] - FALLEN[1])
@@ -62,10 +64,10 @@ def half_cheetah(speed: float = 2.0, duration: float = 4.0, dt: float = 0.01) ->
     model, limit = system.model, round(duration / dt)
     home = np.asarray(model.keyframes["home"])
     v = on_dofs(model, (speed, 0.0, 0.0), 0.0)
-    cost = sum([
+    cost = task(
         Velocity(reference=v, weight=on_dofs(model, (1.0, 0.1, 0.1), 0.01), activation=SmoothAbsolute(0.5)),
         Posture(reference=home, weight=on_dofs(model, (0.0, 0.5, 1.0), 0.1)), Control(weight=0.1),
-    ])  # fmt: skip
+    )  # fmt: skip
     return Environment(
         "half-cheetah", system, cost, limit, around(model, home, position=on_dofs(model, (0.0, 0.0, 0.02), 0.05), velocity=0.05),
         observe=observe, success=went_far(speed, duration, limit),
