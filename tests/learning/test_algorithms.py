@@ -104,6 +104,7 @@ def test_the_horizon_loss_is_the_discounted_sum_of_each_piece_of_an_episode():
     np.testing.assert_allclose(horizon_weights(jnp.zeros((4, 1), bool), 0.5)[:, 0], [1, 0.5, 0.25, 0.125])
 
 
+@pytest.mark.slow
 def test_the_gradient_of_shac_is_that_of_differences():
     """Through policy, steps, resets and the value at the end; tanh and ELU bend: h^2 = 1e-10 beside rounding 1e-16 / 1e-5."""
     environment, shac = slider(), SHAC(environments=3, length=6, hidden=(4,), critic_hidden=(4,))

@@ -119,6 +119,7 @@ def test_a_function_gives_the_terms_of_the_reward():
     assert float(outcome.reward) == pytest.approx(float(outcome.terms["gain"]) - 0.09)
 
 
+@pytest.mark.slow
 def test_residuals_of_a_step_ask_the_last_one_taken():
     model = load_model("cube")
     system = System(model, 1e-3, RigidContact())

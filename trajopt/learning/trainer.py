@@ -88,13 +88,14 @@ def train(
         raise OptionError(f"evaluations is {evaluations}, episodes {episodes}; expected at least 1 of each")
     if resume and folder is None:
         raise OptionError("resume is True, and folder is None; name the folder with the checkpoint")
+    path = None if folder is None else pathlib.Path(folder) / CHECKPOINT
+    checkpoint = Checkpoint(path) if resume and path is not None else None
     algorithm.check(environment)
     loop = _Loop(environment, algorithm, seed, updates, max(updates // evaluations, 1), episodes)
-    path = None if folder is None else pathlib.Path(folder) / CHECKPOINT
     rows: list[Row] = []
     learner, spent = loop.start, 0.0
-    if resume and path is not None:
-        learner, rows, spent = loop.restored(path)
+    if checkpoint is not None:
+        learner, rows, spent = loop.restored(checkpoint)
     clock, last = time.perf_counter() - spent, time.perf_counter()
     curve = Curve(folder, loop.columns, rows)
     try:
@@ -167,9 +168,8 @@ class _Loop:
     def save(self, path: pathlib.Path, learner: Learner, rows: list[Row], spent: float) -> None:
         write_checkpoint(path, learner, self.identity, {"rows": json.dumps(rows), "wall_time_s": spent})
 
-    def restored(self, path: pathlib.Path) -> tuple[Learner, list[Row], float]:
+    def restored(self, checkpoint: Checkpoint) -> tuple[Learner, list[Row], float]:
         """The learner, the rows and the seconds of a checkpoint."""
-        checkpoint = Checkpoint(path)
         checkpoint.check(self.identity)
         rows = json.loads(str(checkpoint.progress["rows"]))
         return checkpoint.restore(self.start), rows, float(checkpoint.progress["wall_time_s"])
