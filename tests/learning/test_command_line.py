@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from learning_cases import slider
 
 from trajopt.cli import main
 from trajopt.learning import tasks

@@ -98,10 +98,12 @@ def train(
         learner, rows, spent = loop.restored(checkpoint)
     clock, last = time.perf_counter() - spent, time.perf_counter()
     curve = Curve(folder, loop.columns, rows)
+    kept = learner, len(rows)  # what belongs together, in one assignment: an interruption may come anywhere
     try:
         for update in range(len(rows), updates):
             learner, row = loop.advance(learner, update)
             row = curve.add(row | {"wall_time_s": time.perf_counter() - clock})
+            kept = learner, update + 1
             if callback is not None:
                 callback(row)
             if path is not None and time.perf_counter() - last >= checkpoint_every_s:
@@ -110,8 +112,9 @@ def train(
             if stop_when_solved and (row["success_rate"] or 0.0) >= solved:
                 break
     finally:  # an interruption too: what the last whole update left
-        if path is not None and len(curve.rows) > 0:
-            loop.save(path, learner, curve.rows, time.perf_counter() - clock)
+        learner, count = kept
+        if path is not None and count > 0:
+            loop.save(path, learner, curve.rows[:count], time.perf_counter() - clock)
     judged = [row["success_rate"] or 0.0 for row in curve.rows if row["return"] is not None]
     return Training(
         environment, algorithm, learner.policy, curve.rows, bool(judged) and judged[-1] >= solved, loop.compile_time_s,
