@@ -1,7 +1,7 @@
 """Policies: samples and wall time to learn a task, by PPO and by SHAC in several gradient modes; samples per second; transfer.
 
     python benchmarks/bench_policies.py --tasks cartpole-swingup --seeds 5 [--algorithms PPO,SHAC] [--gradients implicit,smoothed]
-                                        [--samples N] [--stop] [--out DIR] [--json FILE]
+                                        [--samples N] [--evaluations N] [--episodes N] [--stop] [--out DIR] [--json FILE]
     python benchmarks/bench_policies.py --samples-per-second [--environments 64]
 
 A line a run: samples and seconds (compiling apart) until an evaluation first had 95 % of successes, the last return and share of
@@ -27,15 +27,17 @@ SUMMARY = ("samples_to_success", "seconds_to_success", "return")
 RUNS = [("PPO", "implicit"), ("SHAC", "implicit"), ("SHAC", "smoothed")]
 
 
-def one_run(name: str, algorithm: str, gradient: str, seed: int, samples: int | None, stop: bool) -> dict:
+def one_run(name: str, algorithm: str, gradient: str, seed: int, args: argparse.Namespace) -> dict:
     """The record of one training, with its curve."""
     from trajopt import learning
 
     task = learning.tasks.task(name)
     environment = learning.tasks.environment(name).with_gradient(gradient)
     chosen = learning.algorithm(algorithm, name)
-    asked = samples or task.samples[algorithm]
-    training = learning.train(environment, chosen, samples=asked, seed=seed, evaluations=50, stop_when_solved=stop)
+    training = learning.train(
+        environment, chosen, samples=args.samples or task.samples[algorithm], seed=seed, evaluations=args.evaluations,
+        episodes=args.episodes, stop_when_solved=args.stop,
+    )  # fmt: skip
     reached = next((row for row in training.evaluations if row["success_rate"] >= 0.95), None)
     last = training.evaluations[-1]
     return {
@@ -77,7 +79,7 @@ def trainings(args: argparse.Namespace) -> list[dict]:
             if algorithm not in args.algorithms.split(",") or (not first and gradient not in args.gradients.split(",")):
                 continue
             for seed in range(args.first_seed, args.first_seed + args.seeds):
-                records.append(one_run(name, algorithm, gradient, seed, args.samples, args.stop))
+                records.append(one_run(name, algorithm, gradient, seed, args))
                 print(shown(records[-1]), flush=True)
                 if args.json:
                     args.json.write_text(json.dumps({"machine": banner("equinox", "optax"), "runs": records}, indent=1) + "\n")
@@ -188,6 +190,8 @@ def main() -> None:
     parser.add_argument("--algorithms", default="PPO,SHAC")
     parser.add_argument("--gradients", default="implicit")
     parser.add_argument("--samples", type=int)
+    parser.add_argument("--evaluations", type=int, default=50, help="of a run, each of --episodes")
+    parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--stop", action="store_true")
     parser.add_argument("--samples-per-second", action="store_true")
     parser.add_argument("--environments", type=int, default=64)

@@ -23,13 +23,13 @@ NAVIGATION = {
         "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "jacobian-tables", "performance",
     ),
     "Problems and solvers": (
-        "choosing-a-solver", "solvers", "tasks", "optimal-control", "receding-horizon", "multiple-shooting", "sampling",
+        "choosing-a-solver", "solvers", "tasks", "optimal-control", "receding-horizon", "policies", "multiple-shooting", "sampling",
         "estimation", "sweeps", "sweeps-slurm", "sweeps-mpi",
     ),
     "Problems": ("problems/*",),
     "Evidence": ("validation/*", "library-table", "solver-comparison"),
     "Reference": (
-        "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/control", "api/viz",
+        "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/control", "api/learning", "api/viz",
         "api/errors",
     ),
     "Extending": (
