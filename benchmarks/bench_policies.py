@@ -2,14 +2,17 @@
 
     python benchmarks/bench_policies.py --tasks cartpole-swingup --seeds 5 [--algorithms PPO,SHAC] [--gradients implicit,smoothed]
                                         [--samples N] [--evaluations N] [--episodes N] [--stop] [--out DIR] [--json FILE]
+                                        [--transfer] [--policies DIR]
+    python benchmarks/bench_policies.py --push-recovery [--policy FILE --algorithms SHAC]
     python benchmarks/bench_policies.py --samples-per-second [--environments 64]
 
 A line a run: samples and seconds (compiling apart) until an evaluation first had 95 % of successes, the last return and share of
 successes; then a table of medians and quartiles over the seeds. Curves by samples and by wall time are in FILE and in
 DIR/curve.png. --samples: of every run, default what suits task and algorithm; --stop: end a run there where the task is
-reached. SHAC runs once a gradient mode. --samples-per-second: the environments of hopper and half-cheetah under random actions,
-one at a time and in a batch, beside gymnasium's MuJoCo environment of the same robot (MuJoCo's soft contact, Python's loop;
-both in one run). Two cores, whatever else runs on them: times are upper bounds.
+reached. SHAC runs once a gradient mode. --transfer: success rates in our steps, with masses and friction drawn anew, and in
+MuJoCo on the same file. --push-recovery: share of random pushes survived. --samples-per-second: the environments of hopper and
+half-cheetah under random actions, one at a time and in a batch, beside gymnasium's MuJoCo environment of the same robot
+(MuJoCo's soft contact, Python's loop; both in one run). Two cores, whatever else runs on them: times are upper bounds.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ def one_run(name: str, algorithm: str, gradient: str, seed: int, args: argparse.
         environment, chosen, samples=args.samples or task.samples[algorithm], seed=seed, evaluations=args.evaluations,
         episodes=args.episodes, stop_when_solved=args.stop,
     )  # fmt: skip
+    if args.policies:
+        args.policies.mkdir(parents=True, exist_ok=True)
+        learning.save_policy(args.policies / f"{name}-{algorithm}-{gradient}-{seed}.npz", training.policy)
     reached = next((row for row in training.evaluations if row["success_rate"] >= 0.95), None)
     last = training.evaluations[-1]
     return {
@@ -45,8 +51,51 @@ def one_run(name: str, algorithm: str, gradient: str, seed: int, args: argparse.
         "samples_to_success": reached and reached["samples"], "seconds_to_success": reached and reached["wall_time_s"],
         "return": last["return"], "success_rate": last["success_rate"], "wall_s": training.wall_time_s,
         "best_return": max(row["return"] for row in training.evaluations), "compile_s": training.compile_time_s,
+        "transfer": transferred(environment, training.policy, task.model) if args.transfer else [],
         "curve": [{key: row[key] for key in CURVE} for row in training.evaluations],
     }  # fmt: skip
+
+
+OTHERS = {"mass": (0.8, 1.2), "pair_friction": (0.6, 1.5)}  # factors that an episode's model is drawn from
+
+
+def transferred(environment, policy, model: str, episodes: int = 16) -> list[dict]:
+    """Success rates of a policy in our steps, under other parameters, and in MuJoCo at our step and at a fifth of it."""
+    from trajopt.learning.transfer import elsewhere, in_mujoco
+    from trajopt.models import bundled_file
+
+    path, dt = bundled_file(model), float(environment.system.dt)
+    trials = [elsewhere(environment, policy, episodes=64, seed=100)]
+    if environment.system.contact.acts:
+        trials.append(elsewhere(environment, policy, factors=OTHERS, episodes=64, seed=100))
+    else:
+        trials.append(elsewhere(environment, policy, factors={"mass": OTHERS["mass"]}, episodes=64, seed=100))
+    trials += [in_mujoco(environment, policy, path, episodes=episodes, seed=100, dt=step) for step in (dt, dt / 5)]
+    for trial in trials:
+        print(f"    {trial}", flush=True)
+    keys = ("where", "success_rate")
+    return [{key: getattr(trial, key) for key in keys} | {"episodes": len(trial.success)} for trial in trials]
+
+
+def push_recovery(args: argparse.Namespace) -> list[dict]:
+    """Share of random pushes that the humanoid survives under its PD controller, and under a saved policy where --policy names
+    one."""
+    from trajopt import learning
+    from trajopt.learning.transfer import elsewhere, in_mujoco, zero_policy
+    from trajopt.models import bundled_file
+
+    environment = learning.tasks.environment("humanoid-push")
+    policies = {"PD controller": zero_policy(environment)}
+    if args.policy:
+        made = learning.algorithm(args.algorithms.split(",")[0], "humanoid-push")
+        policies["policy"] = learning.load_policy(args.policy, environment, made)
+    records = []
+    for name, policy in policies.items():
+        path = bundled_file("humanoid")
+        for trial in (elsewhere(environment, policy, episodes=128), in_mujoco(environment, policy, path, episodes=32)):
+            print(f"{name}, {trial}", flush=True)
+            records.append({"policy": name, "where": trial.where, "survived": trial.success_rate, "pushes": len(trial.success)})
+    return records
 
 
 def shown(record: dict) -> str:
@@ -193,13 +242,17 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=50, help="of a run, each of --episodes")
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--stop", action="store_true")
+    parser.add_argument("--transfer", action="store_true", help="play each policy in MuJoCo and under other parameters")
+    parser.add_argument("--policies", type=pathlib.Path, help="a folder for the policies")
+    parser.add_argument("--push-recovery", action="store_true")
+    parser.add_argument("--policy", type=pathlib.Path, help="of --push-recovery, made by the first of --algorithms")
     parser.add_argument("--samples-per-second", action="store_true")
     parser.add_argument("--environments", type=int, default=64)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    if args.tasks is None and not args.samples_per_second:
-        parser.error("nothing to measure: give --tasks or --samples-per-second")
+    if args.tasks is None and not (args.samples_per_second or args.push_recovery):
+        parser.error("nothing to measure: give --tasks, --push-recovery or --samples-per-second")
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -208,6 +261,8 @@ def main() -> None:
         rates = samples_per_second(args.environments)
         if args.json and args.tasks is None:
             args.json.write_text(json.dumps({"machine": banner("gymnasium", "mujoco"), "rates": rates}, indent=1) + "\n")
+    if args.push_recovery:
+        push_recovery(args)
     if args.tasks is not None:
         records = trainings(args)
         if args.out:
