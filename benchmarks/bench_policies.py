@@ -4,6 +4,7 @@
                                         [--samples N] [--evaluations N] [--episodes N] [--stop] [--out DIR] [--json FILE]
                                         [--transfer] [--policies DIR]
     python benchmarks/bench_policies.py --push-recovery [--policy FILE --algorithms SHAC]
+    python benchmarks/bench_policies.py --draw FILE,FILE --out DIR
     python benchmarks/bench_policies.py --samples-per-second [--environments 64]
 
 A line a run: samples and seconds (compiling apart) until an evaluation first had 95 % of successes, the last return and share of
@@ -243,6 +244,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--stop", action="store_true")
     parser.add_argument("--transfer", action="store_true", help="play each policy in MuJoCo and under other parameters")
+    parser.add_argument("--draw", help="files written by --json, separated by commas: their curves, into --out, and nothing else")
     parser.add_argument("--policies", type=pathlib.Path, help="a folder for the policies")
     parser.add_argument("--push-recovery", action="store_true")
     parser.add_argument("--policy", type=pathlib.Path, help="of --push-recovery, made by the first of --algorithms")
@@ -251,6 +253,10 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
+    if args.draw and args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        draw([run for file in args.draw.split(",") for run in json.loads(pathlib.Path(file).read_text())["runs"]], args.out / "curve.png")
+        return
     if args.tasks is None and not (args.samples_per_second or args.push_recovery):
         parser.error("nothing to measure: give --tasks, --push-recovery or --samples-per-second")
     import jax

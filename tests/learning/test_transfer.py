@@ -45,6 +45,7 @@ def test_a_force_acts_in_both(file):
     assert np.abs(ours.returns - elsewhere(slider(), towards_the_middle, episodes=2).returns).min() > 1e-2
 
 
+@pytest.mark.slow
 def test_other_parameters(file):
     same = elsewhere(slider(), towards_the_middle, episodes=8)
     heavy = elsewhere(slider(), towards_the_middle, factors={"mass": (4.0, 5.0)}, episodes=8)
