@@ -255,7 +255,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.draw and args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        draw([run for file in args.draw.split(",") for run in json.loads(pathlib.Path(file).read_text())["runs"]], args.out / "curve.png")
+        kept = [json.loads(pathlib.Path(file).read_text())["runs"] for file in args.draw.split(",")]
+        draw([run for runs in kept for run in runs], args.out / "curve.png")
         return
     if args.tasks is None and not (args.samples_per_second or args.push_recovery):
         parser.error("nothing to measure: give --tasks, --push-recovery or --samples-per-second")
