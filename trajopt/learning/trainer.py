@@ -92,10 +92,7 @@ def train(
     checkpoint = Checkpoint(path) if resume and path is not None else None
     algorithm.check(environment)
     loop = _Loop(environment, algorithm, seed, updates, max(updates // evaluations, 1), episodes)
-    rows: list[Row] = []
-    learner, spent = loop.start, 0.0
-    if checkpoint is not None:
-        learner, rows, spent = loop.restored(checkpoint)
+    learner, rows, spent = loop.begun(checkpoint)
     clock, last = time.perf_counter() - spent, time.perf_counter()
     curve = Curve(folder, loop.columns, rows)
     kept = learner, len(rows)  # what belongs together, in one assignment: an interruption may come anywhere
@@ -171,8 +168,10 @@ class _Loop:
     def save(self, path: pathlib.Path, learner: Learner, rows: list[Row], spent: float) -> None:
         write_checkpoint(path, learner, self.identity, {"rows": json.dumps(rows), "wall_time_s": spent})
 
-    def restored(self, checkpoint: Checkpoint) -> tuple[Learner, list[Row], float]:
-        """The learner, the rows and the seconds of a checkpoint."""
+    def begun(self, checkpoint: Checkpoint | None) -> tuple[Learner, list[Row], float]:
+        """The learner, the rows and the seconds to go on from: those of a checkpoint, or fresh ones."""
+        if checkpoint is None:
+            return self.start, [], 0.0
         checkpoint.check(self.identity)
         rows = json.loads(str(checkpoint.progress["rows"]))
         return checkpoint.restore(self.start), rows, float(checkpoint.progress["wall_time_s"])
