@@ -24,13 +24,13 @@ NAVIGATION = {
     ),
     "Problems and solvers": (
         "choosing-a-solver", "solvers", "tasks", "optimal-control", "receding-horizon", "multiple-shooting", "sampling",
-        "estimation", "sweeps", "sweeps-slurm", "sweeps-mpi",
+        "policies", "estimation", "sweeps", "sweeps-slurm", "sweeps-mpi",
     ),
     "Problems": ("problems/*",),
     "Evidence": ("validation/*", "library-table", "solver-comparison"),
     "Reference": (
-        "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/control", "api/viz",
-        "api/errors",
+        "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/control",
+        "api/learning", "api/viz", "api/errors",
     ),
     "Extending": (
         "architecture", "extending/problem", "extending/shape-pair", "extending/law", "extending/gradient-mode",

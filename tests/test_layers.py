@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.check
 
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent / "trajopt"
-LAYERS = ["base", "native", "dynamics", "models", "problems", "solvers", "control", "viz", "cli"]
+LAYERS = ["base", "native", "dynamics", "models", "problems", "solvers", "control", "learning", "viz", "cli"]
 BASE = {"errors", "names", "result", "walltime", "__init__"}
 # Order of the design inside a folder; a file or folder that is not named is held to the absence of cycles only.
 ORDER = {
@@ -31,6 +31,9 @@ ORDER = {
     ).split(),
     "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry sweeps".split(),
     "control": "recording plants mujoco_plant receding_horizon".split(),
+    "learning": (
+        "environment draws networks returns curves rollouts algorithm ppo shac tasks algorithms trainer transfer"
+    ).split(),
     "viz": "plots animation viewer".split(),
 }
 

@@ -1,4 +1,4 @@
-"""The command line: `trajopt list`, `info`, `run`, `compare`, `gallery`, `view`.
+"""The command line: `trajopt list`, `info`, `run`, `compare`, `train`, `gallery`, `view`.
 
 Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.
 """
@@ -65,8 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trajopt {trajopt.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    add = commands.add_parser("list", help="problems, solvers and models there are")
-    add.add_argument("what", nargs="?", choices=("problems", "solvers", "models"), help="default: all three")
+    add = commands.add_parser("list", help="problems, solvers, models and tasks there are")
+    add.add_argument("what", nargs="?", choices=("problems", "solvers", "models", "tasks"), help="default: all four")
     add.set_defaults(command=_list)
 
     add = commands.add_parser("info", help="what a model consists of, or what a problem asks and which settings it has")
@@ -94,6 +94,8 @@ def _parser() -> argparse.ArgumentParser:
     add.set_defaults(command=_run)
 
     _add_compare(commands.add_parser("compare", help="solve a problem with several solvers and gradient modes"))
+
+    _add_train(commands.add_parser("train", help="train a policy on a task of the learning layer"))
 
     _add_gallery(commands.add_parser("gallery", help="solve problems of the library and show all pictures on one page"))
 
@@ -125,6 +127,21 @@ def _add_compare(add: argparse.ArgumentParser) -> None:
     add.add_argument("--again", action="store_true", help="solve anew what is already in DIR")
     add.add_argument("--verbose", action="store_true", help=_VERBOSE)
     add.set_defaults(command=_compare)
+
+
+def _add_train(add: argparse.ArgumentParser) -> None:
+    add.add_argument("task", metavar="TASK", help="a name from `trajopt list tasks`")
+    add.add_argument("--algorithm", metavar="NAME", default="PPO", help="PPO (default) or SHAC")
+    add.add_argument("--gradient", metavar="MODE", help="of SHAC; default: the task's own, implicit")
+    add.add_argument(
+        "--kappa", metavar="K", type=_sharpness, nargs=2, help="of smoothed gradients, 1/m: at the start, at the end"
+    )
+    add.add_argument("--samples", metavar="N", type=_positive, help="actions to learn from; default: what suits the task")
+    add.add_argument("--seed", metavar="N", type=_natural, default=0, help="default 0")
+    add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/train-TASK")
+    add.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR")
+    add.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    add.set_defaults(command=_train)
 
 
 def _add_gallery(add: argparse.ArgumentParser) -> None:
@@ -172,6 +189,16 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _sharpness(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a sharpness, a positive number of 1/m")
+    return value
+
+
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
     print(f"trajopt: warning: {message}", file=sys.stderr)
 
@@ -192,6 +219,7 @@ def _configure() -> None:
 
 def _list(args: argparse.Namespace) -> int:
     from trajopt import problems, solvers
+    from trajopt.learning.tasks import TASKS
     from trajopt.models.registry import bundled_models
     from trajopt.problems.registry import entry
 
@@ -205,6 +233,8 @@ def _list(args: argparse.Namespace) -> int:
         _block("solvers", [(name, entry.summary) for name, entry in solvers.SOLVERS.items()], what is None)
     if what in (None, "models"):
         _block("models", [(name, "") for name in bundled_models()], what is None)
+    if what in (None, "tasks"):
+        _block("tasks", [(name, task.summary) for name, task in TASKS.items()], what is None)
     return 0
 
 
@@ -229,6 +259,15 @@ def _run(args: argparse.Namespace) -> int:
     since = time.time()
     with heeding_signals(lambda: last_words(args, since)):
         return run(args)
+
+
+def _train(args: argparse.Namespace) -> int:
+    with walltime.part("import"):
+        from trajopt.cli.train import last_words, train
+
+    since = time.time()
+    with heeding_signals(lambda: last_words(args, since)):
+        return train(args)
 
 
 def _view(args: argparse.Namespace) -> int:

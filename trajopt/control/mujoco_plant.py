@@ -88,6 +88,14 @@ class MujocoPlant:
             self.data.xfrc_applied[self.model.body(body).id, :3] = force
         self._mujoco.mj_step(self.model, self.data)
 
+    def step_with_force(self, u: Float[np.ndarray, " nu"], force: Float[np.ndarray, " nv"]) -> None:
+        """One `mj_step` under a control and a generalised force, dual to the velocities, beside it."""
+        self.data.ctrl[:] = u
+        self.data.xfrc_applied[:] = 0.0
+        self.data.qfrc_applied[:] = force
+        self._mujoco.mj_step(self.model, self.data)
+        self.data.qfrc_applied[:] = 0.0
+
 
 def _imported() -> Any:
     try:

@@ -1,0 +1,103 @@
+"""`trajopt train`: train a policy on a task and write its log, its checkpoint and the policy to a directory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import time
+from typing import Any
+
+from rich.console import Console
+
+from trajopt import learning, walltime
+from trajopt.cli.progress import say
+from trajopt.errors import OptionError
+from trajopt.learning.algorithm import Algorithm
+from trajopt.learning.curves import Row
+from trajopt.learning.trainer import CHECKPOINT
+
+_HEADER = f"{'update':>7}  {'samples':>10}  {'time [s]':>9}  {'reward':>10}  {'return':>10}  {'success':>8}"
+_INTERVAL_S = 5.0  # between lines without an evaluation
+DEFAULT_SAMPLES = 1_000_000
+
+
+def folder_of(args: argparse.Namespace) -> pathlib.Path:
+    """Where the training's files go."""
+    return pathlib.Path("runs") / f"train-{args.task}" if args.out is None else args.out
+
+
+def last_words(args: argparse.Namespace, since: float) -> str:
+    """What a training that began at `since` (`time.time`) leaves behind when it is ended from outside."""
+    checkpoint = folder_of(args) / CHECKPOINT
+    if not checkpoint.exists() or (not args.resume and checkpoint.stat().st_mtime < since):
+        return "there was no checkpoint yet"
+    return f"the last checkpoint is {checkpoint}: go on with --resume"
+
+
+def train(args: argparse.Namespace) -> int:
+    """Run the command; returns 0 where the last evaluation reached the task, 1 where it did not."""
+    console = Console(quiet=args.quiet)
+    with walltime.part("load"):
+        task = learning.tasks.task(args.task)
+        algorithm = _algorithm(args)
+        environment = learning.tasks.environment(args.task)
+        if args.gradient is not None:
+            environment = environment.with_gradient(args.gradient)
+        algorithm.check(environment)
+    samples = task.samples.get(algorithm.name, DEFAULT_SAMPLES) if args.samples is None else args.samples
+    folder = folder_of(args)
+    gradient = environment.system.mode.name
+    say(console, f"{args.task}: {algorithm.name}, {gradient} gradients, {samples} samples, into {folder}; compiling ...")
+    with walltime.part("solve"):
+        training = learning.train(
+            environment, algorithm, samples=samples, seed=args.seed, folder=folder, resume=args.resume,
+            callback=_Lines(console),
+        )  # fmt: skip
+    learning.save_policy(folder / "policy.npz", training.policy)
+    (folder / "summary.json").write_text(json.dumps(_summary(args, training), indent=2) + "\n")
+    share = training.evaluations[-1]["success_rate"]
+    reached = "reached" if training.success else "not reached"
+    say(console, f"the task is {reached}: {share:.0%} of the episodes, {training.wall_time_s:.1f} s after compiling")
+    say(console, f"written: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    return 0 if training.success else 1
+
+
+def _algorithm(args: argparse.Namespace) -> Algorithm:
+    options: dict[str, Any] = {}
+    if args.kappa is not None:
+        if args.algorithm != learning.SHAC.name:
+            raise OptionError(f"--kappa is for --algorithm {learning.SHAC.name}; {args.algorithm} takes no gradients of steps")
+        options["kappa"] = tuple(args.kappa)
+    if args.gradient is not None and args.algorithm == learning.PPO.name:
+        raise OptionError(f"--gradient is for --algorithm {learning.SHAC.name}; {args.algorithm} takes no gradients of steps")
+    return learning.algorithm(args.algorithm, args.task, **options)
+
+
+def _summary(args: argparse.Namespace, training: learning.Training) -> dict[str, Any]:
+    last = training.evaluations[-1]
+    return {
+        "task": args.task, "algorithm": training.algorithm.name, "options": repr(training.algorithm),
+        "gradient": training.environment.system.mode.name, "seed": args.seed, "success": training.success,
+        "return": last["return"], "success_rate": last["success_rate"], "samples": training.curve[-1]["samples"],
+        "samples_to_success": training.samples_to(), "compile_time_s": round(training.compile_time_s, 3),
+        "wall_time_s": round(training.wall_time_s, 3),
+    }  # fmt: skip
+
+
+class _Lines:
+    """A line for every evaluation, and now and then one between them."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.last = console, time.perf_counter()
+        say(console, _HEADER)
+
+    def __call__(self, row: Row) -> None:
+        now = time.perf_counter()
+        if row["return"] is None and now - self.last < _INTERVAL_S:
+            return
+        self.last = now
+        judged = ("", "") if row["return"] is None else (f"{row['return']:.4g}", f"{row['success_rate']:.0%}")
+        reward = "" if row.get("reward") is None else f"{row['reward']:.4g}"
+        counted = f"{row['update']:7d}  {row['samples']:10d}  {row['wall_time_s']:9.1f}"
+        say(self.console, f"{counted}  {reward:>10}  {judged[0]:>10}  {judged[1]:>8}")

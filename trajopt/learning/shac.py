@@ -1,0 +1,142 @@
+r"""Short-horizon actor-critic (Xu et al., arXiv 2204.07137), as in Smoothed, section 4: gradients through the simulation.
+
+    L(theta) = -1/(N h) sum_i [ sum_t gamma^(t - t_i) r_t + gamma^(h - t_i) V'(s_h) ]
+
+over h actions in N environments, t_i being where the episode began (or the horizon). An episode that is truncated within the
+horizon ends with its value, one that is terminated with nothing. dL/dtheta passes through rewards and steps in the gradient mode
+of the system: `implicit`, `complementarity-aware`, `smoothed`. V', the target, follows the critic, which learns lambda-returns;
+states at the beginning of the horizon carry no derivative.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float
+
+from trajopt.dynamics.contact.laws.smoothed import check_kappa
+from trajopt.errors import OptionError
+from trajopt.learning.algorithm import Algorithm, Learner, Update, norm, stepped
+from trajopt.learning.environment import Environment
+from trajopt.learning.networks import Actor, Network
+from trajopt.learning.returns import lambda_returns
+from trajopt.learning.rollouts import Experience, explore
+
+
+def horizon_weights(done: Bool[Array, "T N"], discount: float) -> Float[Array, "T N"]:
+    """gamma^(t - t_i): 1 at the first step of the horizon and of each episode."""
+
+    def body(weight: Array, over: Array) -> tuple[Array, Array]:
+        return jnp.where(over, 1.0, discount * weight), weight
+
+    return jax.lax.scan(body, jnp.ones(done.shape[1]), done)[1]
+
+
+def horizon_loss(seen: Experience, next_values: Float[Array, "T N"], discount: float) -> Float[Array, ""]:
+    """L of the module's docstring; next_values: V' of `Experience.next_observation`."""
+    done = seen.terminated | seen.truncated
+    weights = horizon_weights(done, discount)
+    ends = done.at[-1].set(True) & ~seen.terminated
+    value = jnp.where(ends, discount * weights * next_values, 0.0)
+    return -(weights * seen.reward + value).mean()
+
+
+@dataclasses.dataclass(frozen=True)
+class SHAC(Algorithm):
+    """See the module's docstring. Options beside those of `Algorithm`:
+
+    critic_epochs, minibatches: of the critic's fit in each update. target_rate: share of the critic that the target takes over
+    (0.8: the source keeps 0.2 of the old one). largest_norm, critic_norm: of gradients. kappa (1/m): sharpness of `smoothed`
+    gradients at the start and at the end, in equal ratios between; None: the system's own all the time.
+    """
+
+    actor_rate: float = 2e-3
+    critic_rate: float = 2e-3
+    critic_epochs: int = 16
+    minibatches: int = 4
+    target_rate: float = 0.8
+    largest_norm: float = 1.0
+    critic_norm: float = 10.0
+    kappa: tuple[float, float] | None = None
+
+    name: ClassVar[str] = "SHAC"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for value in self.kappa or ():
+            check_kappa(value)
+
+    def check(self, environment: Environment) -> None:
+        if self.kappa is not None and environment.system.mode.default_kappa is None:
+            raise OptionError(
+                f"kappa is {self.kappa}, but gradient '{environment.system.mode.name}' of environment '{environment.name}' "
+                "smooths nothing: use gradient 'smoothed', or leave kappa out"
+            )
+
+    def optimisers(self) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
+        def adam(norm: float) -> optax.GradientTransformation:  # the source's betas
+            return optax.chain(optax.clip_by_global_norm(norm), optax.scale_by_adam(b1=0.7, b2=0.95))
+
+        return adam(self.largest_norm), adam(self.critic_norm)
+
+    def update(self, environment: Environment, learner: Learner, progress: Float[Array, ""]) -> tuple[Learner, Update]:
+        key, noise, order = jax.random.split(learner.key, 3)
+        kappa = None
+        if self.kappa is not None:
+            first, last = self.kappa
+            kappa = first * (last / first) ** progress
+
+        def loss(actor: Actor) -> tuple[Any, Any]:
+            states, observations, seen = explore(
+                environment, actor, learner.normaliser, learner.states, learner.observations, noise, self.length, kappa
+            )
+            following = learner.target(learner.normaliser(seen.next_observation))[..., 0]
+            return horizon_loss(seen, following, self.discount), (states, observations, seen, following)
+
+        (value, (states, observations, seen, following)), slope = jax.value_and_grad(loss, has_aux=True)(learner.actor)
+        of_actor, _ = self.optimisers()
+        rate = self.rate(self.actor_rate, progress)
+        actor, actor_state = stepped(of_actor, learner.actor_optimiser, slope, learner.actor, rate)
+        critic, critic_state, error = self._fit(learner, seen, following, order, progress)
+        share = self.target_rate
+        target = jax.tree.map(lambda old, new: (1 - share) * old + share * new, learner.target, critic)
+        after = Learner(
+            actor, critic, target, actor_state, critic_state, learner.normaliser.updated(seen.observation), states,
+            observations, key,
+        )  # fmt: skip
+        metrics = {
+            "reward": seen.reward.mean(),
+            "actor_loss": value,
+            "critic_loss": error,
+            "deviation": jnp.exp(actor.log_deviation).mean(),
+            "gradient_norm": norm(slope),
+        }
+        return after, Update(metrics, seen.fault, seen.steps)
+
+    def _fit(
+        self, learner: Learner, seen: Experience, following: Any, key: Any, progress: Any
+    ) -> tuple[Network, Any, Any]:
+        """The critic after `critic_epochs` of its lambda-returns."""
+        targets = lambda_returns(seen.reward, following, seen.terminated, seen.truncated, self.discount, self.lambda_)
+        observation = learner.normaliser(seen.observation).reshape(self.samples, -1)
+        targets = targets.reshape(-1)
+        _, of_critic = self.optimisers()
+
+        def loss(critic: Network, chosen: Any) -> Any:
+            return ((critic(observation[chosen])[:, 0] - targets[chosen]) ** 2).mean()
+
+        def minibatch(carry: Any, chosen: Any) -> tuple[Any, Any]:
+            critic, state = carry
+            error, slope = jax.value_and_grad(loss)(critic, chosen)
+            return stepped(of_critic, state, slope, critic, self.rate(self.critic_rate, progress)), error
+
+        size = self.samples // self.minibatches * self.minibatches
+        keys = jax.random.split(key, self.critic_epochs)
+        orders = jax.vmap(lambda own: jax.random.permutation(own, self.samples)[:size])(keys)
+        orders = orders.reshape(self.critic_epochs * self.minibatches, -1)
+        (critic, state), errors = jax.lax.scan(minibatch, (learner.critic, learner.critic_optimiser), orders)
+        return critic, state, errors.mean()

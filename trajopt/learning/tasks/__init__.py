@@ -1,0 +1,74 @@
+"""The tasks that policies are trained on, by name: `environment(name)` makes one; its module is imported then."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from trajopt.errors import UnknownNameError
+from trajopt.learning.environment import Environment
+from trajopt.names import closest
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task: where its factory is, its name for gymnasium, the bundled model that it moves, one line about it, and what suits
+    it: options of each algorithm by name, and the actions to train for."""
+
+    factory: str
+    gymnasium: str
+    model: str
+    summary: str
+    options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    samples: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+_HERE = "trajopt.learning.tasks"
+RUNNING = {
+    "PPO": {"environments": 64, "length": 64, "epochs": 5, "minibatches": 8, "deviation": 0.5},
+    "SHAC": {"environments": 32, "length": 32, "actor_rate": 2e-3, "deviation": 0.3},
+}
+RUNNING_SAMPLES = {"PPO": 5_000_000, "SHAC": 1_000_000}
+LEGGED = {
+    "PPO": RUNNING["PPO"] | {"hidden": (128, 64, 32), "deviation": 0.4},
+    "SHAC": RUNNING["SHAC"] | {"hidden": (128, 64, 32), "length": 24, "deviation": 0.2},
+}
+LEGGED_SAMPLES = {"PPO": 50_000_000, "SHAC": 5_000_000}
+TASKS: dict[str, Task] = {
+    "cartpole-swingup": Task(
+        f"{_HERE}.cartpole:cartpole_swingup", "CartpoleSwingup-v0", "cart-pole", "a pole on a cart is swung up and held upright",
+        {"PPO": {"environments": 64, "length": 128, "epochs": 8, "minibatches": 8, "deviation": 0.4, "entropy": 0.0,
+                 "actor_rate": 2e-3, "critic_rate": 2e-3, "final_rate": 0.02},
+         "SHAC": {"environments": 16, "length": 32, "actor_rate": 1e-2, "deviation": 0.2}},
+        {"PPO": 3_000_000, "SHAC": 250_000},
+    ),
+    "hopper": Task(
+        f"{_HERE}.running:hopper", "Hopper-v0", "hopper", "the one-legged hopper moves forward without falling",
+        RUNNING, RUNNING_SAMPLES,
+    ),
+    "half-cheetah": Task(
+        f"{_HERE}.running:half_cheetah", "HalfCheetah-v0", "half-cheetah", "the half-cheetah runs", RUNNING, RUNNING_SAMPLES
+    ),
+    "go1-velocity": Task(
+        f"{_HERE}.go1:go1_velocity", "Go1Velocity-v0", "go1", "Go1 walks at a commanded velocity", LEGGED, LEGGED_SAMPLES
+    ),
+    "humanoid-push": Task(
+        f"{_HERE}.humanoid:humanoid_push", "HumanoidPush-v0", "humanoid", "the humanoid stays on its feet when it is pushed",
+        LEGGED, LEGGED_SAMPLES,
+    ),
+}  # fmt: skip
+
+
+def task(name: str) -> Task:
+    """The task of this name. Raises `UnknownNameError` with the closest names."""
+    if name not in TASKS:
+        raise UnknownNameError(f"there is no task '{name}'{closest(name, TASKS)}")
+    return TASKS[name]
+
+
+def environment(name: str, **settings: Any) -> Environment:
+    """The environment of a task; settings: keyword arguments of its factory."""
+    module, _, function = task(name).factory.partition(":")
+    return getattr(importlib.import_module(module), function)(**settings)
