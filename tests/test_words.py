@@ -27,6 +27,7 @@ FIXED = {
 LIBRARIES = {
     "canonicalize_dtype", "mj_normalizeQuat", "symmetrize_input", "minimize_scalar", "center",
     "initialize",  # jax.distributed
+    "materialize_jac",  # jaxopt
     "xla_cpu_enable_concurrency_optimized_scheduler", "synchronization_internal",
 }  # fmt: skip
 
