@@ -76,7 +76,7 @@ def reach(count: int):
     name = "frame position tool"
     return (
         problem,
-        iLQR(),
+        iLQR(regularisation="state", damping=1.0),
         {"references": {name: places}},
         lambda k: (problem.replace(references={name: places[k]}), None),
     )
