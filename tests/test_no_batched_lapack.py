@@ -17,8 +17,10 @@ from lapack_calls import batched_in, batched_lapack_calls, dumped_programs, lapa
 
 from trajopt import dynamics, solvers
 from trajopt.dynamics.rigid_body import crba, derivatives
+from trajopt.problems import LeastSquaresProblem
+from trajopt.solvers.batch.gauss_newton import BatchedGaussNewton
+from trajopt.solvers.batch.jaxopt_methods import JaxoptFit
 from trajopt.solvers.estimation.moving_horizon import MovingHorizon
-from trajopt.solvers.least_squares.batch import estimate_batch
 from trajopt.solvers.subproblems.riccati import LQProblem, riccati, riccati_parallel
 
 BATCH = 3
@@ -28,7 +30,6 @@ BATCH = 3
 def by_jax(monkeypatch):
     """The compiled core makes no LAPACK calls."""
     monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
-
 
 
 def stacked(tree):
@@ -97,7 +98,26 @@ def estimating():
     def residual(x, d):
         return jnp.concatenate([jnp.sin(x) - d, 0.1 * x])
 
-    return lambda data: estimate_batch(residual, np.zeros(2), data), (stacked(jnp.ones(2)),)
+    problem = LeastSquaresProblem("sine", residual, np.zeros(2), data=np.ones(2))
+
+    def solved(data):
+        at = lambda d: BatchedGaussNewton(problem.with_leaves(d), solvers.GaussNewton(), "implicit").solve(jnp.zeros(2))  # noqa: E731
+        return jax.vmap(at)(data)
+
+    return solved, (stacked(jnp.ones(2)),)
+
+
+def estimating_by_jaxopt():
+    def residual(x, d):
+        return jnp.concatenate([jnp.sin(x) - d, 0.1 * x])
+
+    problem = LeastSquaresProblem("sine", residual, np.zeros(2), data=np.ones(2))
+
+    def solved(data):
+        at = lambda d: JaxoptFit(problem.with_leaves(d), solvers.LevenbergMarquardt(), "implicit").solve(jnp.zeros(2))  # noqa: E731
+        return jax.vmap(at)(data)
+
+    return solved, (stacked(jnp.ones(2)),)
 
 
 bound = np.full((4, 2), 0.1)
@@ -120,7 +140,8 @@ PROGRAMS = {
     "riccati with bounds": lambda: solving_lq(riccati, lower=-bound, upper=bound),
     "riccati in parallel": lambda: solving_lq(riccati_parallel),
     "moving horizon": moving_horizon,
-    "estimate_batch": estimating,
+    "batch, Gauss-Newton": estimating,
+    "batch, jaxopt": estimating_by_jaxopt,
 }
 
 

@@ -10,9 +10,9 @@ import scipy.stats
 
 from trajopt import problems, solvers
 from trajopt.errors import OptionError
+from trajopt.problems import LeastSquaresProblem
 from trajopt.problems.inertia import from_log_cholesky, to_log_cholesky
 from trajopt.problems.library.identification import handled_box, sliding_cube, standing_hopper
-from trajopt.solvers.least_squares.batch import estimate_batch
 from trajopt.solvers.least_squares.gauss_newton import covariance
 
 
@@ -76,8 +76,9 @@ def test_regions_of_95_percent_cover_the_truth_in_95_percent_of_200_recordings()
     """The joint ellipsoid of the sliding cube's unknowns, and each one's interval; binomial bands of 99.9 %."""
     recording, samples, runs = sliding_cube(), 25, 200
     recordings = jnp.stack([recording.measured(samples, seed) for seed in range(1000, 1000 + runs)])
-    found = estimate_batch(recording.residual, recording.guess, recordings)
-    assert np.all(found.converged)
+    problem = LeastSquaresProblem("sliding cube", recording.residual, recording.guess, data=recordings[0])
+    found = solvers.solve_batch(problem, solvers.GaussNewton(), data=recordings)
+    assert found.success.all()
     error = np.asarray(found.x) - recording.truth
     square = np.einsum("ri,ri->r", error, np.linalg.solve(found.covariance, error[..., None])[..., 0])
     low, high = scipy.stats.binom(runs, 0.95).ppf([0.0005, 0.9995])

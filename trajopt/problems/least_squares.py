@@ -5,6 +5,8 @@ The contract of a problem, in short:
     LeastSquaresProblem("name", residual, x0, ...)
 
 - `residual(x) -> r` is pure and jit-able, x (nx,) and r (m,) flat arrays of one float dtype;
+- `data`, optional, an array or a pytree of arrays: then it is `residual(x, data)`, and `replace(data=...)` is the same problem on
+  other data, for which nothing is compiled again (`solvers.solve_batch` takes many at once);
 - `jacobian(x) -> (r, J)`, optional, gives residual and Jacobian (m, n) in one call; without it the "implicit" mode is
   JAX's automatic derivative of `residual` (whose contact steps carry their implicit derivative);
 - `integrate(x, dx)`, optional, moves x on a manifold of dimension n = `tangent_size`; J is the derivative in dx;
@@ -43,6 +45,7 @@ from trajopt.problems.losses import check_loss, robust, robust_curvature, robust
 from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.problems.prior import Prior
+from trajopt.problems.signature import Identity
 from trajopt.problems.trajectory import Answer
 
 GRADIENTS = ("implicit", "finite-difference", "ridders")
@@ -67,10 +70,11 @@ class LeastSquaresProblem:
     """
 
     name: str
-    residual: Callable[[Array], Array]
+    residual: Callable[..., Array]
     x0: Float[Array, " nx"]
     _: dataclasses.KW_ONLY
-    jacobian: Callable[[Array], tuple[Array, Array]] | None = None
+    data: Any = None
+    jacobian: Callable[..., tuple[Array, Array]] | None = None
     lower: Any = None
     upper: Any = None
     prior: Prior | None = None
@@ -128,7 +132,9 @@ class LeastSquaresProblem:
             value = getattr(self, key)
             if value is not None and not (np.isfinite(value) and value > 0):
                 raise OptionError(f"{self._where}{key} is {value}; it must be a positive number")
-        out = jax.eval_shape(self.residual, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
+        if self.data is not None:
+            set_field("data", _checked_data(self._where, self.data))
+        out = jax.eval_shape(self._rows, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
         if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ShapeError(f"{self._where}residual(x) returned {out}; expected a flat array of floats, (m,)")
         set_field("arguments", recorded(before, self))
@@ -136,6 +142,38 @@ class LeastSquaresProblem:
     @property
     def _where(self) -> str:
         return f"problem '{self.name}': "
+
+    def _rows(self, x: Array) -> Array:
+        """The residual of the user."""
+        return self.residual(x) if self.data is None else self.residual(x, self.data)
+
+    # -- other data, the same programs (`programs.Parted`) --------------------------------------------------------------
+
+    @property
+    def program_key(self) -> Identity:
+        """What compiled functions depend on beside the data: the problem that this one was made of."""
+        return Identity(vars(self).get("_origin", self))
+
+    @property
+    def leaves(self) -> Any:
+        """The data, which compiled functions take as an argument."""
+        return self.data
+
+    def with_leaves(self, leaves: Any) -> LeastSquaresProblem:
+        """The problem on other data, which may be traced: nothing is validated."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self) | {"data": leaves, "_origin": vars(self).get("_origin", self)})
+        return other
+
+    def replace(self, *, data: Any) -> LeastSquaresProblem:
+        """The problem on other data of the same shapes; what is compiled stays. Raises `ShapeError` and `NonFiniteError`."""
+        data = _checked_data(self._where, data)
+        given, own = (
+            [(np.shape(leaf), np.asarray(leaf).dtype) for leaf in jax.tree.leaves(d)] for d in (data, self.data)
+        )
+        if given != own or str(jax.tree.structure(data)) != str(jax.tree.structure(self.data)):
+            raise ShapeError(f"{self._where}data has {_described(given)}; expected {_described(own)} as in the problem")
+        return self.with_leaves(data)
 
     @property
     def dimension(self) -> int:
@@ -228,17 +266,17 @@ class LeastSquaresProblem:
 
     def full_residual(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Residual under the loss with the prior's rows appended, (m,)."""
-        r = robust(self.residual(x), self.loss, self.f_scale)
+        r = robust(self._rows(x), self.loss, self.f_scale)
         return r if self.prior is None else jnp.concatenate([r, self._prior_rows(x)])
 
     def curvature(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Second derivative of the cost by each entry of r, those of the prior (1) included, (m,)."""
-        data = robust_curvature(self.residual(x), self.loss, self.f_scale)
+        data = robust_curvature(self._rows(x), self.loss, self.f_scale)
         return data if self.prior is None else jnp.concatenate([data, jnp.ones_like(self._prior_rows(x))])
 
     def slope(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Derivative of each entry of `full_residual` by the residual without its loss, (m,)."""
-        data = robust_slope(self.residual(x), self.loss, self.f_scale)
+        data = robust_slope(self._rows(x), self.loss, self.f_scale)
         return data if self.prior is None else jnp.concatenate([data, jnp.ones_like(self._prior_rows(x))])
 
     def _prior_rows(self, x: Array) -> Array:
@@ -275,7 +313,7 @@ class LeastSquaresProblem:
 
         def given(x: Array) -> tuple[Array, Array]:
             assert jacobian is not None
-            r, J = jacobian(x)
+            r, J = jacobian(x) if self.data is None else jacobian(x, self.data)
             if self.loss != "linear":
                 r, J = robust(r, self.loss, self.f_scale), robust_slope(r, self.loss, self.f_scale)[:, None] * J
             if self.prior is None:
@@ -338,6 +376,22 @@ def check_gradient(gradient: str, problem: str) -> None:
         raise UnknownNameError(
             f"gradient mode '{gradient}' is not available for problem '{problem}'{closest(gradient, GRADIENTS)}"
         )
+
+
+def _checked_data(where: str, data: Any) -> Any:
+    """The data as arrays. Raises `NonFiniteError` for entries that are not finite."""
+    data = jax.tree.map(jnp.asarray, data)
+    for leaf in jax.tree.leaves(data):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not bool(jnp.all(jnp.isfinite(leaf))):
+            place = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(leaf)))[0])
+            raise NonFiniteError(
+                f"{where}data has a non-finite entry at {place}; give a weight of zero to what is missing"
+            )
+    return data
+
+
+def _described(leaves: list[tuple[Any, ...]]) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in leaves) or "nothing"
 
 
 def _initial(name: str, x0: Any) -> np.ndarray:

@@ -157,7 +157,10 @@ class OptimalControlOracle:
 
     def residuals(self, trajectory: Trajectory) -> dict[str, float]:
         """What a `Solution` reports: violations, and with contact the contact law's residual along the motion."""
-        found = self.examine(trajectory)
+        return self.measures(self.examine(trajectory), trajectory)
+
+    def measures(self, found: Examination, trajectory: Trajectory) -> dict[str, float]:
+        """`residuals` of a motion that has been examined."""
         values = {key: float(value) for key, value in found.parts.items()}
         if found.residual is not None and found.dropped is not None:
             values["contact_residual"] = float(np.max(np.asarray(found.residual)))

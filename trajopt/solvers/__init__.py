@@ -5,6 +5,7 @@ problems at once.
 """
 
 from trajopt.result import Status
+from trajopt.solvers.batch import BatchSolution, LevenbergMarquardt, solve_batch
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.estimation.moving_horizon import MovingHorizon
 from trajopt.solvers.hybrid import Hybrid
@@ -23,6 +24,7 @@ from trajopt.solvers.shooting.single import SingleShooting
 from trajopt.solvers.sweeps import Comparison, Outcome, Processes, Task, compare, solve_many, solve_tasks
 
 __all__ = [
+    "BatchSolution",
     "CEM",
     "CMAES",
     "DDP",
@@ -32,6 +34,7 @@ __all__ = [
     "GradientDescent",
     "Hybrid",
     "LBFGS",
+    "LevenbergMarquardt",
     "MPPI",
     "MovingHorizon",
     "Outcome",
@@ -47,6 +50,7 @@ __all__ = [
     "iLQR",
     "names",
     "solve",
+    "solve_batch",
     "solve_many",
     "solve_tasks",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,10 +24,15 @@ from least_squares_cases import linear
 from lq_cases import M, N, T, dense_kkt, random_lq
 
 from trajopt import solvers
+from trajopt.dynamics import NoContact, System
 from trajopt.errors import OptionError
-from trajopt.problems import OptimalControlProblem
+from trajopt.models import load_model
+from trajopt.problems import OptimalControlProblem, residuals
+from trajopt.problems.ocp import Trajectory
 from trajopt.result import status_name
 from trajopt.solvers import DDP, iLQR, solve
+from trajopt.solvers.ddp.local_model import Modeller
+from trajopt.solvers.ddp.secant import learnt
 from trajopt.solvers.subproblems.riccati import riccati
 
 riccati_gains = jax.jit(lambda lq: riccati(lq).K)
@@ -188,13 +195,83 @@ def test_convergence_is_quadratic_for_ddp_and_linear_for_ilqr():
     options = {"control_lower": None, "control_upper": None, "terminal_residual": lambda x: 2.0 * (x - 2.0)}
     ratios, rates = {}, {}
     for solver in (DDP, iLQR):
-        solution = solve(pendulum(**options), solver(tolerance=1e-11), max_iterations=60)
+        solution = solve(pendulum(**options), solver(tolerance=1e-11, curvature="none"), max_iterations=60)
         assert solution.success and solution.cost > 0.9
         d = solution.trace["step_size"][1:]
         d = d[d > 1e-8][-4:]
         ratios[solver], rates[solver] = d[1:] / d[:-1] ** 2, d[1:] / d[:-1]
     assert ratios[DDP].max() < 0.2 and rates[DDP][-1] < 1e-3
     assert ratios[iLQR].min() > 1e3 and rates[iLQR].min() > 0.3
+
+
+@pytest.mark.slow
+def test_learnt_curvature_converges_faster_than_linearly():
+    """Where Gauss-Newton alone converges linearly: the last changes of the controls fall ever faster, to the same optimum."""
+    options = {"control_lower": None, "control_upper": None, "terminal_residual": lambda x: 2.0 * (x - 2.0)}
+    plain, learning = (solve(pendulum(**options), iLQR(tolerance=1e-10, curvature=c)) for c in ("none", "secant"))
+    assert plain.success and learning.success and learning.iterations < 0.7 * plain.iterations
+    np.testing.assert_allclose(learning.us, plain.us, atol=1e-7)
+    d = learning.trace["step_size"][1:]
+    d = d[d > 1e-9]
+    assert (d[-1] / d[-4]) ** (1 / 3) < 0.3
+
+
+def test_cart_pole_from_rest_without_second_derivatives():
+    """The optimum that DDP finds from zero force, in fewer than a hundred iterations; pure Gauss-Newton takes several hundred."""
+    solution = solve(cart_pole(), iLQR())
+    assert solution.success and solution.iterations <= 100
+    assert solution.cost == pytest.approx(SECOND_CART_POLE_OPTIMUM, rel=1e-5)
+
+
+def test_rank_one_updates_find_the_curvature_of_quadratic_dynamics():
+    """Dynamics quadratic in z have one curvature under costates that stay: the rank-one updates find it once steps span z."""
+    rng = np.random.default_rng(0)
+    n, m, T = 2, 1, 3
+    bend = rng.normal(size=(n, n + m, n + m))
+    bend = bend + np.swapaxes(bend, 1, 2)
+
+    def f(x, u, t):
+        z = jnp.concatenate([x, u])
+        return x + 0.1 * u + 0.05 * jnp.einsum("kij,i,j->k", jnp.asarray(bend), z, z)
+
+    problem = OptimalControlProblem("quadratic", f, T, np.zeros(n), u0=np.zeros(m), terminal_residual=lambda x: x - 1.0)
+    modeller = Modeller(problem, "implicit", multiple=True, second_order=False)
+    multipliers = modeller.constraints.initial(1.0)
+    expand = jax.jit(lambda motion: modeller.expand(motion, multipliers))
+    points = [Trajectory(rng.normal(size=(T + 1, n)), rng.normal(size=(T, m)), np.zeros(0)) for _ in range(40)]
+    points = [jax.tree.map(jnp.asarray, dataclasses.replace(point, xs=0.3 * point.xs)) for point in points]
+    S, at = jnp.zeros((T, n + m, n + m)), (points[0], expand(points[0]))
+    for point in points[1:]:
+        new = (point, expand(point))
+        # The same costates throughout, so that there is one curvature to find.
+        new = (point, dataclasses.replace(new[1], costates=jnp.ones((T + 1, n))))
+        S = learnt(problem, S, at, new)
+        at = new
+    np.testing.assert_allclose(S, np.tile(0.1 * bend.sum(0), (T, 1, 1)), rtol=1e-6, atol=1e-6)
+
+
+TOOL = [[0.4, 0.3, 0.5], [0.3, -0.3, 0.6], [-0.4, 0.4, 0.4], [0.5, 0.1, 0.2], [0.2, 0.5, 0.7]]
+
+
+@pytest.mark.slow
+def test_an_arm_that_falls_reaches_a_place():
+    """UR5, 1 s, the tool's place at the end a terminal equality, from zero controls, under which the arm falls and whirls."""
+    arm = System(load_model("ur5"), dt=0.02, contact=NoContact())
+    stage = sum([residuals.Control(weight=2e-3), residuals.Velocity(weight=0.1), residuals.LimitMargin(weight=0.1)])
+    reach = OptimalControlProblem(
+        "reach", arm, 50, arm.initial_state("home"), u0=np.zeros(6), stage_residual=stage,
+        terminal_residual=residuals.Velocity(weight=1.0),
+        terminal_equality=residuals.FramePosition("tool", reference=TOOL[0]),
+    )  # fmt: skip
+    for place in TOOL:
+        solution = solve(reach.replace(references={"frame position tool": place}), iLQR())
+        assert solution.success and solution.iterations < 80
+        assert solution.residuals["terminal_equality"] < 1e-6 and np.abs(solution.xs[:, 6:]).max() < 3.0
+    # Damped states keep the next motion near the last one: from whirling, to any place, in few iterations.
+    for place in np.array([0.4, 0.2, 0.5]) + np.random.default_rng(0).uniform(-0.15, 0.15, size=(8, 3)):
+        problem = reach.replace(references={"frame position tool": place})
+        solution = solve(problem, iLQR(regularisation="state", damping=1.0))
+        assert solution.success and solution.iterations < 40 and np.abs(solution.xs[:, 6:]).max() < 3.0
 
 
 def turned(solution, angle: float) -> tuple[np.ndarray, float]:
@@ -276,6 +353,7 @@ def test_infeasible_constraints_are_reported():
 BAD = [
     (lambda: iLQR(shooting="both"), "shooting is 'both'"),
     (lambda: iLQR(regularisation="x"), "regularisation is 'x'"),
+    (lambda: iLQR(curvature="bfgs"), "curvature is 'bfgs'"),
     (lambda: DDP(riccati="parallel"), "DDP: riccati='parallel'"),
     (lambda: iLQR(tolerance=0.0), "tolerance is 0.0"),
     (lambda: iLQR(penalty_factor=1.0), "penalty_factor is 1.0"),

@@ -7,8 +7,8 @@ the cost to go, and exact Hessians throughout, so that it converges quadraticall
 tangent coordinates, a free initial state and free parameters are part of the minimisation.
 
 Controls are kept in their bounds by projected Newton in the pass. All other constraints, bounds on states included, enter
-through an augmented Lagrangian (`augmented_lagrangian`): when the stationarity falls below the inner tolerance, multipliers
-and penalties are updated and the inner tolerance is divided by ten.
+through an augmented Lagrangian (`augmented_lagrangian`): when the stationarity is small beside what new multipliers would change
+(`PenaltyRule.inner_tolerance`), multipliers and penalties are updated.
 
 With gradient="complementarity-aware" the dynamics are linearised in the contact labels that the costates ask for
 (`local_model`). What is certified then is exact: stationarity and costates are recomputed with implicit derivatives.
@@ -49,6 +49,7 @@ DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
 PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
 COST_ROUNDING = 1e-12
+SUFFICIENT_FALL = 0.1  # a violation above this fraction of the last one raises the penalty
 CREEP = 1e-6  # relative change of the cost that counts as none with complementarity-aware derivatives
 
 
@@ -64,6 +65,7 @@ class DDPState(ConstrainedState):
     gains: Any
     damping: Any
     gap_penalty: Any
+    secant: Any
     least_gradient: float
     stagnant: int
     bad_step: int
@@ -89,6 +91,7 @@ class _DifferentialDynamicProgramming:
     regularisation: str = "control"
     damping: float = 0.0
     riccati: str = "sequential"
+    curvature: str = "secant"
     penalty: float = 10.0
     penalty_factor: float = 10.0
     max_penalty: float = 1e8
@@ -100,6 +103,7 @@ class _DifferentialDynamicProgramming:
             "shooting": ("single", "multiple"),
             "regularisation": ("control", "state"),
             "riccati": ("sequential", "parallel"),
+            "curvature": ("secant", "none"),
         }
         for key, known in choices.items():
             if getattr(self, key) not in known:
@@ -129,25 +133,34 @@ class _DifferentialDynamicProgramming:
         return False
 
     def _iteration(self, oracle: OptimalControlOracle) -> Iteration:
-        problem = oracle.problem
+        return self.iteration_of(oracle.problem, oracle.gradient)
+
+    def iteration_of(self, problem: OptimalControlProblem, gradient: str) -> Iteration:
+        """The program of one iteration for a problem in a gradient mode."""
         second = self._second_order and twice_differentiable(problem)
         return Iteration(
-            Modeller(problem, oracle.gradient, multiple=self.shooting == "multiple", second_order=second),
+            Modeller(problem, gradient, multiple=self.shooting == "multiple", second_order=second),
             curvature=second,
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
             native=problem.system is not None and problem.system.resolved_backend == "native",
+            secant=self._learns(problem),
         )
+
+    def _learns(self, problem: OptimalControlProblem) -> bool:
+        """Whether curvature of the dynamics is learnt: where it exists and is not computed."""
+        return self.curvature == "secant" and not self._second_order and twice_differentiable(problem)
 
     def replanning(self, oracle: OptimalControlOracle) -> Replanning:
         """One iteration from a measured state, as a receding horizon repeats it.
 
         Raises `OptionError` for problems and options that it cannot take.
         """
-        self._check(oracle.problem)
-        return Replanning(self._iteration(oracle), self.damping)
+        self.check(oracle.problem)
+        return Replanning(dataclasses.replace(self._iteration(oracle), secant=False), self.damping)
 
-    def _check(self, problem: OptimalControlProblem) -> None:
+    def check(self, problem: OptimalControlProblem) -> None:
+        """Raise `OptionError` for options that do not go with a problem."""
         bounded = np.isfinite(problem.control_lower).any() or np.isfinite(problem.control_upper).any()
         if self.riccati == "parallel" and bounded:
             raise OptionError(
@@ -160,7 +173,7 @@ class _DifferentialDynamicProgramming:
     def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: jax.Array) -> DDPState:
         """The model along the initial motion: the rollout, or in multiple shooting the states given."""
         problem = oracle.problem
-        self._check(problem)
+        self.check(problem)
         if relabels(problem, oracle.gradient):
             aware_dynamics(problem)  # refuses what it cannot linearise
         dtype = problem.dtype
@@ -174,6 +187,7 @@ class _DifferentialDynamicProgramming:
             motion = oracle.rollout(motion.xs[0], motion.us, motion.p)
         iteration = self._iteration(oracle)
         multipliers = iteration.modeller.constraints.initial(self.penalty)
+        size = problem.n + problem.n_p + problem.nu
         state = DDPState(
             x=motion,
             cost=0.0,
@@ -181,23 +195,25 @@ class _DifferentialDynamicProgramming:
             gradient_norm=0.0,
             step_size=0.0,
             model=iteration.modeller.blank(),
-            **first_schedule(multipliers, self._tolerance(problem)),
+            **first_schedule(multipliers, self.tolerance_of(problem)),
             gains=np.zeros((problem.horizon, problem.nu, problem.n), dtype),
             damping=np.asarray(self.damping, dtype),
             gap_penalty=np.zeros((), dtype),
+            secant=np.zeros((problem.horizon if iteration.secant else 0, *(size, size)), dtype),
             least_gradient=float("inf"),
             stagnant=0,
             bad_step=-1,
         )
         return self._advanced(oracle, state, move=False)[0]
 
-    def _tolerance(self, problem: OptimalControlProblem) -> float:
+    def tolerance_of(self, problem: OptimalControlProblem) -> float:
+        """Of the stationarity, relative to its scale."""
         return self.tolerance or default_tolerance(problem.dtype) ** DEFAULT_EXPONENT
 
     def _advanced(self, oracle: OptimalControlOracle, state: DDPState, move: bool) -> tuple[DDPState, Report]:
         """The state after one iteration, or, without `move`, with its model made anew."""
         problem, iteration = oracle.problem, self._iteration(oracle)
-        before = Iterate(state.x, state.model, state.damping, state.gap_penalty)
+        before = Iterate(state.x, state.model, state.damping, state.gap_penalty, state.secant)
         after, report = oracle.call(Iteration.advance, iteration, np.asarray(move), before, state.multipliers)
         model = after.model
         oracle.evaluations += int(report.trials) + oracle.cost_of_linearization
@@ -205,7 +221,7 @@ class _DifferentialDynamicProgramming:
         if bad < 0 and move and not bool(report.finite_trial):
             bad = int(report.bad_step)
         converged = (
-            float(model.stationarity) <= self._tolerance(problem) * float(model.scale)
+            float(model.stationarity) <= self.tolerance_of(problem) * float(model.scale)
             and float(model.excess) <= problem.tolerance
         )
         state = dataclasses.replace(
@@ -214,6 +230,7 @@ class _DifferentialDynamicProgramming:
             model=model,
             damping=after.damping,
             gap_penalty=after.gap_penalty,
+            secant=after.secant,
             cost=float(model.cost) if int(model.bad_step) < 0 else float("nan"),  # a motion with gaps has no cost
             violation=float(model.violation),
             gradient_norm=float(model.stationarity),
@@ -228,8 +245,7 @@ class _DifferentialDynamicProgramming:
     def step(self, oracle: OptimalControlOracle, state: DDPState) -> DDPState:
         """One accepted step, after an update of the multipliers where one is due; or the same point with `halt` set."""
         constrained, tolerance = oracle.problem.constrained, oracle.problem.tolerance
-        inner_done = state.gradient_norm <= state.inner_tolerance * float(state.model.scale)
-        due = constrained and (inner_done or state.inner_iterations >= self.max_inner_iterations)
+        due = constrained and self._due(oracle, state)
         while True:
             if due:
                 state = self._updated(oracle, state)
@@ -242,6 +258,20 @@ class _DifferentialDynamicProgramming:
             if halt == "non_finite" or not constrained or (due and state.violation <= tolerance):
                 return dataclasses.replace(state, halt=halt, bad_step=new.bad_step)
             due = True
+
+    def _due(self, oracle: OptimalControlOracle, state: DDPState) -> bool:
+        """Whether the minimisation is as exact as the multipliers are, so that new ones change more than another step would."""
+        if state.inner_iterations >= self.max_inner_iterations:
+            return True
+        rule = self.rule(oracle.problem)
+        enough = oracle.call(PenaltyRule.inner_tolerance, rule, state.multipliers, state.model.rows, state.model.excess)
+        return state.gradient_norm <= max(float(enough), self.tolerance_of(oracle.problem)) * float(state.model.scale)
+
+    def rule(self, problem: OptimalControlProblem) -> PenaltyRule:
+        """How multipliers and penalties are updated."""
+        return PenaltyRule(
+            Constraints(problem), self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance, SUFFICIENT_FALL
+        )
 
     def _tried(self, oracle: OptimalControlOracle, state: DDPState) -> tuple[DDPState, str]:
         """(state after an iteration, why it is none: empty where it is one)."""
@@ -266,15 +296,19 @@ class _DifferentialDynamicProgramming:
     def _updated(self, oracle: OptimalControlOracle, state: DDPState) -> DDPState:
         """Multipliers, penalties and inner tolerance after an inner minimisation."""
         problem = oracle.problem
-        rule = PenaltyRule(Constraints(problem), self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance)
+        rule = self.rule(problem)
         multipliers, excess = oracle.call(PenaltyRule.updated, rule, state.multipliers, state.model.rows, state.excess)
         schedule = state.after_update(
-            multipliers, excess, self._tolerance(problem), self.max_penalty, problem.tolerance
+            multipliers, excess, self.tolerance_of(problem), self.max_penalty, problem.tolerance
         )
         state = dataclasses.replace(state, **schedule, least_gradient=float("inf"), stagnant=0)
         if state.stubborn >= STUBBORN_UPDATES:
             return dataclasses.replace(state, halt="infeasible")
         return self._advanced(oracle, state, move=False)[0]
+
+    def relaxed(self, problem: OptimalControlProblem) -> float:
+        """The stationarity, relative to its scale, that is `acceptable`."""
+        return default_tolerance(problem.dtype) ** RELAXED_EXPONENT
 
     def terminate(self, oracle: OptimalControlOracle, state: DDPState) -> Status | None:
         """Solved when stationary and feasible, a failure when `step` gave up, else None."""
@@ -282,7 +316,7 @@ class _DifferentialDynamicProgramming:
             return Status.solved
         if not state.halt:
             return None
-        relaxed = default_tolerance(oracle.problem.dtype) ** RELAXED_EXPONENT * float(state.model.scale)
+        relaxed = self.relaxed(oracle.problem) * float(state.model.scale)
         feasible = float(state.model.excess) <= oracle.problem.tolerance
         if state.halt in ("stalled", "line_search_failed") and feasible and state.gradient_norm <= relaxed:
             return Status.acceptable
@@ -310,7 +344,7 @@ class _DifferentialDynamicProgramming:
         notes = []
         if self._second_order and not twice_differentiable(oracle.problem):
             notes.append("contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used")
-        allowed = self._tolerance(oracle.problem) * float(model.scale)
+        allowed = self.tolerance_of(oracle.problem) * float(model.scale)
         relaxed = default_tolerance(oracle.problem.dtype) ** RELAXED_EXPONENT * float(model.scale)
         claimed = state.converged or (aware and anew.gradient_norm <= relaxed)
         lacking = claimed and not stationarity <= (2.0 * allowed if state.converged else relaxed)
@@ -340,7 +374,10 @@ _OPTIONS = """
     shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not, and closes the defects.
     regularisation: what the damping is added to, the Hessian by "control" or by "state".
     damping: the first one; it is multiplied by 10 when a pass is not convex or no step length is accepted, or only one below
-        0.1, and divided by 10 after a step of at least 0.5, down to 0 below 1e-6.
+        0.1 (from zero: set to 1e-6 or, by iLQR on smooth dynamics, to 1 % of the curvature along the step), and divided by 10
+        after a step of at least 0.5, down to 0 below 1e-6.
+    curvature: what iLQR takes for the second derivatives of smooth dynamics: "secant", learnt from the steps (`secant`), or
+        "none", pure Gauss-Newton. DDP computes them, and contact has none.
     riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
     penalty, penalty_factor, max_penalty: of the augmented Lagrangian; `max_inner_iterations` between its updates.
 

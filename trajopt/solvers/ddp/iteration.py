@@ -1,7 +1,9 @@
 """One iteration of iLQR or DDP as one compiled program: backward pass, line search, expansion at the new motion.
 
 Damping mu is added to R_t of the model ("control") or to Q_t, t >= 1 ("state"); the pass is repeated with a larger mu until it
-is strictly convex and the line search succeeds.
+is strictly convex and the line search succeeds. For iLQR on smooth dynamics it begins at a share of the curvature along the step
+that was refused, k^T H k / |k|^2, so that it is felt whatever the units. Curvature that iLQR has learnt (`secant`) may make a
+pass that is not convex: a half, a quarter and none of it are tried before any damping.
 
 Line search: lengths 1, 1/2, ..., 2^-MAX_HALVINGS, the controls being u_t + a k_t + K_t (x (-) x_t), clipped to their bounds.
 The first length is taken whose decrease of the merit is at least ACCEPT times what the model predicts. The merit is the
@@ -20,10 +22,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.policies import follow_policy
-from trajopt.problems.expansions import advance, dynamics_hessian
+from trajopt.problems.expansions import advance, dynamics_hessian, twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.residuals.base import is_task
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.ddp.secant import learnt, with_curvature
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.box_qp import box_qp
 from trajopt.solvers.subproblems.riccati import Policy, lq_rollout, riccati, riccati_native, riccati_parallel
@@ -34,6 +37,8 @@ DAMPING = (1e-6, 1e10)  # smallest damping, below which it is zero, and largest
 DAMPING_FACTOR = 10.0
 ROUNDING = 100.0  # in units of rounding: changes of the merit below it say nothing
 GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
+TELLING_DAMPING = 0.01  # of the curvature along the step that was refused: less damping would not be felt
+LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
 
 
 @jax.tree_util.register_dataclass
@@ -57,12 +62,14 @@ class Report:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Iterate:
-    """A motion, the model there, the damping mu and the penalty nu of the gaps of multiple shooting."""
+    """A motion, the model there, the damping mu, the penalty nu of the gaps of multiple shooting, and the curvature learnt of the
+    dynamics (T, z, z), which only `Iteration.secant` reads."""
 
     motion: Trajectory
     model: LocalModel
     damping: Any
     gap_penalty: Any
+    secant: Any = None
 
 
 class Direction(NamedTuple):
@@ -76,12 +83,14 @@ class Direction(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """State of the search for a damping: where the last line search ended, the next damping and gap penalty, its report."""
+    """State of the search for a damping: where the last line search ended, the next damping and gap penalty, its report, and the
+    share of the learnt curvature that the next pass takes."""
 
     motion: Trajectory
     damping: Float[Array, ""]
     gap_penalty: Float[Array, ""]
     report: Report
+    share: Float[Array, ""]
 
 
 class _Trial(NamedTuple):
@@ -94,14 +103,15 @@ class _Trial(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Iteration:
-    """The program for one problem; curvature: second derivatives of the dynamics; native: passes by the compiled core; the rest
-    are the options of iLQR."""
+    """The program for one problem; curvature: second derivatives of the dynamics; native: passes by the compiled core;
+    secant: curvature of the dynamics is learnt from step to step; the rest are the options of iLQR."""
 
     modeller: Modeller
     curvature: bool
     damp_state: bool
     parallel: bool
     native: bool = False
+    secant: bool = False
 
     @property
     def problem(self) -> OptimalControlProblem:
@@ -141,7 +151,9 @@ class Iteration:
                 return fn(*data, at.p, w[:n])[order][:, order]
 
             extra = (curvature, (at.xs[:-1], at.us, times)) if self.curvature else ()
-            policy = riccati_native(damped, low, high) if self.native and not extra else riccati(damped, low, high, *extra)
+            policy = (
+                riccati_native(damped, low, high) if self.native and not extra else riccati(damped, low, high, *extra)
+            )
         start = jnp.zeros(n_e, lq.q.dtype)
         slope, total, convex = policy.slope, policy.c[0], policy.convex
         if free.size:
@@ -240,7 +252,9 @@ class Iteration:
         low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
         policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
-        found, us, _ = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, jnp.asarray(low), jnp.asarray(high))
+        found, us, _ = follow_policy(
+            system, problem.as_state(x0), *bar, us, policy.K, jnp.asarray(low), jnp.asarray(high)
+        )
         xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
         motion = Trajectory(xs, us, at.p)
         return motion, problem.cost(motion)
@@ -298,24 +312,45 @@ class Iteration:
         smallest, largest = DAMPING
 
         def attempt(state: _Attempt) -> _Attempt:
-            _, damping, nu, report = state
-            direction = self.backward_pass(iterate.motion, iterate.model, damping)
+            _, damping, nu, report, share = state
+            model = iterate.model
+            if self.secant:
+                model = dataclasses.replace(model, lq=with_curvature(model.lq, share * iterate.secant))
+            direction = self.backward_pass(iterate.motion, model, damping)
             if self.multiple:
                 nu = self._raised_gap_penalty(direction, iterate.model, nu)
             motion, report = self.line_search(iterate, direction, nu, multipliers, report)
             raised = jnp.maximum(DAMPING_FACTOR * damping, smallest)
+            raised = jnp.where(damping > 0, raised, jnp.maximum(raised, self._first_damping(direction.policy)))
             lowered = jnp.where(damping > DAMPING_FACTOR * smallest, damping / DAMPING_FACTOR, 0.0)
             kept = jnp.where(report.length >= 0.5, lowered, jnp.where(report.length < 0.1, raised, damping))
-            return _Attempt(motion, jnp.where(report.accepted, kept, raised), nu, report)
+            refused = jnp.where(share > 0, damping, raised)
+            less = jnp.where(share > LEAST_SHARE, 0.5 * share, 0.0)
+            return _Attempt(motion, jnp.where(report.accepted, kept, refused), nu, report, less)
 
         def unfinished(state: _Attempt) -> Array:
             return ~state.report.accepted & (state.damping <= largest)
 
         at = iterate.motion
-        first = _Attempt(at, iterate.damping, iterate.gap_penalty, self._report(at.us.dtype))
-        motion, damping, nu, report = jax.lax.while_loop(unfinished, attempt, first)
+        first = _Attempt(
+            at,
+            iterate.damping,
+            iterate.gap_penalty,
+            self._report(at.us.dtype),
+            jnp.full((), float(self.secant), at.us.dtype),
+        )
+        motion, damping, nu, report, _ = jax.lax.while_loop(unfinished, attempt, first)
         motion = jax.tree.map(lambda new, old: jnp.where(report.accepted, new, old), motion, at)
-        return Iterate(motion, iterate.model, damping, nu), report
+        return Iterate(motion, iterate.model, damping, nu, iterate.secant), report
+
+    def _first_damping(self, policy: Policy) -> Float[Array, ""]:
+        """A share of the curvature along the step that was refused, for iLQR on smooth dynamics; else 0.
+
+        Where contacts open and close steps are short for another reason, and DDP's own Hessian knows how far it holds.
+        """
+        bend = policy.curvature / jnp.sum(policy.k**2)
+        felt = policy.convex & jnp.isfinite(bend) & (twice_differentiable(self.problem) and not self.curvature)
+        return jnp.where(felt, TELLING_DAMPING * bend, 0.0)
 
     def _report(self, dtype: Any) -> Report:
         no, zero = jnp.zeros((), bool), jnp.zeros((), dtype)
@@ -330,7 +365,11 @@ class Iteration:
             return iterate, self._report(iterate.motion.us.dtype)
 
         moved, report = jax.lax.cond(move, self.step, stay, iterate, multipliers)
-        return dataclasses.replace(moved, model=self.modeller.expand(moved.motion, multipliers)), report
+        model = self.modeller.expand(moved.motion, multipliers)
+        secant = iterate.secant
+        if self.secant:
+            secant = learnt(self.problem, secant, (iterate.motion, iterate.model), (moved.motion, model))
+        return dataclasses.replace(moved, model=model, secant=secant), report
 
 
 def _first_bad_state(xs: Array) -> Array:

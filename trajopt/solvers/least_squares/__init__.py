@@ -1,9 +1,8 @@
-"""Nonlinear least squares: Gauss-Newton, first-order descent, L-BFGS, and many data sets at once (`estimate_batch`), with the
-state and the test of stationarity that they share."""
+"""Nonlinear least squares: Gauss-Newton, first-order descent, L-BFGS, with the state and the test of stationarity that they
+share. `solvers.batch` solves many problems at once."""
 
-from trajopt.solvers.least_squares.batch import Estimates, estimate_batch
 from trajopt.solvers.least_squares.first_order import GradientDescent
 from trajopt.solvers.least_squares.gauss_newton import GaussNewton
 from trajopt.solvers.least_squares.lbfgs import LBFGS
 
-__all__ = ["Estimates", "GaussNewton", "GradientDescent", "LBFGS", "estimate_batch"]
+__all__ = ["GaussNewton", "GradientDescent", "LBFGS"]

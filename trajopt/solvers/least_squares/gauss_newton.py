@@ -41,10 +41,11 @@ from trajopt.solvers.least_squares.state import (
 from trajopt.solvers.loop.contract import Findings
 from trajopt.solvers.loop.options import check_options
 
-_ACCEPT = 1e-4  # least gain ratio of an accepted step
-_SMALLEST_DAMPING = 1e-8  # relative to the largest singular value squared; below it, none
-_FIRST_DAMPING = 1e-4
-_MAX_TRIALS = 25
+ACCEPT = 1e-4  # least gain ratio of an accepted step
+SMALLEST_DAMPING = 1e-8  # relative to the largest singular value squared; below it, none
+FIRST_DAMPING = 1e-4
+MAX_TRIALS = 25
+FIRST_GROWTH = 4.0  # of the damping, by the first step that is refused; twice as much by every next one
 
 
 @jax.tree_util.register_dataclass
@@ -112,11 +113,11 @@ class GaussNewton:
         """One accepted step, or the same point with `halt` set when every damping was tried in vain."""
         if (horizon := self._horizon(oracle)) is not None:
             return horizon.step(oracle, state)
-        damping, growth, finite_trial = state.damping, 4.0, False
+        damping, growth, finite_trial = state.damping, FIRST_GROWTH, False
         model = _LinearModel(oracle.problem, state.x, state.residual, state.jacobian, self.rank_tolerance)
         # The Jacobian comes nearly free with an implicit linearisation: evaluate it with the first trial.
         together = oracle.cost_of_linearization == 1
-        for _ in range(_MAX_TRIALS):
+        for _ in range(MAX_TRIALS):
             dx, predicted = model.step(damping)
             if predicted <= COST_ROUNDING * state.cost:
                 return self._rounded_step(oracle, state, dx)
@@ -125,11 +126,11 @@ class GaussNewton:
             cost = 0.5 * float(r @ r)
             gain = (state.cost - cost) / predicted if np.isfinite(cost) else -np.inf
             finite_trial |= bool(np.isfinite(cost))
-            if gain > _ACCEPT:
+            if gain > ACCEPT:
                 J = oracle.linearize(x)[1] if J is None else J
                 return self._state(oracle, x, r, J, _relaxed(damping, gain), float(np.linalg.norm(dx)))
             together = False
-            damping = max(damping * growth, _FIRST_DAMPING)
+            damping = max(damping * growth, FIRST_DAMPING)
             growth *= 2.0
         return dataclasses.replace(state, halt="stalled" if finite_trial else "non_finite")
 
@@ -215,8 +216,20 @@ def robust_covariance(
     assumption about the outliers, and the errors' variances drop out; it is a little small when the rows are few. Huber 1967;
     Huber and Ronchetti 2009, eq. 6.6.
     """
-    m = jax.eval_shape(problem.residual, jnp.asarray(x)).shape[0]
     bend, slope = jax.jit(lambda x: (problem.curvature(x), problem.slope(x)))(jnp.asarray(x))
+    rows = len(r) - (0 if problem.prior is None else problem.prior.weight().shape[0])
+    return sandwich(r, J, free, np.asarray(bend), np.asarray(slope), rows)
+
+
+def sandwich(
+    r: Float[np.ndarray, " m"],
+    J: Float[np.ndarray, "m n"],
+    free: Bool[np.ndarray, " n"],
+    bend: Float[np.ndarray, " m"],
+    slope: Float[np.ndarray, " m"],
+    m: int,
+) -> Float[np.ndarray, "n n"] | None:
+    """`robust_covariance` from the curvature and the slope of the loss at each row; m: rows that are not of the prior."""
     slope = np.where(np.asarray(slope) > 0, slope, 1.0)  # a row without slope has none in J either
     score = np.concatenate([r[:m], np.ones(len(r) - m)])
     part = J[:, free]
@@ -234,9 +247,9 @@ def robust_covariance(
 def _relaxed(damping: float, gain: float) -> float:
     """Damping after an accepted step of this gain ratio."""
     if gain < 0.25:
-        return max(2.0 * damping, _FIRST_DAMPING)
+        return max(2.0 * damping, FIRST_DAMPING)
     damping = damping * (0.1 if gain > 0.75 else 0.5)
-    return damping if damping > _SMALLEST_DAMPING else 0.0
+    return damping if damping > SMALLEST_DAMPING else 0.0
 
 
 class _LinearModel:

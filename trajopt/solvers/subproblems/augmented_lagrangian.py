@@ -26,6 +26,7 @@ from trajopt.solvers.loop.contract import SolverState
 
 SUFFICIENT_FALL = 0.25  # a violation above this fraction of the last one raises the penalty
 FIRST_INNER_TOLERANCE = 1e-2
+INNER_SHARE, INNER_LARGEST = 0.1, 1e-2  # of `PenaltyRule.inner_tolerance`
 STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
 
 
@@ -206,6 +207,14 @@ def excess(
     return jnp.where(w > 0, jnp.abs(jnp.where(inequality, held, c)), 0.0)
 
 
+def worth(
+    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """(largest change of a multiplier that an update would make, largest multiplier after it)."""
+    new, zero = estimate(y, w, c, inequality), jnp.zeros((), c.dtype)
+    return jnp.max(jnp.abs(new - y), initial=zero), jnp.max(jnp.abs(new), initial=zero)
+
+
 def violation(
     c: Float[Array, "*rows"],
     relevant: Bool[Array, "..."] | Bool[np.ndarray, "..."],
@@ -219,13 +228,14 @@ def violation(
 @dataclasses.dataclass(frozen=True)
 class PenaltyRule:
     """How multipliers and penalties follow an inner minimisation: penalties grow by `factor` up to `largest`, and not for a row
-    whose excess is below `tolerance`.
+    whose excess is below `tolerance` or fell to the share `sufficient_fall` of what it was.
     """
 
     constraints: Constraints
     factor: float
     largest: float
     tolerance: float
+    sufficient_fall: float = SUFFICIENT_FALL
 
     def updated(
         self,
@@ -242,7 +252,7 @@ class PenaltyRule:
         terminal_excess = excess(m.terminal, m.terminal_penalty, rows[1], inequality[1])
 
         def raised(w: Array, now: Array, before: Array) -> Array:
-            grows = (now > SUFFICIENT_FALL * before) & (now > self.tolerance)
+            grows = (now > self.sufficient_fall * before) & (now > self.tolerance)
             return jnp.where(grows, jnp.minimum(self.factor * w, self.largest), w)
 
         new = Multipliers(
@@ -252,3 +262,21 @@ class PenaltyRule:
             raised(m.terminal_penalty, terminal_excess, last[1]),
         )
         return new, (stage_excess, terminal_excess)
+
+    def inner_tolerance(
+        self,
+        multipliers: Multipliers,
+        rows: tuple[Float[Array, "T m"], Float[Array, " k"]],
+        excess: Float[Array, ""],
+    ) -> Float[Array, ""]:
+        """The stationarity, relative to its scale, at which multipliers are worth an update: INNER_SHARE of the relative change
+        that it would make, at most INNER_LARGEST. Zero where the rows' excess is within the tolerance: then only the
+        minimisation is left. rows: constraint values (T, m), (k,).
+        """
+        m, kinds = multipliers, self.constraints.inequality()
+        parts = (m.stage, m.stage_penalty, rows[0], kinds[0]), (m.terminal, m.terminal_penalty, rows[1], kinds[1])
+        changes, sizes = zip(*(worth(*part) for part in parts), strict=True)
+        size = jnp.maximum(*sizes)
+        share = jnp.maximum(*changes) / jnp.where(size > 0, size, 1.0)
+        violated = excess > self.constraints.problem.tolerance
+        return jnp.where(violated, jnp.minimum(INNER_SHARE * share, INNER_LARGEST), 0.0)

@@ -1,0 +1,118 @@
+"""Least squares of many samples: one program of a method, and what is recomputed at the answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.programs import PROGRAMS
+from trajopt.result import Status
+from trajopt.solvers.batch.gauss_newton import BatchedGaussNewton, FitState
+from trajopt.solvers.batch.jaxopt_methods import JaxoptFit
+from trajopt.solvers.batch.samples import Samples
+from trajopt.solvers.batch.solution import BatchSolution
+from trajopt.solvers.least_squares.gauss_newton import GaussNewton, covariance, sandwich
+from trajopt.solvers.least_squares.state import free_variables
+from trajopt.solvers.loop.codes import status_of
+
+FitMethod = BatchedGaussNewton | JaxoptFit
+
+
+def solve_fits(samples: Samples, method: FitMethod) -> BatchSolution:
+    """The answers of all samples by one program under `vmap`, their covariances where the method is Gauss-Newton."""
+    problem, solver = method.problem, method.solver
+    points, leaves = jax.tree.map(jnp.asarray, (samples.points, samples.leaves))
+    program, compiling = PROGRAMS.compiled(_solved, method, points, leaves)
+    judge, judging = PROGRAMS.compiled(_judged, (problem, method.gradient), points, leaves)
+    start = time.perf_counter()
+    states = jax.tree.map(np.asarray, jax.block_until_ready(program(points, leaves)))
+    seconds = time.perf_counter() - start
+    found = jax.tree.map(np.asarray, judge(jnp.asarray(states.point.x), leaves))
+    statuses, success, residuals = _certified(samples, states, found)
+    return BatchSolution(
+        problem=problem.name,
+        solver=solver.name,
+        gradient=method.gradient,
+        status=statuses,
+        success=success,
+        x=states.point.x,
+        cost=states.point.cost,
+        initial_cost=states.initial_cost,
+        violation=residuals["bound_violation"],
+        iterations=states.iterations,
+        residuals=residuals,
+        compile_time_s=compiling + judging,
+        wall_time_s=seconds,
+        covariance=_covariances(problem, solver, states, found) if isinstance(solver, GaussNewton) else None,
+    )
+
+
+def _mapped(fn: Callable[[Any, Array], Any], subject: Any, points: Array, leaves: Any) -> Any:
+    """fn(subject with its own leaves, point), mapped over the samples."""
+    problem, rebuilt = subject
+    if leaves is None:
+        return jax.vmap(lambda x: fn(rebuilt(problem), x))(points)
+    return jax.vmap(lambda own, x: fn(rebuilt(problem.with_leaves(own)), x))(leaves, points)
+
+
+def _solved(method: FitMethod, points: Array, leaves: Any) -> FitState:
+    return _mapped(lambda method, x: method.solve(x), (method.problem, method.on), points, leaves)
+
+
+def _judged(subject: tuple[LeastSquaresProblem, str], points: Array, leaves: Any) -> dict[str, Array]:
+    """Residual and Jacobian at each point, and what the covariance of a robust loss needs, anew."""
+    problem, gradient = subject
+
+    def at(problem: LeastSquaresProblem, x: Array) -> dict[str, Array]:
+        r, J = problem.linearization(gradient)(x)
+        return {"r": r, "J": J, "bend": problem.curvature(x), "slope": problem.slope(x)}
+
+    return _mapped(at, (problem, lambda problem: problem), points, leaves)
+
+
+def _certified(
+    samples: Samples, states: FitState, found: dict[str, np.ndarray]
+) -> tuple[tuple[Status, ...], Bool[np.ndarray, " b"], dict[str, np.ndarray]]:
+    """(status, success, recomputed quantities) of each sample."""
+    statuses, success, rows = [], [], []
+    for k, problem in enumerate(samples.problems):
+        x, r = states.point.x[k], np.asarray(found["r"][k], float)
+        values = problem.residuals(x, r) | {
+            "gradient_norm": float(states.point.gradient_norm[k]),
+            "removable_residual": float(states.point.removable[k]),
+        }
+        missing, name = problem.shortfalls(values), status_of(int(states.code[k]))
+        solved = bool(name == Status.solved)
+        if missing and (solved or bool(name == Status.acceptable)):
+            name = Status.stalled
+        success.append(
+            not missing and (solved or problem.feasibility_is_success) and bool(np.isfinite(states.point.cost[k]))
+        )
+        statuses.append(name)
+        rows.append(values)
+    return tuple(statuses), np.array(success), {key: np.array([row[key] for row in rows]) for key in rows[0]}
+
+
+def _covariances(
+    problem: LeastSquaresProblem, solver: GaussNewton, states: FitState, found: dict[str, np.ndarray]
+) -> Float[np.ndarray, "b n n"]:
+    """Of every sample as `GaussNewton.finish` states it; not a number where x is not determined."""
+    J, r = np.asarray(found["J"], float), np.asarray(found["r"], float)
+    values = np.full((len(J), J.shape[2], J.shape[2]), np.nan)
+    m = r.shape[1] - (0 if problem.prior is None else problem.prior.weight().shape[0])
+    for k in range(len(J)):
+        if not np.isfinite(J[k]).all():
+            continue
+        free = free_variables(problem, np.asarray(states.point.x[k]), J[k].T @ r[k])
+        value, _ = covariance(J[k], free, solver.rank_tolerance)
+        if value is not None and problem.loss != "linear":
+            value = sandwich(r[k], J[k], free, found["bend"][k], found["slope"][k], m)
+        values[k] = np.nan if value is None else value
+    return values

@@ -1,0 +1,173 @@
+"""What iLQR and DDP decide between two iterations, as a pure function of arrays.
+
+A pass is either an update of multipliers and penalties or one iteration (`iteration`), and ends with the model at the motion that
+it leads to. A batch makes passes inside one program (`solvers.batch`); `ilqr` has the same rules for a solver that the loop
+drives, one iteration at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from trajopt.problems.expansions import relabels
+from trajopt.problems.ocp import Trajectory
+from trajopt.solvers.ddp.ilqr import CREEP, PATIENCE
+from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iterate, Iteration, Report
+from trajopt.solvers.loop.codes import CODES, GOING_ON
+from trajopt.solvers.subproblems.augmented_lagrangian import (
+    STUBBORN_UPDATES,
+    Multipliers,
+    PenaltyRule,
+)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """Where an iteration stands.
+
+    iterate; multipliers, the excess of their rows at the last update, the iterations of the present minimisation, the violation
+    at the last update and the updates in vain (`augmented_lagrangian`); the least stationarity of the present minimisation, and
+    how many steps in a row neither lowered it nor the cost; whether the last pass was an update, whether the next one has to be;
+    whether the motion is stationary and feasible; why the iteration ended (`loop.codes`); the first step that was not finite.
+    """
+
+    iterate: Iterate
+    multipliers: Multipliers
+    excess: tuple[Any, Any]
+    inner_iterations: Any
+    last_violation: Any
+    stubborn: Any
+    least_gradient: Any
+    stagnant: Any
+    updated: Any
+    forced: Any
+    converged: Any
+    code: Any
+    bad_step: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Passes:
+    """The passes of one problem under the options of one solver; tolerance: of the stationarity."""
+
+    iteration: Iteration
+    rule: PenaltyRule
+    tolerance: float
+    max_inner_iterations: int
+
+    def begun(self, motion: Trajectory, penalty: float, damping: float) -> Progress:
+        """The state at a motion: a rollout, or in multiple shooting states that need not obey the dynamics."""
+        modeller, problem = self.iteration.modeller, self.iteration.problem
+        dtype = motion.us.dtype
+        multipliers = jax.tree.map(jnp.asarray, modeller.constraints.initial(penalty))
+        size, zero, none = problem.n + problem.n_p + problem.nu, jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+        secant = jnp.zeros((problem.horizon if self.iteration.secant else 0, size, size), dtype)
+        no, huge = jnp.zeros((), bool), jnp.full((), jnp.inf, dtype)
+        iterate = Iterate(motion, modeller.expand(motion, multipliers), zero + damping, zero, secant)
+        excess = jnp.full_like(multipliers.stage, jnp.inf), jnp.full_like(multipliers.terminal, jnp.inf)
+        going_on, bad = jnp.full((), GOING_ON, jnp.int32), jnp.full((), -1, jnp.int32)
+        state = Progress(iterate, multipliers, excess, none, huge, none, huge, none, no, no, no, going_on, bad)
+        return self._with_convergence(state)
+
+    def _with_convergence(self, state: Progress) -> Progress:
+        """The state, its `converged` that of its model."""
+        model = state.iterate.model
+        stationary = model.stationarity <= self.tolerance * model.scale
+        return dataclasses.replace(state, converged=stationary & (model.excess <= self._feasible))
+
+    def make(self, state: Progress) -> tuple[Progress, Report]:
+        """(the state after one pass, what its iteration did; of an update `Report.trials` is 0)."""
+        due = self._due(state)
+        state = self._updated(state, due) if self._constrained else state
+        iterate, report = self.iteration.advance(~due, state.iterate, state.multipliers)
+        return self._judged(state, iterate, report, due), report
+
+    @property
+    def _constrained(self) -> bool:
+        return self.iteration.problem.constrained
+
+    @property
+    def _feasible(self) -> float:
+        return self.iteration.problem.tolerance
+
+    def _due(self, state: Progress) -> Bool[Array, ""]:
+        """Whether multipliers are to be updated."""
+        if not self._constrained:
+            return jnp.zeros((), bool)
+        model = state.iterate.model
+        enough = self.rule.inner_tolerance(state.multipliers, model.rows, model.excess)
+        minimised = model.stationarity <= jnp.maximum(enough, self.tolerance) * model.scale
+        return state.forced | (~state.updated & (minimised | (state.inner_iterations >= self.max_inner_iterations)))
+
+    def _updated(self, state: Progress, due: Array) -> Progress:
+        """The state with multipliers, penalties and inner tolerance after an inner minimisation, where one is `due`."""
+        model = state.iterate.model
+        multipliers, excess = self.rule.updated(state.multipliers, model.rows, state.excess)
+        penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
+        largest = jnp.stack([jnp.max(w, initial=0.0) for w in penalties]).max()
+        falling = (model.violation <= 0.9 * state.last_violation) | (model.violation <= self._feasible)
+        in_vain = (largest >= self.rule.largest) & ~falling
+        stubborn = jnp.where(in_vain, state.stubborn + 1, 0)
+        new = dataclasses.replace(
+            state,
+            multipliers=multipliers,
+            excess=excess,
+            inner_iterations=jnp.zeros_like(state.inner_iterations),
+            last_violation=jnp.minimum(model.violation, state.last_violation),
+            stubborn=stubborn.astype(state.stubborn.dtype),
+            least_gradient=jnp.full_like(state.least_gradient, jnp.inf),
+            stagnant=jnp.zeros_like(state.stagnant),
+            code=jnp.where(stubborn >= STUBBORN_UPDATES, CODES["infeasible"], state.code).astype(state.code.dtype),
+        )
+        return jax.tree.map(lambda a, b: jnp.where(due, a, b), new, state)
+
+    def _judged(self, before: Progress, iterate: Iterate, report: Report, due: Array) -> Progress:
+        """The state after a pass: whether it converged, stagnates, or found no step."""
+        model, old = iterate.model, before.iterate.model
+        moved, failed = ~due & report.accepted, ~due & ~report.accepted
+        better = model.stationarity < before.least_gradient
+        idle = report.rounded | (
+            jnp.asarray(self._relabels) & (jnp.abs(model.cost - old.cost) <= CREEP * jnp.abs(old.cost))
+        )
+        stagnant = jnp.where(moved, jnp.where(better | ~idle, 0, before.stagnant + 1), before.stagnant)
+        stalled = moved & (stagnant > PATIENCE)
+        kind = jnp.where((report.trials > 0) & ~report.finite_trial, CODES["non_finite"], CODES["line_search_failed"])
+        kind = jnp.where(stalled, CODES["stalled"], kind)
+        gave_up = failed | stalled
+        # No step under these multipliers: others may allow one, and where none do, the problem is infeasible.
+        final = jnp.asarray(not self._constrained) | (before.updated & (model.violation <= self._feasible))
+        final = final | (kind == CODES["non_finite"])
+        bad = jnp.where((model.bad_step < 0) & failed & ~report.finite_trial, report.bad_step, model.bad_step)
+        after = dataclasses.replace(
+            before,
+            iterate=dataclasses.replace(iterate, damping=self._damping(before, iterate, report, moved, better)),
+            inner_iterations=before.inner_iterations + (~due).astype(jnp.int32),
+            least_gradient=jnp.where(
+                moved, jnp.minimum(model.stationarity, before.least_gradient), before.least_gradient
+            ),
+            stagnant=stagnant.astype(before.stagnant.dtype),
+            updated=due | (before.updated & ~moved),
+            forced=gave_up & ~final,
+            code=jnp.where(gave_up & final, kind, before.code).astype(before.code.dtype),
+            bad_step=bad.astype(before.bad_step.dtype),
+        )
+        return self._with_convergence(after)
+
+    def _damping(self, before: Progress, iterate: Iterate, report: Report, moved: Array, better: Array) -> Array:
+        """The line search cannot tell a good step whose effect drowns in rounding: where Gauss-Newton Hessians are so flat that
+        its steps lead away from the minimum, more damping shortens them."""
+        old = before.iterate.damping
+        raised = jnp.minimum(jnp.maximum(DAMPING_FACTOR * old, DAMPING[0]), DAMPING[1])
+        return jnp.where(moved & report.rounded, jnp.where(better, old, raised), iterate.damping)
+
+    @property
+    def _relabels(self) -> bool:
+        """Directions from other labels than the true ones may go on for ever in steps that change next to nothing."""
+        modeller = self.iteration.modeller
+        return relabels(modeller.problem, modeller.gradient)
