@@ -127,6 +127,7 @@ def batches(arguments) -> tuple:
     return tuple(jnp.asarray(scales.reshape(2, 3, *(1,) * a.ndim) * a) for a in arguments)
 
 
+@pytest.mark.slow
 @each_case
 def test_batches_within_batches_and_their_derivatives(name):
     ours, theirs, arguments = CASES[name]

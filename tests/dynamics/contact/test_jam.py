@@ -103,6 +103,7 @@ def test_its_slopes_are_those_of_the_step(backend):
 
 
 @needs_core
+@pytest.mark.slow
 def test_both_implementations_agree():
     rng = np.random.default_rng(1)
     for make in (leg, lambda backend: rail(0.57, backend), lambda backend: rail(0.58, backend)):  # about tan(30 degrees)
@@ -136,6 +137,7 @@ def test_the_law_of_jamming_against_a_search():
     assert 0.2 < np.mean(expected) < 0.8
 
 
+@pytest.mark.slow
 def test_what_is_free_never_jams():
     """A body that nothing holds is pushed out whatever its friction."""
     free = RAIL.replace(f'<joint name="rail" type="slide" axis="{np.sin(SLOPE)} 0 {np.cos(SLOPE)}"/>', "<freejoint/>")
