@@ -175,7 +175,7 @@ def test_compare_goes_on_where_it_stopped(toy, tmp_path, capsys):
     assert "(kept)" not in capsys.readouterr().out
     first = table(tmp_path)
     assert main(command) == 0 and table(tmp_path) == first
-    assert capsys.readouterr().out.count("(kept)") == 2
+    assert capsys.readouterr().out.count("(kept)") == 1  # it is not random: one run, whatever the number of seeds
     assert main([*command, "--again"]) == 0
     assert "(kept)" not in capsys.readouterr().out
     assert main([*command, "--workers", "none"]) == 2
@@ -190,4 +190,4 @@ def test_compare_is_the_same_serially_with_processes_and_through_dask(tmp_path):
         for k, workers in enumerate(([], ["--workers", "2"], ["--workers", cluster.scheduler_address])):
             assert main(["compare", *command, *workers, "--out", str(tmp_path / str(k))]) == 0
     first = table(tmp_path / "0")
-    assert len(first) == 4 and table(tmp_path / "1") == first and table(tmp_path / "2") == first
+    assert len(first) == 2 and table(tmp_path / "1") == first and table(tmp_path / "2") == first
