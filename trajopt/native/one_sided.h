@@ -10,20 +10,16 @@ inline namespace TRAJOPT_ISA {
 
 // Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); start: impulses of
 // all rows of the model, by slot; linear: null without the Jacobian.
-// tolerance: that of the law's solve is this at least.
 struct StepInput {
   const double *parameters, *q, *v, *tau, *start, *given, *slopes;
   double dt;
   int given_rows;
   bool moreau;
-  double tolerance = 0;
 };
 struct StepOutput { double *q, *v, *report, *impulse; const Linear* linear; };
 template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w);
 
 constexpr double MOVED = 1e-6;           // rad, m; rad/s, m/s
-// Of the steps to both sides: their contacts contradict each other, which leaves the last digits to long searches; the slope has 1e-4.
-constexpr double SIDES_TOLERANCE = 1e-8;
 constexpr double CONTRADICTS = 1e-6;     // share of a column's right-hand side that is out of the law's range
 constexpr double SMALLEST_COLUMN = 1e-9; // of the largest column's: what is below is rounding
 constexpr double SMALLEST_SLOPE = 1e-9;  // 1/s, of the constraint velocity: what is below is rounding
@@ -64,7 +60,7 @@ template <class Size> void replace_one_sided(const Topology& t, const StepInput&
     for (int side = 0; side < 2; ++side) {
       const double by = side == 0 ? MOVED : -MOVED;
       StepInput moved = in;
-      moved.start = out.impulse, moved.tolerance = SIDES_TOLERANCE;
+      moved.start = out.impulse;
       if (column < nv) {
         std::memset(s.direction, 0, sizeof(double) * nv);
         s.direction[column] = 1;
