@@ -104,7 +104,7 @@ class Passes:
             return new, report, report.trials, jnp.ones((), jnp.int32)
 
         def one(
-            carry: tuple[Progress, Report, Array], _: Array
+            carry: tuple[Progress, Report, Array], number: Array
         ) -> tuple[tuple[Progress, Report, Array], Bool[Array, ""]]:
             before, _, tried = carry
             new, report = self.make(before, act)
