@@ -37,7 +37,7 @@ from trajopt.dynamics.contact.solve.active_set import direct
 from trajopt.dynamics.contact.solve.admm import admm
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
 from trajopt.dynamics.contact.solve.infeasibility import infeasible
-from trajopt.dynamics.contact.solve.newton import merit, refine, regularisation, regularised_inverse
+from trajopt.dynamics.contact.solve.newton import merit, polish, refine, regularisation, regularised_inverse
 from trajopt.dynamics.contact.solve.pgs import pgs
 from trajopt.dynamics.contact.solve.stages import Limits, search
 from trajopt.result import Status
@@ -110,7 +110,13 @@ def solve(
         if solver == "newton":
             ended = search(ncp, start, eps, Limits(inner_tol, rounding, tol), max_iterations)
             iterations, fallbacks = ended.iterations, ended.stage
-            lam, inverse, eps = ended.best.impulse, ended.best.inverse, ended.best.eps
+            lam, inverse = ended.best.impulse, ended.best.inverse
+            regular = ended.best.eps == eps
+            polishing = regular & _is_degenerate(ncp, inverse, eps) & _slides(ncp, ended.current, eps)
+            lam, inverse = cond_in_batch(
+                polishing, lambda x: _polished(ncp, *x, ended.current, eps, rounding, tol), (lam, inverse)
+            )
+            eps = ended.best.eps
         elif solver == "direct":
             lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, inner_tol, rounding, tol, max_iterations)
         else:
@@ -176,6 +182,20 @@ def _inverse_in_modes(ncp: NCP, lam, nu, modes: Modes, eps):
 def _is_degenerate(ncp: NCP, inverse, eps):
     """Whether K has a null space: the inverse of the regularised K is of the order of 1 / (rho eps) then."""
     return jnp.max(jnp.abs(inverse * (ncp.rho * eps)[None, :])) > DEGENERATE.at(ncp.G.dtype)
+
+
+def _slides(ncp: NCP, lam, eps):
+    """Whether a contact slides in the solution of the problem with G + eps I, however slowly."""
+    return jnp.any(classify(ncp, lam, ncp.G @ lam + eps * lam + ncp.g).cone == SLIDING)
+
+
+def _polished(ncp: NCP, lam, inverse, near, eps, rounding, tol):
+    """(impulse, inverse) from the regularised solution to rounding, in place of one to a tolerance, which would depend on where the
+    iteration began; near: that solution to a tolerance."""
+    exact = polish(ncp, near, eps)
+    anew = regularised_inverse(ncp, exact, eps)
+    chosen, lawful = if_lawful(ncp, lam, refine(ncp, exact, anew, rounding), tol)
+    return chosen, jnp.where(lawful, anew, inverse)
 
 
 def _without_null_space(ncp: NCP, lam, modes: Modes, inverse, eps, tol):

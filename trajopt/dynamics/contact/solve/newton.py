@@ -36,6 +36,7 @@ STAGNANT_ITERATIONS = 2  # in a row, at which the line search gives up
 CORRECTION = 1e-3  # share of the merit that a straight step may leave without the second-order correction being tried
 OVERSHOOT = Threshold(1e-6, 1e-4)  # relative, by how much a step passes the first change of a mode; well above rounding
 ROUNDING = 4  # units of rounding of a row of G lambda, which no iteration can remove
+POLISHINGS = 4  # full steps on the regularised problem: the second or third ends at rounding
 REFINEMENTS = 12  # solves with one inverse; each gains the digits that eps costs, six in double precision
 
 
@@ -169,6 +170,25 @@ def regularised_inverse(ncp: NCP, lam: Float[Array, " m"], eps: float | Float[Ar
     nu = ncp.G @ lam + eps * lam + ncp.g
     P = projection_jacobian(ncp, lam, nu, classify(ncp, lam, nu))
     return linear_algebra.inverse(newton_matrix(ncp, P, ncp.G + eps * jnp.eye(lam.shape[0], dtype=lam.dtype)))
+
+
+def polish(ncp: NCP, lam: Float[Array, " m"], eps: float | Float[Array, ""]):
+    """The solution of the problem with G + eps I to rounding, by full steps from one near it: its part in the null space of K is
+    known no better than the residual over eps. A step along the null space may raise the residual before the next one lowers it,
+    since a contact that slides moves on a circle; the best point is returned."""
+    Geps = ncp.G + eps * jnp.eye(lam.shape[0], dtype=lam.dtype)
+
+    def body(_, carry):
+        x, best, least = carry
+        F, nu = _map(ncp, x, eps)
+        K = newton_matrix(ncp, projection_jacobian(ncp, x, nu, classify(ncp, x, nu)), Geps)
+        inverse = linear_algebra.inverse(K)
+        step = inverse @ F
+        x = x - (step + inverse @ (F - K @ step))
+        size = merit(ncp, _map(ncp, x, eps)[0])
+        return x, jnp.where(size < least, x, best), jnp.where(size < least, size, least)
+
+    return jax.lax.fori_loop(0, POLISHINGS, body, (lam, lam, merit(ncp, _map(ncp, lam, eps)[0])))[1]
 
 
 def refine(ncp: NCP, lam: Float[Array, " m"], inverse: Float[Array, "m m"], tol: float | Float[Array, ""]):

@@ -194,19 +194,21 @@ def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) 
     inverse = regularised_inverse(centred, current, weight)
     refined = refine(ncp, current, inverse, limits.rounding)
     found = Candidate(refined, residual(ncp, refined, limits.accuracy), inverse, weight)
-    best = _better(state, found, limits.accuracy)
+    best = _better(state, found, converged, limits.accuracy)
     state = dataclasses.replace(state, best=best, current=current, iterations=state.iterations + more)
     violated = ~(best.residual <= limits.accuracy)
     return _following(ncp, state, converged, violated)
 
 
-def _better(state: Search, found: Candidate, accuracy) -> Candidate:
-    """`found` where it beats the best candidate so far."""
+def _better(state: Search, found: Candidate, converged, accuracy) -> Candidate:
+    """`found` where it beats the best candidate so far; converged: it comes from the regularised problem's solution, which of many
+    solutions does not depend on where Newton began."""
     lowest = state.best.residual
     # NaN, of the impulse or of the inverse, is kept only for want of anything else.
     usable = jnp.isfinite(found.residual) & jnp.isfinite(found.inverse).all()
     better = ~state.relaxed & ~(found.residual >= lowest) & (usable | ~jnp.isfinite(lowest))
     better = better & (~state.weakened | (found.residual <= jnp.maximum(accuracy, CLOSER * lowest)))
+    better = better | (converged & ~state.relaxed & ~state.weakened & (found.residual <= accuracy) & usable)
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, state.best)
 
 
