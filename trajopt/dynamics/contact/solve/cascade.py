@@ -114,7 +114,7 @@ def solve(
             regular = ended.best.eps == eps
             polishing = regular & _is_degenerate(ncp, inverse, eps) & _slides(ncp, ended.current, eps)
             lam, inverse = cond_in_batch(
-                polishing, lambda x: _polished(ncp, *x, ended.current, eps, rounding, tol), (lam, inverse)
+                polishing, lambda x: _polished(ncp, x[0], x[1], ended.current, eps, rounding, tol), (lam, inverse)
             )
             eps = ended.best.eps
         elif solver == "direct":
@@ -190,8 +190,8 @@ def _slides(ncp: NCP, lam, eps):
 
 
 def _polished(ncp: NCP, lam, inverse, near, eps, rounding, tol):
-    """(impulse, inverse) from the regularised solution to rounding, in place of one to a tolerance, which would depend on where the
-    iteration began; near: that solution to a tolerance."""
+    """(impulse, inverse) from the regularised solution to rounding; near: that solution to a tolerance, which depends on where the
+    iteration began."""
     exact = polish(ncp, near, eps)
     anew = regularised_inverse(ncp, exact, eps)
     chosen, lawful = if_lawful(ncp, lam, refine(ncp, exact, anew, rounding), tol)

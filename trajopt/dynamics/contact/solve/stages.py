@@ -201,8 +201,10 @@ def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) 
 
 
 def _better(state: Search, found: Candidate, converged, accuracy) -> Candidate:
-    """`found` where it beats the best candidate so far; converged: it comes from the regularised problem's solution, which of many
-    solutions does not depend on where Newton began."""
+    """`found` where it beats the best candidate so far.
+
+    converged: it comes from the solution of the regularised problem, which does not depend on where Newton began.
+    """
     lowest = state.best.residual
     # NaN, of the impulse or of the inverse, is kept only for want of anything else.
     usable = jnp.isfinite(found.residual) & jnp.isfinite(found.inverse).all()
