@@ -307,27 +307,58 @@ def _empty(*shape: int) -> Any:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A scene: topology (static) and physical parameters (leaves). SI units; see the module docstring for the nodes.
+    """A scene: its structure, which compiled functions depend on, and its physical parameters, which can be differentiated.
 
-    Leaves, with n nodes, nv user DoFs, ns shapes, np pairs, nf frames:
+    A model consists of n nodes, each an elementary joint followed by a rigid body, parents first; the module's docstring
+    tells which nodes a joint becomes. nv counts the degrees of freedom, ns the shapes, np the contact pairs, nf the frames.
+    `replace` makes a model with other parameters.
 
-    - `placement_rotation` (n, 3, 3), `placement_position` (n, 3): joint frame in the parent node's frame;
-    - `axis` (n, 3): unit axis of scalar joints in the joint frame; `reference` (n,): coordinate of the zero placement;
-    - `mass` (n,), `com` (n, 3), `inertia` (n, 3, 3): inertia about the centre of mass, node axes;
-    - `armature`, `damping`, `frictionloss`, `stiffness`, `spring_reference`, `lower`, `upper` (nv,);
-    - `actuation` (nv, nu): tau = actuation @ u; `control_lower`, `control_upper` (nu,);
-    - `actuator_gain`, `actuator_bias` (nu, 3), `actuator_range` (nu, 2), `joint_force_range` (nv, 2): the law of servos and
-      of motors with a force range (`rigid_body.actuation`), `actuation` being their lever arms; without rows: tau as above;
-    - `gravity` (3,);
-    - `frame_rotation` (nf, 3, 3), `frame_position` (nf, 3): in the node's frame;
-    - `shape_rotation` (ns, 3, 3), `shape_position` (ns, 3), `shape_size` (ns, 3); `meshes`: tuple of (k, 3) vertices;
-    - `terrain` (nt,): heights or parameters of all height fields, one after the other (`Surface`);
-    - `pair_friction`, `pair_restitution` (np,);
-    - `mimic_multiplier`, `mimic_offset` (number of mimic joints,);
-    - `closure_rotation` (nk, 2, 3, 3), `closure_position` (nk, 2, 3): the frames of closures, in their nodes' frames;
-    - `coupling_arms` (nc, 2, nv), `coupling_reference` (nc, 2), `coupling_polynomial` (nc, 5): y - y_0 = p(x - x_0) with
-      (y, x) = arms @ coordinates of hinges and slides, coefficients of p in rising powers;
-    - `q_default` (nq,) and `keyframes`, a dict of named configurations.
+    Attributes:
+        topology: the structure: nodes, joints, frames, shapes, contact pairs, names.
+        placement_rotation: joint frames in their parent nodes' frames, (n, 3, 3).
+        placement_position (m): origins of the joint frames there, (n, 3).
+        axis: unit axes of scalar joints in the joint frames, (n, 3).
+        reference: coordinates at which the joints are at their placements, (n,).
+        mass (kg): (n,).
+        com (m): centres of mass in the nodes' frames, (n, 3).
+        inertia (kg m^2): about the centres of mass, node axes, (n, 3, 3).
+        armature (kg m^2): inertia of the rotors as their joints feel it, (nv,).
+        damping (N m s/rad): viscous damping of the joints, (nv,).
+        frictionloss (N m): dry friction of the joints, (nv,).
+        stiffness (N m/rad): springs of the joints, (nv,).
+        spring_reference (rad): coordinates at which the springs are relaxed, (nv,).
+        lower (rad): lower joint limits, (nv,), infinite where there are none.
+        upper (rad): upper joint limits, (nv,).
+        actuation: tau = actuation @ u, (nv, nu).
+        control_lower: lower limits of the controls, (nu,).
+        control_upper: upper limits of the controls, (nu,).
+        gravity (m/s^2): (3,), world axes.
+        frame_rotation: frames in their nodes' frames, (nf, 3, 3).
+        frame_position (m): origins of the frames there, (nf, 3).
+        shape_rotation: shapes in their nodes' frames, (ns, 3, 3).
+        shape_position (m): origins of the shapes there, (ns, 3).
+        shape_size (m): half extents and radii as in MJCF, (ns, 3).
+        meshes: vertices (k, 3), m, of each convex mesh.
+        pair_friction: coefficients of friction, (np,).
+        pair_restitution: coefficients of restitution, (np,).
+        mimic_multiplier: of the mimic joints, one each.
+        mimic_offset (rad): of the mimic joints, one each.
+        q_default: configuration at rest, (nq,).
+        keyframes: named configurations.
+        terrain: heights or parameters of all height fields, one after the other.
+        closure_rotation: the two frames of each closed loop in their nodes' frames, (nk, 2, 3, 3).
+        closure_position (m): their origins, (nk, 2, 3).
+        coupling_arms: of coupled coordinates y - y_0 = p(x - x_0): (y, x) = arms @ coordinates of hinges and slides, (nc,
+            2, nv).
+        coupling_reference: y_0 and x_0, (nc, 2).
+        coupling_polynomial: coefficients of p in rising powers, (nc, 5).
+        actuator_gain: gains of the law of servos and of motors with a force range, (nu, 3) where the model has any;
+            `actuation` then holds their lever arms.
+        actuator_bias: the part of that law that depends on the joint's position and velocity, (nu, 3).
+        actuator_range (N m): range of the force of each of these actuators, (nu, 2).
+        joint_force_range (N m): range of the force of all actuators at a joint, (nv, 2).
+
+    Units of joints that slide have m in the place of rad, and N in that of N m.
     """
 
     topology: Topology = dataclasses.field(metadata={"static": True})
@@ -374,22 +405,27 @@ class Model:
 
     @property
     def name(self) -> str:
+        """Of the model, as its file gives it."""
         return self.topology.name
 
     @property
     def nq(self) -> int:
+        """Length of a configuration q."""
         return self.topology.nq
 
     @property
     def nv(self) -> int:
+        """Number of degrees of freedom, the length of a velocity v."""
         return self.topology.nv
 
     @property
     def nu(self) -> int:
+        """Number of controls."""
         return self.topology.nu
 
     @property
     def total_mass(self) -> float | Float[Array, ""]:
+        """Sum of all masses, kg."""
         return self.mass.sum()
 
     def to_device(self, dtype: DTypeLike | None = None) -> Model:

@@ -44,34 +44,64 @@ from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_st
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OptimalControlProblem:
-    """An optimal control problem over `horizon` steps; see the module's docstring for the equations.
+    """An optimal control problem over `horizon` steps:
+
+        minimise    sum_{t<T} l(x_t, u_t, t) + l_T(x_T) + l_0(x_0, p)
+        subject to  x_{t+1} = f(x_t, u_t, t, p)
+                    c(x_t, u_t, t) = 0,  d(x_t, u_t, t) <= 0,  c_T(x_T) = 0,  d_T(x_T) <= 0
+                    bounds on u_t, x_t and p; x_0 given, or free
+
+    With a `System`, cost and constraint functions receive a `State`; with a function, the flat array x that it defines
+    itself. With free `parameters` p every function receives p as one more, last argument.
 
     Arguments:
-        dynamics: `System`, or a function (x, u, t) -> x_next on flat arrays.
+        name: of the problem.
+        dynamics: a `System`, or a function (x, u, t) -> x_next on flat arrays.
+        horizon: T, number of steps.
         x0: initial state, a `State` or a flat array; a guess of it with `free_initial_state`.
         u0: initial guess of the controls, (T, nu), or (nu,) for every step, or "quasi-static": those that hold x0 at rest,
-            through contact (`guesses.quasi_static`), a `System`'s default where they do; its default elsewhere is zero.
-        xs0: initial guess of the states (T+1, nx) for solvers that do not keep to the dynamics; default: the rollout.
-        dt: seconds between steps, for a function; a `System` has its own. start_time: s, the time of x_0.
-        stage_residual, terminal_residual: r with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
-        stage_cost, terminal_cost: scalars, added to the former; any of the four may be missing.
-        initial_residual: r(x_0) of a prior on a free initial state.
-        parameter_residual: r(p) of a prior on the parameters.
-        control_lower, control_upper: numbers or (nu,); a `System`'s default is the limits of its motors.
-        state_lower, state_upper: numbers or (nx,), on x_1 .. x_T, and on x_0 if it is free.
-        equality, inequality, terminal_equality, terminal_inequality: flat arrays, = 0 and <= 0.
-        parameters: initial guess of p (np,); `parameter_lower`, `parameter_upper` bound them.
+            through contact (`guesses.quasi_static`). Default: "quasi-static" for a `System` where there are such controls,
+            else zero.
+        xs0: initial guess of the states (T+1, nx), for solvers that do not keep to the dynamics. Default: the rollout of
+            `u0`.
+        dt (s): time step of a function; a `System` has its own.
+        start_time (s): time of x_0.
+        stage_residual: (x, u, t) -> r with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
+        stage_cost: (x, u, t) -> scalar, added to it.
+        terminal_residual: x -> r with cost 1/2 |r|^2.
+        terminal_cost: x -> scalar, added to it.
+        initial_residual: x_0 -> r of a prior on a free initial state.
+        parameter_residual: p -> r of a prior on the parameters.
+        control_lower: lower bounds of the controls, numbers or (nu,). Default: of a `System` the limits of its motors.
+        control_upper: upper bounds of the controls, likewise.
+        state_lower: lower bounds of x_1 .. x_T, and of x_0 if it is free, numbers or (nx,).
+        state_upper: upper bounds of these states, likewise.
+        equality: (x, u, t) -> flat array that must be zero.
+        inequality: (x, u, t) -> flat array that must not be positive.
+        terminal_equality: x -> flat array that must be zero.
+        terminal_inequality: x -> flat array that must not be positive.
+        free_initial_state: whether x_0 is free.
+        parameters: initial guess of p (np,).
+        parameter_lower: lower bounds of p.
+        parameter_upper: upper bounds of p.
         parametrize: (system, p) -> system, how p enters a `System`, for example through `system.model.replace`.
-        integrate, difference, tangent_size: manifold of a function's states; (x, dx) -> x and (x0, x1) -> dx.
+        integrate: of a function: (x, dx) -> x on the manifold of its states.
+        difference: of a function: (x0, x1) -> dx, the inverse of `integrate`.
+        tangent_size: of a function: dimension n of that manifold.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
-        certificate: Trajectory -> {name: value}, what else makes a motion an answer; `certificate_tolerances` bounds it.
-        solver, solver_options: name and options of the solver that suits the problem.
-        gradient: the mode that `compile` and `solvers.solve` take where they are given none; default: the `System`'s own,
+        certificate: Trajectory -> {name: value}, what else makes a motion an answer.
+        certificate_tolerances: bounds of these values, which success requires.
+        report: Trajectory -> text that is printed with the answer.
+        model: what the animation draws. Default: the `System`'s.
+        motion: Trajectory -> {"q", "v", "impulse"}, the motion of `model` where the dynamics are a function.
+        observations: the data of an estimation problem, for its pictures.
+        control_names: names of the controls, for plots. Default: the actuators of the `System`'s model.
+        control_units: their units ("N m"; "" for a pure number), likewise.
+        solver: name of the solver that suits the problem.
+        solver_options: its options.
+        gradient: the mode that `compile` and `solvers.solve` take where they are given none. Default: the `System`'s own,
             for a function "implicit".
-        model: what the animation draws; default the `System`'s. motion: Trajectory -> {"q", "v", "impulse"}, the motion of that
-            model where the dynamics are a function. observations: the data of an estimation problem, for its pictures.
-        control_names, control_units: of the controls, nu strings each, for plots ("N m"; "" for a pure number); default the
-            actuators of the `System`'s model.
+        meta: strings for the summary.
         arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
@@ -156,6 +186,7 @@ class OptimalControlProblem:
 
     @property
     def nu(self) -> int:
+        """Number of controls."""
         return self.u0.shape[1]
 
     @property
