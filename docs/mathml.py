@@ -27,7 +27,7 @@ def converted(latex: str, display: str, place: Any) -> str:
 
 
 def visit_inline(translator: Any, node: nodes.math) -> None:
-    translator.body.append(converted(node.astext(), "inline", node))
+    translator.body.append(converted(node.astext(), "inline", node) + "&#8288;")  # no line ends before a comma
     raise nodes.SkipNode
 
 
