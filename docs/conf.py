@@ -64,6 +64,7 @@ autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 html_math_renderer = "mathml"
 html_theme = "furo"

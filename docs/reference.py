@@ -226,7 +226,7 @@ def class_page(package: str, name: str, members: list[str]) -> str:
     """The page of a class, in reStructuredText."""
     cls = getattr(importlib.import_module(package), name)
     before, after, options = options_of(cls)
-    lines = [name, "=" * len(name), "", f".. py:class:: {package}.{name}{signature(cls)}", ""]
+    lines = [name, "=" * len(name), "", f".. py:currentmodule:: {package}", "", f".. py:class:: {name}{signature(cls)}", ""]
     body = ["::", "", f"    from {package} import {name}", "", *as_paragraphs(before)]
     if options:
         result = is_result(cls)
@@ -240,7 +240,7 @@ def class_page(package: str, name: str, members: list[str]) -> str:
     for member in members:
         value = inspect.getattr_static(cls, member)
         kind = "automethod" if callable(value) or isinstance(value, (classmethod, staticmethod)) else "autoproperty"
-        lines += [f"   .. {kind}:: {package}.{name}.{member}", ""]
+        lines += [f"   .. {kind}:: {member}", ""]
     return "\n".join(lines) + "\n"
 
 
