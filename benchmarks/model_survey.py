@@ -250,13 +250,14 @@ def with_pinocchio(path: pathlib.Path, model: Any) -> dict[str, Any]:
 def survey_file(path: pathlib.Path, package_folder: pathlib.Path) -> dict[str, Any]:
     """What happens to one file here and with the peers."""
     from trajopt.errors import TrajoptError
-    from trajopt.models.registry import load_model_with_warnings
+    from trajopt.models.registry import load_model_with_report
 
     suffix = path.suffix.lower()
     row: dict[str, Any] = {"format": {".urdf": "urdf", ".xml": "mjcf", ".xacro": "xacro"}.get(suffix, "sdf")}
     model, start = None, time.perf_counter()
     try:
-        model, row["warnings"] = load_model_with_warnings(path, package_dirs=(package_folder,))
+        model, report = load_model_with_report(path, package_dirs=(package_folder,))
+        row["warnings"] = report.warnings
         row["result"] = "loaded"
     except TrajoptError as error:
         row |= {"result": "clear", "error": str(error)}

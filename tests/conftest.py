@@ -68,15 +68,31 @@ gc.set_threshold(200_000, 50, 100)
 TIMES = os.environ.get("TRAJOPT_TEST_TIMES")  # a file to which each test adds its processor seconds
 
 
+MOST_MAPS = 45_000  # Linux ends a process at 65,530
+COMPILES_S = 1.0  # processor time of a test that may have compiled something large
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
     """Processor seconds of each test, set-up included, as it ends: unlike durations they hardly depend on what else runs, and
     they are there when a run is interrupted. `sort -n $TRAJOPT_TEST_TIMES | tail` shows what the tiers should be made of."""
     before = time.process_time()
     yield
+    seconds = time.process_time() - before
     if TIMES:
         with open(TIMES, "a") as file:
-            file.write(f"{time.process_time() - before:8.2f} {item.nodeid}\n")
+            file.write(f"{seconds:8.2f} {item.nodeid}\n")
+    if seconds > COMPILES_S:
+        drop_programs()
+
+
+def drop_programs() -> None:
+    """Forget compiled programs before their memory maps, a dozen for each and more with all optimisations, become too many for
+    one process: a compilation that gets no more of them ends it."""
+    maps = pathlib.Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 REFERENCE = ROOT / "tests" / "dynamics"
@@ -88,19 +104,6 @@ def backend(request, monkeypatch):
     """Steps by the JAX implementation, the reference, where steps themselves are tested; elsewhere by what a user gets."""
     if ASKED is None and REFERENCE in request.path.parents:
         monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
-
-
-MOST_MAPS = 45_000  # Linux ends a process at 65,530
-
-
-@pytest.fixture(scope="module", autouse=True)
-def drop_programs():
-    """Forget compiled programs before their memory maps, a dozen for each, become too many for one process."""
-    yield
-    maps = pathlib.Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
-        jax.clear_caches()
-        gc.collect()
 
 
 # Files whose tests compile for longest; they start first, so that no worker is left alone with one of them at the end.

@@ -18,7 +18,6 @@ from lapack_calls import batched_in, batched_lapack_calls, dumped_programs, lapa
 from trajopt import dynamics, solvers
 from trajopt.dynamics.rigid_body import crba, derivatives
 from trajopt.problems import LeastSquaresProblem
-from trajopt.solvers.batch.gauss_newton import BatchedGaussNewton
 from trajopt.solvers.batch.jaxopt_methods import JaxoptFit
 from trajopt.solvers.estimation.moving_horizon import MovingHorizon
 from trajopt.solvers.subproblems.riccati import LQProblem, riccati, riccati_parallel
@@ -99,9 +98,10 @@ def estimating():
         return jnp.concatenate([jnp.sin(x) - d, 0.1 * x])
 
     problem = LeastSquaresProblem("sine", residual, np.zeros(2), data=np.ones(2))
+    iteration = solvers.GaussNewton().iteration(problem, "implicit", batched=True)
 
     def solved(data):
-        at = lambda d: BatchedGaussNewton(problem.with_leaves(d), solvers.GaussNewton(), "implicit").solve(jnp.zeros(2))  # noqa: E731
+        at = lambda d: iteration.on(problem.with_leaves(d)).solve(jnp.zeros(2), 0.0, 20)  # noqa: E731
         return jax.vmap(at)(data)
 
     return solved, (stacked(jnp.ones(2)),)

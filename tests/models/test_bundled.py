@@ -19,7 +19,7 @@ from models.reference.make_reference import joint_figures, mass_matrices
 from scipy.optimize import lsq_linear
 
 from trajopt.dynamics.rigid_body import crba
-from trajopt.models.registry import bundled_models, load_model, load_model_with_warnings
+from trajopt.models.registry import bundled_models, load_model, load_model_with_report
 
 mass_matrix = jax.jit(crba.mass_matrix)
 
@@ -109,7 +109,8 @@ def test_loads_without_warnings(name, capfd):
     printed = capfd.readouterr()
     assert printed.out == "" and printed.err == ""
     assert data.warning.number.sum() == 0
-    _, messages = load_model_with_warnings(name)
+    _, report = load_model_with_report(name)
+    messages = report.warnings
     assert messages == ()
 
 

@@ -39,7 +39,8 @@ def test_missing_meshes_are_dropped(tmp_path):
       <body name="y"><freejoint/><geom size="0.2" mass="2"/><geom type="mesh" mesh="a"/></body></worldbody></mujoco>"""
     path = tmp_path / "robot.xml"
     path.write_text(xml)
-    model, messages = models.load_model_with_warnings(path)
+    model, report = models.load_model_with_report(path)
+    messages = report.warnings
     assert model.mass.sum() == 6 and len(model.topology.shapes) == 2
     np.testing.assert_array_equal(model.com[1], [1, 2, 3])
     assert len(messages) == 2

@@ -10,7 +10,7 @@ import pytest
 from trajopt import models
 from trajopt.errors import ModelError, OptionError, UnknownNameError
 from trajopt.models.describe import describe, model_facts
-from trajopt.models.registry import load_model_with_warnings
+from trajopt.models.registry import load_model_with_report
 
 pytestmark = pytest.mark.check
 
@@ -102,7 +102,8 @@ def test_binary_rubbish_is_refused(tmp_path):
 
 
 def test_description_of_a_bundled_robot():
-    model, messages = load_model_with_warnings("go1")
+    model, report = load_model_with_report("go1")
+    messages = report.warnings
     facts = model_facts(model, messages)
     assert (facts["nq"], facts["nv"], facts["nu"]) == (19, 18, 12)
     np.testing.assert_allclose(sum(body["mass"] for body in facts["bodies"]), model.mass.sum())
@@ -131,12 +132,14 @@ def test_description_of_mimics_limits_and_warnings():
 
 def test_every_bundled_model_describes_itself():
     for name in models.bundled_models():
-        model, messages = load_model_with_warnings(name)
+        model, report = load_model_with_report(name)
+        messages = report.warnings
         assert describe(model, messages).startswith(model.name)
 
 
 def test_description_names_base_ground_and_frames_and_groups_many_pairs():
-    model, messages = load_model_with_warnings("go1")
+    model, report = load_model_with_report("go1")
+    messages = report.warnings
     facts, page = model_facts(model, messages), describe(model, messages)
     assert facts["base"] == "floating" and facts["ground"] == ["floor"] and "Base: floating (" in page
     ends = {frame["name"] for frame in facts["frames"] if frame["end"]}

@@ -12,7 +12,7 @@ from trajopt.errors import ModelError
 from trajopt.models.builder import ModelWarning
 from trajopt.models.descriptions import rpy_to_matrix
 from trajopt.models.placements import node_placements
-from trajopt.models.registry import load_model_with_warnings
+from trajopt.models.registry import load_model_with_report
 
 pytestmark = pytest.mark.check
 
@@ -229,7 +229,8 @@ def test_merged_models_become_part_of_the_other(tmp_path):
     include = '<include merge="true"><uri>arm</uri><pose relative_to="base">0 2 0 0 0 1.5707963267948966</pose></include>'
     fixed = '<joint name="mount" type="fixed"><parent>base</parent><child>l1</child></joint>'
     (tmp_path / "m.sdf").write_text(sdf(f'<model name="m">{base}{include}{fixed}</model>'))
-    model, messages = load_model_with_warnings(tmp_path / "m.sdf")
+    model, report = load_model_with_report(tmp_path / "m.sdf")
+    messages = report.warnings
     assert not messages and [j.name for j in model.topology.joints] == ["base_free", "j"]
     where = placed(model)
     np.testing.assert_allclose(where["l1"], [0, 2, 1], atol=1e-12)

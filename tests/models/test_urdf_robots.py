@@ -45,7 +45,7 @@ def nodes_of(model) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize("robot", ROBOTS)
 def test_masses_and_inertias_match_pinocchio(robot):
     """Inertias in the joints' frames, after fusing fixed links."""
-    model, _ = models.load_model_with_warnings(str(robot_file(robot)))
+    model, _ = models.load_model_with_report(str(robot_file(robot)))
     reference = pin.buildModelFromUrdf(str(robot_file(robot)))  # mimic joints are independent joints there
     top, nodes = model.topology, nodes_of(model)
     assert len(top.joints) + len(top.mimics) == reference.njoints - 1
@@ -66,7 +66,7 @@ def placements_and_inertia(model, q):
 
 @pytest.mark.parametrize("robot", ROBOTS)
 def test_placements_and_mass_matrix_match_pinocchio(robot):
-    model, _ = models.load_model_with_warnings(str(robot_file(robot)))
+    model, _ = models.load_model_with_report(str(robot_file(robot)))
     reference = pin.buildModelFromUrdf(str(robot_file(robot)))
     data, top = reference.createData(), model.topology
     rng = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from trajopt import models
 from trajopt.errors import ModelError
 from trajopt.models.builder import ModelWarning
 from trajopt.models.messages import grouped
-from trajopt.models.registry import load_model_with_warnings
+from trajopt.models.registry import load_model_with_report
 from trajopt.models.xml import parse_xml
 
 pytestmark = pytest.mark.check
@@ -128,11 +128,13 @@ def test_a_flat_mesh_costs_its_shape_only(tmp_path):
     text = ARM.replace('<link name="lower">', '<link name="lower">' + meshes.format("flat.obj") + meshes.format("solid.obj"))
     path = tmp_path / "arm.urdf"
     path.write_text(text)
-    model, messages = load_model_with_warnings(path)
+    model, report = load_model_with_report(path)
+    messages = report.warnings
     assert len(model.topology.shapes) == 1 and model.nv == 2
     assert len(messages) == 1 and "flat.obj' spans no volume" in messages[0] and "it is dropped" in messages[0]
     path.write_text(text.replace('filename="solid.obj"', 'filename="solid.obj" scale="2 2 2 1"'))
-    model, messages = load_model_with_warnings(path)
+    model, report = load_model_with_report(path)
+    messages = report.warnings
     assert np.max(model.meshes[0]) == 2 and any("attribute 'scale' has 4 numbers" in m for m in messages)
 
 

@@ -11,5 +11,4 @@ from trajopt.models.registry import bundled_models as bundled_models
 from trajopt.models.registry import load_model as load_model
 from trajopt.models.registry import load_model_from_string as load_model_from_string
 from trajopt.models.registry import load_model_with_report as load_model_with_report
-from trajopt.models.registry import load_model_with_warnings as load_model_with_warnings
 from trajopt.models.terrain import on_terrain as on_terrain

@@ -108,22 +108,6 @@ def load_model(
     return model
 
 
-def load_model_with_warnings(
-    name_or_path: str | Path,
-    *,
-    floating_base: bool | None = None,
-    ground: bool = False,
-    package_dirs: tuple[str | Path, ...] = (),
-    self_collision: str = "auto",
-    srdf: str | Path | None = None,
-    exclude: Sequence[tuple[str, str]] = (),
-) -> tuple[Model, tuple[str, ...]]:
-    """As `load_model`, with the warnings returned instead of issued."""
-    options = _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude)
-    model, report = _load(name_or_path, options)
-    return model, report.warnings
-
-
 def load_model_with_report(
     name_or_path: str | Path,
     *,

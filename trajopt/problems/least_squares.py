@@ -166,6 +166,8 @@ class LeastSquaresProblem:
         out = jax.eval_shape(self._rows, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
         if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ShapeError(f"{self._where}residual(x) returned {out}; expected a flat array of floats, (m,)")
+        rows = out.shape[0] + (0 if self.prior is None else self.prior.weight().shape[0])
+        set_field("_residual_type", jax.ShapeDtypeStruct((rows,), out.dtype))
         set_field("arguments", recorded(before, self))
 
     @property
@@ -298,6 +300,12 @@ class LeastSquaresProblem:
         r = robust(self._rows(x), self.loss, self.f_scale)
         return r if self.prior is None else jnp.concatenate([r, self._prior_rows(x)])
 
+    @property
+    def residual_type(self) -> jax.ShapeDtypeStruct:
+        """Shape (m,) and type of `full_residual`."""
+        found: jax.ShapeDtypeStruct = vars(self)["_residual_type"]
+        return found
+
     def curvature(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Second derivative of the cost by each entry of r, those of the prior (1) included, (m,)."""
         data = robust_curvature(self._rows(x), self.loss, self.f_scale)
@@ -321,7 +329,10 @@ class LeastSquaresProblem:
         return lambda dx: self.full_residual(integrate(x, dx))
 
     def linearization(self, gradient: str) -> Callable[[Array], tuple[Array, Array]]:
-        """The jit-able function x -> (r, J) of a gradient mode, J (m, n) = d r(x (+) dx)/d dx at dx = 0."""
+        """The jit-able function x -> (r, J) of a gradient mode, J (m, n) = d r(x (+) dx)/d dx at dx = 0.
+
+        Raises `ShapeError` when it is traced, for what `jacobian` returns.
+        """
         check_gradient(gradient, self.name)
         n, scale = self.dimension, self.scale
 
@@ -332,8 +343,7 @@ class LeastSquaresProblem:
             return self.full_residual(x), method(self._moved(x), jnp.asarray(size, x.dtype))
 
         def automatic(x: Array) -> tuple[Array, Array]:
-            zero = jnp.zeros((n,), x.dtype)
-            m = jax.eval_shape(self.full_residual, x).shape[0]
+            zero, m = jnp.zeros((n,), x.dtype), self.residual_type.shape[0]
             f = self._moved(x)
             # Forward mode costs n tangents, reverse mode m cotangents and the storage of the forward pass.
             derivative = jax.jacfwd if n <= 4 * m else jax.jacrev
@@ -343,6 +353,10 @@ class LeastSquaresProblem:
         def given(x: Array) -> tuple[Array, Array]:
             assert jacobian is not None
             r, J = jacobian(x) if self.data is None else jacobian(x, self.data)
+            if r.ndim != 1 or J.shape != (r.shape[0], n):
+                raise ShapeError(
+                    f"{self._where}jacobian(x) returned shapes {r.shape} and {J.shape}; expected (m,) and (m, {n})"
+                )
             if self.loss != "linear":
                 r, J = robust(r, self.loss, self.f_scale), robust_slope(r, self.loss, self.f_scale)[:, None] * J
             if self.prior is None:
@@ -357,8 +371,10 @@ class LeastSquaresProblem:
         return automatic if jacobian is None else given
 
     def compile(self, gradient: str | None = None) -> LeastSquaresOracle:
-        """Compile residual and linearisation ahead of time in a gradient mode, by default the problem's own."""
-        return LeastSquaresOracle(self, self.gradient if gradient is None else gradient)
+        """What compiles residual and linearisation, when first called, in a gradient mode, by default the problem's own."""
+        mode = self.gradient if gradient is None else gradient
+        check_gradient(mode, self.name)
+        return LeastSquaresOracle(self, mode)
 
     def residuals(self, x: Any, r: Float[np.ndarray, " m"]) -> dict[str, float]:
         """Quantities recomputed at x, given the recomputed residual vector r: what a `Solution` reports."""

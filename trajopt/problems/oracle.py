@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
-from trajopt.errors import ShapeError
 from trajopt.problems.programs import PROGRAMS, Effort
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
@@ -112,7 +111,21 @@ def _largest(value: Any) -> Array:
     return jnp.max(jnp.abs(value), initial=jnp.zeros((), value.dtype))
 
 
-class OptimalControlOracle:
+class CompiledCalls:
+    """Functions of a subject, compiled when first called; compile_time_s: what that has taken."""
+
+    compile_time_s: float = 0.0
+
+    def call(
+        self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL
+    ) -> Any:
+        """function(subject, *arguments) by a compiled program (`programs`); blocks until it is done."""
+        result, seconds = PROGRAMS.run(function, subject, *arguments, effort=effort)
+        self.compile_time_s += seconds
+        return result
+
+
+class OptimalControlOracle(CompiledCalls):
     """The compiled functions of an optimal control problem, and how often the dynamics were evaluated.
 
     Functions are compiled ahead of time when first called, unless another oracle of the problem has done so; `compile_time_s`
@@ -132,14 +145,6 @@ class OptimalControlOracle:
             "finite-difference": 2 * columns + 1,
             "ridders": 2 * columns * RIDDERS_LEVELS + 1,
         }.get(mode, 1)
-
-    def call(
-        self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL
-    ) -> Any:
-        """function(subject, *arguments) by a compiled program (`programs`); blocks until it is done."""
-        result, seconds = PROGRAMS.run(function, subject, *arguments, effort=effort)
-        self.compile_time_s += seconds
-        return result
 
     def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
         """The motion from x0 under the controls us: where a solver begins, or ends."""
@@ -198,21 +203,18 @@ class OptimalControlOracle:
         return {"terms": terms, "x": x, "xs": xs, "us": us, "parameters": p if p.size else None, "trajectory": motion}
 
 
-class LeastSquaresOracle:
+class LeastSquaresOracle(CompiledCalls):
     """The compiled functions of a least-squares problem, and how often they were called.
 
-    `compile_time_s` is the time spent compiling; `evaluations` counts evaluations of the residual function: one for a
-    residual or an implicit linearisation, one more for every difference quotient's evaluation.
+    Functions are compiled ahead of time when first called, unless another oracle of the problem has done so; `compile_time_s`
+    sums that up. `evaluations` counts evaluations of the residual function: one for a residual or an implicit linearisation, one
+    more for every difference quotient's evaluation.
     """
 
     def __init__(self, problem: FitProblem, gradient: str = "implicit") -> None:
         self.problem, self.gradient = problem, gradient
-        self.evaluations = 0
+        self.evaluations, self.compile_time_s = 0, 0.0
         self.out_of_time: Callable[[], bool] = lambda: False
-        argument = jax.ShapeDtypeStruct(problem.x0.shape, problem.x0.dtype)
-        self._linearize, linearising = PROGRAMS.compiled(_linearized, (problem, gradient), argument)
-        self._residual, evaluating = PROGRAMS.compiled(type(problem).full_residual, problem, argument)
-        self.compile_time_s = linearising + evaluating
         n = problem.dimension
         self.cost_of_linearization = {
             "implicit": 1,
@@ -220,20 +222,22 @@ class LeastSquaresOracle:
             "ridders": 2 * n * RIDDERS_LEVELS + 1,
         }[gradient]
 
-    def residual(self, x: Float[np.ndarray, " nx"]) -> Float[np.ndarray, " m"]:
+    def residual(self, x: Float[np.ndarray, " nx"], effort: Effort = Effort.FULL) -> Float[np.ndarray, " m"]:
         """r(x), prior rows included, (m,)."""
         self.evaluations += 1
-        return np.asarray(self._residual(self._cast(x)), np.float64)
+        return np.asarray(
+            self.call(type(self.problem).full_residual, self.problem, self._cast(x), effort=effort), np.float64
+        )
 
     def linearize(self, x: Float[np.ndarray, " nx"]) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "m n"]]:
         """r(x) (m,) and J(x) (m, n) from one compiled call."""
         self.evaluations += self.cost_of_linearization
-        r, J = self._linearize(self._cast(x))
+        r, J = self.call(_linearized, (self.problem, self.gradient), self._cast(x))
         return np.asarray(r, np.float64), np.asarray(J, np.float64)
 
     def residuals(self, x: Float[np.ndarray, " nx"]) -> dict[str, float]:
         """Quantities recomputed at x: what a `Solution` reports."""
-        return self.problem.residuals(x, self.residual(x))
+        return self.problem.residuals(x, self.residual(x, Effort.QUICK))
 
     def shortfalls(self, values: Mapping[str, float]) -> list[str]:
         """What keeps recomputed `values` from counting as an answer."""
@@ -252,9 +256,7 @@ class LeastSquaresOracle:
         """x (+) dx, projected into the bounds."""
         problem = self.problem
         if problem.integrate is not None:
-            moved, seconds = PROGRAMS.run(_integrated, problem, self._cast(x), self._cast(dx))
-            self.compile_time_s += seconds
-            return np.asarray(moved)
+            return np.asarray(self.call(_integrated, problem, self._cast(x), self._cast(dx)))
         return np.clip(self._cast(x + dx), problem.lower, problem.upper).astype(problem.x0.dtype)
 
     def _cast(self, x: np.ndarray) -> np.ndarray:
@@ -262,15 +264,9 @@ class LeastSquaresOracle:
 
 
 def _linearized(subject: tuple[FitProblem, str], x: Array) -> tuple[Array, Array]:
-    """(r, J) of a problem in a gradient mode. Raises `ShapeError` for a Jacobian that does not fit."""
+    """(r, J) of a problem in a gradient mode."""
     problem, gradient = subject
-    r, J = problem.linearization(gradient)(x)
-    if r.ndim != 1 or J.shape != (r.shape[0], problem.tangent_size):
-        raise ShapeError(
-            f"problem '{problem.name}': jacobian(x) returned shapes {r.shape} and {J.shape}; "
-            f"expected (m,) and (m, {problem.tangent_size})"
-        )
-    return r, J
+    return problem.linearization(gradient)(x)
 
 
 def _integrated(problem: FitProblem, x: Array, dx: Array) -> Array:

@@ -10,8 +10,7 @@ from typing import Any
 from trajopt.errors import OptionError
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.solvers.batch.fits import FitMethod, solve_fits
-from trajopt.solvers.batch.gauss_newton import BatchedGaussNewton
+from trajopt.solvers.batch.fits import BatchedGaussNewton, FitMethod, solve_fits
 from trajopt.solvers.batch.jaxopt_methods import JaxoptFit, LevenbergMarquardt
 from trajopt.solvers.batch.motions import solve_motions
 from trajopt.solvers.batch.samples import samples_of
@@ -78,7 +77,7 @@ def solve_batch(
 def _fit_method(problem: LeastSquaresProblem, solver: Any, gradient: str) -> FitMethod:
     """What solves a least-squares problem in batches."""
     if isinstance(solver, GaussNewton):
-        return BatchedGaussNewton(problem, solver, gradient)
+        return BatchedGaussNewton(solver.iteration(problem, gradient, batched=True), solver)
     if isinstance(solver, LevenbergMarquardt | LBFGS):
         return JaxoptFit(problem, solver, gradient)
     raise OptionError(

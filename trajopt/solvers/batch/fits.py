@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +15,38 @@ from jaxtyping import Array, Bool, Float
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.programs import PROGRAMS
 from trajopt.result import Status
-from trajopt.solvers.batch.gauss_newton import BatchedGaussNewton, FitState
 from trajopt.solvers.batch.jaxopt_methods import JaxoptFit
 from trajopt.solvers.batch.samples import Samples
 from trajopt.solvers.batch.solution import BatchSolution
 from trajopt.solvers.least_squares.gauss_newton import GaussNewton, covariance, sandwich
+from trajopt.solvers.least_squares.iteration import FitIteration, FitState
 from trajopt.solvers.least_squares.state import free_variables
 from trajopt.solvers.loop.codes import status_of
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchedGaussNewton:
+    """`GaussNewton` for one problem, whose data may be traced."""
+
+    iteration: FitIteration
+    solver: GaussNewton
+
+    @property
+    def problem(self) -> LeastSquaresProblem:
+        return self.iteration.problem
+
+    @property
+    def gradient(self) -> str:
+        return self.iteration.gradient
+
+    def on(self, problem: LeastSquaresProblem) -> BatchedGaussNewton:
+        """The same for the problem on other data."""
+        return dataclasses.replace(self, iteration=self.iteration.on(problem))
+
+    def solve(self, x: Float[Array, " nx"]) -> FitState:
+        """The state in which the iteration from x ends."""
+        return self.iteration.solve(x, self.solver.damping, self.solver.max_iterations)
+
 
 FitMethod = BatchedGaussNewton | JaxoptFit
 

@@ -24,8 +24,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics import linear_algebra
 from trajopt.errors import OptionError
 from trajopt.problems.least_squares import LeastSquaresProblem
-from trajopt.solvers.batch.gauss_newton import BatchedGaussNewton, FitState
-from trajopt.solvers.least_squares.gauss_newton import GaussNewton
+from trajopt.solvers.least_squares.iteration import FitIteration, FitState
 from trajopt.solvers.least_squares.lbfgs import LBFGS
 from trajopt.solvers.loop.codes import CODES, GOING_ON
 from trajopt.solvers.loop.contract import default_tolerance
@@ -92,18 +91,17 @@ class JaxoptFit:
         return dataclasses.replace(self, problem=problem)
 
     @property
-    def _judge(self) -> BatchedGaussNewton:
+    def _judge(self) -> FitIteration:
         """What measures optimality, as of all least-squares solvers."""
         tolerance = self.solver.tolerance or default_tolerance(self.problem.x0.dtype) ** TOLERANCE_EXPONENT
-        solver = GaussNewton(tolerance=tolerance, max_iterations=self.solver.max_iterations)
-        return BatchedGaussNewton(self.problem, solver, self.gradient)
+        return FitIteration(self.problem, self.gradient, tolerance)
 
     def solve(self, x: Float[Array, " nx"]) -> FitState:
         """The state in which the iteration from x ends."""
         judge = self._judge
         with _traced():
             start = self._begun(x)
-            first = judge.started(x)
+            first = judge.started(x, 0.0)
 
             def step(carry: tuple[Array, Any, Array, FitState], _: Array) -> tuple[Any, Bool[Array, ""]]:
                 x, own, idle, state = carry
@@ -118,6 +116,8 @@ class JaxoptFit:
                 gave_up = jnp.where(jnp.all(jnp.isfinite(x)), gave_up, CODES["non_finite"])
                 state = dataclasses.replace(state, point=kept, iterations=state.iterations + 1)
                 state = judge.judged(state, gave_up)
+                over = (state.code == GOING_ON) & (state.iterations >= self.solver.max_iterations)
+                state = dataclasses.replace(state, code=jnp.where(over, CODES["max_iterations"], state.code))
                 return (x, own_next, idle, state), state.code != GOING_ON
 
             def unless_done(carry: Any, k: Array) -> tuple[Any, Bool[Array, ""]]:

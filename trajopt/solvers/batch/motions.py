@@ -139,13 +139,7 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
     if relabels(problem, gradient):
         raise OptionError(f"solve_batch: gradient '{gradient}' is not for batches; use solve, or gradient='implicit'")
     solver.check(problem)
-    passes = Passes(
-        solver.iteration_of(problem, gradient),
-        solver.rule(problem),
-        solver.tolerance_of(problem),
-        solver.max_inner_iterations,
-    )
-    method = BatchedMotions(passes, solver)
+    method = BatchedMotions(solver.passes(problem, gradient), solver)
     given = problem.xs0 is not None
     follows = np.array([
         solver.shooting == "single" or not (given or np.ptp(guess.xs, axis=0).any()) for guess in samples.guesses

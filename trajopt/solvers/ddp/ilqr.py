@@ -30,55 +30,64 @@ from trajopt.names import closest
 from trajopt.problems.expansions import aware_dynamics, relabels, twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.result import Status, status_named
-from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iterate, Iteration, Report
+from trajopt.result import Status, status_name, status_named
+from trajopt.solvers.ddp.iteration import DAMPING, Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.ddp.passes import Passes, Progress
 from trajopt.solvers.ddp.replanning import Replanning
-from trajopt.solvers.loop.contract import Findings, default_tolerance
+from trajopt.solvers.loop.codes import GOING_ON, status_of
+from trajopt.solvers.loop.contract import Findings, SolverState, default_tolerance
 from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.subproblems.augmented_lagrangian import (
-    STUBBORN_UPDATES,
-    ConstrainedState,
     Constraints,
+    Multipliers,
     PenaltyRule,
     estimate,
-    first_schedule,
 )
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
-PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
 COST_ROUNDING = 1e-12
 SUFFICIENT_FALL = 0.1  # a violation above this fraction of the last one raises the penalty
-CREEP = 1e-6  # relative change of the cost that counts as none with complementarity-aware derivatives
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class DDPState(ConstrainedState):
-    """Adds the quadratic model at x, the feedback gains of the step that led here, and what steers the iteration.
+class DDPState(SolverState):
+    """Adds where the iteration stands, and the feedback gains of the step that led here.
 
     `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.
     """
 
-    model: LocalModel
+    progress: Progress
     gains: Any
-    damping: Any
-    gap_penalty: Any
-    secant: Any
-    least_gradient: float
-    stagnant: int
-    bad_step: int
 
-    def cheaper_than(self, other: Any) -> bool:
-        """The lower cost; where they differ by rounding, the more stationary point."""
+    @property
+    def model(self) -> LocalModel:
+        """The quadratic model at x."""
+        return self.progress.iterate.model
+
+    @property
+    def multipliers(self) -> Multipliers:
+        return self.progress.multipliers
+
+    @property
+    def converged(self) -> bool:
+        """Whether x is stationary and feasible."""
+        return bool(self.progress.converged)
+
+    def preferred_to(self, other: Any) -> bool:
+        """The converged point, then the lower cost; where costs differ by rounding, the more stationary point."""
+        if self.converged != other.converged:
+            return self.converged
         margin = COST_ROUNDING * abs(other.cost)
         more_stationary = self.gradient_norm < other.gradient_norm
         return bool(self.cost < other.cost - margin or (self.cost <= other.cost + margin and more_stationary))
 
     def non_finite_place(self) -> str:
         """The first step at which something was not finite."""
-        return f": non-finite at step {self.bad_step}" if self.bad_step >= 0 else ""
+        bad = int(self.progress.bad_step)
+        return f": non-finite at step {bad}" if bad >= 0 else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,126 +194,50 @@ class _DifferentialDynamicProgramming:
         motion = Trajectory(xs, us, np.asarray(guess.p, dtype))
         if self.shooting == "single" or not given:
             motion = oracle.rollout(motion.xs[0], motion.us, motion.p)
-        iteration = self._iteration(oracle)
-        multipliers = iteration.modeller.constraints.initial(self.penalty)
-        size = problem.n + problem.n_p + problem.nu
-        state = DDPState(
-            x=motion,
-            cost=0.0,
-            violation=0.0,
-            gradient_norm=0.0,
-            step_size=0.0,
-            model=iteration.modeller.blank(),
-            **first_schedule(multipliers, self.tolerance_of(problem)),
-            gains=np.zeros((problem.horizon, problem.nu, problem.n), dtype),
-            damping=np.asarray(self.damping, dtype),
-            gap_penalty=np.zeros((), dtype),
-            secant=np.zeros((problem.horizon if iteration.secant else 0, *(size, size)), dtype),
-            least_gradient=float("inf"),
-            stagnant=0,
-            bad_step=-1,
-        )
-        return self._advanced(oracle, state, move=False)[0]
+        progress = self.passes(problem, oracle.gradient).blank(motion, self.penalty, self.damping)
+        gains = np.zeros((problem.horizon, problem.nu, problem.n), dtype)
+        return self._passed(oracle, DDPState(motion, 0.0, 0.0, 0.0, 0.0, progress, gains), act=False)
 
     def tolerance_of(self, problem: OptimalControlProblem) -> float:
         """Of the stationarity, relative to its scale."""
         return self.tolerance or default_tolerance(problem.dtype) ** DEFAULT_EXPONENT
 
-    def _advanced(self, oracle: OptimalControlOracle, state: DDPState, move: bool) -> tuple[DDPState, Report]:
-        """The state after one iteration, or, without `move`, with its model made anew."""
-        problem, iteration = oracle.problem, self._iteration(oracle)
-        before = Iterate(state.x, state.model, state.damping, state.gap_penalty, state.secant)
-        after, report = oracle.call(Iteration.advance, iteration, np.asarray(move), before, state.multipliers)
-        model = after.model
-        oracle.evaluations += int(report.trials) + oracle.cost_of_linearization
-        bad = int(model.bad_step)
-        if bad < 0 and move and not bool(report.finite_trial):
-            bad = int(report.bad_step)
-        converged = (
-            float(model.stationarity) <= self.tolerance_of(problem) * float(model.scale)
-            and float(model.excess) <= problem.tolerance
+    def passes(self, problem: OptimalControlProblem, gradient: str) -> Passes:
+        """The rules of the iteration for a problem in a gradient mode."""
+        return Passes(
+            self.iteration_of(problem, gradient),
+            self.rule(problem),
+            self.tolerance_of(problem),
+            self.max_inner_iterations,
         )
-        state = dataclasses.replace(
+
+    def _passed(self, oracle: OptimalControlOracle, state: DDPState, act: bool) -> DDPState:
+        """The state after passes up to an accepted step or the end, or, without `act`, with its model made anew."""
+        passes = self.passes(oracle.problem, oracle.gradient)
+        progress, report, tried, made = oracle.call(Passes.step, passes, np.asarray(act), state.progress)
+        oracle.evaluations += int(tried) + int(made) * oracle.cost_of_linearization
+        model, code = progress.iterate.model, int(progress.code)
+        return dataclasses.replace(
             state,
-            x=after.motion,
-            model=model,
-            damping=after.damping,
-            gap_penalty=after.gap_penalty,
-            secant=after.secant,
+            x=progress.iterate.motion,
             cost=float(model.cost) if int(model.bad_step) < 0 else float("nan"),  # a motion with gaps has no cost
             violation=float(model.violation),
             gradient_norm=float(model.stationarity),
             step_size=float(report.step_size),
+            progress=progress,
             gains=np.asarray(report.gains) if bool(report.accepted) else state.gains,
-            inner_iterations=state.inner_iterations + int(move),
-            converged=converged,
-            bad_step=bad,
+            halt="" if code == GOING_ON or bool(progress.converged) else status_name(status_of(code)),
         )
-        return state, report
 
     def step(self, oracle: OptimalControlOracle, state: DDPState) -> DDPState:
         """One accepted step, after an update of the multipliers where one is due; or the same point with `halt` set."""
-        constrained, tolerance = oracle.problem.constrained, oracle.problem.tolerance
-        due = constrained and self._due(oracle, state)
-        while True:
-            if due:
-                state = self._updated(oracle, state)
-                if state.halt or state.converged:
-                    return state
-            new, halt = self._tried(oracle, state)
-            if not halt:
-                return new
-            # No step under these multipliers: others may allow one, and where none do, the problem is infeasible.
-            if halt == "non_finite" or not constrained or (due and state.violation <= tolerance):
-                return dataclasses.replace(state, halt=halt, bad_step=new.bad_step)
-            due = True
-
-    def _due(self, oracle: OptimalControlOracle, state: DDPState) -> bool:
-        """Whether the minimisation is as exact as the multipliers are, so that new ones change more than another step would."""
-        if state.inner_iterations >= self.max_inner_iterations:
-            return True
-        rule = self.rule(oracle.problem)
-        enough = oracle.call(PenaltyRule.inner_tolerance, rule, state.multipliers, state.model.rows, state.model.excess)
-        return state.gradient_norm <= max(float(enough), self.tolerance_of(oracle.problem)) * float(state.model.scale)
+        return self._passed(oracle, state, act=True)
 
     def rule(self, problem: OptimalControlProblem) -> PenaltyRule:
         """How multipliers and penalties are updated."""
         return PenaltyRule(
             Constraints(problem), self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance, SUFFICIENT_FALL
         )
-
-    def _tried(self, oracle: OptimalControlOracle, state: DDPState) -> tuple[DDPState, str]:
-        """(state after an iteration, why it is none: empty where it is one)."""
-        new, report = self._advanced(oracle, state, move=True)
-        if not bool(report.accepted):
-            if int(report.trials) and not bool(report.finite_trial):
-                return new, "non_finite"
-            return new, "line_search_failed"
-        better = new.gradient_norm < state.least_gradient
-        # Directions from other labels than the true ones may go on for ever in steps that change next to nothing.
-        creeping = relabels(oracle.problem, oracle.gradient) and abs(new.cost - state.cost) <= CREEP * abs(state.cost)
-        stagnant = 0 if better or not (bool(report.rounded) or creeping) else state.stagnant + 1
-        least = min(new.gradient_norm, state.least_gradient)
-        new = dataclasses.replace(new, stagnant=stagnant, least_gradient=least)
-        if bool(report.rounded):
-            # The line search cannot tell a good step here: where Gauss-Newton Hessians are so flat that its steps lead away from
-            # the minimum, more damping shortens them.
-            damping = state.damping if better else np.maximum(DAMPING_FACTOR * state.damping, DAMPING[0])
-            new = dataclasses.replace(new, damping=np.asarray(np.minimum(damping, DAMPING[1]), damping.dtype))
-        return new, "stalled" if stagnant > PATIENCE else ""
-
-    def _updated(self, oracle: OptimalControlOracle, state: DDPState) -> DDPState:
-        """Multipliers, penalties and inner tolerance after an inner minimisation."""
-        problem = oracle.problem
-        rule = self.rule(problem)
-        multipliers, excess = oracle.call(PenaltyRule.updated, rule, state.multipliers, state.model.rows, state.excess)
-        schedule = state.after_update(
-            multipliers, excess, self.tolerance_of(problem), self.max_penalty, problem.tolerance
-        )
-        state = dataclasses.replace(state, **schedule, least_gradient=float("inf"), stagnant=0)
-        if state.stubborn >= STUBBORN_UPDATES:
-            return dataclasses.replace(state, halt="infeasible")
-        return self._advanced(oracle, state, move=False)[0]
 
     def relaxed(self, problem: OptimalControlProblem) -> float:
         """The stationarity, relative to its scale, that is `acceptable`."""
@@ -324,7 +257,7 @@ class _DifferentialDynamicProgramming:
 
     def finish(self, oracle: OptimalControlOracle, state: DDPState) -> Findings:
         """Stationarity and complementarity, recomputed with the multipliers of the answer."""
-        anew, _ = self._advanced(oracle, state, move=False)
+        anew = self._passed(oracle, state, act=False)
         model = anew.model
         aware = relabels(oracle.problem, oracle.gradient)
         if aware:

@@ -336,7 +336,7 @@ class Iteration:
             at,
             iterate.damping,
             iterate.gap_penalty,
-            self._report(at.us.dtype),
+            self.report(at.us.dtype),
             jnp.full((), float(self.secant), at.us.dtype),
         )
         motion, damping, nu, report, _ = jax.lax.while_loop(unfinished, attempt, first)
@@ -352,7 +352,8 @@ class Iteration:
         felt = policy.convex & jnp.isfinite(bend) & (twice_differentiable(self.problem) and not self.curvature)
         return jnp.where(felt, TELLING_DAMPING * bend, 0.0)
 
-    def _report(self, dtype: Any) -> Report:
+    def report(self, dtype: Any) -> Report:
+        """Of an iteration that has not tried anything."""
         no, zero = jnp.zeros((), bool), jnp.zeros((), dtype)
         count = jnp.zeros((), jnp.int32)
         gains = jnp.zeros((self.problem.horizon, self.problem.nu, self.problem.n), dtype)
@@ -362,7 +363,7 @@ class Iteration:
         """(the iterate after a step with the model there, what happened); without `move` only the model is made anew."""
 
         def stay(iterate: Iterate, _: al.Multipliers) -> tuple[Iterate, Report]:
-            return iterate, self._report(iterate.motion.us.dtype)
+            return iterate, self.report(iterate.motion.us.dtype)
 
         moved, report = jax.lax.cond(move, self.step, stay, iterate, multipliers)
         model = self.modeller.expand(moved.motion, multipliers)

@@ -1,8 +1,8 @@
 """What iLQR and DDP decide between two iterations, as a pure function of arrays.
 
 A pass is either an update of multipliers and penalties or one iteration (`iteration`), and ends with the model at the motion that
-it leads to. A batch makes passes inside one program (`solvers.batch`); `ilqr` has the same rules for a solver that the loop
-drives, one iteration at a time.
+it leads to. A batch makes all passes inside one program (`solvers.batch`); `ilqr` makes those up to the next accepted step, which
+the loop that drives it reports.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+import numpy as np
+from jaxtyping import Array, Bool, Int
 
 from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import Trajectory
-from trajopt.solvers.ddp.ilqr import CREEP, PATIENCE
 from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iterate, Iteration, Report
 from trajopt.solvers.loop.codes import CODES, GOING_ON
 from trajopt.solvers.subproblems.augmented_lagrangian import (
@@ -24,6 +24,11 @@ from trajopt.solvers.subproblems.augmented_lagrangian import (
     Multipliers,
     PenaltyRule,
 )
+from trajopt.solvers.subproblems.iterate import iterate
+
+PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
+CREEP = 1e-6  # relative change of the cost that counts as none with complementarity-aware derivatives
+MOST_PASSES = 1000  # until a step is accepted or the iteration ends; updates that lead nowhere end it long before
 
 
 @jax.tree_util.register_dataclass
@@ -61,19 +66,27 @@ class Passes:
     tolerance: float
     max_inner_iterations: int
 
-    def begun(self, motion: Trajectory, penalty: float, damping: float) -> Progress:
-        """The state at a motion: a rollout, or in multiple shooting states that need not obey the dynamics."""
+    def blank(self, motion: Trajectory, penalty: float, damping: float) -> Progress:
+        """The state at a motion, a rollout or in multiple shooting states that need not obey the dynamics, before its model is
+        made."""
         modeller, problem = self.iteration.modeller, self.iteration.problem
-        dtype = motion.us.dtype
-        multipliers = jax.tree.map(jnp.asarray, modeller.constraints.initial(penalty))
-        size, zero, none = problem.n + problem.n_p + problem.nu, jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
-        secant = jnp.zeros((problem.horizon if self.iteration.secant else 0, size, size), dtype)
-        no, huge = jnp.zeros((), bool), jnp.full((), jnp.inf, dtype)
-        iterate = Iterate(motion, modeller.expand(motion, multipliers), zero + damping, zero, secant)
-        excess = jnp.full_like(multipliers.stage, jnp.inf), jnp.full_like(multipliers.terminal, jnp.inf)
-        going_on, bad = jnp.full((), GOING_ON, jnp.int32), jnp.full((), -1, jnp.int32)
-        state = Progress(iterate, multipliers, excess, none, huge, none, huge, none, no, no, no, going_on, bad)
-        return self._with_convergence(state)
+        dtype = problem.dtype
+        multipliers = modeller.constraints.initial(penalty)
+        size, zero, none = problem.n + problem.n_p + problem.nu, np.zeros((), dtype), np.zeros((), np.int32)
+        secant = np.zeros((problem.horizon if self.iteration.secant else 0, size, size), dtype)
+        no, huge = np.zeros((), bool), np.full((), np.inf, dtype)
+        start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, secant)
+        excess = np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)
+        going_on, bad = np.full((), GOING_ON, np.int32), np.full((), -1, np.int32)
+        return Progress(start, multipliers, excess, none, huge, none, huge, none, no, no, no, going_on, bad)
+
+    def begun(self, motion: Trajectory, penalty: float, damping: float) -> Progress:
+        """The state at a motion, with the model there."""
+        state = jax.tree.map(jnp.asarray, self.blank(motion, penalty, damping))
+        model = self.iteration.modeller.expand(motion, state.multipliers)
+        return self._with_convergence(
+            dataclasses.replace(state, iterate=dataclasses.replace(state.iterate, model=model))
+        )
 
     def _with_convergence(self, state: Progress) -> Progress:
         """The state, its `converged` that of its model."""
@@ -81,12 +94,35 @@ class Passes:
         stationary = model.stationarity <= self.tolerance * model.scale
         return dataclasses.replace(state, converged=stationary & (model.excess <= self._feasible))
 
-    def make(self, state: Progress) -> tuple[Progress, Report]:
-        """(the state after one pass, what its iteration did; of an update `Report.trials` is 0)."""
-        due = self._due(state)
+    def step(self, act: Bool[Array, ""], state: Progress) -> tuple[Progress, Report, Int[Array, ""], Int[Array, ""]]:
+        """(the state after passes up to an accepted step or the end, what the last pass did, rollouts tried, passes).
+
+        Without `act` only the model is made anew.
+        """
+        if not self._constrained:
+            new, report = self.make(state, act)
+            return new, report, report.trials, jnp.ones((), jnp.int32)
+
+        def one(
+            carry: tuple[Progress, Report, Array], number: Array
+        ) -> tuple[tuple[Progress, Report, Array], Bool[Array, ""]]:
+            before, _, tried = carry
+            new, report = self.make(before, act)
+            ended = report.accepted | new.converged | (new.code != GOING_ON) | ~act
+            return (new, report, tried + report.trials), ended
+
+        first = state, self.iteration.report(state.iterate.motion.us.dtype), jnp.zeros((), jnp.int32)
+        (new, report, tried), passes = iterate(one, first, MOST_PASSES)
+        return new, report, tried, passes
+
+    def make(self, state: Progress, act: Bool[Array, ""] | bool = True) -> tuple[Progress, Report]:
+        """(the state after one pass, what its iteration did; of an update `Report.trials` is 0); without `act` only the model is
+        made anew."""
+        due = self._due(state) & act
         state = self._updated(state, due) if self._constrained else state
-        iterate, report = self.iteration.advance(~due, state.iterate, state.multipliers)
-        return self._judged(state, iterate, report, due), report
+        moves = ~due & act
+        new, report = self.iteration.advance(moves, state.iterate, state.multipliers)
+        return self._judged(state, new, report, due, moves), report
 
     @property
     def _constrained(self) -> bool:
@@ -127,10 +163,10 @@ class Passes:
         )
         return jax.tree.map(lambda a, b: jnp.where(due, a, b), new, state)
 
-    def _judged(self, before: Progress, iterate: Iterate, report: Report, due: Array) -> Progress:
+    def _judged(self, before: Progress, at: Iterate, report: Report, due: Array, moves: Array) -> Progress:
         """The state after a pass: whether it converged, stagnates, or found no step."""
-        model, old = iterate.model, before.iterate.model
-        moved, failed = ~due & report.accepted, ~due & ~report.accepted
+        model, old = at.model, before.iterate.model
+        moved, failed = moves & report.accepted, moves & ~report.accepted
         better = model.stationarity < before.least_gradient
         idle = report.rounded | (
             jnp.asarray(self._relabels) & (jnp.abs(model.cost - old.cost) <= CREEP * jnp.abs(old.cost))
@@ -146,25 +182,25 @@ class Passes:
         bad = jnp.where((model.bad_step < 0) & failed & ~report.finite_trial, report.bad_step, model.bad_step)
         after = dataclasses.replace(
             before,
-            iterate=dataclasses.replace(iterate, damping=self._damping(before, iterate, report, moved, better)),
-            inner_iterations=before.inner_iterations + (~due).astype(jnp.int32),
+            iterate=dataclasses.replace(at, damping=self._damping(before, at, report, moved, better)),
+            inner_iterations=before.inner_iterations + moves.astype(jnp.int32),
             least_gradient=jnp.where(
                 moved, jnp.minimum(model.stationarity, before.least_gradient), before.least_gradient
             ),
             stagnant=stagnant.astype(before.stagnant.dtype),
             updated=due | (before.updated & ~moved),
-            forced=gave_up & ~final,
+            forced=jnp.where(moves | due, gave_up & ~final, before.forced),
             code=jnp.where(gave_up & final, kind, before.code).astype(before.code.dtype),
             bad_step=bad.astype(before.bad_step.dtype),
         )
         return self._with_convergence(after)
 
-    def _damping(self, before: Progress, iterate: Iterate, report: Report, moved: Array, better: Array) -> Array:
+    def _damping(self, before: Progress, at: Iterate, report: Report, moved: Array, better: Array) -> Array:
         """The line search cannot tell a good step whose effect drowns in rounding: where Gauss-Newton Hessians are so flat that
         its steps lead away from the minimum, more damping shortens them."""
         old = before.iterate.damping
         raised = jnp.minimum(jnp.maximum(DAMPING_FACTOR * old, DAMPING[0]), DAMPING[1])
-        return jnp.where(moved & report.rounded, jnp.where(better, old, raised), iterate.damping)
+        return jnp.where(moved & report.rounded, jnp.where(better, old, raised), at.damping)
 
     @property
     def _relabels(self) -> bool:

@@ -1,7 +1,7 @@
 """Gauss-Newton with Levenberg-Marquardt damping, bounds and minimum-norm steps.
 
-An iteration minimises the linear model |r + J dx|^2 + mu |dx / scale|^2 over the bounds. It starts undamped, so that
-zero-residual problems converge quadratically; a step whose cost falls by less than a fraction of what the model
+An iteration minimises the linear model |r + J dx|^2 + mu |dx / scale|^2 over the bounds (`iteration`). It starts undamped, so
+that zero-residual problems converge quadratically; a step whose cost falls by less than a fraction of what the model
 promised (the gain ratio) is refused and the damping raised, a good one lowers it again, down to zero. The linear
 problem is solved by a singular value decomposition, so that rank-deficient Jacobians give the step of smallest norm.
 Bounds are handled by an active set: variables at a bound that the gradient pushes against are held; if the step of the
@@ -28,32 +28,31 @@ from trajopt.problems.estimates import deviations
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import LeastSquaresOracle
-from trajopt.result import Status
+from trajopt.problems.programs import Effort
+from trajopt.result import Status, status_name
 from trajopt.solvers.estimation.horizon import HorizonGaussNewton
-from trajopt.solvers.least_squares.state import (
-    COST_ROUNDING,
-    ResidualState,
-    ended,
-    evaluated,
-    free_variables,
-    recomputed,
-)
-from trajopt.solvers.loop.contract import Findings
+from trajopt.solvers.least_squares.iteration import FitIteration, FitState
+from trajopt.solvers.least_squares.state import COST_ROUNDING, free_variables, non_finite_row, tolerance_of
+from trajopt.solvers.loop.codes import GOING_ON, status_of
+from trajopt.solvers.loop.contract import Findings, SolverState
 from trajopt.solvers.loop.options import check_options
-
-ACCEPT = 1e-4  # least gain ratio of an accepted step
-SMALLEST_DAMPING = 1e-8  # relative to the largest singular value squared; below it, none
-FIRST_DAMPING = 1e-4
-MAX_TRIALS = 25
-FIRST_GROWTH = 4.0  # of the damping, by the first step that is refused; twice as much by every next one
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class GaussNewtonState(ResidualState):
-    """Adds the damping relative to the largest squared singular value of J * scale."""
+class GaussNewtonState(SolverState):
+    """Adds where the iteration stands. `gradient_norm` is the largest |J^T r| over the free variables."""
 
-    damping: float
+    fit: FitState
+
+    def better_than(self, other: Any, tolerance: float) -> bool:
+        """Lower cost, or the same to rounding and closer to stationary."""
+        closer = bool(self.fit.point.removable < other.fit.point.removable)
+        return bool(self.cost < other.cost or (closer and self.cost <= other.cost * (1.0 + COST_ROUNDING)))
+
+    def non_finite_place(self) -> str:
+        """The first entry of the residual that is not finite."""
+        return non_finite_row(np.asarray(self.fit.point.r))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,62 +102,57 @@ class GaussNewton:
         """State at the guess."""
         if (horizon := self._horizon(oracle)) is not None:
             return horizon.init(oracle, guess, key)
-        r, J = oracle.linearize(guess)
-        return self._state(oracle, guess, r, J, self.damping, 0.0)
+        x = np.asarray(guess, oracle.problem.x0.dtype)
+        fit = self.iteration(oracle.problem, oracle.gradient).blank(x, self.damping)
+        return self._passed(oracle, GaussNewtonState(guess, 0.0, 0.0, 0.0, 0.0, fit), act=False)
 
-    def _state(
-        self, oracle: LeastSquaresOracle, x: np.ndarray, r: np.ndarray, J: np.ndarray, damping: float, step_size: float
-    ) -> GaussNewtonState:
-        return GaussNewtonState(**evaluated(oracle, x, r, J, step_size), damping=damping)
+    def iteration(self, problem: LeastSquaresProblem, gradient: str, batched: bool = False) -> FitIteration:
+        """The rules of the iteration for a problem in a gradient mode; batched: as a batch evaluates."""
+        return FitIteration(problem, gradient, tolerance_of(problem, self.tolerance), self.rank_tolerance, batched)
+
+    def _passed(self, oracle: LeastSquaresOracle, state: GaussNewtonState, act: bool) -> GaussNewtonState:
+        """The state after an accepted step, or, without `act`, with everything at its point evaluated anew."""
+        iteration, before = self.iteration(oracle.problem, oracle.gradient), state.fit
+        # Half of the time that thorough compilation takes, and steps as fast.
+        fit = oracle.call(FitIteration.step, iteration, np.asarray(act), before, effort=Effort.LIGHT)
+        oracle.evaluations += int(fit.residuals) - int(before.residuals)
+        oracle.evaluations += (int(fit.linearizations) - int(before.linearizations)) * oracle.cost_of_linearization
+        at, code = fit.point, int(fit.code)
+        x = np.asarray(at.x)
+        return dataclasses.replace(
+            state,
+            x=x,
+            cost=float(at.cost),
+            violation=oracle.problem.bound_violation(x),
+            gradient_norm=float(at.gradient_norm),
+            step_size=float(fit.step_size),
+            fit=fit,
+            halt=""
+            if int(fit.iterations) > int(before.iterations) or code == GOING_ON
+            else status_name(status_of(code)),
+        )
 
     def step(self, oracle: Any, state: Any) -> Any:
         """One accepted step, or the same point with `halt` set when every damping was tried in vain."""
         if (horizon := self._horizon(oracle)) is not None:
             return horizon.step(oracle, state)
-        damping, growth, finite_trial = state.damping, FIRST_GROWTH, False
-        model = _LinearModel(oracle.problem, state.x, state.residual, state.jacobian, self.rank_tolerance)
-        # The Jacobian comes nearly free with an implicit linearisation: evaluate it with the first trial.
-        together = oracle.cost_of_linearization == 1
-        for _ in range(MAX_TRIALS):
-            dx, predicted = model.step(damping)
-            if predicted <= COST_ROUNDING * state.cost:
-                return self._rounded_step(oracle, state, dx)
-            x = oracle.move(state.x, dx)
-            r, J = oracle.linearize(x) if together else (oracle.residual(x), None)
-            cost = 0.5 * float(r @ r)
-            gain = (state.cost - cost) / predicted if np.isfinite(cost) else -np.inf
-            finite_trial |= bool(np.isfinite(cost))
-            if gain > ACCEPT:
-                J = oracle.linearize(x)[1] if J is None else J
-                return self._state(oracle, x, r, J, _relaxed(damping, gain), float(np.linalg.norm(dx)))
-            together = False
-            damping = max(damping * growth, FIRST_DAMPING)
-            growth *= 2.0
-        return dataclasses.replace(state, halt="stalled" if finite_trial else "non_finite")
-
-    def _rounded_step(self, oracle: LeastSquaresOracle, state: GaussNewtonState, dx: np.ndarray) -> GaussNewtonState:
-        """A step whose effect on the cost drowns in rounding: accepted while it brings the point nearer to stationary.
-
-        The cost resolves the removable part of the residual to sqrt(eps) |r| only; the gradient goes on to eps |r|.
-        """
-        x = oracle.move(state.x, dx)
-        r, J = oracle.linearize(x)
-        new = self._state(oracle, x, r, J, state.damping, float(np.linalg.norm(dx)))
-        steady = new.cost <= state.cost * (1 + COST_ROUNDING)
-        return new if steady and new.removable < state.removable else dataclasses.replace(state, halt="stalled")
+        return self._passed(oracle, state, act=True)
 
     def terminate(self, oracle: Any, state: Any) -> Status | None:
         """Solved when stationary, a failure when `step` gave up, else None."""
         if (horizon := self._horizon(oracle)) is not None:
             return horizon.terminate(oracle, state)
-        return ended(oracle.problem, state, self.tolerance)
+        code = int(state.fit.code)
+        return None if code == GOING_ON else status_of(code)
 
     def finish(self, oracle: Any, state: Any) -> Findings:
         """The covariance of the estimate, (J^T J)^-1 for residuals of unit variance, `robust_covariance` under a loss."""
         if (horizon := self._horizon(oracle)) is not None:
             return horizon.finish(oracle, state)
         problem = oracle.problem
-        r, J, measures = recomputed(oracle, state)
+        at = self._passed(oracle, state, act=False).fit.point
+        r, J = np.asarray(at.r, float), np.asarray(at.J, float)
+        measures = {"gradient_norm": float(at.gradient_norm), "removable_residual": float(at.removable)}
         if not np.isfinite(J).all():
             return Findings(residuals=measures)
         free = free_variables(problem, state.x, J.T @ r)
@@ -244,56 +238,3 @@ def sandwich(
     half = np.linalg.solve(A, (score[:, None] * part).T)
     value[np.ix_(free, free)] = half @ half.T
     return value
-
-
-def _relaxed(damping: float, gain: float) -> float:
-    """Damping after an accepted step of this gain ratio."""
-    if gain < 0.25:
-        return max(2.0 * damping, FIRST_DAMPING)
-    damping = damping * (0.1 if gain > 0.75 else 0.5)
-    return damping if damping > SMALLEST_DAMPING else 0.0
-
-
-class _LinearModel:
-    """|r + J dx|^2 + damping * smax^2 |dx / scale|^2 over the bounds; decompositions are kept between dampings."""
-
-    def __init__(
-        self, problem: LeastSquaresProblem, x: np.ndarray, r: np.ndarray, J: np.ndarray, rank_tolerance: float | None
-    ) -> None:
-        self.r, self.J, self.scale = r, J, problem.scale
-        self.bounded = problem.bounded
-        if self.bounded:
-            self.lower, self.upper = problem.lower - x, problem.upper - x
-        self.free = free_variables(problem, x, J.T @ r)
-        self.threshold = max(J.shape) * np.finfo(float).eps if rank_tolerance is None else rank_tolerance
-        self.size = float(np.linalg.norm(J * self.scale, 2)) ** 2
-        self._decompositions: dict[bytes, tuple] = {}
-
-    def _decomposition(self, free: np.ndarray) -> tuple:
-        key = free.tobytes()
-        if key not in self._decompositions:
-            self._decompositions[key] = np.linalg.svd((self.J * self.scale)[:, free], full_matrices=False)
-        return self._decompositions[key]
-
-    def _free_step(self, free: np.ndarray, r: np.ndarray, damping: float) -> np.ndarray:
-        """Minimum-norm minimiser over the free variables."""
-        U, s, Vt = self._decomposition(free)
-        kept = s > self.threshold * s.max(initial=0.0)
-        s = s[kept]
-        z = -Vt[kept].T @ (s / (s**2 + damping * self.size) * (U[:, kept].T @ r))
-        return z * self.scale[free]
-
-    def step(self, damping: float) -> tuple[np.ndarray, float]:
-        """(dx (n,), the fall of 1/2 |r|^2 that the linear model predicts for it)."""
-        dx, free = np.zeros(self.J.shape[1]), self.free.copy()
-        while free.any():
-            dx[free] = self._free_step(free, self.r + self.J[:, ~free] @ dx[~free], damping)
-            if not self.bounded:
-                break
-            outside = free & ((dx < self.lower) | (dx > self.upper))
-            if not outside.any():
-                break
-            dx[outside] = np.clip(dx, self.lower, self.upper)[outside]
-            free &= ~outside
-        predicted = -float((self.J @ dx) @ (self.r + 0.5 * (self.J @ dx)))
-        return dx, predicted

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import LeastSquaresOracle
-from trajopt.result import Status, status_named
+from trajopt.result import Status
+from trajopt.solvers.loop.codes import CODES, GOING_ON, status_of
 from trajopt.solvers.loop.contract import SolverState, default_tolerance
 from trajopt.solvers.subproblems.bounds import held_at_bound
 
@@ -37,10 +40,13 @@ class ResidualState(SolverState):
 
     def non_finite_place(self) -> str:
         """The first entry of the residual that is not finite."""
-        bad = np.flatnonzero(~np.isfinite(self.residual))
-        if not bad.size:
-            return ": in the derivative or at every trial point"
-        return f": residual[{bad[0]}] is {np.asarray(self.residual)[bad[0]]}"
+        return non_finite_row(np.asarray(self.residual))
+
+
+def non_finite_row(r: Float[np.ndarray, " m"]) -> str:
+    """Which entry of a residual is not finite, for a message; begins with ": "."""
+    bad = np.flatnonzero(~np.isfinite(r))
+    return f": residual[{bad[0]}] is {r[bad[0]]}" if bad.size else ": in the derivative or at every trial point"
 
 
 def evaluated(
@@ -105,21 +111,43 @@ def stationarity(
     return gradient, float(np.abs(gradient[free]).max(initial=0.0)), removable_part(J[:, free], r)
 
 
-def stationary(problem: LeastSquaresProblem, state: ResidualState, tolerance: float) -> bool:
-    """Whether the residual's removable part is within tolerance * max(|r|, 1), and well within the problem's own."""
-    threshold = tolerance * max(float(np.linalg.norm(state.residual)), 1.0)
-    if problem.tolerance is not None:
-        threshold = min(threshold, 0.1 * problem.tolerance)
-    return state.removable <= threshold
+@functools.partial(jax.jit, static_argnames=("tolerance", "allowed"))
+def ending(
+    r: Float[Array, " m"],
+    cost: ScalarLike,
+    removable: ScalarLike,
+    gave_up: ScalarLike,
+    *,
+    tolerance: float,
+    allowed: float | None,
+) -> Int[Array, ""]:
+    """How a run ends at a point, as a code (`loop.codes`): solved, given up (acceptable when nearly stationary), or going on.
+
+    It is solved where the residual's removable part is within tolerance * max(|r|, 1), and well within `allowed`, the problem's
+    own tolerance of the residual; or where no entry of the residual is above that. gave_up: the code of a failure, or GOING_ON.
+    """
+    size = jnp.maximum(jnp.sqrt(2.0 * jnp.asarray(cost)), 1.0)
+
+    def stationary(tolerance: float) -> Array:
+        threshold = tolerance * size
+        return jnp.asarray(removable) <= (threshold if allowed is None else jnp.minimum(threshold, 0.1 * allowed))
+
+    done, gave_up = stationary(tolerance), jnp.asarray(gave_up, jnp.int32)
+    if allowed is not None:
+        done = done | (jnp.max(jnp.abs(r), initial=jnp.zeros((), r.dtype)) <= allowed)
+    nearly = stationary(tolerance**RELAXED_EXPONENT) & (gave_up != CODES["non_finite"]) & (allowed is None)
+    failed = jnp.where(nearly, CODES["acceptable"], gave_up)
+    return jnp.where(done, CODES["solved"], jnp.where(gave_up == GOING_ON, GOING_ON, failed)).astype(jnp.int32)
+
+
+def tolerance_of(problem: LeastSquaresProblem, tolerance: float | None) -> float:
+    """A solver's option, or what stands for None."""
+    return tolerance or default_tolerance(problem.x0.dtype)
 
 
 def ended(problem: LeastSquaresProblem, state: ResidualState, tolerance: float | None) -> Status | None:
-    """The status common to all least-squares solvers: solved, given up (acceptable when nearly stationary), or None."""
-    tolerance = tolerance or default_tolerance(problem.x0.dtype)
-    largest = float(np.abs(state.residual).max(initial=0.0))
-    if (problem.tolerance is not None and largest <= problem.tolerance) or stationary(problem, state, tolerance):
-        return Status.solved
-    if state.halt:
-        nearly = problem.tolerance is None and stationary(problem, state, tolerance**RELAXED_EXPONENT)
-        return Status.acceptable if nearly and state.halt != "non_finite" else status_named(state.halt)
-    return None
+    """The status that `ending` gives a state, None to go on."""
+    gave_up = CODES[state.halt] if state.halt else GOING_ON
+    least, allowed = tolerance_of(problem, tolerance), problem.tolerance
+    code = ending(state.residual, state.cost, state.removable, gave_up, tolerance=least, allowed=allowed)
+    return None if int(code) == GOING_ON else status_of(int(code))

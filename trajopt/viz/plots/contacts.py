@@ -133,9 +133,11 @@ def _forces(ax: Axes, loads: ContactLoads, weight: float) -> None:
     if weight > 0:
         ax.axhline(weight, color=LIMIT, linewidth=0.9, linestyle="--", label=f"weight, {weight:.4g} N")
     most, usual = float(loads.normal.max()), max(float(np.percentile(loads.normal.max(1), 98)), weight)
+    top = 1.08 * max(most, weight)
     if most > _PEAK * usual:
-        ax.set_ylim(-0.03 * usual, 1.5 * usual)
+        top = 1.5 * usual
         ax.annotate(f"peaks up to {most:,.0f} N", (0.99, 0.95), xycoords="axes fraction", ha="right", va="top", fontsize=8)
+    ax.set_ylim(-0.03 * top, top)
     ax.set_ylabel("normal force [N]")
     ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
