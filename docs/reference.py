@@ -226,7 +226,15 @@ def class_page(package: str, name: str, members: list[str]) -> str:
     """The page of a class, in reStructuredText."""
     cls = getattr(importlib.import_module(package), name)
     before, after, options = options_of(cls)
-    lines = [name, "=" * len(name), "", f".. py:currentmodule:: {package}", "", f".. py:class:: {name}{signature(cls)}", ""]
+    lines = [
+        name,
+        "=" * len(name),
+        "",
+        f".. py:currentmodule:: {package}",
+        "",
+        f".. py:class:: {name}{signature(cls)}",
+        "",
+    ]
     body = ["::", "", f"    from {package} import {name}", "", *as_paragraphs(before)]
     if options:
         result = is_result(cls)

@@ -76,16 +76,16 @@ def test_blocks_are_found():
     assert examples(text) == [(2, "x = 1\n"), (11, "w\n")]
 
 
-def load_reference():
-    """docs/reference.py, which makes the API pages."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+def load_script(path: str):
+    """A Python file that is no part of the package."""
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, ROOT / path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up
     spec.loader.exec_module(module)
     return module
 
 
-REFERENCE = load_reference()
+REFERENCE = load_script("docs/reference.py")
 API_ROWS = [
     (kind, package, name, members)
     for page in sorted((ROOT / "docs" / "api").glob("*.md"))
@@ -126,3 +126,14 @@ def test_options_are_read_from_docstrings():
     assert entries == {"a": ("m", "first and more."), "b": ("", "second.")}
     with pytest.raises(ValueError, match="expected 'name: meaning'"):
         REFERENCE.split_docstring("Options:\n    no colon here")
+
+
+def test_broken_links_of_the_site_are_found(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<h1 id="here">A</h1> <a href="b.html#there">b</a> <a href="#here">up</a> <img src="c.png">'
+    )
+    (tmp_path / "b.html").write_text(
+        '<p id="there"/> <a href="a.html#gone">a</a> <a href="https://example.org/x">elsewhere</a>'
+    )
+    found = load_script("scripts/check_site.py").broken_links(tmp_path)
+    assert found == ["a.html: c.png: there is no such file", "b.html: a.html#gone: there is no such anchor"]
