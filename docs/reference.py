@@ -34,6 +34,9 @@ BLOCK = re.compile(r"^```\{(classes|functions)\} *(\S+)\n(.*?)^```$", re.DOTALL 
 ENTRY = re.compile(r"^    (\w+)(?: \(([^)]*)\))?: +(.*)$")
 CODE = re.compile(r"``[^`]+``|`[^`]+`")
 MARKUP = re.compile(r"[\\*|_]")
+ARRAY_LIKE = re.compile(
+    r"Shaped\[Array, '...'\](?: \| (?:Shaped\[ndarray, '...'\]|(?:numpy\.)?(?:bool|number)|bool|int|float|complex))+"
+)
 LONG_SIGNATURE = 12  # arguments; of more, those with a default stand in the table alone
 
 
@@ -257,9 +260,10 @@ def page_name(package: str, name: str) -> str:
 
 
 def summary(value: Any) -> str:
-    """The first sentence of a docstring."""
+    """The first sentence of a docstring, without its sources."""
     first = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
-    return re.split(r"(?<=[a-z)`])[.:;] ", first + " ", maxsplit=1)[0].rstrip(" .:")
+    first = re.sub(r" \((?=[^()]*(?:eq\.|eqs\.|App\.|Smoothed|arXiv|algorithm))[^()]*\)", "", first)
+    return re.split(r"(?<=[a-z0-9)`])\. (?=[A-Z`])", first, maxsplit=1)[0].rstrip(" .:;")
 
 
 def write_class_pages(app: Any) -> None:
@@ -315,8 +319,8 @@ def plain_docstrings(app: Any, what: str, name: str, value: Any, options: Any, l
 
 def short_types(app: Any, what: str, name: str, value: Any, options: Any, arguments: str, returned: str) -> Any:
     """Arrays are called Array in signatures, not by the module they come from."""
-    names = r"(jaxlib\._jax|jax|numpy|jaxtyping)\.(?=(Array|ndarray|Float|Int|Bool)\b)"
-    return tuple(part and re.sub(names, "", part) for part in (arguments, returned))
+    names = r"(jaxlib\._jax|jax|numpy|jaxtyping)\.(?=(Array|ndarray|Float|Int|Bool|Shaped)\b)"
+    return tuple(part and ARRAY_LIKE.sub("ArrayLike", re.sub(names, "", part)) for part in (arguments, returned))
 
 
 def setup(app: Any) -> None:

@@ -309,9 +309,9 @@ def _empty(*shape: int) -> Any:
 class Model:
     """A scene: its structure, which compiled functions depend on, and its physical parameters, which can be differentiated.
 
-    A model consists of n nodes, each an elementary joint followed by a rigid body, parents first; the module's docstring
-    tells which nodes a joint becomes. nv counts the degrees of freedom, ns the shapes, np the contact pairs, nf the frames.
-    `replace` makes a model with other parameters.
+    A model consists of n nodes, each an elementary joint followed by a rigid body, parents first. A free joint is a translation
+    followed by a ball joint, a planar joint two slides and a hinge, and fixed joints are fused. nv counts the degrees of freedom, ns
+    the shapes, np the contact pairs, nf the frames. `replace` makes a model with other parameters.
 
     Attributes:
         topology: the structure: nodes, joints, frames, shapes, contact pairs, names.
@@ -319,7 +319,7 @@ class Model:
         placement_position (m): origins of the joint frames there, (n, 3).
         axis: unit axes of scalar joints in the joint frames, (n, 3).
         reference: coordinates at which the joints are at their placements, (n,).
-        mass (kg): (n,).
+        mass (kg): masses of the bodies, (n,).
         com (m): centres of mass in the nodes' frames, (n, 3).
         inertia (kg m^2): about the centres of mass, node axes, (n, 3, 3).
         armature (kg m^2): inertia of the rotors as their joints feel it, (nv,).
@@ -332,7 +332,7 @@ class Model:
         actuation: tau = actuation @ u, (nv, nu).
         control_lower: lower limits of the controls, (nu,).
         control_upper: upper limits of the controls, (nu,).
-        gravity (m/s^2): (3,), world axes.
+        gravity (m/s^2): acceleration of gravity, (3,), world axes.
         frame_rotation: frames in their nodes' frames, (nf, 3, 3).
         frame_position (m): origins of the frames there, (nf, 3).
         shape_rotation: shapes in their nodes' frames, (ns, 3, 3).

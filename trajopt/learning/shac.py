@@ -47,8 +47,9 @@ def horizon_loss(seen: Experience, next_values: Float[Array, "T N"], discount: f
 
 @dataclasses.dataclass(frozen=True)
 class SHAC(Algorithm):
-    """Short-horizon actor-critic: the policy's gradient passes through the simulation of a short horizon; see the module's
-    docstring.
+    """Short-horizon actor-critic (Xu et al., arXiv 2204.07137): gradients pass through the simulation of a short horizon.
+
+    The rewards of the horizon and the value of a target critic at its end are differentiated by the policy.
 
     Options:
         critic_epochs: how often an update of the critic goes through its samples.

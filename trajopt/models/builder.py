@@ -63,7 +63,7 @@ class ModelBuilder:
     `self_collision="all"` only.
 
     Options:
-        name: of the model.
+        name: what the model is called.
         source: what messages call the origin.
         filter_parent: whether a body and the one that carries it make no contact pair.
         filter_world_parent: whether the same holds for bodies carried by a part of their tree that is fixed to the world.

@@ -57,7 +57,7 @@ class LeastSquaresProblem:
     r(x).
 
     Arguments:
-        name: of the problem.
+        name: what the problem is called, in messages and files.
         residual: x (nx,) -> r (m,), pure, on flat arrays of one float dtype; with `data`: (x, data) -> r.
         x0: initial guess, (nx,).
         data: an array or a pytree of arrays. `replace(data=...)` is the same problem on other data, for which nothing is

@@ -55,7 +55,7 @@ class OptimalControlProblem:
     itself. With free `parameters` p every function receives p as one more, last argument.
 
     Arguments:
-        name: of the problem.
+        name: what the problem is called, in messages and files.
         dynamics: a `System`, or a function (x, u, t) -> x_next on flat arrays.
         horizon: T, number of steps.
         x0: initial state, a `State` or a flat array; a guess of it with `free_initial_state`.
@@ -64,12 +64,12 @@ class OptimalControlProblem:
             else zero.
         xs0: initial guess of the states (T+1, nx), for solvers that do not keep to the dynamics. Default: the rollout of
             `u0`.
-        dt (s): time step of a function; a `System` has its own.
+        dt (s): time step of dynamics that are a function; a `System` has its own.
         start_time (s): time of x_0.
         stage_residual: (x, u, t) -> r with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
-        stage_cost: (x, u, t) -> scalar, added to it.
+        stage_cost: (x, u, t) -> scalar, added to the cost of `stage_residual`.
         terminal_residual: x -> r with cost 1/2 |r|^2.
-        terminal_cost: x -> scalar, added to it.
+        terminal_cost: x -> scalar, added to the cost of `terminal_residual`.
         initial_residual: x_0 -> r of a prior on a free initial state.
         parameter_residual: p -> r of a prior on the parameters.
         control_lower: lower bounds of the controls, numbers or (nu,). Default: of a `System` the limits of its motors.
@@ -85,9 +85,9 @@ class OptimalControlProblem:
         parameter_lower: lower bounds of p.
         parameter_upper: upper bounds of p.
         parametrize: (system, p) -> system, how p enters a `System`, for example through `system.model.replace`.
-        integrate: of a function: (x, dx) -> x on the manifold of its states.
-        difference: of a function: (x0, x1) -> dx, the inverse of `integrate`.
-        tangent_size: of a function: dimension n of that manifold.
+        integrate: for dynamics that are a function: (x, dx) -> x on the manifold of its states.
+        difference: for dynamics that are a function: (x0, x1) -> dx, the inverse of `integrate`.
+        tangent_size: for dynamics that are a function: dimension n of that manifold.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
         certificate: Trajectory -> {name: value}, what else makes a motion an answer.
         certificate_tolerances: bounds of these values, which success requires.
@@ -101,7 +101,7 @@ class OptimalControlProblem:
         solver_options: its options.
         gradient: the mode that `compile` and `solvers.solve` take where they are given none. Default: the `System`'s own,
             for a function "implicit".
-        meta: strings for the summary.
+        meta: strings for the summary of a run.
         arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.

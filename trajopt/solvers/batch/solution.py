@@ -25,8 +25,8 @@ class BatchSolution:
         status: `Status` of each sample; `statuses` has their names.
         success: (B,), whether the quantities recomputed at the point are within the problem's tolerances.
         x: the points (B, nx); of optimal control the controls row by row and the parameters, as in `Solution.x`.
-        cost: (B,), at the points.
-        initial_cost: (B,), at the guesses.
+        cost: costs at the points, (B,).
+        initial_cost: costs at the guesses, (B,).
         violation: (B,), the largest of bounds, dynamics and constraints.
         iterations: (B,), accepted steps.
         residuals: recomputed quantities by name, (B,) each.

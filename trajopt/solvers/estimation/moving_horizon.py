@@ -92,7 +92,9 @@ class Estimate:
 
 
 class MovingHorizon:
-    """Moving-horizon estimator; see the module's docstring for the problem it solves.
+    """Moving-horizon estimator: the state now, from the last `window` measurements and a Gaussian prior for what came before.
+
+    It minimises 1/2 |x_s (-) prior|^2 + 1/2 sum |r(x_j, y_j)|^2 + 1/2 sum |w_j|^2 subject to x_{j+1} = f(x_j, u_j, w_j).
 
         mhe = MovingHorizon(f, r, window=10, mean=x0, covariance=P0, measurement_size=2, noise_size=1)
         for y, u in stream:
@@ -107,12 +109,12 @@ class MovingHorizon:
         mean: expected state at the first measurement, before it is used: (nx,) or a `State`.
         covariance: of that state, (n, n), positive definite.
         measurement_size: ny, length of a measurement.
-        control_size: of a function: nu, length of the controls; 0 without controls.
-        noise_size: of a function: length of w.
+        control_size: for a function: nu, length of the controls; 0 without controls.
+        noise_size: for a function: length of w.
         control_deviation: of a `System`: standard deviations of the noise on the controls, (nu,).
-        integrate: of a function: (x, dx) -> x on the manifold of its states, as in `OptimalControlProblem`.
-        difference: of a function: (x0, x1) -> dx, the inverse of `integrate`.
-        tangent_size: of a function: length of dx.
+        integrate: for a function: (x, dx) -> x on the manifold of its states, as in `OptimalControlProblem`.
+        difference: for a function: (x0, x1) -> dx, the inverse of `integrate`.
+        tangent_size: for a function: length of dx.
         arrival_deviation: added to the deviations of the arrival cost in every direction, in tangent units. Hard contact
             leaves directions without variance (no step leads into the floor), for which there is no information. Default:
             1e-5 for a `System`, 0 for a function.

@@ -68,8 +68,8 @@ class Solution:
             whether the point is stationary to the solver's.
         message: the status in words, with what the run adds to it.
         x: the point; of an optimal control problem the controls, row by row, and the free parameters.
-        cost: at the point.
-        initial_cost: at the guess.
+        cost: cost at the point.
+        initial_cost: cost at the guess.
         residuals: every recomputed quantity, by name.
         trace: one entry for each iteration, the initial point included, of: iteration, cost, violation (of bounds and
             constraints), step_size (norm of the accepted step), gradient_norm (largest component of J^T r over the free
@@ -78,7 +78,7 @@ class Solution:
         evaluations: number of evaluations of the problem.
         compile_time_s (s): time that compiling took.
         wall_time_s (s): time that solving took.
-        seed: of the run.
+        seed: seed of the run.
         xs: states (T+1, nq + nv) of the solution's motion, where the problem describes one.
         us: controls (T, nu) of that motion.
         trajectory: arrays of that motion by name: t, q, v, u, impulse.

@@ -51,10 +51,10 @@ class Task:
         problem: a `Reference` to a problem of the library, or a problem itself.
         solver: the solver.
         gradient: gradient mode. Default: the problem's own.
-        seed: of the solver.
+        seed: seed of the solver.
         start: initial guess. Default: the problem's own.
-        time_budget (s): of the solve. Default: none.
-        max_iterations: of the solve. Default: the solver's own.
+        time_budget (s): largest time of the solve. Default: none.
+        max_iterations: largest number of iterations. Default: the solver's own.
         label: what progress and tables call the task beside its solver.
     """
 
