@@ -310,8 +310,8 @@ class Model:
     """A scene: its structure, which compiled functions depend on, and its physical parameters, which can be differentiated.
 
     A model consists of n nodes, each an elementary joint followed by a rigid body, parents first. A free joint is a translation
-    followed by a ball joint, a planar joint two slides and a hinge, and fixed joints are fused. nv counts the degrees of freedom, ns
-    the shapes, np the contact pairs, nf the frames. `replace` makes a model with other parameters.
+    followed by a ball joint, a planar joint two slides and a hinge, and fixed joints are fused. nv counts the degrees of freedom,
+    ns the shapes, np the contact pairs, nf the frames. `replace` makes a model with other parameters.
 
     Attributes:
         topology: the structure: nodes, joints, frames, shapes, contact pairs, names.

@@ -132,8 +132,8 @@ def nothing_drawn(key: UInt32[Array, "2"]) -> Float[Array, "0"]:
 class Environment:
     """A task for a policy, made of a `System`: actions, observations, a reward and episodes.
 
-    An action, in [-1, 1] for each entry, becomes a control and is held for `substeps` steps of the system. The reward is minus the
-    cost of a list of residuals, -1/2 |rows|^2 each, at the state reached and the control that led there, or what a function
+    An action, in [-1, 1] for each entry, becomes a control and is held for `substeps` steps of the system. The reward is minus
+    the cost of a list of residuals, -1/2 |rows|^2 each, at the state reached and the control that led there, or what a function
     returns. An episode is terminated where `terminated` says so and truncated after `limit` actions. All methods are those of one
     environment and pure: `jax.vmap` makes a batch of them.
 
