@@ -76,7 +76,6 @@ docs: setup
 
 docs-site: setup
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/docs docs site
-	@$(BIN)/python scripts/check_site.py site
 	@echo "open site/index.html"
 
 clean:

@@ -15,6 +15,7 @@ A docstring lists options as
     Options:
         name (unit): meaning.
             continued here.
+        name, name: meaning of both.
 
 under the headings Options, Arguments or Attributes. Options that a class inherits are described by the docstring of the base.
 """
@@ -31,7 +32,7 @@ from typing import Any
 
 HEADINGS = ("Options", "Arguments", "Attributes")
 BLOCK = re.compile(r"^```\{(classes|functions)\} *(\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-ENTRY = re.compile(r"^    (\w+)(?: \(([^)]*)\))?: +(.*)$")
+ENTRY = re.compile(r"^    (\w+(?:, \w+)*)(?: \(([^)]*)\))?: +(.*)$")
 CODE = re.compile(r"``[^`]+``|`[^`]+`")
 MARKUP = re.compile(r"[\\*|_]")
 ARRAY_LIKE = re.compile(
@@ -92,16 +93,17 @@ def split_docstring(text: str) -> tuple[list[str], list[str], dict[str, tuple[st
     before: list[str] = []
     after: list[str] = []
     entries: dict[str, tuple[str, str]] = {}
-    name, listing = "", False
+    names: list[str] = []
+    listing = False
     for line in text.splitlines():
         if line.rstrip(":") in HEADINGS and line.endswith(":"):
-            listing, name = True, ""
+            listing, names = True, []
         elif listing and line.startswith("    "):
             if match := ENTRY.match(line):
-                name = match[1]
-                entries[name] = (match[2] or "", match[3])
-            elif name:
-                entries[name] = (entries[name][0], f"{entries[name][1]} {line.strip()}")
+                names = match[1].split(", ")
+                entries |= dict.fromkeys(names, (match[2] or "", match[3]))
+            elif names:
+                entries |= {name: (entries[name][0], f"{entries[name][1]} {line.strip()}") for name in names}
             else:
                 raise ValueError(f"expected 'name: meaning', found '{line.strip()}'")
         else:
@@ -211,17 +213,35 @@ def sentence(text: str) -> str:
     return text[0].upper() + text[1:] if first and first[0] not in ("nu", "nv", "nq", "ny", "kp", "kd") else text
 
 
+def rows_of(options: list[Option]) -> list[list[Option]]:
+    """Options with one meaning, one after the other, share a row."""
+    rows: list[list[Option]] = []
+    for option in options:
+        if rows and option.meaning and (rows[-1][0].meaning, rows[-1][0].unit) == (option.meaning, option.unit):
+            rows[-1].append(option)
+        else:
+            rows.append([option])
+    return rows
+
+
+def defaults(row: list[Option]) -> str:
+    """The default of a row's options, or each of them where they differ."""
+    known = [f"``{option.default}``" if option.default else "required" for option in row]
+    return ", ".join(known if len(set(known)) > 1 else known[:1])
+
+
 def table(options: list[Option], result: bool) -> list[str]:
     """The options as a table in reStructuredText; columns without entries are left out."""
-    columns = {"Name": [f"``{o.name}``" for o in options]}
-    if any(o.unit for o in options):
-        columns["Unit"] = [o.unit for o in options]
+    rows = rows_of(options)
+    columns = {"Name": [", ".join(f"``{option.name}``" for option in row) for row in rows]}
+    if any(option.unit for option in options):
+        columns["Unit"] = [row[0].unit for row in rows]
     if not result:
-        columns["Default"] = [f"``{o.default}``" if o.default else "required" for o in options]
-    columns["Meaning"] = [as_text(sentence(o.meaning)) for o in options]
+        columns["Default"] = [defaults(row) for row in rows]
+    columns["Meaning"] = [as_text(sentence(row[0].meaning)) for row in rows]
     lines = [".. list-table::", "   :header-rows: 1", "   :class: options", ""]
-    for row in [list(columns), *zip(*columns.values(), strict=True)]:
-        lines += [f"   {'* -' if k == 0 else '  -'} {cell}" for k, cell in enumerate(row)]
+    for cells in [list(columns), *zip(*columns.values(), strict=True)]:
+        lines += [f"   {'* -' if k == 0 else '  -'} {cell}" for k, cell in enumerate(cells)]
     return [*lines, ""]
 
 
@@ -269,6 +289,8 @@ def summary(value: Any) -> str:
 def write_class_pages(app: Any) -> None:
     """A page for each class that the pages of the packages name; pages of other classes are removed."""
     source = pathlib.Path(app.srcdir) / "api"
+    if not source.is_dir():
+        return
     folder = source / "classes"
     folder.mkdir(exist_ok=True)
     wanted = set()

@@ -120,20 +120,9 @@ def _is_of_package(name: str, value: object) -> bool:
 
 
 def test_options_are_read_from_docstrings():
-    text = "One line.\n\nOptions:\n    a (m): first\n        and more.\n    b: second.\n\nRaises nothing."
+    text = "One line.\n\nOptions:\n    a (m): first\n        and more.\n    b, c: second.\n\nRaises nothing."
     before, after, entries = REFERENCE.split_docstring(text)
     assert (before, after) == (["One line.", ""], ["", "Raises nothing."])
-    assert entries == {"a": ("m", "first and more."), "b": ("", "second.")}
+    assert entries == {"a": ("m", "first and more."), "b": ("", "second."), "c": ("", "second.")}
     with pytest.raises(ValueError, match="expected 'name: meaning'"):
         REFERENCE.split_docstring("Options:\n    no colon here")
-
-
-def test_broken_links_of_the_site_are_found(tmp_path):
-    (tmp_path / "a.html").write_text(
-        '<h1 id="here">A</h1> <a href="b.html#there">b</a> <a href="#here">up</a> <img src="c.png">'
-    )
-    (tmp_path / "b.html").write_text(
-        '<p id="there"/> <a href="a.html#gone">a</a> <a href="https://example.org/x">elsewhere</a>'
-    )
-    found = load_script("scripts/check_site.py").broken_links(tmp_path)
-    assert found == ["a.html: c.png: there is no such file", "b.html: a.html#gone: there is no such anchor"]

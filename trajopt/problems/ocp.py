@@ -1,14 +1,5 @@
 """Optimal control: minimise a sum of stage costs and a terminal cost over the motion of a discrete-time system.
 
-    minimise    sum_{t<T} l(x_t, u_t, t) + l_T(x_T) + l_0(x_0, p)
-    subject to  x_{t+1} = f(x_t, u_t, t, p)
-                c(x_t, u_t, t) = 0,  d(x_t, u_t, t) <= 0,  c_T(x_T) = 0,  d_T(x_T) <= 0
-                bounds on u_t, x_t and p; x_0 given, or free
-
-`dynamics` is a `System` or a plain function. With a `System`, cost and constraint functions receive a `State`; with a function,
-the flat array x that they themselves define. `t` is the time in seconds, `start_time` + t dt. With free `parameters` p every
-function receives p as one more, last argument.
-
 The contract between a problem and the solvers is flat: x (nx,) is [q, v] (and the contact law's state), dx (n,) its tangent
 coordinates, u (nu,), p (np,), and a motion is a `Trajectory`. `oracle` turns a problem into compiled functions.
 """
@@ -48,61 +39,41 @@ class OptimalControlProblem:
 
         minimise    sum_{t<T} l(x_t, u_t, t) + l_T(x_T) + l_0(x_0, p)
         subject to  x_{t+1} = f(x_t, u_t, t, p)
-                    c(x_t, u_t, t) = 0,  d(x_t, u_t, t) <= 0,  c_T(x_T) = 0,  d_T(x_T) <= 0
-                    bounds on u_t, x_t and p; x_0 given, or free
+                    c(x_t, u_t, t) = 0,  d(x_t, u_t, t) <= 0,  c_T(x_T) = 0,  d_T(x_T) <= 0,  bounds on u_t, x_t and p
 
-    With a `System`, cost and constraint functions receive a `State`; with a function, the flat array x that it defines
-    itself. With free `parameters` p every function receives p as one more, last argument.
+    With a `System`, cost and constraint functions receive a `State`; with a function, the flat array x that it defines itself.
+    `t` is in seconds. With free `parameters` p every function receives p as one more, last argument.
 
     Arguments:
         name: what the problem is called, in messages and files.
         dynamics: a `System`, or a function (x, u, t) -> x_next on flat arrays.
         horizon: T, number of steps.
-        x0: initial state, a `State` or a flat array; a guess of it with `free_initial_state`.
-        u0: initial guess of the controls, (T, nu), or (nu,) for every step, or "quasi-static": those that hold x0 at rest,
-            through contact (`guesses.quasi_static`). Default: "quasi-static" for a `System` where there are such controls,
-            else zero.
-        xs0: initial guess of the states (T+1, nx), for solvers that do not keep to the dynamics. Default: the rollout of
-            `u0`.
-        dt (s): time step of dynamics that are a function; a `System` has its own.
-        start_time (s): time of x_0.
-        stage_residual: (x, u, t) -> r with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
-        stage_cost: (x, u, t) -> scalar, added to the cost of `stage_residual`.
-        terminal_residual: x -> r with cost 1/2 |r|^2.
-        terminal_cost: x -> scalar, added to the cost of `terminal_residual`.
-        initial_residual: x_0 -> r of a prior on a free initial state.
-        parameter_residual: p -> r of a prior on the parameters.
-        control_lower: lower bounds of the controls, numbers or (nu,). Default: of a `System` the limits of its motors.
-        control_upper: upper bounds of the controls, likewise.
-        state_lower: lower bounds of x_1 .. x_T, and of x_0 if it is free, numbers or (nx,).
-        state_upper: upper bounds of these states, likewise.
-        equality: (x, u, t) -> flat array that must be zero.
-        inequality: (x, u, t) -> flat array that must not be positive.
-        terminal_equality: x -> flat array that must be zero.
-        terminal_inequality: x -> flat array that must not be positive.
-        free_initial_state: whether x_0 is free.
-        parameters: initial guess of p (np,).
-        parameter_lower: lower bounds of p.
-        parameter_upper: upper bounds of p.
+        x0, free_initial_state: initial state, a `State` or a flat array, and whether it is free, x0 then being a guess.
+        u0: guess of the controls, (T, nu) or (nu,), or "quasi-static", the default where a `System` has controls that hold x0 at
+            rest.
+        xs0: initial guess of the states (T+1, nx), for solvers that do not keep to the dynamics. Default: the rollout of `u0`.
+        dt, start_time (s): time step of dynamics that are a function (a `System` has its own), and time of x_0.
+        stage_residual, terminal_residual: (x, u, t) -> r and x -> r, with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
+        stage_cost, terminal_cost: (x, u, t) -> scalar and x -> scalar, added to the cost of the residuals.
+        initial_residual, parameter_residual: x_0 -> r and p -> r, priors on a free initial state and on the parameters.
+        control_lower, control_upper: bounds of the controls, numbers or (nu,). Default: of a `System` the limits of its motors.
+        state_lower, state_upper: bounds of x_1 .. x_T, and of x_0 if it is free, numbers or (nx,).
+        equality, terminal_equality: (x, u, t) or x -> flat array that must be zero.
+        inequality, terminal_inequality: (x, u, t) or x -> flat array that must not be positive.
+        parameters, parameter_lower, parameter_upper: initial guess of p (np,), and its bounds.
         parametrize: (system, p) -> system, how p enters a `System`, for example through `system.model.replace`.
-        integrate: for dynamics that are a function: (x, dx) -> x on the manifold of its states.
-        difference: for dynamics that are a function: (x0, x1) -> dx, the inverse of `integrate`.
-        tangent_size: for dynamics that are a function: dimension n of that manifold.
+        integrate, difference, tangent_size: manifold of the states of a function: (x, dx) -> x, (x0, x1) -> dx, and its dimension
+            n.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
-        certificate: Trajectory -> {name: value}, what else makes a motion an answer.
-        certificate_tolerances: bounds of these values, which success requires.
+        certificate, certificate_tolerances: Trajectory -> {name: value}, what else makes a motion an answer, and bounds of these.
         report: Trajectory -> text that is printed with the answer.
-        model: what the animation draws. Default: the `System`'s.
-        motion: Trajectory -> {"q", "v", "impulse"}, the motion of `model` where the dynamics are a function.
+        model, motion: what the animation draws; with dynamics that are a function, Trajectory -> {"q", "v", "impulse"} of the
+            model.
         observations: the data of an estimation problem, for its pictures.
-        control_names: names of the controls, for plots. Default: the actuators of the `System`'s model.
-        control_units: their units ("N m"; "" for a pure number), likewise.
-        solver: name of the solver that suits the problem.
-        solver_options: its options.
-        gradient: the mode that `compile` and `solvers.solve` take where they are given none. Default: the `System`'s own,
-            for a function "implicit".
-        meta: strings for the summary of a run.
-        arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
+        control_names, control_units: for plots ("N m"; "" for a pure number). Default: the actuators of the `System`'s model.
+        solver, solver_options: the solver that suits the problem, by name, and its options.
+        gradient: the mode where `solvers.solve` is given none. Default: the `System`'s own, for a function "implicit".
+        meta, arguments: strings for the summary; what `dataclasses.replace(problem, x0=...)` needs to know, to be left out.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
@@ -139,9 +110,7 @@ class OptimalControlProblem:
     difference: Callable[[Array, Array], Array] | None = None
     tangent_size: int | None = None
     tolerance: float = 1e-6
-    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(
-        default=None, metadata=NOT_COMPILED
-    )
+    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
     report: Callable[[Trajectory], str] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     model: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)

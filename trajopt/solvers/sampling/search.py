@@ -144,29 +144,20 @@ class SamplingSolver(abc.ABC):
     """Options of every sampling solver.
 
     Options:
-        population: number of motions drawn in a generation. Default: the solver's own, which grows with the number of
-            components, up to 1,000.
-        parametrisation: how controls are searched: "piecewise-constant", "linear" or "cubic", between `knots`; or
-            `problems.JointTargets`, with knots of its own: joint angles that the motors follow.
+        population: motions drawn in a generation. Default: the solver's own, growing with the number of components up to 1,000.
+        parametrisation: of the controls: "piecewise-constant", "linear" or "cubic" between `knots`; or `problems.JointTargets`.
         knots: number of values of each control. Default: one for every step.
-        scenarios: factors of parameters of the model, such as ({"actuation": 0.9},); the merit of a draw is its mean over
-            the model as it is and these.
-        standard_deviation: of the controls' knots at the start, a number or one for each control. Default: a quarter of the
-            distance between the bounds.
-        parameter_deviation: likewise, of the free parameters.
-        initial_state_deviation: likewise, of a free initial state, in tangent coordinates.
+        scenarios: factors of parameters of the model, such as ({"actuation": 0.9},); a draw's merit is the mean over it and
+            these.
+        standard_deviation, parameter_deviation, initial_state_deviation: at the start, of knots, free parameters and a free
+            initial state (tangent coordinates), a number or one for each. Default: a quarter of the distance between their
+            bounds.
         tolerance: spread, as a share of the initial deviations, below which the search has converged.
-        max_iterations: largest number of generations.
         restoration: whether the mean of a small spread is moved onto the terminal equalities after each generation.
-        penalty: first penalty of the augmented Lagrangian.
-        penalty_factor: factor by which a penalty grows.
-        max_penalty: largest penalty.
-        max_inner_iterations: largest number of generations between two updates of the multipliers.
-        chunk: number of motions rolled out together; 1: one by one. Default: the whole generation; 1 with hard contact
-            solved by JAX on a CPU.
+        penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
+        max_iterations, max_inner_iterations: most generations in all, and between two updates of the multipliers.
+        chunk: motions rolled out together; 1: one by one. Default: the generation; 1 with hard contact solved by JAX on a CPU.
         over_processes: whether the processes of `jax.distributed` share the rollouts of each generation.
-
-    A time budget ends a generation between two such batches; what it has found by then counts, the distribution stays.
     """
 
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
