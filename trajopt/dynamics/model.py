@@ -2,10 +2,11 @@
 
 A `Model` is a pytree: its `topology` is static and hashable (two models loaded from the same file share compiled functions).
 
-The forest is stored as *nodes*, parents first: one elementary joint (`NodeType`) and one rigid body each, the frame at
-the joint's anchor. A BALL has a unit quaternion (w x y z) and its velocity in the body frame, a TRANSLATION three slides along
-the axes of the parent. A free joint is a (massless) TRANSLATION and a BALL, a planar joint two PRISMATIC nodes and a REVOLUTE one, an
-MJCF body with several joints a chain, all but the last massless. Fixed joints are fused; what they carried survives as a *frame*.
+The forest is stored as *nodes*, parents first: one elementary joint (`NodeType`) and one rigid body each, the frame at the
+joint's anchor. A BALL has a unit quaternion (w x y z) and its velocity in the body frame, a TRANSLATION three slides along
+the axes of the parent. A free joint is a (massless) TRANSLATION and a BALL, a planar joint two PRISMATIC nodes and a REVOLUTE
+one, an MJCF body with several joints a chain, all but the last massless. Fixed joints are fused; what they carried survives
+as a *frame*.
 
 DoFs, in the order of the nodes, are the *tree* DoFs (`nv_tree`). Without mimic joints they are the DoFs of the user
 (`nv`). A mimic joint follows another: v_tree = T v, q_tree = T q + offset, with constant T (`mimic_matrix`).
