@@ -209,7 +209,7 @@ def of_states(model, dt: float):
     law = RigidContact()
 
     def problem(q, v):
-        return contact_problem(law, free_motion(law, model, q, v, jnp.zeros(model.nv), jnp.asarray(dt)), None)
+        return solve_step(StepInputs(law, model, q, v, jnp.zeros(model.nv), jnp.asarray(dt))).ncp
 
     return jax.jit(lambda qs, vs: jax.lax.map(lambda state: problem(*state), (qs, vs)))
 

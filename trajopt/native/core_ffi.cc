@@ -204,7 +204,8 @@ ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arra
   for (int64_t axis : batch) count *= axis;
   spread(pool, count, steps, [&](int64_t begin, int64_t end) {
     Engine& engine = *own(topology)->engine;
-    std::vector<double> tau(t.nv), dx(2 * t.nv);
+    thread_local std::vector<double> tau, dx;
+    tau.resize(t.nv), dx.resize(2 * t.nv);
     for (int64_t i = begin; i < end; ++i) {
       auto at = [&](const Samples& s) { return s.at(i, batch.begin(), batch.size()); };
       StepInput in = input(call, i, batch.begin(), batch.size());

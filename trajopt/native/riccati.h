@@ -19,10 +19,16 @@ constexpr double BOX_ARMIJO = 0.1, BOX_SHRINK = 0.6, BOX_ACCURACY = 100.0;
 struct LQStep { const double *A, *B, *d, *Q, *R, *S, *q, *r, *lower, *upper; };  // lower, upper: null without bounds
 struct PolicyOut { double *K, *k, *P, *p; };
 
-// Matrices with padded rows, and vectors, of one recursion; zeroed.
+// Matrices with padded rows, and vectors, of one recursion.
 class RiccatiWork {
  public:
-  RiccatiWork(int n, int m) : n(n), m(m), ldn(padded(n)), ldm(padded(m)) {
+  RiccatiWork() = default;
+  RiccatiWork(const RiccatiWork&) = delete;
+  RiccatiWork& operator=(const RiccatiWork&) = delete;
+
+  // Room for n states and m controls, zeroed; allocates only where there was less.
+  void reserve(int states, int controls) {
+    n = states, m = controls, ldn = padded(n), ldm = padded(m);
     const size_t square = size_t(n) * ldn, wide = size_t(n) * ldm, flat = size_t(m) * ldn, small = size_t(m) * ldm;
     double** matrices[] = {&A, &P, &PA, &F, &B, &PB, &G, &K, &T, &H, &L};
     const size_t sizes[] = {square, square, square, square, wide, wide, flat, flat, flat, small, small};
@@ -37,7 +43,7 @@ class RiccatiWork {
     for (int i = 0; i < 10; ++i) *vectors[i] = at, at += lengths[i];
     free.assign(m, 1);
   }
-  int n, m, ldn, ldm;
+  int n = 0, m = 0, ldn = 0, ldm = 0;
   double *A, *P, *PA, *F, *B, *PB, *G, *K, *T, *H, *L, *p, *f, *w, *g, *k, *x, *trial, *direction, *gradient, *Hk;
   std::vector<char> free;
 

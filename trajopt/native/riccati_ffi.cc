@@ -24,7 +24,8 @@ ffi::Error riccati(Array A, Array B, Array d, Array Q, Array R, Array S, Array q
   const auto batch = sums->dimensions().first(sums->dimensions().size() - 1);
   const size_t count = sums->element_count() / 3;
   const double open = std::numeric_limits<double>::quiet_NaN();
-  RiccatiWork work(n, m);
+  thread_local RiccatiWork work;
+  work.reserve(n, m);
   for (size_t i = 0; i < count; ++i) {
     auto at = [&](const Samples& s, int64_t step, int64_t size) { return s.at(i, batch.begin(), batch.size()) + step * size; };
     const PolicyOut first{K->typed_data() + i * T * m * n, k->typed_data() + i * T * m, P->typed_data() + i * (T + 1) * n * n,

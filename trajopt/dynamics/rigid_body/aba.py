@@ -135,7 +135,7 @@ def _levels(top: Topology) -> _Levels:
     return _Levels(top)
 
 
-def _arrange(levels: _Levels, table: Float[Array, "n *rest"], fill: float) -> Float[Array, "levels width *rest"]:
+def _arrange(levels: _Levels, table: Float[Array, " n *rest"], fill: float) -> Float[Array, "levels width *rest"]:
     return jnp.concatenate([table, jnp.full_like(table[:1], fill)])[levels.slots]
 
 

@@ -45,7 +45,7 @@ def multiply(a: Float[Array, "*#b i j"], b: Float[Array, "*#b j k"]) -> Float[Ar
     return (a[..., :, :, None] * b[..., None, :, :]).sum(-2)
 
 
-def rotate_columns(rotation: Float[Array, "3 3 *#b"], u: Float[Array, "3 *#b"]) -> Float[Array, "3 *b"]:
+def rotate_columns(rotation: Float[Array, "3 3 *#b"], u: Float[Array, "3 *#b"]) -> Float[Array, " 3 *b"]:
     """R u with the components in front."""
     return rotation[:, 0] * u[0] + rotation[:, 1] * u[1] + rotation[:, 2] * u[2]
 

@@ -23,7 +23,7 @@ _WORLD = """
 <mujoco>
   <visual>
     <global offwidth="{width}" offheight="{height}" fovy="{angle}"/>
-    <quality shadowsize="1024" offsamples="4"/>
+    <quality shadowsize="2048" offsamples="4"/>
     <headlight ambient="0.55 0.55 0.55" diffuse="0.15 0.15 0.15" specular="0 0 0"/>
     <map znear="0.01" zfar="{far}" shadowclip="{reach}"/>
   </visual>
@@ -56,7 +56,7 @@ class MujocoRenderer:
             ground = f'<geom type="plane" size="0 0 0.01" pos="0 0 {scene.ground}" material="tiles" contype="0" conaffinity="0"/>'
         text = _WORLD.format(
             width=width, height=height, angle=VERTICAL_ANGLE, extent=extent, tiles=0.5 / camera.tile, ground=ground,
-            far=4 * camera.distance / extent, reach=2.0 * max(camera.width / camera.height, 1.0),
+            far=4 * camera.distance / extent, reach=5.0 * max(camera.width / camera.height, 1.0),
             down=" ".join(str(-value) for value in LIGHT),
         )  # fmt: skip
         spec = mujoco.MjSpec.from_string(text)
