@@ -209,7 +209,7 @@ def signature(cls: type) -> str:
 
 def sentence(text: str) -> str:
     """A meaning as it stands in a table: its first word in capitals where that is a word."""
-    first = re.match(r"(a|[a-z]{2,})(?=[ ,:])", text)
+    first = re.match(r"(a|[a-z]{2,})(?=[ ,:])(?! =)", text)
     return text[0].upper() + text[1:] if first and first[0] not in ("nu", "nv", "nq", "ny", "kp", "kd") else text
 
 
