@@ -75,7 +75,7 @@ docs: setup
 	@$(MAKE) --no-print-directory docs-site
 
 docs-site: setup
-	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/doctrees docs site
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d .cache/docs docs site
 	@echo "open site/index.html"
 
 clean:

@@ -278,7 +278,7 @@ States in which bodies are deeper in each other than 5 mm are passed over: an ar
 motion that parts them.
 
 **Comparison.** At each state one random direction of q (tangent coordinates), of v, of the controls (of generalised forces where
-there are none) and of each parameter leaf. The derivative of the next state along it, by `System.linearize` for q, v and
+there are none) and of each parameter. The derivative of the next state along it, by `System.linearize` for q, v and
 controls and by forward mode through `System.step` for all, minus that of the differences, over the largest entry of the latter.
 
 **Near mode changes** is a direction along which, at the twelve evaluations (the largest step being 1e-5 m or rad, 1e-4 m/s or

@@ -5,8 +5,12 @@ Fenced blocks marked `python` run in the order of their page, in one namespace; 
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
 import pathlib
 import re
+import sys
 
 import pytest
 
@@ -70,3 +74,55 @@ def test_the_table_of_shape_pairs_is_that_of_the_code(row):
 def test_blocks_are_found():
     text = "a\n```python\nx = 1\n```\n```python no-run\ny\n```\n```\nz\n```\n```python\nw\n```\n"
     assert examples(text) == [(2, "x = 1\n"), (11, "w\n")]
+
+
+def load_script(path: str):
+    """A Python file that is no part of the package."""
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+REFERENCE = load_script("docs/reference.py")
+API_ROWS = [
+    (kind, package, name, members)
+    for page in sorted((ROOT / "docs" / "api").glob("*.md"))
+    for kind, package, rows in REFERENCE.blocks(page.read_text())
+    for name, members in rows
+]
+
+
+@pytest.mark.parametrize("package, name, members", [row[1:] for row in API_ROWS if row[0] == "classes"])
+def test_every_option_and_method_of_a_class_is_documented(package, name, members):
+    cls = getattr(importlib.import_module(package), name)
+    _, _, options = REFERENCE.options_of(cls)
+    assert [option.name for option in options if not option.meaning] == []
+    assert [member for member in members if not inspect.getdoc(inspect.getattr_static(cls, member))] == []
+
+
+@pytest.mark.parametrize(
+    "package", ("dynamics", "models", "problems", "problems.residuals", "solvers", "control", "learning")
+)
+def test_every_public_name_has_an_entry(package):
+    """Classes and functions stand in a block of docs/api; constants and modules are named in its text."""
+    module = importlib.import_module(f"trajopt.{package}")
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    names = getattr(module, "__all__", None) or [n for n, value in vars(module).items() if _is_of_package(n, value)]
+    shown = {name for _, where, name, _ in API_ROWS if where == module.__name__}
+    missing = [name for name in names if name not in shown and (callable(getattr(module, name)) or name not in text)]
+    assert len(names) > 4 and missing == []
+
+
+def _is_of_package(name: str, value: object) -> bool:
+    return not name.startswith("_") and str(getattr(value, "__module__", "")).startswith("trajopt.")
+
+
+def test_options_are_read_from_docstrings():
+    text = "One line.\n\nOptions:\n    a (m): first\n        and more.\n    b, c: second.\n\nRaises nothing."
+    before, after, entries = REFERENCE.split_docstring(text)
+    assert (before, after) == (["One line.", ""], ["", "Raises nothing."])
+    assert entries == {"a": ("m", "first and more."), "b": ("", "second."), "c": ("", "second.")}
+    with pytest.raises(ValueError, match="expected 'name: meaning'"):
+        REFERENCE.split_docstring("Options:\n    no colon here")

@@ -16,8 +16,13 @@ from trajopt.names import closest
 class MujocoPlant:
     """A `mujoco.MjModel` as plant: its contact model, its integrator, its options.
 
-    Its qpos and qvel are `trajopt`'s q and v, its actuators take the problem's controls. dt: seconds of a tick; default the
-    model's own time step. Raises `OptionError` for what is no such model or no step.
+    Its qpos and qvel are `trajopt`'s q and v, its actuators take the problem's controls.
+
+    Options:
+        model: the `mujoco.MjModel`.
+        dt (s): length of a tick. Default: the model's own time step.
+
+    Raises `OptionError` for what is no such model or no step.
     """
 
     def __init__(self, model: Any, dt: float | None = None) -> None:

@@ -22,7 +22,13 @@ from trajopt.problems.trajectory import flat_state
 
 @dataclasses.dataclass(frozen=True)
 class Push:
-    """A force (3,), N, world axes, at the centre of mass of a body, from `start` for `duration`, s of the plant's time.
+    """A force at the centre of mass of a body, for some time.
+
+    Options:
+        body: name of the body.
+        force (N): (3,), world axes.
+        start (s): when the force begins, in the plant's time.
+        duration (s): how long it lasts.
 
     Raises `OptionError`, `ShapeError` or `NonFiniteError`.
     """
@@ -85,7 +91,11 @@ class Plant(Protocol):
 
 
 class SystemPlant:
-    """A `System` as plant: its contact law, integrator and time step, which need not be those of the problem."""
+    """A `System` as plant: its contact law, integrator and time step, which need not be those of the problem.
+
+    Options:
+        system: the `System`.
+    """
 
     def __init__(self, system: System) -> None:
         if not isinstance(system, System):

@@ -61,18 +61,20 @@ class _Acting(NamedTuple):
 class RecedingHorizon:
     """Solves `problem` again and again from the state of `plant` and drives it with what is found.
 
-    Arguments:
-        problem: an `OptimalControlProblem` without constraints beside bounds on controls; its `x0` is where the plant starts, its
-            guess where the first plan does. Costs and references see the time of the whole motion: t = start_time + the plant's.
+    Options:
+        problem: an `OptimalControlProblem` without constraints beside bounds on controls; its `x0` is where the plant
+            starts, its guess where the first plan does. Costs and references see the time of the whole motion: t =
+            start_time + the plant's.
         solver: one with feedback gains, `solvers.iLQR()`.
         plant: a `System`, a `MujocoPlant`, or anything that is a `Plant`; it may have another time step than the problem.
-        period: s between measurements, whole ticks of the plant.
-        time_budget: s that a solve may take; it ends when another iteration like the last one would not fit. Default: `period`.
-        max_iterations: of a solve, at least one, which is always done.
-        delay: s of the plant's time between a measurement and the moment at which the plan made of it acts, whole ticks; or
+        period (s): time between measurements, whole ticks of the plant.
+        time_budget (s): time that a solve may take; it ends when another iteration like the last one would not fit.
+            Default: `period`.
+        max_iterations: of a solve; at least one, which is always done.
+        delay (s): time of the plant between a measurement and the moment at which the plan made of it acts, whole ticks; or
             "measured": the time that the solve took, rounded up to ticks, during which nothing else is solved.
-        first_iterations: the most for the first plan, before the clock starts.
-        gradient: mode of the derivatives along the horizon; default the problem's own.
+        first_iterations: largest number of iterations for the first plan, before the clock starts.
+        gradient: mode of the derivatives along the horizon. Default: the problem's own.
 
     Raises before anything is compiled: `OptionError`, `ShapeError`.
     """

@@ -12,14 +12,24 @@ from jaxtyping import Bool, Float, Int
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """A run of `RecedingHorizon`.
+    """A run of `RecedingHorizon`: N ticks of the plant and S solves.
 
-    Of the plant, N ticks: `t` (N+1,) s, states `xs` (N+1, nx), controls `us` (N, nu). Of the S solves: `solve_time`
-    (S,) s, when the state was measured; `latency` (S,) s, how long solving took, and `processor` (S,) s, what of it
-    this process had (less on a machine that does other work too, more where several threads work); `iterations` (S,);
-    `accepted` (S,), whether an iteration improved the plan; `cost_before` and `cost` (S,), of the shifted plan from the
-    measured state and of the new plan. `period` (s): what a solve had. `first_iterations`, `first_time_s`: of the first
-    plan, made before the clock started; `compile_time_s`: what was compiled for it.
+    Attributes:
+        t (s): times of the plant, (N+1,).
+        xs: states of the plant, (N+1, nx).
+        us: controls of the plant, (N, nu).
+        solve_time (s): when the state was measured from which a solve started, (S,).
+        latency (s): how long solving took, (S,).
+        processor (s): how much of it this process had the processor, (S,): less on a machine that does other work too, more
+            where several threads work.
+        iterations: of each solve, (S,).
+        accepted: whether an iteration improved the plan, (S,).
+        cost_before: cost of the shifted plan from the measured state, (S,).
+        cost: cost of the new plan, (S,).
+        period (s): time that a solve had.
+        first_iterations: of the first plan, made before the clock started.
+        first_time_s (s): time that the first plan took.
+        compile_time_s (s): time that compiling took.
     """
 
     t: Float[np.ndarray, " N1"]

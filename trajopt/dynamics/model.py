@@ -1,19 +1,12 @@
 """The model: one or several kinematic trees, their shapes and the fixed world around them.
 
-A `Model` is a pytree. Its `topology` is static and hashable (two models loaded from the same file share compiled
-functions); every physical parameter is an array leaf and can be differentiated.
+A `Model` is a pytree: its `topology` is static and hashable (two models loaded from the same file share compiled functions).
 
-Kinematic nodes
----------------
-The forest is stored as *nodes*, parents before children. A node is one elementary joint followed by one rigid body:
-
-- `REVOLUTE`, `PRISMATIC`: one DoF along `axis`;
-- `BALL`: a unit quaternion (w x y z), velocity in the body frame;
-- `TRANSLATION`: three prismatic DoF along the axes of the parent.
-
-A free joint is a TRANSLATION node (massless) followed by a BALL node; a planar joint two PRISMATIC nodes and a
-REVOLUTE one; an MJCF body with several joints is a chain of nodes, all but the last massless. Fixed joints are fused
-on load; what was attached to them survives as a named *frame*. The node's frame sits at the joint's anchor.
+The forest is stored as *nodes*, parents first: one elementary joint (`NodeType`) and one rigid body each, the frame at the
+joint's anchor. A BALL has a unit quaternion (w x y z) and its velocity in the body frame, a TRANSLATION three slides along
+the axes of the parent. A free joint is a (massless) TRANSLATION and a BALL, a planar joint two PRISMATIC nodes and a REVOLUTE
+one, an MJCF body with several joints a chain, all but the last massless. Fixed joints are fused; what they carried survives
+as a *frame*.
 
 DoFs, in the order of the nodes, are the *tree* DoFs (`nv_tree`). Without mimic joints they are the DoFs of the user
 (`nv`). A mimic joint follows another: v_tree = T v, q_tree = T q + offset, with constant T (`mimic_matrix`).
@@ -307,27 +300,36 @@ def _empty(*shape: int) -> Any:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A scene: topology (static) and physical parameters (leaves). SI units; see the module docstring for the nodes.
+    """A scene: its structure, which compiled functions depend on, and its physical parameters, which can be differentiated.
 
-    Leaves, with n nodes, nv user DoFs, ns shapes, np pairs, nf frames:
+    A model consists of n nodes, each an elementary joint followed by a rigid body, parents first. nv counts the degrees of
+    freedom, ns the shapes, np the contact pairs. For joints that slide m takes the place of rad, and N that of N m.
 
-    - `placement_rotation` (n, 3, 3), `placement_position` (n, 3): joint frame in the parent node's frame;
-    - `axis` (n, 3): unit axis of scalar joints in the joint frame; `reference` (n,): coordinate of the zero placement;
-    - `mass` (n,), `com` (n, 3), `inertia` (n, 3, 3): inertia about the centre of mass, node axes;
-    - `armature`, `damping`, `frictionloss`, `stiffness`, `spring_reference`, `lower`, `upper` (nv,);
-    - `actuation` (nv, nu): tau = actuation @ u; `control_lower`, `control_upper` (nu,);
-    - `actuator_gain`, `actuator_bias` (nu, 3), `actuator_range` (nu, 2), `joint_force_range` (nv, 2): the law of servos and
-      of motors with a force range (`rigid_body.actuation`), `actuation` being their lever arms; without rows: tau as above;
-    - `gravity` (3,);
-    - `frame_rotation` (nf, 3, 3), `frame_position` (nf, 3): in the node's frame;
-    - `shape_rotation` (ns, 3, 3), `shape_position` (ns, 3), `shape_size` (ns, 3); `meshes`: tuple of (k, 3) vertices;
-    - `terrain` (nt,): heights or parameters of all height fields, one after the other (`Surface`);
-    - `pair_friction`, `pair_restitution` (np,);
-    - `mimic_multiplier`, `mimic_offset` (number of mimic joints,);
-    - `closure_rotation` (nk, 2, 3, 3), `closure_position` (nk, 2, 3): the frames of closures, in their nodes' frames;
-    - `coupling_arms` (nc, 2, nv), `coupling_reference` (nc, 2), `coupling_polynomial` (nc, 5): y - y_0 = p(x - x_0) with
-      (y, x) = arms @ coordinates of hinges and slides, coefficients of p in rising powers;
-    - `q_default` (nq,) and `keyframes`, a dict of named configurations.
+    Attributes:
+        topology: the structure: nodes, joints, frames, shapes, contact pairs, names.
+        placement_rotation, placement_position: joint frames in their parent nodes' frames, (n, 3, 3) and (n, 3), m.
+        axis, reference: unit axes of scalar joints in the joint frames, (n, 3), and coordinates at the placements, (n,).
+        mass, com: masses of the bodies, kg, (n,), and their centres of mass in the nodes' frames, m, (n, 3).
+        inertia, armature (kg m^2): about the centres of mass, node axes, (n, 3, 3); of the rotors as their joints feel it, (nv,).
+        damping, frictionloss: viscous damping of the joints, N m s/rad, and their dry friction, N m, (nv,).
+        stiffness, spring_reference: springs of the joints, N m/rad, and where they are relaxed, rad, (nv,).
+        lower, upper (rad): joint limits, (nv,), infinite where there are none.
+        actuation: tau = actuation @ u, (nv, nu).
+        control_lower, control_upper: limits of the controls, (nu,).
+        gravity (m/s^2): acceleration of gravity, (3,), world axes.
+        frame_rotation, frame_position, shape_rotation, shape_position: frames and shapes in their nodes' frames, m.
+        shape_size, meshes (m): half extents and radii as in MJCF, (ns, 3), and vertices of each convex mesh, (k, 3).
+        pair_friction, pair_restitution: coefficients of friction and restitution, (np,).
+        mimic_multiplier, mimic_offset: of the mimic joints, one each.
+        q_default, keyframes: configuration at rest, (nq,), and named configurations.
+        terrain: heights or parameters of all height fields, one after the other.
+        closure_rotation, closure_position: the frames of closed loops in their nodes' frames, (nk, 2, 3, 3) and (nk, 2, 3), m.
+        coupling_arms, coupling_reference, coupling_polynomial: coupled coordinates y - y_0 = p(x - x_0): (y, x) = arms @
+            coordinates of hinges and slides, (nc, 2, nv); y_0 and x_0, (nc, 2); coefficients of p in rising powers, (nc, 5).
+        actuator_gain, actuator_bias: law of servos and of motors with a force range (`rigid_body.actuation`), (nu, 3) where the
+            model has any; `actuation` then holds their lever arms.
+        actuator_range, joint_force_range (N m): ranges of the force of each of these actuators, (nu, 2), and of all at a joint,
+            (nv, 2).
     """
 
     topology: Topology = dataclasses.field(metadata={"static": True})
@@ -390,6 +392,7 @@ class Model:
 
     @property
     def total_mass(self) -> float | Float[Array, ""]:
+        """Sum of all masses, kg."""
         return self.mass.sum()
 
     def to_device(self, dtype: DTypeLike | None = None) -> Model:

@@ -14,10 +14,13 @@ from jaxtyping import Array, Bool, Float, Int
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-    """q (nq,) and v (nv,) as MuJoCo's qpos and qvel; contact: state of the contact law, None if it has none.
+    """Configuration and velocity of a model, and the state of its contact law.
 
-    contact (k, 3) under `CompliantContact`: tangential deformation (m, world axes) of each of the model's k candidate
-    contacts. A step takes None as undeformed.
+    Attributes:
+        q: configuration (nq,), as MuJoCo's qpos.
+        v: velocity (nv,), as MuJoCo's qvel.
+        contact: state of the contact law, None if it has none. Under `CompliantContact` the tangential deformation (k, 3),
+            m, world axes, of each of the model's k candidate contacts; a step takes None as undeformed.
     """
 
     q: Float[Array, "*b nq"]
@@ -54,18 +57,27 @@ class ContactInfo:
 class StepInfo:
     """What happened in a step.
 
-    contacts; impulse: all rows (contacts, limits, dry friction, equality constraints), also the warm start of the next
-    step; residual: recomputed violation of the contact law (relative velocity, docs/contact-semantics.md); iterations and
-    fallbacks of the solver; status (`trajopt.result.Status`); dropped: active rows that did not fit into max_contacts or
-    max_limits, and pairs that did not fit into max_pairs; dropped_pairs: the latter alone, those that could touch within
-    the step by bounds of distance and velocity (the pairs that would touch may be fewer, never more); degenerate: the
-    impulse is not unique and was selected; overflow: rows with an impulse for which the report had no room, although the
-    step was solved with them (compiled core only).
+    Attributes:
+        contacts: the contacts of the step (`ContactInfo`): distance, point, frame, impulse and mode of each.
+        impulse (N s): of all rows (contacts, limits, dry friction, equality constraints), in N m s for rows of joints that
+            turn; also the warm start of the next step.
+        residual: recomputed violation of the contact law, a velocity relative to those of the problem
+            (docs/contact-semantics.md).
+        iterations: of the contact solver.
+        fallbacks: 0 where Newton's method solved the contact problem, else the number of the last method that was tried
+            (docs/contact-semantics.md).
+        status: how the contact solver ended, a `Status`.
+        dropped: active rows that did not fit into max_contacts or max_limits, and pairs that did not fit into max_pairs.
+        dropped_pairs: the pairs among them: those that could touch within the step by bounds of distance and velocity. The
+            pairs that would touch may be fewer, never more.
+        degenerate: whether the impulse is not unique; then the one of least norm was selected.
+        overflow: rows with an impulse for which the report had no room, although the step was solved with them (compiled
+            core only).
+
     residual, iterations, fallbacks and status carry no derivative. Explicit steps solve nothing: residual, iterations and
     fallbacks are zero, the status is solved or non_finite.
 
-    Of the JAX implementation it is a `StepFields`, of the compiled core a `compiled_step.PackedStepInfo` with the same
-    attributes; `unpacked()` is always a `StepFields`.
+    `unpacked()` is a copy whose attributes are arrays of their own, whichever backend took the step.
     """
 
     if TYPE_CHECKING:
@@ -134,11 +146,16 @@ class StepFields(StepInfo):
 class Linearization:
     """x_next and its derivative in tangent coordinates: dx_next = A dx + B du (+ parameters[name] dparameter).
 
-    A (n, n), B (n, nu), with dx = [dq (nv), dv (nv), contact state (row by row) where the law carries one] and n its size;
-    parameters: {name: (n, *shape of the leaf)}.
-    columns: which columns of A are one-sided, None where `info` holds it; read `one_sided`.
+    Tangent coordinates are dx = [dq (nv), dv (nv), contact state (row by row) where the law carries one]; n is their
+    number. Under `jax.vmap` all arrays have the batch's axes in front.
 
-    Under `jax.vmap` all arrays have the batch's axes in front.
+    Attributes:
+        x_next: the `State` after the step.
+        A: derivative by the state, (n, n).
+        B: derivative by the controls, (n, nu).
+        info: the step's `StepInfo`.
+        parameters: derivatives by physical parameters that were asked for, by name, (n, *shape of the parameter).
+        columns: as `one_sided`, None where `info` holds it; read `one_sided`.
     """
 
     x_next: State

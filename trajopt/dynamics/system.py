@@ -72,16 +72,23 @@ PARAMETERS = (
 class System:
     """A time-stepped mechanical system with contact (semi-implicit Euler with impulses by default).
 
-    model: numbers may be NumPy arrays; they are moved to the device. dt: step, s. contact: a law such as `RigidContact()`,
-    `CompliantContact()` or `NoContact()`. gradient: how derivatives are taken, one of `GRADIENTS` or a `GradientMode`;
-    "implicit" is the exact derivative of the time-stepped map in its active contact modes. integrator: "semi-implicit",
-    "moreau", or, for compliant contact and free motion only, "euler" or "rk4" (`integrators`). labellings: "all" or "paper",
-    of gradient "complementarity-aware" (`gradients.complementarity`). options: of the other modes. kappa (1/m): sharpness of
-    gradient "smoothed" (default 300) and of `SmoothedContact` (default its own); a leaf, so that it can be changed without
-    another compilation. backend: "native" (the compiled core for CPUs), "jax", or "auto", the first where it covers the system,
-    unless the environment variable TRAJOPT_BACKEND says otherwise (`backend`); `resolved_backend` says which it became.
-    implicit_damping: damping and springs of joints act by the velocity after the step (`damping.with_implicit_damping`), which
-    large steps need; False: by that before, and a `DampingWarning` names the joints that dt is too large for.
+    Options:
+        model: the `Model`; `trajopt.load_model` loads one. NumPy arrays in it are moved to the device.
+        dt (s): time step.
+        contact: a contact law, such as `RigidContact()`, `CompliantContact()` or `NoContact()`.
+        gradient: how derivatives are taken: one of `GRADIENTS` or a `GradientMode`. "implicit" is the exact derivative of
+            the time-stepped map in its active contact modes.
+        integrator: "semi-implicit", "moreau", or, for compliant contact and free motion only, "euler" or "rk4".
+        labellings: which labellings of contacts gradient "complementarity-aware" considers, "all" or "paper".
+        options: `GradientOptions` of the other gradient modes.
+        kappa (1/m): sharpness of gradient "smoothed" (default 300) and of `SmoothedContact` (default: the law's own).
+            Another value needs no other compilation.
+        backend: what takes the steps: "native" (the compiled core for CPUs), "jax", or "auto": the compiled core where it
+            covers the system, unless the environment variable TRAJOPT_BACKEND says otherwise. `resolved_backend` tells the
+            outcome.
+        implicit_damping: whether damping and springs of joints act by the velocity after the step, which large steps need.
+            With False they act by the velocity before it, and a `DampingWarning` names the joints for which dt is too
+            large.
 
     Raises `OptionError`, `ModelError` or `UnknownNameError` on construction.
     """
@@ -167,14 +174,17 @@ class System:
 
     @property
     def nq(self) -> int:
+        """Length of a configuration q."""
         return self.model.nq
 
     @property
     def nv(self) -> int:
+        """Number of degrees of freedom, the length of a velocity v."""
         return self.model.nv
 
     @property
     def nu(self) -> int:
+        """Number of controls."""
         return self.model.nu
 
     @property

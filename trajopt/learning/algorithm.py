@@ -54,9 +54,17 @@ jax.tree_util.register_dataclass(Update)
 class Algorithm(abc.ABC):
     """Base of the algorithms; immutable, its fields are the options.
 
-    environments, length: actions of an update are length in each environment. discount, lambda_: of `returns`. hidden: layers
-    of the actor and of the critic (Smoothed, Table 6, has (128, 64, 32) and (64, 64)). deviation: of the exploration at the
-    start. actor_rate, critic_rate: learning rates at the start, which fall linearly to final_rate times themselves.
+    Options:
+        environments: number of environments that run side by side.
+        length: actions in each environment between two updates.
+        discount: factor of a reward that comes one action later.
+        lambda_: share of longer returns in the estimates of values and advantages, from 0 to 1.
+        hidden: sizes of the actor's layers.
+        critic_hidden: sizes of the critic's layers.
+        deviation: standard deviation of the exploration at the start.
+        actor_rate: learning rate of the actor at the start.
+        critic_rate: learning rate of the critic at the start.
+        final_rate: learning rates fall linearly to this share of themselves.
     """
 
     name: ClassVar[str]

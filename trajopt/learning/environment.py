@@ -40,8 +40,15 @@ ALIVE, STATE = "alive", "state"  # names beside those of the reward's terms
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """What an environment's functions are given: the model with the factors of the episode, the state, the action that acts
-    (before the first: zeros), the time since the episode began, s, and what was drawn for the episode."""
+    """What an environment's functions are given.
+
+    Attributes:
+        model: the model, with the factors of the episode.
+        x: the state.
+        action: the action that acts; before the first one: zeros.
+        time (s): since the episode began.
+        drawn: what was drawn for the episode.
+    """
 
     model: Model
     x: State
@@ -57,8 +64,16 @@ RewardFunction = Callable[[Moment, Float[Array, " nu"], Moment], Mapping[str, Fl
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class EnvironmentState:
-    """Where an episode is: the state, the actions taken, the last of them, what was drawn for the episode, the factors of the
-    model's leaves, and the key of the draws to come."""
+    """Where an episode is.
+
+    Attributes:
+        x: the state.
+        steps: number of actions taken.
+        action: the last of them.
+        drawn: what was drawn for the episode.
+        factors: of the model's parameters, by name.
+        key: of the draws to come.
+    """
 
     x: State
     steps: Int[Array, "*b"]
@@ -71,8 +86,17 @@ class EnvironmentState:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What an action led to: the observation there, the reward and its terms by name, whether the episode ended and how, the
-    state reached, and which term of the reward is the first that is not finite (`Environment.fault_names`; -1: none)."""
+    """What an action led to.
+
+    Attributes:
+        observation: after the action.
+        reward: of the action.
+        terms: of the reward, by name.
+        terminated: whether the episode ended by itself.
+        truncated: whether it ended because it was as long as it may be.
+        x: the state reached.
+        fault: which term of the reward is the first that is not finite (`Environment.fault_names`); -1: none.
+    """
 
     observation: Float[Array, "*b no"]
     reward: Float[Array, "*b"]
@@ -106,16 +130,31 @@ def nothing_drawn(key: UInt32[Array, "2"]) -> Float[Array, "0"]:
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """See the module's docstring.
+    """A task for a policy, made of a `System`: actions, observations, a reward and episodes.
 
-    name: in messages and files. reward: residuals, or a function of the moments before and after an action and of the control
-    that returns the terms of the reward by name. limit: actions of an episode. initial: key -> the state in which an episode
-    begins. substeps: steps of the system an action is held for. bonus: part of every reward, named "alive". control: moment ->
-    u. actions: entries of an action, default one a control. observe: moment -> observation. terminated: moment -> whether it is
-    the end. drawn: key -> numbers that the episode is about, such as a commanded velocity, in `Moment.drawn`. force: moment ->
-    generalised force (nv,) beside the motors. factors: {leaf of the model: (least, most)}, factors drawn for each episode.
-    success: (states of an episode, from the first on, and the number of actions before it was terminated) -> whether it reached
-    what the task is about.
+    An action, in [-1, 1] for each entry, becomes a control and is held for `substeps` steps of the system. The reward is minus
+    the cost of a list of residuals, -1/2 |rows|^2 each, at the state reached and the control that led there, or what a function
+    returns. An episode is terminated where `terminated` says so and truncated after `limit` actions. All methods are those of one
+    environment and pure: `jax.vmap` makes a batch of them.
+
+    Options:
+        name: what the environment is called, in messages and files.
+        system: the `System`.
+        reward: residuals, or a function of the moments before and after an action and of the control that returns the terms
+            of the reward by name.
+        limit: actions of an episode, after which it is truncated.
+        initial: key -> the state in which an episode begins.
+        substeps: steps of the system that an action is held for.
+        bonus: part of every reward, named "alive".
+        control: moment -> u. Default: the share of the motors' range that the action says.
+        actions: number of entries of an action. Default: one for each control.
+        observe: moment -> observation. Default: the whole state.
+        terminated: moment -> whether it ends the episode.
+        drawn: key -> numbers that the episode is about, such as a commanded velocity; they are in `Moment.drawn`.
+        force: moment -> generalised force (nv,) beside the motors.
+        factors: {parameter of the model: (least, most)}, factors drawn for each episode.
+        success: (states of an episode, from the first on, and the number of actions before it was terminated) -> whether it
+            reached what the task is about.
 
     Raises `OptionError` or `UnknownNameError` on construction, naming the argument.
     """

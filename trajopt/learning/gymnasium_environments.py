@@ -56,7 +56,10 @@ def _spaces(made: Environment) -> tuple[Any, Any]:
 
 
 class GymnasiumEnvironment(_Env):
-    """An environment, or the task of this name, as a `gymnasium.Env`. `info` holds the terms of the reward.
+    """An environment as a `gymnasium.Env`. `info` holds the terms of the reward.
+
+    Options:
+        task: the name of a task, whose settings follow by name, or an `Environment`.
 
     Raises `MissingExtraError` without gymnasium, and in `step` `NonFiniteError` naming the term that is not finite.
     """
@@ -92,8 +95,13 @@ class GymnasiumEnvironment(_Env):
 
 
 class GymnasiumVector(_VectorEnv):
-    """`num_envs` environments as a `gymnasium.vector.VectorEnv`, stepped as one batch; what has ended begins again in the same
-    step, and `info["final_obs"]` holds what was observed before that.
+    """Environments as a `gymnasium.vector.VectorEnv`, stepped as one batch.
+
+    What has ended begins again in the same step, and `info["final_obs"]` holds what was observed before that.
+
+    Options:
+        task: the name of a task, whose settings follow by name, or an `Environment`.
+        num_envs: number of environments.
     """
 
     metadata: Mapping[str, Any] = {"render_modes": []}

@@ -89,7 +89,12 @@ class Normaliser(eqx.Module):
 
 
 class Policy(eqx.Module):
-    """What was learnt: observation -> action in (-1, 1), without exploration."""
+    """What was learnt: observation -> action in (-1, 1), without exploration.
+
+    Attributes:
+        actor: the network.
+        normaliser: mean and deviation by which observations are normalised.
+    """
 
     actor: Actor
     normaliser: Normaliser

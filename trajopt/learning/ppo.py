@@ -61,10 +61,14 @@ def value_loss(critic: Callable[[Float[Array, "B no"]], Float[Array, "B 1"]], ba
 
 @dataclasses.dataclass(frozen=True)
 class PPO(Algorithm):
-    """See the module's docstring. Options beside those of `Algorithm`:
+    """Proximal policy optimisation (Schulman et al., arXiv 1707.06347), for actions of a Gaussian under a tanh.
 
-    epochs, minibatches: each epoch sees all samples once, in so many parts. clip: of the ratio, and of values. entropy: weight
-    of the Gaussian's entropy. largest_norm: of a gradient.
+    Options:
+        epochs: how often an update goes through its samples.
+        minibatches: number of parts into which an epoch divides the samples.
+        clip: bound of the change of the ratio of probabilities, and of values.
+        entropy: weight of the Gaussian's entropy in the loss.
+        largest_norm: gradients are cut to this norm.
     """
 
     epochs: int = 10

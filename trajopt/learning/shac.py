@@ -47,11 +47,19 @@ def horizon_loss(seen: Experience, next_values: Float[Array, "T N"], discount: f
 
 @dataclasses.dataclass(frozen=True)
 class SHAC(Algorithm):
-    """See the module's docstring. Options beside those of `Algorithm`:
+    """Short-horizon actor-critic (Xu et al., arXiv 2204.07137): gradients pass through the simulation of a short horizon.
 
-    critic_epochs, minibatches: of the critic's fit in each update. target_rate: share of the critic that the target takes over
-    (0.8: the source keeps 0.2 of the old one). largest_norm, critic_norm: of gradients. kappa (1/m): sharpness of `smoothed`
-    gradients at the start and at the end, in equal ratios between; None: the system's own all the time.
+    The rewards of the horizon and the value of a target critic at its end are differentiated by the policy.
+
+    Options:
+        critic_epochs: how often an update of the critic goes through its samples.
+        minibatches: number of parts into which an epoch divides the samples.
+        target_rate: share of the critic that the target takes over with each update (0.8: the source keeps 0.2 of the old
+            one).
+        largest_norm: the actor's gradients are cut to this norm.
+        critic_norm: the critic's gradients are cut to this norm.
+        kappa (1/m): sharpness of `smoothed` gradients at the start and at the end; in between it changes in equal ratios.
+            None: the system's own all the time.
     """
 
     actor_rate: float = 2e-3

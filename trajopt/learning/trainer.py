@@ -37,8 +37,18 @@ COLUMNS = ("update", "samples", "wall_time_s", "return", "success_rate", "episod
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a training gave: the policy, the rows of its curve, whether the last evaluation reached the share `solved`, and the
-    seconds that compiling and the updates took, those before a resumption included."""
+    """What a training gave. Seconds before a resumption are included.
+
+    Attributes:
+        environment: the `Environment`.
+        algorithm: the algorithm with its options.
+        policy: the `Policy`.
+        curve: rows of the learning curve; `evaluations` are those with an evaluation.
+        success: whether the last evaluation reached the share `solved`.
+        compile_time_s (s): time that compiling took.
+        wall_time_s (s): time that the updates took.
+        seed: of the draws.
+    """
 
     environment: Environment
     algorithm: Algorithm

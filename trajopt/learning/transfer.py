@@ -29,8 +29,14 @@ from trajopt.learning.rollouts import play
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Episodes of a policy somewhere: whether each was a success, its sum of rewards (NaN where none are known), and its
-    actions."""
+    """Episodes of a policy in one place.
+
+    Attributes:
+        where: the place, in words.
+        success: of each episode, whether it was a success.
+        returns: of each episode, the sum of its rewards, NaN where none are known.
+        steps: of each episode, its number of actions.
+    """
 
     where: str
     success: Bool[np.ndarray, " E"]

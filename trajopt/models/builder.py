@@ -56,14 +56,19 @@ class ModelWarning(UserWarning):
 
 
 class ModelBuilder:
-    """Collects descriptions and builds the `Model`.
+    """Collects descriptions of bodies and builds the `Model`: what every reader of a file format uses.
 
-    `source` is what messages call the origin. `warnings` collects, in plain sentences, what was dropped or doubtful.
-    `filter_parent`: no pairs between a body and the one that carries it; `filter_world_parent` extends this to bodies
-    carried by a part of the same tree that is fixed to the world. `format_leaves_collisions_open`: links of one
-    robot that overlap
-    from the start do not collide unless `self_collision` asks for it; after `build`, `overlaps` names them. `excludes`:
-    pairs of bodies that never collide; `self_excludes`: pairs that do under `self_collision="all"`.
+    After `build`, `warnings` holds, in plain sentences, what was dropped or doubtful, and `overlaps` names the links that
+    overlap from the start. `excludes` takes pairs of bodies that never collide, `self_excludes` those that collide under
+    `self_collision="all"` only.
+
+    Options:
+        name: what the model is called.
+        source: what messages call the origin.
+        filter_parent: whether a body and the one that carries it make no contact pair.
+        filter_world_parent: whether the same holds for bodies carried by a part of their tree that is fixed to the world.
+        format_leaves_collisions_open: whether links of one robot that overlap from the start do not collide unless
+            `self_collision` asks for it.
     """
 
     def __init__(
@@ -100,6 +105,7 @@ class ModelBuilder:
     # Collecting
 
     def warn(self, message: str) -> None:
+        """Add a sentence to `warnings`, the origin in front."""
         self.warnings.append(message if message.startswith(self.source) else f"{self.source}: {message}")
 
     def warn_missing_meshes(self) -> None:

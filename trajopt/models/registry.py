@@ -51,8 +51,10 @@ def bundled_file(name: str) -> Path:
 class LoadReport:
     """What loading a file found, besides the model.
 
-    `format`: urdf, mjcf or sdf; `warnings`: sentences; `overlaps`: pairs of links that overlap at the default configuration and
-    were therefore left out.
+    Attributes:
+        format: "urdf", "mjcf" or "sdf".
+        warnings: sentences.
+        overlaps: pairs of links that overlap at the default configuration and were therefore left out of the contact pairs.
     """
 
     format: str

@@ -1,27 +1,5 @@
 """Nonlinear least squares: minimise 1/2 |r(x)|^2 subject to lower <= x <= upper, or a robust loss of r(x).
 
-The contract of a problem, in short:
-
-    LeastSquaresProblem("name", residual, x0, ...)
-
-- `residual(x) -> r` is pure and jit-able, x (nx,) and r (m,) flat arrays of one float dtype;
-- `data`, optional, an array or a pytree of arrays: then it is `residual(x, data)`, and `replace(data=...)` is the same problem on
-  other data, for which nothing is compiled again (`solvers.solve_batch` takes many at once);
-- `jacobian(x) -> (r, J)`, optional, gives residual and Jacobian (m, n) in one call; without it the "implicit" mode is
-  JAX's automatic derivative of `residual` (whose contact steps carry their implicit derivative);
-- `integrate(x, dx)`, optional, moves x on a manifold of dimension n = `tangent_size`; J is the derivative in dx;
-- `loss`, `f_scale`: robust loss of r (`losses`); what the solvers and the reports call the residual is then
-  `losses.robust(r)`, whose half squared norm is the robust cost. The prior keeps its squares;
-- `tolerance`: what max |r_i| must reach for the question to count as answered. None for estimation problems, whose
-  residual is not zero at the optimum; there success means stationarity;
-- `certificate(x) -> {name: value}` recomputes, outside the solver, what the user relies on (velocity after the step,
-  use of the friction cone, ...); `certificate_tolerances` bounds some of the values, and success requires them;
-- `trajectory(x) -> {"t", "q", "v", "u", "impulse"}` is what is stored, plotted and animated: T + 1 states at the times
-  t, q (T+1, nq), v (T+1, nv), controls u (T, nu), contact impulses (T, contacts, 3); missing keys are left out.
-  `control_names` and `control_units` say what u is where it is not what drives the model's actuators;
-- `observations` says what the data of an estimation problem are, for its pictures (`Observations`);
-- `model` is what the animation draws; `meta` holds strings for the summary, of which "contact" names the contact model.
-
 `compile(gradient)` turns the problem into an `oracle.LeastSquaresOracle`, the compiled functions that solvers call.
 """
 
@@ -53,17 +31,40 @@ GRADIENTS = ("implicit", "finite-difference", "ridders")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LeastSquaresProblem:
-    """Minimise 1/2 |r(x)|^2 + 1/2 |W (x (-) mean)|^2 over lower <= x <= upper. See the module's docstring.
+    """Nonlinear least squares: minimise 1/2 |r(x)|^2 + 1/2 |W (x (-) mean)|^2 over lower <= x <= upper, or a robust loss of r(x).
 
-    Further arguments:
-        scale: typical size of each variable, (n,) or a number; sets the steps of the difference quotients and the
-            metric of damped and of minimum-norm steps.
-        finite_difference_step: step of the central differences, in units of `scale`; default eps^(1/3).
-        ridders_step: first step of Ridders' extrapolation, in units of `scale`.
+    Arguments:
+        name: what the problem is called, in messages and files.
+        residual: x (nx,) -> r (m,), pure, on flat arrays of one float dtype; with `data`: (x, data) -> r.
+        x0: initial guess, (nx,).
+        data: an array or a pytree of arrays. `replace(data=...)` is the same problem on other data, for which nothing is compiled
+            again; `solvers.solve_batch` takes many at once.
+        jacobian: x -> (r, J), J (m, n). Default: JAX's automatic derivative of `residual`.
+        lower, upper: bounds of x, numbers or (nx,).
+        prior: a `Prior`, which keeps its squares under a robust loss.
+        loss: robust loss of r; "linear": the squares themselves. Solvers and reports then see `losses.robust(r)` as the residual.
+        f_scale: size of r from which the loss is robust.
+        integrate: (x, dx) -> x, which moves x on a manifold; J is the derivative in dx.
         difference: (x0, x1) -> dx, the inverse of `integrate`; needed with a prior on a manifold.
-        labels: names of the entries of x, for the report. truth: (nx,) what x should be, of simulated data; then the
-            report compares and `GaussNewton` states the distance in standard deviations.
-        solver, solver_options, gradient: name and options of the solver and the gradient mode that suit the problem.
+        tangent_size: dimension n of the manifold. Default: nx.
+        scale: typical size of each variable, (n,) or a number: unit of difference steps, metric of damped and minimum-norm steps.
+        finite_difference_step: step of the central differences, in units of `scale`. Default: eps^(1/3).
+        ridders_step: first step of Ridders' extrapolation, in units of `scale`.
+        tolerance: what max |r_i| must reach for the question to count as answered. None for estimation problems, whose residual
+            is not zero at the optimum; there success means stationarity.
+        certificate: x -> {name: value}, what the user relies on, recomputed outside the solver.
+        certificate_tolerances: bounds of some of these values, which success requires.
+        trajectory: x -> {"t", "q", "v", "u", "impulse"}, what is stored, plotted and animated: T + 1 states at the times t, q
+            (T+1, nq), v (T+1, nv), controls u (T, nu), contact impulses (T, contacts, 3). Missing keys are left out.
+        report: x -> text that is printed with the answer.
+        observations: what the data of an estimation problem are, for its pictures (`Observations`).
+        model: what the animation draws.
+        control_names, control_units: of u in `trajectory`, where it is not what drives the model's actuators.
+        labels: names of the entries of x, for the report.
+        truth: what x should be, (nx,), of simulated data; then the report compares and `GaussNewton` states the distance in
+            deviations.
+        solver, solver_options, gradient: the solver that suits the problem, its options, and the gradient mode.
+        meta: strings for the summary, of which "contact" names the contact model.
         arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.

@@ -1,14 +1,5 @@
 """Optimal control: minimise a sum of stage costs and a terminal cost over the motion of a discrete-time system.
 
-    minimise    sum_{t<T} l(x_t, u_t, t) + l_T(x_T) + l_0(x_0, p)
-    subject to  x_{t+1} = f(x_t, u_t, t, p)
-                c(x_t, u_t, t) = 0,  d(x_t, u_t, t) <= 0,  c_T(x_T) = 0,  d_T(x_T) <= 0
-                bounds on u_t, x_t and p; x_0 given, or free
-
-`dynamics` is a `System` or a plain function. With a `System`, cost and constraint functions receive a `State`; with a function,
-the flat array x that they themselves define. `t` is the time in seconds, `start_time` + t dt. With free `parameters` p every
-function receives p as one more, last argument.
-
 The contract between a problem and the solvers is flat: x (nx,) is [q, v] (and the contact law's state), dx (n,) its tangent
 coordinates, u (nu,), p (np,), and a motion is a `Trajectory`. `oracle` turns a problem into compiled functions.
 """
@@ -44,35 +35,45 @@ from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_st
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OptimalControlProblem:
-    """An optimal control problem over `horizon` steps; see the module's docstring for the equations.
+    """An optimal control problem over `horizon` steps:
+
+        minimise    sum_{t<T} l(x_t, u_t, t) + l_T(x_T) + l_0(x_0, p)
+        subject to  x_{t+1} = f(x_t, u_t, t, p)
+                    c(x_t, u_t, t) = 0,  d(x_t, u_t, t) <= 0,  c_T(x_T) = 0,  d_T(x_T) <= 0,  bounds on u_t, x_t and p
+
+    With a `System`, cost and constraint functions receive a `State`; with a function, the flat array x that it defines itself.
+    `t` is in seconds. With free `parameters` p every function receives p as one more, last argument.
 
     Arguments:
-        dynamics: `System`, or a function (x, u, t) -> x_next on flat arrays.
-        x0: initial state, a `State` or a flat array; a guess of it with `free_initial_state`.
-        u0: initial guess of the controls, (T, nu), or (nu,) for every step, or "quasi-static": those that hold x0 at rest,
-            through contact (`guesses.quasi_static`), a `System`'s default where they do; its default elsewhere is zero.
-        xs0: initial guess of the states (T+1, nx) for solvers that do not keep to the dynamics; default: the rollout.
-        dt: seconds between steps, for a function; a `System` has its own. start_time: s, the time of x_0.
-        stage_residual, terminal_residual: r with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
-        stage_cost, terminal_cost: scalars, added to the former; any of the four may be missing.
-        initial_residual: r(x_0) of a prior on a free initial state.
-        parameter_residual: r(p) of a prior on the parameters.
-        control_lower, control_upper: numbers or (nu,); a `System`'s default is the limits of its motors.
-        state_lower, state_upper: numbers or (nx,), on x_1 .. x_T, and on x_0 if it is free.
-        equality, inequality, terminal_equality, terminal_inequality: flat arrays, = 0 and <= 0.
-        parameters: initial guess of p (np,); `parameter_lower`, `parameter_upper` bound them.
+        name: what the problem is called, in messages and files.
+        dynamics: a `System`, or a function (x, u, t) -> x_next on flat arrays.
+        horizon: T, number of steps.
+        x0, free_initial_state: initial state, a `State` or a flat array, and whether it is free, x0 then being a guess.
+        u0: guess of the controls, (T, nu) or (nu,), or "quasi-static", the default where a `System` has controls that hold x0 at
+            rest.
+        xs0: initial guess of the states (T+1, nx), for solvers that do not keep to the dynamics. Default: the rollout of `u0`.
+        dt, start_time (s): time step of dynamics that are a function (a `System` has its own), and time of x_0.
+        stage_residual, terminal_residual: (x, u, t) -> r and x -> r, with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
+        stage_cost, terminal_cost: (x, u, t) -> scalar and x -> scalar, added to the cost of the residuals.
+        initial_residual, parameter_residual: x_0 -> r and p -> r, priors on a free initial state and on the parameters.
+        control_lower, control_upper: bounds of the controls, numbers or (nu,). Default: of a `System` the limits of its motors.
+        state_lower, state_upper: bounds of x_1 .. x_T, and of x_0 if it is free, numbers or (nx,).
+        equality, terminal_equality: (x, u, t) or x -> flat array that must be zero.
+        inequality, terminal_inequality: (x, u, t) or x -> flat array that must not be positive.
+        parameters, parameter_lower, parameter_upper: initial guess of p (np,), and its bounds.
         parametrize: (system, p) -> system, how p enters a `System`, for example through `system.model.replace`.
-        integrate, difference, tangent_size: manifold of a function's states; (x, dx) -> x and (x0, x1) -> dx.
+        integrate, difference, tangent_size: manifold of the states of a function: (x, dx) -> x, (x0, x1) -> dx, and its dimension
+            n.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
-        certificate: Trajectory -> {name: value}, what else makes a motion an answer; `certificate_tolerances` bounds it.
-        solver, solver_options: name and options of the solver that suits the problem.
-        gradient: the mode that `compile` and `solvers.solve` take where they are given none; default: the `System`'s own,
-            for a function "implicit".
-        model: what the animation draws; default the `System`'s. motion: Trajectory -> {"q", "v", "impulse"}, the motion of that
-            model where the dynamics are a function. observations: the data of an estimation problem, for its pictures.
-        control_names, control_units: of the controls, nu strings each, for plots ("N m"; "" for a pure number); default the
-            actuators of the `System`'s model.
-        arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
+        certificate, certificate_tolerances: Trajectory -> {name: value}, what else makes a motion an answer, and bounds of these.
+        report: Trajectory -> text that is printed with the answer.
+        model, motion: what the animation draws; with dynamics that are a function, Trajectory -> {"q", "v", "impulse"} of the
+            model.
+        observations: the data of an estimation problem, for its pictures.
+        control_names, control_units: for plots ("N m"; "" for a pure number). Default: the actuators of the `System`'s model.
+        solver, solver_options: the solver that suits the problem, by name, and its options.
+        gradient: the mode where `solvers.solve` is given none. Default: the `System`'s own, for a function "implicit".
+        meta, arguments: strings for the summary; what `dataclasses.replace(problem, x0=...)` needs to know, to be left out.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
@@ -109,9 +110,7 @@ class OptimalControlProblem:
     difference: Callable[[Array, Array], Array] | None = None
     tangent_size: int | None = None
     tolerance: float = 1e-6
-    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(
-        default=None, metadata=NOT_COMPILED
-    )
+    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
     report: Callable[[Trajectory], str] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     model: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
@@ -156,6 +155,7 @@ class OptimalControlProblem:
 
     @property
     def nu(self) -> int:
+        """Number of controls."""
         return self.u0.shape[1]
 
     @property

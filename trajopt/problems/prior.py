@@ -14,7 +14,10 @@ from trajopt.errors import OptionError
 class Prior:
     """What is known about x beforehand: adds the rows W (x (-) mean) to the residual, W^T W = covariance^-1.
 
-    `mean` (nx,); exactly one of `covariance` (n, n), symmetric positive definite, and `sqrt_information` W (k, n).
+    Options:
+        mean: expected x, (nx,).
+        covariance: (n, n), symmetric positive definite. Exactly one of `covariance` and `sqrt_information` is given.
+        sqrt_information: W, (k, n).
     """
 
     mean: Float[Array, " nx"]

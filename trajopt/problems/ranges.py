@@ -32,7 +32,12 @@ class Range(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """A whole number from `least` to `most`; no upper end with None."""
+    """A setting that is a whole number.
+
+    Options:
+        least: smallest number.
+        most: largest number; None: no upper end.
+    """
 
     least: int = 0
     most: int | None = None
@@ -52,7 +57,15 @@ class Count:
 
 @dataclasses.dataclass(frozen=True)
 class Real:
-    """A finite number from `least` to `most`, both included unless `inside`; `why` tells what lies beyond the range."""
+    """A setting that is a finite number.
+
+    Options:
+        least: lower end of the range.
+        most: upper end of the range.
+        unit: unit of the setting, for messages.
+        inside: whether the ends themselves are excluded.
+        why: what lies beyond the range, for the error message.
+    """
 
     least: float
     most: float
@@ -75,7 +88,11 @@ class Real:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of several strings."""
+    """A setting that is one of several strings.
+
+    Options:
+        names: the strings.
+    """
 
     names: tuple[str, ...]
 

@@ -29,13 +29,27 @@ INTERPOLATIONS = ("linear", "cubic")
 
 @dataclasses.dataclass(frozen=True)
 class JointTargets:
-    """A parametrisation of the sampling solvers; see the module's docstring.
+    """Targets of joints that the sampling solvers search in place of controls: their option `parametrisation`.
 
-    knots: number of values of each spline. stiffness, N m/rad, and damping, N m s/rad: numbers, or one for each motor.
-    interpolation: "linear" or "cubic". deviation: first standard deviation of the knots, rad. reach: largest distance of a knot
-    from 0, rad.
-    mirror: (nu, m), which splines move a motor's joint, such as (1, 1) for a left and a right leg; default one for each motor.
-    period: s, of a gait; default none. shift: (nu,), of each joint's phase, shares of the period. ramp: s.
+    A stiff, damped joint follows a spline through few knots:
+
+        u_t = clip(kp (q*_t - q_t) - kd v_t),    q*_{t,i} = q*_i + r(t) sum_m mirror_im s_m(phase_i(t))
+
+    q*_i is the joint's angle in the initial state, s_m a spline through `knots` equidistant values over the horizon or,
+    with a `period`, over one period of a gait.
+
+    Options:
+        knots: number of values of each spline.
+        stiffness (N m/rad): kp, a number, or one for each motor.
+        damping (N m s/rad): kd, a number, or one for each motor.
+        interpolation: of the splines, "linear" or "cubic".
+        deviation (rad): first standard deviation of the knots.
+        reach (rad): largest distance of a knot from 0.
+        mirror: (nu, m), which splines move a motor's joint, such as (1, 1) for a left and a right leg. Default: one for
+            each motor.
+        period (s): of a gait, whose phase is phase_i(t) = t / period + shift_i. Default: none, one spline over the horizon.
+        shift: (nu,), shift of each joint's phase, in shares of the period.
+        ramp (s): time within which r(t) grows from 0 to 1.
 
     Raises `OptionError` or `ShapeError`.
     """

@@ -50,7 +50,13 @@ class Answer(Protocol):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Trajectory:
-    """States xs (T+1, nx), controls us (T, nu) and free parameters p (np,); the states need not obey the dynamics."""
+    """States, controls and free parameters of a motion; the states need not obey the dynamics.
+
+    Attributes:
+        xs: states (T+1, nx).
+        us: controls (T, nu).
+        p: free parameters (np,).
+    """
 
     xs: Any
     us: Any

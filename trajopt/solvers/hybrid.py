@@ -84,10 +84,17 @@ class HybridState(SolverState):
 class Hybrid(LibrarySolver):
     """A sampling solver followed by a gradient solver, for `OptimalControlProblem`.
 
-    sampler: `CEM`, `MPPI`, `CMAES` or `StochasticSearch` with its options; polisher: `iLQR`, `DDP`, `MultipleShooting` or
-        `SingleShooting` with its own.
-    patience, improvement, generations: when the one hands over to the other; see the module's docstring.
-    max_iterations: of both together.
+    The gradient solver takes over when the sampling solver has ended, has done `generations`, or has not improved its best
+    motion for `patience` generations. The status and the certificate are the gradient solver's.
+
+    Options:
+        sampler: `CEM`, `MPPI`, `CMAES` or `StochasticSearch` with its options.
+        polisher: `iLQR`, `DDP`, `MultipleShooting` or `SingleShooting` with its options.
+        patience: number of generations without improvement after which the gradient solver takes over.
+        improvement: share by which the cost, or the violation of an infeasible motion, must fall to count as an
+            improvement.
+        generations: largest number of generations before the gradient solver takes over.
+        max_iterations: of both solvers together.
     """
 
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)

@@ -31,7 +31,14 @@ pre { background: #f6f5f2; padding: 0.6rem; overflow-x: auto; font-size: 0.85rem
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A run on the page: its name, a line about it, its folder, and why it has no result, where it has none."""
+    """A run on the page.
+
+    Options:
+        name: of the run.
+        about: a line about it.
+        folder: where its files are.
+        failure: why it has no result, where it has none.
+    """
 
     name: str
     about: str

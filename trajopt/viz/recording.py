@@ -33,11 +33,17 @@ _REMEDY = "give the model with --model (a bundled name or a file)"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recording:
-    """A motion of a model to be shown.
+    """A motion of a model to be shown, at k times.
 
-    t (k,) s, ascending; q (k, nq). Contact forces of the step that starts at each state, of the last step at the last one:
-    points (k, c, 3) m and forces on the first body of each contact (k, c, 3) N, world axes; c is 0 where there are none.
-    caption: a line about it.
+    Options:
+        name: of the motion.
+        model: the model.
+        t (s): the times, (k,), ascending.
+        q: configurations, (k, nq).
+        points (m): contact points, (k, c, 3), world axes, of the step that starts at each state, of the last step at the
+            last one; c is 0 where there are none.
+        forces (N): on the first body of each contact, (k, c, 3), world axes.
+        caption: a line about the motion.
     """
 
     name: str

@@ -24,12 +24,16 @@ from trajopt.errors import OptionError, ShapeError
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NCPResult:
-    """impulse (3 nc,) N s and velocity G impulse + g (3 nc,) m/s, per contact (tangent 1, tangent 2, normal).
+    """The answer of `solve_ncp` or `solve_boxed_lcp` for nc contacts.
 
-    residual: recomputed violation of the law as a velocity, relative to `ncp.velocity_scale`; iterations of Newton (of
-    `solve_boxed_lcp`: corrections of the guess and pivots); fallbacks: the last `Stage` that ran (of `solve_boxed_lcp`: 1 where
-    pivoting was needed); status
-    (`trajopt.result.Status`); degenerate: the impulse is not unique, the one of least norm is returned.
+    Attributes:
+        impulse (N s): (3 nc,), for each contact along tangent 1, tangent 2 and the normal.
+        velocity (m/s): G impulse + g, (3 nc,), in the same order.
+        residual: recomputed violation of the law as a velocity, relative to the velocities of the problem.
+        iterations: of Newton; of `solve_boxed_lcp`, corrections of the guess and pivots.
+        fallbacks: number of the last fallback that ran; of `solve_boxed_lcp` 1 where pivoting was needed.
+        status: how the solver ended, a `Status`.
+        degenerate: whether the impulse is not unique; then the one of least norm is returned.
     """
 
     impulse: Float[Array, "*b m"]

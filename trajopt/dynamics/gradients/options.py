@@ -11,15 +11,22 @@ from trajopt.errors import OptionError
 
 @dataclasses.dataclass(frozen=True)
 class GradientOptions:
-    """Options of gradient modes; part of what a compiled step depends on.
+    """Options of the gradient modes that are named by a string; part of what a compiled step depends on.
 
-    Of `randomized`: samples of the perturbations, normally distributed with standard deviations position_deviation (m, rad;
-    tangent coordinates), velocity_deviation (m/s, rad/s) and control_deviation (N, N m), drawn from `seed` in pairs of
-    opposite sign; order 1: mean of the exact derivatives there, order 0: least-squares fit to the steps there, 2 for each
-    sample, at least as many samples as 2 nv + nu.
-    Of `finite-difference` and `ridders`: difference_step, the (largest) half step, in tangent coordinates, and relative to the
-    largest entry for parameters; None for eps^(1/3) and 1e-2.
-    Of `unrolled`: sweeps and r_factor of `contact.sweeps`.
+    Options:
+        samples: of `randomized`: number of perturbations, drawn in pairs of opposite sign. With order 0 at least 2 nv + nu.
+        order: of `randomized`: 1, the mean of the exact derivatives at the samples; 0, a least-squares fit to the steps
+            from two points for each sample.
+        position_deviation (m): of `randomized`: standard deviation of the perturbations of q in tangent coordinates, in rad
+            for joints that turn.
+        velocity_deviation (m/s): of `randomized`: standard deviation of the perturbations of v, in rad/s for joints that
+            turn.
+        control_deviation (N): of `randomized`: standard deviation of the perturbations of u, in N m for motors that turn.
+        seed: of `randomized`: from which the perturbations are drawn.
+        difference_step: of `finite-difference` half the step of the difference, of `ridders` half the largest one; in
+            tangent coordinates, and for physical parameters relative to the largest entry. Default: eps^(1/3) and 1e-2.
+        sweeps: of `unrolled`: number of Gauss-Seidel sweeps.
+        r_factor: of `unrolled`: step length of the sweeps, "row-sum" or "determinant".
     """
 
     samples: int = 64

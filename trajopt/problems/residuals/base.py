@@ -37,6 +37,12 @@ class StepOutcome:
     """A state and a control of a `System`, and what its step finds there, computed where a residual first asks for it.
 
     Without a control (u None, the terminal state) there is no step: asking for it raises `OptionError`.
+
+    Options:
+        system: the `System`.
+        x: the `State`.
+        u: the control, or None.
+        taken: (state after the step, its `StepInfo`), where the step has been taken already.
     """
 
     def __init__(
@@ -48,6 +54,7 @@ class StepOutcome:
 
     @property
     def model(self) -> Model:
+        """The system's model."""
         return self.system.model
 
     @functools.cached_property
@@ -71,10 +78,12 @@ class StepOutcome:
 
     @property
     def x_next(self) -> State:
+        """The state after the step."""
         return self._taken[0]
 
     @property
     def contacts(self) -> ContactInfo:
+        """The contacts of the step (`StepInfo.contacts`)."""
         return self._taken[1].contacts
 
     @property
@@ -85,11 +94,18 @@ class StepOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class Residual(abc.ABC):
-    """An error that a task is made of; see the module's docstring. Subclasses are pytrees.
+    """An error that a task is made of.
 
-    reference: what the error is measured from, by default the subclass's `default_reference`. weight: a number, one for each
-    row (m,), or over the steps (T, 1) or (T, m); 1 / weight is the error that costs 1/2. activation: default quadratic.
-    name: by which it is reported and replaced; default: the kind and what it is about.
+        rows(x, u, t) = weight * activation(error(x, u, t; reference))
+
+    As a cost it counts 1/2 |rows|^2, as an equality it asks for rows = 0, as an inequality for rows <= 0. Reference and weight
+    may vary with time: their first axis is then the step, and their last entry holds from there on, the terminal state included.
+
+    Options:
+        reference: what the error is measured from. Default: `default_reference` of the subclass.
+        weight: a number, one for each row (m,), or over the steps (T, 1) or (T, m); 1 / weight is the error that costs 1/2.
+        activation: an `Activation`. Default: none, a quadratic cost.
+        name: by which the residual is reported and replaced. Default: its kind and what it is about.
     """
 
     _: dataclasses.KW_ONLY
@@ -180,7 +196,11 @@ def step_index(system: System, t: ScalarLike, dtype: Any) -> Int[Array, ""]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """Residuals one below the other: what `sum([...])` of them gives."""
+    """Residuals one below the other: what `sum([...])` of them gives.
+
+    Attributes:
+        terms: the residuals.
+    """
 
     terms: tuple[Residual, ...]
 

@@ -54,7 +54,11 @@ def candidates_of(model: Model, pairs: Bool[np.ndarray, " pairs"]) -> tuple[int,
 
 @dataclasses.dataclass(frozen=True)
 class _OfShape(Residual):
-    """shape: the name of a collision shape."""
+    """A residual of a collision shape.
+
+    Options:
+        shape: name of the collision shape.
+    """
 
     shape: str = dataclasses.field(default="", metadata=STATIC, kw_only=False)
 
@@ -181,7 +185,11 @@ class Clearance(_Gaps):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Distance(_Gaps):
-    """Distances between two shapes, at the contact points that the pair has."""
+    """Distances between two shapes, at the contact points that the pair has.
+
+    Options:
+        other: name of the other collision shape.
+    """
 
     other: str = dataclasses.field(default="", metadata=STATIC)
 
@@ -196,10 +204,13 @@ class Distance(_Gaps):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Slip(_OfShape):
-    """Velocity of a shape's contact points along the surface that they are near, m/s, world axes, minus the reference (3,),
-    times exp(-gap / reach): only points that touch, or are about to, count.
+    """Velocity of a shape's contact points along the surface that they are near, m/s, world axes, minus the reference (3,).
 
-    reach: m. The gap counts as zero when penetrating.
+    The velocity is weighted by exp(-gap / reach), so that only points that touch, or are about to, count. The gap counts as
+    zero when penetrating.
+
+    Options:
+        reach (m): distance over which the weight falls.
     """
 
     depends_on = "qv"

@@ -74,7 +74,12 @@ def relative(motion: Motion, other: Motion) -> Motion:
 
 @dataclasses.dataclass(frozen=True)
 class _OfFrame(Residual):
-    """frame: its name, or that of a shape; relative_to: another one, default the world."""
+    """A residual of a frame.
+
+    Options:
+        frame: name of the frame, or of a collision shape.
+        relative_to: name of another frame, in whose axes and from whose origin the error is taken. Default: the world.
+    """
 
     frame: str = dataclasses.field(default="", metadata=STATIC, kw_only=False)
     relative_to: str = dataclasses.field(default="", metadata=STATIC, kw_only=True)

@@ -23,7 +23,11 @@ LIMIT_WIDTH = 0.1  # rad or m: from where the barrier before a joint limit is fe
 
 @dataclasses.dataclass(frozen=True)
 class _OfJoints(Residual):
-    """joints: names of the joints that it is about, in the order of the rows; default: all degrees of freedom."""
+    """A residual of joints.
+
+    Options:
+        joints: names of the joints that it is about, in the order of the rows. Default: all degrees of freedom.
+    """
 
     joints: Sequence[str] | None = dataclasses.field(default=None, metadata=STATIC, kw_only=False)
 

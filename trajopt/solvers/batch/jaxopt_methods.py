@@ -40,8 +40,11 @@ IDLE = 5  # iterations in a row without a lower cost that end a run
 class LevenbergMarquardt:
     """jaxopt's Levenberg-Marquardt (Madsen, Nielsen 2010, algorithm 6.18), for `solve_batch`: least squares without bounds.
 
-    tolerance: as for `GaussNewton`, but 1e-8 in float64 by default. damping: the first one, relative to the largest entry of the
-        diagonal of J^T J.
+    Options:
+        tolerance: as for `GaussNewton`, but by default 1e-8 in float64.
+        max_iterations: largest number of iterations.
+        damping: the first one, relative to the largest entry of the diagonal of J^T J.
+
     Raises `OptionError` for unusable options.
     """
 

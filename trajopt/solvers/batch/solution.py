@@ -16,15 +16,27 @@ from trajopt.result import Status, status_message, status_name
 class BatchSolution:
     """The answers of B samples of one problem, the sample being the first axis of every array.
 
-    x (B, nx): the points, of optimal control controls row by row and parameters, as `Solution.x`. xs (B, T+1, nx), us (B, T, nu),
-    parameters (B, np): the motions of optimal control, None otherwise. status: of each sample; success (B,): whether the
-    quantities recomputed at its point are within the problem's tolerances. residuals: these quantities by name, (B,) each.
-    iterations: accepted steps. covariance (B, n, n): of least squares by `GaussNewton`, not a number where x is not determined.
-    gains (B, T, nu, n): feedback about the motions of iLQR.
-
     A sample that met a value that is not finite, or that no step improves, has its own status and disturbs no other.
-    compile_time_s is that of the programs, which other batches of the same size share; wall_time_s of running them, all
-    samples together.
+
+    Attributes:
+        problem: name of the problem.
+        solver: name of the solver.
+        gradient: gradient mode.
+        status: `Status` of each sample; `statuses` has their names.
+        success: (B,), whether the quantities recomputed at the point are within the problem's tolerances.
+        x: the points (B, nx); of optimal control the controls row by row and the parameters, as in `Solution.x`.
+        cost: costs at the points, (B,).
+        initial_cost: costs at the guesses, (B,).
+        violation: (B,), the largest of bounds, dynamics and constraints.
+        iterations: (B,), accepted steps.
+        residuals: recomputed quantities by name, (B,) each.
+        compile_time_s (s): of the programs, which other batches of the same size share.
+        wall_time_s (s): of running them, all samples together.
+        xs: states (B, T+1, nx) of optimal control, None otherwise.
+        us: controls (B, T, nu) of optimal control, None otherwise.
+        parameters: free parameters (B, np) of optimal control, None otherwise.
+        covariance: (B, n, n), of least squares by `GaussNewton`; not a number where x is not determined.
+        gains: (B, T, nu, n), feedback about the motions of iLQR.
     """
 
     problem: str

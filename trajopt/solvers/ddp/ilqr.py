@@ -302,17 +302,23 @@ class _DifferentialDynamicProgramming:
 
 
 _OPTIONS = """
-    tolerance: largest |dH/du| over the controls not held at a bound, relative to max(1, the largest sum of magnitudes that
-        cancel in it); default 1e-7 in float64, 3e-4 in float32. Violations have the problem's own tolerance.
-    shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not, and closes the defects.
-    regularisation: what the damping is added to, the Hessian by "control" or by "state".
-    damping: the first one; it is multiplied by 10 when a pass is not convex or no step length is accepted, or only one below
-        0.1 (from zero: set to 1e-6 or, by iLQR on smooth dynamics, to 1 % of the curvature along the step), and divided by 10
-        after a step of at least 0.5, down to 0 below 1e-6.
-    curvature: what iLQR takes for the second derivatives of smooth dynamics: "secant", learnt from the steps (`secant`), or
-        "none", pure Gauss-Newton. DDP computes them, and contact has none.
-    riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
-    penalty, penalty_factor, max_penalty: of the augmented Lagrangian; `max_inner_iterations` between its updates.
+    Options:
+        tolerance: largest |dH/du| over the controls not held at a bound, relative to max(1, the largest sum of magnitudes
+            that cancel in it). Default: 1e-7 in float64, 3e-4 in float32. Violations have the problem's own tolerance.
+        max_iterations: largest number of iterations.
+        shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not keep to them, and closes the
+            defects.
+        regularisation: what the damping is added to, the Hessian by "control" or by "state".
+        damping: the first one. It is multiplied by 10 when a pass is not convex or no step length is accepted, or only one
+            below 0.1 (from zero: set to 1e-6 or, by iLQR on smooth dynamics, to 1 % of the curvature along the step), and
+            divided by 10 after a step of at least 0.5, down to 0 below 1e-6.
+        riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
+        curvature: what iLQR takes for the second derivatives of smooth dynamics: "secant", learnt from the steps, or
+            "none", pure Gauss-Newton. DDP computes them, and contact has none.
+        penalty: first penalty of the augmented Lagrangian.
+        penalty_factor: factor by which a penalty grows.
+        max_penalty: largest penalty.
+        max_inner_iterations: largest number of iterations between two updates of the multipliers.
 
     Raises `OptionError` for unusable options, and for a problem that is no `OptimalControlProblem`.
 """

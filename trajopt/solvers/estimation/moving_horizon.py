@@ -92,25 +92,35 @@ class Estimate:
 
 
 class MovingHorizon:
-    """Moving-horizon estimator; see the module's docstring for the problem it solves.
+    """Moving-horizon estimator: the state now, from the last `window` measurements and a Gaussian prior for what came before.
+
+    It minimises 1/2 |x_s (-) prior|^2 + 1/2 sum |r(x_j, y_j)|^2 + 1/2 sum |w_j|^2 subject to x_{j+1} = f(x_j, u_j, w_j).
 
         mhe = MovingHorizon(f, r, window=10, mean=x0, covariance=P0, measurement_size=2, noise_size=1)
         for y, u in stream:
             estimate = mhe.update(y, u)
 
-    Arguments:
-        dynamics: a function (x, u, w) -> x_next on flat arrays, w noise of unit covariance; or a `System`, whose noise is on its
-            controls with the deviations `control_deviation` (nu,).
-        measurement: (x, y) -> r, the error of y (ny,) at x in units of its deviation; x is a `State` with a `System`. Rows may
-            go through `losses.robust`.
-        window: N, number of steps.
-        mean, covariance: of the state at the first measurement, before it; (nx,) or a `State`, and (n, n) positive definite.
-        measurement_size, control_size, noise_size: ny, and for a function nu (0 without controls) and the length of w.
-        integrate, difference, tangent_size: manifold of a function's states, as in `OptimalControlProblem`.
-        arrival_deviation: added to the deviations of the arrival cost in every direction, in tangent units. Hard contact leaves
-            directions without variance (no step leads into the floor), for which there is no information; default 1e-5 for a
-            `System`, 0 for a function.
-        gradient: mode of the dynamics' derivative. max_iterations: of each update. tolerance: stationarity, as iLQR's.
+    Options:
+        dynamics: a function (x, u, w) -> x_next on flat arrays, w noise of unit covariance; or a `System`, whose noise is
+            on its controls with the deviations `control_deviation`.
+        measurement: (x, y) -> r, the error of y (ny,) at x in units of its deviation; x is a `State` with a `System`. Rows
+            may go through `losses.robust`.
+        window: number of steps of the horizon.
+        mean: expected state at the first measurement, before it is used: (nx,) or a `State`.
+        covariance: of that state, (n, n), positive definite.
+        measurement_size: ny, length of a measurement.
+        control_size: for a function: nu, length of the controls; 0 without controls.
+        noise_size: for a function: length of w.
+        control_deviation: of a `System`: standard deviations of the noise on the controls, (nu,).
+        integrate: for a function: (x, dx) -> x on the manifold of its states, as in `OptimalControlProblem`.
+        difference: for a function: (x0, x1) -> dx, the inverse of `integrate`.
+        tangent_size: for a function: length of dx.
+        arrival_deviation: added to the deviations of the arrival cost in every direction, in tangent units. Hard contact
+            leaves directions without variance (no step leads into the floor), for which there is no information. Default:
+            1e-5 for a `System`, 0 for a function.
+        gradient: mode of the dynamics' derivative.
+        max_iterations: largest number of iterations of each update.
+        tolerance: of the stationarity, as iLQR's.
 
     `start()` and `advance(window, y, u)` are the same as pure functions, for `jit`, `vmap` and `scan`.
     Raises `OptionError`, `ShapeError`, `NonFiniteError`, naming the argument, before anything is compiled.

@@ -43,14 +43,17 @@ class GradientDescentState(ResidualState):
 
 @dataclasses.dataclass(frozen=True)
 class GradientDescent:
-    """Gradient descent, the gradient being J^T r in the problem's gradient mode.
+    """Gradient descent, the gradient being J^T r in the problem's gradient mode. Points are projected into the bounds.
 
-    Without `optimizer` and `learning_rate`: steepest descent in units of the problem's `scale`, each step found by
-    backtracking to Armijo's condition, the first length being the minimiser of the linear model along the gradient
-    and every next one starting at twice the last. With `learning_rate`: that fixed rate. With `optimizer`: any optax
-    transformation (which excludes `learning_rate`). Points are projected into the bounds.
+    Without `optimizer` and `learning_rate` it is steepest descent in units of the problem's `scale`. A backtracking line
+    search finds each step by Armijo's condition; it starts at the minimiser of the linear model along the gradient, and
+    from the second step on at twice the last length.
 
-    tolerance: as for `GaussNewton`.
+    Options:
+        optimizer: any optax transformation; excludes `learning_rate`.
+        learning_rate: a fixed rate in place of the line search.
+        tolerance: as for `GaussNewton`.
+        max_iterations: largest number of steps.
     """
 
     takes: ClassVar[tuple[type, ...]] = (LeastSquaresProblem,)

@@ -59,14 +59,16 @@ class GaussNewtonState(SolverState):
 class GaussNewton:
     """Levenberg-Marquardt for `LeastSquaresProblem`, and for an `OptimalControlProblem` with residual costs.
 
-    tolerance: stops when the part of the residual that the linearised problem can still remove is below
-        tolerance * max(|r|, 1); default 1e-10 in float64, 1e-5 in float32. A problem's own tolerance stops it too.
-    max_iterations: of accepted steps.
-    damping: initial damping, relative to the largest squared singular value of J * scale; 0 starts with Gauss-Newton.
-    rank_tolerance: singular values below this fraction of the largest count as zero; default max(m, n) * eps.
+    Options:
+        tolerance: the solver stops when the part of the residual that the linearised problem can still remove is below
+            tolerance * max(|r|, 1). Default: 1e-10 in float64, 1e-5 in float32. A problem's own tolerance stops it too.
+            Over a horizon the tolerance is that of iLQR, by default 1e-7 in float64.
+        max_iterations: largest number of accepted steps.
+        damping: initial damping, relative to the largest squared singular value of J * scale; 0 starts with Gauss-Newton.
+            Over a horizon it is in units of the Hessian.
+        rank_tolerance: singular values below this fraction of the largest count as zero. Default: max(m, n) * eps.
 
-    Over a horizon (`horizon.HorizonGaussNewton`) `tolerance` is that of iLQR, 1e-7 in float64, and `damping` is in units of
-    the Hessian. Raises `OptionError` for unusable options and for a horizon with general costs.
+    Raises `OptionError` for unusable options and for a horizon with general costs.
     """
 
     takes: ClassVar[tuple[type, ...]] = (LeastSquaresProblem, OptimalControlProblem)

@@ -33,8 +33,11 @@ class _Stop(Exception):
 class LBFGS(LibrarySolver):
     """L-BFGS-B: for `LeastSquaresProblem` a solver by itself, for `OptimalControlProblem` in `SingleShooting(LBFGS())`.
 
-    tolerance: as for `GaussNewton` (alone), or that of `SingleShooting`. memory: pairs of steps and gradient changes kept.
-    max_line_search: evaluations of one line search.
+    Options:
+        tolerance: as for `GaussNewton` (alone), or that of `SingleShooting`.
+        max_iterations: largest number of iterations.
+        memory: number of pairs of steps and gradient changes that are kept.
+        max_line_search: largest number of evaluations of one line search.
     """
 
     takes: ClassVar[tuple[type, ...]] = (LeastSquaresProblem,)

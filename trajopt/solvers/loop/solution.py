@@ -58,22 +58,41 @@ def _versions() -> Mapping[str, str]:
 class Solution:
     """The best point a solver found, with its certificate.
 
-    `success`: a residual recomputed at `x` is within the problem's tolerance (or, for a problem without one, the point
-    is stationary to the solver's). `residuals` holds every recomputed quantity. `trace` has one entry for each
-    iteration, the initial point included: iteration, cost, violation (of bounds and constraints), step_size (norm of
-    the accepted step), gradient_norm (largest component of J^T r over the free variables), evaluations and time
-    (seconds of solving so far, compilation left out).
-
-    `xs` (T+1, nq + nv) and `us` (T, nu) are the states and controls of the solution's motion, and `trajectory` its
-    arrays by name (t, q, v, u, impulse), where the problem describes one. `covariance` (n, n) is that of the estimate
-    when the solver computes it and x is identified, None otherwise; `covariances` are the marginals over a horizon, by
-    name: "states" (T+1, n, n) in tangent coordinates, "controls" (T, nu, nu), "parameters" (np, np). `parameters`
-    (np,) are the free parameters of an optimal control problem, whose `x` holds the controls, row by row, and the
-    parameters. `violation` is the largest of
-    bounds, dynamics and constraints at the point. `multipliers` are those of the point, by name, as the solver that found
-    them documents them; `gains` (T, nu, n) is the feedback K of u_t + K_t (x (-) x_t) about the motion, of solvers that have it;
-    `raw_status` is the status and `log` the text of a library that did the iterations. `terms` is the cost of each residual of
-    the problem by name, "terminal ..." those of the terminal state, where the problem is made of residuals.
+    Attributes:
+        problem: name of the problem.
+        solver: name of the solver.
+        gradient: gradient mode.
+        contact: the contact model, in words.
+        status: why the solver ended, a `Status`.
+        success: whether a residual recomputed at `x` is within the problem's tolerance; for a problem without a tolerance,
+            whether the point is stationary to the solver's.
+        message: the status in words, with what the run adds to it.
+        x: the point; of an optimal control problem the controls, row by row, and the free parameters.
+        cost: cost at the point.
+        initial_cost: cost at the guess.
+        residuals: every recomputed quantity, by name.
+        trace: one entry for each iteration, the initial point included, of: iteration, cost, violation (of bounds and
+            constraints), step_size (norm of the accepted step), gradient_norm (largest component of J^T r over the free
+            variables), evaluations and time (seconds of solving so far, compilation left out).
+        iterations: number of iterations.
+        evaluations: number of evaluations of the problem.
+        compile_time_s (s): time that compiling took.
+        wall_time_s (s): time that solving took.
+        seed: seed of the run.
+        xs: states (T+1, nq + nv) of the solution's motion, where the problem describes one.
+        us: controls (T, nu) of that motion.
+        trajectory: arrays of that motion by name: t, q, v, u, impulse.
+        covariance: (n, n), of the estimate where the solver computes it and x is identified, None otherwise.
+        covariances: the marginals over a horizon, by name: "states" (T+1, n, n) in tangent coordinates, "controls" (T, nu,
+            nu), "parameters" (np, np).
+        parameters: free parameters (np,) of an optimal control problem.
+        violation: the largest of bounds, dynamics and constraints at the point.
+        multipliers: of the point, by name, as the solver that found them documents them.
+        gains: (T, nu, n), the feedback K of u_t + K_t (x (-) x_t) about the motion, of solvers that have it.
+        raw_status: status of a library that did the iterations, in its own words.
+        log: text that this library printed.
+        terms: cost of each residual of the problem by name, where it is made of residuals; "terminal ..." are those of the
+            terminal state.
     """
 
     problem: str

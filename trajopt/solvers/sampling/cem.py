@@ -20,11 +20,13 @@ from trajopt.solvers.sampling.search import Gaussian, Generation, SamplingSolver
 
 @dataclasses.dataclass(frozen=True)
 class CEM(SamplingSolver):
-    """Cross-entropy method with a diagonal Gaussian; common options: `search.SamplingSolver`.
+    """Cross-entropy method with a diagonal Gaussian.
 
-    elites: share of a generation that refits the distribution, rounded to at least two draws.
-    momentum: share of mean and deviation that is kept, in [0, 1).
-    min_deviation: floor of the deviations, as a share of the initial ones; above `tolerance` the search never converges.
+    Options:
+        elites: share of a generation to which the distribution is fitted, rounded to at least two draws.
+        momentum: share of mean and deviation that is kept, in [0, 1).
+        min_deviation: floor of the deviations, as a share of the initial ones; above `tolerance` the search never
+            converges.
     """
 
     elites: float = 0.1

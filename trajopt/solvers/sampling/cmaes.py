@@ -107,9 +107,10 @@ class Adapted:
 
 @dataclasses.dataclass(frozen=True)
 class CMAES(SamplingSolver):
-    """CMA-ES; common options: `search.SamplingSolver`. The default population is 4 + 3 log n.
+    """CMA-ES, which adapts the covariance of its draws. The default population is 4 + 3 log n for n components.
 
-    diagonal: whether only the diagonal of the covariance is adapted; default: with more than 300 components.
+    Options:
+        diagonal: whether only the diagonal of the covariance is adapted. Default: with more than 300 components.
     """
 
     diagonal: bool | None = None

@@ -38,11 +38,14 @@ class Annealed(Gaussian):
 
 @dataclasses.dataclass(frozen=True)
 class MPPI(SamplingSolver):
-    """Exponentially weighted mean of the draws; common options: `search.SamplingSolver`.
+    """Model predictive path integral control as an optimiser: the mean moves to the exponentially weighted mean of the draws.
 
-    temperature: lambda, or with `adaptive` a share of the distance between median and least merit.
-    smoothing: s, correlation of the noise of neighbouring knots, in [0, 1).
-    decay: factor of the deviation after a generation without a better mean, in (0, 1]; 1 keeps it, and never converges.
+    Options:
+        temperature: lambda in the weights exp(-(J - min J) / lambda) of the merits J, in units of the cost; with `adaptive`
+            a share of the distance between the median and the least merit.
+        adaptive: whether the temperature scales with the merits of each generation.
+        smoothing: correlation of the noise of neighbouring knots, in [0, 1).
+        decay: factor of the deviation after a generation without a better mean, in (0, 1]; 1 keeps it, and never converges.
     """
 
     temperature: float = 0.1

@@ -143,21 +143,21 @@ class SamplingState(ConstrainedState):
 class SamplingSolver(abc.ABC):
     """Options of every sampling solver.
 
-    population: motions drawn in a generation; the solver's own default grows with the number of components, up to 1,000.
-    parametrisation, knots: how controls are searched, "piecewise-constant" (default), "linear" or "cubic", with so many knots;
-        default: one for every step. Or `problems.JointTargets`, with knots of its own: joint angles that motors follow.
-    scenarios: factors of leaves of the model, such as ({"actuation": 0.9},); a draw's merit is the mean over it and these.
-    standard_deviation, parameter_deviation, initial_state_deviation: at the start, of the controls' knots, the free parameters
-        and the tangent coordinates of a free initial state, a number or one for each; default a quarter of the distance
-        between their bounds.
-    tolerance: spread, as a share of the initial deviations, below which the search has converged.
-    restoration: whether the mean of a small spread is moved onto the terminal equalities after each generation.
-    penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
-    max_inner_iterations: generations between two updates of the multipliers, at most.
-    chunk: motions rolled out together, 1: one by one; default the whole generation, 1 with hard contact solved by JAX on a CPU.
-    over_processes: whether the processes of `jax.distributed` share the rollouts of each generation (`processes`).
-
-    A time budget ends a generation between two such batches; what it has found by then counts, the distribution stays.
+    Options:
+        population: motions drawn in a generation. Default: the solver's own, growing with the number of components up to 1,000.
+        parametrisation: of the controls: "piecewise-constant", "linear" or "cubic" between `knots`; or `problems.JointTargets`.
+        knots: number of values of each control. Default: one for every step.
+        scenarios: factors of parameters of the model, such as ({"actuation": 0.9},); a draw's merit is the mean over it and
+            these.
+        standard_deviation, parameter_deviation, initial_state_deviation: at the start, of knots, free parameters and a free
+            initial state (tangent coordinates), a number or one for each. Default: a quarter of the distance between their
+            bounds.
+        tolerance: spread, as a share of the initial deviations, below which the search has converged.
+        restoration: whether the mean of a small spread is moved onto the terminal equalities after each generation.
+        penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
+        max_iterations, max_inner_iterations: most generations in all, and between two updates of the multipliers.
+        chunk: motions rolled out together; 1: one by one. Default: the generation; 1 with hard contact solved by JAX on a CPU.
+        over_processes: whether the processes of `jax.distributed` share the rollouts of each generation.
     """
 
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)

@@ -38,10 +38,13 @@ LEAST_DEVIATION = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class StochasticSearch(SamplingSolver):
-    """Natural-gradient stochastic search; common options: `search.SamplingSolver`.
+    """Natural-gradient stochastic search over a Gaussian that is truncated to the bounds.
 
-    step_length: share of the way to the weighted moments, in (0, 1].
-    shape: "exponential" or "sigmoid"; sharpness: its exponent; elites: the quantile of the sigmoid.
+    Options:
+        step_length: share of the way to the weighted moments, in (0, 1].
+        shape: function S of the merit that weights the draws, "exponential" or "sigmoid".
+        sharpness: factor of the exponent in S.
+        elites: the quantile of the merits at which the sigmoid is centred.
     """
 
     step_length: float = 0.5

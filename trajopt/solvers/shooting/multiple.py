@@ -79,26 +79,30 @@ class MultipleShootingState(SolverState):
 class MultipleShooting(LibrarySolver):
     """Direct multiple shooting with IPOPT, for `OptimalControlProblem`.
 
-    interval: steps from one node to the next; the last interval may be shorter.
-    hessian: of the Lagrangian. "exact" (needs dynamics with a second derivative: functions, systems without contact),
-        "gauss-newton" (of the cost alone: J^T J of residuals), "limited-memory" (IPOPT's quasi-Newton update).
-        Default: "exact" where there is one, else "gauss-newton".
-    damping: added to the diagonal of a Gauss-Newton Hessian. Where the cost leaves directions free, as that of a final state
-        does, steps are then the shortest, node states included, that do as much. Solutions stay what they are.
-    tolerance: IPOPT's `tol`, on its scaled optimality error. max_iterations: of IPOPT.
-    ipopt_options: any other option of IPOPT.
-    warm_start: a `Solution` of the same shooting problem whose multipliers and barrier parameter are taken; usually with
-        `solve(..., x0=solution)` for its motion.
-
-    Without `xs0` the node states start on the rollout of the controls. Needs float64 and the extra `ipopt`.
-    With gradient="complementarity-aware" contacts are labelled by the multipliers that IPOPT gave with its last Hessian, until
+    Without `xs0` the node states start on the rollout of the controls. Needs float64 and the extra `ipopt`. With
+    gradient="complementarity-aware" contacts are labelled by the multipliers that IPOPT gave with its last Hessian, until
     then by the costates of the loss; `kkt_residual` is recomputed with implicit derivatives.
+
+    Options:
+        interval: number of steps from one node to the next; the last interval may be shorter.
+        hessian: Hessian of the Lagrangian: "exact" (needs dynamics with a second derivative: functions, systems without
+            contact), "gauss-newton" (of the cost alone: J^T J of residuals), "limited-memory" (IPOPT's quasi-Newton
+            update). Default: "exact" where there is one, else "gauss-newton".
+        damping: added to the diagonal of a Gauss-Newton Hessian. Where the cost leaves directions free, as that of a final
+            state does, IPOPT then takes the shortest step, node states included, of those that do as much. Solutions do not
+            change.
+        tolerance: IPOPT's `tol`, on its scaled optimality error.
+        max_iterations: of IPOPT.
+        ipopt_options: any other option of IPOPT.
+        warm_start: a `Solution` of the same shooting problem whose multipliers and barrier parameter are taken; usually
+            with `solve(..., x0=solution)` for its motion.
+
     `Solution.multipliers`: "rows" (the first N n are those of the defects, interval by interval), "lower", "upper",
     "barrier"; the signs are those of `ipopt.Multipliers`. Residuals: `kkt_residual`, the recomputed stationarity, and
     `complementarity`.
 
-    Raises `OptionError`, for limited memory with complementarity-aware derivatives too; `MissingExtraError` without cyipopt;
-    `DerivativeError` for an exact Hessian through contact.
+    Raises `OptionError`, for limited memory with complementarity-aware derivatives too; `MissingExtraError` without
+    cyipopt; `DerivativeError` for an exact Hessian through contact.
     """
 
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)

@@ -73,11 +73,16 @@ class SingleShootingState(ConstrainedState):
 class SingleShooting(LibrarySolver):
     """First-order methods for `OptimalControlProblem`.
 
-    optimizer: `LBFGS(...)` (default) or any optax transformation, whose updates are projected into the bounds.
-    tolerance: on the largest free component of the gradient, relative to max(1, |cost|); default 1e-6 in float64, 1e-3 in
-        float32.
-    penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
-    max_inner_iterations: of the optimiser between two updates of the multipliers.
+    Options:
+        optimizer: `LBFGS(...)`, or any optax transformation, whose updates are projected into the bounds. Default:
+            `LBFGS()`.
+        tolerance: on the largest free component of the gradient, relative to max(1, |cost|). Default: 1e-6 in float64, 1e-3
+            in float32.
+        max_iterations: largest number of iterations of the optimiser.
+        penalty: first penalty of the augmented Lagrangian.
+        penalty_factor: factor by which a penalty grows.
+        max_penalty: largest penalty.
+        max_inner_iterations: of the optimiser between two updates of the multipliers.
 
     `Solution.multipliers`: "stage" (T, m) and "terminal" (k,), of the rows of `augmented_lagrangian.Constraints`.
     """

@@ -34,7 +34,12 @@ FAILED = "error"  # the status of a run without a solution
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """What became of every run, in the order solver, gradient, seed."""
+    """What became of every run, in the order solver, gradient, seed.
+
+    Attributes:
+        problem: the problem that was solved.
+        outcomes: an `Outcome` for each run.
+    """
 
     problem: str
     outcomes: list[Outcome]

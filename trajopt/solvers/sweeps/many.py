@@ -22,8 +22,14 @@ from trajopt.solvers.sweeps.worker import Problems, Sender, first_line, solve_pa
 class Outcome:
     """What became of a task.
 
-    solution: None where it failed, and then `error` says why, in one line. attempts: how often it was tried, 0 for a result that
-    was `kept` in the folder. index: its place among the tasks; finished: how many of `total` there are, this one included.
+    Attributes:
+        task: the `Task`.
+        index: its place among the tasks.
+        solution: its `Solution`, None where it failed.
+        error: why it failed, in one line; empty where it did not.
+        attempts: how often it was tried, 0 for a result that was `kept` in the folder.
+        finished: number of tasks that are finished, this one included.
+        total: number of tasks.
     """
 
     task: Task

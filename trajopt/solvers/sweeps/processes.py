@@ -35,11 +35,12 @@ class WorkerDiedError(TaskError):
 class Processes(Executor):
     """Runs functions in processes of this machine, which start with the first tasks and stay.
 
-    workers: how many; default: one for each core that this process may use. The cores are dealt out evenly; more workers than
-    cores share them.
+    A task whose process dies gets `WorkerDiedError`, which says how; the others go on. Left by an exception, such as that
+    of Ctrl-C, the `with` block kills the processes; otherwise it waits for them.
 
-    A task whose process dies gets `WorkerDiedError`, which says how; the others go on. Left by an exception, such as that of
-    Ctrl-C, the `with` block kills the processes; otherwise it waits for them.
+    Options:
+        workers: number of processes. Default: one for each core that this process may use. The cores are dealt out evenly;
+            more workers than cores share them.
     """
 
     def __init__(self, workers: int | None = None) -> None:

@@ -47,7 +47,15 @@ def reference(name: str, settings: Mapping[str, Any] | None = None) -> Reference
 class Task:
     """One call of `solve(problem, solver, x0=start, ...)`.
 
-    problem: a `Reference`, or a problem itself. label: what progress and tables call it beside its solver.
+    Options:
+        problem: a `Reference` to a problem of the library, or a problem itself.
+        solver: the solver.
+        gradient: gradient mode. Default: the problem's own.
+        seed: seed of the solver.
+        start: initial guess. Default: the problem's own.
+        time_budget (s): largest time of the solve. Default: none.
+        max_iterations: largest number of iterations. Default: the solver's own.
+        label: what progress and tables call the task beside its solver.
     """
 
     problem: Any

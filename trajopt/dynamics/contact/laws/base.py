@@ -100,16 +100,19 @@ class Softening:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Law:
-    """Base of all laws. Immutable and hashable: part of what a compiled step depends on.
+    """Base of all contact laws. Immutable and hashable: part of what a compiled step depends on.
 
-    max_contacts: contacts kept, the closest (default: all, at most 16). max_pairs: pairs of each two kinds of shapes whose
-    contacts are computed, those that bounds of their distances say to be nearest; all against planes and height fields
-    (default: as many as have twice max_contacts contacts, at least 8; all of the quick kinds, docs/collision.md). limits,
-    joint_friction: whether joint limits and dry joint friction act.
+    Options:
+        max_contacts: number of contacts that are kept, the closest ones. Default: all of them, at most 16.
+        max_pairs: for each two kinds of shapes, the number of pairs whose contacts are computed: those that bounds of their
+            distances say to be nearest. Pairs with planes and height fields are always computed. Default: as many pairs as
+            have twice max_contacts contacts, at least 8; all pairs of the quick kinds (docs/collision.md).
+        limits: whether joint limits act.
+        joint_friction: whether dry joint friction acts.
 
     Of the class: carries_state, whether `State.contact` belongs to the law; solves_impulses, whether a step solves for
-    impulses (`ContactLaw`) or evaluates forces (`ForceLaw`); acts, whether bodies feel each other at all; second_derivatives,
-    whether steps have second derivatives; offers, what of the `Need`s of gradient modes the law meets.
+    impulses (`ContactLaw`) or evaluates forces (`ForceLaw`); acts, whether bodies feel each other at all;
+    second_derivatives, whether steps have second derivatives; offers, what of the `Need`s of gradient modes the law meets.
     """
 
     max_contacts: int | None = None
@@ -193,13 +196,18 @@ class Law:
 class ContactLaw(Law):
     """Base of the laws at velocity level, which are solved for the impulses of a step.
 
-    gap: "speculative" (an open contact may close its gap within the step, not cross it) or "detect" (contacts exist
-    only at non-positive distance). erp in [0, 1]: share of the penetration pushed out per step, no faster than
-    push_out_speed (m/s, and rad/s for limits of joints that turn; None: however fast). damping: k_d, adds k_d v_n to
-    closed normal rows. rest_velocity (m/s): slower impacts do not bounce. max_contacts: contacts kept for the solve,
-    the closest (default: all, at most 16); max_limits: joint limits likewise (default 8); max_pairs: as in `Law`.
-    limits, joint_friction: whether these rows are part of the problem. tolerance: of the solve, default 1e-10 in
-    float64, 1e-5 in float32. max_iterations: of its Newton iteration, per attempt.
+    Options:
+        gap: "speculative": an open contact may close its gap within the step, but not cross it; "detect": contacts exist
+            only at non-positive distance.
+        erp: share of the penetration that a step pushes out, in [0, 1].
+        push_out_speed (m/s): bound of the speed at which penetration is pushed out, in rad/s for limits of joints that
+            turn; None: no bound.
+        damping: coefficient k_d; k_d v_n is added to the closed normal rows.
+        rest_velocity (m/s): slower impacts do not bounce.
+        max_limits: number of joint limits that are kept, the closest ones. Default: all of them, at most 8.
+        tolerance: of the contact solver, relative to the velocities of the problem. Default: 1e-10 in float64, 1e-5 in
+            float32.
+        max_iterations: largest number of Newton iterations in one attempt of the contact solver.
 
     Of the class: cone, the shape that friction is bounded by (`ncp.NCP`); has_closed_form, whether
     `gradients.closed_form` is the Jacobian of a step: no compliance, and a problem solved to its tolerance. A law of one's

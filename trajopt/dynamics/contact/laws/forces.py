@@ -46,11 +46,15 @@ class PointForces:
 class ForceLaw(Law, abc.ABC):
     """Base of the laws at force level: forces are explicit functions of the state, nothing is solved.
 
-    Joint limits are one-sided springs with the dissipation of Hunt and Crossley: a limit passed by d, at the rate d', pushes
-    back with max(0, limit_stiffness d (1 + limit_dissipation d')), in N m per rad and s per rad (N per m and s per m for
-    slides), which is continuous. Dry joint friction of bound b is smoothed to -b v / sqrt(v^2 + friction_velocity^2). Both
-    are as stiff as their parameters and limit the step of an explicit integrator. Coefficients of restitution are not used:
-    how much bounces follows from the damping.
+    Joint limits are one-sided springs with the dissipation of Hunt and Crossley: a limit passed by d, at the rate d',
+    pushes back with max(0, limit_stiffness d (1 + limit_dissipation d')), which is continuous. Dry joint friction of bound
+    b is smoothed to -b v / sqrt(v^2 + friction_velocity^2). Both are as stiff as their parameters and limit the step of an
+    explicit integrator. Coefficients of restitution are not used: how much bounces follows from the damping.
+
+    Options:
+        limit_stiffness (N m/rad): stiffness of joint limits, in N/m for joints that slide.
+        limit_dissipation (s/rad): dissipation of joint limits, in s/m for joints that slide.
+        friction_velocity (rad/s): velocity over which dry joint friction is smoothed, in m/s for joints that slide.
     """
 
     limit_stiffness: float = 1e4

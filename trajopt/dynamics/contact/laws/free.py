@@ -12,7 +12,7 @@ from trajopt.dynamics.model import Model
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoContact(ContactLaw):
-    """No contact, no joint limits and no dry joint friction: the free motion of the model."""
+    """No contact, no joint limits and no dry joint friction: the free motion of the model. Its options have no effect."""
 
     limits: bool = False
     joint_friction: bool = False

@@ -17,7 +17,8 @@ _ALL = frozenset(Need)
 class RigidContact(ContactLaw):
     """Hard contact: Signorini, the circular friction cone and maximum dissipation, unrelaxed (Simple eq. 1).
 
-    solver: "newton" (semismooth Newton with fallbacks), "admm" or "pgs" (projected Gauss-Seidel).
+    Options:
+        solver: "newton" (semismooth Newton with fallbacks), "admm" or "pgs" (projected Gauss-Seidel).
     """
 
     solver: str = "newton"
@@ -48,8 +49,11 @@ class BoxedLCP(ContactLaw):
     """Hard contact with friction bounded along each tangent by itself, |lambda_t| <= mu lambda_n (Nimble, App. A; DART, ODE).
 
     The square bounds replace the circular cone: friction is mu lambda_n along the tangents of the contact frame and up to
-    sqrt(2) mu lambda_n between them. Solved directly: a guess of the modes, verified, else a pivoting method
-    (docs/boxed-lcp.md). max_iterations: pivots.
+    sqrt(2) mu lambda_n between them. The solver is direct: it guesses the contact modes and verifies the guess, and where
+    that fails it uses a pivoting method (docs/boxed-lcp.md).
+
+    Options:
+        max_iterations: largest number of pivots.
     """
 
     max_iterations: int = 2000

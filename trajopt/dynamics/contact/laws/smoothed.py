@@ -51,15 +51,18 @@ _REFUSED = {
 
 @dataclasses.dataclass(frozen=True)
 class SmoothedContact(ContactLaw):
-    """Hard contact smoothed analytically: impulses scaled by sigmoid(kappa depth), so that they act at a distance (Smoothed 3.3).
+    """Hard contact smoothed analytically: impulses scaled by sigmoid(kappa depth), so that they act at a distance (Smoothed
+    3.3).
 
-    Contacts exist at every distance, impulses fade with it over 1 / kappa; for growing kappa the law tends to
+    Contacts exist at every distance, and their impulses fade with it over 1 / kappa. For growing kappa the law tends to
     `RigidContact(gap="detect")` wherever the distance is not zero (docs/smoothed-contact.md).
 
-    kappa (1/m): sharpness; `System(kappa=...)` takes its place where it changes over time, without compiling anew.
-    sweeps: None solves the law to `tolerance`; a count makes that many Gauss-Seidel sweeps, as in the source (10), whose
-    remaining error is part of the step. r_factor, of the sweeps: "row-sum", or the source's "determinant".
-    gap: of joint limits, which are not smoothed. Others as in `ContactLaw`.
+    Options:
+        kappa (1/m): sharpness. `System(kappa=...)` takes its place where it changes over time, without compiling anew.
+        sweeps: None solves the law to `tolerance`; a count makes that many Gauss-Seidel sweeps, as in the source's equation
+            10, whose remaining error is part of the step.
+        r_factor: step length of the sweeps: "row-sum", or the source's "determinant".
+        gap: treatment of the gaps of joint limits, which are not smoothed: "detect" or "speculative", as in `ContactLaw`.
     """
 
     kappa: float = 300.0
