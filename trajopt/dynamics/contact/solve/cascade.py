@@ -190,8 +190,8 @@ def _slides(ncp: NCP, lam, eps):
 
 
 def _polished(ncp: NCP, lam, inverse, near, eps, rounding, tol):
-    """(impulse, inverse) from the regularised solution to rounding; near: that solution to a tolerance, which depends on where the
-    iteration began."""
+    """(impulse, inverse) from the regularised solution to rounding; near: that solution to a tolerance, which depends on the
+    start."""
     exact = polish(ncp, near, eps)
     anew = regularised_inverse(ncp, exact, eps)
     chosen, lawful = if_lawful(ncp, lam, refine(ncp, exact, anew, rounding), tol)
