@@ -18,8 +18,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "creep.h"
 #include "gauss_seidel.h"
+#include "path.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -34,6 +34,9 @@ constexpr int SHORT_ROUNDS = 3, ROUNDS = 6;
 constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
 constexpr int RESTARTS = 100;            // from random impulses, the last resort
 constexpr int CONTINUATION = 6;          // decades of eps
+#ifndef EARLY
+#define EARLY 0
+#endif
 constexpr int WEAKENINGS = 8, WEAKEST = 4;
 constexpr double NEAR = 1e-3, AT_HAND = 1e-7;  // residual of a point that may be near a solution, and of one that seems to be
 constexpr int RANK_ITERATIONS = 20;      // of Newton's iteration on the problem itself, from the former
@@ -74,7 +77,7 @@ class ContactWorkspace {
   void reserve(int m) {
     if (m <= rows_ && memory_) return;
     std::free(memory_);
-    rows_ = padded(m > 0 ? m : 1);
+    rows_ = padded(m + 1);  // `Path` has one unknown more
     const size_t doubles = (size_t)(VECTORS + WIDE * PAD) * rows_ + (size_t)MATRICES * rows_ * rows_;
     const size_t bytes = (doubles * sizeof(double) + (size_t)INDICES * rows_ * sizeof(int) + 127) / 64 * 64;
     memory_ = static_cast<double*>(std::aligned_alloc(64, bytes));
@@ -92,13 +95,16 @@ class ContactWorkspace {
     for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
                        &e.inverse, &e.alive, &e.scratch, &c.y, &c.inverse, &selection.candidate, &selection.one, &selection.two,
-                       &selection.three, &pull, &creep.direction, &creep.slip})
+                       &selection.three, &pull, &creep.direction, &creep.slip, &path.x[0], &path.x[1], &path.direction[0],
+                       &path.direction[1], &path.slip[0], &path.slip[1], &path.inverse, &path.border, &path.scale, &path.right,
+                       &path.tangent, &path.step, &path.before, &path.after, &path.move, &path.rate})
       *v = vector();
     selection.right = vector(PAD), selection.found = vector(PAD), c.H = vector(PAD);
-    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.B, &c.S, &c.left, &spread}) *matrix = vector(rows_);
+    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.B, &c.S, &c.left, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
-         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode})
+         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode,
+          &path.row, &path.held})
       *v = index, index += rows_;
     factor.valid = false;
   }
@@ -109,10 +115,11 @@ class ContactWorkspace {
   Factor factor;
   SelectionScratch selection;
   CreepScratch creep;
+  PathScratch path;
   int* mode;
 
  private:
-  static constexpr int VECTORS = 45, WIDE = 3, MATRICES = 9, INDICES = 10;
+  static constexpr int VECTORS = 61, WIDE = 3, MATRICES = 10, INDICES = 12;
   double* memory_ = nullptr;
   int rows_ = 0;
 };
@@ -232,11 +239,15 @@ struct Search {
     const Regularised regular{ncp, ncp.eps};
     const bool found = newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations);
     if (!keep()) return found && weaken();
-    if (found) return true;
-    // Solved without eps: the regularised problem, which decides between many solutions, from there.
+    if (!found) regularised_from_best();
+    return true;
+  }
+
+  // Of a solution found without eps: the regularised problem, which decides between many, from there.
+  void regularised_from_best() {
+    const Regularised regular{ncp, ncp.eps};
     std::memcpy(w.current.x, w.best.x, sizeof(double) * ncp.width);
     if (newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations)) keep();
-    return true;
   }
 
   // Sweeps of w.swept, then Newton from where they end.
@@ -274,6 +285,7 @@ struct Search {
     };
     used = 1;
     if (proof == NOTHING_HELPS) return false;
+    if (EARLY && along_path()) return true;
     from_zero();
     if (longer(0, SHORT_ROUNDS)) return true;
     used = 2;
@@ -286,12 +298,27 @@ struct Search {
     from_zero();
     if (longer(SHORT_ROUNDS, ROUNDS)) return true;
     used = 4;
+    if (along_path()) return true;
+    used = 5;
     uint64_t state = 1;
     for (int k = 0; k < RESTARTS && proof != NOTHING_HELPS; ++k) {
       scatter(state);
       if (k % 4 == 0 ? attempt(w.swept) : round(SWEEPS, k % 2, k % 4 == 2)) return true;
     }
     return false;
+  }
+
+  // The end of the regularised problem's path.
+  bool along_path() {
+    Path path(ncp, w.creep, w.path, iterations);
+    const auto lawful = [&](const Point& at) { return residual(at) <= options.tolerance; };
+    const auto finish = [&] { creep_newton(ncp, w.creep, w.selection, w.newton.rest, rounding, iterations); };
+    const auto found = [&](double longest) { return path.follow(longest, lawful, finish); };
+    if (std::none_of(std::begin(STRIDES), std::end(STRIDES), found)) return attempt(w.creep.at.x);
+    std::swap(w.best, w.creep.at);
+    lowest = residual(w.best);
+    regularised_from_best();
+    return true;
   }
 
   bool continuation() {
