@@ -34,9 +34,6 @@ constexpr int SHORT_ROUNDS = 3, ROUNDS = 6;
 constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
 constexpr int RESTARTS = 100;            // from random impulses, the last resort
 constexpr int CONTINUATION = 6;          // decades of eps
-#ifndef EARLY
-#define EARLY 0
-#endif
 constexpr int WEAKENINGS = 8, WEAKEST = 4;
 constexpr double NEAR = 1e-3, AT_HAND = 1e-7;  // residual of a point that may be near a solution, and of one that seems to be
 constexpr int RANK_ITERATIONS = 20;      // of Newton's iteration on the problem itself, from the former
@@ -285,7 +282,7 @@ struct Search {
     };
     used = 1;
     if (proof == NOTHING_HELPS) return false;
-    if (EARLY && along_path()) return true;
+    if (lowest < NEAR && along_path()) return true;
     from_zero();
     if (longer(0, SHORT_ROUNDS)) return true;
     used = 2;
