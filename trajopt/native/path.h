@@ -12,13 +12,14 @@
 // mode becomes its neighbour, one for one as in a pivot, and the curve goes on to the side where the new mode holds.
 #pragma once
 #include "creep.h"
+#include "gauss_seidel.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 constexpr double FROM = 1e3, UNTIL = 1e-17;       // eps, over the largest diagonal entry of G
 constexpr double BACK = 1e5;                      // the same, to where the curve does not return but by a fault
-constexpr int PATH_STEPS = 600, PATH_STARTS = 20; // of the curve; revisions of the modes at its beginning
+constexpr int PATH_STEPS = 600, PATH_STARTS = 20; // of the curve; sweeps, and revisions of the modes, at its beginning
 constexpr int PATH_CORRECTIONS = 10, LANDINGS = 6;
 constexpr double DECADES = 3.0;                   // change of log eps that counts as much as all of the impulse, or a radian
 constexpr double STRIDES[] = {1.0, 0.1}, FIRST_STRIDE = 0.3, LEAST_STRIDE = 1e-10, AFTER_EVENT = 0.1;  // lengths of a step, in these units: the longest, in turn
@@ -447,30 +448,25 @@ class Path {
     return s_.mode[c] == SLIDING ? 2 * c + 1 : 2 * c;
   }
 
-  // The solution where eps dwarfs G.
+  // The solution where eps dwarfs G, so that every contact is almost alone.
   bool begin() {
-    const double eps = FROM * top_;
-    t_ = std::log(eps);
-    creep_start_at_rest();
+    t_ = std::log(FROM * top_);
+    const Regularised regular{ncp_, FROM * top_};
+    double* x = s_.at.x;
+    std::memset(x, 0, sizeof(double) * ncp_.width);
+    for (int k = 0; k < PATH_STARTS && sweep(regular, x) > MACHINE * ncp_.approach; ++k) {}
+    velocity(regular, x, s_.at.nu);
+    classify(regular, x, s_.at.nu, s_.mode);
+    std::memset(s_.slip, 0, sizeof(double) * ncp_.width);
     for (int c = 0; c < p_.contacts; ++c) {
-      const double *g = p_.g + 3 * c, speed = std::hypot(g[0], g[1]), mu = p_.mu[c];
-      double *x = s_.at.x + 3 * c, *u = s_.direction + 3 * c;
-      if (g[2] >= 0) continue;
-      if (mu > 0 && speed <= -mu * g[2]) {
-        s_.mode[c] = STICKING;
-        for (int k = 0; k < 3; ++k) x[k] = -g[k] / eps;
-        continue;
-      }
-      s_.mode[c] = SLIDING, x[2] = -g[2] / eps, s_.slip[c] = speed + mu * g[2];
-      if (speed > 0) u[0] = -g[0] / speed, u[1] = -g[1] / speed;
-      x[0] = mu * x[2] * u[0], x[1] = mu * x[2] * u[1];
+      const double *y = x + 3 * c, *nu = s_.at.nu + 3 * c, length = std::hypot(y[0], y[1]), speed = std::hypot(nu[0], nu[1]);
+      double* u = s_.direction + 3 * c;
+      if (s_.mode[c] == SLIDING) s_.slip[c] = speed;
+      u[0] = length > 0 ? y[0] / length : speed > 0 ? -nu[0] / speed : 1.0;
+      u[1] = length > 0 ? y[1] / length : speed > 0 ? -nu[1] / speed : 0.0;
     }
-    for (int k = 0; k < p_.limits + p_.dry; ++k) {
-      const int r = row_of(k);
-      const double x = -p_.g[r] / eps, bound = k < p_.limits ? 0.0 : p_.bound[k - p_.limits];
-      s_.mode[p_.contacts + k] = k < p_.limits ? x > 0 : std::fabs(x) <= bound && bound > 0;
-      s_.at.x[r] = s_.mode[p_.contacts + k] ? x : k < p_.limits ? 0.0 : std::copysign(bound, x);
-    }
+    for (int k = 0; k < p_.dry; ++k)
+      if (!(p_.bound[k] > 0)) s_.mode[p_.contacts + p_.limits + k] = 0;
     for (int k = 0; k < PATH_STARTS; ++k) {
       hold();
       set_scale();
@@ -486,11 +482,6 @@ class Path {
       if (!wrong) return true;
     }
     return false;
-  }
-
-  void creep_start_at_rest() {
-    for (double* v : {s_.at.x, s_.slip, s_.direction}) std::memset(v, 0, sizeof(double) * ncp_.width);
-    for (int c = 0; c < p_.contacts; ++c) s_.mode[c] = SEPARATING, s_.direction[3 * c] = 1.0;
   }
 };
 
