@@ -22,7 +22,7 @@ constexpr double BACK = 1e5;                      // the same, to where the curv
 constexpr int PATH_STEPS = 600, PATH_STARTS = 20; // of the curve; sweeps, and revisions of the modes, at its beginning
 constexpr int PATH_CORRECTIONS = 10, LANDINGS = 6;
 constexpr double DECADES = 3.0;                   // change of log eps that counts as much as all of the impulse, or a radian
-constexpr double STRIDES[] = {1.0, 0.1}, FIRST_STRIDE = 0.3, LEAST_STRIDE = 1e-10, AFTER_EVENT = 0.1;  // lengths of a step, in these units: the longest, in turn
+constexpr double STRIDES[] = {1.0, 0.2}, FIRST_STRIDE = 0.3, LEAST_STRIDE = 1e-10, AFTER_EVENT = 0.1;  // lengths of a step, in these units: the longest, in turn
 constexpr double SHARP = 1.0, SHARP_STRIDE = 1e-4;   // square of the turn that a longer step may take
 constexpr double EXACT = 1e-5, ROUGH = 1e-3;      // last step of Newton's method: at which it stops, and that will do
 constexpr double PAST = 1.05;                     // of the way to the first end of a mode that the tangent shows
@@ -163,6 +163,20 @@ class Path {
     return size;
   }
 
+  // nu of the regularised problem, summed up with 64 bits: its part along the null space of G is eps lambda alone, and rounding there
+  // would move the impulses by itself over eps.
+  void exact_velocity() {
+    const long double eps = std::exp(t_);
+    for (int r = 0; r < ncp_.m; ++r) {
+      const double *G = p_.G + (ptrdiff_t)r * p_.stride, *x = s_.at.x;
+      long double even = p_.g[r] + eps * x[r], odd = 0;
+      int at = 0;
+      for (; at + 2 <= ncp_.m; at += 2) even += (long double)G[at] * x[at], odd += (long double)G[at + 1] * x[at + 1];
+      if (at < ncp_.m) even += (long double)G[at] * x[at];
+      s_.at.nu[r] = (double)(even + odd);
+    }
+  }
+
   // The units of the unknowns.
   void set_scale() {
     const double size = std::max(largest_impulse(), 1e-300);
@@ -266,23 +280,30 @@ class Path {
     for (int k = 0; k < PATH_CORRECTIONS; ++k) {
       if (slot >= 0) gradient(slot, w_.border);
       if (!factor()) return false;
-      creep_error(Regularised{ncp_, std::exp(t_)}, s_, w_.held, n_, w_.move);
-      for (int i = 0; i < n_; ++i) w_.right[i] = -w_.move[w_.held[i]] / ncp_.rho[w_.held[i]];
-      w_.right[n_] = slot >= 0 ? -value(slot) : 0.0;
-      solve(w_.right, w_.step);
-      double size = 0;
-      for (int i = 0; i <= n_; ++i) {
-        const double d = std::fabs(w_.step[i] / w_.scale[i]);
-        if (!(d <= size)) size = d;
-        way += w_.step[i] * w_.tangent[i] / (w_.scale[i] * w_.scale[i]);
-      }
+      const double size = newton_step(slot, way);
       if (!(size < 2.0)) return false;
-      move(w_.step, 1.0);
-      if (size <= EXACT) return true;
-      if (k >= 3 && size > 0.5 * before && size > ROUGH) return false;
+      if (size <= EXACT) return newton_step(slot, way) <= ROUGH;  // with the same factors
+      if (k >= 3 && size > 0.5 * before) return size <= ROUGH;
       before = size;
     }
     return before <= ROUGH;
+  }
+
+  // A step with the factored derivative; its size.
+  double newton_step(int slot, double& way) {
+    exact_velocity();
+    creep_error(ncp_, s_, w_.held, n_, w_.move);
+    for (int i = 0; i < n_; ++i) w_.right[i] = -w_.move[w_.held[i]] / ncp_.rho[w_.held[i]];
+    w_.right[n_] = slot >= 0 ? -value(slot) : 0.0;
+    solve(w_.right, w_.step);
+    double size = 0;
+    for (int i = 0; i <= n_; ++i) {
+      const double d = std::fabs(w_.step[i] / w_.scale[i]);
+      if (!(d <= size)) size = d;
+      way += w_.step[i] * w_.tangent[i] / (w_.scale[i] * w_.scale[i]);
+    }
+    if (size < 2.0) move(w_.step, 1.0);
+    return size;
   }
 
   double value(int slot) const {
@@ -302,7 +323,7 @@ class Path {
 
   // Values of all slots, and nu.
   void values(double* to) {
-    velocity(Regularised{ncp_, std::exp(t_)}, s_.at.x, s_.at.nu);
+    exact_velocity();
     for (int slot = 0; slot < slots(); ++slot) to[slot] = value(slot);
   }
 
