@@ -27,6 +27,8 @@ constexpr double SHARP = 1.0, SHARP_STRIDE = 1e-4;   // square of the turn that 
 constexpr double EXACT = 1e-5, ROUGH = 1e-3;      // last step of Newton's method: at which it stops, and that will do
 constexpr double PAST = 1.05;                     // of the way to the first end of a mode that the tangent shows
 constexpr double TOLERATED = 1e-6;                // by which another mode may be over where one ends, of the impulse and of eps times it
+constexpr double ROUNDING = 1e-10;                 // the same of eps over the largest diagonal entry, where rounding of nu exceeds that
+constexpr double SLACK = 1e-4;                    // length by which an end of a mode may lie outside of a step, for rounding
 constexpr double STRESSED = 1e-4;                 // eps |lambda| over the approach, from which on the modes may be those of the solution
 constexpr double AGAIN = 4.6;                     // change of log eps after which they are tried again
 constexpr double JAMMED = 1e5;                    // |lambda| over what stops the approach: impulses that grow without end
@@ -402,7 +404,7 @@ class Path {
     bool impulse = slot % 2;
     if (slot >= 2 * p_.contacts) impulse = s_.mode[slot - p_.contacts];
     else if (!impulse) impulse = s_.mode[slot / 2] == STICKING;
-    return -value / (impulse ? size : std::exp(t_) * size);
+    return -value / (impulse ? size : std::max(std::exp(t_), ROUNDING * top_) * size);
   }
 
   // Of the modes that were over by no more before the step, the one that has ended first; -1 if all hold.
@@ -421,7 +423,7 @@ class Path {
   int land(int slot, double length) {
     double way = length;
     for (int k = 0; k < LANDINGS; ++k) {
-      if (!correct(slot, way) || way > 1.5 * length || way < -0.1 * length) return NO_SLOT;
+      if (!correct(slot, way) || way > 1.5 * length + SLACK || way < -0.1 * length - SLACK) return NO_SLOT;
       values(w_.after);
       int other = NO_SLOT;
       double most = TOLERATED;
