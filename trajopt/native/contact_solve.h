@@ -92,9 +92,9 @@ class ContactWorkspace {
     for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
                        &e.inverse, &e.alive, &e.scratch, &c.y, &c.inverse, &selection.candidate, &selection.one, &selection.two,
-                       &selection.three, &pull, &creep.direction, &creep.slip, &path.x[0], &path.x[1], &path.direction[0],
-                       &path.direction[1], &path.slip[0], &path.slip[1], &path.inverse, &path.border, &path.scale, &path.right,
-                       &path.tangent, &path.step, &path.before, &path.after, &path.move, &path.rate})
+                       &selection.three, &pull, &creep.direction, &creep.slip, &path.x, &path.direction, &path.slip, &path.inverse,
+                       &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
+                       &path.move, &path.rate})
       *v = vector();
     selection.right = vector(PAD), selection.found = vector(PAD), c.H = vector(PAD);
     for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.B, &c.S, &c.left, &spread, &path.K}) *matrix = vector(rows_);
@@ -116,7 +116,7 @@ class ContactWorkspace {
   int* mode;
 
  private:
-  static constexpr int VECTORS = 61, WIDE = 3, MATRICES = 10, INDICES = 12;
+  static constexpr int VECTORS = 59, WIDE = 3, MATRICES = 10, INDICES = 12;
   double* memory_ = nullptr;
   int rows_ = 0;
 };

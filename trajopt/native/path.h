@@ -1,15 +1,15 @@
-// The solution at the end of the path of the regularised problem: eps falls from where nothing resists it to zero.
+// The solution at the end of the path of the regularised problem, eps falling from where it dwarfs G to zero.
 //
-// With G + eps I in place of G, eps > 0, the law has a solution, and only one where eps dwarfs G. From there the solutions form a
-// curve; modes end on the way, and where the curve turns back eps rises for a while. Since |lambda| <= |g| / eps for all solutions,
-// the curve cannot end before eps is zero: it reaches a solution of the problem itself, or impulses grow like 1 / eps, where the
-// contacts jam (the argument of Lemke's method, Cottle, Pang and Stone, The linear complementarity problem, section 4.4, with the
-// cone's equation in the place of linear rows). Contacts that contradict each other need nothing of their own: the stress between them
-// grows as eps falls, until modes end that let them slip.
+// With G + eps I in place of G, eps > 0, the law has a solution, and only one where eps dwarfs G. From there the solutions form a curve,
+// but for coincidences; modes end on the way, and where the curve turns back eps rises for a while. As impulses do no work on the
+// velocities of the law, |lambda| <= |g| / eps: the curve cannot end before eps is zero. It leads to a solution of the problem itself, or
+// impulses grow like 1 / eps, where contacts jam (the argument of Lemke's method: Cottle, Pang and Stone, The linear complementarity
+// problem, section 4.4). Contacts that contradict each other need nothing of their own: the stress between them grows as eps falls, until
+// modes end that let them slip, whatever the order.
 //
 // The curve is followed by its length, in the unknowns of creep.h and log eps: a step along the tangent, Newton's method across it
-// (Allgower and Georg, Numerical continuation methods, chapter 6), and exactly to the point where the first mode ends. There the
-// mode becomes its neighbour, one for one as in a pivot, and the curve goes on to the side where the new mode holds.
+// (Allgower and Georg, Numerical continuation methods, chapter 6), and back to the very point where the first mode ends. There the mode
+// is exchanged for its neighbour, as in a pivot, and the curve goes on to the side where that holds.
 #pragma once
 #include "creep.h"
 #include "gauss_seidel.h"
@@ -17,30 +17,35 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-constexpr double FROM = 1e3, UNTIL = 1e-17;       // eps, over the largest diagonal entry of G
-constexpr double BACK = 1e5;                      // the same, to where the curve does not return but by a fault
-constexpr int PATH_STEPS = 600, PATH_STARTS = 20; // of the curve; sweeps, and revisions of the modes, at its beginning
-constexpr int PATH_CORRECTIONS = 10, LANDINGS = 6;
-constexpr double DECADES = 3.0;                   // change of log eps that counts as much as all of the impulse, or a radian
-constexpr double STRIDES[] = {1.0, 0.2}, FIRST_STRIDE = 0.3, LEAST_STRIDE = 1e-10, AFTER_EVENT = 0.1;  // lengths of a step, in these units: the longest, in turn
-constexpr double SHARP = 1.0, SHARP_STRIDE = 1e-4;   // square of the turn that a longer step may take
-constexpr double EXACT = 1e-5, ROUGH = 1e-3;      // last step of Newton's method: at which it stops, and that will do
-constexpr double PAST = 1.05;                     // of the way to the first end of a mode that the tangent shows
-constexpr double TOLERATED = 1e-6;                // by which another mode may be over where one ends, of the impulse and of eps times it
-constexpr double ROUNDING = 1e-10;                 // the same of eps over the largest diagonal entry, where rounding of nu exceeds that
-constexpr double SLACK = 1e-4;                    // length by which an end of a mode may lie outside of a step, for rounding
-constexpr double STRESSED = 1e-4;                 // eps |lambda| over the approach, from which on the modes may be those of the solution
-constexpr double AGAIN = 4.6;                     // change of log eps after which they are tried again
-constexpr double JAMMED = 1e5;                    // |lambda| over what stops the approach: impulses that grow without end
+constexpr double FROM = 1e3, UNTIL = 1e-17;  // eps, over the largest diagonal entry of G
+constexpr double BACK = 1e5;                 // the same, which only a path that has been lost comes to
+constexpr int PATH_STEPS = 600;              // of some 50 to 200
+constexpr int PATH_STARTS = 20;              // sweeps, and revisions of the modes, at the beginning
+constexpr int PATH_CORRECTIONS = 10;         // of Newton's method
+constexpr int LANDINGS = 6;                  // other modes found to end before, one after the other
+constexpr double DECADES = 3.0;              // change of log eps that counts as much as all of the impulse, or a radian
+constexpr double STRIDES[] = {1.0, 0.2};     // longest step, in these units: should the path be lost, again in shorter ones
+constexpr double FIRST_STRIDE = 0.3, AFTER_EVENT = 0.1, LEAST_STRIDE = 1e-10, LEAST_LENGTH = 1e-8;
+constexpr double LONGER = 1.6, SHORTER = 0.7;      // factors of the next step, after a turn by less and by more than
+constexpr double STRAIGHT = 0.3, BENT = 0.8, SHARP = 1.0;  // (radians); after more the step may have come to another curve,
+constexpr double SHARP_LENGTH = 1e-4;              // but for a step as short as this
+constexpr double PAST = 1.05;                // of the way to the first end of a mode that the tangent shows
+constexpr double EXACT = 1e-5, ROUGH = 1e-3; // size of a step of Newton's method after which one more is enough, and one that will do
+constexpr double TOLERATED = 1e-6;           // by which another mode may be over where one ends: of the impulse, or of eps times it
+constexpr double ROUNDING = 1e-10;           // eps over the largest diagonal entry of G from which on rounding of nu is more than that
+constexpr double SLACK = 1e-4;               // length by which the end of a mode may lie outside of a step, for rounding
+constexpr double STRESSED = 1e-4;            // eps |lambda| over the approach, from which on the modes may be those of the solution
+constexpr double AGAIN = 4.6;                // change of log eps after which they are tried again
+constexpr double JAMMED = 1e5;               // |lambda| over what stops the approach: it grows without end
 
-// What the curve has to be known by at a point besides modes, directions, slips and impulses, which are a `CreepScratch`.
+// What the path needs besides a `CreepScratch` for modes, directions, slips and impulses.
 struct PathScratch {
-  double *x[2], *direction[2], *slip[2];  // points that can be gone back to
-  double *K, *inverse, *border, *scale, *right, *tangent, *step, *before, *after, *move, *rate;
+  double *x, *direction, *slip;  // a point to go back to
+  double *K, *inverse, *shares, *border, *scale, *right, *tangent, *step, *before, *after, *move, *rate;
   int *row, *held;
 };
 
-// Follows the curve; `s` is where it has come to. Values of a slot are not negative as long as the mode holds: two slots for a
+// Follows the path; `s` is where it has come to. A mode holds as long as its values are not negative: two slots of values for a
 // contact, one for a limit or a dry row.
 class Path {
  public:
@@ -50,80 +55,21 @@ class Path {
     for (int r = 0; r < ncp.m; ++r) heaviest_ = std::max(heaviest_, ncp.rho[r]);
   }
 
-  // In steps no longer than `longest`: whether `lawful(point)` at the end or on the way; `finish()` may put the solution of the modes reached into s.
+  // In steps no longer than `longest`, until `lawful(s.at)`, which is whether it does. `finish()` solves the problem itself in the modes
+  // of s, if they are those of a solution.
   template <class Lawful, class Finish>
   bool follow(double longest, Lawful lawful, Finish finish) {
     if (!(top_ > 0) || !begin()) return false;
+    longest_ = longest, stride_ = std::min(longest, FIRST_STRIDE), fresh_ = NO_SLOT, tried_ = false;
     set_scale();
     std::memset(w_.border, 0, sizeof(double) * ld_);
-    w_.border[n_] = -1.0 / DECADES;
+    w_.border[n_] = -1.0;  // eps falls
     if (!tangent()) return false;
-    double stride = std::min(longest, FIRST_STRIDE);
-    int fresh = NO_SLOT;  // the slot whose mode has just begun
-    bool tried = false;   // to finish in these modes
-    double tried_at = 0;
     for (int k = 0; k < PATH_STEPS; ++k, ++iterations_) {
-      save(0);
-      set_scale();
-      values(w_.before);
-      double length = std::min(stride, std::max(PAST * first_event(), 1e-8));
-      move(w_.tangent, length);
-      set_plane();
-      double way = length;
-      if (!correct(NO_SLOT, way)) {
-        load(0);
-        if ((stride = 0.5 * length) < LEAST_STRIDE) return false;
-        continue;
-      }
-      values(w_.after);
-      int slot = worst_over();
-      if (slot >= 0) {
-        slot = slot == fresh ? NO_SLOT : land(slot, length);
-        if (slot < 0) {
-          load(0);
-          if ((stride = 0.5 * length) < LEAST_STRIDE) return false;
-          continue;
-        }
-        fresh = happen(slot);
-        tried = false;
-        hold();
-        set_scale();
-        gradient(fresh, w_.border);
-        if (!tangent()) return false;
-        stride = std::min(longest, AFTER_EVENT);
-      } else {
-        fresh = NO_SLOT;
-        for (int i = 0; i <= n_; ++i) w_.step[i] = w_.tangent[i];
-        if (!tangent()) return false;
-        double turn = 0;
-        for (int i = 0; i <= n_; ++i) {
-          const double bent = (w_.tangent[i] - w_.step[i]) / w_.scale[i];
-          turn += bent * bent;
-        }
-        if (turn > SHARP && length > SHARP_STRIDE) {  // perhaps another curve
-          load(0);
-          for (int i = 0; i <= n_; ++i) w_.tangent[i] = w_.step[i];
-          stride = 0.5 * length;
-          continue;
-        }
-        if (length >= 0.5 * stride) stride = std::min(longest, stride * (turn < 0.09 ? 1.6 : turn > 0.64 ? 0.7 : 1.0));
-      }
+      if (!advance()) return false;
       const double eps = std::exp(t_), size = largest_impulse();
       if (eps < UNTIL * top_ || eps > BACK * top_ || size > JAMMED * heaviest_ * ncp_.approach) return false;
-      if (eps * size > STRESSED * ncp_.approach) continue;
-      save(0);
-      evaluate(Regularised{ncp_}, s_.at);
-      const bool enough = lawful(s_.at);
-      if (!enough && tried && t_ > tried_at - AGAIN) continue;
-      tried = true, tried_at = t_;
-      finish();
-      evaluate(Regularised{ncp_}, s_.at);
-      if (lawful(s_.at)) return true;
-      load(0);
-      if (enough) {
-        evaluate(Regularised{ncp_}, s_.at);
-        return true;
-      }
+      if (eps * size < STRESSED * ncp_.approach && arrived(lawful, finish)) return true;
     }
     return false;
   }
@@ -134,23 +80,86 @@ class Path {
   const ContactProblem& p_;
   CreepScratch& s_;
   PathScratch& w_;
-  double t_ = 0, saved_t_[2] = {};
   int& iterations_;
   double top_ = 0, heaviest_ = 0;
   int n_ = 0, ld_ = 0;  // held rows; these and log eps, padded
+  double t_ = 0, saved_t_ = 0;  // log eps
+  double longest_ = 0, stride_ = 0;
+  int fresh_ = NO_SLOT;  // the slot whose mode has begun where this step does
+  bool tried_ = false;   // to finish in these modes, last at
+  double tried_at_ = 0;
+
+  // One step, or none and a shorter one next; false where no step leads on.
+  bool advance() {
+    save();
+    set_scale();
+    values(w_.before);
+    const double length = std::min(stride_, std::max(PAST * first_event(), LEAST_LENGTH));
+    move(w_.tangent, length);
+    set_plane();
+    double way = length;
+    if (!correct(NO_SLOT, way)) return shorter(length);
+    values(w_.after);
+    int slot = first_over();
+    if (slot == NO_SLOT) return go_on(length);
+    if (slot == fresh_ || (slot = land(slot, length)) == NO_SLOT) return shorter(length);
+    fresh_ = exchange(slot);
+    tried_ = false, stride_ = std::min(longest_, AFTER_EVENT);
+    hold();
+    set_scale();
+    gradient(fresh_, w_.border);
+    return tangent();
+  }
+
+  bool shorter(double length) {
+    load();
+    return (stride_ = 0.5 * length) >= LEAST_STRIDE;
+  }
+
+  // The tangent at the end of a step in which no mode ends, and the length of the next.
+  bool go_on(double length) {
+    double* before = w_.step;
+    for (int i = 0; i <= n_; ++i) before[i] = w_.tangent[i];
+    if (!tangent()) return false;
+    double turn = 0;
+    for (int i = 0; i <= n_; ++i) turn = std::hypot(turn, (w_.tangent[i] - before[i]) / w_.scale[i]);
+    if (turn > SHARP && length > SHARP_LENGTH) {
+      for (int i = 0; i <= n_; ++i) w_.tangent[i] = before[i];
+      return shorter(length);
+    }
+    fresh_ = NO_SLOT;
+    if (length >= 0.5 * stride_) stride_ = std::min(longest_, stride_ * (turn < STRAIGHT ? LONGER : turn > BENT ? SHORTER : 1.0));
+    return true;
+  }
+
+  // Whether the point, or better what `finish` makes of it, solves the problem itself.
+  template <class Lawful, class Finish>
+  bool arrived(Lawful lawful, Finish finish) {
+    save();
+    evaluate(Regularised{ncp_}, s_.at);
+    const bool enough = lawful(s_.at);
+    if (!enough && tried_ && t_ > tried_at_ - AGAIN) return false;
+    tried_ = true, tried_at_ = t_;
+    finish();
+    evaluate(Regularised{ncp_}, s_.at);
+    if (lawful(s_.at)) return true;
+    load();
+    evaluate(Regularised{ncp_}, s_.at);
+    return enough;
+  }
 
   int slots() const { return 2 * p_.contacts + p_.limits + p_.dry; }
   int row_of(int single) const { return 3 * p_.contacts + single; }  // of a limit or a dry row
 
-  void save(int which) {
+  void save() {
     const size_t bytes = sizeof(double) * ncp_.width;
-    std::memcpy(w_.x[which], s_.at.x, bytes), std::memcpy(w_.direction[which], s_.direction, bytes);
-    std::memcpy(w_.slip[which], s_.slip, bytes), saved_t_[which] = t_;
+    std::memcpy(w_.x, s_.at.x, bytes), std::memcpy(w_.direction, s_.direction, bytes), std::memcpy(w_.slip, s_.slip, bytes);
+    saved_t_ = t_;
   }
-  void load(int which) {
+  void load() {
     const size_t bytes = sizeof(double) * ncp_.width;
-    std::memcpy(s_.at.x, w_.x[which], bytes), std::memcpy(s_.direction, w_.direction[which], bytes);
-    std::memcpy(s_.slip, w_.slip[which], bytes), t_ = saved_t_[which];
+    std::memcpy(s_.at.x, w_.x, bytes), std::memcpy(s_.direction, w_.direction, bytes), std::memcpy(s_.slip, w_.slip, bytes);
+    t_ = saved_t_;
   }
 
   void hold() {
@@ -231,14 +240,14 @@ class Path {
       for (int j = 0; j <= n_; ++j) most = std::max(most, std::fabs(k[j] *= w_.scale[j]));
       if (!(most > 0) || !std::isfinite(most)) return false;
       for (int j = 0; j <= n_; ++j) k[j] /= most;
-      w_.rate[i] = 1.0 / most;
+      w_.shares[i] = 1.0 / most;
     }
     return factor_general(w_.K, ld_, n_ + 1, 1e-300, w_.row, w_.inverse) > 1e-300;
   }
 
   // Solves for the change whose image is `right`, (n + 1), which is overwritten.
   void solve(double* right, double* found) const {
-    for (int i = 0; i <= n_; ++i) right[i] *= w_.rate[i];
+    for (int i = 0; i <= n_; ++i) right[i] *= w_.shares[i];
     solve_general(w_.K, ld_, n_ + 1, w_.row, w_.inverse, right, found);
     for (int i = 0; i <= n_; ++i) found[i] *= w_.scale[i];
   }
@@ -407,8 +416,8 @@ class Path {
     return -value / (impulse ? size : std::max(std::exp(t_), ROUNDING * top_) * size);
   }
 
-  // Of the modes that were over by no more before the step, the one that has ended first; -1 if all hold.
-  int worst_over() const {
+  // Of the modes that were over by less before the step, the one that has ended first, if any has.
+  int first_over() const {
     int found = NO_SLOT;
     double earliest = HUGE_VAL;
     for (int slot = 0; slot < slots(); ++slot) {
@@ -419,7 +428,7 @@ class Path {
     return found;
   }
 
-  // To the point where the mode of a slot ends, or that of another which ends before; the slot, or -1 where none is found.
+  // To the point where the mode of a slot ends, or that of another which ends before; the slot, if it is found.
   int land(int slot, double length) {
     double way = length;
     for (int k = 0; k < LANDINGS; ++k) {
@@ -432,14 +441,14 @@ class Path {
         const double size = over(o, w_.after[o]);
         if (size > most) most = size, other = o;
       }
-      if (other < 0) return slot;
+      if (other == NO_SLOT) return slot;
       slot = other;
     }
     return NO_SLOT;
   }
 
-  // Ends the mode of a slot; the slot whose value grows from here.
-  int happen(int slot) {
+  // Exchanges the mode that a slot's value ends for its neighbour; the slot whose value grows from here.
+  int exchange(int slot) {
     double* x = s_.at.x;
     if (slot >= 2 * p_.contacts) {
       const int k = slot - 2 * p_.contacts, r = row_of(k);
@@ -495,13 +504,13 @@ class Path {
       set_scale();
       std::memset(w_.border, 0, sizeof(double) * ld_);
       std::memset(w_.tangent, 0, sizeof(double) * ld_);
-      w_.border[n_] = 1.0 / DECADES;
+      w_.border[n_] = 1.0;
       double way = 0;
       if (!correct(NO_SLOT, way)) return false;
       values(w_.before);
       bool wrong = false;
       for (int slot = 0; slot < slots(); ++slot)
-        if (w_.before[slot] < 0) happen(slot), wrong = true;
+        if (w_.before[slot] < 0) exchange(slot), wrong = true;
       if (!wrong) return true;
     }
     return false;
