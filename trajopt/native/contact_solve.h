@@ -163,6 +163,7 @@ struct Search {
   double lowest = HUGE_VAL;
   int iterations = 0, patience = PATIENCE, creeping = CREEPING;
   double crept = HUGE_VAL;  // the smallest residual from which that was tried
+  bool followed = false;        // the path
   Proof proof = NO_PROOF;
 
   double residual(const Point& at) const {
@@ -193,6 +194,11 @@ struct Search {
   bool keep(double share = 1.0) {
     std::memcpy(w.spare.x, w.current.x, sizeof(double) * ncp.width);
     refine(ncp, w.spare, w.factor, w.newton, rounding);
+    return settle(share);
+  }
+
+  // The same with the spare point, which is refined already.
+  bool settle(double share = 1.0) {
     double size = residual(w.spare);
     if (size > options.tolerance && size < NEAR) size = without_regularisation(RANK_ITERATIONS);
     if (size > options.tolerance && size < std::min(CREEPS, SOONER * crept) && creeping > 0) size = creeping_contacts(size);
@@ -307,15 +313,20 @@ struct Search {
 
   // The end of the regularised problem's path.
   bool along_path() {
+    if (followed) return false;
+    followed = true;
     Path path(ncp, w.creep, w.path, iterations);
     const auto lawful = [&](const Point& at) { return residual(at) <= options.tolerance; };
     const auto finish = [&] { creep_newton(ncp, w.creep, w.selection, w.newton.rest, rounding, iterations); };
-    const auto found = [&](double longest) { return path.follow(longest, lawful, finish); };
-    if (std::none_of(std::begin(STRIDES), std::end(STRIDES), found)) return attempt(w.creep.at.x);
-    std::swap(w.best, w.creep.at);
-    lowest = residual(w.best);
-    regularised_from_best();
-    return true;
+    for (const double longest : STRIDES) {
+      path.follow(longest, lawful, finish);  // if it does not end at a solution, it may be at one that is near
+      std::swap(w.spare, w.creep.at);
+      evaluate(Regularised{ncp}, w.spare);
+      if (!settle()) continue;
+      regularised_from_best();
+      return true;
+    }
+    return false;
   }
 
   bool continuation() {

@@ -24,7 +24,7 @@ constexpr int PATH_STARTS = 20;              // sweeps, and revisions of the mod
 constexpr int PATH_CORRECTIONS = 10;         // of Newton's method
 constexpr int LANDINGS = 6;                  // other modes found to end before, one after the other
 constexpr double DECADES = 3.0;              // change of log eps that counts as much as all of the impulse, or a radian
-constexpr double STRIDES[] = {1.0, 0.2};     // longest step, in these units: should the path be lost, again in shorter ones
+constexpr double STRIDES[] = {1.0, 0.3};     // longest step, in these units: should the path be lost, again in shorter ones
 constexpr double FIRST_STRIDE = 0.3, AFTER_EVENT = 0.1, LEAST_STRIDE = 1e-10, LEAST_LENGTH = 1e-8;
 constexpr double LONGER = 1.6, SHORTER = 0.7;      // factors of the next step, after a turn by less and by more than
 constexpr double STRAIGHT = 0.3, BENT = 0.8, SHARP = 1.0;  // (radians); after more the step may have come to another curve,
