@@ -4,10 +4,12 @@
 //
 // 1. Newton on the regularised problem, from the better of the given start and zero; after a stall from where the first mode
 //    changes on the way of its step, six times at most;
-// 2. rounds of block Gauss-Seidel with exact one-contact solutions (10, 20, 40 sweeps), each followed by Newton from its result;
-// 3. one round with contacts that jam where they also could open, one through the contacts in the other order, one with both;
-// 4. continuation, Newton with eps falling from a million times its value, each started from the last; longer rounds;
-// 5. restarts from random impulses of a fixed sequence, every one with one round or with Newton alone.
+// 2. near a solution the path of the regularised problem (path.h): contacts contradict each other, by what sweeps do not see;
+// 3. rounds of block Gauss-Seidel with exact one-contact solutions (10, 20, 40 sweeps), each followed by Newton from its result;
+// 4. one round with contacts that jam where they also could open, one through the contacts in the other order, one with both;
+// 5. continuation, Newton with eps falling from a million times its value, each started from the last; longer rounds;
+// 6. the path, where it has not been followed yet;
+// 7. restarts from random impulses of a fixed sequence, every one with one round or with Newton alone.
 //
 // Wherever the regularised problem is solved but leaves a residual in the problem itself, it is solved again with a weaker
 // regularisation around the last solution (a proximal point method). A point near a solution whose residual stays is taken to one by
@@ -311,7 +313,7 @@ struct Search {
     return false;
   }
 
-  // The end of the regularised problem's path.
+  // The end of the path of the regularised problem, which is followed once.
   bool along_path() {
     if (followed) return false;
     followed = true;
