@@ -254,5 +254,7 @@ def test_robots_that_lie_on_many_contacts(name):
     first_dry = len(g) - len(bound)
     projected[first_dry:] = np.clip(y[first_dry:], -bound, bound)
     contacts, limits, dry = g[: 3 * nc].reshape(nc, 3), g[3 * nc : first_dry], g[first_dry:]
-    approach = max(np.abs(contacts[:, :2]).max(), -contacts[:, 2].min(), -limits.min(initial=0), np.abs(dry).max(initial=0))
+    approach = max(
+        np.abs(contacts[:, :2]).max(), -contacts[:, 2].min(), -limits.min(initial=0), np.abs(dry).max(initial=0)
+    )
     assert np.abs((impulse - projected) / rho).max() < 1.01e-10 * approach
