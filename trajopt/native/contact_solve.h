@@ -74,7 +74,7 @@ class ContactWorkspace {
 
   // Room for m rows; allocates only when m is larger than ever before.
   void reserve(int m) {
-    if (m <= rows_ && memory_) return;
+    if (m < rows_ && memory_) return;
     std::free(memory_);
     rows_ = padded(m + 1);  // `Path` has one unknown more
     const size_t doubles = (size_t)(VECTORS + WIDE * PAD) * rows_ + (size_t)MATRICES * rows_ * rows_;
