@@ -25,12 +25,17 @@ constexpr int PATH_CORRECTIONS = 10;         // of Newton's method
 constexpr int LANDINGS = 6;                  // other modes found to end before, one after the other
 constexpr double DECADES = 3.0;              // change of log eps that counts as much as all of the impulse, or a radian
 constexpr double STRIDES[] = {1.0, 0.3};     // longest step, in these units: should the path be lost, again in shorter ones
-constexpr double FIRST_STRIDE = 0.3, AFTER_EVENT = 0.1, LEAST_STRIDE = 1e-10, LEAST_LENGTH = 1e-8;
-constexpr double LONGER = 1.6, SHORTER = 0.7;      // factors of the next step, after a turn by less and by more than
-constexpr double STRAIGHT = 0.3, BENT = 0.8, SHARP = 1.0;  // (radians); after more the step may have come to another curve,
-constexpr double SHARP_LENGTH = 1e-4;              // but for a step as short as this
+constexpr double FIRST_STRIDE = 0.3, AFTER_EVENT = 0.1;  // longest first step, and after the end of a mode
+constexpr double LEAST_STRIDE = 1e-10;       // no path is found on which a step is shorter
+constexpr double LEAST_LENGTH = 1e-8;        // of a step to a mode that ends at once
+constexpr double LONGER = 1.6, SHORTER = 0.7;  // factors of the next step after a turn by less than
+constexpr double STRAIGHT = 0.3, BENT = 0.8;   // the one and by more than the other, in radians
+constexpr double SHARP = 1.0;                // turn after which a step may have come to another curve
+constexpr double SHARP_LENGTH = 1e-4;        // but if it is as short as this
 constexpr double PAST = 1.05;                // of the way to the first end of a mode that the tangent shows
 constexpr double EXACT = 1e-5, ROUGH = 1e-3; // size of a step of Newton's method after which one more is enough, and one that will do
+constexpr double FARTHEST = 2.0;             // size of a step of Newton's method that is not taken
+constexpr double TIP = 1e-12;                // share of the largest impulse below which friction is none, where a contact opens
 constexpr double TOLERATED = 1e-6;           // by which another mode may be over where one ends: of the impulse, or of eps times it
 constexpr double ROUNDING = 1e-10;           // eps over the largest diagonal entry of G from which on rounding of nu is more than that
 constexpr double SLACK = 1e-4;               // length by which the end of a mode may lie outside of a step, for rounding
@@ -252,7 +257,7 @@ class Path {
     for (int i = 0; i <= n_; ++i) found[i] *= w_.scale[i];
   }
 
-  // The tangent at the point, of length one, to the side where border . tangent > 0; the rows of the border are kept.
+  // The tangent at the point, of length one, to the side where border . tangent > 0.
   bool tangent() {
     if (!factor()) return false;
     std::memset(w_.right, 0, sizeof(double) * ld_);
@@ -292,7 +297,7 @@ class Path {
       if (slot >= 0) gradient(slot, w_.border);
       if (!factor()) return false;
       const double size = newton_step(slot, way);
-      if (!(size < 2.0)) return false;
+      if (!(size < FARTHEST)) return false;
       if (size <= EXACT) return newton_step(slot, way) <= ROUGH;  // with the same factors
       if (k >= 3 && size > 0.5 * before) return size <= ROUGH;
       before = size;
@@ -313,17 +318,19 @@ class Path {
       if (!(d <= size)) size = d;
       way += w_.step[i] * w_.tangent[i] / (w_.scale[i] * w_.scale[i]);
     }
-    if (size < 2.0) move(w_.step, 1.0);
+    if (size < FARTHEST) move(w_.step, 1.0);
     return size;
   }
 
+  // What may not be negative. Of a contact that is open nu_n; that sticks, its distance from the cone; that slides, the slip, and in its
+  // second slot lambda_n.
   double value(int slot) const {
     const double *x = s_.at.x, *nu = s_.at.nu;
     if (slot >= 2 * p_.contacts) {
       const int k = slot - 2 * p_.contacts, r = row_of(k), held = s_.mode[p_.contacts + k];
       if (k < p_.limits) return held ? x[r] : nu[r];
       const double bound = p_.bound[k - p_.limits];
-      return held ? bound - std::fabs(x[r]) : bound > 0 ? -std::copysign(nu[r], nu[r] * x[r]) : HUGE_VAL;
+      return held ? bound - std::fabs(x[r]) : !(bound > 0) ? HUGE_VAL : x[r] > 0 ? -nu[r] : nu[r];
     }
     const int c = slot / 2, r = 3 * c;
     if (slot % 2) return s_.mode[c] == SLIDING ? x[r + 2] : HUGE_VAL;
@@ -408,7 +415,7 @@ class Path {
   }
 
   // By how much a mode is over, in its own units: of impulses, or of eps times these.
-  double over(int slot, double value) const {
+  double excess(int slot, double value) const {
     const double size = largest_impulse();
     bool impulse = slot % 2;
     if (slot >= 2 * p_.contacts) impulse = s_.mode[slot - p_.contacts];
@@ -438,7 +445,7 @@ class Path {
       double most = TOLERATED;
       for (int o = 0; o < slots(); ++o) {
         if (o == slot || !(w_.after[o] < w_.before[o])) continue;
-        const double size = over(o, w_.after[o]);
+        const double size = excess(o, w_.after[o]);
         if (size > most) most = size, other = o;
       }
       if (other == NO_SLOT) return slot;
@@ -466,7 +473,7 @@ class Path {
     };
     if (slot % 2) return open();
     if (s_.mode[c] == STICKING) {
-      if (!(length > 1e-12 * largest_impulse())) return open();  // at the tip of its cone
+      if (!(length > TIP * largest_impulse())) return open();  // at the tip of its cone
       s_.mode[c] = SLIDING, s_.slip[c] = 0.0, u[0] = y[0] / length, u[1] = y[1] / length, y[2] = length / p_.mu[c];
       return 2 * c;
     }
