@@ -25,7 +25,7 @@ constexpr int PATH_CORRECTIONS = 10;         // of Newton's method
 constexpr int LANDINGS = 6;                  // other modes found to end before, one after the other
 constexpr double DECADES = 3.0;              // change of log eps that counts as much as all of the impulse, or a radian
 constexpr double STRIDES[] = {1.0, 0.3};     // longest step, in these units: should the path be lost, again in shorter ones
-constexpr double FIRST_STRIDE = 0.3, AFTER_EVENT = 0.1;  // longest first step, and after the end of a mode
+constexpr double FIRST_STRIDE = 0.3, AFTER_EVENT = 0.02;  // longest first step, and after the end of a mode
 constexpr double LEAST_STRIDE = 1e-10;       // no path is found on which a step is shorter
 constexpr double LEAST_LENGTH = 1e-8;        // of a step to a mode that ends at once
 constexpr double LONGER = 1.6, SHORTER = 0.7;  // factors of the next step after a turn by less than
