@@ -2,6 +2,7 @@
 
     python benchmarks/dropped_robots.py [NAME ...]        # all, or those named; --list names them
     python benchmarks/dropped_robots.py --write           # and the tables of docs/validation/dropped-robots.md
+    python benchmarks/dropped_robots.py --turned 6 Talos  # unsolved steps of 1 ms alone, from starts turned at random
 
 The files are those of the wheels that `model_survey.py` fetches into its cache (--cache: another such folder), besides a scene
 of six shapes, written here as SDF. All get a free base, and the plane z = 0 where they have no ground; none is moved or
@@ -36,7 +37,7 @@ import jax.numpy as jnp  # noqa: E402
 import model_survey  # noqa: E402
 import numpy as np  # noqa: E402
 from dropped_peer import Unreadable, peer_fall  # noqa: E402
-from dropped_scenes import PACKAGES, ROBOTS, SHAPES, Robot, holding_control, load  # noqa: E402
+from dropped_scenes import PACKAGES, ROBOTS, SHAPES, Robot, holding_control, load, turned  # noqa: E402
 from measure import banner, markdown  # noqa: E402
 from validation_experiments.report import write_table  # noqa: E402
 
@@ -142,6 +143,24 @@ def row(robot: Robot, cache: pathlib.Path) -> dict[str, Any]:
     return found
 
 
+def turned_falls(robot: Robot, cache: pathlib.Path, count: int) -> None:
+    """Prints the unsolved steps of falls from starts turned at random, seed 0."""
+    model, q, _ = load(robot, cache)
+    system = System(
+        model.to_device(), DT, contact=RigidContact(), implicit_damping=bool(stiff_joints(model.to_device(), DT))
+    )
+    us = jnp.tile(jnp.asarray(holding_control(model, q)), (CHUNK, 1))
+    rng, found = np.random.default_rng(0), []
+    for _ in range(count):
+        x, unsolved = State(jnp.asarray(turned(model, q, rng)), jnp.zeros(system.nv)), 0
+        for _ in range(round(SECONDS / DT / CHUNK)):
+            xs, info = system.rollout(x, us)
+            x = State(xs.q[-1], xs.v[-1])
+            unsolved += int(np.sum(~np.asarray(info.status == Status.solved)))
+        found.append(unsolved)
+    print(f"{robot.name}: {sum(found)} of {count * round(SECONDS / DT)} steps unsolved, by start {found}", flush=True)
+
+
 def rest_of_shapes(model: Model) -> float:
     """Height of the common centre of mass of the six shapes lying on the ground."""
     heights = np.array([rest for _, rest in SHAPES.values()])
@@ -187,6 +206,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="robots to drop; all without")
     parser.add_argument("--list", action="store_true", help="name the robots")
+    parser.add_argument(
+        "--turned", type=int, metavar="N", help="count unsolved steps from N starts turned at random instead"
+    )
     parser.add_argument("--cache", type=pathlib.Path, default=model_survey.CACHE, help="folder of the unpacked wheels")
     parser.add_argument("--write", action="store_true", help="write the tables of all kept rows into the documentation")
     args = parser.parse_args()
@@ -202,7 +224,12 @@ def main() -> None:
         robot = by_name[name]
         if robot.path:
             model_survey.fetch(robot.path.split("/")[0])
+        if args.turned:
+            turned_falls(robot, args.cache, args.turned)
+            continue
         (KEPT / f"{name}.json").write_text(json.dumps(row(robot, args.cache), indent=1))
+    if args.turned:
+        return None
     rows = [json.loads(path.read_text()) for path in (KEPT / f"{name}.json" for name in by_name) if path.exists()]
     for marker, head, lines in tables(rows):
         if args.write:

@@ -150,6 +150,15 @@ def put_down(model: Model, q: np.ndarray) -> np.ndarray:
     return q
 
 
+def turned(model: Model, q: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """q with the first free base turned at random, put down again."""
+    q = q.copy()
+    base = next(joint.q_start for joint in model.topology.joints if joint.kind == "free")
+    turn = rng.normal(size=4)
+    q[base + 3 : base + 7] = turn / np.linalg.norm(turn)
+    return put_down(model, q)
+
+
 def holding_control(model: Model, q: np.ndarray) -> np.ndarray:
     """The controls at which servos exert no force at q; zero for motors."""
     u = np.zeros(model.nu)

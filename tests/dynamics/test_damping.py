@@ -91,10 +91,10 @@ def test_slopes_are_those_of_the_step(law):
     for j in range(2):
         e = np.eye(2)[j]
         for column, f in (
-            (lin.A[2:, j], lambda h, e=e: step(system, State(x.q + h * e, x.v), u)),
-            (lin.A[2:, 2 + j], lambda h, e=e: step(system, State(x.q, x.v + h * e), u)),
-            (lin.B[2:, j], lambda h, e=e: step(system, x, u + h * e)),
-            *((lin.parameters[n][2:, j], lambda h, n=n, j=j: step(changed(n, h, j), x, u)) for n in names),
+            (lin.A[2:4, j], lambda h, e=e: step(system, State(x.q + h * e, x.v), u)),
+            (lin.A[2:4, 2 + j], lambda h, e=e: step(system, State(x.q, x.v + h * e), u)),
+            (lin.B[2:4, j], lambda h, e=e: step(system, x, u + h * e)),
+            *((lin.parameters[n][2:4, j], lambda h, n=n, j=j: step(changed(n, h, j), x, u)) for n in names),
         ):
             by_ridders = ridders(lambda h, f=f: np.asarray(f(h)), 1e-3).value
             np.testing.assert_allclose(column, by_ridders, rtol=1e-6, atol=1e-7)

@@ -4,10 +4,12 @@
 //
 // 1. Newton on the regularised problem, from the better of the given start and zero; after a stall from where the first mode
 //    changes on the way of its step, six times at most;
-// 2. rounds of block Gauss-Seidel with exact one-contact solutions (10, 20, 40 sweeps), each followed by Newton from its result;
-// 3. one round with contacts that jam where they also could open, one through the contacts in the other order, one with both;
-// 4. continuation, Newton with eps falling from a million times its value, each started from the last; longer rounds;
-// 5. restarts from random impulses of a fixed sequence, every one with one round or with Newton alone.
+// 2. near a solution the path of the regularised problem (path.h): contacts contradict each other, by what sweeps do not see;
+// 3. rounds of block Gauss-Seidel with exact one-contact solutions (10, 20, 40 sweeps), each followed by Newton from its result;
+// 4. one round with contacts that jam where they also could open, one through the contacts in the other order, one with both;
+// 5. continuation, Newton with eps falling from a million times its value, each started from the last; longer rounds;
+// 6. the path, where it has not been followed yet;
+// 7. restarts from random impulses of a fixed sequence, every one with one round or with Newton alone.
 //
 // Wherever the regularised problem is solved but leaves a residual in the problem itself, it is solved again with a weaker
 // regularisation around the last solution (a proximal point method). A point near a solution whose residual stays is taken to one by
@@ -18,8 +20,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "creep.h"
 #include "gauss_seidel.h"
+#include "path.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -72,9 +74,9 @@ class ContactWorkspace {
 
   // Room for m rows; allocates only when m is larger than ever before.
   void reserve(int m) {
-    if (m <= rows_ && memory_) return;
+    if (m < rows_ && memory_) return;
     std::free(memory_);
-    rows_ = padded(m > 0 ? m : 1);
+    rows_ = padded(m + 1);  // `Path` has one unknown more
     const size_t doubles = (size_t)(VECTORS + WIDE * PAD) * rows_ + (size_t)MATRICES * rows_ * rows_;
     const size_t bytes = (doubles * sizeof(double) + (size_t)INDICES * rows_ * sizeof(int) + 127) / 64 * 64;
     memory_ = static_cast<double*>(std::aligned_alloc(64, bytes));
@@ -92,13 +94,16 @@ class ContactWorkspace {
     for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
                        &e.inverse, &e.alive, &e.scratch, &c.y, &c.inverse, &selection.candidate, &selection.one, &selection.two,
-                       &selection.three, &pull, &creep.direction, &creep.slip})
+                       &selection.three, &pull, &creep.direction, &creep.slip, &path.x, &path.direction, &path.slip, &path.inverse,
+                       &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
+                       &path.move, &path.rate})
       *v = vector();
     selection.right = vector(PAD), selection.found = vector(PAD), c.H = vector(PAD);
-    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.B, &c.S, &c.left, &spread}) *matrix = vector(rows_);
+    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.B, &c.S, &c.left, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
-         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode})
+         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode,
+          &path.row, &path.held})
       *v = index, index += rows_;
     factor.valid = false;
   }
@@ -109,10 +114,11 @@ class ContactWorkspace {
   Factor factor;
   SelectionScratch selection;
   CreepScratch creep;
+  PathScratch path;
   int* mode;
 
  private:
-  static constexpr int VECTORS = 45, WIDE = 3, MATRICES = 9, INDICES = 10;
+  static constexpr int VECTORS = 59, WIDE = 3, MATRICES = 10, INDICES = 12;
   double* memory_ = nullptr;
   int rows_ = 0;
 };
@@ -159,6 +165,7 @@ struct Search {
   double lowest = HUGE_VAL;
   int iterations = 0, patience = PATIENCE, creeping = CREEPING;
   double crept = HUGE_VAL;  // the smallest residual from which that was tried
+  bool followed = false;        // the path
   Proof proof = NO_PROOF;
 
   double residual(const Point& at) const {
@@ -189,6 +196,11 @@ struct Search {
   bool keep(double share = 1.0) {
     std::memcpy(w.spare.x, w.current.x, sizeof(double) * ncp.width);
     refine(ncp, w.spare, w.factor, w.newton, rounding);
+    return settle(share);
+  }
+
+  // The same with the spare point, which is refined already.
+  bool settle(double share = 1.0) {
     double size = residual(w.spare);
     if (size > options.tolerance && size < NEAR) size = without_regularisation(RANK_ITERATIONS);
     if (size > options.tolerance && size < std::min(CREEPS, SOONER * crept) && creeping > 0) size = creeping_contacts(size);
@@ -232,11 +244,15 @@ struct Search {
     const Regularised regular{ncp, ncp.eps};
     const bool found = newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations);
     if (!keep()) return found && weaken();
-    if (found) return true;
-    // Solved without eps: the regularised problem, which decides between many solutions, from there.
+    if (!found) regularised_from_best();
+    return true;
+  }
+
+  // Of a solution found without eps: the regularised problem, which decides between many, from there.
+  void regularised_from_best() {
+    const Regularised regular{ncp, ncp.eps};
     std::memcpy(w.current.x, w.best.x, sizeof(double) * ncp.width);
     if (newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations)) keep();
-    return true;
   }
 
   // Sweeps of w.swept, then Newton from where they end.
@@ -274,6 +290,7 @@ struct Search {
     };
     used = 1;
     if (proof == NOTHING_HELPS) return false;
+    if (lowest < NEAR && along_path()) return true;
     from_zero();
     if (longer(0, SHORT_ROUNDS)) return true;
     used = 2;
@@ -286,10 +303,30 @@ struct Search {
     from_zero();
     if (longer(SHORT_ROUNDS, ROUNDS)) return true;
     used = 4;
+    if (along_path()) return true;
+    used = 5;
     uint64_t state = 1;
     for (int k = 0; k < RESTARTS && proof != NOTHING_HELPS; ++k) {
       scatter(state);
       if (k % 4 == 0 ? attempt(w.swept) : round(SWEEPS, k % 2, k % 4 == 2)) return true;
+    }
+    return false;
+  }
+
+  // The end of the path of the regularised problem, which is followed once.
+  bool along_path() {
+    if (followed) return false;
+    followed = true;
+    Path path(ncp, w.creep, w.path, iterations);
+    const auto lawful = [&](const Point& at) { return residual(at) <= options.tolerance; };
+    const auto finish = [&] { creep_newton(ncp, w.creep, w.selection, w.newton.rest, rounding, iterations); };
+    for (const double longest : STRIDES) {
+      path.follow(longest, lawful, finish);  // if it does not end at a solution, it may be at one that is near
+      std::swap(w.spare, w.creep.at);
+      evaluate(Regularised{ncp}, w.spare);
+      if (!settle()) continue;
+      regularised_from_best();
+      return true;
     }
     return false;
   }

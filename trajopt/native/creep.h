@@ -100,10 +100,9 @@ inline void creep_matrix(const Ncp& ncp, const CreepScratch& s, const int* held,
   }
 }
 
-// rho (nu + s u) of the held rows into `right` (m,), zero elsewhere and along the tangents of contacts without friction; the largest
-// |nu + s u|, m/s.
-inline double creep_error(const Ncp& ncp, CreepScratch& s, const int* held, int n, double* right) {
-  velocity(Regularised{ncp}, s.at.x, s.at.nu);
+// rho (nu + s u), at the nu that s has, of the held rows into `right` (m,), zero elsewhere and along the tangents of contacts without
+// friction; the largest |nu + s u|, m/s.
+inline double creep_error(const Ncp& ncp, const CreepScratch& s, const int* held, int n, double* right) {
   std::memset(right, 0, sizeof(double) * ncp.width);
   double size = 0;
   for (int i = 0; i < n; ++i) {
@@ -154,6 +153,7 @@ inline void creep_newton(const Ncp& ncp, CreepScratch& s, SelectionScratch& spac
   e.ld = padded(n);
   gather(p, space.held, n, space.Ghh, e.ld);
   for (int k = 0;; ++k, ++iterations) {
+    velocity(Regularised{ncp}, s.at.x, s.at.nu);
     const double size = creep_error(ncp, s, space.held, n, right);
     if (k == CREEP_ITERATIONS || !(size > rounding) || shared) return;
     shared = k > 3 && length == 1.0 && size > 0.5 * before;  // the rows contradict each other: the last step
