@@ -124,7 +124,7 @@ void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& 
   }
 }
 
-// Adds the rows that the velocity `after` (V_after of the links) violates by more than `slack`, and those with an impulse in `start`
+// Adds the rows that the velocity `after` (V_after of the links) violates by more than `slack`, which may be negative, and those with an impulse in `start`
 // (by slot, may be null), which mostly act again; V: before the step. Returns how many.
 template <class Size>
 int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const Field<Size>& V_after,

@@ -6,8 +6,7 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// A row that the solution violates by less than this share of the velocities stays left out: it would act by as little.
-constexpr double LEFT_OUT_SLACK = 1e-13;
+constexpr double TOUCHES = 1e-10;  // share of the problem's velocities by which a row that is left out has to part
 
 // The velocity that the step would reach without impulses, into w.v_free; M is factorised.
 template <class Size>
@@ -40,7 +39,8 @@ template <class Size> void push(Workspace<Size>& w) {
 }
 
 // The impulses of the rows that act, also in `impulse` by slot, and v+; returns the number of problems solved until no row left
-// out was violated. Each solve starts where the last one ended.
+// out was violated or touched: a contact that others hold back takes its share of the shortest impulse. Each solve starts where the
+// last one ended.
 template <class Size>
 int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Workspace<Size>& w, Field<Size>& V_after, double* impulse) {
   Rows<Size>& r = w.rows;
@@ -62,7 +62,7 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     V_after = w.V_after;
     link_velocities(t, p, w.v_plus, w.V_after, w);
     const double fastest = std::max(1e-3, approach_scale(w.problem));
-    found = choose(t, p, w.kin, w.dynamics.V, w.V_after, w.v_plus, in.dt, LEFT_OUT_SLACK * fastest, nullptr, r);
+    found = choose(t, p, w.kin, w.dynamics.V, w.V_after, w.v_plus, in.dt, -TOUCHES * fastest, nullptr, r);
   }
   return passes;
 }

@@ -346,6 +346,8 @@ class LeastSquaresProblem:
         """What compiles residual and linearisation, when first called, in a gradient mode, by default the problem's own."""
         mode = self.gradient if gradient is None else gradient
         check_gradient(mode, self.name)
+        if self.jacobian is not None:  # which is checked when it is traced
+            jax.eval_shape(self.linearization(mode), jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
         return LeastSquaresOracle(self, mode)
 
     def residuals(self, x: Any, r: Float[np.ndarray, " m"]) -> dict[str, float]:
