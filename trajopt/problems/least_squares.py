@@ -139,7 +139,7 @@ class LeastSquaresProblem:
         if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ShapeError(f"{self._where}residual(x) returned {out}; expected a flat array of floats, (m,)")
         rows = out.shape[0] + (0 if self.prior is None else self.prior.weight().shape[0])
-        set_field("_residual_type", jax.ShapeDtypeStruct((rows,), out.dtype))
+        set_field("_residual_type", ((rows,), out.dtype))
         set_field("arguments", recorded(before, self))
 
     @property
@@ -275,8 +275,7 @@ class LeastSquaresProblem:
     @property
     def residual_type(self) -> jax.ShapeDtypeStruct:
         """Shape (m,) and type of `full_residual`."""
-        found: jax.ShapeDtypeStruct = vars(self)["_residual_type"]
-        return found
+        return jax.ShapeDtypeStruct(*vars(self)["_residual_type"])
 
     def curvature(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Second derivative of the cost by each entry of r, those of the prior (1) included, (m,)."""
@@ -301,10 +300,8 @@ class LeastSquaresProblem:
         return lambda dx: self.full_residual(integrate(x, dx))
 
     def linearization(self, gradient: str) -> Callable[[Array], tuple[Array, Array]]:
-        """The jit-able function x -> (r, J) of a gradient mode, J (m, n) = d r(x (+) dx)/d dx at dx = 0.
-
-        Raises `ShapeError` when it is traced, for what `jacobian` returns.
-        """
+        """The jit-able function x -> (r, J) of a gradient mode, J (m, n) = d r(x (+) dx)/d dx at dx = 0. Raises `ShapeError` when
+        it is traced, for what `jacobian` returns."""
         check_gradient(gradient, self.name)
         n, scale = self.dimension, self.scale
 
