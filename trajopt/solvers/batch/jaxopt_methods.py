@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics import linear_algebra
 from trajopt.errors import OptionError
 from trajopt.problems.least_squares import LeastSquaresProblem
-from trajopt.solvers.least_squares.iteration import FitIteration, FitState
+from trajopt.solvers.least_squares.iteration import FitIteration, FitState, limited
 from trajopt.solvers.least_squares.lbfgs import LBFGS
 from trajopt.solvers.loop.codes import CODES, GOING_ON
 from trajopt.solvers.loop.contract import default_tolerance
@@ -115,9 +115,7 @@ class JaxoptFit:
                 gave_up = jnp.where(idle > IDLE, CODES["stalled"], GOING_ON)
                 gave_up = jnp.where(jnp.all(jnp.isfinite(x)), gave_up, CODES["non_finite"])
                 state = dataclasses.replace(state, point=kept, iterations=state.iterations + 1)
-                state = judge.judged(state, gave_up)
-                over = (state.code == GOING_ON) & (state.iterations >= self.solver.max_iterations)
-                state = dataclasses.replace(state, code=jnp.where(over, CODES["max_iterations"], state.code))
+                state = limited(judge.judged(state, gave_up), self.solver.max_iterations)
                 return (x, own_next, idle, state), state.code != GOING_ON
 
             def unless_done(carry: Any, k: Array) -> tuple[Any, Bool[Array, ""]]:

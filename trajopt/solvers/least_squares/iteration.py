@@ -102,17 +102,13 @@ class FitIteration:
     def solve(self, x: Float[Array, " nx"], damping: float, limit: int) -> FitState:
         """The state in which the iteration from x ends, after at most `limit` accepted steps."""
 
-        def limited(state: FitState) -> FitState:
-            over = (state.code == GOING_ON) & (state.iterations >= limit)
-            return dataclasses.replace(state, code=jnp.where(over, CODES["max_iterations"], state.code))
-
         def go_on(state: FitState, _: Array) -> tuple[FitState, Array]:
             done = state.code != GOING_ON
-            after = limited(self.make(state))
+            after = limited(self.make(state), limit)
             after = jax.tree.map(lambda old, new: jnp.where(done, old, new), state, after)
             return after, after.code != GOING_ON
 
-        return iterate(go_on, limited(self.started(x, damping)), (limit + 1) * MAX_TRIALS)[0]
+        return iterate(go_on, limited(self.started(x, damping), limit), (limit + 1) * MAX_TRIALS)[0]
 
     def step(self, act: Bool[Array, ""], state: FitState) -> FitState:
         """The state after passes up to an accepted step or the end; without `act` only what belongs to the point is evaluated."""
@@ -277,6 +273,12 @@ class FitIteration:
             linearizations=state.linearizations + whole.astype(jnp.int32),
         )
         return self.judged(after, jnp.where(vain, why, GOING_ON))
+
+
+def limited(state: FitState, limit: int) -> FitState:
+    """The state, which goes on no longer after `limit` iterations."""
+    over = (state.code == GOING_ON) & (state.iterations >= limit)
+    return dataclasses.replace(state, code=jnp.where(over, CODES["max_iterations"], state.code))
 
 
 def _relaxed(state: FitState, gain: Array) -> Array:
