@@ -172,10 +172,13 @@ def test_the_programs_of_a_solver(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["iLQR", "SingleShooting", "MultipleShooting", "CEM"])
-def test_the_programs_of_a_solver_with_contact(name, tmp_path):
+@pytest.mark.parametrize(
+    "name, options",
+    [("iLQR", {}), ("SingleShooting", {}), ("MultipleShooting", {}), ("CEM", {"standard_deviation": 1.0})],
+)
+def test_the_programs_of_a_solver_with_contact(name, options, tmp_path):
     with dumped_programs(tmp_path):
-        solvers.solve(control_cases.pushed_box(4), solvers.get(name), max_iterations=1)
+        solvers.solve(control_cases.pushed_box(4), solvers.get(name, **options), max_iterations=1)
     assert not batched_in(tmp_path)
 
 

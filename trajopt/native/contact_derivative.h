@@ -2,11 +2,11 @@
 //
 // With R the derivative of nu at fixed impulse (one column a direction), dlambda = -Y(R), Y(R) = K^+ P rho R: a particular solution,
 // in which the rows that elimination finds redundant are zero. Where contacts slide and are redundant v+ depends on which solution
-// is taken; the derivative of the selected one adds N c with
+// is taken; the derivative of the selected one adds N x with
 //
-//     S c = -B H (dlambda - rho (G dlambda + R)) + N^T dG w - N^T dlambda,      S = I + B H B^T,   w = rho P^T y
+//     S x = A^T dG w - T^T (dlambda - rho (G dlambda + R)) - C^T dlambda,      A = C,  w = rho P^T y or r
 //
-// (`curvature.h`; the equations of selection.py). The caller supplies N^T dG w, since G = J M^-1 J^T gives it without dG.
+// (`curvature.h`; the equations of selection.py). The caller supplies A^T dG w, since G = J M^-1 J^T gives it without dG.
 //
 // All arrays are row-major and aligned, leading dimensions and numbers of columns multiples of `PAD`. The functions are called in
 // the order law_solution, law_null_space, law_null_space_solution, on the workspace that holds the solution.
@@ -61,51 +61,36 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
   return redundant;
 }
 
-// N^T: `count` orthonormal vectors of the null space of K over all rows of the problem, and w (m); count is 0 unless redundant
-// contacts slide and the shortest impulse was selected.
+// A^T: `count` vectors over all rows of the problem, and w (m); count is 0 unless redundant contacts slide.
 struct LawNullSpace {
   int count;
-  const double* N;
+  const double* A;
   int stride;
   const double* w;
 };
 
 inline LawNullSpace law_null_space(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w) {
   const Ncp ncp = scaled(problem, w.rho);
-  const Regularised law{ncp};
   SelectionScratch& s = w.selection;
   Curvature& c = s.curvature;
   const Elimination& e = s.elimination;
   bool slides = false;
   for (int k = 0; k < problem.contacts; ++k) slides |= w.mode[k] == SLIDING;
   c.count = 0;
-  if (!(slides && solution.degenerate && solution.selected && e.rank < e.n)) return {0, nullptr, 0, nullptr};
-  curvature(ncp, w.mode, s.held, e, solution.lambda, solution.nu, s.Ghh, c, s.three, s.two);
-  for (int k = 0; k < c.count; ++k) {
-    double* row = w.spread + (ptrdiff_t)k * ncp.width;
-    std::memset(row, 0, sizeof(double) * ncp.width);
-    for (int i = 0; i < e.n; ++i) row[s.held[i]] = c.N[(ptrdiff_t)k * c.ld + i];
-  }
-  std::memset(w.pull, 0, sizeof(double) * ncp.width);
-  for (int i = 0; i < e.n;) {  // w = rho P^T y
-    const int r = s.held[i];
-    const double* y = c.y + i;
-    if (r < 3 * problem.contacts && w.mode[r / 3] == SLIDING) {
-      const ConeSlope p = cone_slope(law, r / 3, SLIDING, solution.lambda, solution.nu);
-      w.pull[r] = ncp.rho[r] * (p.a * y[0] + p.b * y[1]);
-      w.pull[r + 1] = ncp.rho[r + 1] * (p.b * y[0] + p.d * y[1]);
-      w.pull[r + 2] = ncp.rho[r + 2] * (p.h * y[0] + p.i * y[1] + y[2]);
-      i += 3;
-    } else {
-      w.pull[r] = ncp.rho[r] * y[0];
-      ++i;
-    }
-  }
+  if (!(slides && solution.degenerate && e.rank < e.n)) return {0, nullptr, 0, nullptr};
+  curvature(ncp, w.mode, s.held, e, solution.lambda, solution.nu, s.Ghh, solution.selected, c, s.three, s.one, s.two);
+  auto scatter = [&](const double* from, double* to) {
+    std::memset(to, 0, sizeof(double) * ncp.width);
+    for (int i = 0; i < e.n; ++i) to[s.held[i]] = from[i];
+  };
+  for (int k = 0; k < c.count; ++k) scatter(c.C + (ptrdiff_t)k * c.ld, w.spread + (ptrdiff_t)k * ncp.width);
+  if (c.shortest) push_held(ncp, w.mode, s.held, e.n, solution.lambda, solution.nu, true, c.along, s.one);
+  scatter(c.shortest ? s.one : c.along, w.pull);
   return {c.count, w.spread, ncp.width, w.pull};
 }
 
-// out (m, ld) = N c, to be added to the particular solution dlam (m, ld); free (m, ld): derivative of nu at fixed impulse; through_G
-// (count, ld): N^T dG w.
+// out (m, ld) = N x, to be added to the particular solution dlam (m, ld); free (m, ld): derivative of nu at fixed impulse; through_G
+// (count, ld): A^T dG w.
 inline void law_null_space_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, const double* free,
                                     const double* dlam, const double* through_G, int ld, int columns, double* out) {
   (void)solution;
@@ -113,15 +98,14 @@ inline void law_null_space_solution(const ContactProblem& problem, const Contact
   const SelectionScratch& s = w.selection;
   const Curvature& c = s.curvature;
   const int n = s.elimination.n;
-  double *change = s.one, *bent = s.two, *right = s.three, *moved = s.candidate;
+  double *change = s.one, *right = s.three, *moved = s.candidate;
   for (int r = 0; r < ncp.m; ++r) std::memset(out + (ptrdiff_t)r * ld, 0, sizeof(double) * columns);
   for (int column = 0; column < columns; ++column) {
     for (int i = 0; i < c.ld; ++i) moved[i] = i < n ? dlam[(ptrdiff_t)s.held[i] * ld + column] : 0.0;
     argument_change(ncp, s.held, n, s.Ghh, c.ld, moved, change);
     for (int i = 0; i < n; ++i) change[i] -= ncp.rho[s.held[i]] * free[(ptrdiff_t)s.held[i] * ld + column];
-    bend(problem, w.mode, s.held, n, c.H, change, bent);
     for (int j = 0; j < c.count; ++j)
-      right[j] = through_G[(ptrdiff_t)j * ld + column] - dot(c.B + (ptrdiff_t)j * c.ld, bent, n) - dot(c.N + (ptrdiff_t)j * c.ld, moved, n);
+      right[j] = through_G[(ptrdiff_t)j * ld + column] - dot(c.T + (ptrdiff_t)j * c.ld, change, n) - dot(c.C + (ptrdiff_t)j * c.ld, moved, n);
     solve_general(c.S, c.sld, c.count, c.row, c.inverse, right, change);
     std::memset(moved, 0, sizeof(double) * c.ld);
     for (int j = 0; j < c.count; ++j) add(change[j], c.N + (ptrdiff_t)j * c.ld, moved, n);

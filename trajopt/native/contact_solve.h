@@ -16,9 +16,11 @@
 // Newton on the problem itself and by `creep`, for contacts that slip by less than the natural map resolves. Whatever came out is
 // freed of the regularisation by iterative refinement, and the residual is recomputed from scratch.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <stdexcept>
 
 #include "gauss_seidel.h"
 #include "path.h"
@@ -49,9 +51,11 @@ constexpr double SUSPECT = 1e-5;         // the same from which on the rank of K
 constexpr double RAY = 1e-8;             // |G ray| over |ray|, scaled by rho, below which nothing resists an impulse
 constexpr double AGAINST = 1e-6;         // share of the approaching velocities that a ray has to oppose on average
 
+// select: which of many impulses is returned matters; else any one is that leads to the same nu.
 struct ContactOptions {
   double tolerance = TOLERANCE;
   int max_iterations = MOST_ITERATIONS;
+  bool select = true;
 };
 
 // lambda, nu (padded), modes as in `classify`; pointers into the workspace, valid until its next use.
@@ -93,18 +97,19 @@ class ContactWorkspace {
     rho = vector();
     for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
-                       &e.inverse, &e.alive, &e.scratch, &c.y, &c.inverse, &selection.candidate, &selection.one, &selection.two,
+                       &e.inverse, &e.alive, &e.scratch, &c.along, &c.inverse, &selection.candidate, &selection.one, &selection.two,
                        &selection.three, &pull, &creep.direction, &creep.slip, &path.x, &path.direction, &path.slip, &path.inverse,
                        &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
                        &path.move, &path.rate})
       *v = vector();
     selection.right = vector(PAD), selection.found = vector(PAD), c.H = vector(PAD);
-    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.B, &c.S, &c.left, &spread, &path.K}) *matrix = vector(rows_);
+    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
          {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode,
           &path.row, &path.held})
       *v = index, index += rows_;
+    if (reinterpret_cast<char*>(index) > reinterpret_cast<char*>(memory_) + bytes) throw std::logic_error("more arrays than counted");
     factor.valid = false;
   }
 
@@ -118,7 +123,7 @@ class ContactWorkspace {
   int* mode;
 
  private:
-  static constexpr int VECTORS = 59, WIDE = 3, MATRICES = 10, INDICES = 12;
+  static constexpr int VECTORS = 59, WIDE = 3, MATRICES = 11, INDICES = 12;
   double* memory_ = nullptr;
   int rows_ = 0;
 };
@@ -248,11 +253,26 @@ struct Search {
     return true;
   }
 
-  // Of a solution found without eps: the regularised problem, which decides between many, from there.
+  // The modes of the best point, and whether a contact slides in them.
+  bool slides() {
+    const Regularised law{ncp};
+    evaluate(law, w.best);
+    classify(law, w.best.x, w.best.nu, w.mode, TIE, SLOW * ncp.approach);
+    return std::any_of(w.mode, w.mode + ncp.problem.contacts, [](int mode) { return mode == SLIDING; });
+  }
+
+  // Of a solution found without eps: the regularised problem, which decides between many, from there; where Newton does not end
+  // there, from the solution with a larger eps.
   void regularised_from_best() {
-    const Regularised regular{ncp, ncp.eps};
-    std::memcpy(w.current.x, w.best.x, sizeof(double) * ncp.width);
-    if (newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations)) keep();
+    if (!options.select && !slides()) return;
+    for (int larger = 0; larger <= CONTINUATION / 2; ++larger) {
+      std::memcpy(w.current.x, w.best.x, sizeof(double) * ncp.width);
+      for (int k = larger; k >= 0; --k) {
+        const Regularised regular{ncp, ncp.eps * std::pow(10.0, k)};
+        const bool found = newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations);
+        if (k == 0 && found) return (void)keep();
+      }
+    }
   }
 
   // Sweeps of w.swept, then Newton from where they end.
@@ -373,11 +393,10 @@ inline bool if_lawful(const Ncp& ncp, ContactWorkspace& w, Point& candidate, dou
 }
 
 // Puts the selected solution in place of w.best, and whether it is the shortest in its modes. Where the shortest breaks the law,
-// because a contact that does not move would leave its cone, it stays the limit of the regularised problem's solution.
-inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double tol, ContactSolution& out) {
+// because a contact that does not move would leave its cone or one that slides would turn back, it is the limit of the regularised
+// problem's solution.
+inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double tol, bool slides, ContactSolution& out) {
   const ContactProblem& p = ncp.problem;
-  bool slides = false;
-  for (int c = 0; c < p.contacts; ++c) slides |= w.mode[c] == SLIDING;
   const double share = REGULARISATION * (w.factor.weight / ncp.eps) / w.factor.weakest;
   const bool creeps = std::memcmp(w.mode, w.factor.mode, sizeof(int) * modes_count(p)) != 0;
   out.degenerate = share > DEGENERATE;
@@ -393,9 +412,15 @@ inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double t
     without_null_space(ncp, w.factor, w.best, w.spare.x);
     if (w.factor.slides) refine(ncp, w.spare, w.factor, w.newton, search.rounding);  // back onto the circles
   } else {
-    std::memcpy(w.spare.x, w.best.x, sizeof(double) * ncp.width);
-    smallest_norm(ncp, w.mode, w.spare, w.selection);
+    auto lawful = [&](bool shortest) {
+      std::memcpy(w.spare.x, w.best.x, sizeof(double) * ncp.width);
+      selected_impulse(ncp, w.mode, shortest, w.spare, w.selection);
+      return if_lawful(ncp, w, w.spare, tol);
+    };
+    out.selected = lawful(true);
     out.degenerate = w.selection.elimination.rank < w.selection.elimination.n;
+    if (!out.selected && out.degenerate) lawful(false);
+    return;
   }
   out.selected = if_lawful(ncp, w, w.spare, tol);
 }
@@ -407,7 +432,6 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   w.reserve(m);
   w.factor.valid = false;
   const Ncp ncp = scaled(problem, w.rho);
-  const Regularised law{ncp};
   const double rounding = 100 * MACHINE * ncp.approach;
   Search search{ncp, w, options, std::min(0.01 * options.tolerance * ncp.approach, 100 * rounding), rounding};
   ContactSolution out{};
@@ -418,10 +442,9 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   } else {
     std::memset(w.best.x, 0, sizeof(double) * ncp.width);
   }
-  evaluate(law, w.best);
-  classify(law, w.best.x, w.best.nu, w.mode, TIE, SLOW * ncp.approach);
   out.selected = true;
-  if (usable) select(ncp, w, search, options.tolerance, out);
+  const bool slides = search.slides();
+  if (usable && (options.select || slides)) select(ncp, w, search, options.tolerance, slides, out);
   out.residual = usable ? search.residual(w.best) : std::nan("");
   out.lambda = w.best.x, out.nu = w.best.nu;
   out.cone_mode = w.mode, out.limit_mode = w.mode + problem.contacts, out.dry_mode = out.limit_mode + problem.limits;

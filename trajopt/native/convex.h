@@ -13,7 +13,7 @@ TRAJOPT_INLINE bool is_curved(int kind) { return kind == CYLINDER || kind == ELL
 TRAJOPT_INLINE bool has_faces(int kind) { return kind == BOX || kind == CYLINDER || kind == MESH; }
 TRAJOPT_INLINE bool has_edges(int kind) { return kind == CAPSULE || has_faces(kind); }
 
-constexpr double FLATTEST = 2.710505431213761e-20;  // eps^(5/4): square of the part across the axis of an upright cylinder's direction
+constexpr double FLATTEST = 3.308722450212111e-24;  // eps^(3/2): square of the part across the axis of an upright cylinder's direction
 constexpr int MOST_CORNERS = 8;
 
 template <class T> struct Polygon {  // points in order, outward vectors of the edges that start there (zero: none), unit normal

@@ -1,19 +1,27 @@
-// How the derivative of the law turns with its arguments where contacts slide and are redundant.
+// What selects one of many solutions where contacts slide and are redundant: the conditions beside F = 0, and how they change.
 //
-// K = I - P (I - rho G) is the derivative of F in given modes, N an orthonormal basis of its null space (one vector a row here, so
-// N^T of the formulas), y with K^T y = lambda. A change d of the arguments lambda - rho nu of the projection changes K^T y by
-// -(I - G rho) H d, H the Hessian of y . proj: a symmetric 3 x 3 block for every contact that slides, zero elsewhere.
+// K = I - P (I - rho G) is the derivative of F in given modes; N and Z are bases of the null spaces of K and of K^T (one vector a
+// row here, so N^T of the formulas). With a = lambda - rho nu, the argument of the projection,
+//
+//     shortest impulse:                         c = N^T lambda,         y with K^T y = lambda,
+//     limit of the regularised solution:        c = Z^T P rho lambda,   r with K r = P rho lambda,
+//
+// change by C^T dlambda + T^T da (and by dG: `redundant.h`), where C = N or rho P^T Z, and the columns of T are H_y (I - rho G) N_k or
+// H_k ((I - rho G) r + rho lambda); H_y is the Hessian of y . proj and H_k that of Z_k . proj: a symmetric 3 x 3 block for every contact
+// that slides, zero elsewhere (selection.py, where both are derived).
 #pragma once
 #include "elimination.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// N (count, ld), B = N^T (I - G rho) (count, ld): how the arguments change along N, y (n), H (9 per contact that slides, in the order of the held rows), and
-// S = I + B H B^T (count, sld), factored: what selection and its derivative share.
+// N, Z, C and T (count, ld); along (n): y or r; H (9 per contact that slides, in the order of the held rows); S (count, sld), factored:
+// C^T N + T^T (I - rho G) N, how the conditions change along N. C is the memory of N or `pushed`.
 struct Curvature {
+  bool shortest;
   int count, ld, sld;
-  double *N, *B, *y, *H, *S, *inverse, *left;
+  double *N, *Z, *pushed, *T, *along, *H, *S, *inverse;
+  const double* C;
   int* row;
 };
 
@@ -61,21 +69,66 @@ inline void argument_change(const Ncp& ncp, const int* held, int n, const double
   for (int i = n; i < padded(n); ++i) out[i] = 0.0;
 }
 
-// All of `Curvature` from the eliminated K at (x, nu). Ghh: the held part of G; scratch: two padded vectors.
+// out = P rho x (transposed: rho P^T x) on the held rows, P the slope of the projection at (lambda, nu).
+inline void push_held(const Ncp& ncp, const int* mode, const int* held, int n, const double* lambda, const double* nu, bool transposed,
+                      const double* x, double* out) {
+  const Regularised law{ncp};
+  for (int i = n; i < padded(n); ++i) out[i] = 0.0;
+  for (int i = 0; i < n;) {
+    const int r = held[i];
+    if (r < 3 * ncp.problem.contacts && mode[r / 3] == SLIDING) {
+      const ConeSlope p = cone_slope(law, r / 3, SLIDING, lambda, nu);
+      const double *rho = ncp.rho + r, x0 = x[i], x1 = x[i + 1], x2 = x[i + 2];
+      if (transposed) {
+        out[i] = rho[0] * (p.a * x0 + p.b * x1);
+        out[i + 1] = rho[1] * (p.b * x0 + p.d * x1);
+        out[i + 2] = rho[2] * (p.h * x0 + p.i * x1 + x2);
+      } else {
+        out[i] = p.a * rho[0] * x0 + p.b * rho[1] * x1 + p.h * rho[2] * x2;
+        out[i + 1] = p.b * rho[0] * x0 + p.d * rho[1] * x1 + p.i * rho[2] * x2;
+        out[i + 2] = rho[2] * x2;
+      }
+      i += 3;
+    } else {
+      out[i] = ncp.rho[r] * x[i];
+      ++i;
+    }
+  }
+}
+
+// All of `Curvature` from the eliminated K at (x, nu). Ghh: the held part of G; impulse, one, two: padded vectors of scratch.
 inline void curvature(const Ncp& ncp, const int* mode, const int* held, const Elimination& e, const double* x, const double* nu,
-                      const double* Ghh, Curvature& c, double* impulse, double* two) {
+                      const double* Ghh, bool shortest, Curvature& c, double* impulse, double* one, double* two) {
   const int n = e.n, ld = e.ld;
-  c.count = n - e.rank, c.ld = ld, c.sld = padded(c.count);
+  c.shortest = shortest, c.count = n - e.rank, c.ld = ld, c.sld = padded(c.count);
   null_space(e, c.N, ld);
+  c.C = shortest ? c.N : c.pushed;
+  auto row = [&](auto* matrix, int k) { return matrix + (ptrdiff_t)k * ld; };
   for (int i = 0; i < ld; ++i) impulse[i] = i < n ? x[held[i]] : 0.0;
-  for (int k = 0; k < c.count; ++k) add(-dot(c.N + (ptrdiff_t)k * ld, impulse, n), c.N + (ptrdiff_t)k * ld, impulse, n);
-  solve_transposed(e, impulse, c.y, c.left, ld);
-  projection_hessians(ncp, mode, held, n, x, nu, c.y, c.H);
-  for (int k = 0; k < c.count; ++k)
-    argument_change(ncp, held, n, Ghh, ld, c.N + (ptrdiff_t)k * ld, c.B + (ptrdiff_t)k * ld);
+  if (shortest) {
+    for (int k = 0; k < c.count; ++k) add(-dot(row(c.N, k), impulse, n), row(c.N, k), impulse, n);
+    solve_transposed(e, impulse, c.along, c.Z, ld);
+    projection_hessians(ncp, mode, held, n, x, nu, c.along, c.H);
+  } else {
+    left_null_space(e, c.Z, ld);
+    push_held(ncp, mode, held, n, x, nu, false, impulse, one);
+    solve_eliminated(e, one, c.along);
+    for (int k = 0; k < c.count; ++k) add(-dot(row(c.N, k), c.along, n), row(c.N, k), c.along, n);
+    argument_change(ncp, held, n, Ghh, ld, c.along, one);
+    for (int i = 0; i < n; ++i) one[i] += ncp.rho[held[i]] * impulse[i];
+  }
   for (int k = 0; k < c.count; ++k) {
-    bend(ncp.problem, mode, held, n, c.H, c.B + (ptrdiff_t)k * ld, two);
-    for (int j = 0; j < c.count; ++j) c.S[(ptrdiff_t)j * c.sld + k] = dot(c.B + (ptrdiff_t)j * ld, two, n) + (j == k ? 1.0 : 0.0);
+    if (shortest) {
+      argument_change(ncp, held, n, Ghh, ld, row(c.N, k), one);
+    } else {
+      push_held(ncp, mode, held, n, x, nu, true, row(c.Z, k), row(c.pushed, k));
+      projection_hessians(ncp, mode, held, n, x, nu, row(c.Z, k), c.H);
+    }
+    bend(ncp.problem, mode, held, n, c.H, one, row(c.T, k));
+  }
+  for (int k = 0; k < c.count; ++k) {
+    argument_change(ncp, held, n, Ghh, ld, row(c.N, k), two);
+    for (int j = 0; j < c.count; ++j) c.S[(ptrdiff_t)j * c.sld + k] = dot(row(c.T, j), two, n) + dot(row(c.C, j), row(c.N, k), n);
     for (int j = c.count; j < c.sld; ++j) c.S[(ptrdiff_t)k * c.sld + j] = 0.0;
   }
   factor_general(c.S, c.sld, c.count, MACHINE, c.row, c.inverse);

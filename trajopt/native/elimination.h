@@ -110,6 +110,23 @@ inline void solve_eliminated(const Elimination& e, const int* place, double* R, 
   }
 }
 
+// A particular solution of K x = f for one vector: f and x (ld) by the rows and columns of K, x zero in the unknowns left out.
+inline void solve_eliminated(const Elimination& e, const double* f, double* x) {
+  double* z = e.scratch;
+  for (int i = 0; i < e.rank; ++i) {
+    const double* L = e.L + (ptrdiff_t)e.row[i] * e.ld;
+    z[i] = f[e.row[i]];
+    for (int j = 0; j < i; ++j) z[i] -= L[j] * z[j];
+  }
+  std::memset(x, 0, sizeof(double) * e.ld);
+  for (int i = e.rank - 1; i >= 0; --i) {
+    const double* U = e.U + (ptrdiff_t)e.row[i] * e.ld;
+    double s = z[i];
+    for (int j = i + 1; j < e.rank; ++j) s -= U[e.col[j]] * x[e.col[j]];
+    x[e.col[i]] = e.inverse[i] * s;
+  }
+}
+
 // Orthonormal rows from the rows of B (count, ld), in place (Gram and Schmidt, twice).
 inline void orthonormalise(double* B, int ld, int count, int n) {
   for (int i = 0; i < count; ++i) {

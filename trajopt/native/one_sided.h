@@ -9,12 +9,12 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 // Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); start: impulses of
-// all rows of the model, by slot; linear: null without the Jacobian.
+// all rows of the model, by slot; select: which of many impulses is found matters, not v+ alone; linear: null without the Jacobian.
 struct StepInput {
   const double *parameters, *q, *v, *tau, *start, *given, *slopes;
   double dt;
   int given_rows;
-  bool moreau;
+  bool moreau, select = true;
 };
 struct StepOutput { double *q, *v, *report, *impulse; const Linear* linear; };
 template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w);
@@ -60,7 +60,7 @@ template <class Size> void replace_one_sided(const Topology& t, const StepInput&
     for (int side = 0; side < 2; ++side) {
       const double by = side == 0 ? MOVED : -MOVED;
       StepInput moved = in;
-      moved.start = out.impulse;
+      moved.start = out.impulse, moved.select = false;
       if (column < nv) {
         std::memset(s.direction, 0, sizeof(double) * nv);
         s.direction[column] = 1;

@@ -1,6 +1,6 @@
-// The derivative of the selected impulse where contacts slide and are redundant (trajopt/dynamics/contact/selection.py): the
-// component N c of d lambda in the null space of K, which moves v+ too. With w of the law's null space,
-//   N^T dG w = N^T dJ z + Z^T dJ^T w - Z^T dM z,      z = M^-1 J^T w,  Z = M^-1 J^T N
+// The derivative of the selected impulse where contacts slide and are redundant (trajopt/dynamics/contact/solve/selection.py): the
+// component N x of d lambda in the null space of K, which moves v+ too. With A and w of the law's null space,
+//   A^T dG w = A^T dJ z + B^T dJ^T w - B^T dM z,      z = M^-1 J^T w,  B = M^-1 J^T A
 // is what the law needs of the model: dG itself is never formed.
 #pragma once
 #include "slopes.h"
@@ -45,7 +45,7 @@ void turning_along(Size n, const Topology& t, const Parameters& p, const double*
 template <class Size> bool redundant_sliding(const Workspace<Size>& w) {
   bool slides = false;
   for (int k = 0; k < w.rows.nc; ++k) slides |= w.solution.cone_mode[k] == SLIDING;
-  return slides && w.solution.degenerate && w.solution.selected;
+  return slides && w.solution.degenerate;
 }
 
 // What d v+ / d (q, v, tau / dt) gains by the null space, added to by_q, by_v and Q. On entry Y, X_q, X_v are complete, and
@@ -72,15 +72,15 @@ void add_selection(Size n, const Topology& t, const Parameters& p, double dt, co
       store(f + 2 * N, dt * load(R));
       store(d, load(d) - load(y + N)), store(d + N, load(d + N) - load(y + 2 * N)), store(d + 2 * N, -dt * load(y));
     }
-  // z, Z and N^T dG w, which depends on q alone.
+  // z, B and A^T dG w, which depends on q alone.
   std::memset(j.z, 0, sizeof(double) * N);
   for (int row = 0; row < m; ++row)
     for (int b = 0; b < N; b += LANES) store(j.z + b, load(j.z + b) + space.w[row] * load(r.MJT + row * N + b));
   turning_along(n, t, p, given_slopes, space.w, j.z, j.turned, w);
   std::memset(through, 0, sizeof(double) * space.count * stride);
-  product(space.count, N, j.Z, N, nullptr, 0, {space.N, space.stride, 1}, r.MJT, N, m, 1);
-  product(space.count, N, through, stride, nullptr, 0, {space.N, space.stride, 1}, j.turned, N, m, 1);
-  product(space.count, N, through, stride, through, stride, {j.Z, N, 1}, j.X_q, N, nv, 1);
+  product(space.count, N, j.B, N, nullptr, 0, {space.A, space.stride, 1}, r.MJT, N, m, 1);
+  product(space.count, N, through, stride, nullptr, 0, {space.A, space.stride, 1}, j.turned, N, m, 1);
+  product(space.count, N, through, stride, through, stride, {j.B, N, 1}, j.X_q, N, nv, 1);
   law_null_space_solution(w.problem, w.solution, w.solver, free, dlam, through, stride, stride, j.shift);
   const Strided MJ{r.MJT, 1, N};
   product(nv, N, j.by_q, N, j.by_q, N, MJ, j.shift, stride, m, 1);

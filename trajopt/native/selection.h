@@ -2,8 +2,8 @@
 //
 //     minimise 1/2 |lambda|^2   subject to   F(lambda) = 0  in these modes
 //
-// (Nimble, App. B, extended to the cone; docs/contact-semantics.md, Selection). Its conditions are F(lambda) = 0 and lambda in
-// the range of K^T.
+// (Nimble, App. B, extended to the cone; docs/contact-semantics.md, Selection), and where that one breaks the law the limit of the
+// regularised problem's solution. Both are the solution of F(lambda) = 0 and the conditions of `curvature.h`.
 #pragma once
 #include "curvature.h"
 
@@ -43,30 +43,30 @@ struct SelectionScratch {
   int* held;
 };
 
-// One Newton step on the conditions F = 0, N^T lambda = 0 in the eliminated modes, with dx_p a particular solution of K dx = -F:
+// One Newton step on F = 0, c = 0 in the eliminated modes, with dx_p a particular solution of K dx = -F:
 //
-//     dx = dx_p + N c,     (I + B H B^T) c = -N^T (lambda + dx_p) - B H (I - rho G) dx_p
+//     dx = dx_p + N x,     S x = -C^T (lambda + dx_p) - T^T (I - rho G) dx_p,
 //
-// Where contacts are held H is zero and the step ends at the solution. `candidate` gets the held part of lambda + dx.
-inline void selection_step(const Ncp& ncp, const int* mode, const Point& at, SelectionScratch& s) {
+// as c = C^T lambda at the point itself. Where contacts are held T is zero and the step ends at the solution. `candidate` gets the held
+// part of lambda + dx.
+inline void selection_step(const Ncp& ncp, const int* mode, bool shortest, const Point& at, SelectionScratch& s) {
   const Elimination& e = s.elimination;
   const int n = e.n;
-  curvature(ncp, mode, s.held, e, at.x, at.nu, s.Ghh, s.curvature, s.three, s.two);
+  curvature(ncp, mode, s.held, e, at.x, at.nu, s.Ghh, shortest, s.curvature, s.three, s.one, s.two);
   Curvature& c = s.curvature;
   double* moved = s.three;
   for (int i = 0; i < e.ld; ++i) moved[i] = 0.0;
   for (int k = 0; k < e.rank; ++k) moved[e.col[k]] = -s.found[(ptrdiff_t)s.held[e.col[k]] * W];
   argument_change(ncp, s.held, n, s.Ghh, e.ld, moved, s.one);
-  bend(ncp.problem, mode, s.held, n, c.H, s.one, s.two);
   for (int i = 0; i < e.ld; ++i) s.candidate[i] = i < n ? at.x[s.held[i]] + moved[i] : 0.0;
   for (int k = 0; k < c.count; ++k)
-    s.one[k] = -dot(c.N + (ptrdiff_t)k * e.ld, s.candidate, n) - dot(c.B + (ptrdiff_t)k * e.ld, s.two, n);
-  solve_general(c.S, c.sld, c.count, c.row, c.inverse, s.one, s.three);
+    s.two[k] = -dot(c.C + (ptrdiff_t)k * e.ld, s.candidate, n) - dot(c.T + (ptrdiff_t)k * e.ld, s.one, n);
+  solve_general(c.S, c.sld, c.count, c.row, c.inverse, s.two, s.three);
   for (int k = 0; k < c.count; ++k) add(s.three[k], c.N + (ptrdiff_t)k * e.ld, s.candidate, n);
 }
 
-// The impulse of smallest norm in `mode` from a solution near it. `at` holds the result.
-inline void smallest_norm(const Ncp& ncp, const int* mode, Point& at, SelectionScratch& s) {
+// The selected impulse in `mode`, the shortest or the limit, from a solution near it. `at` holds the result.
+inline void selected_impulse(const Ncp& ncp, const int* mode, bool shortest, Point& at, SelectionScratch& s) {
   const Regularised law{ncp};
   Elimination& e = s.elimination;
   bool slides;
@@ -86,7 +86,7 @@ inline void smallest_norm(const Ncp& ncp, const int* mode, Point& at, SelectionS
     eliminate(e, !slides);
     for (int r = 0; r < ncp.m; ++r) store(s.right + (ptrdiff_t)r * W, splat(at.F[r]));
     solve_eliminated(e, s.held, s.right, W, W, s.found, W);
-    selection_step(ncp, mode, at, s);
+    selection_step(ncp, mode, shortest, at, s);
     double change = 0, size = 0;
     for (int i = 0; i < n; ++i) {
       const double moved = s.candidate[i] - at.x[s.held[i]];

@@ -35,7 +35,7 @@ template <class Size> struct JacobianWork {
   double *acceleration, *X_q, *X_v, *Q, *by_q, *by_v, *right, *Y, *Y_used, *MJT;
   // Of redundant contacts that slide (redundant.h).
   Field<Size> nothing;
-  double *free, *dlam, *shift, *through, *turned, *z, *Z;
+  double *free, *dlam, *shift, *through, *turned, *z, *B;
   // Of redundant contacts that contradict each other (one_sided.h), by column of `right`: what is left over; the largest entry.
   double *left_over, *sizes;
   bool redundant, *one_sided;
@@ -108,7 +108,7 @@ template <class Size> struct Workspace {
     w.by_q = matrix(N, N), w.by_v = matrix(N, N), w.right = matrix(most, 3 * N), w.Y = matrix(most, 3 * N);
     w.Y_used = matrix(most, 3 * N), w.MJT = matrix(most, N);
     w.nothing = field(6), w.free = matrix(most, 3 * N), w.dlam = matrix(most, 3 * N), w.shift = matrix(most, 3 * N);
-    w.through = matrix(most, 3 * N), w.turned = matrix(most, N), w.z = matrix(1, N), w.Z = matrix(most, N);
+    w.through = matrix(most, 3 * N), w.turned = matrix(most, N), w.z = matrix(1, N), w.B = matrix(most, N);
     w.left_over = matrix(1, 3 * N), w.sizes = matrix(1, 3 * N), w.redundant = false, w.one_sided = block.take<bool>(2 * N);
     OneSidedWork& s = one_sided;
     s = {matrix(1, 4 * N), matrix(1, N), matrix(1, N), {matrix(1, 4 * N), matrix(1, 4 * N)}, {matrix(1, N), matrix(1, N)},

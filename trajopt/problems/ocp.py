@@ -335,7 +335,7 @@ class OptimalControlProblem:
             return self
         if gradient not in self._variants:
             system = self.system_variants.setdefault(gradient, dataclasses.replace(self.system, gradient=gradient))
-            self._variants[gradient] = dataclasses.replace(self, dynamics=system, gradient=gradient)
+            self._variants[gradient] = self.with_system(system, gradient=gradient)
         return self._variants[gradient]
 
     @functools.cached_property
@@ -348,10 +348,10 @@ class OptimalControlProblem:
         """The `System` in other gradient modes: the same objects for all problems that `replace` makes of this one."""
         return {}
 
-    def with_system(self, system: System) -> OptimalControlProblem:
-        """The problem with the numbers of another `System`, which may be traced: nothing is validated."""
+    def with_system(self, system: System, **changes: Any) -> OptimalControlProblem:
+        """The problem with another `System` and other fields in their normal form; they may be traced: nothing is validated."""
         other = object.__new__(type(self))
-        vars(other).update(values(self) | {"dynamics": system})
+        vars(other).update(values(self) | {"arguments": self.arguments, "dynamics": system} | changes)
         return other
 
     @property

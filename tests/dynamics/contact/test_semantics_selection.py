@@ -6,15 +6,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from native.cases import needs_core
 from ridders import Estimate, compare, ridders_jacobian
 from scipy import optimize
 
 from dynamics.contact import scenes
 from dynamics.contact.scenes import solved_step as step
-from trajopt.dynamics.contact.ncp import SLIDING, STICKING, make_ncp, newton_matrix, projection_jacobian
+from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, newton_matrix, projection_jacobian
 from trajopt.dynamics.contact.solve.cascade import consistent_solution, solve
 from trajopt.dynamics.rigid_body.configuration import integrate
-from trajopt.dynamics.system import State
+from trajopt.dynamics.system import State, System
+from trajopt.models import load_model_from_string
 from trajopt.result import Status
 
 
@@ -200,3 +202,32 @@ def test_linear_systems_of_the_derivative_are_solved_to_rounding():
     K = np.asarray(newton_matrix(ncp, P, ncp.G))
     right = K @ np.random.default_rng(0).normal(size=12)
     np.testing.assert_allclose(K @ consistent_solution(ncp, solution, right), right, atol=1e-13 * np.abs(right).max())
+
+
+KNEE = """<mujoco><worldbody><geom type="plane" size="0 0 1" friction="0.8"/>
+  <body pos="0 0 0.0499"><freejoint/><geom type="capsule" fromto="0 0 0 -0.3 0 0.3" size="0.05" mass="1" friction="0.8"/>
+    <body><joint type="hinge" axis="0 1 0"/>
+      <geom type="capsule" fromto="0 0 0 0.3 0 0.3" size="0.05" mass="0.7" friction="0.8"/></body></body></worldbody></mujoco>"""
+
+
+@pytest.mark.parametrize("backend", ["jax", pytest.param("native", marks=needs_core)])
+def test_where_the_shortest_impulse_breaks_the_law_the_limit_is_selected(backend):
+    """A knee that hits the floor with the round ends of both links, in one point, which slide apart: each share of the normal
+    impulse has another v+, and with the shortest impulse a link would turn back. Of equal rows the regularised problem makes
+    equal impulses, here to the last digit, and the derivative is that of this selection."""
+    sys = System(load_model_from_string(KNEE), 1e-3, backend=backend)
+    u, n = np.zeros(sys.nu), sys.nv
+    x = State(sys.initial_state().q, jnp.array([-0.09, -0.11, -0.35, 0.22, -2.98, -0.93, 1.27]))
+    y, info = sys.step(x, u)
+    closed = np.asarray(info.contacts.mode) != SEPARATING
+    assert info.status == Status.solved and info.degenerate
+    assert (np.asarray(info.contacts.mode)[closed] == SLIDING).all() and closed.sum() == 2
+    one, two = np.asarray(info.contacts.impulse)[closed]
+    np.testing.assert_allclose(one[2], two[2], rtol=1e-12)
+    assert np.linalg.norm(one[:2] - two[:2]) > 0.5 * np.linalg.norm(one[:2])  # they slide to different sides
+
+    def velocity(z):
+        return np.asarray(sys.step(State(scenes.integrate(sys.model, x.q, z[:n]), x.v + z[n:]), u)[0].v)
+
+    estimate = ridders_jacobian(velocity, 2 * n, np.r_[np.full(n, 1e-5), np.full(n, 1e-3)])
+    compare(np.asarray(sys.linearize(x, u).A)[n:], estimate, label=backend)

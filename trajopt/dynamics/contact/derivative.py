@@ -43,7 +43,7 @@ def impulse_tangent(
 ) -> Float[Array, " m"]:
     """Derivative of the selected impulse, its component in the null space of a redundant problem included (`selection`).
 
-    free, dmu, dbound: as in `law_tangent`. through_G: (null space, tangents) -> N^T dG w, linear in the tangents, from which
+    free, dmu, dbound: as in `law_tangent`. through_G: (null space, tangents) -> A^T dG w, linear in the tangents, from which
     the caller knows dG; called where the impulse is not unique.
     """
     lam = solution.impulse

@@ -191,9 +191,9 @@ def _null_space_shift(equations: _Equations, free_slope, dlam) -> Float[Array, "
     model, terms, MJ = equations.inputs.model, equations.terms, equations.MJ
     ncp, solution, n = equations.ncp, equations.solution, model.nv
     space = solution_null_space(ncp, solution)
-    z, Z = MJ @ space.w, MJ @ space.N
+    z, B = MJ @ space.w, MJ @ space.A
     turning = functools.partial(_force_turning, equations.inputs, equations.geometry, equations.rows)
-    by_N = jax.vmap(turning, 1)(space.N)  # (m, nv, nv)
+    by_A = jax.vmap(turning, 1)(space.A)  # (m, nv, nv)
     by_w = turning(space.w)
     # At rest and without gravity or springs the derivative of inverse dynamics is that of M(q) z.
     moving = ("Psid", "Sd", "bias_Psidd", "composite_coriolis", "composite_bias_force")
@@ -201,7 +201,7 @@ def _null_space_shift(equations: _Equations, free_slope, dlam) -> Float[Array, "
     still = dataclasses.replace(terms, **nothing)
     weightless = model.replace(stiffness=jnp.zeros_like(model.stiffness))
     dMz, _ = rnea_derivatives_from_terms(weightless, still, z)
-    by_q = jnp.sum(by_N * z[None, :, None], 1) + Z.T @ (by_w - dMz)
+    by_q = jnp.sum(by_A * z[None, :, None], 1) + B.T @ (by_w - dMz)
     through_G = jnp.concatenate([by_q, jnp.zeros((by_q.shape[0], 2 * n), by_q.dtype)], 1)
     no_mu, no_bound = jnp.zeros_like(ncp.mu), jnp.zeros_like(ncp.bound)
 

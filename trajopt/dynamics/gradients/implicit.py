@@ -102,10 +102,10 @@ def implicit_tangents(
         return VelocityStep(push, jnp.zeros_like(solved.impulse), drows, zero_tangent(solution))
 
     def through_G(space, tangents):
-        """N^T dG w without dG; see `selection`."""
+        """A^T dG w without dG; see `selection`."""
         drows, dq, dmodel = tangents
-        w, N, factor = space.w, space.N, solved.factor
-        z, Z = solve_mass_matrix(factor, J.T @ w), jax.vmap(lambda n: solve_mass_matrix(factor, J.T @ n), 1, 1)(N)
+        w, A, factor = space.w, space.A, solved.factor
+        z, B = solve_mass_matrix(factor, J.T @ w), jax.vmap(lambda a: solve_mass_matrix(factor, J.T @ a), 1, 1)(A)
         still = jnp.zeros_like(inputs.v)
 
         def inertial(model, q):
@@ -113,7 +113,7 @@ def implicit_tangents(
             return inverse_dynamics(weightless, q, still, z)
 
         _, dMz = jax.jvp(inertial, (inputs.model, inputs.q), (dmodel, dq))
-        return N.T @ (drows.J @ z) + Z.T @ (drows.J.T @ w - dMz)
+        return A.T @ (drows.J @ z) + B.T @ (drows.J.T @ w - dMz)
 
     linear = (drows, dinputs.q, dinputs.model)
     dlam = derivative.impulse_tangent(ncp, solution, J @ push + dnu, drows.mu, drows.bound, through_G, linear)

@@ -208,7 +208,7 @@ def _flat_direction(y):
     """Unit vector along (y0, y1) and its length; x, without derivative, where that is rounding (an upright cylinder)."""
     flat = y[..., :2]
     square = jnp.sum(flat * flat, -1)
-    regular = square > float(jnp.finfo(y.dtype).eps) ** 1.25
+    regular = square > float(jnp.finfo(y.dtype).eps) ** 1.5
     length = jnp.sqrt(jnp.where(regular, square, jnp.ones_like(square)))
     direction = jnp.where(regular[..., None], flat / length[..., None], jnp.asarray([1.0, 0.0], y.dtype))
     return direction, jnp.where(regular, length, jnp.zeros_like(length))

@@ -78,11 +78,11 @@ class NCPSolution:
 
 
 def solution_null_space(ncp: NCP, solution: NCPSolution) -> selection.NullSpace:
-    """The null space that the derivative of the selection needs; computed only where the shortest of many was selected."""
+    """The null space that the derivative of the selection needs; computed only where one of many was selected."""
     m, dtype = ncp.G.shape[0], ncp.G.dtype
     return cond_in_batch(
-        solution.degenerate & solution.selected,
-        lambda _: selection.null_space(ncp, solution.impulse, solution.modes),
+        solution.degenerate,
+        lambda _: selection.null_space(ncp, solution.impulse, solution.modes, solution.selected),
         selection.empty_null_space(m, dtype),
     )
 
@@ -138,8 +138,10 @@ def solve(
         slides = degenerate & jnp.any(modes.cone == SLIDING)
         lam, selected = cond_one_at_a_time(slides, lambda x, ncp, modes: _select(ncp, x[0], modes, tol), found, ncp, modes)
         nu = ncp.G @ lam + ncp.g
-        # The shortest impulse slides in other directions than the regularised one, for which the inverse was formed.
-        inverse = cond_in_batch(slides, lambda _: _inverse_in_modes(ncp, lam, nu, modes, eps), inverse)
+        # The selected impulse slides in other directions than the regularised one, for which the inverse was formed; a contact
+        # that crept there, slower than `SLOW`, sticks in the modes of the solution.
+        crept = jnp.any((classify(ncp, lam, nu).cone == SLIDING) & (modes.cone != SLIDING))
+        inverse = cond_in_batch(slides | crept, lambda _: _inverse_in_modes(ncp, lam, nu, modes, eps), inverse)
     size = residual(ncp, lam, tol)
     return NCPSolution(
         lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, inverse
@@ -212,8 +214,12 @@ def _without_null_space(ncp: NCP, lam, modes: Modes, inverse, eps, tol):
 
 
 def _select(ncp: NCP, lam, modes: Modes, tol):
-    """`selection.smallest_norm`, kept only where the law still holds there."""
-    return if_lawful(ncp, lam, selection.smallest_norm(ncp, lam, modes), tol)
+    """(`selection.smallest_norm`, True), or where it breaks the law (`selection.limit`, False), if the law holds there."""
+    shortest, lawful = if_lawful(ncp, lam, selection.smallest_norm(ncp, lam, modes), tol)
+    limit = jax.lax.cond(
+        lawful, lambda x: x, lambda x: if_lawful(ncp, x, selection.limit(ncp, x, modes), tol)[0], shortest
+    )
+    return limit, lawful
 
 
 def if_lawful(

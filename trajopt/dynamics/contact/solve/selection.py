@@ -5,23 +5,32 @@ regularised problem identified, the step returns the impulse of smallest norm,
 
     minimise 1/2 |lambda|^2   subject to   F(lambda) = 0  in these modes,
 
-(Nimble, App. B, extended to the cone). With K = dF/dlambda, N a basis of its null space, its conditions are
+(Nimble, App. B, extended to the cone), and where that one breaks the law the limit of the regularised problem's solution. With
+K = dF/dlambda = I - P + P rho G, a basis N of its null space and a basis Z of that of K^T, both are given by F = 0 and k
+conditions c(lambda) = 0, as many as K lacks in rank:
 
-    F(lambda) = 0,    N^T lambda = 0.
+    shortest:   c = N^T lambda
+    limit:      c = Z^T P rho lambda,   since 0 = Z^T F_eps = Z^T (F + eps P rho lambda) + O(eps^2)
 
 For held contacts K is the Delassus matrix up to scaling and iterative refinement from the regularised solution already
-ends there. With sliding redundant contacts the directions of sliding make F curved and `smallest_norm` iterates
-least-norm Newton corrections.
+ends there. With sliding redundant contacts the directions of sliding make F curved: `smallest_norm` iterates least-norm Newton
+corrections, `limit` Newton's steps on both equations.
 
-Derivative. With y = K^{+T} lambda, d(N^T lambda) = N^T dlambda - N^T dK^T y, since K N = 0 gives dN = -K^+ dK N. With any
-particular solution dlambda_p of K dlambda_p = -dF, dlambda = dlambda_p + N c and h = N^T K^T y (N, y frozen),
+Derivative. N and Z turn with K: dN = -K^+ dK N, dZ^T = -Z^T dK K^+. With y = K^{+T} lambda and r = K^+ P rho lambda, all of
+N, Z, y, r frozen at the solution, dc is the change of
 
-    (I - h_lambda N) c = h_lambda dlambda_p + dh - N^T dlambda_p.
+    shortest:   h = N^T lambda - N^T K^T y
+    limit:      h = Z^T (P rho lambda - K r)
 
-K = I - P + P rho G depends on the inputs through nu, mu and the bounds in P, and through G: the latter contributes
-N^T dG w with w = rho P^T y, which the caller supplies, since G = J M^-1 J^T gives it without dG:
+so that with any particular solution dlambda_p of K dlambda_p = -dF, dlambda = dlambda_p + N x where
 
-    N^T dG w = N^T dJ z + Z^T dJ^T w - Z^T dM z,      z = M^-1 J^T w,  Z = M^-1 J^T N.
+    h_lambda N x = -h_lambda dlambda_p - dh.
+
+K depends on the inputs through nu, mu and the bounds in P, and through G, which contributes -A^T dG w to dh, with
+(A, w) = (N, rho P^T y) for the shortest and (rho P^T Z, r) for the limit. The caller supplies A^T dG w, since G = J M^-1 J^T
+gives it without dG:
+
+    A^T dG w = A^T dJ z + B^T dJ^T w - B^T dM z,      z = M^-1 J^T w,  B = M^-1 J^T A.
 """
 
 from __future__ import annotations
@@ -31,7 +40,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.ncp import NCP, Modes, apply_blocks, mode_map, newton_matrix, projection_jacobian
@@ -44,27 +53,32 @@ RANK = Threshold(1e-10, 1e-5)  # singular values of K below this share of the la
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class NullSpace:
-    """N (m, m): basis of the null space of K in its non-zero columns; y and w (m,) of the module docstring; inverse (m, m) of
-    I - h_lambda N."""
+    """N, Z (m, m): bases of the null spaces of K and K^T in their non-zero columns; y, w (m,) and A (m, m) of the module
+    docstring; inverse (m, m) of h_lambda N; shortest: which of the two selections."""
 
     N: Float[Array, "m m"]
+    Z: Float[Array, "m m"]
     y: Float[Array, " m"]
+    A: Float[Array, "m m"]
     w: Float[Array, " m"]
     inverse: Float[Array, "m m"]
+    shortest: Bool[Array, ""]
 
 
 def empty_null_space(m: int, dtype: DTypeLike) -> NullSpace:
     """The null space of a regular K."""
-    return NullSpace(jnp.zeros((m, m), dtype), jnp.zeros(m, dtype), jnp.zeros(m, dtype), jnp.eye(m, dtype=dtype))
+    none, zero = jnp.zeros((m, m), dtype), jnp.zeros(m, dtype)
+    return NullSpace(none, none, zero, none, zero, jnp.eye(m, dtype=dtype), jnp.ones((), bool))
 
 
-def _null_space(K):
-    """Singular value decomposition of K split by rank: (pseudo-inverse, basis of the null space with zero columns elsewhere)."""
+def _null_spaces(K):
+    """Singular value decomposition of K split by rank: (pseudo-inverse, bases of the null spaces of K and of K^T, with zero
+    columns elsewhere)."""
     U, s, Vt = linear_algebra.svd(K)
     tolerance = s[0] * RANK.at(K.dtype)
     regular = s > tolerance
     inverse = jnp.where(regular, 1.0 / jnp.where(regular, s, 1.0), 0.0)
-    return (Vt.T * inverse) @ U.T, jnp.where(regular, 0.0, Vt.T)
+    return (Vt.T * inverse) @ U.T, jnp.where(regular, 0.0, Vt.T), jnp.where(regular, 0.0, U)
 
 
 def smallest_norm(ncp: NCP, lam: Float[Array, " m"], modes: Modes):
@@ -75,7 +89,7 @@ def smallest_norm(ncp: NCP, lam: Float[Array, " m"], modes: Modes):
         x, _, previous, k = carry
         nu = ncp.G @ x + ncp.g
         K = newton_matrix(ncp, projection_jacobian(ncp, x, nu, modes), ncp.G)
-        inverse, N = _null_space(K)
+        inverse, N, _ = _null_spaces(K)
         candidate = x - inverse @ mode_map(ncp, x, modes)
         candidate = candidate - N @ (N.T @ candidate)
         return candidate, previous, jnp.linalg.norm(candidate - x), k + 1
@@ -88,25 +102,63 @@ def smallest_norm(ncp: NCP, lam: Float[Array, " m"], modes: Modes):
     return jax.lax.while_loop(proceed, body, (lam, infinity, infinity, jnp.zeros((), jnp.int32)))[0]
 
 
-def null_space(ncp: NCP, lam: Float[Array, " m"], modes: Modes) -> NullSpace:
+def limit(ncp: NCP, lam: Float[Array, " m"], modes: Modes):
+    """The limit of the regularised problem's solution in `modes`, from a solution `lam` near it; see the module docstring."""
+    eps = jnp.finfo(lam.dtype).eps
+
+    def body(carry):
+        x, _, previous, k = carry
+        space, inverse = _selected_by(ncp, x, modes, jnp.zeros((), bool))
+        step = -inverse @ mode_map(ncp, x, modes)
+        missing = space.Z.T @ _pushed(ncp, x, modes) + _slope_in_impulse(ncp, space, x, modes, step)
+        step = step - space.N @ (space.inverse @ missing)
+        return x + step, previous, jnp.linalg.norm(step), k + 1
+
+    def proceed(carry):
+        x, before, change, k = carry
+        return (k < ITERATIONS) & (change > 4 * eps * jnp.linalg.norm(x)) & ((k < 4) | (change < 0.9 * before))
+
+    infinity = jnp.full((), jnp.inf, lam.dtype)
+    return jax.lax.while_loop(proceed, body, (lam, infinity, infinity, jnp.zeros((), jnp.int32)))[0]
+
+
+def null_space(ncp: NCP, lam: Float[Array, " m"], modes: Modes, shortest: Bool[Array, ""]) -> NullSpace:
     """What the derivative of the selection needs at the solution `lam`; nothing in it is differentiated further."""
+    return _selected_by(ncp, lam, modes, shortest)[0]
+
+
+def _pushed(ncp: NCP, lam, modes: Modes):
+    """P rho lambda, by which F changes with eps."""
+    P = projection_jacobian(ncp, lam, ncp.G @ lam + ncp.g, modes)
+    return apply_blocks(P, ncp.rho * lam)
+
+
+def _selected_by(ncp: NCP, lam, modes: Modes, shortest):
+    """(`NullSpace`, pseudo-inverse of K)."""
     nu = ncp.G @ lam + ncp.g
     P = projection_jacobian(ncp, lam, nu, modes)
-    inverse, N = _null_space(newton_matrix(ncp, P, ncp.G))
-    y = inverse.T @ lam
+    inverse, N, Z = _null_spaces(newton_matrix(ncp, P, ncp.G))
     blocks, diagonal = P
-    w = ncp.rho * apply_blocks((jnp.swapaxes(blocks, 1, 2), diagonal), y)
-    partial = NullSpace(N, y, w, inverse)
+    transposed = jnp.swapaxes(blocks, 1, 2), diagonal
+    y, r = inverse.T @ lam, inverse @ apply_blocks(P, ncp.rho * lam)
+    beside = jax.vmap(lambda x: ncp.rho * apply_blocks(transposed, x), 1, 1)(Z)
+    A, w = jnp.where(shortest, N, beside), jnp.where(shortest, ncp.rho * apply_blocks(transposed, y), r)
+    partial = NullSpace(N, Z, y, A, w, inverse, shortest)
     along = jax.vmap(lambda x: _slope_in_impulse(ncp, partial, lam, modes, x), in_axes=1, out_axes=1)
-    system = jnp.eye(lam.shape[0], dtype=lam.dtype) - along(N)
-    return NullSpace(N, y, w, linear_algebra.inverse(system))
+    system = along(N) + jnp.diag(jnp.where(jnp.any(N != 0, 0), 0.0, 1.0).astype(lam.dtype))
+    return dataclasses.replace(partial, inverse=linear_algebra.inverse(system)), inverse
 
 
 def _h(ncp: NCP, space: NullSpace, x, shift, mu, bound, modes: Modes):
-    """h = N^T K^T y at the impulse x, with nu shifted by `shift`."""
-    problem = dataclasses.replace(ncp, g=ncp.g + shift, mu=mu, bound=bound)
-    _, pullback = jax.vjp(lambda z: mode_map(problem, z, modes), x)
-    return space.N.T @ pullback(space.y)[0]
+    """h at the impulse x, with nu shifted by `shift`."""
+
+    def law(x, more):
+        return mode_map(dataclasses.replace(ncp, g=ncp.g + shift + more, mu=mu, bound=bound), x, modes)
+
+    zero = jnp.zeros_like(x)
+    _, pullback = jax.vjp(lambda z: law(z, zero), x)
+    _, pushed = jax.jvp(law, (x, zero), (-space.w, x))
+    return jnp.where(space.shortest, space.N.T @ (x - pullback(space.y)[0]), space.Z.T @ pushed)
 
 
 def _slope_in_impulse(ncp: NCP, space: NullSpace, lam, modes: Modes, direction):
@@ -125,10 +177,10 @@ def null_space_tangent(
     through_G: Float[Array, " m"],
     dlam: Float[Array, " m"],
 ):
-    """Component N c of the derivative of the selected impulse (see the module docstring); linear in its last five arguments.
+    """Component N x of the derivative of the selected impulse (see the module docstring); linear in its last five arguments.
 
     free (m,): tangent of nu at fixed impulse; dmu (nc,), dbound (nf,): of the coefficients and friction bounds; through_G
-    (m,): N^T dG w; dlam (m,): a particular solution of the linearised law.
+    (m,): A^T dG w; dlam (m,): a particular solution of the linearised law.
     """
 
     def inputs(x, shift, mu, bound):
@@ -136,4 +188,4 @@ def null_space_tangent(
 
     point = (lam, jnp.zeros_like(lam), ncp.mu, ncp.bound)
     _, dh = jax.jvp(inputs, point, (dlam, free, dmu, dbound))
-    return space.N @ (space.inverse @ (dh + through_G - space.N.T @ dlam))
+    return space.N @ (space.inverse @ (through_G - dh))
