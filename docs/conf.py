@@ -14,6 +14,7 @@ from typing import Any
 import trajopt
 
 sys.path.insert(0, os.path.dirname(__file__))
+import formulas
 import mathml
 import reference
 
@@ -102,3 +103,4 @@ def setup(app: Any) -> None:
     app.connect("source-read", add_navigation)
     reference.setup(app)
     mathml.setup(app)
+    formulas.setup(app)
