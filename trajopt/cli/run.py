@@ -48,6 +48,9 @@ def folder_of(args: argparse.Namespace) -> pathlib.Path:
 
 def last_words(args: argparse.Namespace, since: float) -> str:
     """What a run that began at `since` (`time.time`) leaves behind when it is ended from outside."""
+    summary = folder_of(args) / "summary.json"
+    if summary.exists() and summary.stat().st_mtime >= since:
+        return f"the solution is in {summary.parent}, its pictures are not complete"
     checkpoint = folder_of(args) / CHECKPOINT
     if not checkpoint.exists() or (not args.resume and checkpoint.stat().st_mtime < since):
         return "there was no point to save yet"
