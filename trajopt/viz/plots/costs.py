@@ -127,4 +127,4 @@ def _over_time(ax: Axes, t: np.ndarray, stages: dict[str, np.ndarray], colours: 
     ax.set_xlim(t[0], t[-1])
     ax.set_xlabel("time [s]")
     ax.set_ylabel("cost of a step")
-    ax.legend(frameon=False, fontsize=7, loc="upper right")
+    ax.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
