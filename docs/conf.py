@@ -21,7 +21,9 @@ import reference
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 NAVIGATION = {
-    "Get started": ("getting-started", "tutorial", "bring-your-own", "coming-from", "command-line", "pictures", "viewer"),
+    "Get started": (
+        "getting-started", "own-robot", "tutorial", "bring-your-own", "coming-from", "command-line", "pictures", "viewer",
+    ),
     "Concepts": (
         "conventions", "models", "rigid-body-dynamics", "collision", "contact-semantics", "boxed-lcp", "smoothed-contact",
         "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "jacobian-tables", "performance",
