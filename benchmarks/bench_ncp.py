@@ -5,8 +5,9 @@
 The problems (validation_experiments/contact_problems.py) are recorded once and kept in .cache/ncp; each is solved from zero by
 each solver, one at a time on one core: all by Newton, at most --others of each scene by the others. --record only records what
 is missing; without that folder recording starts anew. Results are kept in .cache/ncp/results.json, those of other scenes and
-solvers stay; --write puts all of them into docs/validation/ncp.md. --failures: a folder
-for the problems that Newton left unsolved (NumPy archives with G, g, mu, exists, bound, and the solver's impulse).
+solvers stay; --write puts all of them into docs/validation/ncp.md, with a dash for times that were taken at a load above --calm.
+--failures: a folder for the problems that Newton left unsolved (NumPy archives with G, g, mu, exists, bound, and the solver's
+impulse).
 
 Columns: problems; share solved to a residual of 1e-9, recomputed; median and 95th percentile of iterations; fallbacks (Newton
 only) and failures per thousand problems; largest residual; microseconds per problem, mean.
@@ -42,7 +43,6 @@ from trajopt.dynamics.contact.solve.cascade import SOLVERS, solve  # noqa: E402
 
 LIMIT = 1e-9
 CHUNK = 20
-CALM = 3.0  # load up to which times are worth stating
 
 
 def runner(name: str):
@@ -111,6 +111,7 @@ def main() -> None:
     parser.add_argument("--others", type=int, default=100, help="problems of a scene that ADMM and Gauss-Seidel solve")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--calm", type=float, default=3.0, help="load up to which times are written")
     parser.add_argument("--failures", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, default=contact_problems.CACHE / "results.json")
     options = parser.parse_args()
@@ -150,15 +151,15 @@ def main() -> None:
                       flush=True)  # fmt: skip
             options.out.write_text(json.dumps({"machine": banner(), "scenes": table}, indent=1))
     if options.write:
-        write(table)
+        write(table, options.calm)
 
 
-def time_of(row: dict[str, float]) -> str:
+def time_of(row: dict[str, float], calm: float) -> str:
     """Microseconds per problem; a dash where other work on the machine spoilt them."""
-    return f"{row['us_per_problem']:,.0f}" if row.get("load", np.inf) < CALM else "-"
+    return f"{row['us_per_problem']:,.0f}" if row.get("load", np.inf) < calm else "-"
 
 
-def write(table) -> None:
+def write(table, calm: float) -> None:
     """The tables of docs/validation/ncp.md: Newton by scene, and the three solvers beside each other."""
     rows = []
     for scene, by in table.items():
@@ -167,7 +168,7 @@ def write(table) -> None:
             rows.append([
                 scene, r["problems"], f"{r['iterations_median']:.0f}", f"{r['iterations_95']:.0f}",
                 f"{r['fallbacks_per_1000']:.1f}", f"{r['failures_per_1000']:.1f}",
-                f"{r['worst_residual']:.0e}", time_of(r),
+                f"{r['worst_residual']:.0e}", time_of(r, calm),
             ])  # fmt: skip
     header = ["scene", "problems", "iterations, median", "95th percentile", "fallbacks per 1,000", "unsolved per 1,000",
               "largest residual", "us per problem"]  # fmt: skip
@@ -175,7 +176,7 @@ def write(table) -> None:
     rows = []
     for scene, by in table.items():
         if set(SOLVERS) <= set(by):
-            cells = [f"{by[s]['iterations_median']:.0f} / {by[s]['failures_per_1000']:.0f} / {time_of(by[s])}"
+            cells = [f"{by[s]['iterations_median']:.0f} / {by[s]['failures_per_1000']:.0f} / {time_of(by[s], calm)}"
                      for s in SOLVERS]  # fmt: skip
             rows.append([scene, *cells])
     write_table("ncp", "solvers", ["scene", "Newton", "ADMM", "Gauss-Seidel"], rows)

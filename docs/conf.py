@@ -14,13 +14,16 @@ from typing import Any
 import trajopt
 
 sys.path.insert(0, os.path.dirname(__file__))
+import formulas
 import mathml
 import reference
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 NAVIGATION = {
-    "Get started": ("getting-started", "tutorial", "bring-your-own", "coming-from", "command-line", "pictures", "viewer"),
+    "Get started": (
+        "getting-started", "own-robot", "tutorial", "bring-your-own", "coming-from", "command-line", "pictures", "viewer",
+    ),
     "Concepts": (
         "conventions", "models", "rigid-body-dynamics", "collision", "contact-semantics", "boxed-lcp", "smoothed-contact",
         "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "jacobian-tables", "performance",
@@ -102,3 +105,4 @@ def setup(app: Any) -> None:
     app.connect("source-read", add_navigation)
     reference.setup(app)
     mathml.setup(app)
+    formulas.setup(app)

@@ -18,23 +18,29 @@ A docstring lists options as
         name, name: meaning of both.
 
 under the headings Options, Arguments or Attributes. Options that a class inherits are described by the docstring of the base.
+Lines indented by four elsewhere are code where they are Python, else formulas. Inside a line formulas stand between dollar signs,
+code between backticks; neither goes on in the next line. How plain text becomes a formula is in `formulas`.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
+import itertools
 import pathlib
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 HEADINGS = ("Options", "Arguments", "Attributes")
 BLOCK = re.compile(r"^```\{(classes|functions)\} *(\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ENTRY = re.compile(r"^    (\w+(?:, \w+)*)(?: \(([^)]*)\))?: +(.*)$")
-CODE = re.compile(r"``[^`]+``|`[^`]+`")
+CODE = re.compile(r"``[^`]+``|`[^`]+`|\$[^$`]+\$")  # code, or a formula
 MARKUP = re.compile(r"[\\*|_]")
+POWER = re.compile(r"(?<=[A-Za-z])\^(\d[\d.]*\d|\d)")  # of a unit
 ARRAY_LIKE = re.compile(
     r"Shaped\[Array, '...'\](?: \| (?:Shaped\[ndarray, '...'\]|(?:numpy\.)?(?:bool|number)|bool|int|float|complex))+"
 )
@@ -55,36 +61,53 @@ class Option:
 
 
 def as_text(line: str) -> str:
-    """A line of a docstring in reStructuredText: backticks are code, all other signs stand for themselves."""
+    """A line of a docstring in reStructuredText: backticks are code, dollar signs formulas, other signs stand for themselves."""
     parts, end = [], 0
     for match in CODE.finditer(line):
-        parts += [MARKUP.sub(r"\\\g<0>", line[end : match.start()]), f"``{match.group().strip('`')}``\\ "]
+        inside = match[0].strip("`$")
+        marked = f":formula:`{inside}`" if match[0][0] == "$" else f"``{inside}``"
+        parts += [as_prose(line[end : match.start()]), f"{marked}\\ "]
         end = match.end()
-    return "".join([*parts, MARKUP.sub(r"\\\g<0>", line[end:])])
+    return "".join([*parts, as_prose(line[end:])])
+
+
+def as_prose(text: str) -> str:
+    """Text without code and formulas; powers of units are raised."""
+    return POWER.sub(r"\\ :sup:`\1`\\ ", MARKUP.sub(r"\\\g<0>", text))
+
+
+def kind_of(line: str, previous: str) -> str:
+    """What a line of a docstring belongs to: text, an item of a list, or lines that stand for themselves."""
+    if not line.strip():
+        return previous
+    if line.startswith("    "):
+        return "block"
+    if line.startswith(("- ", "* ")) or (line.startswith("  ") and previous == "item"):
+        return "item"
+    return "text"
+
+
+def is_python(lines: list[str]) -> bool:
+    try:
+        ast.parse(textwrap.dedent("\n".join(lines)))
+    except SyntaxError:
+        return False
+    return True
 
 
 def as_paragraphs(lines: list[str]) -> list[str]:
-    """A docstring in reStructuredText: plain text with code in backticks; lines indented by four are shown as they stand."""
+    """A docstring in reStructuredText: text, lists, and indented lines as code or formulas."""
+    kinds = list(itertools.accumulate(lines, lambda kind, line: kind_of(line, kind), initial="text"))[1:]
     made: list[str] = []
-    kind, previous = "text", "text"
-    for row in lines:
-        if row.strip():
-            if row.startswith("    "):
-                kind = "code"
-            elif row.startswith(("- ", "* ")):
-                kind = "item"
-            elif not (row.startswith("  ") and kind == "item"):
-                kind = "text"
-        if kind == "code":
-            made += ["", "::", "", row] if previous != "code" else [row]
+    for kind, group in itertools.groupby(zip(kinds, lines, strict=True), key=lambda pair: pair[0]):
+        rows = [row for _, row in group]
+        made.append("")
+        if kind == "block":
+            made += ["::" if is_python(rows) else ".. formula::", "", *rows, ""]
         elif kind == "item":
-            start = 2 if row.startswith(("- ", "* ")) else 0
-            made += [""] * (previous != "item") + [
-                row[:start] + as_text(row[start:]) if start else "  " + as_text(row.strip())
-            ]
+            made += [row[:2] + as_text(row[2:].strip()) for row in rows]
         else:
-            made += [""] * (previous != "text") + [as_text(row.strip())]
-        previous = kind
+            made += [as_text(row.strip()) for row in rows]
     return [*made, ""]
 
 
@@ -235,7 +258,7 @@ def table(options: list[Option], result: bool) -> list[str]:
     rows = rows_of(options)
     columns = {"Name": [", ".join(f"``{option.name}``" for option in row) for row in rows]}
     if any(option.unit for option in options):
-        columns["Unit"] = [row[0].unit for row in rows]
+        columns["Unit"] = [as_prose(row[0].unit) for row in rows]
     if not result:
         columns["Default"] = [defaults(row) for row in rows]
     columns["Meaning"] = [as_text(sentence(row[0].meaning)) for row in rows]
@@ -319,7 +342,7 @@ def expand_blocks(app: Any, name: str, source: list[str]) -> None:
             return f"```{{eval-rst}}\n.. py:currentmodule:: {package}\n\n{entries}\n```"
         lines = ["| class | |", "|---|---|"]
         for row, _ in rows:
-            text = summary(getattr(module, row)).replace("|", "\\|")
+            text = re.sub(r"\$([^$]+)\$", r"{formula}`\1`", summary(getattr(module, row))).replace("|", "\\|")
             lines.append(f"| [`{row}`](classes/{page_name(package, row)}.rst) | {text} |")
         tree = "\n".join(f"classes/{page_name(package, row)}" for row, _ in rows)
         return "\n".join(lines) + f"\n\n```{{toctree}}\n:hidden:\n\n{tree}\n```"
@@ -335,7 +358,7 @@ def plain_docstrings(app: Any, what: str, name: str, value: Any, options: Any, l
     before, after, entries = split_docstring("\n".join(lines))
     listed = []
     for argument, (unit, meaning) in entries.items():
-        listed += [f"- ``{argument}``{f' ({unit})' if unit else ''}: {as_text(meaning)}"]
+        listed += [f"- ``{argument}``{f' ({as_prose(unit)})' if unit else ''}: {as_text(meaning)}"]
     lines[:] = [*as_paragraphs(before), *listed, "", *as_paragraphs(after)]
 
 

@@ -1,4 +1,4 @@
-"""Names that the command line knows before it imports anything heavy, and suggestions for mistyped ones."""
+"""Names that the command line knows before it imports anything heavy, suggestions for mistyped ones, and counts of things."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import difflib
 from collections.abc import Iterable
 
 SELF_COLLISION = ("auto", "all", "none")  # which links of one robot collide (`models.load_model`)
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things, in words that a message can hold: 1 iteration, 2 iterations."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def closest(name: str, known: Iterable[str], most: int = 5) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -59,6 +60,18 @@ def test_finished_runs_are_not_solved_again(runs, capsys):
     out = capsys.readouterr().out
     assert "go1-stand: found there, 3 pictures" in out and (runs / "index.html").exists()
     assert main(["gallery", "go1-stnd", "--out", str(runs)]) == 2
+
+
+def test_a_run_that_is_drawing_when_its_time_is_up_goes_on(tmp_path, monkeypatch):
+    """The stand-in for Python saves its result at once, and the picture two seconds later."""
+    stand_in = tmp_path / "python"
+    draw = f"{sys.executable} -c \"from PIL import Image; Image.new('RGB', (4, 4)).save('$out/convergence.png')\""
+    stand_in.write_text(f'#!/bin/sh\nfor out; do :; done\necho "{{}}" > "$out/summary.json"\nsleep 2\n{draw}\n')
+    stand_in.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(stand_in))
+        assert main(["gallery", "go1-stand", "--out", str(tmp_path), "--time-limit", "1"]) == 0
+    assert pictures(tmp_path / "go1-stand") == ["convergence.png"]
 
 
 @pytest.mark.slow

@@ -108,6 +108,8 @@ def test_a_framed_motion_fills_the_picture():
     assert (places >= 0).all() and (places <= [camera.width, camera.height]).all() and (depth > 0).all()
     assert np.ptp(places[:, 0]) > 0.8 * camera.width, "a cart on its rail is as wide as the picture"
     assert camera.height < camera.width
+    words = 0.05 * camera.width  # above and below
+    assert places[:, 1].min() > words and places[:, 1].max() < camera.height - words
 
 
 def test_rays_meet_the_points_that_are_projected():

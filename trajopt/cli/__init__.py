@@ -258,7 +258,11 @@ def _run(args: argparse.Namespace) -> int:
 
     since = time.time()
     with heeding_signals(lambda: last_words(args, since)):
-        return run(args)
+        try:
+            return run(args)
+        except KeyboardInterrupt:
+            print(f"trajopt: interrupted: {last_words(args, since)}", file=sys.stderr)
+            return 1
 
 
 def _train(args: argparse.Namespace) -> int:

@@ -47,24 +47,26 @@ def gallery(args: argparse.Namespace) -> int:
 def _run(name: str, folder: pathlib.Path, limit: float, max_iterations: int | None) -> str:
     """Run a problem in a process of its own, whose memory ends with it; why there is no result, "" where there is one.
 
-    After `limit` seconds it is asked, as by Ctrl-C, to end with its best point and to draw that.
+    After `limit` seconds it is asked, as by Ctrl-C, to end with its best point and to draw that, unless it is drawing already.
     """
     command = [sys.executable, "-c", _RUN, "run", name, "--out", str(folder)]
     command += [] if max_iterations is None else ["--max-iterations", str(max_iterations)]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.json").unlink(missing_ok=True)
+    summary = folder / "summary.json"
+    summary.unlink(missing_ok=True)
     with (folder / "run.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as process:
         try:
             try:
                 process.wait(limit)
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
+                if not summary.exists():
+                    process.send_signal(signal.SIGINT)
                 process.wait(_GRACE_S)
         except BaseException as error:
             process.kill()
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-    if (folder / "summary.json").exists():
+    if summary.exists():
         return ""
     lines = [line.strip() for line in (folder / "run.log").read_text(errors="replace").splitlines() if line.strip()]
     return f"ended with status {process.returncode}: {lines[-1] if lines else 'nothing was said'}"

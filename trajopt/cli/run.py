@@ -16,6 +16,7 @@ from trajopt import problems, solvers, walltime
 from trajopt.cli.dropped import dropped_warning
 from trajopt.cli.progress import Progress, say
 from trajopt.errors import OptionError
+from trajopt.names import counted
 from trajopt.result import status_name
 from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.registry import chosen_solver
@@ -48,6 +49,9 @@ def folder_of(args: argparse.Namespace) -> pathlib.Path:
 
 def last_words(args: argparse.Namespace, since: float) -> str:
     """What a run that began at `since` (`time.time`) leaves behind when it is ended from outside."""
+    summary = folder_of(args) / "summary.json"
+    if summary.exists() and summary.stat().st_mtime >= since:
+        return f"the solution is in {summary.parent}, its pictures are not complete"
     checkpoint = folder_of(args) / CHECKPOINT
     if not checkpoint.exists() or (not args.resume and checkpoint.stat().st_mtime < since):
         return "there was no point to save yet"
@@ -114,7 +118,8 @@ def report(console: Console, problem: Any, solution: Solution) -> None:
         say(console, f"  cost of {name:<20} {value:12.4e}{share}")
     say(
         console,
-        f"  {solution.iterations} iterations, {solution.evaluations} evaluations, {solution.wall_time_s:.2f} s, "
+        f"  {counted(solution.iterations, 'iteration')}, {counted(solution.evaluations, 'evaluation')}, "
+        f"{solution.wall_time_s:.2f} s, "
         f"after {solution.compile_time_s:.2f} s of compiling",
     )
     described = problem.describe(solution)

@@ -324,7 +324,7 @@ class Model:
         q_default, keyframes: configuration at rest, (nq,), and named configurations.
         terrain: heights or parameters of all height fields, one after the other.
         closure_rotation, closure_position: the frames of closed loops in their nodes' frames, (nk, 2, 3, 3) and (nk, 2, 3), m.
-        coupling_arms, coupling_reference, coupling_polynomial: coupled coordinates y - y_0 = p(x - x_0): (y, x) = arms @
+        coupling_arms, coupling_reference, coupling_polynomial: coupled coordinates $y - y_0 = p(x - x_0)$: (y, x) = arms @
             coordinates of hinges and slides, (nc, 2, nv); y_0 and x_0, (nc, 2); coefficients of p in rising powers, (nc, 5).
         actuator_gain, actuator_bias: law of servos and of motors with a force range (`rigid_body.actuation`), (nu, 3) where the
             model has any; `actuation` then holds their lever arms.

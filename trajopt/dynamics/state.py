@@ -144,7 +144,7 @@ class StepFields(StepInfo):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Linearization:
-    """x_next and its derivative in tangent coordinates: dx_next = A dx + B du (+ parameters[name] dparameter).
+    """x_next and its derivative in tangent coordinates: $dx_next = A dx + B du$ (+ parameters[name] dparameter).
 
     Tangent coordinates are dx = [dq (nv), dv (nv), contact state (row by row) where the law carries one]; n is their
     number. Under `jax.vmap` all arrays have the batch's axes in front.

@@ -264,7 +264,7 @@ class System:
         return Linearization(x_next, A, B, info, slopes, one_sided)
 
     def rollout(self, x0: State, us: Float[Array, "T nu"], *, segment: int | None = None) -> tuple[State, StepInfo]:
-        """States x_0..x_T (stacked along the first axis) and the infos of the T steps under the controls us.
+        """States $x_0$ to $x_T$ (stacked along the first axis) and the infos of the T steps under the controls us.
 
         segment: in reverse mode, steps between which the intermediate results are computed again instead of being kept: memory
         for T / segment states and `segment` steps, sqrt(T) being a good choice, at the price of one more rollout. None keeps

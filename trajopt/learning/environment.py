@@ -6,7 +6,7 @@ r"""An environment for learning, made of a `System`: one control after another, 
     state, outcome = environment.step(state, action)
 
 An action, in [-1, 1] for each entry, becomes a control, u = control(...), by default the share of the motors' range, and is
-held for `substeps` steps of the system. The reward is minus the cost of a list of residuals, -1/2 |rows|^2 each, at the state
+held for `substeps` steps of the system. The reward is minus the cost of a list of residuals, $-1/2 |rows|^2$ each, at the state
 reached and the control that led there (residuals of what a step finds: at the last step taken), or what a function says, term
 by term. An episode is terminated where `terminated` says so and truncated after `limit` actions; what follows a truncated one
 still has a value.
@@ -133,7 +133,7 @@ class Environment:
     """A task for a policy, made of a `System`: actions, observations, a reward and episodes.
 
     An action, in [-1, 1] for each entry, becomes a control and is held for `substeps` steps of the system. The reward is minus
-    the cost of a list of residuals, -1/2 |rows|^2 each, at the state reached and the control that led there, or what a function
+    the cost of a list of residuals, $-1/2 |rows|^2$ each, at the state reached and the control that led there, or what a function
     returns. An episode is terminated where `terminated` says so and truncated after `limit` actions. All methods are those of one
     environment and pure: `jax.vmap` makes a batch of them.
 

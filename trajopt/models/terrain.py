@@ -22,7 +22,7 @@ def on_terrain(
     parameters: Float[ArrayLike, " k"] | Sequence[float] = (),
     floor: str | None = None,
 ) -> Model:
-    """The model with the ground z = h(x, y), m, where its plane `floor` is (default: its only plane).
+    """The model with the ground $z = h(x, y)$, m, where its plane `floor` is (default: its only plane).
 
     Pairs, friction, restitution and the placement of the plane are kept.
 

@@ -116,7 +116,7 @@ def _bounded_balance(h: np.ndarray, S: np.ndarray, pull: np.ndarray) -> tuple[np
 
 
 def interpolated(system: System, first: State, last: State, steps: int) -> Float[np.ndarray, "knots nx"]:
-    """States (steps + 1, nq + nv) from rest to rest along the shortest way, q_0 (+) s (q_T (-) q_0) with s = 3 r^2 - 2 r^3.
+    """States (steps + 1, nq + nv) from rest to rest along the shortest way, $q_0 (+) s (q_T (-) q_0)$, $s = 3 r^2 - 2 r^3$.
 
     Velocities are those with which semi-implicit Euler steps lead from one to the next, so that positions have no defects. For
     `xs0` of solvers in multiple shooting. Raises `OptionError` for fewer than one step.

@@ -31,32 +31,32 @@ GRADIENTS = ("implicit", "finite-difference", "ridders")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LeastSquaresProblem:
-    """Nonlinear least squares: minimise 1/2 |r(x)|^2 + 1/2 |W (x (-) mean)|^2 over lower <= x <= upper, or a robust loss of r(x).
+    """Nonlinear least squares: minimise $1/2 |r(x)|^2 + 1/2 |W (x (-) mean)|^2$ over $lower <= x <= upper$, or a robust loss.
 
     Arguments:
         name: what the problem is called, in messages and files.
-        residual: x (nx,) -> r (m,), pure, on flat arrays of one float dtype; with `data`: (x, data) -> r.
+        residual: `x (nx,) -> r (m,)`, pure, on flat arrays of one float dtype; with `data`: `(x, data) -> r`.
         x0: initial guess, (nx,).
         data: an array or a pytree of arrays. `replace(data=...)` is the same problem on other data, for which nothing is compiled
             again; `solvers.solve_batch` takes many at once.
-        jacobian: x -> (r, J), J (m, n). Default: JAX's automatic derivative of `residual`.
+        jacobian: `x -> (r, J)`, J (m, n). Default: JAX's automatic derivative of `residual`.
         lower, upper: bounds of x, numbers or (nx,).
         prior: a `Prior`, which keeps its squares under a robust loss.
         loss: robust loss of r; "linear": the squares themselves. Solvers and reports then see `losses.robust(r)` as the residual.
         f_scale: size of r from which the loss is robust.
-        integrate: (x, dx) -> x, which moves x on a manifold; J is the derivative in dx.
-        difference: (x0, x1) -> dx, the inverse of `integrate`; needed with a prior on a manifold.
+        integrate: `(x, dx) -> x`, which moves x on a manifold; J is the derivative in dx.
+        difference: `(x0, x1) -> dx`, the inverse of `integrate`; needed with a prior on a manifold.
         tangent_size: dimension n of the manifold. Default: nx.
         scale: typical size of each variable, (n,) or a number: unit of difference steps, metric of damped and minimum-norm steps.
-        finite_difference_step: step of the central differences, in units of `scale`. Default: eps^(1/3).
+        finite_difference_step: step of the central differences, in units of `scale`. Default: $eps^(1/3)$.
         ridders_step: first step of Ridders' extrapolation, in units of `scale`.
-        tolerance: what max |r_i| must reach for the question to count as answered. None for estimation problems, whose residual
+        tolerance: what $max |r_i|$ must reach for the question to count as answered. None for estimation problems, whose residual
             is not zero at the optimum; there success means stationarity.
-        certificate: x -> {name: value}, what the user relies on, recomputed outside the solver.
+        certificate: `x -> {name: value}`, what the user relies on, recomputed outside the solver.
         certificate_tolerances: bounds of some of these values, which success requires.
-        trajectory: x -> {"t", "q", "v", "u", "impulse"}, what is stored, plotted and animated: T + 1 states at the times t, q
+        trajectory: `x -> {"t", "q", "v", "u", "impulse"}`, what is stored, plotted and animated: T + 1 states at the times t, q
             (T+1, nq), v (T+1, nv), controls u (T, nu), contact impulses (T, contacts, 3). Missing keys are left out.
-        report: x -> text that is printed with the answer.
+        report: `x -> text` that is printed with the answer.
         observations: what the data of an estimation problem are, for its pictures (`Observations`).
         model: what the animation draws.
         control_names, control_units: of u in `trajectory`, where it is not what drives the model's actuators.

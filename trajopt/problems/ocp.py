@@ -39,36 +39,36 @@ class OptimalControlProblem:
 
         minimise    sum_{t<T} l(x_t, u_t, t) + l_T(x_T) + l_0(x_0, p)
         subject to  x_{t+1} = f(x_t, u_t, t, p)
-                    c(x_t, u_t, t) = 0,  d(x_t, u_t, t) <= 0,  c_T(x_T) = 0,  d_T(x_T) <= 0,  bounds on u_t, x_t and p
+                    c(x_t, u_t, t) = 0,  d(x_t, u_t, t) <= 0,  c_T(x_T) = 0,  d_T(x_T) <= 0
+                    bounds on u_t, x_t and p
 
     With a `System`, cost and constraint functions receive a `State`; with a function, the flat array x that it defines itself.
     `t` is in seconds. With free `parameters` p every function receives p as one more, last argument.
 
     Arguments:
         name: what the problem is called, in messages and files.
-        dynamics: a `System`, or a function (x, u, t) -> x_next on flat arrays.
+        dynamics: a `System`, or a function `(x, u, t) -> x_next` on flat arrays.
         horizon: T, number of steps.
         x0, free_initial_state: initial state, a `State` or a flat array, and whether it is free, x0 then being a guess.
-        u0: guess of the controls, (T, nu) or (nu,), or "quasi-static", the default where a `System` has controls that hold x0 at
-            rest.
+        u0: guess of the controls, (T, nu) or (nu,), or "quasi-static", the default where controls of a `System` hold x0.
         xs0: initial guess of the states (T+1, nx), for solvers that do not keep to the dynamics. Default: the rollout of `u0`.
-        dt, start_time (s): time step of dynamics that are a function (a `System` has its own), and time of x_0.
-        stage_residual, terminal_residual: (x, u, t) -> r and x -> r, with cost 1/2 |r|^2, whose Gauss-Newton Hessian is J^T J.
-        stage_cost, terminal_cost: (x, u, t) -> scalar and x -> scalar, added to the cost of the residuals.
-        initial_residual, parameter_residual: x_0 -> r and p -> r, priors on a free initial state and on the parameters.
+        dt, start_time (s): time step of dynamics that are a function (a `System` has its own), and time of $x_0$.
+        stage_residual, terminal_residual: `(x, u, t) -> r` and `x -> r`, with cost $1/2 |r|^2$, Gauss-Newton Hessian $J^T J$.
+        stage_cost, terminal_cost: `(x, u, t) -> scalar` and `x -> scalar`, added to the cost of the residuals.
+        initial_residual, parameter_residual: `x0 -> r` and `p -> r`, priors on a free initial state and on the parameters.
         control_lower, control_upper: bounds of the controls, numbers or (nu,). Default: of a `System` the limits of its motors.
-        state_lower, state_upper: bounds of x_1 .. x_T, and of x_0 if it is free, numbers or (nx,).
-        equality, terminal_equality: (x, u, t) or x -> flat array that must be zero.
-        inequality, terminal_inequality: (x, u, t) or x -> flat array that must not be positive.
+        state_lower, state_upper: bounds of $x_1$ to $x_T$, and of $x_0$ if it is free, numbers or (nx,).
+        equality, terminal_equality: `(x, u, t)` or `x` -> flat array that must be zero.
+        inequality, terminal_inequality: `(x, u, t)` or `x` -> flat array that must not be positive.
         parameters, parameter_lower, parameter_upper: initial guess of p (np,), and its bounds.
-        parametrize: (system, p) -> system, how p enters a `System`, for example through `system.model.replace`.
-        integrate, difference, tangent_size: manifold of the states of a function: (x, dx) -> x, (x0, x1) -> dx, and its dimension
-            n.
+        parametrize: `(system, p) -> system`, how p enters a `System`, for example through `system.model.replace`.
+        integrate, difference, tangent_size: manifold of the states of a function: `(x, dx) -> x`, `(x0, x1) -> dx`, and its
+            dimension n.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
-        certificate, certificate_tolerances: Trajectory -> {name: value}, what else makes a motion an answer, and bounds of these.
-        report: Trajectory -> text that is printed with the answer.
-        model, motion: what the animation draws; with dynamics that are a function, Trajectory -> {"q", "v", "impulse"} of the
-            model.
+        certificate, certificate_tolerances: `Trajectory -> {name: value}`, what else makes an answer, and its bounds.
+        report: `Trajectory -> text` that is printed with the answer.
+        model, motion: what the animation draws; with dynamics that are a function, `Trajectory -> {"q", "v", "impulse"}`
+            of the model.
         observations: the data of an estimation problem, for its pictures.
         control_names, control_units: for plots ("N m"; "" for a pure number). Default: the actuators of the `System`'s model.
         solver, solver_options: the solver that suits the problem, by name, and its options.

@@ -12,7 +12,7 @@ from trajopt.errors import OptionError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prior:
-    """What is known about x beforehand: adds the rows W (x (-) mean) to the residual, W^T W = covariance^-1.
+    """What is known about x beforehand: adds the rows $W (x (-) mean)$ to the residual, $W^T W = covariance^-1$.
 
     Options:
         mean: expected x, (nx,).

@@ -1,8 +1,8 @@
 r"""Targets of joints as what a search varies in place of controls: a stiff, damped joint follows a spline through few knots.
 
-    u_t = clip(kp (q*_t - q_t) - kd v_t),    q*_{t,i} = q*_i + r(t) sum_m mirror_im s_m(phase_i(t))
+    u_t = clip(k_p (q*_t - q_t) - k_d v_t),    q*_{t,i} = q*_i + r(t) sum_m mirror_im s_m(phase_i(t))
 
-q*_i is the joint's angle in the initial state, s_m a spline through `knots` equidistant values, over the horizon or, with a
+$q*_i$ is the joint's angle in the initial state, $s_m$ a spline through `knots` equidistant values, over the horizon or, with a
 `period`, over one period of a gait, in which phase_i(t) = t / period + shift_i; r(t) grows from 0 to 1 within `ramp`. The motion
 that comes of it is one of controls alone: the u_t that the law gave along it.
 
@@ -33,21 +33,21 @@ class JointTargets:
 
     A stiff, damped joint follows a spline through few knots:
 
-        u_t = clip(kp (q*_t - q_t) - kd v_t),    q*_{t,i} = q*_i + r(t) sum_m mirror_im s_m(phase_i(t))
+        u_t = clip(k_p (q*_t - q_t) - k_d v_t),    q*_{t,i} = q*_i + r(t) sum_m mirror_im s_m(phase_i(t))
 
-    q*_i is the joint's angle in the initial state, s_m a spline through `knots` equidistant values over the horizon or,
+    $q*_i$ is the joint's angle in the initial state, $s_m$ a spline through `knots` equidistant values over the horizon or,
     with a `period`, over one period of a gait.
 
     Options:
         knots: number of values of each spline.
-        stiffness (N m/rad): kp, a number, or one for each motor.
-        damping (N m s/rad): kd, a number, or one for each motor.
+        stiffness (N m/rad): $k_p$, a number, or one for each motor.
+        damping (N m s/rad): $k_d$, a number, or one for each motor.
         interpolation: of the splines, "linear" or "cubic".
         deviation (rad): first standard deviation of the knots.
         reach (rad): largest distance of a knot from 0.
         mirror: (nu, m), which splines move a motor's joint, such as (1, 1) for a left and a right leg. Default: one for
             each motor.
-        period (s): of a gait, whose phase is phase_i(t) = t / period + shift_i. Default: none, one spline over the horizon.
+        period (s): of a gait, whose phase is $phase_i(t) = t / period + shift_i$. Default: none, one spline over the horizon.
         shift: (nu,), shift of each joint's phase, in shares of the period.
         ramp (s): time within which r(t) grows from 0 to 1.
 

@@ -35,8 +35,9 @@ _TURN_S = 6.0
 _VIEW, _SIDE_VIEW = (-60.0, 18.0), (-80.0, 10.0)  # azimuth and elevation of the eye, degrees; of planar motions
 _PLANAR = 0.02  # share of the largest movement below which nothing moves across
 _ASPECT = (0.45, 1.0)  # height over width of a picture
-_TRAVEL = 4.0  # movements of more than so many body lengths are followed by the camera
+_TRAVEL = 2.5  # movements of more than so many body lengths are followed by the camera
 _ARROW, _LONGEST, _WEAKEST = 0.35, 0.6, 0.01  # of the view: usual force, longest arrow, shortest one drawn
+_HIDDEN = (190, 20, 40, 90)  # red, green, blue and opacity of the part of an arrow that a body hides
 _PALETTE_FRAMES = 6
 _WHITE = 247  # Pillow looks up colours to within eight levels: lighter greys would take the background's place
 
@@ -72,7 +73,7 @@ def animate(
     drawing = open_renderer(scene, film.cameras[0], renderer)
     try:
         images = [
-            _labelled(drawing.draw(pose, camera), words)
+            _labelled(_with_hidden_arrows(drawing.draw(pose, camera), pose, camera), words)
             for pose, camera, words in zip(film.poses, film.cameras, film.words, strict=True)
         ]
     finally:
@@ -195,6 +196,17 @@ def _arrows(
         start = points[k][drawn]
         found.append(np.stack([start, start + length[:, None] * along], axis=1))
     return found, scale
+
+
+def _with_hidden_arrows(image: UInt8[np.ndarray, "h w 3"], pose: Pose, camera: Camera) -> UInt8[np.ndarray, "h w 3"]:
+    """The picture with a thin line along every arrow, so that forces inside a body are seen through it."""
+    if not len(pose.arrows):
+        return image
+    picture = Image.fromarray(image)
+    pen, width = ImageDraw.Draw(picture, "RGBA"), max(round(0.006 * camera.width), 2)
+    for line in camera.project(pose.arrows)[0]:
+        pen.line([tuple(point) for point in line.tolist()], fill=_HIDDEN, width=width)
+    return np.asarray(picture)
 
 
 def _labelled(image: UInt8[np.ndarray, "h w 3"], words: tuple[str, str, str]) -> UInt8[np.ndarray, "h w 3"]:

@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from trajopt.names import counted
+
 # The order of the pictures of a run; others follow by name.
 ORDER = (
     "animation.gif", "trajectory.png", "joints.png", "contacts.png", "costs.png", "estimation.png", "uncertainty.png",
@@ -100,7 +102,7 @@ def _outcome(entry: Entry) -> str:
     parts = [str(summary.get("status", "")).replace("_", " "), f"by {summary.get('solver')}"]
     parts += [f"cost {cost:.4g}"] if isinstance(cost, int | float) else []
     parts += [f"violation {violation:.1e}"] if isinstance(violation, int | float) and violation > 0 else []
-    parts.append(f"{summary.get('iterations')} iterations in {summary.get('wall_time_s', 0.0):.2f} s")
+    parts.append(f"{counted(summary.get('iterations', 0), 'iteration')} in {summary.get('wall_time_s', 0.0):.2f} s")
     kind = "solved" if summary.get("success") else "other"
     return f'<p class="{kind}">{html.escape(", ".join(parts))}</p>'
 

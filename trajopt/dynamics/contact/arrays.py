@@ -56,8 +56,8 @@ def solve_ncp(
 ) -> NCPResult:
     """Solve the frictional contact problem of Simple eq. 1 with the exact second-order cone.
 
-    Find lambda with nu = G lambda + g such that, for every contact, 0 <= nu_n _|_ lambda_n >= 0, |lambda_t| <= mu lambda_n,
-    and nu_t = 0 or lambda_t = -mu lambda_n nu_t / |nu_t|.
+    Find lambda with $nu = G lambda + g$ such that, for every contact, $0 <= nu_n _|_ lambda_n >= 0$, $|lambda_t| <= mu lambda_n$,
+    and $nu_t = 0$ or $lambda_t = -mu lambda_n nu_t / |nu_t|$.
 
     G (3 nc, 3 nc), symmetric positive semidefinite, may be singular; g (3 nc,); mu (nc,), not negative. init: a start for the
     impulses; it never changes which solution is returned (docs/contact-semantics.md, Selection). tol: residual that counts
@@ -167,8 +167,8 @@ def solve_boxed_lcp(
 ) -> NCPResult:
     """Solve the contact problem with box friction (Nimble, App. A), the boxed LCP of DART and ODE.
 
-    Find lambda with nu = G lambda + g such that, for every contact, 0 <= nu_n _|_ lambda_n >= 0 and, for each of its two
-    tangents t by itself, |lambda_t| <= mu lambda_n, and nu_t = 0 or lambda_t = -mu lambda_n sign(nu_t).
+    Find lambda with $nu = G lambda + g$ such that, for every contact, $0 <= nu_n _|_ lambda_n >= 0$ and, for each of its two
+    tangents t by itself, $|lambda_t| <= mu lambda_n$, and $nu_t = 0$ or $lambda_t = -mu lambda_n sign(nu_t)$.
 
     G (3 nc, 3 nc), symmetric positive semidefinite, may be singular; g (3 nc,); mu (nc,), not negative. init: impulses whose
     modes are guessed first, such as those of the step before. Where these solve the problem `NCPResult.iterations` is 0; else

@@ -24,7 +24,7 @@ class GradientOptions:
         control_deviation (N): of `randomized`: standard deviation of the perturbations of u, in N m for motors that turn.
         seed: of `randomized`: from which the perturbations are drawn.
         difference_step: of `finite-difference` half the step of the difference, of `ridders` half the largest one; in
-            tangent coordinates, and for physical parameters relative to the largest entry. Default: eps^(1/3) and 1e-2.
+            tangent coordinates, and for physical parameters relative to the largest entry. Default: $eps^(1/3)$ and 1e-2.
         sweeps: of `unrolled`: number of Gauss-Seidel sweeps.
         r_factor: of `unrolled`: step length of the sweeps, "row-sum" or "determinant".
     """

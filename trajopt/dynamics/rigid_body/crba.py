@@ -60,7 +60,7 @@ def project_matrix(model: Model, matrix: Float[Array, "nvt nvt"]) -> Float[Array
 def forward_dynamics(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], tau: Float[Array, " nv"]
 ) -> Float[Array, " nv"]:
-    """Acceleration of the generalised forces tau, with armature, damping and springs: M a = tau + passive - bias.
+    """Acceleration of the generalised forces tau, with armature, damping and springs: $M a = tau + passive - bias$.
 
     The Cholesky factorisation of the mass matrix; the fastest way for a single model of robot size. The result is NaN
     where the mass matrix is not positive definite.

@@ -173,7 +173,7 @@ def rnea_derivatives(
 def forward_dynamics_derivatives(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], tau: Float[Array, " nv"]
 ) -> tuple[Float[Array, " nv"], Float[Array, "nv nv"], Float[Array, "nv nv"], Float[Array, "nv nv"]]:
-    """(a, da_dq, da_dv, da_dtau = M^-1) of `crba.forward_dynamics`: da = -M^-1 dtau at the solution."""
+    """(a, da_dq, da_dv, da_dtau) of `crba.forward_dynamics`, the last $M^-1$, the others $-M^-1 dtau$ at the solution."""
     tau = check_vector("tau", tau, model.nv)
     terms = dynamics_terms(model, q, v)
     inverse = inverse_mass_matrix(terms.M)
@@ -193,9 +193,9 @@ def inverse_mass_matrix(matrix: Float[Array, "nv nv"]) -> Float[Array, "nv nv"]:
 def inertial_regressor(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], a: Float[Array, " nv"]
 ) -> Float[Array, "nv n 10"]:
-    """Y with rnea(q, v, a) = sum over nodes and parameters of Y theta (inverse dynamics is linear in them).
+    """Y with $rnea(q, v, a) = sum_i Y_i theta_i$, the sum over the nodes i: inverse dynamics is linear in their parameters.
 
-    theta_i = (m, m c_x, m c_y, m c_z, J_xx, J_xy, J_yy, J_xz, J_yz, J_zz): mass, first moment and inertia of node i
+    $theta_i = (m, m c_x, m c_y, m c_z, J_xx, J_xy, J_yy, J_xz, J_yz, J_zz)$: mass, first moment and inertia of node i
     about the node's origin, node axes (Pinocchio's order).
     """
     top = model.topology

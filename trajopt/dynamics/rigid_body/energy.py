@@ -24,7 +24,7 @@ from trajopt.dynamics.rigid_body.spatial import cross, inertia_times
 
 
 def kinetic_energy(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"]) -> Float[Array, ""]:
-    """v^T M(q) v / 2 in joules, armature included."""
+    """$v^T M(q) v / 2$ in joules, armature included."""
     v = check_vector("v", v, model.nv)
     kin = kinematics(model, q)
     velocity = node_velocities(kin, model.topology, expand_v(model, v))
@@ -57,7 +57,7 @@ def centroidal_momentum(model: Model, q: Float[Array, " nq"], v: Float[Array, " 
 
 
 def centroidal_momentum_matrix(model: Model, q: Float[Array, " nq"]) -> Float[Array, "6 nv"]:
-    """A_G with centroidal_momentum = A_G v: the momentum of the subtree of every DoF at unit velocity."""
+    """$A_G$, with which `centroidal_momentum` is $A_G v$: the momentum of the subtree of every DoF at unit velocity."""
     top = model.topology
     kin = kinematics(model, q)
     inertia = node_inertias(model, kin)

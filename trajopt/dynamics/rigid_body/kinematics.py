@@ -83,7 +83,7 @@ def mimic_matrix(model: Model, dtype: DTypeLike) -> Float[Array, "nvt nv"] | Non
 def kinematics(model: Model, q: Float[Array, " nq"]) -> Kinematics:
     """Placements and motion subspaces at the configuration q (user coordinates, MuJoCo's conventions).
 
-    Quaternions need not be normalised: the rotation of q / |q| is used. Computed in the dtype of q.
+    Quaternions need not be normalised: the rotation of $q / |q|$ is used. Computed in the dtype of q.
     """
     top = model.topology
     rotation, position = _compose(top, *_local_placements(model, expand_q(model, q)))
@@ -141,7 +141,7 @@ def frame_jacobian_derivative(
 ) -> Float[Array, "6 nv"]:
     """Time derivative of `frame_jacobian` along the velocity v, for the same `reference`.
 
-    The columns change as dS/dt = V x S with V the velocity of the column's own node; the moving reference adds the
+    The columns change as $dS/dt = V x S$ with V the velocity of the column's own node; the moving reference adds the
     convective term of its own motion.
     """
     _check_reference(reference)
@@ -184,7 +184,7 @@ def centre_of_mass(model: Model, q: Float[Array, " nq"]) -> Float[Array, "3"]:
 
 
 def com_jacobian(model: Model, q: Float[Array, " nq"]) -> Float[Array, "3 nv"]:
-    """Jacobian of the centre of mass: sum_i m_i J_i(c_i) / sum_i m_i."""
+    """Jacobian of the centre of mass: $sum_i m_i J_i(c_i) / sum_i m_i$."""
     top = model.topology
     kin = kinematics(model, q)
     dtype = kin.position.dtype

@@ -36,7 +36,7 @@ class Activation(abc.ABC):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class SmoothAbsolute(Activation):
-    """|r| with a rounded corner: the cost sqrt(r^2 + scale^2) - scale.
+    """$|r|$ with a rounded corner: the cost $sqrt(r^2 + scale^2) - scale$.
 
     Options:
         scale: width of the corner, in units of the residual.
@@ -52,7 +52,7 @@ class SmoothAbsolute(Activation):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Barrier(Activation):
-    """A wall at r = 0, felt from r = width on: the cost s - 1 - log s with s = r / width below the width, 0 above it.
+    """A wall at r = 0, felt from r = width on: the cost $s - 1 - log s$ with $s = r / width$ below the width, 0 above it.
 
     Options:
         width: distance from the wall at which it begins to be felt, in units of the residual.

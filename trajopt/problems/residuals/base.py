@@ -98,8 +98,9 @@ class Residual(abc.ABC):
 
         rows(x, u, t) = weight * activation(error(x, u, t; reference))
 
-    As a cost it counts 1/2 |rows|^2, as an equality it asks for rows = 0, as an inequality for rows <= 0. Reference and weight
-    may vary with time: their first axis is then the step, and their last entry holds from there on, the terminal state included.
+    As a cost it counts $1/2 |rows|^2$, as an equality it asks for $rows = 0$, as an inequality for $rows <= 0$. Both
+    reference and weight may vary with time: their first axis is then the step, and their last entry holds from there on, the
+    terminal state included.
 
     Options:
         reference: what the error is measured from. Default: `default_reference` of the subclass.

@@ -102,7 +102,7 @@ class ContactImpulse(_OfShape):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FrictionShare(_OfShape):
-    """Share of the friction cone that a shape's contacts use together, sum |f_t| / sum mu f_n, minus the reference (1,).
+    """Share of the friction cone that a shape's contacts use together, $sum |f_t| / sum mu f_n$, minus the reference (1,).
 
     0 where nothing presses; 1: at the boundary. Its slope is taken as zero where there is no tangential impulse at all.
     """

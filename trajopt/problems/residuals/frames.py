@@ -158,7 +158,7 @@ class Height(_OfFrame):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FrameOrientation(_OfFrame):
-    """Rotation vector log(R_ref^T R), rad, in the frame's own axes; reference: quaternion (w, x, y, z), default upright."""
+    """Rotation vector $log(R_ref^T R)$, rad, in the frame's own axes; reference: quaternion (w, x, y, z), default upright."""
 
     depends_on = "q"
 

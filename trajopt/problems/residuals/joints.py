@@ -83,7 +83,7 @@ class Velocity(_OfJoints):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Acceleration(_OfJoints):
-    """(v_next - v) / dt - reference of the step, rad/s^2 or m/s^2; reference (nv,): default zero."""
+    """$(v_next - v) / dt - reference$ of the step, rad/s^2 or m/s^2; reference (nv,): default zero."""
 
     needs_step = True
 

@@ -43,7 +43,7 @@ class LevenbergMarquardt:
     Options:
         tolerance: as for `GaussNewton`, but by default 1e-8 in float64.
         max_iterations: largest number of iterations.
-        damping: the first one, relative to the largest entry of the diagonal of J^T J.
+        damping: the first one, relative to the largest entry of the diagonal of $J^T J$.
 
     Raises `OptionError` for unusable options.
     """

@@ -303,7 +303,7 @@ class _DifferentialDynamicProgramming:
 
 _OPTIONS = """
     Options:
-        tolerance: largest |dH/du| over the controls not held at a bound, relative to max(1, the largest sum of magnitudes
+        tolerance: largest $|dH/du|$ over the controls not held at a bound, relative to max(1, the largest sum of magnitudes
             that cancel in it). Default: 1e-7 in float64, 3e-4 in float32. Violations have the problem's own tolerance.
         max_iterations: largest number of iterations.
         shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not keep to them, and closes the

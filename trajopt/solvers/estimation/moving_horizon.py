@@ -94,16 +94,16 @@ class Estimate:
 class MovingHorizon:
     """Moving-horizon estimator: the state now, from the last `window` measurements and a Gaussian prior for what came before.
 
-    It minimises 1/2 |x_s (-) prior|^2 + 1/2 sum |r(x_j, y_j)|^2 + 1/2 sum |w_j|^2 subject to x_{j+1} = f(x_j, u_j, w_j).
+    It minimises $1/2 |x_s (-) prior|^2 + 1/2 sum |r(x_j, y_j)|^2 + 1/2 sum |w_j|^2$ subject to $x_{j+1} = f(x_j, u_j, w_j)$.
 
         mhe = MovingHorizon(f, r, window=10, mean=x0, covariance=P0, measurement_size=2, noise_size=1)
         for y, u in stream:
             estimate = mhe.update(y, u)
 
     Options:
-        dynamics: a function (x, u, w) -> x_next on flat arrays, w noise of unit covariance; or a `System`, whose noise is
+        dynamics: a function `(x, u, w) -> x_next` on flat arrays, w noise of unit covariance; or a `System`, whose noise is
             on its controls with the deviations `control_deviation`.
-        measurement: (x, y) -> r, the error of y (ny,) at x in units of its deviation; x is a `State` with a `System`. Rows
+        measurement: `(x, y) -> r`, the error of y (ny,) at x in units of its deviation; x is a `State` with a `System`. Rows
             may go through `losses.robust`.
         window: number of steps of the horizon.
         mean: expected state at the first measurement, before it is used: (nx,) or a `State`.
@@ -112,8 +112,8 @@ class MovingHorizon:
         control_size: for a function: nu, length of the controls; 0 without controls.
         noise_size: for a function: length of w.
         control_deviation: of a `System`: standard deviations of the noise on the controls, (nu,).
-        integrate: for a function: (x, dx) -> x on the manifold of its states, as in `OptimalControlProblem`.
-        difference: for a function: (x0, x1) -> dx, the inverse of `integrate`.
+        integrate: for a function: `(x, dx) -> x` on the manifold of its states, as in `OptimalControlProblem`.
+        difference: for a function: `(x0, x1) -> dx`, the inverse of `integrate`.
         tangent_size: for a function: length of dx.
         arrival_deviation: added to the deviations of the arrival cost in every direction, in tangent units. Hard contact
             leaves directions without variance (no step leads into the floor), for which there is no information. Default:

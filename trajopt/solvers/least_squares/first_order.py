@@ -43,7 +43,7 @@ class GradientDescentState(ResidualState):
 
 @dataclasses.dataclass(frozen=True)
 class GradientDescent:
-    """Gradient descent, the gradient being J^T r in the problem's gradient mode. Points are projected into the bounds.
+    """Gradient descent, the gradient being $J^T r$ in the problem's gradient mode. Points are projected into the bounds.
 
     Without `optimizer` and `learning_rate` it is steepest descent in units of the problem's `scale`. A backtracking line
     search finds each step by Armijo's condition; it starts at the minimiser of the linear model along the gradient, and

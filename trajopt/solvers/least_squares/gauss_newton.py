@@ -61,7 +61,7 @@ class GaussNewton:
 
     Options:
         tolerance: the solver stops when the part of the residual that the linearised problem can still remove is below
-            tolerance * max(|r|, 1). Default: 1e-10 in float64, 1e-5 in float32. A problem's own tolerance stops it too.
+            $tolerance * max(|r|, 1)$. Default: 1e-10 in float64, 1e-5 in float32. A problem's own tolerance stops it too.
             Over a horizon the tolerance is that of iLQR, by default 1e-7 in float64.
         max_iterations: largest number of accepted steps.
         damping: initial damping, relative to the largest squared singular value of J * scale; 0 starts with Gauss-Newton.

@@ -72,7 +72,7 @@ class Solution:
         initial_cost: cost at the guess.
         residuals: every recomputed quantity, by name.
         trace: one entry for each iteration, the initial point included, of: iteration, cost, violation (of bounds and
-            constraints), step_size (norm of the accepted step), gradient_norm (largest component of J^T r over the free
+            constraints), step_size (norm of the accepted step), gradient_norm (largest component of $J^T r$ over the free
             variables), evaluations and time (seconds of solving so far, compilation left out).
         iterations: number of iterations.
         evaluations: number of evaluations of the problem.
@@ -88,7 +88,7 @@ class Solution:
         parameters: free parameters (np,) of an optimal control problem.
         violation: the largest of bounds, dynamics and constraints at the point.
         multipliers: of the point, by name, as the solver that found them documents them.
-        gains: (T, nu, n), the feedback K of u_t + K_t (x (-) x_t) about the motion, of solvers that have it.
+        gains: (T, nu, n), the feedback K of $u_t + K_t (x (-) x_t)$ about the motion, of solvers that have it.
         raw_status: status of a library that did the iterations, in its own words.
         log: text that this library printed.
         terms: cost of each residual of the problem by name, where it is made of residuals; "terminal ..." are those of the

@@ -41,7 +41,7 @@ class MPPI(SamplingSolver):
     """Model predictive path integral control as an optimiser: the mean moves to the exponentially weighted mean of the draws.
 
     Options:
-        temperature: lambda in the weights exp(-(J - min J) / lambda) of the merits J, in units of the cost; with `adaptive`
+        temperature: lambda in the weights $exp(-(J - min J) / lambda)$ of the merits J, in units of the cost; with `adaptive`
             a share of the distance between the median and the least merit.
         adaptive: whether the temperature scales with the merits of each generation.
         smoothing: correlation of the noise of neighbouring knots, in [0, 1).

@@ -86,7 +86,7 @@ class MultipleShooting(LibrarySolver):
     Options:
         interval: number of steps from one node to the next; the last interval may be shorter.
         hessian: Hessian of the Lagrangian: "exact" (needs dynamics with a second derivative: functions, systems without
-            contact), "gauss-newton" (of the cost alone: J^T J of residuals), "limited-memory" (IPOPT's quasi-Newton
+            contact), "gauss-newton" (of the cost alone: $J^T J$ of residuals), "limited-memory" (IPOPT's quasi-Newton
             update). Default: "exact" where there is one, else "gauss-newton".
         damping: added to the diagonal of a Gauss-Newton Hessian. Where the cost leaves directions free, as that of a final
             state does, IPOPT then takes the shortest step, node states included, of those that do as much. Solutions do not

@@ -76,7 +76,7 @@ class SingleShooting(LibrarySolver):
     Options:
         optimizer: `LBFGS(...)`, or any optax transformation, whose updates are projected into the bounds. Default:
             `LBFGS()`.
-        tolerance: on the largest free component of the gradient, relative to max(1, |cost|). Default: 1e-6 in float64, 1e-3
+        tolerance: on the largest free component of the gradient, relative to $max(1, |cost|)$. Default: 1e-6 in float64, 1e-3
             in float32.
         max_iterations: largest number of iterations of the optimiser.
         penalty: first penalty of the augmented Lagrangian.

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from trajopt.errors import OptionError
+from trajopt.names import counted
 from trajopt.result import status_name
 from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.sweeps.fingerprint import fingerprint
@@ -52,7 +53,7 @@ class Outcome:
             what = f"failed{again}: {self.error}"
         else:
             status = status_name(self.solution.status)
-            what = f"{status}, cost {self.solution.cost:.3e} after {self.solution.iterations} iterations{again}"
+            what = f"{status}, cost {self.solution.cost:.3e} after {counted(self.solution.iterations, 'iteration')}{again}"
         return f"[{self.finished}/{self.total}] {self.task.title}: {what}{' (kept)' if self.kept else ''}"
 
 

@@ -17,6 +17,7 @@ COLOURS = ("#1f5fa8", "#d1622b", "#3b8a4f", "#8a4fa3", "#b8962e", "#4aa5b5", "#b
 LIMIT, BAND, FORBIDDEN = "#8c8c8c", "#eeeae2", "#f6dcd3"  # edge of a limit, what is allowed, what is not
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _DECADES = 1.3  # values that span fewer are drawn on a linear axis
+_PLAIN, _SPAN = (1e-3, 1e4), 300.0  # logarithmic axes within these bounds that span less have plain numbers
 _WIDE = 1e3  # largest over median size beyond which values of both signs need a symmetric logarithm
 _LEAST_SHARE = 0.01  # of a cost, that its axis shows to either side
 _CONSTANT = 1e-6  # variation below which values count as constant, as a share of the largest, or of 1
@@ -51,7 +52,8 @@ def save(made: Figure, path: str | os.PathLike) -> Figure:
 
 
 class PowersOfTen(LogFormatter):
-    """Labels of a logarithmic axis as plain text, 10⁻⁵, which is set ten times as fast as mathematics."""
+    """Labels of a logarithmic axis as plain text, which is set ten times as fast as mathematics: 10⁻⁵, and 20 or 0.5 where the
+    axis spans few decades about one."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         """The label at x, empty where there is to be none."""
@@ -59,6 +61,10 @@ class PowersOfTen(LogFormatter):
             return "0"
         if not super().__call__(abs(x), pos):
             return ""
+        if self.axis is not None:
+            low, high = self.axis.get_view_interval()
+            if _PLAIN[0] <= low and high <= _PLAIN[1] and high < _SPAN * low:
+                return f"{x:g}"
         sign = "−" if x < 0 else ""
         exponent = int(np.floor(np.log10(abs(x)) + 1e-9))
         power, factor = "10" + str(exponent).translate(_SUPERSCRIPTS), abs(x) / 10.0**exponent

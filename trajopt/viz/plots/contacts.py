@@ -18,7 +18,7 @@ from trajopt.viz.plots.labels import of_model, pair_name
 from trajopt.viz.recording import contact_geometry, fits
 
 _ROWS = 8  # shapes with a row each; of more, those of a link share one
-NEGLIGIBLE = 1e-3  # share of the weight below which all contact forces of a motion are rounding, or a law's far field
+NEGLIGIBLE = 1e-2  # share of the weight below which all contact forces of a motion are rounding, or a law's far field
 _LOADED = 0.01  # share of the largest force from which a contact carries load
 _PEAK = 4.0  # forces this many times above the 98th percentile are cut off
 

@@ -27,7 +27,7 @@ _NAMES = {
     "parameter_residual": "prior of the parameters",
 }
 _ROWS = 14  # terms with a bar of their own
-_TOGETHER = 7  # terms with an area of their own over time
+_TOGETHER, _THIN = 7, 2e-3  # terms with an area of their own over time, and the share of all below which it would not be seen
 
 
 def cost_terms(
@@ -114,7 +114,8 @@ def _totals(ax: Axes, totals: dict[str, float], colours: dict[str, str]) -> None
 
 def _over_time(ax: Axes, t: np.ndarray, stages: dict[str, np.ndarray], colours: dict[str, str]) -> None:
     """Areas one above the other, the largest term lowest; lines where a term is negative somewhere."""
-    order = [name for name in colours if name in stages][:_TOGETHER]
+    size = {name: float(np.abs(row).sum()) for name, row in stages.items()}
+    order = [name for name in colours if name in stages and size[name] >= _THIN * max(size.values())][:_TOGETHER]
     below = np.zeros(len(t) - 1)
     negative = any(stages[name].min() < 0 for name in order)
     for name in order:
@@ -127,4 +128,4 @@ def _over_time(ax: Axes, t: np.ndarray, stages: dict[str, np.ndarray], colours: 
     ax.set_xlim(t[0], t[-1])
     ax.set_xlabel("time [s]")
     ax.set_ylabel("cost of a step")
-    ax.legend(frameon=False, fontsize=7, loc="upper right")
+    ax.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))

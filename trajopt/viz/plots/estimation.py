@@ -220,11 +220,14 @@ def _of_states(
     names = _tangent_names(problem)
     shown = [k for k in _of_base(problem) if k < covariances.shape[1]]
     error = np.stack([np.asarray(problem.local(a, b)) for a, b in zip(truth, xs)]) if truth is not None else None
-    made, axes = figure(max(len(shown), 2), 2, width=5.4, height=1.35)
+    rows = -(-len(shown) // 2)
+    made, axes = figure(1 + rows, 2, width=5.4, height=1.35)
+    made.set_size_inches(10.8, 1.35 * (2 + rows))
     grid = axes[0, 0].get_gridspec()
-    for ax in axes[:, 0]:
+    grid.set_height_ratios([2.0] + [1.0] * rows)
+    for ax in axes[0]:
         ax.remove()
-    place = made.add_subplot(grid[:, 0])
+    place = made.add_subplot(grid[0, :])
     place.grid(True, color="#e3e3e3", linewidth=0.7)
     if truth is not None:
         place.plot(truth[:, 0], truth[:, 1], color="#303030", linewidth=1.2, linestyle="--", label="truth")
@@ -234,8 +237,11 @@ def _of_states(
     place.set_xlabel("x [m]")
     place.set_ylabel("y [m]")
     place.set_title("path of the base, seen from above", fontsize=9, loc="left")
-    place.legend(frameon=False, fontsize=8)
-    for ax, k in zip(axes[:, 1], shown):
+    place.legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderpad=0.0)
+    panels = axes[1:].T.reshape(-1)
+    for ax in panels[len(shown) :]:
+        ax.set_visible(False)
+    for ax, k in zip(panels, shown):
         sd = np.sqrt(np.maximum(covariances[:, k, k], 0.0))
         ax.fill_between(t, -_TWO * sd, _TWO * sd, color=COLOURS[0], alpha=0.2, linewidth=0)
         if error is not None:
@@ -244,8 +250,9 @@ def _of_states(
         ax.set_ylabel(names[k], fontsize=8)
         ax.tick_params(labelsize=7)
     what = "error from the truth, and " if error is not None else ""
-    axes[0, 1].set_title(f"{what}two deviations of the estimate", fontsize=9, loc="left")
-    axes[len(shown) - 1, 1].set_xlabel("time [s]", fontsize=8)
+    panels[0].set_title(f"{what}two deviations of the estimate", fontsize=9, loc="left")
+    for k in {min(rows, len(shown)) - 1, len(shown) - 1}:
+        panels[k].set_xlabel("time [s]", fontsize=8)
     made.suptitle(title + _status(solution), x=0.01, ha="left", fontsize=11)
     return save(made, path)
 

@@ -153,7 +153,8 @@ def _draw(ax: Axes, panel: Panel, t: np.ndarray, small: bool = False) -> None:
     ax.set_ylabel(panel.label, fontsize=8 if small else 10)
     if 1 < len(panel.names) <= _MOST_LINES:
         if small:
-            ax.legend(frameon=False, fontsize=6, ncols=2, handlelength=1.0, columnspacing=0.8)
+            words = {"fontsize": 6, "ncols": 4, "handlelength": 0.8, "handletextpad": 0.3, "columnspacing": 0.6}
+            ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 0.95), borderpad=0.0, **words)
         else:
             ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -253,9 +254,9 @@ def _controls(
     units: Sequence[str],
     limits: tuple[Any, Any] | None,
 ) -> list[Panel]:
-    """A panel for each control."""
+    """A panel for each control; none where nothing acts."""
     u = motion.get("u")
-    if u is None or not u.size:
+    if u is None or not u.any():
         return []
     titles, given = control_labels(u.shape[1], model, names, units)
     lower, upper = np.full(u.shape[1], -np.inf), np.full(u.shape[1], np.inf)
@@ -381,7 +382,8 @@ def _bars(ax: Axes, controls: Sequence[Panel]) -> None:
         if np.isfinite(panel.lower) and np.isfinite(panel.upper):
             ax.bar(x, panel.upper - panel.lower, 0.9, panel.lower, color=BAND, zorder=0)
             ax.hlines([panel.lower, panel.upper], x - 0.45, x + 0.45, colors=LIMIT, linewidth=1.0)
-        ax.annotate(f"{values[x]:.3g}", (x, max(values[x], 0.0)), ha="center", va="bottom", fontsize=7, zorder=3)
+        number = ax.annotate(f"{values[x]:.3g}", (x, max(values[x], 0.0)), ha="center", va="bottom", fontsize=7, zorder=3)
+        number.set_bbox({"facecolor": "white", "alpha": 0.75, "pad": 0.4, "linewidth": 0})  # limits may pass behind it
     units = list(dict.fromkeys(panel.label for panel in controls))
     ax.set_ylabel(f"controls {', '.join(units)}")
     ax.set_xticks(at, [panel.names[0] for panel in controls], rotation=60, ha="right", fontsize=8)

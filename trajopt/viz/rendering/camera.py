@@ -11,6 +11,7 @@ from jaxtyping import Float
 VERTICAL_ANGLE = 20.0  # degrees from the lower to the upper edge: nearly parallel rays, so that lengths can be compared
 _NEAREST = 0.05  # share of the eye's distance at which what comes nearer is drawn
 _MARGIN = 1.08  # of what is seen, around it
+_WORDS = 0.05  # share of the width above and below what is seen, for the words in the picture
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +86,8 @@ def framing(
     low, high = seen.min(0), seen.max(0)
     centre = middle + 0.5 * (low + high)[:2] @ axes[:2]
     half = np.maximum(0.5 * (high - low)[:2], 1e-3)
-    share = float(np.clip(half[1] / half[0], *aspect))
+    share = float(np.clip(half[1] / half[0] + 2 * _WORDS, *aspect))
     height = 2 * round(0.5 * width * share)
-    needed = _MARGIN * max(half[1], half[0] * height / width)
+    needed = _MARGIN * max(half[1] / (1 - 2 * _WORDS / share), half[0] * height / width)
     distance = needed / np.tan(np.deg2rad(VERTICAL_ANGLE) / 2) + max(high[2], 0.0)
     return Camera(centre, float(distance), azimuth, elevation, width, int(height))

@@ -202,7 +202,7 @@ class ContactLaw(Law):
         erp: share of the penetration that a step pushes out, in [0, 1].
         push_out_speed (m/s): bound of the speed at which penetration is pushed out, in rad/s for limits of joints that
             turn; None: no bound.
-        damping: coefficient k_d; k_d v_n is added to the closed normal rows.
+        damping: coefficient $k_d$; $k_d v_n$ is added to the closed normal rows.
         rest_velocity (m/s): slower impacts do not bounce.
         max_limits: number of joint limits that are kept, the closest ones. Default: all of them, at most 8.
         tolerance: of the contact solver, relative to the velocities of the problem. Default: 1e-10 in float64, 1e-5 in

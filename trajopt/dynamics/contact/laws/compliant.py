@@ -20,13 +20,15 @@ from trajopt.dynamics.contact.laws.forces import ForceLaw, PointForces
 class CompliantContact(ForceLaw):
     r"""Hunt-Crossley normal force and a spring-damper-clutch along the surface (JaxSim thesis, eqs. 7.9-7.12 and Alg. 5).
 
-        f_n = sqrt(d) max(0, k d + c d'),      s = k_t m + c_t v_t
-        f_t = -sqrt(d) s  where that is within the cone (sticking), else of length mu f_n along it (sliding)
-        dm/dt = v_t  sticking,   such that the spring and damper give f_t  sliding,   -(k_t / c_t) m  apart
+        f_n = sqrt(d) max(0, k d + c d')
+        s = k_t m + c_t v_t
+        f_t = -sqrt(d) s  within the cone (sticking),   -mu f_n s / |s|  else (sliding)
+        dm/dt = v_t  sticking,   -(f_t / sqrt(d) + k_t m) / c_t  sliding,   -(k_t / c_t) m  apart
 
-    The forces are continuous. The tangential deformation m (k, 3), world axes, is `State.contact`: one row for each
-    candidate contact of the model (`collision.narrowphase.collide`, in its order), zero when undeformed. It belongs to a
-    place in the pair's list: when a polyhedron rolls over and other vertices take these places, they inherit it.
+    with the depth of penetration d, its rate $d'$ and the velocity along the surface $v_t$. The forces are continuous. The
+    tangential deformation m (k, 3), world axes, is `State.contact`: one row for each candidate contact of the model
+    (`collision.narrowphase.collide`, in its order), zero when undeformed. It belongs to a place in the pair's list: when a
+    polyhedron rolls over and other vertices take these places, they inherit it.
 
     Deviation from the source: where the normal turns, the component of m along it is left out of s and decays like the
     deformation of an open contact.
@@ -34,8 +36,8 @@ class CompliantContact(ForceLaw):
     Options:
         stiffness (N/m^1.5): k, along the normal.
         damping (N s/m^1.5): c, along the normal.
-        tangential_stiffness (N/m^1.5): k_t, along the surface. Default: `stiffness`.
-        tangential_damping (N s/m^1.5): c_t, along the surface. Default: `damping`.
+        tangential_stiffness (N/m^1.5): $k_t$, along the surface. Default: `stiffness`.
+        tangential_damping (N s/m^1.5): $c_t$, along the surface. Default: `damping`.
     """
 
     carries_state: ClassVar[bool] = True
@@ -84,13 +86,13 @@ class SpringDamperContact(ForceLaw):
 
         f_n = k_p d + k_d max(d', 0),      f_t = -v_t / |v_t| min(k_f |v_t|, mu f_n)
 
-    The law has no state and nothing sticks: below the bound a contact creeps at f_t / k_f. f_n jumps to k_d d' at
-    touch-down.
+    The law has no state and nothing sticks: below the bound a contact creeps at $f_t / k_f$. $f_n$ jumps to $k_d d'$ at
+    touch-down. d is the depth of penetration, $d'$ its rate, $v_t$ the velocity along the surface.
 
     Options:
-        stiffness (N/m): k_p, along the normal.
-        damping (N s/m): k_d, along the normal, on approach.
-        friction_damping (N s/m): k_f, along the surface.
+        stiffness (N/m): $k_p$, along the normal.
+        damping (N s/m): $k_d$, along the normal, on approach.
+        friction_damping (N s/m): $k_f$, along the surface.
     """
 
     stiffness: float = 1e4

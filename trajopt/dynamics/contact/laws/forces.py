@@ -46,10 +46,10 @@ class PointForces:
 class ForceLaw(Law, abc.ABC):
     """Base of the laws at force level: forces are explicit functions of the state, nothing is solved.
 
-    Joint limits are one-sided springs with the dissipation of Hunt and Crossley: a limit passed by d, at the rate d',
-    pushes back with max(0, limit_stiffness d (1 + limit_dissipation d')), which is continuous. Dry joint friction of bound
-    b is smoothed to -b v / sqrt(v^2 + friction_velocity^2). Both are as stiff as their parameters and limit the step of an
-    explicit integrator. Coefficients of restitution are not used: how much bounces follows from the damping.
+    Joint limits are one-sided springs with the dissipation of Hunt and Crossley: a limit passed by d, at the rate $d'$,
+    pushes back with $max(0, k d (1 + c d'))$, k and c being stiffness and dissipation, which is continuous. Dry joint friction
+    of bound b is smoothed to $-b v / sqrt(v^2 + w^2)$, w being `friction_velocity`. Both are as stiff as their parameters and
+    limit the step of an explicit integrator. Coefficients of restitution are not used: the damping says how much bounces.
 
     Options:
         limit_stiffness (N m/rad): stiffness of joint limits, in N/m for joints that slide.

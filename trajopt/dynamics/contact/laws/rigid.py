@@ -46,10 +46,10 @@ class RigidContact(ContactLaw):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BoxedLCP(ContactLaw):
-    """Hard contact with friction bounded along each tangent by itself, |lambda_t| <= mu lambda_n (Nimble, App. A; DART, ODE).
+    """Hard contact with friction bounded along each tangent by itself, $|lambda_t| <= mu lambda_n$ (Nimble, App. A; DART, ODE).
 
-    The square bounds replace the circular cone: friction is mu lambda_n along the tangents of the contact frame and up to
-    sqrt(2) mu lambda_n between them. The solver is direct: it guesses the contact modes and verifies the guess, and where
+    The square bounds replace the circular cone: friction is $mu lambda_n$ along the tangents of the contact frame and up to
+    $sqrt(2) mu lambda_n$ between them. The solver is direct: it guesses the contact modes and verifies the guess, and where
     that fails it uses a pivoting method (docs/boxed-lcp.md).
 
     Options:
