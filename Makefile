@@ -10,14 +10,15 @@ PYTEST_WORKERS ?= 2
 # A file's tests share compiled functions, so they stay together; the files that take longest start first (conftest.py).
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
-.PHONY: help setup native native-sanitize wheel check-wheel demo check test test-all every-problem lint bench docs docs-site clean
+.PHONY: help setup native native-sanitize wheel check-wheel demo check test test-all test-optimised every-problem lint bench docs docs-site clean
 
 help:
 	@echo "make setup     the virtual environment with everything in it; every target begins with it"
 	@echo "make demo      solve go1-stand and cube-initial-velocity, print a table, leave the plots in runs/demo"
 	@echo "make check     lint, types, and the quickest tests of every layer: below a minute, before every commit"
 	@echo "make test      lint, types and all tests but the slow ones: before every merge"
-	@echo "make test-all  the slow tests too, compiled with all optimisations"
+	@echo "make test-all  the slow tests too"
+	@echo "make test-optimised  all of them, compiled with all optimisations, as users compile: several hours on two cores"
 	@echo "make every-problem run every problem to its end with 1, 2 and 4 threads of XLA (part of test-all)"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks"
@@ -57,11 +58,14 @@ check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy & types=$$!; $(PYTEST) -m check; tests=$$?; wait $$types && exit $$tests
 
-# Checks of shapes at every call of the package take a fifth of the time: `check` and `test-all` make them.
+# Checks of shapes at every call of the package take a fifth of the time: `test` alone does without them.
 test: lint
 	@TRAJOPT_SHAPE_CHECKS=0 $(PYTEST)
 
 test-all: lint
+	@$(PYTEST) -m "slow or not slow"
+
+test-optimised: lint
 	@TRAJOPT_QUICK_COMPILATION=0 $(PYTEST) -m "slow or not slow"
 
 every-problem: setup

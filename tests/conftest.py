@@ -32,7 +32,7 @@ if os.environ.get("TRAJOPT_QUICK_COMPILATION", "1") != "0":
     # Most programs of the tests run for less time than LLVM takes to optimise them: without, XLA takes a fifth of the time.
     # One LLVM module a program, in place of 32 that threads compile: a third less where every worker has one core.
     # Looking for the trip counts of loops and for what could leave them: a fifth, in programs of contact steps.
-    # `make test-all` compiles them as users do.
+    # `make test-optimised` compiles them as users do.
     FLAGS = os.environ.get("XLA_FLAGS", "")
     QUICK = [
         "xla_cpu_use_fusion_emitters=false",
