@@ -154,11 +154,25 @@ class _DifferentialDynamicProgramming:
             parallel=self.riccati == "parallel",
             native=problem.system is not None and problem.system.resolved_backend == "native",
             secant=self._learns(problem),
+            differenced=self._differenced(problem),
+            kinked=self._kinked(problem),
+            stationary=self.tolerance_of(problem),
         )
 
     def _learns(self, problem: OptimalControlProblem) -> bool:
         """Whether curvature of the dynamics is learnt: where it exists and is not computed."""
         return self.curvature == "secant" and not self._second_order and twice_differentiable(problem)
+
+    def _kinked(self, problem: OptimalControlProblem) -> bool:
+        """Whether short steps are looked at for kinks: through contact, where motions are rollouts of controls alone."""
+        return not twice_differentiable(problem) and self.shooting == "single" and not (problem.free_initial_state or problem.n_p)
+
+    def _differenced(self, problem: OptimalControlProblem) -> str:
+        """When the curvature of steps through contact is taken by differences of the compiled core's derivatives."""
+        native = problem.system is not None and problem.system.resolved_backend == "native"
+        if self.curvature == "none" or twice_differentiable(problem) or not native or problem.n_p:
+            return "never"
+        return "always" if self._second_order else "short"
 
     def replanning(self, oracle: OptimalControlOracle) -> Replanning:
         """One iteration from a measured state, as a receding horizon repeats it.
@@ -166,7 +180,7 @@ class _DifferentialDynamicProgramming:
         Raises `OptionError` for problems and options that it cannot take.
         """
         self.check(oracle.problem)
-        return Replanning(dataclasses.replace(self._iteration(oracle), secant=False), self.damping)
+        return Replanning(dataclasses.replace(self._iteration(oracle), secant=False, differenced="never", kinked=False), self.damping)
 
     def check(self, problem: OptimalControlProblem) -> None:
         """Raise `OptionError` for options that do not go with a problem."""
