@@ -5,8 +5,8 @@ While no contact opens, closes, sticks or slips, a step is smooth, and the Lagra
     M_t = d/dz (F_t(z)^T lambda_{t+1}),    z = [dx, dp, du], F = d x_{t+1} / dz,
 
 which Gauss-Newton Hessians lack. Each column is the difference quotient of F to one side or to the other. Where both agree, it is
-their mean; where they do not, a mode ends within `STEP`, and the smaller quotient is the one that did not jump (the minmod rule of
-slope limiters, here for columns: Harten 1983).
+their mean; where they do not, a mode ends within `STEP`, and the smaller quotient is the one that did not jump (the minmod rule
+of slope limiters, here for columns: Harten 1983).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from jaxtyping import Array, Float
 from trajopt.problems.expansions import linear_dynamics, moved
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 
-STEP = 1e-5  # of each coordinate: first derivatives are good to 1e-10, so that quotients are to 1e-5
+STEP = 1e-7  # of each coordinate: first derivatives are good to 1e-12, and contacts at rest open within 1e-5
 AGREE = 0.5  # greatest difference of two quotients' sizes, as a share of the larger one, at which both are in one mode
 
 
 def contact_curvature(
-    problem: OptimalControlProblem, motion: Trajectory, costates: Float[Array, "T+1 n"]
+    problem: OptimalControlProblem, motion: Trajectory, costates: Float[Array, "T1 n"]
 ) -> Float[Array, "T z z"]:
     """M_t of each stage, symmetric, in [dx, du]; zero where it is not finite. For problems without free parameters."""
     linear = linear_dynamics(problem)

@@ -147,6 +147,7 @@ class _DifferentialDynamicProgramming:
     def iteration_of(self, problem: OptimalControlProblem, gradient: str) -> Iteration:
         """The program of one iteration for a problem in a gradient mode."""
         second = self._second_order and twice_differentiable(problem)
+        exact = not relabels(problem, gradient)  # other labels are directions to search in, and no gradients
         return Iteration(
             Modeller(problem, gradient, multiple=self.shooting == "multiple", second_order=second),
             curvature=second,
@@ -154,8 +155,8 @@ class _DifferentialDynamicProgramming:
             parallel=self.riccati == "parallel",
             native=problem.system is not None and problem.system.resolved_backend == "native",
             secant=self._learns(problem),
-            differenced=self._differenced(problem),
-            kinked=self._kinked(problem),
+            differenced=self._differenced(problem) if exact else "never",
+            kinked=exact and self._kinked(problem),
             stationary=self.tolerance_of(problem),
         )
 
@@ -165,7 +166,11 @@ class _DifferentialDynamicProgramming:
 
     def _kinked(self, problem: OptimalControlProblem) -> bool:
         """Whether short steps are looked at for kinks: through contact, where motions are rollouts of controls alone."""
-        return not twice_differentiable(problem) and self.shooting == "single" and not (problem.free_initial_state or problem.n_p)
+        return (
+            not twice_differentiable(problem)
+            and self.shooting == "single"
+            and not (problem.free_initial_state or problem.n_p)
+        )
 
     def _differenced(self, problem: OptimalControlProblem) -> str:
         """When the curvature of steps through contact is taken by differences of the compiled core's derivatives."""
@@ -180,7 +185,9 @@ class _DifferentialDynamicProgramming:
         Raises `OptionError` for problems and options that it cannot take.
         """
         self.check(oracle.problem)
-        return Replanning(dataclasses.replace(self._iteration(oracle), secant=False, differenced="never", kinked=False), self.damping)
+        return Replanning(
+            dataclasses.replace(self._iteration(oracle), secant=False, differenced="never", kinked=False), self.damping
+        )
 
     def check(self, problem: OptimalControlProblem) -> None:
         """Raise `OptionError` for options that do not go with a problem."""
@@ -278,6 +285,15 @@ class _DifferentialDynamicProgramming:
             model = self._exact_model(oracle, state)
         stationarity = float(model.stationarity)
         measures = {"stationarity": stationarity} | ({"aware_stationarity": anew.gradient_norm} if aware else {})
+        if bool(state.progress.settled):
+            passes = self.passes(oracle.problem, oracle.gradient)
+            least, radius = oracle.call(Passes.around, passes, state.progress)
+            measures = {
+                "stationarity": float(least),
+                "one_sided_stationarity": stationarity,
+                "kink_radius": float(radius),
+            }
+            stationarity = float(least)
         inequality = self._iteration(oracle).modeller.constraints.inequality()
         m = state.multipliers
         parts = {
@@ -290,7 +306,7 @@ class _DifferentialDynamicProgramming:
             measures["complementarity"] = max(float(np.max(part, initial=0.0)) for part in slack)
         notes = []
         if self._second_order and not twice_differentiable(oracle.problem):
-            notes.append("contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used")
+            notes.append(self._without_second_derivatives(oracle.problem))
         allowed = self.tolerance_of(oracle.problem) * float(model.scale)
         relaxed = default_tolerance(oracle.problem.dtype) ** RELAXED_EXPONENT * float(model.scale)
         claimed = state.converged or (aware and anew.gradient_norm <= relaxed)
@@ -307,6 +323,11 @@ class _DifferentialDynamicProgramming:
             notes=notes,
             fields={"multipliers": multipliers, "gains": np.asarray(state.gains)},
         )
+
+    def _without_second_derivatives(self, problem: OptimalControlProblem) -> str:
+        if self._differenced(problem) == "never":
+            return "contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used"
+        return "contact defines no second derivatives: differences of the first within contact modes were used"
 
     def _exact_model(self, oracle: OptimalControlOracle, state: DDPState) -> LocalModel:
         """The model at the state's motion with exact derivatives, whatever those of the iteration are."""

@@ -294,8 +294,8 @@ class Iteration:
         multipliers: al.Multipliers,
         report: Report,
     ) -> tuple[Trajectory, Trajectory, Report]:
-        """(the motion of the first length that is accepted, or of the last one that was tried, the last one that was refused, what
-        happened).
+        """(the motion of the first length that is accepted, or of the last one that was tried, the last one that was refused,
+        what happened).
 
         report: of the earlier searches of this iteration. A direction that is not a minimiser is not tried.
         """
@@ -314,7 +314,12 @@ class Iteration:
             predicted = -(length * slope + length**2 * (total - slope)) + nu * length * model.gap
             decrease = merit - value + nu * length * model.gap
             rounded = predicted <= noise
-            good = jnp.where(rounded, decrease >= -noise, (decrease >= ACCEPT * predicted) & (decrease <= SURPRISE * predicted)) & finite
+            good = (
+                jnp.where(
+                    rounded, decrease >= -noise, (decrease >= ACCEPT * predicted) & (decrease <= SURPRISE * predicted)
+                )
+                & finite
+            )
             bad = jnp.where(finite, report.bad_step, _first_bad_state(motion.xs))
             step_size = jnp.sqrt(jnp.sum((motion.us - at.us) ** 2) + jnp.sum((motion.p - at.p) ** 2))
             trials, gains = report.trials + 1, policy.K[:, :, : self.problem.n]
@@ -405,8 +410,8 @@ class Iteration:
     def _cut(
         self, cuts: Cuts, refused: Trajectory, direction: Direction, report: Report, multipliers: al.Multipliers
     ) -> tuple[Cuts, Bool[Array, ""]]:
-        """(the cuts with the one at the motion that was refused, whether it tells): where a search ended short, and the slope there
-        is not the one that the step promised."""
+        """(the cuts with the one at the motion that was refused, whether it tells): where a search ended short, and the
+        slope there is not the one that the step promised."""
 
         def look(cuts: Cuts) -> tuple[Cuts, Array]:
             gradient = adjoint(self.modeller.expand(refused, multipliers).lq)[1]

@@ -1,16 +1,16 @@
 r"""Directions that lower the cost on both sides of a kink, and how far from stationary a motion on one is.
 
-Where a contact is about to close or to slip, the gradient g of the cost by the controls jumps. A motion at such a kink is a minimum
-when 0 is in the convex hull of the gradients next to it (Clarke), though none of them is small. A refused or much shortened step
-ends on the other side: its gradient is a cut. The element of least norm of the hull of all gradients found,
+Where a contact is about to close or to slip, the gradient g of the cost by the controls jumps. A motion at such a kink is a
+minimum when 0 is in the convex hull of the gradients next to it (Clarke), though none of them is small. A refused or much
+shortened step ends on the other side: its gradient is a cut. The element of least norm of the hull of all gradients found,
 
     v = sum_i theta_i g_i,    theta the minimiser of |v|^2 over theta >= 0, sum_i theta_i = 1,
 
-is a direction along which none of the pieces rises; its norm is zero at a minimum, and it does not bounce with the side on which the
-motion happens to be.
+is a direction along which none of the pieces rises; its norm is zero at a minimum, and it does not bounce with the side
+on which the motion happens to be.
 
-The weights come from a box QP: |sum theta_i g_i|^2 + s (sum theta_i - 1)^2 over theta >= 0 has for every s > 0 a minimiser that is
-a multiple of theta.
+The weights come from a box QP: |sum theta_i g_i|^2 + s (sum theta_i - 1)^2 over theta >= 0 has for every s > 0 a minimiser that
+is a multiple of theta.
 
 Lemarechal, An extension of Davidon methods to nondifferentiable problems, 1975; Kiwiel 1985 (cuts within a step); Burke, Lewis,
 Overton, A robust gradient sampling algorithm for nonsmooth, nonconvex optimization, SIAM J. Optim. 15, 2005 (the measure).
@@ -59,20 +59,21 @@ class Cuts:
         return Cuts(fill, fill, np.zeros((), np.int32))
 
     @property
+    def known(self) -> Bool[Array, " k"]:
+        """Which rows hold a gradient."""
+        return jnp.arange(MOST_CUTS + 1, dtype=jnp.int32) < self.count
+
+    @property
     def full(self) -> Bool[Array, ""]:
         return self.count > MOST_CUTS
 
     def with_cut(self, us: Float[Array, "T nu"], gradient: Float[Array, "T nu"]) -> Cuts:
         """With one more."""
-        return Cuts(
-            self.gradients.at[self.count].set(gradient), self.us.at[self.count].set(us), self.count + 1
-        )
+        return Cuts(self.gradients.at[self.count].set(gradient), self.us.at[self.count].set(us), self.count + 1)
 
-    def least_element(
-        self, lower: Float[np.ndarray, " nu"], upper: Float[np.ndarray, " nu"]
-    ) -> Float[Array, "T nu"]:
+    def least_element(self, lower: Float[np.ndarray, " nu"], upper: Float[np.ndarray, " nu"]) -> Float[Array, "T nu"]:
         """v of the module's docstring; where a gradient pushes a control against its bound it does not count for the weights."""
-        known = jnp.arange(MOST_CUTS + 1) < self.count
+        known = self.known
         held = jax.vmap(lambda g: held_at_bound(self.us[0], g, lower, upper))(self.gradients)
         rows = jnp.where(held, 0.0, self.gradients).reshape(MOST_CUTS + 1, -1)
         gram = rows @ rows.T
@@ -83,9 +84,7 @@ class Cuts:
         weights = one * box_qp(H, -one, jnp.zeros_like(one), jnp.full_like(one, jnp.inf)).x
         return jnp.einsum("i,itj->tj", weights / jnp.sum(weights), self.gradients)
 
-    def stationarity(
-        self, lower: Float[np.ndarray, " nu"], upper: Float[np.ndarray, " nu"]
-    ) -> Float[Array, ""]:
+    def stationarity(self, lower: Float[np.ndarray, " nu"], upper: Float[np.ndarray, " nu"]) -> Float[Array, ""]:
         """The largest component of v over the controls not held at a bound."""
         v = self.least_element(lower, upper)
         return jnp.max(jnp.where(held_at_bound(self.us[0], v, lower, upper), 0.0, jnp.abs(v)))
@@ -98,5 +97,5 @@ class Cuts:
     @property
     def radius(self) -> Float[Array, ""]:
         """The largest distance of a cut from the motion, over all controls."""
-        known = (jnp.arange(MOST_CUTS + 1) < self.count)[:, None, None]
+        known = self.known[:, None, None]
         return jnp.max(jnp.where(known, jnp.abs(self.us - self.us[:1]), 0.0))

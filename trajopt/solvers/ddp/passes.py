@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import Trajectory
@@ -26,6 +26,7 @@ from trajopt.solvers.subproblems.augmented_lagrangian import (
     PenaltyRule,
 )
 from trajopt.solvers.subproblems.iterate import iterate
+from trajopt.solvers.subproblems.riccati import adjoint
 
 PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
 CONFIRMED = 3  # motions in a row whose gradient is small, where it may jump: on a rough landscape one may be so by luck
@@ -85,7 +86,10 @@ class Passes:
         start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, secant, cuts)
         excess = np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)
         going_on, bad = np.full((), GOING_ON, np.int32), np.full((), -1, np.int32)
-        return Progress(start, multipliers, excess, none, huge, none, huge, none, no, no, none, no, no, going_on, bad)
+        confirmed = np.full((), CONFIRMED, np.int32)  # the motion given, be it a solution, is not there by luck
+        return Progress(
+            start, multipliers, excess, none, huge, none, huge, none, no, no, confirmed, no, no, going_on, bad
+        )
 
     def begun(self, motion: Trajectory, penalty: float, damping: float) -> Progress:
         """The state at a motion, with the model there."""
@@ -105,6 +109,18 @@ class Passes:
         enough = streak >= CONFIRMED if self.iteration.kinked else jnp.ones((), bool)
         settled = stationary & (enough | stuck) | state.settled
         return dataclasses.replace(state, streak=streak, converged=settled & (model.excess <= self._feasible))
+
+    def around(self, state: Progress) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """(stationarity of a minimum on a kink by gradients made anew, the distance of the motions where they were taken)."""
+        problem, modeller, at = self.iteration.problem, self.iteration.modeller, state.iterate.motion
+        cuts: Cuts = state.iterate.cuts
+
+        def gradient(us: Array) -> Array:
+            return adjoint(modeller.expand(problem.rollout(at.xs[0], us, at.p), state.multipliers).lq)[1]
+
+        cuts = dataclasses.replace(cuts, gradients=jax.lax.map(gradient, cuts.us))
+        bounds = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
+        return cuts.stationarity(*bounds), cuts.radius
 
     def step(self, act: Bool[Array, ""], state: Progress) -> tuple[Progress, Report, Int[Array, ""], Int[Array, ""]]:
         """(the state after passes up to an accepted step or the end, what the last pass did, rollouts tried, passes).
