@@ -3,10 +3,10 @@
     python benchmarks/ur5_reach.py                    # 20 draws under each cost, iLQR and its defaults
     python benchmarks/ur5_reach.py --draws 5 --solver DDP
 
-One second, 50 steps, the place of the tool at the end a terminal equality. Costs: "damped", effort, joint rates and margins to joint
-limits; "effort", the torques alone, under which an arm without torques falls and whirls. Starting postures are the home keyframe plus
-uniform offsets within +-0.5 rad; places are where the tool is at postures drawn likewise, within +-1 rad of home and above the base,
-so that each can be reached. A run succeeds with status `solved`.
+One second, 50 steps, the place of the tool at the end a terminal equality. Costs: "damped", effort, joint rates and margins to
+joint limits; "effort", the torques alone, under which an arm without torques falls and whirls. Starting postures are the home
+keyframe plus uniform offsets within +-0.5 rad; places are where the tool is at postures drawn likewise, within +-1 rad of home
+and above the base, so that each can be reached. A run succeeds with status `solved`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def main() -> None:
         solved = [run for run in runs if run.success]
         if options.verbose:
             for k, run in enumerate(runs):
-                print(f"  {k} {status_name(run.status)} {run.iterations} cost {run.cost:.4g} fastest {np.abs(run.xs[:, 6:]).max():.3g}")
+                fastest = np.abs(run.xs[:, 6:]).max()
+                print(f"  {k} {status_name(run.status)} {run.iterations} cost {run.cost:.4g} fastest {fastest:.3g}")
         counts, times = [run.iterations for run in solved], [run.wall_time_s for run in solved]
         worst = max(counts, default=0)
         middle = f"{np.median(counts):.0f} | {worst} | {np.median(times):.2f}" if solved else "- | - | -"

@@ -144,8 +144,9 @@ def test_a_quotient_across_a_mode_is_left_out():
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", [iLQR(), DDP()], ids=["iLQR", "DDP"])
 def test_the_worm_leaves_the_valley_where_gauss_newton_creeps(solver):
-    """In 60 iterations Gauss-Newton Hessians come to -6.7, a height of 0.26 m."""
-    plain = solve(problems.get("jump-worm"), dataclasses.replace(solver, curvature="none"), max_iterations=60)
-    solution = solve(problems.get("jump-worm"), solver, max_iterations=60)
-    assert solution.cost < -12.0 < plain.cost
-    assert status_name(solution.status) == "max_iterations"
+    """One eigenvalue of the Hessian, from the dynamics, is a thousand times the others."""
+    plain = solve(problems.get("jump-worm"), dataclasses.replace(solver, curvature="none"), max_iterations=100)
+    solution = solve(problems.get("jump-worm"), solver, max_iterations=100)
+    assert solution.cost < plain.cost - 5.0 < -15.0
+    assert status_name(solution.status) == status_name(plain.status) == "max_iterations"
+    assert solution.residuals["missing_height"] == 0.0
