@@ -145,8 +145,8 @@ class SamplingSolver(abc.ABC):
 
     Options:
         population: motions drawn in a generation. Default: the solver's own, growing with the number of components up to 1,000.
-        parametrisation: of the controls: "piecewise-constant", "linear" or "cubic" between `knots`; or `problems.JointTargets`.
-        knots: number of values of each control. Default: one for every step.
+        parametrisation: of the controls: "cubic" (default), "linear" or "piecewise-constant" between `knots`; or `problems.JointTargets`.
+        knots: number of values of each control. Default: ten, or one for every step where there are fewer.
         scenarios: factors of parameters of the model, such as ({"actuation": 0.9},); a draw's merit is the mean over it and
             these.
         standard_deviation, parameter_deviation, initial_state_deviation: at the start, of knots, free parameters and a free
@@ -163,7 +163,7 @@ class SamplingSolver(abc.ABC):
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
 
     population: int | None = None
-    parametrisation: str | JointTargets = "piecewise-constant"
+    parametrisation: str | JointTargets = "cubic"
     knots: int | None = None
     standard_deviation: Any = None
     parameter_deviation: Any = None
@@ -341,7 +341,9 @@ class SamplingSolver(abc.ABC):
 
     def _space(self, oracle: OptimalControlOracle, start: np.ndarray) -> Space:
         deviations = self.standard_deviation, self.parameter_deviation, self.initial_state_deviation
-        return make_space(oracle.problem, start, self.parametrisation, self.knots, deviations, self.name, self.scenarios)
+        return make_space(
+            oracle.problem, start, self.parametrisation, self.knots, deviations, self.name, self.scenarios
+        )
 
     def _score(
         self, oracle: OptimalControlOracle, space: Space, y: np.ndarray, multipliers: Multipliers, patient: bool = False
