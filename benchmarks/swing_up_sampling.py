@@ -3,8 +3,8 @@
     python benchmarks/swing_up_sampling.py                               # cart-pole, four solvers, three seeds, 20 s each
     python benchmarks/swing_up_sampling.py --problems double-cartpole-swingup --solvers CMAES --seeds 1
 
-Problems, thresholds and the loss are those of `solver_comparison.py`; the guess is the problem's own. Seconds are wall time of solving,
-without compilation.
+Problems, thresholds and the loss are those of `solver_comparison.py`; the guess is the problem's own. Seconds are wall time of
+solving, without compilation.
 """
 
 from __future__ import annotations

@@ -361,8 +361,8 @@ _OPTIONS = """
             that cancel in it). Default: 1e-7 in float64, 3e-4 in float32. Violations have the problem's own tolerance.
         max_iterations: largest number of iterations.
         shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not keep to them, and closes the
-            defects. "auto" keeps to the dynamics unless no states are given, the dynamics are smooth and the guess leads to states
-            ten times as dear as staying at x_0: then it starts from staying there, in multiple shooting.
+            defects. "auto" keeps to the dynamics unless no states are given, the dynamics are smooth and the guess leads to
+            states ten times as dear as staying at x_0: then it starts from staying there, in multiple shooting.
         regularisation: what the damping is added to, the Hessian by "control" or by "state".
         damping: the first one. It is multiplied by 10 when a pass is not convex or no step length is accepted, or only one
             below 0.1 (from zero: set to 1e-6 or, by iLQR on smooth dynamics, to 1 % of the curvature along the step), and

@@ -145,7 +145,7 @@ class SamplingSolver(abc.ABC):
 
     Options:
         population: motions drawn in a generation. Default: the solver's own, growing with the number of components up to 1,000.
-        parametrisation: of the controls: "cubic" (default), "linear" or "piecewise-constant" between `knots`; or `problems.JointTargets`.
+        parametrisation: of the controls: "cubic", "linear" or "piecewise-constant" between `knots`; or `problems.JointTargets`.
         knots: number of values of each control. Default: ten, or one for every step where there are fewer.
         scenarios: factors of parameters of the model, such as ({"actuation": 0.9},); a draw's merit is the mean over it and
             these.
