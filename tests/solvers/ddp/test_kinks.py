@@ -42,7 +42,7 @@ def hull(rows: np.ndarray) -> kinks.Cuts:
     return cuts
 
 
-FREE = np.array([-np.inf]), np.array([np.inf])
+FREE = jnp.array([-jnp.inf]), jnp.array([jnp.inf])
 
 
 def test_least_element_against_a_quadratic_program():
@@ -65,7 +65,7 @@ def test_the_hull_of_the_sides_of_a_kink_holds_zero():
     cuts = hull(sides)
     assert float(cuts.stationarity(*FREE)) < 1e-9 and np.abs(sides).max(1).min() > 0.5
     held = float(
-        cuts.stationarity(np.array([0.0]), np.array([np.inf]))
+        cuts.stationarity(jnp.array([0.0]), jnp.array([jnp.inf]))
     )  # at its lower bound a control cannot follow -g
     assert held < 1e-9
 

@@ -28,6 +28,7 @@ from trajopt.problems.residuals.base import is_task
 from trajopt.solvers.ddp.contact_curvature import contact_curvature
 from trajopt.solvers.ddp.kinks import SHORT, USEFUL, Cuts
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.ddp.reports import Direction, Iterate, Report
 from trajopt.solvers.ddp.secant import learnt, with_curvature
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.box_qp import box_qp
@@ -49,52 +50,6 @@ ROUNDING = 100.0  # in units of rounding: changes of the merit below it say noth
 GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
 TELLING_DAMPING = 0.01  # of the curvature along the step that was refused: less damping would not be felt
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What an iteration did: whether a step was accepted, its length a, whether its predicted decrease drowned in rounding,
-    rollouts tried, whether one was finite, the first step that was not, the norm of the change of the controls, and the
-    feedback gains K (T, nu, n), the augmented cost of the last rollout, and whether the motion that it started
-    from is a minimum on a kink (`kinks`)."""
-
-    accepted: Any
-    length: Any
-    rounded: Any
-    trials: Any
-    finite_trial: Any
-    bad_step: Any
-    step_size: Any
-    gains: Any
-    merit: Any
-    settled: Any
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Iterate:
-    """A motion, the model there, the damping mu, the penalty nu of the gaps of multiple shooting, and the curvature of the
-    dynamics (T, z, z) that is learnt or taken by differences, which only `Iteration.secant` and `Iteration.differenced` read, and
-    the gradients found around the motion, or around the one before (`kinks`).
-    """
-
-    motion: Trajectory
-    model: LocalModel
-    damping: Any
-    gap_penalty: Any
-    secant: Any = None
-    cuts: Any = None
-
-
-class Direction(NamedTuple):
-    """What a backward pass found: the policy, [dx_0, dp], and of the augmented cost the derivative along a full step and the
-    change by it."""
-
-    policy: Policy
-    start: Float[Array, " n"]
-    slope: Float[Array, ""]
-    total: Float[Array, ""]
 
 
 class _Attempt(NamedTuple):
@@ -199,7 +154,7 @@ class Iteration:
     def _control_room(self, at: Trajectory) -> tuple[Array | None, Array | None]:
         if not self.bounded:
             return None, None
-        low, high = self.problem.control_lower.astype(at.us.dtype), self.problem.control_upper.astype(at.us.dtype)
+        low, high = self._bounds(at)
         return low - at.us, high - at.us
 
     # -- line search ---------------------------------------------------------------------------------------------------
@@ -226,7 +181,7 @@ class Iteration:
         policy, start = direction.policy, direction.start
         problem, constraints = self.problem, self.modeller.constraints
         n, inequality = problem.n, constraints.inequality()
-        low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
+        low, high = self._bounds(at)
         dp = length * start[n:]
         p = at.p + dp
         if problem.n_p:
@@ -276,12 +231,10 @@ class Iteration:
         problem, system = self.problem, self.problem.system
         assert system is not None
         nq = system.nq
-        low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
+        low, high = self._bounds(at)
         policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
-        found, us, _ = follow_policy(
-            system, problem.as_state(x0), *bar, us, policy.K, jnp.asarray(low), jnp.asarray(high)
-        )
+        found, us, _ = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, low, high)
         xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
         motion = Trajectory(xs, us, at.p)
         return motion, problem.cost(motion)
@@ -403,9 +356,10 @@ class Iteration:
         """Whether passes have curvature of the dynamics that is kept from step to step."""
         return self.secant or self.differenced != "never"
 
-    def _bounds(self, at: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    def _bounds(self, at: Trajectory) -> tuple[Array, Array]:
         """Bounds on the controls."""
-        return self.problem.control_lower.astype(at.us.dtype), self.problem.control_upper.astype(at.us.dtype)
+        low, high = self.problem.control_lower, self.problem.control_upper
+        return jnp.asarray(low, at.us.dtype), jnp.asarray(high, at.us.dtype)
 
     def _cut(
         self, cuts: Cuts, refused: Trajectory, direction: Direction, report: Report, multipliers: al.Multipliers
@@ -437,10 +391,7 @@ class Iteration:
 
     def report(self, dtype: Any) -> Report:
         """Of an iteration that has not tried anything."""
-        no, zero = jnp.zeros((), bool), jnp.zeros((), dtype)
-        count = jnp.zeros((), jnp.int32)
-        gains = jnp.zeros((self.problem.horizon, self.problem.nu, self.problem.n), dtype)
-        return Report(no, zero, no, count, no, jnp.full((), -1, jnp.int32), zero, gains, zero, no)
+        return Report.blank((self.problem.horizon, self.problem.nu, self.problem.n), dtype)
 
     def advance(self, move: Bool[Array, ""], iterate: Iterate, multipliers: al.Multipliers) -> tuple[Iterate, Report]:
         """(the iterate after a step with the model there, what happened); without `move` only the model is made anew."""

@@ -71,7 +71,7 @@ class Cuts:
         """With one more."""
         return Cuts(self.gradients.at[self.count].set(gradient), self.us.at[self.count].set(us), self.count + 1)
 
-    def least_element(self, lower: Float[np.ndarray, " nu"], upper: Float[np.ndarray, " nu"]) -> Float[Array, "T nu"]:
+    def least_element(self, lower: Float[Array, " nu"], upper: Float[Array, " nu"]) -> Float[Array, "T nu"]:
         """v of the module's docstring; where a gradient pushes a control against its bound it does not count for the weights."""
         known = self.known
         held = jax.vmap(lambda g: held_at_bound(self.us[0], g, lower, upper))(self.gradients)
@@ -84,7 +84,7 @@ class Cuts:
         weights = one * box_qp(H, -one, jnp.zeros_like(one), jnp.full_like(one, jnp.inf)).x
         return jnp.einsum("i,itj->tj", weights / jnp.sum(weights), self.gradients)
 
-    def stationarity(self, lower: Float[np.ndarray, " nu"], upper: Float[np.ndarray, " nu"]) -> Float[Array, ""]:
+    def stationarity(self, lower: Float[Array, " nu"], upper: Float[Array, " nu"]) -> Float[Array, ""]:
         """The largest component of v over the controls not held at a bound."""
         v = self.least_element(lower, upper)
         return jnp.max(jnp.where(held_at_bound(self.us[0], v, lower, upper), 0.0, jnp.abs(v)))

@@ -17,8 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import Trajectory
-from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iterate, Iteration, Report
+from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iteration
 from trajopt.solvers.ddp.kinks import Cuts
+from trajopt.solvers.ddp.reports import Iterate, Report
 from trajopt.solvers.loop.codes import CODES, GOING_ON
 from trajopt.solvers.subproblems.augmented_lagrangian import (
     STUBBORN_UPDATES,
@@ -119,7 +120,7 @@ class Passes:
             return adjoint(modeller.expand(problem.rollout(at.xs[0], us, at.p), state.multipliers).lq)[1]
 
         cuts = dataclasses.replace(cuts, gradients=jax.lax.map(gradient, cuts.us))
-        bounds = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
+        bounds = (jnp.asarray(bound, at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
         return cuts.stationarity(*bounds), cuts.radius
 
     def step(self, act: Bool[Array, ""], state: Progress) -> tuple[Progress, Report, Int[Array, ""], Int[Array, ""]]:
