@@ -120,14 +120,7 @@ def test_options_of_another_kind_are_named(name):
     """Every option that is a number or a string, of every registered solver."""
     checked = 0
     for field in dataclasses.fields(solvers.get(name)):
-        for kind, wrong in (
-            ("int", "many"),
-            ("int", 1.5),
-            ("float", "small"),
-            ("float", True),
-            ("str", 7),
-            ("bool", 1),
-        ):
+        for kind, wrong in (("int", "many"), ("int", 1.5), ("float", "small"), ("float", True), ("str", 7), ("bool", 1)):
             if field.type in (kind, f"{kind} | None"):
                 checked += 1
                 with pytest.raises(OptionError, match=f"{name}: {field.name} is {wrong!r}; expected"):

@@ -49,9 +49,7 @@ SOLVERS: dict[str, Entry] = {
     "MultipleShooting": Entry(MultipleShooting, "multiple shooting with IPOPT, exact sparsity (optimal control)"),
     "SingleShooting": Entry(SingleShooting, "L-BFGS-B or any optax optimiser on the rollout (optimal control)"),
     "CEM": Entry(CEM, "cross-entropy method: elites refit a Gaussian of the controls (optimal control)", random=True),
-    "MPPI": Entry(
-        MPPI, "path integral control: exponentially weighted mean of the draws (optimal control)", random=True
-    ),
+    "MPPI": Entry(MPPI, "path integral control: exponentially weighted mean of the draws (optimal control)", random=True),
     "CMAES": Entry(CMAES, "covariance matrix adaptation, full or separable (optimal control)", random=True),
     "StochasticSearch": Entry(
         StochasticSearch, "natural gradient of a shaped expected cost, bounds kept (optimal control)", random=True
@@ -98,11 +96,7 @@ def get(name: str, **options: Any) -> Any:
 
 def _made(value: Any) -> Any:
     """A solver that an option describes, or the option."""
-    return (
-        get(**{"name" if key == "solver" else key: v for key, v in value.items()})
-        if _describes_solver(value)
-        else value
-    )
+    return get(**{"name" if key == "solver" else key: v for key, v in value.items()}) if _describes_solver(value) else value
 
 
 def _describes_solver(value: Any) -> bool:

@@ -156,9 +156,7 @@ class _Run:
         s = self.state
         row = [self.iteration, s.cost, s.violation, s.step_size, s.gradient_norm]
         self.rows.append([float(value) for value in (*row, self.oracle.evaluations, self.elapsed())])
-        _LOG.info(
-            "iteration %d: cost %.6g, violation %.2g, step %.2g, gradient %.2g, %d evaluations, %.3f s", *self.rows[-1]
-        )
+        _LOG.info("iteration %d: cost %.6g, violation %.2g, step %.2g, gradient %.2g, %d evaluations, %.3f s", *self.rows[-1])
         return dict(zip(TRACE_KEYS, self.rows[-1], strict=True))
 
     def _save(self) -> None:

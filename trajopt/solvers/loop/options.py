@@ -12,12 +12,7 @@ import numpy as np
 from trajopt.errors import OptionError
 
 # What an annotation accepts, as kinds of NumPy's dtypes (True is no number), and what the error calls it.
-_KINDS = {
-    int: ("iu", "a whole number"),
-    float: ("iuf", "a number"),
-    bool: ("b", "True or False"),
-    str: ("U", "a string"),
-}
+_KINDS = {int: ("iu", "a whole number"), float: ("iuf", "a number"), bool: ("b", "True or False"), str: ("U", "a string")}
 
 
 def check_kind(where: str, key: str, value: Any, *kinds: type) -> None:
