@@ -194,9 +194,7 @@ class Modeller:
                 x, u, p = go(z)
                 return self.constraints.stage(x, u, t, p)
 
-            c, g, H = self._with_rows(
-                rows_at, n + problem.nu + problem.n_p, model.gradient, model.hessian, y, w, inequality
-            )
+            c, g, H = self._with_rows(rows_at, n + problem.nu + problem.n_p, model.gradient, model.hessian, y, w, inequality)
             return F[:, order], defect, model.value, g[order], H[order][:, order], c
 
         def sweep(costate: Array, row: tuple) -> tuple[Any, Any]:
