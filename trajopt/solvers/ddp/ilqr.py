@@ -346,7 +346,10 @@ class _DifferentialDynamicProgramming:
     def _without_second_derivatives(self, problem: OptimalControlProblem) -> str:
         if self._differenced(problem) == "never":
             return "contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used"
-        return "contact defines no second derivatives: differences of the first within contact modes, and Gauss-Newton Hessians of costs, were used"
+        return (
+            "contact defines no second derivatives: differences of the first within contact modes, and Gauss-Newton Hessians of "
+            "costs, were used"
+        )
 
     def _exact_model(self, oracle: OptimalControlOracle, state: DDPState) -> LocalModel:
         """The model at the state's motion with exact derivatives, whatever those of the iteration are."""
