@@ -101,7 +101,7 @@ class Hybrid(LibrarySolver):
 
     sampler: SamplingSolver = dataclasses.field(default_factory=CEM)
     polisher: Any = dataclasses.field(default_factory=iLQR)
-    patience: int = 15
+    patience: int = 5
     improvement: float = 1e-2
     generations: int = 200
     max_iterations: int = 2000

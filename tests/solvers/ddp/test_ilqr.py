@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -272,6 +274,29 @@ def test_an_arm_that_falls_reaches_a_place():
         problem = reach.replace(references={"frame position tool": place})
         solution = solve(problem, iLQR(regularisation="state", damping=1.0))
         assert solution.success and solution.iterations < 40 and np.abs(solution.xs[:, 6:]).max() < 3.0
+
+
+@pytest.mark.slow
+def test_arms_reach_random_places_from_random_postures():
+    """The draws of `benchmarks/ur5_reach.py`: from states that stay all are reached; the rollouts of zero torques whirl."""
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks"))
+    import ur5_reach
+
+    runs = [solve(ur5_reach.stated("damped", reach), iLQR()) for reach in ur5_reach.draws()]
+    assert all(run.success for run in runs) and len(runs) == 20
+    assert np.median([run.iterations for run in runs]) < 20 and max(run.iterations for run in runs) < 40
+    assert max(run.residuals["terminal_equality"] for run in runs) < 1e-6
+    assert max(np.abs(run.xs[:, 6:]).max() for run in runs) < 3.0
+
+
+def test_a_guess_that_is_worth_less_than_none_is_not_rolled_out():
+    """A pendulum that is pushed over by a poor guess: "auto" starts from staying, "single" from the rollout; both end alike."""
+    problem = double_integrator(stage_residual=lambda x, u, t: jnp.concatenate([0.1 * u, x]))
+    poor = Trajectory(np.tile(problem.x0, (problem.horizon + 1, 1)), np.full((problem.horizon, 1), 50.0), np.zeros(0))
+    auto, single = (solve(problem, iLQR(shooting=kind), x0=poor) for kind in ("auto", "single"))
+    assert auto.success and single.success
+    np.testing.assert_allclose(auto.us, single.us, atol=1e-6)
+    assert auto.initial_cost < 0.1 * single.initial_cost
 
 
 def turned(solution, angle: float) -> tuple[np.ndarray, float]:

@@ -136,7 +136,7 @@ def test_parameters_and_a_free_initial_state(make):
 def test_a_bound_on_a_state():
     """Speed below V = 1.2: ramps of t = 3/2 (1 - 1/V) with a force that falls linearly, then coasting; 8 V^2 / (3 t)."""
     problem = double_integrator(20, control_lower=-12.0, control_upper=12.0, state_upper=np.array([np.inf, 1.2]))
-    solution = solve(problem, CEM(population=200))
+    solution = solve(problem, CEM(parametrisation="piecewise-constant", knots=20, population=200))
     assert solution.success and solution.xs[:, 1].max() <= 1.2 + 1e-6
     # Forces held over twentieths cost 0.6 % more than continuous ones; the rest is what the search leaves.
     assert 15.36 <= solution.cost <= 1.05 * 15.36
@@ -145,7 +145,8 @@ def test_a_bound_on_a_state():
 @pytest.mark.slow
 def test_contact_and_one_program_for_systems_of_one_model():
     """A box pushed against friction; the same with half the friction needs less force and no other program."""
-    problem, solver = pushed_box(8), CEM(knots=2, population=24, standard_deviation=3.0, tolerance=0.02)
+    problem = pushed_box(8)
+    solver = CEM(parametrisation="piecewise-constant", knots=2, population=24, standard_deviation=3.0, tolerance=0.02)
     solution = solve(problem, solver)
     assert solution.success and abs(solution.xs[-1, 0] - 0.2) < 0.02 and solution.residuals["contact_residual"] < 1e-9
     system, programs = problem.system, len(PROGRAMS)

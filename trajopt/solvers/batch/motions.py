@@ -142,7 +142,7 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
     method = BatchedMotions(solver.passes(problem, gradient), solver)
     given = problem.xs0 is not None
     follows = np.array([
-        solver.shooting == "single" or not (given or np.ptp(guess.xs, axis=0).any()) for guess in samples.guesses
+        solver.shooting != "multiple" or not (given or np.ptp(guess.xs, axis=0).any()) for guess in samples.guesses
     ])  # fmt: skip
     arguments = jax.tree.map(jnp.asarray, (_clipped(problem, samples.points), follows, samples.leaves))
     program, compiling = PROGRAMS.compiled(_solved, method, *arguments)

@@ -2,9 +2,10 @@
 over a motion (Gauss-Newton over a horizon, the moving horizon) take the iteration from here."""
 
 from trajopt.solvers.ddp.ilqr import DDP, DDPState, iLQR
-from trajopt.solvers.ddp.iteration import Iterate, Iteration, Report
+from trajopt.solvers.ddp.iteration import Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.ddp.replanning import Plan, Replanned, Replanning
+from trajopt.solvers.ddp.reports import Iterate, Report
 
 __all__ = [
     "DDP", "DDPState", "Iterate", "Iteration", "LocalModel", "Modeller", "Plan", "Replanned", "Replanning", "Report",

@@ -48,19 +48,21 @@ from trajopt.solvers.subproblems.augmented_lagrangian import (
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
 COST_ROUNDING = 1e-12
+DEARER = 10.0  # times the cost of staying at x_0: a guess of controls that is worth less than none
 SUFFICIENT_FALL = 0.1  # a violation above this fraction of the last one raises the penalty
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DDPState(SolverState):
-    """Adds where the iteration stands, and the feedback gains of the step that led here.
+    """Adds where the iteration stands, the feedback gains of the step that led here, and whether it began from states that stay.
 
     `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.
     """
 
     progress: Progress
     gains: Any
+    held: Any = False
 
     @property
     def model(self) -> LocalModel:
@@ -96,7 +98,7 @@ class _DifferentialDynamicProgramming:
 
     tolerance: float | None = None
     max_iterations: int = 500
-    shooting: str = "single"
+    shooting: str = "auto"
     regularisation: str = "control"
     damping: float = 0.0
     riccati: str = "sequential"
@@ -109,7 +111,7 @@ class _DifferentialDynamicProgramming:
     def __post_init__(self) -> None:
         check_options(self)
         choices = {
-            "shooting": ("single", "multiple"),
+            "shooting": ("auto", "single", "multiple"),
             "regularisation": ("control", "state"),
             "riccati": ("sequential", "parallel"),
             "curvature": ("secant", "none"),
@@ -147,6 +149,7 @@ class _DifferentialDynamicProgramming:
     def iteration_of(self, problem: OptimalControlProblem, gradient: str) -> Iteration:
         """The program of one iteration for a problem in a gradient mode."""
         second = self._second_order and twice_differentiable(problem)
+        exact = not relabels(problem, gradient)  # other labels are directions to search in, and no gradients
         return Iteration(
             Modeller(problem, gradient, multiple=self.shooting == "multiple", second_order=second),
             curvature=second,
@@ -154,11 +157,29 @@ class _DifferentialDynamicProgramming:
             parallel=self.riccati == "parallel",
             native=problem.system is not None and problem.system.resolved_backend == "native",
             secant=self._learns(problem),
+            differenced=self._differenced(problem) if exact else "never",
+            kinked=exact and self._kinked(problem),
+            stationary=self.tolerance_of(problem),
         )
 
     def _learns(self, problem: OptimalControlProblem) -> bool:
         """Whether curvature of the dynamics is learnt: where it exists and is not computed."""
         return self.curvature == "secant" and not self._second_order and twice_differentiable(problem)
+
+    def _kinked(self, problem: OptimalControlProblem) -> bool:
+        """Whether short steps are looked at for kinks: through contact, where motions are rollouts of controls alone."""
+        return (
+            not twice_differentiable(problem)
+            and self.shooting != "multiple"
+            and not (problem.free_initial_state or problem.n_p)
+        )
+
+    def _differenced(self, problem: OptimalControlProblem) -> str:
+        """When the curvature of steps through contact is taken by differences of the compiled core's derivatives."""
+        native = problem.system is not None and problem.system.resolved_backend == "native"
+        if self.curvature == "none" or twice_differentiable(problem) or not native or problem.n_p:
+            return "never"
+        return "always" if self._second_order else "short"
 
     def replanning(self, oracle: OptimalControlOracle) -> Replanning:
         """One iteration from a measured state, as a receding horizon repeats it.
@@ -166,7 +187,9 @@ class _DifferentialDynamicProgramming:
         Raises `OptionError` for problems and options that it cannot take.
         """
         self.check(oracle.problem)
-        return Replanning(dataclasses.replace(self._iteration(oracle), secant=False), self.damping)
+        return Replanning(
+            dataclasses.replace(self._iteration(oracle), secant=False, differenced="never", kinked=False), self.damping
+        )
 
     def check(self, problem: OptimalControlProblem) -> None:
         """Raise `OptionError` for options that do not go with a problem."""
@@ -192,11 +215,26 @@ class _DifferentialDynamicProgramming:
         us = np.clip(guess.us, problem.control_lower, problem.control_upper).astype(dtype)
         given = problem.xs0 is not None or not np.array_equal(xs, np.tile(xs[0], (len(xs), 1)))
         motion = Trajectory(xs, us, np.asarray(guess.p, dtype))
-        if self.shooting == "single" or not given:
-            motion = oracle.rollout(motion.xs[0], motion.us, motion.p)
-        progress = self.passes(problem, oracle.gradient).blank(motion, self.penalty, self.damping)
+        held = False
+        if self.shooting != "multiple" or not given:
+            rolled = oracle.rollout(motion.xs[0], motion.us, motion.p)
+            held = self.shooting == "auto" and not given and self._whirls(oracle, rolled)
+            motion = dataclasses.replace(rolled, xs=np.tile(rolled.xs[0], (len(rolled.xs), 1))) if held else rolled
+        chosen = self._begun_held(held)
+        progress = chosen.passes(problem, oracle.gradient).blank(motion, self.penalty, self.damping)
         gains = np.zeros((problem.horizon, problem.nu, problem.n), dtype)
-        return self._passed(oracle, DDPState(motion, 0.0, 0.0, 0.0, 0.0, progress, gains), act=False)
+        return chosen._passed(oracle, DDPState(motion, 0.0, 0.0, 0.0, 0.0, progress, gains, held), act=False)
+
+    def _whirls(self, oracle: OptimalControlOracle, rolled: Trajectory) -> bool:
+        """Whether the guess leads, by smooth dynamics, to far dearer states than staying where it starts."""
+        if not twice_differentiable(oracle.problem):
+            return False
+        staying = dataclasses.replace(rolled, xs=np.tile(rolled.xs[0], (len(rolled.xs), 1)))
+        return oracle.cost(rolled) > DEARER * oracle.cost(staying)
+
+    def _begun_held(self, held: bool) -> Any:
+        """The solver that goes on from a start: in multiple shooting where `held`."""
+        return dataclasses.replace(self, shooting="multiple") if held else self
 
     def tolerance_of(self, problem: OptimalControlProblem) -> float:
         """Of the stationarity, relative to its scale."""
@@ -213,7 +251,7 @@ class _DifferentialDynamicProgramming:
 
     def _passed(self, oracle: OptimalControlOracle, state: DDPState, act: bool) -> DDPState:
         """The state after passes up to an accepted step or the end, or, without `act`, with its model made anew."""
-        passes = self.passes(oracle.problem, oracle.gradient)
+        passes = self._begun_held(bool(state.held)).passes(oracle.problem, oracle.gradient)
         progress, report, tried, made = oracle.call(Passes.step, passes, np.asarray(act), state.progress)
         oracle.evaluations += int(tried) + int(made) * oracle.cost_of_linearization
         model, code = progress.iterate.model, int(progress.code)
@@ -257,6 +295,8 @@ class _DifferentialDynamicProgramming:
 
     def finish(self, oracle: OptimalControlOracle, state: DDPState) -> Findings:
         """Stationarity and complementarity, recomputed with the multipliers of the answer."""
+        if bool(state.held) and self.shooting != "multiple":
+            return self._begun_held(True).finish(oracle, state)
         anew = self._passed(oracle, state, act=False)
         model = anew.model
         aware = relabels(oracle.problem, oracle.gradient)
@@ -264,6 +304,15 @@ class _DifferentialDynamicProgramming:
             model = self._exact_model(oracle, state)
         stationarity = float(model.stationarity)
         measures = {"stationarity": stationarity} | ({"aware_stationarity": anew.gradient_norm} if aware else {})
+        if bool(state.progress.settled):
+            passes = self.passes(oracle.problem, oracle.gradient)
+            least, radius = oracle.call(Passes.around, passes, state.progress)
+            measures = {
+                "stationarity": float(least),
+                "one_sided_stationarity": stationarity,
+                "kink_radius": float(radius),
+            }
+            stationarity = float(least)
         inequality = self._iteration(oracle).modeller.constraints.inequality()
         m = state.multipliers
         parts = {
@@ -276,7 +325,7 @@ class _DifferentialDynamicProgramming:
             measures["complementarity"] = max(float(np.max(part, initial=0.0)) for part in slack)
         notes = []
         if self._second_order and not twice_differentiable(oracle.problem):
-            notes.append("contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used")
+            notes.append(self._without_second_derivatives(oracle.problem))
         allowed = self.tolerance_of(oracle.problem) * float(model.scale)
         relaxed = default_tolerance(oracle.problem.dtype) ** RELAXED_EXPONENT * float(model.scale)
         claimed = state.converged or (aware and anew.gradient_norm <= relaxed)
@@ -294,6 +343,14 @@ class _DifferentialDynamicProgramming:
             fields={"multipliers": multipliers, "gains": np.asarray(state.gains)},
         )
 
+    def _without_second_derivatives(self, problem: OptimalControlProblem) -> str:
+        if self._differenced(problem) == "never":
+            return "contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used"
+        return (
+            "contact defines no second derivatives: differences of the first within contact modes, and Gauss-Newton Hessians of "
+            "costs, were used"
+        )
+
     def _exact_model(self, oracle: OptimalControlOracle, state: DDPState) -> LocalModel:
         """The model at the state's motion with exact derivatives, whatever those of the iteration are."""
         problem, modeller = oracle.problem.with_gradient("implicit"), self._iteration(oracle).modeller
@@ -307,7 +364,8 @@ _OPTIONS = """
             that cancel in it). Default: 1e-7 in float64, 3e-4 in float32. Violations have the problem's own tolerance.
         max_iterations: largest number of iterations.
         shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not keep to them, and closes the
-            defects.
+            defects. "auto" keeps to the dynamics unless no states are given, the dynamics are smooth and the guess leads to
+            states ten times as dear as staying at x_0: then it starts from staying there, in multiple shooting.
         regularisation: what the damping is added to, the Hessian by "control" or by "state".
         damping: the first one. It is multiplied by 10 when a pass is not convex or no step length is accepted, or only one
             below 0.1 (from zero: set to 1e-6 or, by iLQR on smooth dynamics, to 1 % of the curvature along the step), and

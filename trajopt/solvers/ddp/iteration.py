@@ -25,13 +25,24 @@ from trajopt.dynamics.policies import follow_policy
 from trajopt.problems.expansions import advance, dynamics_hessian, twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.residuals.base import is_task
+from trajopt.solvers.ddp.contact_curvature import contact_curvature
+from trajopt.solvers.ddp.kinks import SHORT, USEFUL, Cuts
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.ddp.reports import Direction, Iterate, Report
 from trajopt.solvers.ddp.secant import learnt, with_curvature
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.box_qp import box_qp
-from trajopt.solvers.subproblems.riccati import Policy, lq_rollout, riccati, riccati_native, riccati_parallel
+from trajopt.solvers.subproblems.riccati import (
+    Policy,
+    adjoint,
+    lq_rollout,
+    riccati,
+    riccati_native,
+    riccati_parallel,
+)
 
 ACCEPT = 0.25
+SURPRISE = 10.0  # greatest decrease that is believed, in units of the predicted one (Howell, Jackson, Manchester 2019)
 MAX_HALVINGS = 12
 DAMPING = (1e-6, 1e10)  # smallest damping, below which it is zero, and largest
 DAMPING_FACTOR = 10.0
@@ -41,70 +52,38 @@ TELLING_DAMPING = 0.01  # of the curvature along the step that was refused: less
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What an iteration did: whether a step was accepted, its length a, whether its predicted decrease drowned in rounding,
-    rollouts tried, whether one was finite, the first step that was not, the norm of the change of the controls, and the
-    feedback gains K (T, nu, n), and the augmented cost of the last rollout."""
-
-    accepted: Any
-    length: Any
-    rounded: Any
-    trials: Any
-    finite_trial: Any
-    bad_step: Any
-    step_size: Any
-    gains: Any
-    merit: Any
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Iterate:
-    """A motion, the model there, the damping mu, the penalty nu of the gaps of multiple shooting, and the curvature learnt of the
-    dynamics (T, z, z), which only `Iteration.secant` reads."""
-
-    motion: Trajectory
-    model: LocalModel
-    damping: Any
-    gap_penalty: Any
-    secant: Any = None
-
-
-class Direction(NamedTuple):
-    """What a backward pass found: the policy, [dx_0, dp], and of the augmented cost the derivative along a full step and the
-    change by it."""
-
-    policy: Policy
-    start: Float[Array, " n"]
-    slope: Float[Array, ""]
-    total: Float[Array, ""]
-
-
 class _Attempt(NamedTuple):
-    """State of the search for a damping: where the last line search ended, the next damping and gap penalty, its report, and the
-    share of the learnt curvature that the next pass takes."""
+    """State of the search for a damping: the best motion that was accepted, or where the last line search ended, the next damping
+    and gap penalty, its report, the share of the learnt curvature that the next pass takes, the gradients found at kinks, and
+    whether another search is to be made."""
 
     motion: Trajectory
     damping: Float[Array, ""]
     gap_penalty: Float[Array, ""]
     report: Report
     share: Float[Array, ""]
+    cuts: Cuts | None
+    unfinished: Bool[Array, ""]
 
 
 class _Trial(NamedTuple):
-    """State of a line search: the next length, the motion of the last one, the report so far."""
+    """State of a line search: the next length, the motions of the last one and of the one before, the report so far."""
 
     length: Float[Array, ""]
     motion: Trajectory
+    refused: Trajectory
     report: Report
 
 
 @dataclasses.dataclass(frozen=True)
 class Iteration:
-    """The program for one problem; curvature: second derivatives of the dynamics; native: passes by the compiled core;
-    secant: curvature of the dynamics is learnt from step to step; the rest are the options of iLQR."""
+    """The program for one problem.
+
+    curvature: second derivatives of the dynamics; native: passes by the compiled core; secant: curvature of the dynamics is
+    learnt from step to step; differenced: that of steps through contact is taken by differences, "always" or after a step below
+    `kinks.SHORT`; kinked: short steps are looked at for kinks, down to gradients of `stationary` relative to their scale; the
+    rest are the options of iLQR.
+    """
 
     modeller: Modeller
     curvature: bool
@@ -112,6 +91,9 @@ class Iteration:
     parallel: bool
     native: bool = False
     secant: bool = False
+    differenced: str = "never"
+    kinked: bool = False
+    stationary: float = 0.0
 
     @property
     def problem(self) -> OptimalControlProblem:
@@ -172,7 +154,7 @@ class Iteration:
     def _control_room(self, at: Trajectory) -> tuple[Array | None, Array | None]:
         if not self.bounded:
             return None, None
-        low, high = self.problem.control_lower.astype(at.us.dtype), self.problem.control_upper.astype(at.us.dtype)
+        low, high = self._bounds(at)
         return low - at.us, high - at.us
 
     # -- line search ---------------------------------------------------------------------------------------------------
@@ -199,7 +181,7 @@ class Iteration:
         policy, start = direction.policy, direction.start
         problem, constraints = self.problem, self.modeller.constraints
         n, inequality = problem.n, constraints.inequality()
-        low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
+        low, high = self._bounds(at)
         dp = length * start[n:]
         p = at.p + dp
         if problem.n_p:
@@ -249,12 +231,10 @@ class Iteration:
         problem, system = self.problem, self.problem.system
         assert system is not None
         nq = system.nq
-        low, high = (bound.astype(at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
+        low, high = self._bounds(at)
         policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
-        found, us, _ = follow_policy(
-            system, problem.as_state(x0), *bar, us, policy.K, jnp.asarray(low), jnp.asarray(high)
-        )
+        found, us, _ = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, low, high)
         xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
         motion = Trajectory(xs, us, at.p)
         return motion, problem.cost(motion)
@@ -266,8 +246,9 @@ class Iteration:
         gap_penalty: Float[Array, ""],
         multipliers: al.Multipliers,
         report: Report,
-    ) -> tuple[Trajectory, Report]:
-        """(the motion of the first length that is accepted, or of the last one that was tried, what happened).
+    ) -> tuple[Trajectory, Trajectory, Report]:
+        """(the motion of the first length that is accepted, or of the last one that was tried, the last one that was refused,
+        what happened).
 
         report: of the earlier searches of this iteration. A direction that is not a minimiser is not tried.
         """
@@ -280,23 +261,31 @@ class Iteration:
             return ~search.report.accepted & (search.length >= 2.0**-MAX_HALVINGS)
 
         def trial(search: _Trial) -> _Trial:
-            length, _, report = search
+            length, last, _, report = search
             motion, value = self.forward_pass(iterate, direction, length, multipliers)
             finite = jnp.isfinite(value)
             predicted = -(length * slope + length**2 * (total - slope)) + nu * length * model.gap
             decrease = merit - value + nu * length * model.gap
             rounded = predicted <= noise
-            good = jnp.where(rounded, decrease >= -noise, decrease >= ACCEPT * predicted) & finite
+            good = (
+                jnp.where(
+                    rounded, decrease >= -noise, (decrease >= ACCEPT * predicted) & (decrease <= SURPRISE * predicted)
+                )
+                & finite
+            )
             bad = jnp.where(finite, report.bad_step, _first_bad_state(motion.xs))
             step_size = jnp.sqrt(jnp.sum((motion.us - at.us) ** 2) + jnp.sum((motion.p - at.p) ** 2))
             trials, gains = report.trials + 1, policy.K[:, :, : self.problem.n]
-            report = Report(good, length, rounded, trials, report.finite_trial | finite, bad, step_size, gains, value)
-            return _Trial(0.5 * length, motion, report)
+            finite = report.finite_trial | finite
+            report = Report(good, length, rounded, trials, finite, bad, step_size, gains, value, report.settled)
+            return _Trial(0.5 * length, motion, last, report)
 
         ready = policy.convex & jnp.isfinite(total)
         length = jnp.where(ready, jnp.ones((), at.us.dtype), 0.0)
-        _, motion, report = jax.lax.while_loop(proceed, trial, _Trial(length, at, report))
-        return motion, report
+        first = _Trial(length, at, at, dataclasses.replace(report, accepted=jnp.zeros((), bool)))
+        _, motion, before, report = jax.lax.while_loop(proceed, trial, first)
+        refused = jax.tree.map(lambda a, b: jnp.where(report.accepted, a, b), before, motion)
+        return motion, refused, report
 
     def _raised_gap_penalty(self, direction: Direction, model: LocalModel, nu: Array) -> Array:
         """The least gap penalty, at least nu, for which the direction lowers the merit; nu where there are no gaps."""
@@ -310,38 +299,86 @@ class Iteration:
         """(the iterate after a step, whose model is still the old one, what happened): backward passes and line searches with
         ever larger damping until a length is accepted."""
         smallest, largest = DAMPING
+        at = iterate.motion
 
         def attempt(state: _Attempt) -> _Attempt:
-            _, damping, nu, report, share = state
+            damping, nu, share, cuts = state.damping, state.gap_penalty, state.share, state.cuts
             model = iterate.model
-            if self.secant:
+            if self._bent:
                 model = dataclasses.replace(model, lq=with_curvature(model.lq, share * iterate.secant))
-            direction = self.backward_pass(iterate.motion, model, damping)
+            if cuts is not None:
+                tilt = cuts.least_element(*self._bounds(at)) - cuts.gradients[0]
+                model = dataclasses.replace(model, lq=dataclasses.replace(model.lq, r=model.lq.r + tilt))
+            direction = self.backward_pass(at, model, damping)
             if self.multiple:
                 nu = self._raised_gap_penalty(direction, iterate.model, nu)
-            motion, report = self.line_search(iterate, direction, nu, multipliers, report)
+            motion, refused, report = self.line_search(iterate, direction, nu, multipliers, state.report)
+            told = kink = jnp.zeros((), bool)
+            if cuts is not None:
+                cuts, told = self._cut(cuts, refused, direction, report, multipliers)
+                worse = state.report.accepted & (~report.accepted | (state.report.merit <= report.merit))
+                best = dataclasses.replace(state.report, trials=report.trials)
+                motion, report = jax.tree.map(
+                    lambda new, old: jnp.where(worse, old, new), (motion, report), (state.motion, best)
+                )
+                kink = cuts.count > 1
+                settled = kink & cuts.near & (cuts.stationarity(*self._bounds(at)) <= self.stationary * model.scale)
+                report = dataclasses.replace(report, settled=settled)
+                told = told & ~settled
             raised = jnp.maximum(DAMPING_FACTOR * damping, smallest)
             raised = jnp.where(damping > 0, raised, jnp.maximum(raised, self._first_damping(direction.policy)))
             lowered = jnp.where(damping > DAMPING_FACTOR * smallest, damping / DAMPING_FACTOR, 0.0)
-            kept = jnp.where(report.length >= 0.5, lowered, jnp.where(report.length < 0.1, raised, damping))
-            refused = jnp.where(share > 0, damping, raised)
+            kept = jnp.where(report.length >= 0.5, lowered, jnp.where((report.length < SHORT) & ~kink, raised, damping))
+            refused_next = jnp.where(share > 0, damping, raised)
             less = jnp.where(share > LEAST_SHARE, 0.5 * share, 0.0)
-            return _Attempt(motion, jnp.where(report.accepted, kept, refused), nu, report, less)
+            next_damping = jnp.where(told, damping, jnp.where(report.accepted, kept, refused_next))
+            going = told | (~(report.accepted | report.settled) & (next_damping <= largest))
+            return _Attempt(motion, next_damping, nu, report, jnp.where(told, share, less), cuts, going)
 
-        def unfinished(state: _Attempt) -> Array:
-            return ~state.report.accepted & (state.damping <= largest)
-
-        at = iterate.motion
         first = _Attempt(
             at,
             iterate.damping,
             iterate.gap_penalty,
             self.report(at.us.dtype),
-            jnp.full((), float(self.secant), at.us.dtype),
+            jnp.full((), float(self._bent), at.us.dtype),
+            Cuts.at(at.us, adjoint(iterate.model.lq)[1]) if self.kinked else None,
+            jnp.ones((), bool),
         )
-        motion, damping, nu, report, _ = jax.lax.while_loop(unfinished, attempt, first)
-        motion = jax.tree.map(lambda new, old: jnp.where(report.accepted, new, old), motion, at)
-        return Iterate(motion, iterate.model, damping, nu, iterate.secant), report
+        last = jax.lax.while_loop(lambda state: state.unfinished, attempt, first)
+        report = last.report
+        if self.kinked:  # a motion that is a minimum is kept, with the gradients around it that say so
+            report = dataclasses.replace(report, accepted=report.accepted & ~report.settled)
+        motion = jax.tree.map(lambda new, old: jnp.where(report.accepted, new, old), last.motion, at)
+        return Iterate(motion, iterate.model, last.damping, last.gap_penalty, iterate.secant, last.cuts), report
+
+    @property
+    def _bent(self) -> bool:
+        """Whether passes have curvature of the dynamics that is kept from step to step."""
+        return self.secant or self.differenced != "never"
+
+    def _bounds(self, at: Trajectory) -> tuple[Array, Array]:
+        """Bounds on the controls."""
+        low, high = self.problem.control_lower, self.problem.control_upper
+        return jnp.asarray(low, at.us.dtype), jnp.asarray(high, at.us.dtype)
+
+    def _cut(
+        self, cuts: Cuts, refused: Trajectory, direction: Direction, report: Report, multipliers: al.Multipliers
+    ) -> tuple[Cuts, Bool[Array, ""]]:
+        """(the cuts with the one at the motion that was refused, whether it tells): where a search ended short, and the
+        slope there is not the one that the step promised."""
+
+        def look(cuts: Cuts) -> tuple[Cuts, Array]:
+            gradient = adjoint(self.modeller.expand(refused, multipliers).lq)[1]
+            moved = refused.us - cuts.us[0]
+            length = jnp.where(report.accepted, 2.0, 1.0) * report.length
+            tells = jnp.vdot(gradient, moved) > USEFUL * length * direction.slope
+            tells = tells & jnp.all(jnp.isfinite(gradient)) & ~cuts.full
+            more = cuts.with_cut(refused.us, gradient)
+            return jax.tree.map(lambda a, b: jnp.where(tells, a, b), more, cuts), tells
+
+        ready = direction.policy.convex & jnp.isfinite(direction.total) & ~report.rounded
+        short = ready & (report.length < SHORT) & ~cuts.full
+        return jax.lax.cond(short, look, lambda cuts: (cuts, jnp.zeros((), bool)), cuts)
 
     def _first_damping(self, policy: Policy) -> Float[Array, ""]:
         """A share of the curvature along the step that was refused, for iLQR on smooth dynamics; else 0.
@@ -354,10 +391,7 @@ class Iteration:
 
     def report(self, dtype: Any) -> Report:
         """Of an iteration that has not tried anything."""
-        no, zero = jnp.zeros((), bool), jnp.zeros((), dtype)
-        count = jnp.zeros((), jnp.int32)
-        gains = jnp.zeros((self.problem.horizon, self.problem.nu, self.problem.n), dtype)
-        return Report(no, zero, no, count, no, jnp.full((), -1, jnp.int32), zero, gains, zero)
+        return Report.blank((self.problem.horizon, self.problem.nu, self.problem.n), dtype)
 
     def advance(self, move: Bool[Array, ""], iterate: Iterate, multipliers: al.Multipliers) -> tuple[Iterate, Report]:
         """(the iterate after a step with the model there, what happened); without `move` only the model is made anew."""
@@ -370,6 +404,13 @@ class Iteration:
         secant = iterate.secant
         if self.secant:
             secant = learnt(self.problem, secant, (iterate.motion, iterate.model), (moved.motion, model))
+        elif self.differenced != "never":
+            told = (self.differenced == "always") | (report.length < SHORT)
+            secant = jax.lax.cond(
+                told & (model.bad_step < 0),
+                lambda: contact_curvature(self.problem, moved.motion, model.costates),
+                lambda: jnp.zeros_like(secant),
+            )
         return dataclasses.replace(moved, model=model, secant=secant), report
 
 

@@ -13,11 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import Trajectory
-from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iterate, Iteration, Report
+from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iteration
+from trajopt.solvers.ddp.kinks import Cuts
+from trajopt.solvers.ddp.reports import Iterate, Report
 from trajopt.solvers.loop.codes import CODES, GOING_ON
 from trajopt.solvers.subproblems.augmented_lagrangian import (
     STUBBORN_UPDATES,
@@ -25,8 +27,10 @@ from trajopt.solvers.subproblems.augmented_lagrangian import (
     PenaltyRule,
 )
 from trajopt.solvers.subproblems.iterate import iterate
+from trajopt.solvers.subproblems.riccati import adjoint
 
 PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
+CONFIRMED = 3  # motions in a row whose gradient is small, where it may jump: on a rough landscape one may be so by luck
 CREEP = 1e-6  # relative change of the cost that counts as none with complementarity-aware derivatives
 MOST_PASSES = 1000  # until a step is accepted or the iteration ends; updates that lead nowhere end it long before
 
@@ -39,7 +43,8 @@ class Progress:
     iterate; multipliers, the excess of their rows at the last update, the iterations of the present minimisation, the violation
     at the last update and the updates in vain (`augmented_lagrangian`); the least stationarity of the present minimisation, and
     how many steps in a row neither lowered it nor the cost; whether the last pass was an update, whether the next one has to be;
-    whether the motion is stationary and feasible; why the iteration ended (`loop.codes`); the first step that was not finite.
+    how many motions in a row were stationary, whether the last one is a minimum on a kink (`kinks`); whether the motion is
+    stationary and feasible; why the iteration ended (`loop.codes`); the first step that was not finite.
     """
 
     iterate: Iterate
@@ -52,6 +57,8 @@ class Progress:
     stagnant: Any
     updated: Any
     forced: Any
+    streak: Any
+    settled: Any
     converged: Any
     code: Any
     bad_step: Any
@@ -73,26 +80,48 @@ class Passes:
         dtype = problem.dtype
         multipliers = modeller.constraints.initial(penalty)
         size, zero, none = problem.n + problem.n_p + problem.nu, np.zeros((), dtype), np.zeros((), np.int32)
-        secant = np.zeros((problem.horizon if self.iteration.secant else 0, size, size), dtype)
+        bent = self.iteration.secant or self.iteration.differenced != "never"
+        secant = np.zeros((problem.horizon if bent else 0, size, size), dtype)
+        cuts = Cuts.blank(problem.horizon, problem.nu, dtype) if self.iteration.kinked else None
         no, huge = np.zeros((), bool), np.full((), np.inf, dtype)
-        start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, secant)
+        start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, secant, cuts)
         excess = np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)
         going_on, bad = np.full((), GOING_ON, np.int32), np.full((), -1, np.int32)
-        return Progress(start, multipliers, excess, none, huge, none, huge, none, no, no, no, going_on, bad)
+        confirmed = np.full((), CONFIRMED, np.int32)  # the motion given, be it a solution, is not there by luck
+        return Progress(
+            start, multipliers, excess, none, huge, none, huge, none, no, no, confirmed, no, no, going_on, bad
+        )
 
     def begun(self, motion: Trajectory, penalty: float, damping: float) -> Progress:
         """The state at a motion, with the model there."""
         state = jax.tree.map(jnp.asarray, self.blank(motion, penalty, damping))
         model = self.iteration.modeller.expand(motion, state.multipliers)
-        return self._with_convergence(
-            dataclasses.replace(state, iterate=dataclasses.replace(state.iterate, model=model))
-        )
+        state = dataclasses.replace(state, iterate=dataclasses.replace(state.iterate, model=model))
+        return self._with_convergence(state, jnp.ones((), bool), jnp.zeros((), bool))
 
-    def _with_convergence(self, state: Progress) -> Progress:
-        """The state, its `converged` that of its model."""
+    def _with_convergence(self, state: Progress, new: Bool[Array, ""], stuck: Bool[Array, ""]) -> Progress:
+        """The state with its convergence; new: whether its motion was not judged before; stuck: whether no step leads on from it.
+
+        Where the gradient may jump, `CONFIRMED` motions in a row have to be stationary, or the last one with no step beyond it.
+        """
         model = state.iterate.model
         stationary = model.stationarity <= self.tolerance * model.scale
-        return dataclasses.replace(state, converged=stationary & (model.excess <= self._feasible))
+        streak = jnp.where(stationary, state.streak + new.astype(state.streak.dtype), 0)
+        enough = streak >= CONFIRMED if self.iteration.kinked else jnp.ones((), bool)
+        settled = stationary & (enough | stuck) | state.settled
+        return dataclasses.replace(state, streak=streak, converged=settled & (model.excess <= self._feasible))
+
+    def around(self, state: Progress) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """(stationarity of a minimum on a kink by gradients made anew, the distance of the motions where they were taken)."""
+        problem, modeller, at = self.iteration.problem, self.iteration.modeller, state.iterate.motion
+        cuts: Cuts = state.iterate.cuts
+
+        def gradient(us: Array) -> Array:
+            return adjoint(modeller.expand(problem.rollout(at.xs[0], us, at.p), state.multipliers).lq)[1]
+
+        cuts = dataclasses.replace(cuts, gradients=jax.lax.map(gradient, cuts.us))
+        bounds = (jnp.asarray(bound, at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
+        return cuts.stationarity(*bounds), cuts.radius
 
     def step(self, act: Bool[Array, ""], state: Progress) -> tuple[Progress, Report, Int[Array, ""], Int[Array, ""]]:
         """(the state after passes up to an accepted step or the end, what the last pass did, rollouts tried, passes).
@@ -175,7 +204,8 @@ class Passes:
         stalled = moved & (stagnant > PATIENCE)
         kind = jnp.where((report.trials > 0) & ~report.finite_trial, CODES["non_finite"], CODES["line_search_failed"])
         kind = jnp.where(stalled, CODES["stalled"], kind)
-        gave_up = failed | stalled
+        stuck = failed | (moved & report.rounded)
+        gave_up = (failed & ~report.settled) | stalled
         # No step under these multipliers: others may allow one, and where none do, the problem is infeasible.
         final = jnp.asarray(not self._constrained) | (before.updated & (model.violation <= self._feasible))
         final = final | (kind == CODES["non_finite"])
@@ -190,10 +220,11 @@ class Passes:
             stagnant=stagnant.astype(before.stagnant.dtype),
             updated=due | (before.updated & ~moved),
             forced=jnp.where(moves | due, gave_up & ~final, before.forced),
+            settled=jnp.where(moves, report.settled, before.settled),
             code=jnp.where(gave_up & final, kind, before.code).astype(before.code.dtype),
             bad_step=bad.astype(before.bad_step.dtype),
         )
-        return self._with_convergence(after)
+        return self._with_convergence(after, moved, stuck)
 
     def _damping(self, before: Progress, at: Iterate, report: Report, moved: Array, better: Array) -> Array:
         """The line search cannot tell a good step whose effect drowns in rounding: where Gauss-Newton Hessians are so flat that

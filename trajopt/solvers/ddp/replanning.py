@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, ScalarLike
 
 from trajopt.errors import OptionError
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.solvers.ddp.iteration import Direction, Iterate, Iteration
+from trajopt.solvers.ddp.iteration import Iteration
+from trajopt.solvers.ddp.reports import Direction, Iterate
 from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
 from trajopt.solvers.subproblems.riccati import Policy
 

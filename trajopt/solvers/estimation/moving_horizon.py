@@ -38,8 +38,9 @@ from trajopt.problems.expansions import COMPLEMENTARITY
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.trajectory import flat_state
 from trajopt.solvers.ddp.ilqr import DEFAULT_EXPONENT
-from trajopt.solvers.ddp.iteration import Iterate, Iteration
+from trajopt.solvers.ddp.iteration import Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.ddp.reports import Iterate
 from trajopt.solvers.estimation.smoothing import information, marginals
 from trajopt.solvers.loop.contract import default_tolerance
 from trajopt.solvers.loop.options import check_kind

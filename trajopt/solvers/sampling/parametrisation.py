@@ -29,6 +29,7 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.targets import JointTargets, driven
 
 PARAMETRISATIONS = ("piecewise-constant", "linear", "cubic")
+KNOTS = 10  # by default: few enough to search; four and a half periods over the horizon are still a spline of them
 SHARE_OF_RANGE = 0.25  # default deviation, as a share of the distance between the bounds
 
 
@@ -85,7 +86,7 @@ class Space:
         assert system is not None
         kp, kd = (np.asarray(self.data[key], float) for key in ("stiffness", "damping"))
         dofs, coordinates = driven(system.model)
-        q, v = xs[:-1, :system.nq], xs[:-1, system.nq:system.nq + system.nv]
+        q, v = xs[:-1, : system.nq], xs[:-1, system.nq : system.nq + system.nv]
         rows = np.arange(len(dofs))
         away = q[:, coordinates] - np.asarray(self.data["start"], float)[coordinates]
         wanted = away + (us + v @ kd.T) / np.maximum(np.abs(kp[rows, dofs]), 1e-12) * np.sign(kp[rows, dofs])
@@ -95,7 +96,7 @@ class Space:
 def make_space(
     problem: OptimalControlProblem,
     start: Float[np.ndarray, " nx"],
-    kind: str | JointTargets = "piecewise-constant",
+    kind: str | JointTargets = "cubic",
     knots: int | None = None,
     deviations: tuple[Any, Any, Any] = (None, None, None),
     solver: str = "",
@@ -110,7 +111,7 @@ def make_space(
     T, changes = problem.horizon, scenarios_of(problem, scenarios, solver)
     if isinstance(kind, JointTargets):
         return dataclasses.replace(_target_space(problem, start, kind, deviations, solver), scenarios=changes)
-    count = T if knots is None else knots
+    count = min(T, KNOTS) if knots is None else knots
     if count > T:
         raise OptionError(f"{solver}: knots is {count}; problem '{problem.name}' has {T} steps, expected 1 to {T}")
     W = basis(kind, T, count)

@@ -145,8 +145,8 @@ class SamplingSolver(abc.ABC):
 
     Options:
         population: motions drawn in a generation. Default: the solver's own, growing with the number of components up to 1,000.
-        parametrisation: of the controls: "piecewise-constant", "linear" or "cubic" between `knots`; or `problems.JointTargets`.
-        knots: number of values of each control. Default: one for every step.
+        parametrisation: of the controls: "cubic", "linear" or "piecewise-constant" between `knots`; or `problems.JointTargets`.
+        knots: number of values of each control. Default: ten, or one for every step where there are fewer.
         scenarios: factors of parameters of the model, such as ({"actuation": 0.9},); a draw's merit is the mean over it and
             these.
         standard_deviation, parameter_deviation, initial_state_deviation: at the start, of knots, free parameters and a free
@@ -163,7 +163,7 @@ class SamplingSolver(abc.ABC):
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
 
     population: int | None = None
-    parametrisation: str | JointTargets = "piecewise-constant"
+    parametrisation: str | JointTargets = "cubic"
     knots: int | None = None
     standard_deviation: Any = None
     parameter_deviation: Any = None
@@ -327,9 +327,9 @@ class SamplingSolver(abc.ABC):
         if batch_size(oracle.problem, self.chunk, len(y))[1]:
             y = y[: 2 + CERTIFYING]
         scores = self._score(oracle, space, y, state.multipliers, patient=True)
-        finite = np.isfinite(scores.merit[2:]) & np.isfinite(scores.merit[1])
-        gains = scores.merit[1] - np.where(finite, scores.merit[2:], scores.merit[1]) if finite.any() else np.zeros(1)
-        spread = float(state.distribution.spread)
+        here, spread = scores.merit[1], float(state.distribution.spread)
+        finite = np.isfinite(scores.merit[2:]) & np.isfinite(here)
+        gains = here - np.where(finite, scores.merit[2:], here) if finite.any() else np.zeros(1)
         multipliers = {"stage": np.asarray(state.multipliers.stage), "terminal": np.asarray(state.multipliers.terminal)}
         return Findings(
             residuals={"spread": spread, "expected_improvement": float(np.mean(np.maximum(gains, 0.0)))},
@@ -341,7 +341,8 @@ class SamplingSolver(abc.ABC):
 
     def _space(self, oracle: OptimalControlOracle, start: np.ndarray) -> Space:
         deviations = self.standard_deviation, self.parameter_deviation, self.initial_state_deviation
-        return make_space(oracle.problem, start, self.parametrisation, self.knots, deviations, self.name, self.scenarios)
+        knots = self.parametrisation, self.knots
+        return make_space(oracle.problem, start, *knots, deviations, self.name, self.scenarios)
 
     def _score(
         self, oracle: OptimalControlOracle, space: Space, y: np.ndarray, multipliers: Multipliers, patient: bool = False
@@ -397,11 +398,9 @@ def drifted(
         return y + DRIFT * np.where(w > 0, found - y, 0.0).astype(y.dtype)
 
     m = multipliers
-    return dataclasses.replace(
-        m,
-        stage=moved(m.stage, m.stage_penalty, rows[0], flags[0]),
-        terminal=moved(m.terminal, m.terminal_penalty, rows[1], flags[1]),
-    )
+    stage = moved(m.stage, m.stage_penalty, rows[0], flags[0])
+    terminal = moved(m.terminal, m.terminal_penalty, rows[1], flags[1])
+    return dataclasses.replace(m, stage=stage, terminal=terminal)
 
 
 def regressed(multipliers: Multipliers, before: Multipliers, scores: Scores) -> Multipliers:

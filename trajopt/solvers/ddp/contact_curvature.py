@@ -1,0 +1,54 @@
+r"""Second derivatives of a step through contact, by differences of its first derivatives within a contact mode.
+
+While no contact opens, closes, sticks or slips, a step is smooth, and the Lagrangian of stage t has the curvature
+
+    M_t = d/dz (F_t(z)^T lambda_{t+1}),    z = [dx, dp, du], F = d x_{t+1} / dz,
+
+which Gauss-Newton Hessians lack. Each column is the difference quotient of F to one side or to the other. Where both agree, it is
+their mean; where they do not, a mode ends within `STEP`, and the smaller quotient is the one that did not jump (the minmod rule
+of slope limiters, here for columns: Harten 1983).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from trajopt.problems.expansions import linear_dynamics, moved
+from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+
+STEP = 1e-7  # of each coordinate: first derivatives are good to 1e-12, and contacts at rest open within 1e-5
+AGREE = 0.5  # greatest difference of two quotients' sizes, as a share of the larger one, at which both are in one mode
+
+
+def contact_curvature(
+    problem: OptimalControlProblem, motion: Trajectory, costates: Float[Array, "T1 n"]
+) -> Float[Array, "T z z"]:
+    """M_t of each stage, symmetric, in [dx, du]; zero where it is not finite. For problems without free parameters."""
+    linear = linear_dynamics(problem)
+    times = jnp.asarray(problem.times)[:-1]
+
+    def pulled(dz: Float[Array, " z"]) -> Float[Array, "T z"]:
+        """F_t^T lambda_{t+1} of each stage, displaced by dz."""
+
+        def stage(x: Array, u: Array, t: Array, costate: Array) -> Array:
+            x, u, p = moved(problem, x, u, motion.p)(dz)
+            return linear(x, u, t, p)[1].T @ costate
+
+        return jax.vmap(stage)(motion.xs[:-1], motion.us, times, costates[1:])
+
+    size = problem.n + problem.nu
+    displaced = STEP * jnp.concatenate([jnp.zeros((1, size)), jnp.eye(size), -jnp.eye(size)]).astype(motion.us.dtype)
+    values = jax.vmap(pulled)(displaced)
+    here, ahead, behind = values[:1], values[1 : size + 1], values[size + 1 :]
+    columns = jnp.moveaxis(one_mode((ahead - here) / STEP, (here - behind) / STEP), 0, -1)
+    M = 0.5 * (columns + jnp.swapaxes(columns, 1, 2))
+    return jnp.where(jnp.all(jnp.isfinite(M), (1, 2), keepdims=True), M, 0.0)
+
+
+def one_mode(ahead: Float[Array, "*b z"], behind: Float[Array, "*b z"]) -> Float[Array, "*b z"]:
+    """Of two one-sided quotients their mean where their sizes agree, else the smaller one."""
+    a, b = jnp.linalg.norm(ahead, axis=-1, keepdims=True), jnp.linalg.norm(behind, axis=-1, keepdims=True)
+    both = jnp.abs(a - b) <= AGREE * jnp.maximum(a, b)
+    return jnp.where(both, 0.5 * (ahead + behind), jnp.where(a < b, ahead, behind))
