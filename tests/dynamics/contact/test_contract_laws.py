@@ -96,7 +96,6 @@ LAWS = {
     "own, magnet": Magnet(),
     "own, spring": Spring(),
 }
-FIRST_ORDER = ("rigid, admm", "rigid, pgs")  # methods without a proof that they end, alone: they may stall, and say so
 LONG = ("rigid, detect", "rigid, admm", "rigid, pgs", "smoothed, swept", "own, magnet")
 # Every law is in the quick tests, in both precisions; other solvers and options of one are in the slow ones.
 EACH = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in LAWS]
@@ -227,13 +226,9 @@ def test_nothing_is_nan_in_many_states(name, count):
         x = states(name, BATCH, seed)
         y, info = batch(sys, x)
         require_finite((y, info), x, f"{name}, seed {seed}")
-        missed = np.asarray(info.status != Status.solved)
-        if name in FIRST_ORDER:
-            np.testing.assert_array_equal(missed, np.asarray(info.status == Status.stalled))
-            assert np.all((np.asarray(info.residual) > 1e-10) == missed)
-        unsolved += int(np.sum(missed))
+        unsolved += int(np.sum(np.asarray(info.status != Status.solved)))
     if name != "smoothed, swept":  # ten sweeps do not converge, and say so
-        assert unsolved <= (count // 1000 if name in FIRST_ORDER else 0)
+        assert unsolved == 0
 
 
 @pytest.mark.slow

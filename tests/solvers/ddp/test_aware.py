@@ -104,7 +104,7 @@ def test_multiple_shooting_takes_the_direction_from_its_multipliers():
 def test_where_it_ends_is_judged_with_exact_derivatives():
     """A motor weaker than the weight: aware directions never vanish at rest, where exact derivatives do."""
     weak = solve(ball(control_upper=0.8 * WEIGHT), iLQR(), gradient=AWARE)
-    assert not weak.success and status_name(weak.status) in ("line_search_failed", "stalled")
+    assert not weak.success and status_name(weak.status) == "stalled"
     assert weak.residuals["aware_stationarity"] > 1e-3 > 1e-6 > weak.residuals["stationarity"]
     assert "go on from here with gradient='implicit'" in weak.message
     again = solve(ball(control_upper=0.8 * WEIGHT), iLQR(), x0=weak, gradient="implicit")

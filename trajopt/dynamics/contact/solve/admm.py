@@ -10,12 +10,12 @@ eigendecomposition makes every change of the penalty parameter free.
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.ncp import NCP, safe_norm, split
+from trajopt.dynamics.contact.solve.rounds import Missed, in_rounds
 
 
 def _scaling(ncp: NCP):
@@ -48,8 +48,12 @@ def admm(
     eps: float | Float[Array, ""],
     tol: float | Float[Array, ""],
     max_iterations: int,
+    missed: Missed | None = None,
 ):
-    """(lambda, iterations) of the problem with G + eps I; tol bounds the primal and dual residuals (relative)."""
+    """(lambda, iterations) of the problem with G + eps I; tol bounds the primal and dual residuals (relative).
+
+    Where `missed` is true of the impulse after `max_iterations`, the method goes on, see `in_rounds`.
+    """
     dtype = ncp.G.dtype
     nc = ncp.nc
     scale = _scaling(ncp)
@@ -66,9 +70,6 @@ def admm(
         return jnp.concatenate(
             [jnp.stack([zero, zero, ncp.mu * tangent], -1).reshape(3 * nc), jnp.zeros_like(g[3 * nc :])]
         )
-
-    def proceed(carry):
-        return (carry[5] > tol) & (carry[4] < max_iterations)
 
     def body(carry):
         x, z, w, penalty, k, _ = carry
@@ -96,5 +97,6 @@ def admm(
         jnp.zeros((), jnp.int32),
         jnp.full((), jnp.inf, dtype),
     )
-    _, z, _, _, k, _ = jax.lax.while_loop(proceed, body, start)
+    unmet = missed and (lambda c: missed(scale * c[1]))
+    _, z, _, _, k, _ = in_rounds(lambda c: c[5] > tol, body, start, lambda c: c[4], max_iterations, unmet)
     return scale * z, k

@@ -47,6 +47,7 @@ SOLVERS = ("newton", "admm", "pgs")
 # tolerance; and a slip from sticking: the direction of a slower one is known to fewer than four digits.
 TIE, SLOW = Threshold(1e-11, 1e-6), Threshold(1e-6, 1e-3)
 REFINEMENTS = 3  # solves for a derivative with the regularised inverse: each gains the digits that eps costs
+FIRST_ORDER = 40  # iterations of ADMM or Gauss-Seidel, each, in place of one of Newton
 NULL_POWER = 4  # of the matrix that is one on the null space and of the order of eps elsewhere
 # Entries of that matrix: of the order of one where K has a null space, else eps cond(K), below this for conditions up to 1e3.
 DEGENERATE = Threshold(1e-3, 1e-1)
@@ -120,10 +121,9 @@ def solve(
         elif solver == "direct":
             lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, inner_tol, rounding, tol, max_iterations)
         else:
-            if solver == "admm":
-                lam, iterations = admm(ncp, start, eps, 1e-2 * tol, 40 * max_iterations)
-            else:
-                lam, iterations = pgs(ncp, start, eps, inner_tol, 40 * max_iterations)
+            method, criterion = (admm, 1e-2 * tol) if solver == "admm" else (pgs, inner_tol)
+            missed = _missed(ncp, eps, rounding, tol)
+            lam, iterations = method(ncp, start, eps, criterion, FIRST_ORDER * max_iterations, missed)
             inverse = regularised_inverse(ncp, lam, eps)
         if solver != "newton":
             lam = refine(ncp, lam, inverse, rounding)
@@ -146,6 +146,15 @@ def solve(
     return NCPSolution(
         lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, inverse
     )
+
+
+def _missed(ncp: NCP, eps, rounding, tol):
+    """Whether an impulse, freed of the regularisation, still has a residual above `tol`."""
+
+    def missed(lam):
+        return residual(ncp, refine(ncp, lam, regularised_inverse(ncp, lam, eps), rounding), tol) > tol
+
+    return missed
 
 
 def solution_modes(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"]) -> Modes:

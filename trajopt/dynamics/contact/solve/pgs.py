@@ -12,12 +12,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.ncp import NCP
+from trajopt.dynamics.contact.solve.rounds import Missed, in_rounds
 
 
 def pgs(
-    ncp: NCP, init: Float[Array, " m"], eps: float | Float[Array, ""], tol: float | Float[Array, ""], max_sweeps: int
+    ncp: NCP,
+    init: Float[Array, " m"],
+    eps: float | Float[Array, ""],
+    tol: float | Float[Array, ""],
+    max_sweeps: int,
+    missed: Missed | None = None,
 ):
-    """(lambda, sweeps) of the problem with G + eps I; stops when a sweep changes no row by more than the velocity tol."""
+    """(lambda, sweeps) of the problem with G + eps I; stops when a sweep changes no row by more than the velocity tol.
+
+    Where `missed` is true of the impulse after `max_sweeps`, the method goes on, see `in_rounds`.
+    """
     dtype = ncp.G.dtype
     nc, m = ncp.nc, ncp.G.shape[0]
     scalars = m - 3 * nc
@@ -54,5 +63,7 @@ def pgs(
         return new, k + 1, jnp.max(jnp.abs((new - lam) / ncp.rho), initial=jnp.zeros((), dtype))
 
     start = (init, jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, dtype))
-    lam, k, _ = jax.lax.while_loop(lambda c: (c[1] < max_sweeps) & (c[2] > tol), body, start)
+    lam, k, _ = in_rounds(
+        lambda c: c[2] > tol, body, start, lambda c: c[1], max_sweeps, missed and (lambda c: missed(c[0]))
+    )
     return lam, k

@@ -83,36 +83,39 @@ def _null_spaces(K):
 
 def smallest_norm(ncp: NCP, lam: Float[Array, " m"], modes: Modes):
     """Impulse of smallest norm in `modes`, from a solution `lam` near it; iterates until the correction is at rounding."""
-    eps = jnp.finfo(lam.dtype).eps
 
-    def body(carry):
-        x, _, previous, k = carry
+    def improved(x):
         nu = ncp.G @ x + ncp.g
         K = newton_matrix(ncp, projection_jacobian(ncp, x, nu, modes), ncp.G)
         inverse, N, _ = _null_spaces(K)
         candidate = x - inverse @ mode_map(ncp, x, modes)
         candidate = candidate - N @ (N.T @ candidate)
-        return candidate, previous, jnp.linalg.norm(candidate - x), k + 1
+        return candidate, jnp.linalg.norm(candidate - x)
 
-    def proceed(carry):
-        x, before, change, k = carry
-        return (k < ITERATIONS) & (change > 4 * eps * jnp.linalg.norm(x)) & ((k < 4) | (change < 0.9 * before))
-
-    infinity = jnp.full((), jnp.inf, lam.dtype)
-    return jax.lax.while_loop(proceed, body, (lam, infinity, infinity, jnp.zeros((), jnp.int32)))[0]
+    return _iterated(improved, lam)
 
 
 def limit(ncp: NCP, lam: Float[Array, " m"], modes: Modes):
     """The limit of the regularised problem's solution in `modes`, from a solution `lam` near it; see the module docstring."""
-    eps = jnp.finfo(lam.dtype).eps
 
-    def body(carry):
-        x, _, previous, k = carry
+    def improved(x):
         space, inverse = _selected_by(ncp, x, modes, jnp.zeros((), bool))
         step = -inverse @ mode_map(ncp, x, modes)
         missing = space.Z.T @ _pushed(ncp, x, modes) + _slope_in_impulse(ncp, space, x, modes, step)
         step = step - space.N @ (space.inverse @ missing)
-        return x + step, previous, jnp.linalg.norm(step), k + 1
+        return x + step, jnp.linalg.norm(step)
+
+    return _iterated(improved, lam)
+
+
+def _iterated(improved, lam):
+    """`improved`, from x to (the next x, size of its change), until the change is at rounding or no longer shrinks."""
+    eps = jnp.finfo(lam.dtype).eps
+
+    def body(carry):
+        x, _, previous, k = carry
+        following, change = improved(x)
+        return following, previous, change, k + 1
 
     def proceed(carry):
         x, before, change, k = carry
