@@ -97,6 +97,6 @@ def admm(
         jnp.zeros((), jnp.int32),
         jnp.full((), jnp.inf, dtype),
     )
-    unmet = missed and (lambda c: missed(scale * c[1]))
+    unmet = None if missed is None else lambda c: missed(scale * c[1])
     _, z, _, _, k, _ = in_rounds(lambda c: c[5] > tol, body, start, lambda c: c[4], max_iterations, unmet)
     return scale * z, k

@@ -63,7 +63,6 @@ def pgs(
         return new, k + 1, jnp.max(jnp.abs((new - lam) / ncp.rho), initial=jnp.zeros((), dtype))
 
     start = (init, jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, dtype))
-    lam, k, _ = in_rounds(
-        lambda c: c[2] > tol, body, start, lambda c: c[1], max_sweeps, missed and (lambda c: missed(c[0]))
-    )
+    unmet = None if missed is None else lambda c: missed(c[0])
+    lam, k, _ = in_rounds(lambda c: c[2] > tol, body, start, lambda c: c[1], max_sweeps, unmet)
     return lam, k
