@@ -356,8 +356,8 @@ class OptimalControlProblem:
 
     @property
     def signature(self) -> ProblemSignature:
-        """What functions of its motions depend on that take the `System`, the initial state and the guess as arguments."""
-        return signature(self, dynamics=self.dynamics if self.system is None else None)
+        """What functions of its motions depend on that take the `System` as an argument, beside its `leaves`."""
+        return signature(self, dynamics=self.dynamics if self.system is None else None, start_time="a leaf")
 
     @functools.cached_property
     def program_key(self) -> tuple[ProblemSignature, tuple]:

@@ -15,6 +15,7 @@ from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
 from trajopt.problems.programs import PROGRAMS, Effort
 from trajopt.problems.residuals.base import is_task, task_costs
+from trajopt.problems.signature import ProblemSignature
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
 
 
@@ -50,6 +51,18 @@ def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
     residual, dropped, impulse = found
     parts, terms = residual_parts(problem, trajectory, x_next), term_costs(problem, trajectory)
     return Examination(parts, residual, dropped, impulse, terms)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExaminationProgram:
+    """The function that examines motions of one problem with any `System` of its model; two of equal `signature` are the same."""
+
+    signature: ProblemSignature
+    problem: ControlProblem = dataclasses.field(compare=False)
+
+    def examine(self, system: System | None, trajectory: Trajectory) -> Examination:
+        """`examine` of the problem with this system."""
+        return examine(self.problem if system is None else self.problem.with_system(system), trajectory)
 
 
 def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
@@ -157,7 +170,9 @@ class OptimalControlOracle(CompiledCalls):
     def examine(self, trajectory: Trajectory) -> Examination:
         """`examine` of a motion; of the same one, only once."""
         if self._examined is None or self._examined[0] is not trajectory:
-            self._examined = trajectory, self.call(examine, self.problem, trajectory, effort=Effort.QUICK)
+            program, system = ExaminationProgram(self.problem.signature, self.problem), self.problem.system
+            found = self.call(ExaminationProgram.examine, program, system, trajectory, effort=Effort.QUICK)
+            self._examined = trajectory, found
         return self._examined[1]
 
     def residuals(self, trajectory: Trajectory) -> dict[str, float]:

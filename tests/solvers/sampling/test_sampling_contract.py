@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,11 @@ from trajopt.problems.programs import PROGRAMS
 from trajopt.result import status_name
 from trajopt.solvers import CEM, CMAES, MPPI, StochasticSearch, get, solve
 
-ALL = [CEM, MPPI, CMAES, StochasticSearch]
-each_solver = pytest.mark.parametrize("make", ALL, ids=lambda kind: kind.__name__)
+INDEPENDENT = {
+    f"{kind.__name__}, independent": functools.partial(kind, diagonal=True) for kind in (CEM, MPPI, CMAES, StochasticSearch)
+}
+ALL = {"CEM": CEM, "MPPI": MPPI, "CMAES": CMAES, "StochasticSearch": StochasticSearch} | INDEPENDENT
+each_solver = pytest.mark.parametrize("make", ALL.values(), ids=ALL.keys())
 # One problem object and one population for all: the rollouts are compiled once.
 REACH = double_integrator(20, control_lower=-8.0, control_upper=8.0)
 SMALL = {"population": 64}
@@ -28,10 +32,10 @@ SMALL = {"population": 64}
 def test_minimum_effort_with_a_terminal_constraint(make):
     solution = solve(REACH, make(**SMALL))
     assert solution.success and status_name(solution.status) == "solved"
-    # 0.1 % of the optimum, 1 % for CEM, which has six elites for twenty components here. The terminal rows are linear, so
-    # that the ensemble step meets them to rounding.
+    # 0.1 % of the optimum, 1 % for independent deviations that six elites refit. The terminal rows are linear, so that the
+    # ensemble step meets them to rounding.
     optimum = 12 / (1 - 1 / 400)
-    assert optimum * (1 - 1e-9) <= solution.cost <= (1.01 if make is CEM else 1.001) * optimum
+    assert optimum * (1 - 1e-9) <= solution.cost <= (1.01 if make is INDEPENDENT["CEM, independent"] else 1.001) * optimum
     assert solution.residuals["terminal_equality"] < 1e-9 and solution.residuals["spread"] <= 1e-3
     assert np.abs(solution.us).max() <= 8.0
     # The multiplier of the distance is -d(cost)/d(distance) = -2 cost; it is an average over noisy generations.
@@ -154,7 +158,9 @@ def test_contact_and_one_program_for_systems_of_one_model():
     other = dataclasses.replace(problem, dynamics=dataclasses.replace(system, model=slippery))
     eased = solve(other, solver)
     assert len(PROGRAMS) == programs
-    assert eased.success and np.sum(eased.us**2) < 0.5 * np.sum(solution.us**2)
+    # The least costs of two forces, by Nelder and Mead.
+    assert eased.success and np.sum(eased.us**2) < 0.8 * np.sum(solution.us**2)
+    np.testing.assert_allclose([solution.cost, eased.cost], [0.016006, 0.0113245], rtol=1e-3)
 
 
 def test_bad_options_are_refused():
@@ -165,6 +171,7 @@ def test_bad_options_are_refused():
         (lambda: CEM(momentum=1.0), "momentum is 1.0"),
         (lambda: MPPI(temperature=0.0), "temperature is 0.0; it must be positive"),
         (lambda: MPPI(smoothing=1.0), "smoothing is 1.0"),
+        (lambda: MPPI(smoothing=0.5, diagonal=False), "smoothing is 0.5 and diagonal False.*leave one of them out"),
         (lambda: MPPI(decay=0.0), "decay is 0.0"),
         (lambda: StochasticSearch(shape="exp"), "shape is 'exp'"),
         (lambda: StochasticSearch(step_length=2.0), "step_length is 2.0"),

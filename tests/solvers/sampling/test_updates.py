@@ -11,10 +11,11 @@ import scipy.stats
 from trajopt.problems import OptimalControlProblem
 from trajopt.solvers import CEM, MPPI, StochasticSearch
 from trajopt.solvers.sampling.cmaes import CMAES, Adapted, Parameters
+from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated
 from trajopt.solvers.sampling.mppi import Annealed
 from trajopt.solvers.sampling.parametrisation import make_space
 from trajopt.solvers.sampling.rollouts import Scores
-from trajopt.solvers.sampling.search import Gaussian, Generation, regressed, restoring_move
+from trajopt.solvers.sampling.search import Generation, regressed, restoring_move
 from trajopt.solvers.sampling.stochastic_search import truncated_moments
 from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
 
@@ -98,6 +99,44 @@ def test_cem_by_hand():
     np.testing.assert_allclose(weights, [0.375, 0.375, 0, 0])
     np.testing.assert_allclose([new.mean[0], new.deviation[0]], [0.25 + 0.75, 0.5 + 0.75], rtol=1e-12)
     assert CEM(elites=0.5, min_deviation=1.5).updated_distribution(at, DRAWN, space(1))[0].deviation[0] == 1.5
+
+
+def test_a_whole_covariance_by_hand():
+    """Draws (2, 0), (-2, 2), (0, 2), (0, -4) weighted evenly about (0, 0): second moments (2, -1; -1, 6), mu = 4."""
+    y = np.array([[2.0, 0.0], [-2.0, 2.0], [0.0, 2.0], [0.0, -4.0]])
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
+    at = Correlated(np.zeros(2), turn, np.array([3.0, 1.0]))
+    before = turn @ np.diag([9.0, 1.0]) @ turn.T
+    rate = 2 * (4 - 2 + 1 / 4) / (16 + 4)
+    new = at.adapted(np.array([0.5, 0.0]), y, np.full(4, 0.25))
+    after = new.axes @ np.diag(new.lengths**2) @ new.axes.T
+    np.testing.assert_allclose(after, (1 - rate) * before + rate * np.array([[2.0, -1.0], [-1.0, 6.0]]), rtol=1e-12)
+    np.testing.assert_allclose(new.deviation, np.sqrt(np.diag(after)), rtol=1e-12)
+    assert new.mean[0] == 0.5 and new.spread == new.deviation.max() and new.reheated(2.0).spread == 2 * new.spread
+    noise = np.random.default_rng(0).standard_normal((40000, 2))
+    np.testing.assert_allclose(np.cov(new.displaced(noise).T), after, atol=0.02 * after.max())
+    assert at.adapted(at.mean, y, np.full(4, 0.25), least=2.5).lengths.min() == 2.5
+
+
+def test_each_update_moves_mean_and_covariance():
+    """Two components with one weight each: elites are the best two, MPPI's and the search's weights 4/7, 2/7, 1/7."""
+    y = np.array([[0.0, 1.0], [2.0, 0.0], [9.0, 9.0], [4.0, 2.0]])
+    drawn = dataclasses.replace(DRAWN, y=y)
+    at = correlated(np.array([1.0, 1.0]))
+    moved = {"CEM": [1.0, 0.5], "MPPI": [8 / 7, 6 / 7], "StochasticSearch": [8 / 7, 6 / 7]}
+    weighted = np.array([4.0, 2.0, 0.0, 1.0]) / 7
+    for solver, share, weights in (
+        (CEM(elites=0.5, momentum=0.25), 0.75, np.array([0.5, 0.5, 0.0, 0.0])),
+        (MPPI(temperature=1.0, adaptive=False), 1.0, weighted),
+        (StochasticSearch(step_length=0.5, sharpness=LOG2), 0.5, weighted),
+    ):
+        assert isinstance(solver.first_distribution(np.zeros(50)), Correlated)
+        assert not isinstance(solver.first_distribution(np.zeros(51)), Correlated)
+        new, used = solver.updated_distribution(at, drawn, space(2))
+        np.testing.assert_allclose(used, share * weights, rtol=1e-12)
+        np.testing.assert_allclose(new.mean, at.mean + share * (np.array(moved[solver.name]) - at.mean), rtol=1e-12)
+        expected = at.adapted(new.mean, y, weights)
+        np.testing.assert_allclose(new.lengths, expected.lengths, rtol=1e-12)
 
 
 def test_cma_parameters_of_the_tutorial():

@@ -1,9 +1,11 @@
 """The cross-entropy method (Rubinstein, Kroese, The Cross-Entropy Method, 2004; for control: Kobilarov, IJRR 2012).
 
-The best `elites` of each generation refit a diagonal Gaussian, which keeps the share `momentum` of what it was:
+The best `elites` of each generation refit a Gaussian, which keeps the share `momentum` of what it was:
 
     mean <- momentum mean + (1 - momentum) mean of the elites
     deviation <- the same of the elites' standard deviation about their mean, and at least `min_deviation`
+
+A whole covariance, in place of deviations, follows the elites as `distribution.Correlated.adapted` says.
 """
 
 from __future__ import annotations
@@ -14,24 +16,27 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.errors import OptionError
+from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, independent, is_diagonal
 from trajopt.solvers.sampling.parametrisation import Space
-from trajopt.solvers.sampling.search import Gaussian, Generation, SamplingSolver
+from trajopt.solvers.sampling.search import Generation, SamplingSolver
 
 
 @dataclasses.dataclass(frozen=True)
 class CEM(SamplingSolver):
-    """Cross-entropy method with a diagonal Gaussian.
+    """Cross-entropy method.
 
     Options:
         elites: share of a generation to which the distribution is fitted, rounded to at least two draws.
-        momentum: share of mean and deviation that is kept, in [0, 1).
+        momentum: share of the mean, and of independent deviations, that is kept, in [0, 1).
         min_deviation: floor of the deviations, as a share of the initial ones; above `tolerance` the search never
             converges.
+        diagonal: whether the components are drawn independently. Default: with more than 50 components.
     """
 
     elites: float = 0.1
     momentum: float = 0.5
     min_deviation: float = 0.0
+    diagonal: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,22 +53,24 @@ class CEM(SamplingSolver):
         """Ten elites, and one more for every two components."""
         return max(64, int(np.ceil((10 + size / 2) / self.elites)))
 
-    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Gaussian:
-        return Gaussian(mean, np.ones(mean.size))
+    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Gaussian | Correlated:
+        return independent(mean) if is_diagonal(self.diagonal, mean.size) else correlated(mean)
 
     def draw(
-        self, rng: np.random.Generator, distribution: Gaussian, count: int, space: Space
+        self, rng: np.random.Generator, distribution: Gaussian | Correlated, count: int, space: Space
     ) -> Float[np.ndarray, "P d"]:
-        noise = rng.standard_normal((count, space.size))
-        return space.clip(distribution.mean + distribution.deviation * noise)
+        return space.clip(distribution.mean + distribution.displaced(rng.standard_normal((count, space.size))))
 
     def updated_distribution(
-        self, distribution: Gaussian, drawn: Generation, space: Space
-    ) -> tuple[Gaussian, Float[np.ndarray, " P"]]:
+        self, distribution: Gaussian | Correlated, drawn: Generation, space: Space
+    ) -> tuple[Gaussian | Correlated, Float[np.ndarray, " P"]]:
         elite = drawn.finite[: max(2, round(self.elites * len(drawn.y)))]
         weights = np.zeros(len(drawn.y))
         weights[elite] = (1 - self.momentum) / len(elite)
         chosen = drawn.y[elite]
         mean = distribution.mean + weights[elite] @ (chosen - distribution.mean)
+        if isinstance(distribution, Correlated):
+            even = np.full(len(elite), 1.0 / len(elite))
+            return distribution.adapted(mean, chosen, even, self.min_deviation), weights
         deviation = self.momentum * distribution.deviation + (1 - self.momentum) * chosen.std(0)
         return Gaussian(mean, np.maximum(deviation, self.min_deviation)), weights

@@ -7,8 +7,9 @@ Draws are weighted by their merit J, the mean moves to their weighted mean:
 lambda is `temperature`, or with `adaptive` that times the distance of the median merit from the least one, which makes the
 weights invariant to the scale of the cost. The noise is coloured along the knots by a first-order filter, e_k = s e_{k-1} +
 sqrt(1 - s^2) n_k, of unit variance. Deviation from the source: there is no stochastic control problem behind the noise, so
-its cost u^T Sigma^-1 e is left out, and since fixed noise never converges, the deviation is multiplied by `decay` after
-every generation in which the merit of the mean has not improved.
+its cost u^T Sigma^-1 e is left out, and since fixed noise never converges, its covariance follows the weighted draws (Stulp,
+Sigaud, Path integral policy improvement with covariance matrix adaptation, ICML 2012), or with `diagonal` or `smoothing` the
+deviation is multiplied by `decay` after every generation in which the merit of the mean has not improved.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.errors import OptionError
+from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, is_diagonal
 from trajopt.solvers.sampling.parametrisation import Space
-from trajopt.solvers.sampling.search import Gaussian, Generation, SamplingSolver
+from trajopt.solvers.sampling.search import Generation, SamplingSolver
 
 
 @jax.tree_util.register_dataclass
@@ -45,13 +47,17 @@ class MPPI(SamplingSolver):
             a share of the distance between the median and the least merit.
         adaptive: whether the temperature scales with the merits of each generation.
         smoothing: correlation of the noise of neighbouring knots, in [0, 1).
-        decay: factor of the deviation after a generation without a better mean, in (0, 1]; 1 keeps it, and never converges.
+        decay: factor of an independent deviation after a generation without a better mean, in (0, 1]; 1 keeps it, and never
+            converges.
+        diagonal: whether the noise keeps its first shape and decays, in place of a covariance that follows the draws.
+            Default: with `smoothing`, or more than 50 components.
     """
 
     temperature: float = 0.1
     adaptive: bool = True
     smoothing: float = 0.0
     decay: float = 0.9
+    diagonal: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,13 +67,20 @@ class MPPI(SamplingSolver):
             raise OptionError(f"MPPI: smoothing is {self.smoothing}; expected a number from 0 to below 1")
         if not 0 < self.decay <= 1:
             raise OptionError(f"MPPI: decay is {self.decay}; expected a number above 0, at most 1")
+        if self.smoothing and self.diagonal is False:
+            raise OptionError(
+                f"MPPI: smoothing is {self.smoothing} and diagonal False, but a covariance that follows the draws does not keep "
+                "a correlation; leave one of them out"
+            )
 
     def default_population(self, size: int) -> int:
         """Five for every component, at least 64."""
         return max(64, 5 * size)
 
-    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Annealed:
-        return Annealed(mean, np.ones(mean.size), float("inf"))
+    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Annealed | Correlated:
+        if self.smoothing or is_diagonal(self.diagonal, mean.size):
+            return Annealed(mean, np.ones(mean.size), float("inf"))
+        return correlated(mean)
 
     def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> Float[np.ndarray, "P d"]:
         noise = rng.standard_normal((count, space.size))
@@ -76,13 +89,15 @@ class MPPI(SamplingSolver):
         for k in range(1, space.knots if s else 1):
             knots[:, k] = s * knots[:, k - 1] + np.sqrt(1 - s * s) * knots[:, k]
         noise[:, : space.knots * width] = knots.reshape(count, -1)
-        return space.clip(distribution.mean + distribution.deviation * noise)
+        return space.clip(distribution.mean + distribution.displaced(noise))
 
     def updated_distribution(
         self, distribution: Any, drawn: Generation, space: Space
     ) -> tuple[Any, Float[np.ndarray, " P"]]:
         weights = exponential_weights(drawn, self.temperature, self.adaptive)
         mean = distribution.mean + weights @ (drawn.y - distribution.mean)
+        if isinstance(distribution, Correlated):
+            return distribution.adapted(mean, drawn.y, weights), weights
         better = drawn.mean_merit < distribution.least
         deviation = distribution.deviation * (1.0 if better else self.decay)
         return Annealed(mean, deviation, min(drawn.mean_merit, float(distribution.least))), weights

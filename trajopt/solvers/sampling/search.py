@@ -68,28 +68,6 @@ CERTIFYING = 64  # draws of the generation that judges the answer, when they are
 LEAST_SPREAD = 1e-3  # least inner tolerance, as a share of the solver's: an infeasible search goes on beyond its own
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Gaussian:
-    """Independent normal components: mean and deviation, (d,) in y."""
-
-    mean: Any
-    deviation: Any
-
-    @property
-    def spread(self) -> float:
-        """The largest deviation."""
-        return float(np.max(self.deviation))
-
-    def reheated(self, factor: float) -> Any:
-        """With deviations larger by `factor`."""
-        return dataclasses.replace(self, deviation=self.deviation * factor)
-
-    def moved(self, mean: Float[np.ndarray, " d"]) -> Any:
-        """About another mean."""
-        return dataclasses.replace(self, mean=mean)
-
-
 @dataclasses.dataclass(frozen=True)
 class Generation:
     """Draws y (P, d) with merits (P,), infinite where not finite, about a mean with its own merit."""

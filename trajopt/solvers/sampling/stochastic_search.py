@@ -13,9 +13,12 @@ truncated normal, and m_S, v_S the weighted ones:
     mean <- mean + s deviation^2 / v (m_S - m)
     deviation^2 <- deviation^2 / v ((1 - s) v + s v_S + s (1 - s) (m_S - m)^2),    s = step_length
 
-Without bounds m = mean, v = deviation^2. Shapes: "exponential", S = exp(-sharpness (J - min J) / (median J - min J)), and
-"sigmoid", S = 1 / (1 + exp(sharpness (J - q) / (q - min J))) with q the quantile `elites` of the merits. State constraints
-enter the merit; the paper's non-smooth penalty is an augmented Lagrangian here (`search`).
+Without bounds m = mean, v = deviation^2. With a whole covariance, in coordinates of mean and covariance, the natural gradient is
+the weighted draws' displacement and the rank-mu update of `distribution` (Akimoto et al., PPSN 2010).
+
+Shapes: "exponential", S = exp(-sharpness (J - min J) / (median J - min J)), and "sigmoid", S = 1 / (1 + exp(sharpness (J - q) /
+(q - min J))) with q the quantile `elites` of the merits. State constraints enter the merit; the paper's non-smooth penalty is an
+augmented Lagrangian here (`search`).
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ from jaxtyping import Float
 
 from trajopt.errors import OptionError
 from trajopt.names import closest
+from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, independent, is_diagonal
 from trajopt.solvers.sampling.mppi import exponential_weights
 from trajopt.solvers.sampling.parametrisation import Space
-from trajopt.solvers.sampling.search import Gaussian, Generation, SamplingSolver
+from trajopt.solvers.sampling.search import Generation, SamplingSolver
 
 SHAPES = ("exponential", "sigmoid")
 LEAST_DEVIATION = 1e-12
@@ -45,12 +49,15 @@ class StochasticSearch(SamplingSolver):
         shape: function S of the merit that weights the draws, "exponential" or "sigmoid".
         sharpness: factor of the exponent in S.
         elites: the quantile of the merits at which the sigmoid is centred.
+        diagonal: whether the components are independent and the normal is truncated to the bounds. Otherwise it has a whole
+            covariance, and draws outside the bounds are projected onto them. Default: with more than 50 components.
     """
 
     step_length: float = 0.5
     shape: str = "exponential"
     sharpness: float = 10.0
     elites: float = 0.1
+    diagonal: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,12 +76,14 @@ class StochasticSearch(SamplingSolver):
         """Five for every component, at least 64."""
         return max(64, 5 * size)
 
-    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Gaussian:
-        return Gaussian(mean, np.ones(mean.size))
+    def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Gaussian | Correlated:
+        return independent(mean) if is_diagonal(self.diagonal, mean.size) else correlated(mean)
 
     def draw(
-        self, rng: np.random.Generator, distribution: Gaussian, count: int, space: Space
+        self, rng: np.random.Generator, distribution: Gaussian | Correlated, count: int, space: Space
     ) -> Float[np.ndarray, "P d"]:
+        if isinstance(distribution, Correlated):
+            return space.clip(distribution.mean + distribution.displaced(rng.standard_normal((count, space.size))))
         low, high = _standardised(distribution, space)
         # The tail with the smaller probabilities is inverted, so that none of them is rounded to one.
         flip = high > -low
@@ -96,9 +105,12 @@ class StochasticSearch(SamplingSolver):
         return weights / weights.sum()
 
     def updated_distribution(
-        self, distribution: Gaussian, drawn: Generation, space: Space
-    ) -> tuple[Gaussian, Float[np.ndarray, " P"]]:
+        self, distribution: Gaussian | Correlated, drawn: Generation, space: Space
+    ) -> tuple[Gaussian | Correlated, Float[np.ndarray, " P"]]:
         weights, step = self.weights(drawn), self.step_length
+        if isinstance(distribution, Correlated):
+            mean = distribution.mean + step * (weights @ drawn.y - distribution.mean)
+            return distribution.adapted(mean, drawn.y, weights), step * weights
         m, v = truncated_moments(distribution, space)
         weighted = weights @ drawn.y
         variance = weights @ (drawn.y - weighted) ** 2

@@ -1,0 +1,119 @@
+"""What sampling solvers draw from: normal distributions, of independent components or with a whole covariance.
+
+The covariance follows the weighted draws as CMA-ES's rank-mu update has it (Hansen, arXiv 1604.00772, eqs. 28, 30 and 49), for
+path integrals Stulp, Sigaud, ICML 2012:
+
+    C <- (1 - c) C + c sum_i w_i (y_i - mean)(y_i - mean)^T,    c = 2 (mu - 2 + 1 / mu) / ((n + 2)^2 + mu),  mu = 1 / sum w^2
+
+Displacements are from the mean that the draws were made about: about their own mean the covariance shrinks along the direction
+of descent, and a search in a curved valley stops halfway. Terminal constraints make such valleys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+LARGEST_COVARIANCE = 50  # components up to which a whole covariance is learnt by default: of more, draws say too little
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Gaussian:
+    """Independent normal components: mean and deviation, (d,) in y."""
+
+    mean: Any
+    deviation: Any
+
+    @property
+    def spread(self) -> float:
+        """The largest deviation."""
+        return float(np.max(self.deviation))
+
+    def reheated(self, factor: float) -> Any:
+        """With deviations larger by `factor`."""
+        return dataclasses.replace(self, deviation=self.deviation * factor)
+
+    def moved(self, mean: Float[np.ndarray, " d"]) -> Any:
+        """About another mean."""
+        return dataclasses.replace(self, mean=mean)
+
+    def displaced(self, noise: Float[np.ndarray, "P d"]) -> Float[np.ndarray, "P d"]:
+        """Displacements from the mean, of standard normal noise."""
+        return self.deviation * noise
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Correlated:
+    """N(mean, axes lengths^2 axes^T): mean and lengths (d,), the axes the columns of a (d, d), in y."""
+
+    mean: Any
+    axes: Any
+    lengths: Any
+
+    @property
+    def deviation(self) -> Float[np.ndarray, " d"]:
+        """Standard deviation of each component."""
+        return np.sqrt((self.axes * self.lengths) ** 2 @ np.ones(len(self.lengths)))
+
+    @property
+    def spread(self) -> float:
+        """The largest deviation."""
+        return float(np.max(self.deviation))
+
+    def reheated(self, factor: float) -> Correlated:
+        """With deviations larger by `factor`."""
+        return dataclasses.replace(self, lengths=self.lengths * factor)
+
+    def moved(self, mean: Float[np.ndarray, " d"]) -> Correlated:
+        """About another mean."""
+        return dataclasses.replace(self, mean=mean)
+
+    def displaced(self, noise: Float[np.ndarray, "P d"]) -> Float[np.ndarray, "P d"]:
+        """Displacements from the mean, of standard normal noise."""
+        return (self.lengths * noise) @ self.axes.T
+
+    def adapted(
+        self,
+        mean: Float[np.ndarray, " d"],
+        y: Float[np.ndarray, "P d"],
+        weights: Float[np.ndarray, " P"],
+        least: float = 0.0,
+    ) -> Correlated:
+        """About another mean, with the covariance moved towards that of the draws y.
+
+        The weights sum to one; lengths are at least `least`.
+        """
+        rate = adaptation_rate(len(mean), weights)
+        away = y - self.mean
+        C = (1 - rate) * (self.axes * self.lengths**2) @ self.axes.T + rate * (away.T * weights) @ away
+        values, axes = np.linalg.eigh(0.5 * (C + C.T))
+        # Rounding of the largest one: a covariance stays positive definite.
+        lengths = np.sqrt(np.maximum(values, np.finfo(float).eps * values[-1]))
+        return Correlated(mean, axes, np.maximum(lengths, least))
+
+
+def adaptation_rate(n: int, weights: Float[np.ndarray, " P"]) -> float:
+    """Share c of the covariance of n components that draws with these weights replace."""
+    mu = float(1.0 / np.sum(weights**2))
+    return min(1.0, 2 * (mu - 2 + 1 / mu) / ((n + 2) ** 2 + mu))
+
+
+def independent(mean: Float[np.ndarray, " d"]) -> Gaussian:
+    """Unit deviations."""
+    return Gaussian(mean, np.ones(mean.size))
+
+
+def correlated(mean: Float[np.ndarray, " d"]) -> Correlated:
+    """Unit deviations, still uncorrelated."""
+    return Correlated(mean, np.eye(mean.size), np.ones(mean.size))
+
+
+def is_diagonal(asked: bool | None, size: int) -> bool:
+    """The option `diagonal`, by the number of components where it is left open."""
+    return size > LARGEST_COVARIANCE if asked is None else asked
