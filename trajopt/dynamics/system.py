@@ -245,7 +245,7 @@ class System:
         parameters: names of model leaves (`PARAMETERS`) to differentiate by as well.
         outputs: names of what the step finds besides x_next that is to be differentiated by x and u too: "impulse", that is
             `StepInfo.impulse` (m,), N s (N m s for rows of joints that turn), in its order of rows. `Linearization.outputs`
-            holds C (m, n) and D (m, nu). Where the impulse is not unique they are those of the one that was selected.
+            holds C (m, n) and D (m, nu); where the impulse is not unique, of the one that was selected (docs/gradients.md).
         adjoint: d loss / d x_next (ndx,), which complementarity-aware derivatives need and others refuse.
         Same errors as `step`, and `DerivativeError` for a derivative that the gradient mode does not define.
         """
