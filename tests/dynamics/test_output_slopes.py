@@ -46,11 +46,13 @@ def impulse_of(system: System, x: State, u):
     return f
 
 
-def judge(system: System, x: State, u, label: str, **options) -> None:
+def judge(system: System, x: State, u, label: str) -> None:
     """C and D against Ridders' extrapolation of the step's impulse."""
     h = np.r_[np.full(system.nv, STEP_Q), np.full(system.nv, STEP_V), np.full(system.nu, STEP_U)]
     estimate = ridders_jacobian(lambda z: np.asarray(impulse_of(system, x, u)(jnp.asarray(z))), len(h), h)
-    compare(slopes(system, x, u), estimate, label=label, **options)
+    found = slopes(system, x, u)
+    n = found.shape[1] - system.nu  # a law's own state stands behind dq and dv
+    compare(np.delete(found, np.s_[2 * system.nv : n], 1), estimate, label=label)
 
 
 # -- cases of the core that the states of `CASES` leave out ---------------------------------------------------------------
@@ -195,14 +197,18 @@ def puck(**options) -> System:
     return System(load_model_from_string(PUCK), DT, **options)
 
 
-@pytest.mark.parametrize("gradient", [g for g in GRADIENTS if g != "complementarity-aware"])
+QUICK_MODES = ("implicit", "bounce")  # the others take longest to compile
+OTHER_MODES = (g for g in GRADIENTS if g not in (*QUICK_MODES, "complementarity-aware"))
+
+
+@pytest.mark.parametrize("gradient", [*QUICK_MODES, *(pytest.param(g, marks=pytest.mark.slow) for g in OTHER_MODES)])
 def test_every_gradient_mode_has_its_own(gradient):
     """What the mode's forward mode says of the report. The puck slides along x: d lambda_t = mu d lambda_n against it."""
     system, (x, u) = puck(gradient=gradient), SLIDES
     expected = jax.jit(jax.jacfwd(impulse_of(system, x, u)))(jnp.zeros(6))
     found = slopes(system, x, u)
     np.testing.assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())
-    if gradient in ("implicit", "bounce", "finite-difference", "ridders"):
+    if gradient in ("implicit", "bounce", "finite-difference"):  # the largest step of "ridders" lifts the puck
         # Pushed down by z within dt: m dv_n = d lambda_n, dv_n = -erp / dt dz, and nothing of v_n is left.
         normal = np.array([0.0, -2.0 * RigidContact().erp / DT, 0.0, -2.0, 0.0, -DT])
         np.testing.assert_allclose(found[2], normal, rtol=1e-5, atol=1e-6)
