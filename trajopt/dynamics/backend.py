@@ -156,11 +156,11 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
     _, dq_next = jax.jvp(lambda d: integrate(model, found.x_next.q, d), (jnp.zeros_like(dq),), (moved[: model.nv],))
     # A call of its own: XLA leaves it out of programs in which nobody asks for the report's derivative.
     impulse = _with_impulse(integrator, start, every).outputs["impulse"]
-    info: Any = found.info
-    no_friction = jnp.zeros(info.layout[0], dx.dtype)
+    packed: Any = found.info
+    no_friction = jnp.zeros(packed.layout[0], dx.dtype)
     pushed, contacts = impulse.C @ dx + impulse.D @ along.tau, _contacts_moved(integrator, start, dx)
-    report = report_slope(info, pushed, contacts, no_friction)
-    return (found.x_next, info), (State(dq_next, moved[model.nv :]), report)
+    report = report_slope(packed, pushed, contacts, no_friction)
+    return (found.x_next, packed), (State(dq_next, moved[model.nv :]), report)
 
 
 def _contacts_moved(integrator: str, start: StepInputs, dx: Float[Array, " n"]) -> Float[Array, "nc 7"]:

@@ -101,15 +101,16 @@ def step_jacobian(
         return step, _free_jacobian(inputs.dt, M_inverse, id_q, id_v, impulse)
     geometry = contact_geometry(model, terms.kin, solved.rows, slopes[solved.rows.selected])
     equations = _equations(inputs, terms, geometry, solved.ncp, step, M_inverse, (id_q, id_v))
-    blocks, slopes = equations.blocks(), equations.impulse_slopes() if impulse else None
-    if null_space and slopes is None:
+    blocks, pushed = equations.blocks(), equations.impulse_slopes() if impulse else None
+    if null_space and pushed is None:
         blocks = jax.lax.cond(needs_null_space(step), equations.with_null_space, lambda b: b, blocks)
-    elif null_space and slopes is not None:
-        part = jax.lax.cond(solution.degenerate, equations.null_space_part, lambda: jnp.zeros_like(slopes))
-        slopes = slopes + part
+    elif null_space and pushed is not None:
+        nothing = jnp.zeros_like(pushed)
+        part = jax.lax.cond(solution.degenerate, equations.null_space_part, lambda: nothing)
+        pushed = pushed + part
         blocks = equations.moved_by(jnp.where(needs_null_space(step), part, 0.0), blocks)
     by_q, by_v, by_tau = blocks
-    return step, StepJacobian(by_q, by_v, by_tau, equations.contradicting(), slopes)
+    return step, StepJacobian(by_q, by_v, by_tau, equations.contradicting(), pushed)
 
 
 def _free_jacobian(dt, M_inverse, id_q, id_v, impulse: bool) -> StepJacobian:
