@@ -63,12 +63,12 @@ from trajopt.dynamics.rigid_body.kinematics import (
 )
 from trajopt.dynamics.rigid_body.rnea import bias_forces, generalised_gravity, inverse_dynamics, rnea
 from trajopt.dynamics.start import StartWarning
-from trajopt.dynamics.state import Linearization, State, StepInfo
+from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 from trajopt.dynamics.system import System
 
 __all__ = [
     "GRADIENTS", "BoxedLCP", "CompliantContact", "ContactLaw", "DampingWarning", "ForceLaw", "GradientMode", "GradientOptions",
-    "Linearization", "Model", "NCPResult", "NoContact", "RigidContact", "SmoothedContact", "SpringDamperContact",
+    "Linearization", "Model", "NCPResult", "NoContact", "OutputSlope", "RigidContact", "SmoothedContact", "SpringDamperContact",
     "StartWarning", "State", "StepInfo", "System", "aba", "actuation_force", "base_velocity", "bias_forces",
     "centre_of_mass", "centroidal_momentum", "centroidal_momentum_matrix", "closure_error", "com_jacobian", "crba",
     "difference", "forward_dynamics", "forward_dynamics_derivatives", "frame_jacobian", "frame_jacobian_derivative",

@@ -7,12 +7,14 @@
 | `auto` | `native` where it covers the system and is built for this processor, else `jax` |
 
 The derivative by state and control of gradient mode "implicit" is the core's own closed form, in `System.linearize` and under
-`jax.jvp` and `jax.vjp` alike; derivatives by parameters of the model and by dt, those of `StepInfo`, and the other gradient modes
-are the JAX implementation's, at the same step.
+`jax.jvp` and `jax.vjp` alike, of the state after the step and of the impulses of `StepInfo`; the contacts' distances, points and
+normals move as JAX's narrow phase says. Derivatives by parameters of the model and by dt, and the other gradient modes, are those
+of the JAX implementation, at the same step.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import warnings
@@ -25,18 +27,30 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from trajopt import native
+from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
 from trajopt.dynamics.compiled import compile_system, pack_parameters, reason_not_covered
-from trajopt.dynamics.compiled_step import PackedStepInfo, native_linearize, native_step, packed_slope, step_info
+from trajopt.dynamics.compiled_step import (
+    PackedStepInfo,
+    native_linearize,
+    native_linearize_impulse,
+    native_step,
+    packed_slope,
+    report_slope,
+    step_info,
+)
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import Law
+from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.contact.step import DerivativeRule
+from trajopt.dynamics.gradients.contact_geometry import contact_geometry
 from trajopt.dynamics.gradients.first_order import is_zero
 from trajopt.dynamics.gradients.implicit import IMPLICIT
-from trajopt.dynamics.integrators import impulse_info, impulse_step
+from trajopt.dynamics.integrators import impulse_info, impulse_step, where_impulses_act
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import force_slopes
-from trajopt.dynamics.rigid_body.configuration import difference, integrate
-from trajopt.dynamics.state import State, StepInfo
+from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
+from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 from trajopt.errors import OptionError
 from trajopt.names import closest
 
@@ -97,14 +111,20 @@ def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: Ste
 
 
 def linearize_native(
-    integrator: str, start: StepInputs, u: Float[Array, " nu"]
-) -> tuple[State, StepInfo, Float[Array, "n n"], Float[Array, "n nu"]]:
-    """(x+, report, A, B) of a step in its own contact modes, in closed form, through the compiled core."""
+    integrator: str, start: StepInputs, u: Float[Array, " nu"], impulse: bool = False
+) -> Linearization:
+    """The linearisation of a step in its own contact modes, in closed form, through the compiled core.
+
+    impulse: whether the impulse is differentiated too.
+    """
     slopes = force_slopes(start.model, start.q, start.v, u)
+    gain = start.model.actuation if slopes is None else slopes.columns()
+    found = _with_impulse(integrator, start, gain) if impulse else _linearized(integrator, start, gain)
     if slopes is None:
-        return _linearized(integrator, start, start.model.actuation)
-    x_next, info, A, by_force = _linearized(integrator, start, slopes.columns())
-    return x_next, info, *slopes.chained(A, by_force)
+        return found
+    A, B = slopes.chained(found.A, found.B)
+    outputs = {name: OutputSlope(*slopes.chained(y.C, y.D)) for name, y in found.outputs.items()}
+    return dataclasses.replace(found, A=A, B=B, outputs=outputs)
 
 
 def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
@@ -123,29 +143,56 @@ def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -
 def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: Any) -> Any:
     (start,), (dstart,) = primals, tangents
     along = _instantiated(start, dstart)
-    _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (start,), (along,))
     if rule != IMPLICIT or not _by_state_alone(dstart):
+        _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (start,), (along,))
         x_next, info = _with_derivative(integrator, rule, start)
         return (x_next, info), (slopes[0], packed_slope(info, slopes[1]))
-    model, dtype = start.model, start.q.dtype
-    x_next, info, A, B = _linearized(integrator, start, jnp.eye(model.nv, dtype=dtype))
+    model, every = start.model, jnp.eye(start.model.nv, dtype=start.q.dtype)
     # On the manifold: the ambient tangent of q, in tangent coordinates, through A and B, and back.
     _, dq = jax.jvp(lambda q: difference(model, start.q, q), (start.q,), (along.q,))
-    moved = A @ jnp.concatenate([dq, along.v]) + B @ along.tau
-    _, dq_next = jax.jvp(
-        lambda d: integrate(model, x_next.q, d), (jnp.zeros(model.nv, dtype),), (moved[: model.nv],)
-    )
-    return (x_next, info), (State(dq_next, moved[model.nv :]), packed_slope(info, slopes[1]))
+    dx = jnp.concatenate([dq, along.v])
+    found = _linearized(integrator, start, every)
+    moved = found.A @ dx + found.B @ along.tau
+    _, dq_next = jax.jvp(lambda d: integrate(model, found.x_next.q, d), (jnp.zeros_like(dq),), (moved[: model.nv],))
+    # A call of its own: XLA leaves it out of programs in which nobody asks for the report's derivative.
+    impulse = _with_impulse(integrator, start, every).outputs["impulse"]
+    packed: Any = found.info
+    no_friction = jnp.zeros(packed.layout[0], dx.dtype)
+    pushed, contacts = impulse.C @ dx + impulse.D @ along.tau, _contacts_moved(integrator, start, dx)
+    report = report_slope(packed, pushed, contacts, no_friction)
+    return (found.x_next, packed), (State(dq_next, moved[model.nv :]), report)
+
+
+def _contacts_moved(integrator: str, start: StepInputs, dx: Float[Array, " n"]) -> Float[Array, "nc 7"]:
+    """How distance, point and normal of the reported contacts move with dx = [dq, dv]; nothing is solved for that."""
+    model, nv = start.model, start.model.nv
+    inputs, dq = where_impulses_act(integrator, start), dx[:nv]
+    if integrator == "moreau":
+        half = 0.5 * start.dt
+        there, there_by_v = integrate_jacobians(model, start.q, half * start.v)
+        dq = there @ dq + half * (there_by_v @ dx[nv:])
+    kin = kinematics(model, inputs.q)
+    candidates, slopes = collide_with_derivatives(model, kin, start.law.pair_limit)
+    rows = assemble(inputs, kin, candidates)
+    return contact_geometry(model, kin, rows, slopes[rows.selected]).moved(model, dq)
 
 
 _with_derivative.defjvp(_derivative, symbolic_zeros=True)
 
 
-def _linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]):
+def _linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
     compiled = compile_system(start.model, start.law, integrator)
     parameters = pack_parameters(compiled, start.model)
     y, A, B = native_linearize(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt, gain)
-    return State(y.q, y.v), step_info(compiled, y), A, B
+    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {})
+
+
+def _with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
+    compiled = compile_system(start.model, start.law, integrator)
+    parameters = pack_parameters(compiled, start.model)
+    at = (start.q, start.v, start.tau, start.dt, gain)
+    y, A, B, impulse = native_linearize_impulse(compiled, start.model, parameters, *at)
+    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {}, None, {"impulse": impulse})
 
 
 def _by_state_alone(dstart: StepInputs) -> bool:

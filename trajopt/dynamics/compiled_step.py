@@ -17,7 +17,7 @@ from trajopt.dynamics.compiled import CompiledSystem, given_candidates
 from trajopt.dynamics.contact.rows import contact_frames
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import integrate
-from trajopt.dynamics.state import ContactInfo, StepFields, StepInfo
+from trajopt.dynamics.state import ContactInfo, OutputSlope, StepFields, StepInfo
 from trajopt.errors import OptionError
 from trajopt.result import Status
 
@@ -79,16 +79,40 @@ def native_linearize(
 
     gain: d tau / d u for a derivative by controls, the identity for one by forces.
     """
+    y, (A, B) = _differentiated("linearize", compiled, model, parameters, q, v, tau, dt, gain, start)
+    return y, A, B
+
+
+def native_linearize_impulse(
+    compiled: CompiledSystem,
+    model: Model | None,
+    parameters: Float[Array, " p"],
+    q: Float[Array, " nq"],
+    v: Float[Array, " nv"],
+    tau: Float[Array, " nv"],
+    dt: Float[Array, ""],
+    gain: Float[Array, "nv k"],
+    start: Float[Array, " m"] | None = None,
+) -> tuple[CompiledStep, Float[Array, "n n"], Float[Array, "n k"], OutputSlope]:
+    """`native_linearize`, and the derivative of the reported impulses: C at fixed tau, D = (d impulse / d tau) gain."""
+    y, (A, B, C, D) = _differentiated("linearize_impulse", compiled, model, parameters, q, v, tau, dt, gain, start)
+    return y, A, B, OutputSlope(C, D)
+
+
+def _differentiated(
+    handler: str, compiled: CompiledSystem, model: Model | None, parameters, q, v, tau, dt, gain, start
+) -> tuple[CompiledStep, list[Array]]:
+    """The step and the matrices that a handler returns."""
     given, slopes, unseen = _given(compiled, model, q, v, dt, slopes=True)
     begin = _start(compiled, start, q.dtype)
     arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, begin, given, slopes, gain)
-    n = 2 * compiled.topology.nv
-    both = jax.ShapeDtypeStruct((n, n), q.dtype), jax.ShapeDtypeStruct((n, gain.shape[1]), q.dtype)
-    shapes = (*_shapes(compiled, q.dtype), *both)
-    q_next, v_next, report, impulses, A, B = native.call(
-        "linearize", shapes, *arguments, topology=compiled.key, moreau=compiled.moreau
-    )
-    return CompiledStep(q_next, v_next, report, impulses, unseen), A, B
+    n, k = 2 * compiled.topology.nv, gain.shape[1]
+    rows = (n,) if handler == "linearize" else (n, _row_count(compiled.report_layout))
+    matrices = (jax.ShapeDtypeStruct((m, columns), q.dtype) for m in rows for columns in (n, k))
+    shapes = (*_shapes(compiled, q.dtype), *matrices)
+    results = native.call(handler, shapes, *arguments, topology=compiled.key, moreau=compiled.moreau)
+    q_next, v_next, report, impulses = results[:4]
+    return CompiledStep(q_next, v_next, report, impulses, unseen), results[4:]
 
 
 def native_rollout(
@@ -188,16 +212,23 @@ def step_info(compiled: CompiledSystem, y: CompiledStep) -> PackedStepInfo:
 def packed_slope(info: PackedStepInfo, slope: StepInfo) -> PackedStepInfo:
     """The derivative `slope` of the separate attributes of a step's report as that of the packed report `info`.
 
-    Of the contacts it holds that of distance, point and normal; that of the frame follows from the normal's.
+    Of the contacts it holds that of distance, point, normal and friction; that of the frame follows from the normal's.
     """
-    nc = info.layout[0]
     contacts = slope.contacts
-    head = jnp.zeros(HEAD, info.report.dtype)
     moved = jnp.concatenate([contacts.distance[:, None], contacts.point, contacts.frame[:, :, 2]], 1)
-    rest = jnp.zeros((nc, PER_CONTACT - 7), info.report.dtype)
-    rest = rest.at[:, 9 - 7].set(contacts.friction)
-    report = jnp.concatenate([head, slope.impulse, jnp.concatenate([moved, rest], 1).reshape(-1)])
-    return jax.tree.unflatten(jax.tree.structure(info), [report, slope.dropped_pairs])
+    return report_slope(info, slope.impulse, moved, contacts.friction)
+
+
+def report_slope(
+    info: PackedStepInfo, impulse: Float[Array, " m"], moved: Float[Array, "nc 7"], friction: Float[Array, " nc"]
+) -> PackedStepInfo:
+    """The derivative of a packed report from those of the impulses, of distance, point and normal of each contact, and of its
+    coefficient of friction."""
+    head, dropped = jnp.zeros(HEAD, info.report.dtype), np.zeros(info.dropped_pairs.shape, jax.dtypes.float0)
+    rest = jnp.zeros((info.layout[0], PER_CONTACT - 7), info.report.dtype)
+    rest = rest.at[:, 9 - 7].set(friction)
+    report = jnp.concatenate([head, impulse, jnp.concatenate([moved, rest], 1).reshape(-1)])
+    return jax.tree.unflatten(jax.tree.structure(info), [report, dropped])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -210,7 +241,7 @@ def _fields(layout: tuple[int, int, int], report: Float[Array, "*b r"], dropped_
 
 
 def _fields_of_one(layout: tuple[int, int, int], report: Float[Array, " r"], dropped_pairs: Int[Array, ""]) -> StepFields:
-    nc, m = layout[0], 3 * layout[0] + layout[1] + layout[2]
+    nc, m = layout[0], _row_count(layout)
     impulse, rest = report[HEAD : HEAD + m], report[HEAD + m :].reshape(nc, PER_CONTACT)
     whole = functools.partial(jnp.asarray, dtype=jnp.int32)
     contacts = ContactInfo(
@@ -225,6 +256,11 @@ def _fields_of_one(layout: tuple[int, int, int], report: Float[Array, " r"], dro
         contacts, impulse, report[0], whole(report[1]), whole(report[2]), status, report[6].astype(int) + dropped_pairs,
         dropped_pairs, report[4] > 0, overflow_rows(report),
     )  # fmt: skip
+
+
+def _row_count(layout: tuple[int, int, int]) -> int:
+    """Impulses in a report."""
+    return 3 * layout[0] + layout[1] + layout[2]
 
 
 def overflow_rows(report: Float[Array, " r"]) -> Int[Array, ""]:

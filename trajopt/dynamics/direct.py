@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import PackedStepInfo, native_linearize, native_step
+from trajopt.dynamics.compiled_step import PackedStepInfo, native_linearize, native_linearize_impulse, native_step
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import Actuators, actuators
-from trajopt.dynamics.state import State, StepInfo
+from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class DirectCalls:
     parameters: Float[Array, " p"]
     dt: Float[Array, ""]
     dropped_pairs: Int[Array, ""]
-    programs: tuple[Callable[..., Any], Callable[..., Any]]
+    programs: tuple[Callable[..., Any], ...]
 
     def step(self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"]) -> tuple[State, StepInfo]:
         """`System.step` of checked arrays."""
@@ -41,11 +41,13 @@ class DirectCalls:
         return State(q, v), self._info(report)
 
     def linearize(
-        self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"]
-    ) -> tuple[State, Float[Array, "n n"], Float[Array, "n nu"], StepInfo]:
-        """(x+, A, B, report) of `System.linearize` of checked arrays."""
-        q, v, report, A, B = self.programs[1](self.actuators, self.parameters, self.dt, x.q, x.v, u, force)
-        return State(q, v), A, B, self._info(report)
+        self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"], impulse: bool = False
+    ) -> Linearization:
+        """`System.linearize` of checked arrays. impulse: whether the impulse is differentiated too."""
+        program = self.programs[2 if impulse else 1]
+        q, v, report, A, B, *slopes = program(self.actuators, self.parameters, self.dt, x.q, x.v, u, force)
+        outputs = {"impulse": slopes[0]} if impulse else {}
+        return Linearization(State(q, v), A, B, self._info(report), {}, None, outputs)
 
     def _info(self, report: Float[Array, " r"]) -> PackedStepInfo:
         return PackedStepInfo(report, self.dropped_pairs, self.compiled.report_layout)
@@ -68,8 +70,8 @@ _packed = jax.jit(pack_parameters, static_argnums=0)  # operation by operation i
 
 
 @functools.lru_cache(maxsize=128)
-def _programs(compiled: CompiledSystem) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The compiled functions of a step and of its linearisation."""
+def _programs(compiled: CompiledSystem) -> tuple[Callable[..., Any], ...]:
+    """The compiled functions of a step, of its linearisation, and of that with the derivative of the impulse."""
 
     def step(actuators: Actuators, parameters, dt, q, v, u, force):
         tau = actuators.force(q, v, u) + force
@@ -84,4 +86,13 @@ def _programs(compiled: CompiledSystem) -> tuple[Callable[..., Any], Callable[..
             A, B = slopes.chained(A, B)
         return y.q, y.v, y.report, A, B
 
-    return jax.jit(step), jax.jit(linearize)
+    def linearize_impulse(actuators: Actuators, parameters, dt, q, v, u, force):
+        tau, slopes = actuators.force(q, v, u) + force, actuators.slopes(q, v, u)
+        gain = actuators.arms if slopes is None else slopes.columns()
+        y, A, B, impulse = native_linearize_impulse(compiled, None, parameters, q, v, tau, dt, gain)
+        if slopes is not None:
+            A, B = slopes.chained(A, B)
+            impulse = OutputSlope(*slopes.chained(impulse.C, impulse.D))
+        return y.q, y.v, y.report, A, B, impulse
+
+    return jax.jit(step), jax.jit(linearize), jax.jit(linearize_impulse)

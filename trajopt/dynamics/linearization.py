@@ -16,16 +16,27 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.precision import Threshold
+from trajopt.dynamics.contact.rows import Rows
 from trajopt.dynamics.contact.step import VelocityStep
 from trajopt.dynamics.gradients.closed_form import StepJacobian, step_jacobian
 from trajopt.dynamics.gradients.mode import GradientMode
-from trajopt.dynamics.integrators import impulse_step, share_after_impulses, where_impulses_act
+from trajopt.dynamics.integrators import impulse_info, impulse_step, share_after_impulses, where_impulses_act
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import force_slopes
 from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
-from trajopt.dynamics.state import State, StepInfo
+from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 
 MOVED = Threshold(1e-6, 1e-3)  # to either side of a state for a one-sided column, rad and m, rad/s and m/s
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What of the closed form a program computes. null_space: as in `step_jacobian`. both_sides: whether one-sided columns are
+    replaced, which compiles another step (`_to_both_sides`). impulse: whether the impulse is differentiated too."""
+
+    null_space: bool
+    both_sides: bool
+    impulse: bool
 
 
 def linearize_impulse_step(
@@ -34,38 +45,51 @@ def linearize_impulse_step(
     start: StepInputs,
     u: Float[Array, " nu"],
     adjoint: Float[Array, " n"] | None,
-    *,
-    null_space: bool,
-    both_sides: bool,
-) -> tuple[State, VelocityStep, Float[Array, "n n"], Float[Array, "n nu"], Bool[Array, " n"]]:
-    """(x+, the step, A, B, one-sided columns of A) of `integrators.impulse_step` from its closed form.
+    parts: Parts,
+) -> tuple[Linearization, VelocityStep]:
+    """The linearisation and the step of `integrators.impulse_step` from its closed form.
 
-    null_space: as in `step_jacobian`. both_sides: whether one-sided columns are replaced, which compiles another step
-    (`_to_both_sides`).
     adjoint: d loss / d x+ (n,), by which the mode chooses the contact modes; None for those of the step.
     """
     model, inputs = start.model, where_impulses_act(integrator, start)
     rest = share_after_impulses(integrator, start.dt)
     relabel = None if adjoint is None else mode.relabelling(inputs, _loss_direction(inputs, rest, adjoint))
-    step, jacobian = step_jacobian(inputs, null_space=null_space, relabel=relabel)
+    step, jacobian = step_jacobian(inputs, null_space=parts.null_space, relabel=relabel, impulse=parts.impulse)
     x_next = State(integrate(model, inputs.q, rest * step.velocity), step.velocity)
     slopes = force_slopes(model, start.q, start.v, u)
-    by_control = jacobian.by_tau @ (model.actuation if slopes is None else slopes.columns())
+    gain = model.actuation if slopes is None else slopes.columns()
+    by_control = jacobian.by_tau @ gain
     if integrator == "moreau":
         A, B = _through_the_midpoint(start, inputs.q, jacobian, by_control, step.velocity)
     else:
         A, B = _from_the_start(start, jacobian, by_control, step.velocity)
+    # Rows of the outputs below those of the state.
+    C, D = (A[:0], B[:0]) if jacobian.impulse is None else _impulse_slopes(integrator, start, jacobian.impulse, gain)
+    A, B = jnp.concatenate([A, C]), jnp.concatenate([B, D])
     one_sided = _one_sided_columns(integrator, model, jacobian.contradicts)
     if relabel is not None:  # the loss has chosen the modes
         one_sided = jnp.zeros_like(one_sided)
-    elif both_sides:
+    elif parts.both_sides:
         begun = dataclasses.replace(start, warm_start=jax.lax.stop_gradient(step.impulse))
-        A = jax.lax.cond(
-            jnp.any(one_sided), functools.partial(_to_both_sides, integrator), lambda *a: a[2], begun, one_sided, A
-        )
+        replaced = functools.partial(_to_both_sides, integrator, step.rows if parts.impulse else None)
+        A = jax.lax.cond(jnp.any(one_sided), replaced, lambda *a: a[2], begun, one_sided, A)
     if slopes is not None:
         A, B = slopes.chained(A, B)
-    return x_next, step, A, B, one_sided
+    n = 2 * model.nv
+    outputs = {"impulse": OutputSlope(A[n:], B[n:])} if parts.impulse else {}
+    return Linearization(x_next, A[:n], B[:n], impulse_info(step), {}, one_sided, outputs), step
+
+
+def _impulse_slopes(
+    integrator: str, start: StepInputs, slopes: Float[Array, "m n3"], gain: Float[Array, "nv k"]
+) -> tuple[Float[Array, "m n"], Float[Array, "m k"]]:
+    """The derivative of the impulses by the state before the step and along `gain`, from that by (q, v, tau) where they act."""
+    by_q, by_v, by_tau = jnp.split(slopes, 3, 1)
+    if integrator == "moreau":
+        half = 0.5 * start.dt
+        there, there_by_v = integrate_jacobians(start.model, start.q, half * start.v)
+        by_q, by_v = by_q @ there, by_v + half * (by_q @ there_by_v)
+    return jnp.concatenate([by_q, by_v], 1), by_tau @ gain
 
 
 def _one_sided_columns(integrator: str, model: Model, contradicts: Bool[Array, "2 nv"]) -> Bool[Array, " n"]:
@@ -78,28 +102,41 @@ def _one_sided_columns(integrator: str, model: Model, contradicts: Bool[Array, "
     return jnp.concatenate([by_q, by_q | by_v])
 
 
-def _to_both_sides(integrator: str, start: StepInputs, one_sided: Bool[Array, " n"], A: Float[Array, "n n"]):
+def _to_both_sides(
+    integrator: str, rows: Rows | None, start: StepInputs, one_sided: Bool[Array, " n"], A: Float[Array, "k n"]
+):
     """A with the columns `one_sided` replaced by the mean of the slopes to both sides, from steps solved at +- `MOVED`.
 
     Where contacts contradict each other along a direction, any finite motion changes the modes of the step, so that no derivative
-    at fixed modes tells how it moves.
+    at fixed modes tells how it moves. rows: those of the step, of whose impulses A has a row each below those of the state.
     """
     model, n = start.model, start.model.nv
     by = jnp.asarray(MOVED.at(A.dtype), A.dtype)
 
     def moved(direction):
         at = dataclasses.replace(start, q=integrate(model, start.q, direction[:n]), v=start.v + direction[n:])
-        return impulse_step(integrator, at, None)[0]
+        y, step = impulse_step(integrator, at, None)
+        return y, step.impulse[:0] if rows is None else _impulse_in(rows, step)
 
     def slope(direction):
-        y = jax.lax.map(moved, jnp.stack([by * direction, -by * direction]))
-        return jnp.concatenate([difference(model, y.q[1], y.q[0]), y.v[0] - y.v[1]]) / (2 * by)
+        y, impulse = jax.lax.map(moved, jnp.stack([by * direction, -by * direction]))
+        return jnp.concatenate([difference(model, y.q[1], y.q[0]), y.v[0] - y.v[1], impulse[0] - impulse[1]]) / (2 * by)
 
     def column(arguments):
         flag, direction, column = arguments
         return jax.lax.cond(flag, lambda: slope(direction), lambda: column)
 
     return jax.lax.map(column, (one_sided, jnp.eye(2 * n, dtype=A.dtype), A.T)).T
+
+
+def _impulse_in(rows: Rows, step: VelocityStep) -> Float[Array, " m"]:
+    """The impulses of a step in other `rows` of the same model: those of the same contacts and limits; zero where it has none."""
+    nc, nl = rows.nc, rows.limit_dof.shape[0]
+    contact, limit, rest = jnp.split(step.impulse, (3 * nc, 3 * nc + nl))
+    same_contact = rows.selected[:, None] == step.rows.selected[None, :]
+    same_limit = rows.limit_dof[:, None] == step.rows.limit_dof[None, :]
+    contact = same_contact.astype(contact.dtype) @ contact.reshape(nc, 3)
+    return jnp.concatenate([contact.reshape(-1), same_limit.astype(limit.dtype) @ limit, rest])
 
 
 def _loss_direction(inputs: StepInputs, rest, adjoint: Float[Array, " n"]):
@@ -139,19 +176,20 @@ def _through_the_midpoint(start: StepInputs, q_mid, jacobian: StepJacobian, by_c
 
 
 def linearize_by_columns(
-    step: Callable[..., tuple[State, StepInfo]], model: Model, x: State, u: Float[Array, " nu"]
-) -> tuple[State, StepInfo, Float[Array, "n n"], Float[Array, "n nu"]]:
-    """(x+, info, A, B) of step(x, u) -> (x+, info), differentiated automatically in forward mode."""
+    step: Callable[..., tuple[State, StepInfo]], model: Model, x: State, u: Float[Array, " nu"], impulse: bool = False
+) -> Linearization:
+    """Of step(x, u) -> (x+, info), differentiated automatically in forward mode. impulse: as in `Parts`."""
     nv, n = model.nv, 2 * model.nv + (0 if x.contact is None else x.contact.size)
 
     def moved(z):
         contact = None if x.contact is None else x.contact + z[2 * nv : n].reshape(x.contact.shape)
         start = State(integrate(model, x.q, z[:nv]), x.v + z[nv : 2 * nv], contact)
         y, info = step(start, u + z[n:])
-        return tangent_of(model, y, y), (y, info)
+        return (tangent_of(model, y, y), info.impulse if impulse else info.impulse[:0]), (y, info)
 
-    jacobian, (x_next, info) = jax.jacfwd(moved, has_aux=True)(jnp.zeros(n + u.shape[0], x.q.dtype))
-    return x_next, info, jacobian[:, :n], jacobian[:, n:]
+    (by_state, by_impulse), (x_next, info) = jax.jacfwd(moved, has_aux=True)(jnp.zeros(n + u.shape[0], x.q.dtype))
+    outputs = {"impulse": OutputSlope(by_impulse[:, :n], by_impulse[:, n:])} if impulse else {}
+    return Linearization(x_next, by_state[:, :n], by_state[:, n:], info, {}, None, outputs)
 
 
 def tangent_of(model: Model, origin: State, x: State) -> Float[Array, " n"]:

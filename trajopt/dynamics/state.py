@@ -143,6 +143,20 @@ class StepFields(StepInfo):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class OutputSlope:
+    """The derivative of an output y (m,) of a step in tangent coordinates: $dy = C dx + D du$.
+
+    Attributes:
+        C: derivative by the state, (m, n), in the unit of y per m, rad, m/s or rad/s.
+        D: derivative by the controls, (m, nu), in the unit of y per unit of the control.
+    """
+
+    C: Float[Array, "*b m n"]
+    D: Float[Array, "*b m nu"]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Linearization:
     """x_next and its derivative in tangent coordinates: $dx_next = A dx + B du$ (+ parameters[name] dparameter).
 
@@ -156,6 +170,8 @@ class Linearization:
         info: the step's `StepInfo`.
         parameters: derivatives by physical parameters that were asked for, by name, (n, *shape of the parameter).
         columns: as `one_sided`, None where `info` holds it; read `one_sided`.
+        outputs: derivatives of the outputs that were asked for, by name: `OutputSlope` of "impulse", `StepInfo.impulse` (m,),
+            N s, in N m s for rows of joints that turn.
     """
 
     x_next: State
@@ -164,12 +180,14 @@ class Linearization:
     info: StepInfo
     parameters: dict[str, Array]
     columns: Bool[Array, "*b n"] | None = None
+    outputs: dict[str, OutputSlope] = dataclasses.field(default_factory=dict)
 
     @property
     def one_sided(self) -> Bool[Array, "*b n_plus_nu"]:
         """The columns of [A, B] along which contacts contradict each other, so that the step has no derivative in its modes.
 
-        They are the mean of the slopes to both sides, from steps solved at +-1e-6. A control never contradicts.
+        They are the mean of the slopes to both sides, from steps solved at +-1e-6, in C of the outputs too. A control never
+        contradicts.
         """
         *batch, n, nu = self.B.shape
         by_state = self.info.one_sided(n) if self.columns is None else self.columns

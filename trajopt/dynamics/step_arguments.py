@@ -16,7 +16,10 @@ from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.gradients.modes import MODES
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.state import State
-from trajopt.errors import DerivativeError, OptionError, ShapeError
+from trajopt.errors import DerivativeError, OptionError, ShapeError, UnknownNameError
+from trajopt.names import closest
+
+OUTPUTS = ("impulse",)  # what `System.linearize(outputs=...)` differentiates besides the next state
 
 
 def checked_arguments(
@@ -67,6 +70,16 @@ def checked_contact_state(model: Model, law: Law, given: Any, dtype: np.dtype) -
         )
     require_finite("x.contact", given)
     return in_precision("x.contact", given, dtype)
+
+
+def checked_outputs(outputs: Any) -> tuple[str, ...]:
+    """Names of the outputs of a step to differentiate; `OptionError` for a bare string, `UnknownNameError` for another name."""
+    if isinstance(outputs, str):
+        raise OptionError(f"outputs is '{outputs}', expected names in a tuple, such as ('{OUTPUTS[0]}',)")
+    for name in outputs:
+        if name not in OUTPUTS:
+            raise UnknownNameError(f"a step has no output '{name}' to differentiate{closest(str(name), OUTPUTS)}")
+    return tuple(outputs)
 
 
 def checked_adjoint(

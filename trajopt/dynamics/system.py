@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.arguments import positive_number, require_finite, require_real
 from trajopt.dynamics.backend import environment, linearize_native, native_impulse_step, resolve_backend
@@ -43,6 +43,7 @@ from trajopt.dynamics.integrators import (
     takes_impulses,
 )
 from trajopt.dynamics.linearization import (
+    Parts,
     impulse_slopes,
     linearize_by_columns,
     linearize_impulse_step,
@@ -56,6 +57,7 @@ from trajopt.dynamics.step_arguments import (
     checked_adjoint,
     checked_arguments,
     checked_contact_state,
+    checked_outputs,
     checked_warm_start,
 )
 from trajopt.errors import OptionError, ShapeError, UnknownNameError
@@ -234,18 +236,23 @@ class System:
         force: Float[Array, " nv"] | None = None,
         warm_start: Float[Array, " m"] | None = None,
         parameters: tuple[str, ...] = (),
+        outputs: tuple[str, ...] = (),
         adjoint: Float[Array, " n"] | None = None,
     ) -> Linearization:
         """The step's exact derivative in tangent coordinates.
 
         With impulses it has a closed form; explicit steps are differentiated automatically, in forward mode.
         parameters: names of model leaves (`PARAMETERS`) to differentiate by as well.
+        outputs: names of what the step finds besides x_next that is to be differentiated by x and u too: "impulse", that is
+            `StepInfo.impulse` (m,), N s (N m s for rows of joints that turn), in its order of rows. `Linearization.outputs`
+            holds C (m, n) and D (m, nu); where the impulse is not unique, of the one that was selected (docs/gradients.md).
         adjoint: d loss / d x_next (ndx,), which complementarity-aware derivatives need and others refuse.
         Same errors as `step`, and `DerivativeError` for a derivative that the gradient mode does not define.
         """
         for name in parameters:
             if name not in PARAMETERS:
                 raise UnknownNameError(f"no derivative with respect to '{name}'{closest(name, PARAMETERS)}")
+        impulse = "impulse" in checked_outputs(outputs)
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
         warm_start = checked_warm_start(self.model, self._row_count, warm_start)
         adjoint = checked_adjoint(self.mode, self.ndx, self.model.mass.dtype, adjoint, parameters)
@@ -254,14 +261,17 @@ class System:
             backend == "native" and adjoint is None and not parameters and not _is_traced(x, u, force)
             and self.mode.has_closed_form and (direct := self._direct) is not None
         ):  # fmt: skip
-            return Linearization(*direct.linearize(x, u, force), {})
+            return direct.linearize(x, u, force, impulse)
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, x, u, force)))
-        (x_next, A, B, info), one_sided, incomplete = _linearize((traced, False), backend, self, x, u, force, warm_start, adjoint)
+        arguments = (backend, self, x, u, force, warm_start, adjoint)
+        found, incomplete = _linearize(Parts(traced, False, impulse), *arguments)
         if not traced and bool(incomplete):
-            (x_next, A, B, info), one_sided, _ = _linearize((True, True), backend, self, x, u, force, warm_start, adjoint)
-        slopes = _slopes(tuple(parameters), backend, self, x, u, force, info.impulse) if parameters else {}
-        return Linearization(x_next, A, B, info, slopes, one_sided)
+            found, _ = _linearize(Parts(True, True, impulse), *arguments)
+        if not parameters:
+            return found
+        slopes = _slopes(tuple(parameters), backend, self, x, u, force, found.info.impulse)
+        return dataclasses.replace(found, parameters=slopes)
 
     def rollout(self, x0: State, us: Float[Array, "T nu"], *, segment: int | None = None) -> tuple[State, StepInfo]:
         """States $x_0$ to $x_T$ (stacked along the first axis) and the infos of the T steps under the controls us.
@@ -350,23 +360,23 @@ def _has_closed_form(law: Law, system: System) -> TypeGuard[ContactLaw]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _linearize(branches: tuple[bool, bool], backend: str, system: System, x: State, u, force, warm_start, adjoint):
-    law = system.contact
+def _linearize(
+    parts: Parts, backend: str, system: System, x: State, u, force, warm_start, adjoint
+) -> tuple[Linearization, Bool[Array, ""]]:
+    """The linearisation, and whether it lacks a part that the state needs."""
+    law, complete = system.contact, jnp.zeros((), bool)
     if _has_closed_form(law, system):
         start = _start(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
         if backend == "native" and adjoint is None:
-            x_next, info, A, B = linearize_native(system.integrator, start, u)
-            return (x_next, A, B, info), None, jnp.zeros((), bool)
-        x_next, step, A, B, one_sided = linearize_impulse_step(
-            system.integrator, system.mode, start, u, adjoint, null_space=branches[0], both_sides=branches[1]
-        )
-        return (x_next, A, B, impulse_info(step)), one_sided, needs_null_space(step) | jnp.any(one_sided)
+            return linearize_native(system.integrator, start, u, parts.impulse), complete
+        found, step = linearize_impulse_step(system.integrator, system.mode, start, u, adjoint, parts)
+        redundant = step.solution.degenerate if parts.impulse else needs_null_space(step)
+        return found, redundant | jnp.any(found.one_sided)
 
     def advance(x, u):
         return _advance(backend, system, x, u, force, warm_start)
 
-    x_next, info, A, B = linearize_by_columns(advance, system.model, x, u)
-    return (x_next, A, B, info), None, jnp.zeros((), bool)
+    return linearize_by_columns(advance, system.model, x, u, parts.impulse), complete
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -37,7 +37,8 @@ INSTRUCTION_SETS = {
 }
 ISA_VARIABLE = "TRAJOPT_NATIVE_ISA"  # environment variable that forces one of `INSTRUCTION_SETS`
 HANDLERS = {
-    "step": "trajopt_step", "linearize": "trajopt_linearize", "rollout": "trajopt_rollout", "follow": "trajopt_follow",
+    "step": "trajopt_step", "linearize": "trajopt_linearize", "linearize_impulse": "trajopt_linearize_impulse",
+    "rollout": "trajopt_rollout", "follow": "trajopt_follow",
 }  # fmt: skip
 PLAIN = ("trajopt_solve_contacts", "trajopt_riccati")  # handlers without a topology, see `contacts` and `riccati`
 
@@ -105,7 +106,7 @@ def sizes(key: int) -> Sizes:
 def call(
     name: str, shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], topology: int, moreau: bool
 ) -> list[Shaped[Array, "..."]]:
-    """Results of a handler ("step", "linearize", "rollout" or "follow") with these shapes; jit, vmap and scan pass through it."""
+    """Results of one of `HANDLERS` with these shapes; jit, vmap and scan pass through it."""
     if name not in HANDLERS:
         raise OptionError(f"name is '{name}'{closest(name, HANDLERS)}")
     isa = instruction_set()

@@ -1,8 +1,8 @@
 // The linear algebra of the derivative of the contact law at a solution, in its modes.
 //
 // With R the derivative of nu at fixed impulse (one column a direction), dlambda = -Y(R), Y(R) = K^+ P rho R: a particular solution,
-// in which the rows that elimination finds redundant are zero. Where contacts slide and are redundant v+ depends on which solution
-// is taken; the derivative of the selected one adds N x with
+// in which the rows that elimination finds redundant are zero. Where contacts are redundant the derivative of the selected solution,
+// on which v+ depends where they slide, adds N x with
 //
 //     S x = A^T dG w - T^T (dlambda - rho (G dlambda + R)) - C^T dlambda,      A = C,  w = rho P^T y or r
 //
@@ -61,7 +61,7 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
   return redundant;
 }
 
-// A^T: `count` vectors over all rows of the problem, and w (m); count is 0 unless redundant contacts slide.
+// A^T: `count` vectors over all rows of the problem, and w (m); count is 0 where no row is redundant.
 struct LawNullSpace {
   int count;
   const double* A;
@@ -74,10 +74,8 @@ inline LawNullSpace law_null_space(const ContactProblem& problem, const ContactS
   SelectionScratch& s = w.selection;
   Curvature& c = s.curvature;
   const Elimination& e = s.elimination;
-  bool slides = false;
-  for (int k = 0; k < problem.contacts; ++k) slides |= w.mode[k] == SLIDING;
   c.count = 0;
-  if (!(slides && solution.degenerate && e.rank < e.n)) return {0, nullptr, 0, nullptr};
+  if (!(solution.degenerate && e.rank < e.n)) return {0, nullptr, 0, nullptr};
   curvature(ncp, w.mode, s.held, e, solution.lambda, solution.nu, s.Ghh, solution.selected, c, s.three, s.one, s.two);
   auto scatter = [&](const double* from, double* to) {
     std::memset(to, 0, sizeof(double) * ncp.width);

@@ -124,9 +124,11 @@ ffi::Error step_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array 
   return ffi::Error::Success();
 }
 
-ffi::Error linearize_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
-                             Array slopes, Array gain, Result q_next, Result v_next, Result report, Result impulse, Result A, Result B, int64_t topology,
-                             bool moreau) {
+struct ImpulseSlopes { double *C, *D; };  // null where the derivative of the impulses is not asked for
+
+ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const Array& dt, const Array& q, const Array& v, const Array& tau,
+                         const Array& start, const Array& given, const Array& slopes, const Array& gain, Result& q_next, Result& v_next,
+                         Result& report, Result& impulse, Result& A, Result& B, ImpulseSlopes impulses, int64_t topology, bool moreau) {
   Own* mine = own(topology);
   if (!mine) return unknown();
   const Topology& t = *mine->topology;
@@ -141,14 +143,29 @@ ffi::Error linearize_handler(ffi::ThreadPool pool, Array parameters, Array dt, A
   spread(pool, count, 1, [&](int64_t begin, int64_t end) {
     Engine& engine = *own(topology)->engine;
     for (int64_t i = begin; i < end; ++i) {
-      const Linear linear{gains.at(i, batch.begin(), batch.size()), columns, A->typed_data() + i * square,
-                          B->typed_data() + i * 2 * t.nv * columns};
+      Linear linear{gains.at(i, batch.begin(), batch.size()), columns, A->typed_data() + i * square,
+                    B->typed_data() + i * 2 * t.nv * columns};
+      if (impulses.C) linear.C = impulses.C + i * t.reported() * 2 * t.nv, linear.D = impulses.D + i * t.reported() * columns;
       const StepOutput out{q_next->typed_data() + i * t.nq, v_next->typed_data() + i * t.nv, report->typed_data() + i * report_size(t),
                            impulse->typed_data() + i * t.impulses(), &linear};
       engine.run(input(call, i, batch.begin(), batch.size()), out);
     }
   });
   return ffi::Error::Success();
+}
+
+ffi::Error linearize_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
+                             Array slopes, Array gain, Result q_next, Result v_next, Result report, Result impulse, Result A, Result B, int64_t topology,
+                             bool moreau) {
+  return linearize_all(pool, parameters, dt, q, v, tau, start, given, slopes, gain, q_next, v_next, report, impulse, A, B, {nullptr, nullptr},
+                       topology, moreau);
+}
+// The same with the derivative of the reported impulses by the state, C, and by u, D.
+ffi::Error linearize_impulse_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
+                                     Array slopes, Array gain, Result q_next, Result v_next, Result report, Result impulse, Result A, Result B,
+                                     Result C, Result D, int64_t topology, bool moreau) {
+  return linearize_all(pool, parameters, dt, q, v, tau, start, given, slopes, gain, q_next, v_next, report, impulse, A, B,
+                       {C->typed_data(), D->typed_data()}, topology, moreau);
 }
 
 // States after each of the steps under the generalised forces tau (steps, nv); without handed-over candidates. The contact solve of a
@@ -262,6 +279,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_step, trajopt::step_handler,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize, trajopt::linearize_handler,
                               TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
                                   .Ret<Array>().Attr<int64_t>("topology").Attr<bool>("moreau"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize_impulse, trajopt::linearize_impulse_handler,
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
+                                  .Ret<Array>().Ret<Array>().Ret<Array>().Attr<int64_t>("topology").Attr<bool>("moreau"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_rollout, trajopt::rollout_handler,
                               TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_follow, trajopt::follow_handler,

@@ -8,8 +8,9 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// Where one step's derivative goes: A (2 nv, 2 nv), B (2 nv, columns) = d x+ / d tau `gain`, gain (nv, columns); row-major.
-struct Linear { const double* gain; int columns; double *A, *B; };
+// Where one step's derivative goes: A (2 nv, 2 nv), B (2 nv, columns) = d x+ / d tau `gain`, gain (nv, columns); and, unless they are
+// null, that of the reported impulses: C (reported, 2 nv), D (reported, columns); row-major.
+struct Linear { const double* gain; int columns; double *A, *B, *C = nullptr, *D = nullptr; };
 
 // Rows of Y that are not zero, and the rows of J M^-1 they belong to, to the front of Y_used and MJT; returns how many. Rows without
 // impulse are zero, and so are redundant ones.
@@ -30,14 +31,15 @@ template <class Size> int gather_rows(Size n, int columns, Workspace<Size>& w) {
   return used;
 }
 
-// d v+ / d (q, v, tau / dt) in by_q, by_v and Q. still: N_v is zero.
+// d v+ / d (q, v, tau / dt) in by_q, by_v and Q. still: N_v is zero. impulses: d lambda / d (q, v, tau) too, in dlam.
 template <class Size>
-void velocity_jacobian(Size n, const Topology& t, const Parameters& p, double dt, bool still, const double* given_slopes, Workspace<Size>& w) {
+void velocity_jacobian(Size n, const Topology& t, const Parameters& p, double dt, bool still, bool impulses, const double* given_slopes,
+                       Workspace<Size>& w) {
   const int N = n.lanes(), nv = t.nv, stride = 3 * N, columns = still ? 2 * N : 3 * N;
   JacobianWork<Size>& j = w.jacobian;
   int used = 0;
   // The law's solution overwrites its right-hand sides; the selection needs them once more.
-  const bool selecting = w.rows.m > 0 && redundant_sliding(w);
+  const bool selecting = w.rows.m > 0 && (impulses ? w.solution.degenerate : redundant_sliding(w));
   if (selecting) std::memcpy(j.shift, j.right, sizeof(double) * w.rows.m * stride);
   j.redundant = false;
   if (w.rows.m > 0) {
@@ -50,13 +52,16 @@ void velocity_jacobian(Size n, const Topology& t, const Parameters& p, double dt
   else std::memcpy(j.Q, w.dynamics.inverse, sizeof(double) * nv * N);
   product(nv, N, j.by_q, N, nullptr, 0, {j.Q, N, 1}, j.X_q, N, nv, 1);
   product(nv, N, j.by_v, N, nullptr, 0, {j.Q, N, 1}, j.X_v, N, nv, 1);
-  if (used == 0) return;
+  j.pushes = used > 0;
+  if (!j.pushes) return;
   product(nv, N, j.by_q, N, j.by_q, N, MJ, j.Y_used + N, stride, used, -1);
   if (!still) product(nv, N, j.by_v, N, j.by_v, N, MJ, j.Y_used + 2 * N, stride, used, -1);
-  if (!selecting) return;
+  if (!selecting && !impulses) return;
   if (still)
     for (int row = 0; row < w.rows.m; ++row) std::memset(j.Y + row * stride + 2 * N, 0, sizeof(double) * N);
-  add_selection(n, t, p, dt, given_slopes, w);
+  impulse_slopes(n, t, dt, w);
+  if (!selecting || !add_selection(n, t, p, dt, given_slopes, w) || !impulses) return;
+  for (int at = 0; at < w.rows.m * stride; at += LANES) store(j.dlam + at, load(j.dlam + at) + load(j.shift + at));
 }
 
 // X := X D of a block-diagonal D that is 1 but for the 3 x 3 blocks of ball joints, scaled.
@@ -150,7 +155,36 @@ void assemble_jacobian(Size n, const Topology& t, double dt, double rest, bool m
   }
 }
 
-// A and B of the step that the workspace holds the solution of.
+// C and D from d lambda / d (q_m, v, tau), in the rows of the report.
+template <class Size>
+void assemble_impulses(Size n, const Topology& t, double dt, bool moreau, const double* v, const Workspace<Size>& w, const Linear& out) {
+  const int N = n.lanes(), nv = t.nv, columns = out.columns;
+  const ptrdiff_t width = 2 * nv;
+  std::memset(out.C, 0, sizeof(double) * t.reported() * width);
+  std::memset(out.D, 0, sizeof(double) * t.reported() * columns);
+  if (!w.jacobian.pushes) return;
+  for (int k = 0; k < t.reported(); ++k) {
+    const int row = w.reported[k].row;
+    if (row < 0) continue;
+    const double *by_q = w.jacobian.dlam + row * 3 * N, *by_v = by_q + N, *by_tau = by_v + N;
+    double *to_q = out.C + k * width, *to_v = to_q + nv, *to_u = out.D + k * static_cast<ptrdiff_t>(columns);
+    for (int i = 0; i < nv; ++i) {
+      to_q[i] = by_q[i], to_v[i] = by_v[i] + (moreau ? 0.5 * dt * by_q[i] : 0.0);
+      for (int c = 0; c < columns; ++c) to_u[c] += by_tau[i] * out.gain[i * columns + c];
+    }
+    if (!moreau) continue;
+    for (const BallJoint& ball : w.balls) {
+      const TurnJacobians there = turn_jacobians(0.5 * dt * three(v + ball.v));
+      const double* x = by_q + ball.v;
+      for (int c = 0; c < 3; ++c) {
+        to_q[ball.v + c] = x[0] * there.by_q[c] + x[1] * there.by_q[3 + c] + x[2] * there.by_q[6 + c];
+        to_v[ball.v + c] = by_v[ball.v + c] + 0.5 * dt * (x[0] * there.by_d[c] + x[1] * there.by_d[3 + c] + x[2] * there.by_d[6 + c]);
+      }
+    }
+  }
+}
+
+// A and B, C and D where they are asked for, of the step that the workspace holds the solution of.
 template <class Size>
 void linearize(const Topology& t, const Parameters& p, double dt, double rest, bool moreau, const double* v,
                const double* given_slopes, Workspace<Size>& w, const Linear& out) {
@@ -164,7 +198,8 @@ void linearize(const Topology& t, const Parameters& p, double dt, double rest, b
   momentum_balance(n, t, dt, w);
   const bool still = law_slopes(n, t, p, dt, given_slopes, w);
   joint_terms(n, t, p, dt, w);
-  velocity_jacobian(n, t, p, dt, still, given_slopes, w);
+  velocity_jacobian(n, t, p, dt, still, out.C != nullptr, given_slopes, w);
+  if (out.C) assemble_impulses(n, t, dt, moreau, v, w, out);
   assemble_jacobian(n, t, dt, rest, moreau, v, w, out);
 }
 

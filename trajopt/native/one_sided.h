@@ -1,6 +1,6 @@
 // Columns of the Jacobian along which contacts contradict each other. Where the rows of a redundant contact problem cannot follow a
 // direction in their modes (a leg of five joints whose flat foot is rolled), any finite motion changes the modes: no derivative
-// exists at fixed ones. Such a column is the mean of the slopes to both sides, from two steps solved at +-MOVED.
+// exists at fixed ones. Such a column is the mean of the slopes to both sides, from two steps solved at +-MOVED, of the impulses too.
 #pragma once
 #include "jacobian.h"
 #include "report.h"
@@ -49,18 +49,20 @@ template <class Size> bool find_one_sided(const Topology& t, bool moreau, Worksp
   return any;
 }
 
-// Replaces the columns of A that find_one_sided named, and tells of them in the report. The workspace holds other steps afterwards.
+// Replaces the columns of A, and of C, that find_one_sided named, and tells of them in the report. The workspace holds other steps afterwards.
 template <class Size> void replace_one_sided(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
   const int nv = t.nv;
   OneSidedWork& s = w.one_sided;
   const ptrdiff_t width = 2 * nv;
   std::memcpy(s.which, w.jacobian.one_sided, sizeof(bool) * width);
+  const int rows = out.linear->C ? t.reported() : 0;
+  for (int k = 0; k < rows; ++k) s.slot[k] = w.reported[k].slot;
   for (int column = 0; column < width; ++column) {
     if (!s.which[column]) continue;
     for (int side = 0; side < 2; ++side) {
       const double by = side == 0 ? MOVED : -MOVED;
       StepInput moved = in;
-      moved.start = out.impulse, moved.select = false;
+      moved.start = out.impulse, moved.select = rows > 0;
       if (column < nv) {
         std::memset(s.direction, 0, sizeof(double) * nv);
         s.direction[column] = 1;
@@ -69,13 +71,15 @@ template <class Size> void replace_one_sided(const Topology& t, const StepInput&
         std::memcpy(s.v, in.v, sizeof(double) * nv);
         s.v[column - nv] += by, moved.v = s.v;
       }
-      step(t, moved, {s.q_next[side], s.v_next[side], s.report, s.impulse, nullptr}, w);
+      step(t, moved, {s.q_next[side], s.v_next[side], s.report, s.impulse[side], nullptr}, w);
     }
     difference(t, w.balls, s.q_next[1], s.q_next[0], s.direction);
     for (int i = 0; i < nv; ++i) {
       out.linear->A[i * width + column] = 0.5 / MOVED * s.direction[i];
       out.linear->A[(nv + i) * width + column] = 0.5 / MOVED * (s.v_next[0][i] - s.v_next[1][i]);
     }
+    for (int k = 0; k < rows; ++k)
+      if (s.slot[k] >= 0) out.linear->C[k * width + column] = 0.5 / MOVED * (s.impulse[0][s.slot[k]] - s.impulse[1][s.slot[k]]);
     if (column < ONE_SIDED_WORDS * ONE_SIDED_BITS)
       out.report[ONE_SIDED + column / ONE_SIDED_BITS] += std::ldexp(1.0, column % ONE_SIDED_BITS);
   }

@@ -1,5 +1,6 @@
-// The derivative of the selected impulse where contacts slide and are redundant (trajopt/dynamics/contact/solve/selection.py): the
-// component N x of d lambda in the null space of K, which moves v+ too. With A and w of the law's null space,
+// The derivative of the impulses: -Y X - Y(N) of jacobian.h, and, where contacts are redundant, that of the selected ones
+// (trajopt/dynamics/contact/solve/selection.py): the component N x of d lambda in the null space of K, which moves v+ too where
+// contacts slide. With A and w of the law's null space,
 //   A^T dG w = A^T dJ z + B^T dJ^T w - B^T dM z,      z = M^-1 J^T w,  B = M^-1 J^T A
 // is what the law needs of the model: dG itself is never formed.
 #pragma once
@@ -48,30 +49,38 @@ template <class Size> bool redundant_sliding(const Workspace<Size>& w) {
   return slides && w.solution.degenerate;
 }
 
-// What d v+ / d (q, v, tau / dt) gains by the null space, added to by_q, by_v and Q. On entry Y, X_q, X_v are complete, and
-// `shift` holds the right-hand sides of the law.
+// A particular solution of the linearised law, d lambda / d (q, v, tau) in dlam, from Y, X_q and X_v.
+template <class Size> void impulse_slopes(Size n, const Topology& t, double dt, Workspace<Size>& w) {
+  const int N = n.lanes(), nv = t.nv, stride = 3 * N, m = w.rows.m;
+  JacobianWork<Size>& j = w.jacobian;
+  const Strided Y{j.Y, stride, 1};
+  product(m, N, j.dlam, stride, nullptr, 0, Y, j.X_q, N, nv, -1);
+  product(m, N, j.dlam + N, stride, nullptr, 0, Y, j.X_v, N, nv, -1);
+  for (int row = 0; row < m; ++row)
+    for (int b = 0; b < N; b += LANES) {
+      double* d = j.dlam + row * stride + b;
+      const double* y = j.Y + row * stride + b;
+      store(d, load(d) - load(y + N)), store(d + N, load(d + N) - load(y + 2 * N)), store(d + 2 * N, -dt * load(y));
+    }
+}
+
+// What d lambda / d (q, v, tau) gains by the null space, into `shift`, and what d v+ / d (q, v, tau / dt) does, added to by_q, by_v
+// and Q; returns whether there is a null space. On entry dlam, X_q, X_v are complete, and `shift` holds the right-hand sides of the law.
 template <class Size>
-void add_selection(Size n, const Topology& t, const Parameters& p, double dt, const double* given_slopes, Workspace<Size>& w) {
+bool add_selection(Size n, const Topology& t, const Parameters& p, double dt, const double* given_slopes, Workspace<Size>& w) {
   const LawNullSpace space = law_null_space(w.problem, w.solution, w.solver);
-  if (space.count == 0) return;
+  if (space.count == 0) return false;
   const int N = n.lanes(), nv = t.nv, stride = 3 * N, m = w.rows.m;
   Rows<Size>& r = w.rows;
   JacobianWork<Size>& j = w.jacobian;
-  double *free = j.free, *dlam = j.dlam, *through = j.through;
+  double *free = j.free, *through = j.through;
   const double* right = j.shift;
-  const Strided J{right, stride, 1}, Y{j.Y, stride, 1};
-  // d nu at fixed impulse, and a particular solution of the linearised law.
+  const Strided J{right, stride, 1};
+  // d nu at fixed impulse.
   product(m, N, free, stride, right + N, stride, J, j.X_q, N, nv, 1);
   product(m, N, free + N, stride, right + 2 * N, stride, J, j.X_v, N, nv, 1);
-  product(m, N, dlam, stride, nullptr, 0, Y, j.X_q, N, nv, -1);
-  product(m, N, dlam + N, stride, nullptr, 0, Y, j.X_v, N, nv, -1);
   for (int row = 0; row < m; ++row)
-    for (int b = 0; b < N; b += LANES) {
-      double *f = free + row * stride + b, *d = dlam + row * stride + b;
-      const double *R = right + row * stride + b, *y = j.Y + row * stride + b;
-      store(f + 2 * N, dt * load(R));
-      store(d, load(d) - load(y + N)), store(d + N, load(d + N) - load(y + 2 * N)), store(d + 2 * N, -dt * load(y));
-    }
+    for (int b = 0; b < N; b += LANES) store(free + row * stride + 2 * N + b, dt * load(right + row * stride + b));
   // z, B and A^T dG w, which depends on q alone.
   std::memset(j.z, 0, sizeof(double) * N);
   for (int row = 0; row < m; ++row)
@@ -81,11 +90,13 @@ void add_selection(Size n, const Topology& t, const Parameters& p, double dt, co
   product(space.count, N, j.B, N, nullptr, 0, {space.A, space.stride, 1}, r.MJT, N, m, 1);
   product(space.count, N, through, stride, nullptr, 0, {space.A, space.stride, 1}, j.turned, N, m, 1);
   product(space.count, N, through, stride, through, stride, {j.B, N, 1}, j.X_q, N, nv, 1);
-  law_null_space_solution(w.problem, w.solution, w.solver, free, dlam, through, stride, stride, j.shift);
+  law_null_space_solution(w.problem, w.solution, w.solver, free, j.dlam, through, stride, stride, j.shift);
+  if (!redundant_sliding(w)) return true;  // v+ is the same for every solution
   const Strided MJ{r.MJT, 1, N};
   product(nv, N, j.by_q, N, j.by_q, N, MJ, j.shift, stride, m, 1);
   product(nv, N, j.by_v, N, j.by_v, N, MJ, j.shift + N, stride, m, 1);
   product(nv, N, j.Q, N, j.Q, N, MJ, j.shift + 2 * N, stride, m, 1 / dt);
+  return true;
 }
 
 }  // namespace TRAJOPT_ISA

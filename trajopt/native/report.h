@@ -77,8 +77,10 @@ void write_report(const Topology& t, const Parameters& p, const double* q, const
     return 0;
   };
   for (int k = 0; k < r.nc; ++k) acting += acts(x + 3 * k, 3);
+  std::fill_n(w.reported, t.reported(), ReportedRow{-1, -1});
   for (int k = 0; k < std::min(t.report_contacts, r.candidates); ++k) {
-    const int row = r.order[w.closest[k]];
+    const int row = r.order[w.closest[k]], slot = r.candidate[w.closest[k]].slot;
+    for (int a = 0; a < 3; ++a) w.reported[3 * k + a] = {row < 0 ? -1 : 3 * row + a, 3 * slot + a};
     if (row < 0) continue;
     std::memcpy(impulse + 3 * k, x + 3 * row, 3 * sizeof(double));
     shown += acts(x + 3 * row, 3);
@@ -87,13 +89,19 @@ void write_report(const Topology& t, const Parameters& p, const double* q, const
   auto predicted = [&](int k) { return r.all_limits[k].distance + dt * r.all_limits[k].sign * v[r.all_limits[k].dof]; };
   least(w.closest, limits, t.report_limits, predicted);
   double* to = impulse + 3 * t.report_contacts;
+  ReportedRow* reported = w.reported + 3 * t.report_contacts;
+  for (int i = 0; i < t.report_limits; ++i) reported[i].slot = 3 * t.candidates + w.closest[i];
   for (int k = 0; k < r.nl; ++k) {
     const double value = x[3 * r.nc + k];
     acting += value != 0;
     for (int i = 0; i < t.report_limits; ++i)
-      if (w.closest[i] == r.limit[k].index) to[i] = value, shown += value != 0;
+      if (w.closest[i] == r.limit[k].index) to[i] = value, reported[i].row = 3 * r.nc + k, shown += value != 0;
   }
-  for (int k = 0; k < r.nd + r.ne; ++k) to[t.report_limits + k] = x[3 * r.nc + r.nl + k];
+  for (int k = 0; k < r.nd + r.ne; ++k) {
+    const int row = 3 * r.nc + r.nl + k;
+    to[t.report_limits + k] = x[row];
+    reported[t.report_limits + k] = {row, 3 * t.candidates + limits + k};
+  }
   out[RESIDUAL] = solved ? w.solution.residual : 0;
   out[ITERATIONS] = solved ? w.solution.iterations : 0;
   out[FALLBACKS] = solved ? w.solution.fallbacks : 0;

@@ -38,14 +38,18 @@ template <class Size> struct JacobianWork {
   double *free, *dlam, *shift, *through, *turned, *z, *B;
   // Of redundant contacts that contradict each other (one_sided.h), by column of `right`: what is left over; the largest entry.
   double *left_over, *sizes;
-  bool redundant, *one_sided;
+  bool redundant, *one_sided, pushes;  // pushes: a row of Y is not zero
 };
 
 // Steps to both sides of a state (one_sided.h).
 struct OneSidedWork {
-  double *q, *v, *direction, *q_next[2], *v_next[2], *report, *impulse;
+  double *q, *v, *direction, *q_next[2], *v_next[2], *report, *impulse[2];
   bool* which;
+  int* slot;
 };
+
+// Of an impulse in the report: its row of the problem, and its slot among those of all rows of the model; -1 where there is none.
+struct ReportedRow { int row, slot; };
 
 template <class Size> struct Workspace {
   Size size;
@@ -57,6 +61,7 @@ template <class Size> struct Workspace {
   Field<Size> V_free, V_after, none;
   double *tree_q, *middle, *v_free, *v_plus, *tree_velocity, *init;
   int* closest;
+  ReportedRow* reported;
   ContactProblem problem;
   ContactSolution solution;
   ContactWorkspace solver;
@@ -109,13 +114,15 @@ template <class Size> struct Workspace {
     w.Y_used = matrix(most, 3 * N), w.MJT = matrix(most, N);
     w.nothing = field(6), w.free = matrix(most, 3 * N), w.dlam = matrix(most, 3 * N), w.shift = matrix(most, 3 * N);
     w.through = matrix(most, 3 * N), w.turned = matrix(most, N), w.z = matrix(1, N), w.B = matrix(most, N);
-    w.left_over = matrix(1, 3 * N), w.sizes = matrix(1, 3 * N), w.redundant = false, w.one_sided = block.take<bool>(2 * N);
+    w.left_over = matrix(1, 3 * N), w.sizes = matrix(1, 3 * N), w.redundant = w.pushes = false, w.one_sided = block.take<bool>(2 * N);
     OneSidedWork& s = one_sided;
     s = {matrix(1, 4 * N), matrix(1, N), matrix(1, N), {matrix(1, 4 * N), matrix(1, 4 * N)}, {matrix(1, N), matrix(1, N)},
-         matrix(1, report_size(t)), matrix(1, t.impulses() + 1), block.take<bool>(2 * N)};
+         matrix(1, report_size(t)), {matrix(1, t.impulses() + 1), matrix(1, t.impulses() + 1)}, block.take<bool>(2 * N),
+         block.take<int>(t.reported() + 1)};
     V_free = field(6), V_after = field(6), none = Field<Size>{nullptr, size};
     tree_q = matrix(1, 4 * N), middle = matrix(1, 4 * N), v_free = matrix(1, N), v_plus = matrix(1, N), tree_velocity = matrix(1, N);
     init = matrix(1, most), closest = block.take<int>(t.candidates + limits + 1);
+    reported = block.take<ReportedRow>(t.reported() + 1);
   }
 
   void find_balls(const Topology& t) {

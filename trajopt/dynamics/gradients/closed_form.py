@@ -59,13 +59,14 @@ class StepJacobian:
     """d v+ / d q (tangent), d v+ / d v, d v+ / d tau, each (nv, nv).
 
     contradicts: the directions of q and of v along which contacts contradict each other, so that no derivative exists in
-    the modes of the step.
+    the modes of the step. impulse: d lambda / d (q, v, tau), (m, 3 nv), where it is asked for.
     """
 
     by_q: Float[Array, "nv nv"]
     by_v: Float[Array, "nv nv"]
     by_tau: Float[Array, "nv nv"]
     contradicts: Bool[Array, "2 nv"]
+    impulse: Float[Array, "m n3"] | None = None
 
 
 def needs_null_space(step: VelocityStep):
@@ -79,11 +80,13 @@ def step_jacobian(
     *,
     null_space: bool = True,
     relabel: Callable[[SolvedStep], NCPSolution] | None = None,
+    impulse: bool = False,
 ) -> tuple[VelocityStep, StepJacobian]:
     """One step and its Jacobian at fixed contact modes (not differentiable further; use `implicit` for that).
 
     null_space=False leaves out the branch for states where `needs_null_space`, about half of the compile time; the result
-    is not the Jacobian there. relabel: changes the modes in which the derivative is taken (`complementarity`).
+    is not the Jacobian there. relabel: changes the modes in which the derivative is taken (`complementarity`). impulse: whether
+    that of the impulse is asked for too; then the branch is needed wherever the impulse is undetermined.
     """
     model = inputs.model
     terms = dynamics_terms(model, inputs.q, inputs.v)
@@ -95,20 +98,26 @@ def step_jacobian(
     M_inverse = inverse_mass_matrix(terms.M)
     id_q, id_v = rnea_derivatives_from_terms(model, terms, (solved.velocity - inputs.v) / inputs.dt)
     if solution.impulse.shape[0] == 0:
-        return step, _free_jacobian(inputs.dt, M_inverse, id_q, id_v)
+        return step, _free_jacobian(inputs.dt, M_inverse, id_q, id_v, impulse)
     geometry = contact_geometry(model, terms.kin, solved.rows, slopes[solved.rows.selected])
     equations = _equations(inputs, terms, geometry, solved.ncp, step, M_inverse, (id_q, id_v))
-    blocks = equations.blocks()
-    if null_space:
+    blocks, pushed = equations.blocks(), equations.impulse_slopes() if impulse else None
+    if null_space and pushed is None:
         blocks = jax.lax.cond(needs_null_space(step), equations.with_null_space, lambda b: b, blocks)
+    elif null_space and pushed is not None:
+        nothing = jnp.zeros_like(pushed)
+        part = jax.lax.cond(solution.degenerate, equations.null_space_part, lambda: nothing)
+        pushed = pushed + part
+        blocks = equations.moved_by(jnp.where(needs_null_space(step), part, 0.0), blocks)
     by_q, by_v, by_tau = blocks
-    return step, StepJacobian(by_q, by_v, by_tau, equations.contradicting())
+    return step, StepJacobian(by_q, by_v, by_tau, equations.contradicting(), pushed)
 
 
-def _free_jacobian(dt, M_inverse, id_q, id_v) -> StepJacobian:
+def _free_jacobian(dt, M_inverse, id_q, id_v, impulse: bool) -> StepJacobian:
     n, dtype = M_inverse.shape[0], M_inverse.dtype
-    none = jnp.zeros((2, n), bool)
-    return StepJacobian(-dt * (M_inverse @ id_q), jnp.eye(n, dtype=dtype) - dt * (M_inverse @ id_v), dt * M_inverse, none)
+    none, slopes = jnp.zeros((2, n), bool), jnp.zeros((0, 3 * n), dtype) if impulse else None
+    by_q, by_v = -dt * (M_inverse @ id_q), jnp.eye(n, dtype=dtype) - dt * (M_inverse @ id_v)
+    return StepJacobian(by_q, by_v, dt * M_inverse, none, slopes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,13 +164,27 @@ class _Equations:
 
     def with_null_space(self, blocks: tuple[Float[Array, "nv nv"], ...]) -> tuple[Float[Array, "nv nv"], ...]:
         """`blocks` with the derivative of the impulse that was selected."""
+        return self.moved_by(self.null_space_part(), blocks)
+
+    def moved_by(
+        self, part: Float[Array, "m n3"], blocks: tuple[Float[Array, "nv nv"], ...]
+    ) -> tuple[Float[Array, "nv nv"], ...]:
+        """`blocks` where the derivative of the impulse has a `part` more."""
+        return tuple(b + s for b, s in zip(blocks, jnp.split(self.MJ @ part, 3, 1), strict=True))
+
+    def impulse_slopes(self) -> Float[Array, "m n3"]:
+        """d lambda / d (q, v, tau), any solution of the linearised law."""
+        return -(self.Y_push @ self._balance_slopes() + jnp.concatenate([self.Y_q, self.Y_v, jnp.zeros_like(self.Y_v)], 1))
+
+    def null_space_part(self) -> Float[Array, "m n3"]:
+        """What the derivative of the impulse that was selected has more than `impulse_slopes`."""
+        free_slope = self.MJ.T @ self._balance_slopes() + jnp.concatenate([self.N_q, self.N_v, jnp.zeros_like(self.N_v)], 1)
+        return _null_space_shift(self, free_slope, self.impulse_slopes())
+
+    def _balance_slopes(self) -> Float[Array, "nv n3"]:
+        """X_q, X_v and X_tau side by side."""
         eye = jnp.eye(self.inputs.model.nv, dtype=self.MJ.dtype)
-        X = jnp.concatenate([self.X_q, self.terms.M + self.X_v_rest, self.inputs.dt * eye], 1)
-        still = jnp.zeros_like(self.N_v)
-        free_slope = self.MJ.T @ X + jnp.concatenate([self.N_q, self.N_v, still], 1)
-        dlam = -(self.Y_push @ X + jnp.concatenate([self.Y_q, self.Y_v, still], 1))
-        shift = self.MJ @ _null_space_shift(self, free_slope, dlam)
-        return tuple(b + s for b, s in zip(blocks, jnp.split(shift, 3, 1), strict=True))
+        return jnp.concatenate([self.X_q, self.terms.M + self.X_v_rest, self.inputs.dt * eye], 1)
 
 
 def _equations(

@@ -34,9 +34,9 @@ class ForceSlopes(NamedTuple):
         return jnp.concatenate(self, 1)
 
     def chained(
-        self, A: Float[Array, "n n"], along: Float[Array, "n k"]
-    ) -> tuple[Float[Array, "n n"], Float[Array, "n nu"]]:
-        """A and B of a step from A at fixed tau and d x+ / d tau along `columns`."""
+        self, A: Float[Array, "m n"], along: Float[Array, "m k"]
+    ) -> tuple[Float[Array, "m n"], Float[Array, "m nu"]]:
+        """A and B of a step, or C and D of an output, from A at fixed tau and d x+ / d tau along `columns`."""
         nu = self.by_control.shape[1]
         return A + along[:, nu:], along[:, :nu]
 
