@@ -107,12 +107,13 @@ def test_equal_content_has_the_same_key():
 def test_what_is_not_covered_is_said():
     model = load_model("cube")
     assert reason_not_covered(model, RigidContact(), "semi-implicit", jnp.float64) is None
-    assert reason_not_covered(model, NoContact(), "moreau", jnp.float64) is None
+    for integrator in ("moreau", "euler", "rk4"):
+        assert reason_not_covered(model, NoContact(), integrator, jnp.float64) is None
     for law, integrator, dtype, word in (
         (BoxedLCP(), "semi-implicit", jnp.float64, "BoxedLCP"),
         (CompliantContact(), "semi-implicit", jnp.float64, "CompliantContact"),
         (RigidContact(solver="admm"), "semi-implicit", jnp.float64, "admm"),
-        (NoContact(), "rk4", jnp.float64, "rk4"),
+        (RigidContact(), "rk4", jnp.float64, "rk4"),
         (RigidContact(), "semi-implicit", jnp.float32, "float32"),
     ):
         assert word in reason_not_covered(model, law, integrator, dtype)

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import os
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -39,13 +39,19 @@ from trajopt.dynamics.compiled_step import (
     step_info,
 )
 from trajopt.dynamics.contact.inputs import StepInputs
-from trajopt.dynamics.contact.laws.base import Law
+from trajopt.dynamics.contact.laws.base import ContactLaw, Law
 from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.contact_geometry import contact_geometry
 from trajopt.dynamics.gradients.first_order import is_zero
 from trajopt.dynamics.gradients.implicit import IMPLICIT
-from trajopt.dynamics.integrators import impulse_info, impulse_step, where_impulses_act
+from trajopt.dynamics.integrators import (
+    explicit_info,
+    explicit_step,
+    impulse_info,
+    impulse_step,
+    where_impulses_act,
+)
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import force_slopes
 from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
@@ -54,6 +60,7 @@ from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 from trajopt.errors import OptionError
 from trajopt.names import closest
 
+Inputs = TypeVar("Inputs")
 BACKENDS = ("auto", "native", "jax")
 VARIABLE = "TRAJOPT_BACKEND"  # environment variable: what "auto" becomes
 
@@ -110,6 +117,14 @@ def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: Ste
     return _with_derivative(integrator, rule, start)
 
 
+def native_explicit_step(
+    integrator: str, law: ContactLaw, model: Model, x: State, tau: Float[Array, " nv"], dt: Float[Array, ""]
+) -> tuple[State, StepInfo]:
+    """`integrators.explicit_step` of free motion through the compiled core, with the derivative of the JAX implementation."""
+    x_next = _explicit(integrator, law, _Free(model, x, tau, dt))
+    return x_next, explicit_info(law, model, x_next, None)
+
+
 def linearize_native(
     integrator: str, start: StepInputs, u: Float[Array, " nu"], impulse: bool = False
 ) -> Linearization:
@@ -125,6 +140,44 @@ def linearize_native(
     A, B = slopes.chained(found.A, found.B)
     outputs = {name: OutputSlope(*slopes.chained(y.C, y.D)) for name, y in found.outputs.items()}
     return dataclasses.replace(found, A=A, B=B, outputs=outputs)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Free:
+    """What a step of free motion depends on."""
+
+    model: Model
+    x: State
+    tau: Array
+    dt: Array
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _explicit(integrator: str, law: ContactLaw, start: _Free) -> State:
+    compiled = compile_system(start.model, law, integrator)
+    parameters = pack_parameters(compiled, start.model)
+    y = native_step(compiled, start.model, parameters, start.x.q, start.x.v, start.tau, start.dt)
+    return State(y.q, y.v)
+
+
+def _explicit_derivative(integrator: str, law: ContactLaw, primals: Any, tangents: Any) -> Any:
+    (start,), (dstart,) = primals, tangents
+    moving = [not is_zero(slope) for slope in jax.tree.leaves(dstart, is_leaf=_symbolic)]
+    leaves, structure = jax.tree.flatten(start)
+
+    def of_moving(*moved: Array) -> State:
+        rest = iter(moved)
+        given = [next(rest) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
+        free: _Free = jax.tree.unflatten(structure, given)
+        return explicit_step(integrator, law, free.model, free.x, free.tau, free.dt)[0]
+
+    slopes = jax.tree.leaves(_instantiated(start, dstart))
+    at, along = (tuple(leaf for leaf, moves in zip(part, moving, strict=True) if moves) for part in (leaves, slopes))
+    return _explicit(integrator, law, start), jax.jvp(of_moving, at, along)[1]
+
+
+_explicit.defjvp(_explicit_derivative, symbolic_zeros=True)
 
 
 def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
@@ -195,20 +248,24 @@ def _with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]
     return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {}, None, {"impulse": impulse})
 
 
+def _symbolic(tangent: Any) -> bool:
+    return isinstance(tangent, SymbolicZero)
+
+
 def _by_state_alone(dstart: StepInputs) -> bool:
     """Whether q, v and tau alone are differentiated by."""
     others = (dstart.model, dstart.dt, dstart.kappa)
-    return all(is_zero(slope) for slope in jax.tree.leaves(others, is_leaf=lambda x: isinstance(x, SymbolicZero)))
+    return all(is_zero(slope) for slope in jax.tree.leaves(others, is_leaf=_symbolic))
 
 
-def _instantiated(primals: StepInputs, tangents: StepInputs) -> StepInputs:
+def _instantiated(primals: Inputs, tangents: Inputs) -> Inputs:
     """The tangents with zeros in the place of symbolic ones."""
 
     def filled(slope: Any) -> Any:
-        if not isinstance(slope, SymbolicZero):
+        if not _symbolic(slope):
             return slope
         integer = slope.dtype == jax.dtypes.float0
         return (np if integer else jnp).zeros(slope.shape, slope.dtype)
 
-    slopes = jax.tree.leaves(tangents, is_leaf=lambda x: isinstance(x, SymbolicZero))
+    slopes = jax.tree.leaves(tangents, is_leaf=_symbolic)
     return jax.tree.unflatten(jax.tree.structure(primals), [filled(slope) for slope in slopes])

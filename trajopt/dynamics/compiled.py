@@ -39,7 +39,7 @@ from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeType, Topology
 from trajopt.dynamics.rigid_body.kinematics import kinematics, mimic_coordinates
 from trajopt.dynamics.rigid_body.spatial import rotate
 
-IMPULSE_INTEGRATORS = ("semi-implicit", "moreau")
+INTEGRATORS = ("semi-implicit", "moreau", "euler", "rk4")  # as native/one_sided.h numbers them; the last two take no impulses
 PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
 
 
@@ -47,7 +47,7 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
     """Why a step of this model under this law does not go through the compiled core; None where it does."""
     if law.not_compiled is not None:
         return law.not_compiled
-    if integrator not in IMPULSE_INTEGRATORS:
+    if integrator in INTEGRATORS[2:] and law.acts:
         return f"integrator='{integrator}' takes forces that are explicit functions of the state"
     if np.dtype(dtype) != np.float64:
         return f"numbers are {np.dtype(dtype).name}; the compiled core computes in float64"
@@ -60,14 +60,14 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
 class CompiledSystem:
     """What is static of a step through the core: hashable, equal for equal content.
 
-    key: of the registered topology; moreau: the integrator; contacts, limits, dry, equalities: rows reported, as the JAX path's;
+    key: of the registered topology; contacts, limits, dry, equalities: rows reported, as the JAX path's;
     given: candidates handed over, from the pairs `given_pairs`, whose candidates begin at `given_slots` in the list of all.
     """
 
     key: int
     topology: Topology
     law: ContactLaw
-    moreau: bool
+    integrator: str
     contacts: int
     limits: int
     dry: int
@@ -80,7 +80,12 @@ class CompiledSystem:
     impulses: int
 
     def __hash__(self) -> int:
-        return hash((self.key, self.topology, self.law, self.moreau))
+        return hash((self.key, self.topology, self.law, self.integrator))
+
+    @property
+    def scheme(self) -> int:
+        """The integrator's place in `INTEGRATORS`."""
+        return INTEGRATORS.index(self.integrator)
 
     @property
     def report_layout(self) -> tuple[int, int, int]:
@@ -91,7 +96,7 @@ class CompiledSystem:
 def compile_system(model: Model, law: ContactLaw, integrator: str) -> CompiledSystem:
     """Register the topology of the model under the law; what `reason_not_covered` names has to be kept out."""
     sizes = tuple(int(np.shape(mesh)[0]) for mesh in model.meshes)
-    return _compiled(model.topology, sizes, law, integrator == "moreau", law.contact_rows(model), law.limit_rows(model))
+    return _compiled(model.topology, sizes, law, integrator, law.contact_rows(model), law.limit_rows(model))
 
 
 # --- the table of the topology ----------------------------------------------------------------------------------------------
@@ -99,7 +104,7 @@ def compile_system(model: Model, law: ContactLaw, integrator: str) -> CompiledSy
 
 @functools.lru_cache(maxsize=128)
 def _compiled(
-    top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw, moreau: bool, contacts: int, limits: int
+    top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw, integrator: str, contacts: int, limits: int
 ) -> CompiledSystem:
     pairs = pairs_under(top, mesh_sizes, law)
     given = _given_count(top, mesh_sizes, law, pairs)
@@ -108,7 +113,7 @@ def _compiled(
     key = native.register(table)
     sizes = native.sizes(key)
     return CompiledSystem(
-        key, top, law, moreau, contacts, limits, len(dry), closure_count(top), pairs.candidates, given, pairs.others,
+        key, top, law, integrator, contacts, limits, len(dry), closure_count(top), pairs.candidates, given, pairs.others,
         pairs.slots, sizes.report, sizes.impulses,
     )  # fmt: skip
 

@@ -59,7 +59,7 @@ def native_step(
     arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, _start(compiled, start, q.dtype), given)
     shapes = _shapes(compiled, q.dtype)
     q_next, v_next, report, impulses = native.call(
-        "step", shapes, *arguments, topology=compiled.key, moreau=compiled.moreau
+        "step", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme
     )
     return CompiledStep(q_next, v_next, report, impulses, unseen)
 
@@ -110,7 +110,7 @@ def _differentiated(
     rows = (n,) if handler == "linearize" else (n, _row_count(compiled.report_layout))
     matrices = (jax.ShapeDtypeStruct((m, columns), q.dtype) for m in rows for columns in (n, k))
     shapes = (*_shapes(compiled, q.dtype), *matrices)
-    results = native.call(handler, shapes, *arguments, topology=compiled.key, moreau=compiled.moreau)
+    results = native.call(handler, shapes, *arguments, topology=compiled.key, integrator=compiled.scheme)
     q_next, v_next, report, impulses = results[:4]
     return CompiledStep(q_next, v_next, report, impulses, unseen), results[4:]
 
@@ -134,7 +134,7 @@ def native_rollout(
     arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, taus, _start(compiled, start, q.dtype))
     shapes = (*stacked, last)
     q_next, v_next, report, impulses = native.call(
-        "rollout", shapes, *arguments, topology=compiled.key, moreau=compiled.moreau
+        "rollout", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme
     )
     return CompiledStep(q_next, v_next, report, impulses, jnp.zeros(steps, int))
 
@@ -164,7 +164,7 @@ def native_follow(
     arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, arms, _start(compiled, None, q.dtype))
     policy = (xs, us, gains, lower, upper)
     q_next, v_next, u, reports, _ = native.call(
-        "follow", shapes, *arguments, *policy, topology=compiled.key, moreau=compiled.moreau
+        "follow", shapes, *arguments, *policy, topology=compiled.key, integrator=compiled.scheme
     )
     return q_next, v_next, u, reports[:, 0]
 
@@ -279,7 +279,7 @@ def _given(compiled: CompiledSystem, model: Model | None, q, v, dt, slopes: bool
         return jnp.zeros((0, 14), q.dtype), jnp.zeros((0, 42), q.dtype), jnp.zeros((), int)
     if model is None:
         raise OptionError(f"model is None, but {compiled.given} candidates of the model are handed over to the core")
-    if compiled.moreau:
+    if compiled.integrator == "moreau":
         q = integrate(model, q, 0.5 * dt * v)
     return given_candidates(compiled, model, q, v, dt, slopes)
 

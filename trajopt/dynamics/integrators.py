@@ -75,6 +75,11 @@ def check_integrator(integrator: str, law: Law, dt: Any, model: Model) -> None:
         )
 
 
+def acts_by_impulses(law: Law) -> TypeGuard[ContactLaw]:
+    """Whether a law acts at the level of velocities; free motion counts as such a law, whatever the integrator."""
+    return law.solves_impulses
+
+
 def takes_impulses(law: Law, integrator: str) -> TypeGuard[ContactLaw]:
     """Whether a step solves for impulses (`impulse_step`) or evaluates forces (`explicit_step`)."""
     return law.solves_impulses and integrator in WITH_IMPULSES
@@ -154,7 +159,7 @@ def explicit_step(
     q = integrate(model, q, rest * (x.v if integrator == "euler" else v))
     moved = x.contact if slope.contact is None or x.contact is None else x.contact + dt * slope.contact
     x_next = State(q, v, moved)
-    return x_next, _explicit_info(law, model, x_next, _impulses(slope.forces, dt))
+    return x_next, explicit_info(law, model, x_next, _impulses(slope.forces, dt))
 
 
 def _runge_kutta(law: Law, model: Model, x: State, dt, rates: Callable[..., _Rates]) -> tuple[State, StepInfo]:
@@ -182,7 +187,7 @@ def _runge_kutta(law: Law, model: Model, x: State, dt, rates: Callable[..., _Rat
         # Impulses add up over the stages, everything else is that of the first.
         total_impulse = {name: jnp.sum(parts[name], 0) for name in ("contact", "limit", "dry")}
         parts = jax.tree.map(lambda stacked: stacked[0], parts) | total_impulse
-    return x_next, _explicit_info(law, model, x_next, parts)
+    return x_next, explicit_info(law, model, x_next, parts)
 
 
 def tangent_rate(model: Model, theta: Float[Array, " nv"], v: Float[Array, " nv"]) -> Float[Array, " nv"]:
@@ -200,7 +205,8 @@ def _impulses(acting: Forces | None, dt) -> dict[str, Any] | None:
     return {"contact": dt * acting.contact, "limit": dt * acting.limit, "dry": dt * acting.dry, "at": acting}
 
 
-def _explicit_info(law: Law, model: Model, x_next: State, parts: dict[str, Any] | None) -> StepInfo:
+def explicit_info(law: Law, model: Model, x_next: State, parts: dict[str, Any] | None) -> StepInfo:
+    """The report of an explicit step to x_next. parts: impulses of its forces, None for free motion."""
     dtype = x_next.q.dtype
     if parts is None or not gives_forces(law):
         none, none3, index = jnp.zeros(0, dtype), jnp.zeros((0, 3), dtype), jnp.zeros(0, int)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.compiled import compile_system, pack_parameters
 from trajopt.dynamics.compiled_step import native_follow
-from trajopt.dynamics.integrators import takes_impulses
+from trajopt.dynamics.integrators import acts_by_impulses
 from trajopt.dynamics.rigid_body.actuation import actuators
 from trajopt.dynamics.rigid_body.configuration import difference
 from trajopt.dynamics.state import State
@@ -33,7 +33,7 @@ def follow_policy(
     """
     model = system.stepped_model
     motors = actuators(model)
-    if system.resolved_backend == "native" and motors.plain and takes_impulses(system.contact, system.integrator):
+    if system.resolved_backend == "native" and motors.plain and acts_by_impulses(system.contact):
         compiled = compile_system(model, system.contact, system.integrator)
         if not compiled.given:
             parameters = pack_parameters(compiled, model)

@@ -21,7 +21,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.arguments import positive_number, require_finite, require_real
-from trajopt.dynamics.backend import environment, linearize_native, native_impulse_step, resolve_backend
+from trajopt.dynamics.backend import (
+    environment,
+    linearize_native,
+    native_explicit_step,
+    native_impulse_step,
+    resolve_backend,
+)
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law
 from trajopt.dynamics.contact.laws.rigid import RigidContact
@@ -36,6 +42,7 @@ from trajopt.dynamics.gradients.options import GradientOptions
 from trajopt.dynamics.integrators import (
     EXPLICIT,
     WITH_IMPULSES,
+    acts_by_impulses,
     check_integrator,
     explicit_step,
     impulse_info,
@@ -310,7 +317,10 @@ def _advance(backend: str, system: System, x: State, u, force, warm_start) -> tu
             return native_impulse_step(system.integrator, system.mode.rule(law), start)
         x_next, result = impulse_step(system.integrator, start, system.mode.rule(law))
         return x_next, impulse_info(result)
-    return explicit_step(system.integrator, law, system.stepped_model, x, tau, jnp.asarray(system.dt))
+    model = system.stepped_model
+    if backend == "native" and acts_by_impulses(law):
+        return native_explicit_step(system.integrator, law, model, x, tau, jnp.asarray(system.dt))
+    return explicit_step(system.integrator, law, model, x, tau, jnp.asarray(system.dt))
 
 
 def _unpacked_advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:

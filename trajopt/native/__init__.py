@@ -104,14 +104,14 @@ def sizes(key: int) -> Sizes:
 
 
 def call(
-    name: str, shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], topology: int, moreau: bool
+    name: str, shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], topology: int, integrator: int
 ) -> list[Shaped[Array, "..."]]:
-    """Results of one of `HANDLERS` with these shapes; jit, vmap and scan pass through it."""
+    """Results of one of `HANDLERS` with these shapes; jit, vmap and scan pass through it. integrator: place in `INTEGRATORS`."""
     if name not in HANDLERS:
         raise OptionError(f"name is '{name}'{closest(name, HANDLERS)}")
     isa = instruction_set()
     _know(isa, topology)
-    return _bind(f"{HANDLERS[name]}_{isa}", shapes, arguments, topology=np.int64(topology), moreau=bool(moreau))
+    return _bind(f"{HANDLERS[name]}_{isa}", shapes, arguments, topology=np.int64(topology), integrator=np.int64(integrator))
 
 
 def riccati(

@@ -74,8 +74,7 @@ Own* own(int64_t key) {  // of this thread; null for a topology that nobody has 
 
 struct Call {  // arguments that step, linearize and rollout share
   Samples parameters, dt, q, v, tau, start, given, slopes;
-  int64_t given_rows;
-  bool moreau;
+  int64_t given_rows, integrator;
 };
 
 ffi::Error wrong(const std::string& what, int64_t received, int64_t expected) {
@@ -88,12 +87,14 @@ ffi::Error check(const Topology& t, const Call& c, int64_t steps) {
   if (c.tau.size() != steps * t.nv) return wrong("tau", c.tau.size(), steps * t.nv);
   if (c.start.size() != t.impulses()) return wrong("start", c.start.size(), t.impulses());
   if (c.given_rows > t.given) return wrong("candidates", c.given_rows, t.given);
+  if (c.integrator < 0 || c.integrator > static_cast<int64_t>(Integrator::RUNGE_KUTTA))
+    return ffi::Error::InvalidArgument("trajopt: there is no integrator " + std::to_string(c.integrator));
   return ffi::Error::Success();
 }
 StepInput input(const Call& c, size_t i, const int64_t* batch, size_t axes) {
   auto at = [&](const Samples& s) { return s.at(i, batch, axes); };
   return {at(c.parameters), at(c.q), at(c.v), at(c.tau), at(c.start), at(c.given), at(c.slopes), *at(c.dt),
-          static_cast<int>(c.given_rows), c.moreau};
+          static_cast<int>(c.given_rows), static_cast<Integrator>(c.integrator)};
 }
 
 ffi::Error unknown() {
@@ -104,12 +105,12 @@ ffi::Error unknown() {
 // -- handlers --------------------------------------------------------------------------------------------------------------------
 
 ffi::Error step_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
-                        Result q_next, Result v_next, Result report, Result impulse, int64_t topology, bool moreau) {
+                        Result q_next, Result v_next, Result report, Result impulse, int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
   if (!mine) return unknown();
   const Topology& t = *mine->topology;
   const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1), samples(start, 1),
-                  samples(given, 2), samples(given, 2), given.dimensions()[given.dimensions().size() - 2], moreau};
+                  samples(given, 2), samples(given, 2), given.dimensions()[given.dimensions().size() - 2], integrator};
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
   const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
   const size_t count = v_next->element_count() / std::max(1, t.nv);
@@ -128,14 +129,16 @@ struct ImpulseSlopes { double *C, *D; };  // null where the derivative of the im
 
 ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const Array& dt, const Array& q, const Array& v, const Array& tau,
                          const Array& start, const Array& given, const Array& slopes, const Array& gain, Result& q_next, Result& v_next,
-                         Result& report, Result& impulse, Result& A, Result& B, ImpulseSlopes impulses, int64_t topology, bool moreau) {
+                         Result& report, Result& impulse, Result& A, Result& B, ImpulseSlopes impulses, int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
   if (!mine) return unknown();
   const Topology& t = *mine->topology;
   const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1), samples(start, 1),
-                  samples(given, 2), samples(slopes, 2), given.dimensions()[given.dimensions().size() - 2], moreau};
+                  samples(given, 2), samples(slopes, 2), given.dimensions()[given.dimensions().size() - 2], integrator};
   const Samples gains = samples(gain, 2);
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
+  if (call.integrator > static_cast<int64_t>(Integrator::MOREAU))
+    return ffi::Error::InvalidArgument("trajopt: steps by explicit integrators have no Jacobian here");
   const int columns = static_cast<int>(gain.dimensions().back());
   if (gains.size() != static_cast<int64_t>(t.nv) * columns) return wrong("gain", gains.size(), static_cast<int64_t>(t.nv) * columns);
   const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
@@ -156,28 +159,28 @@ ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const A
 
 ffi::Error linearize_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
                              Array slopes, Array gain, Result q_next, Result v_next, Result report, Result impulse, Result A, Result B, int64_t topology,
-                             bool moreau) {
+                             int64_t integrator) {
   return linearize_all(pool, parameters, dt, q, v, tau, start, given, slopes, gain, q_next, v_next, report, impulse, A, B, {nullptr, nullptr},
-                       topology, moreau);
+                       topology, integrator);
 }
 // The same with the derivative of the reported impulses by the state, C, and by u, D.
 ffi::Error linearize_impulse_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
                                      Array slopes, Array gain, Result q_next, Result v_next, Result report, Result impulse, Result A, Result B,
-                                     Result C, Result D, int64_t topology, bool moreau) {
+                                     Result C, Result D, int64_t topology, int64_t integrator) {
   return linearize_all(pool, parameters, dt, q, v, tau, start, given, slopes, gain, q_next, v_next, report, impulse, A, B,
-                       {C->typed_data(), D->typed_data()}, topology, moreau);
+                       {C->typed_data(), D->typed_data()}, topology, integrator);
 }
 
 // States after each of the steps under the generalised forces tau (steps, nv); without handed-over candidates. The contact solve of a
 // step begins at the impulses of the one before: of a problem with several isolated solutions it stays with the same one.
 ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start,
-                           Result qs, Result vs, Result reports, Result impulse, int64_t topology, bool moreau) {
+                           Result qs, Result vs, Result reports, Result impulse, int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
   if (!mine) return unknown();
   const Topology& t = *mine->topology;
   const int64_t steps = tau.dimensions()[tau.dimensions().size() - 2];
   const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 2), samples(start, 1),
-                  samples(start, 1), samples(start, 1), 0, moreau};
+                  samples(start, 1), samples(start, 1), 0, integrator};
   if (ffi::Error error = check(t, call, steps); error.failure()) return error;
   const auto batch = vs->dimensions().first(vs->dimensions().size() - 2);
   size_t count = 1;
@@ -202,14 +205,14 @@ ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arr
 // States after each of the steps under u = clip(u_bar + K (x (-) x_bar)), tau = arms u, and these controls; as above.
 ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array arms, Array start, Array xs, Array us,
                           Array K, Array lower, Array upper, Result qs, Result vs, Result u, Result reports, Result impulse,
-                          int64_t topology, bool moreau) {
+                          int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
   if (!mine) return unknown();
   const Topology& t = *mine->topology;
   const int64_t steps = us.dimensions()[us.dimensions().size() - 2], nu = us.dimensions().back(), nx = t.nq + t.nv;
   const Samples a = samples(arms, 2), x_bar = samples(xs, 2), u_bar = samples(us, 2), gains = samples(K, 3), low = samples(lower, 1), high = samples(upper, 1);
   const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(v, 1), samples(start, 1),
-                  samples(start, 1), samples(start, 1), 0, moreau};
+                  samples(start, 1), samples(start, 1), 0, integrator};
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
   if (a.size() != t.nv * nu) return wrong("arms", a.size(), t.nv * nu);
   if (x_bar.size() != steps * nx) return wrong("xs", x_bar.size(), steps * nx);
@@ -275,17 +278,17 @@ extern "C" int trajopt_sizes(int64_t key, int64_t* out) {
 #define TRAJOPT_STEP_ARGUMENTS .Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>()
 #define TRAJOPT_STEP_RESULTS .Ret<Array>().Ret<Array>().Ret<Array>().Ret<Array>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_step, trajopt::step_handler,
-                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>() TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>() TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize, trajopt::linearize_handler,
                               TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
-                                  .Ret<Array>().Attr<int64_t>("topology").Attr<bool>("moreau"));
+                                  .Ret<Array>().Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize_impulse, trajopt::linearize_impulse_handler,
                               TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
-                                  .Ret<Array>().Ret<Array>().Ret<Array>().Attr<int64_t>("topology").Attr<bool>("moreau"));
+                                  .Ret<Array>().Ret<Array>().Ret<Array>().Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_rollout, trajopt::rollout_handler,
-                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<bool>("moreau"));
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_follow, trajopt::follow_handler,
                               TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
-                                  .Attr<int64_t>("topology").Attr<bool>("moreau"));
+                                  .Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 
 #pragma GCC visibility pop

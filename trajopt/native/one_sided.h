@@ -8,13 +8,19 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
+// As trajopt/dynamics/integrators.py numbers them; the last two are for motions without impulses (runge_kutta.h).
+enum class Integrator { SEMI_IMPLICIT, MOREAU, EULER, RUNGE_KUTTA };
+
 // Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); start: impulses of
 // all rows of the model, by slot; select: which of many impulses is found matters, not v+ alone; linear: null without the Jacobian.
 struct StepInput {
   const double *parameters, *q, *v, *tau, *start, *given, *slopes;
   double dt;
   int given_rows;
-  bool moreau, select = true;
+  Integrator integrator;
+  bool select = true;
+
+  bool moreau() const { return integrator == Integrator::MOREAU; }
 };
 struct StepOutput { double *q, *v, *report, *impulse; const Linear* linear; };
 template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w);

@@ -1,7 +1,7 @@
 // One step of a system: M (v+ - v) = dt (tau - h) + J^T lambda with the contact law between lambda and nu = J v+ + b, and the motion
 // of the configuration (docs/contact-semantics.md, trajopt/dynamics/integrators.py).
 #pragma once
-#include "one_sided.h"
+#include "runge_kutta.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -11,15 +11,7 @@ constexpr double TOUCHES = 1e-10;  // share of the problem's velocities by which
 // The velocity that the step would reach without impulses, into w.v_free; M is factorised.
 template <class Size>
 void free_motion(const Topology& t, const Parameters& p, const double* q, const StepInput& in, Workspace<Size>& w) {
-  const Size n = w.size;
-  expand_coordinates(t, p, q, w.tree_q);
-  kinematics(n, t, p, w.tree_q, w.kin);
-  link_inertias(n, p, w.kin, w.dynamics);
-  bias_forces(n, t, p, w.kin, q, in.v, w.dynamics);
-  mass_matrix(n, t, p, w.kin, w.dynamics);
-  factorise(n, t, w.dynamics);
-  for (int k = 0; k < t.nv; ++k) w.v_free[k] = in.tau[k] - w.dynamics.bias[k];
-  solve_mass_matrix(n, t, w.dynamics, w.v_free);
+  free_acceleration(t, p, q, in.v, in.tau, w.v_free, w);
   for (int k = 0; k < t.nv; ++k) w.v_free[k] = in.v[k] + in.dt * w.v_free[k];
 }
 
@@ -69,9 +61,10 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
 
 template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
   const Parameters p(in.parameters, t);
-  const double rest = in.moreau ? 0.5 * in.dt : in.dt;
+  if (in.integrator > Integrator::MOREAU) return explicit_step(t, p, in, out, w);
+  const double rest = in.moreau() ? 0.5 * in.dt : in.dt;
   const double* q = in.q;
-  if (in.moreau) integrate(t, w.balls, in.q, rest, in.v, w.middle), q = w.middle;
+  if (in.moreau()) integrate(t, w.balls, in.q, rest, in.v, w.middle), q = w.middle;
   free_motion(t, p, q, in, w);
   equality_rows(w.size, t, p, w.kin, q, w.rows.equality);
   begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, w.rows);
@@ -88,9 +81,9 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   // The report's table of rows is free now: positions of limits and contacts are read no more.
   if (!out.linear) return;
   if (passes == 0) invert(w.size, t, w.dynamics);
-  linearize(t, p, in.dt, rest, in.moreau, in.v, in.slopes, w, *out.linear);
+  linearize(t, p, in.dt, rest, in.moreau(), in.v, in.slopes, w, *out.linear);
   // Candidates that were handed over are those of this configuration alone.
-  if (in.given_rows == 0 && find_one_sided(t, in.moreau, w)) replace_one_sided(t, in, out, w);
+  if (in.given_rows == 0 && find_one_sided(t, in.moreau(), w)) replace_one_sided(t, in, out, w);
 }
 
 }  // namespace TRAJOPT_ISA

@@ -48,6 +48,9 @@ struct OneSidedWork {
   int* slot;
 };
 
+// A stage of an explicit step (runge_kutta.h), and the weighted sums of rates so far.
+struct StageWork { double *theta, *v, *theta_rate, *acceleration, *theta_sum, *acceleration_sum; };
+
 // Of an impulse in the report: its row of the problem, and its slot among those of all rows of the model; -1 where there is none.
 struct ReportedRow { int row, slot; };
 
@@ -58,6 +61,7 @@ template <class Size> struct Workspace {
   Rows<Size> rows;
   JacobianWork<Size> jacobian;
   OneSidedWork one_sided;
+  StageWork stage;
   Field<Size> V_free, V_after, none;
   double *tree_q, *middle, *v_free, *v_plus, *tree_velocity, *init;
   int* closest;
@@ -121,6 +125,7 @@ template <class Size> struct Workspace {
          block.take<int>(t.reported() + 1)};
     V_free = field(6), V_after = field(6), none = Field<Size>{nullptr, size};
     tree_q = matrix(1, 4 * N), middle = matrix(1, 4 * N), v_free = matrix(1, N), v_plus = matrix(1, N), tree_velocity = matrix(1, N);
+    stage = {matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N)};
     init = matrix(1, most), closest = block.take<int>(t.candidates + limits + 1);
     reported = block.take<ReportedRow>(t.reported() + 1);
   }

@@ -49,6 +49,12 @@ def moved(
     return lambda z: (problem.retract(x, z[:n]), u + z[n : n + nu], p + z[n + nu :])
 
 
+def needs_steps(problem: ControlProblem) -> bool:
+    """Whether residuals of the running cost ask for what a step finds."""
+    task = problem.stage_residual
+    return is_task(task) and any(term.needs_step for term in task.terms)
+
+
 def advance(
     problem: ControlProblem, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
 ) -> tuple[Float[Array, " nx"], Float[Array, ""], Float[Array, ""]]:
@@ -57,7 +63,7 @@ def advance(
         return problem.step(x, u, t, p), problem.running_cost(x, u, t, p), jnp.zeros((), x.dtype)
     task, system, state = problem.stage_residual, problem.system_at(p), problem.as_state(x)
     x_next, info = system.step(state, u)
-    if not is_task(task) or not any(term.needs_step for term in task.terms):
+    if not is_task(task) or not needs_steps(problem):
         return flat_state(x_next), problem.running_cost(x, u, t, p), info.residual
     rows = task(state, u, t, StepOutcome(system, state, u, (x_next, info)))
     cost, more = 0.5 * jnp.vdot(rows, rows), problem.stage("stage_cost", x, u, t, p)

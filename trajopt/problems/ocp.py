@@ -354,7 +354,7 @@ class OptimalControlProblem:
         vars(other).update(values(self) | {"arguments": self.arguments, "dynamics": system} | changes)
         return other
 
-    @property
+    @functools.cached_property
     def signature(self) -> ProblemSignature:
         """What functions of its motions depend on that take the `System` as an argument, beside its `leaves`."""
         return signature(self, dynamics=self.dynamics if self.system is None else None, start_time="a leaf")

@@ -20,10 +20,11 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 KEPT_PROGRAMS = 64
 _LOG = logging.getLogger(__name__)  # every program compiled, at DEBUG
@@ -72,7 +73,6 @@ class ProgramKey:
     effort: Effort = Effort.FULL
 
 
-@runtime_checkable
 class Parted(Protocol):
     """A subject with arrays that are arguments of its programs."""
 
@@ -91,7 +91,7 @@ class Parted(Protocol):
 def parted(subject: Any) -> tuple[Hashable, tuple[Any, ...], Callable[[tuple[Any, ...]], Any]]:
     """(key, leaves, the function from leaves to subject) of a subject that is `Parted`, or a tuple or frozen dataclass with such
     parts; of anything else itself, no leaves, and itself."""
-    if isinstance(subject, Parted):
+    if _is_parted(cast(Hashable, type(subject))):
         return subject.program_key, (subject.leaves,), lambda leaves: subject.with_leaves(leaves[0])
     if isinstance(subject, tuple):
         return _joined(subject, subject, list(subject), [True] * len(subject), lambda parts: tuple(parts))
@@ -105,6 +105,12 @@ def parted(subject: Any) -> tuple[Hashable, tuple[Any, ...], Callable[[tuple[Any
 
         return _joined(subject, type(subject), values, [field.compare for field in fields], rebuilt)
     return subject, (), lambda leaves: subject
+
+
+@functools.cache
+def _is_parted(kind: Hashable) -> bool:
+    """Whether a class is `Parted`; `isinstance` of a protocol asks every object anew, which takes longer than many a program."""
+    return all(hasattr(kind, name) for name in ("program_key", "leaves", "with_leaves"))
 
 
 def _compares(subject: Any) -> bool:
@@ -166,9 +172,11 @@ class Programs:
         self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL
     ) -> tuple[Any, float]:
         """(function(subject, *arguments) once it is done, the seconds that compiling took)."""
-        arrays = jax.tree.map(lambda a: a if isinstance(a, jax.Array) else jnp.asarray(a), arguments)
-        program, seconds = self.compiled(function, subject, *arrays, effort=effort)
-        return jax.block_until_ready(program(*arrays)), seconds
+        # Arrays go as they are: a tree is not built again, with all that a `System` checks when it is made.
+        if not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(arguments)):
+            arguments = jax.tree.map(lambda a: a if isinstance(a, jax.Array) else jnp.asarray(a), arguments)
+        program, seconds = self.compiled(function, subject, *arguments, effort=effort)
+        return jax.block_until_ready(program(*arguments)), seconds
 
 
 PROGRAMS = Programs()

@@ -22,9 +22,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.policies import follow_policy
-from trajopt.problems.expansions import advance, dynamics_hessian, twice_differentiable
+from trajopt.problems.expansions import advance, dynamics_hessian, needs_steps, twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.problems.residuals.base import is_task
 from trajopt.solvers.ddp.contact_curvature import contact_curvature
 from trajopt.solvers.ddp.kinks import SHORT, USEFUL, Cuts
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
@@ -218,11 +217,10 @@ class Iteration:
     def _follows_at_once(self) -> bool:
         """Whether the motion of a policy is one call of the `System`, its cost another: nothing else happens along it."""
         problem = self.problem
-        system, task = problem.system, problem.stage_residual
+        system = problem.system
         plain = system is not None and system.contact.contact_state_shape(system.model) is None and not problem.n_p
-        asks = is_task(task) and any(term.needs_step for term in task.terms)
         rows = any(kind.size for kind in self.modeller.constraints.inequality())
-        return self.native and plain and not (self.multiple or asks or rows)
+        return self.native and plain and not (self.multiple or needs_steps(problem) or rows)
 
     def _followed(
         self, x0: Array, at: Trajectory, direction: Direction, length: Array

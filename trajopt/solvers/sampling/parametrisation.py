@@ -12,6 +12,7 @@ so that every search starts from a unit deviation in y.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,8 +34,9 @@ KNOTS = 10  # by default: few enough to search; four and a half periods over the
 SHARE_OF_RANGE = 0.25  # default deviation, as a share of the distance between the bounds
 
 
+@functools.lru_cache(maxsize=16)
 def basis(kind: str, steps: int, knots: int) -> Float[np.ndarray, "T K"]:
-    """W, the controls of each step from the knots."""
+    """W, the controls of each step from the knots; not to be changed."""
     if kind == "piecewise-constant":
         return np.eye(knots)[np.arange(steps) * knots // steps]
     at, times = np.linspace(0.0, steps - 1.0, knots), np.arange(float(steps))
@@ -240,14 +242,30 @@ def follow_targets(
 ) -> tuple[Float[Array, "T1 nx"], Float[Array, "T nu"], Float[Array, " T"]]:
     """The motion of joints that follow their targets, the controls that they took, and the residual of each step's contact
     solve."""
-    T, nv, dtype = problem.horizon, system.nv, x0.dtype
     gains = -jnp.concatenate([data["stiffness"], data["damping"]], 1)
+    return _followed(problem, system, x0, qs, jnp.zeros((problem.horizon, problem.nu), x0.dtype), gains)
+
+
+def follow_controls(
+    problem: OptimalControlProblem, system: System, x0: Float[Array, " nx"], us: Float[Array, "T nu"]
+) -> tuple[Float[Array, "T1 nx"], Float[Array, "T nu"], Float[Array, " T"]]:
+    """The same of controls within their bounds, without feedback."""
+    qs = jnp.broadcast_to(x0[: system.nq], (problem.horizon, system.nq))
+    return _followed(problem, system, x0, qs, us, jnp.zeros((problem.nu, 2 * system.nv), x0.dtype))
+
+
+def _followed(
+    problem: OptimalControlProblem,
+    system: System,
+    x0: Float[Array, " nx"],
+    qs: Float[Array, "T nq"],
+    us: Float[Array, "T nu"],
+    gains: Float[Array, "nu n"],
+) -> tuple[Float[Array, "T1 nx"], Float[Array, "T nu"], Float[Array, " T"]]:
+    T, nq, dtype = problem.horizon, system.nq, x0.dtype
     bounds = (jnp.asarray(bound, dtype) for bound in (problem.control_lower, problem.control_upper))
-    start = State(x0[: system.nq], x0[system.nq :])
-    still, feed = jnp.zeros((T, nv), dtype), jnp.zeros((T, problem.nu), dtype)
-    found, us, residual = follow_policy(
-        system, start, qs, still, feed, jnp.broadcast_to(gains, (T, *gains.shape)), *bounds
-    )
+    still, every = jnp.zeros((T, system.nv), dtype), jnp.broadcast_to(gains, (T, *gains.shape))
+    found, us, residual = follow_policy(system, State(x0[:nq], x0[nq:]), qs, still, us, every, *bounds)
     xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
     return xs, us, residual
 

@@ -26,12 +26,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.contact.rows import row_count
 from trajopt.dynamics.system import System
-from trajopt.problems.expansions import advance
+from trajopt.problems.expansions import advance, needs_steps
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.signature import ProblemSignature
 from trajopt.problems.trajectory import Trajectory
-from trajopt.solvers.sampling.parametrisation import Space, decode, decode_targets, follow_targets
+from trajopt.solvers.sampling.parametrisation import Space, decode, decode_targets, follow_controls, follow_targets
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Multipliers, term, violation
 
 SLICE = 16  # motions of a call that takes them one by one
@@ -245,6 +245,8 @@ class GenerationProgram:
         """(motion, stage costs, constraint rows, which steps were solved) under the controls of a candidate."""
         constraints = Constraints(problem)
         x0, us, p = decode(problem, data, y)
+        if _in_one_call(problem):
+            return self.along(problem, *follow_controls(problem, problem.system_at(p), x0, us), p)
 
         def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
             u, t = inputs
@@ -258,13 +260,31 @@ class GenerationProgram:
         self, problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
     ) -> tuple[Trajectory, Float[Array, " T"], Float[Array, "T m"], Bool[Array, " T"]]:
         """The same of joints that follow the targets of a candidate: the whole motion in one call of the compiled core."""
-        constraints = Constraints(problem)
         x0, qs, p = decode_targets(problem, data, y)
-        xs, us, residual = follow_targets(problem, problem.system_at(p), data, x0, qs)
+        return self.along(problem, *follow_targets(problem, problem.system_at(p), data, x0, qs), p)
+
+    def along(
+        self,
+        problem: OptimalControlProblem,
+        xs: Float[Array, "T1 nx"],
+        us: Float[Array, "T nu"],
+        residual: Float[Array, " T"],
+        p: Float[Array, " np"],
+    ) -> tuple[Trajectory, Float[Array, " T"], Float[Array, "T m"], Bool[Array, " T"]]:
+        """The same of a motion and the residuals of its contact solves."""
+        constraints = Constraints(problem)
         stages = xs[:-1], us, jnp.asarray(problem.times[:-1])
         costs = jax.vmap(lambda x, u, t: problem.running_cost(x, u, t, p))(*stages)
         rows = jax.vmap(lambda x, u, t: constraints.stage(x, u, t, p))(*stages)
         return Trajectory(xs, us, p), costs, rows, _solved(problem, residual)
+
+
+def _in_one_call(problem: OptimalControlProblem) -> bool:
+    """Whether a motion is one call of the compiled core, its costs another: nothing else happens along it."""
+    system = problem.system
+    if system is None or needs_steps(problem) or system.resolved_backend != "native":
+        return False
+    return system.contact.contact_state_shape(system.model) is None
 
 
 def _solved(problem: OptimalControlProblem, residual: Float[Array, "*b"]) -> Bool[Array, "*b"]:
