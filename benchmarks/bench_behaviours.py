@@ -20,7 +20,7 @@ from measure import banner
 
 # Feedback of the joints in replays, N m/rad and N m s/rad.
 FEEDBACK = {"go1": (80.0, 1.0), "half-cheetah": (100.0, 4.0), "hopper": (400.0, 30.0)}
-BEHAVIOURS = ("go1-jump", "go1-trot", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
+BEHAVIOURS = ("go1-jump", "go1-backflip", "go1-trot", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
 NOT_OF_A_REPLAY = ("replay_error", "torque_use")
 
 
