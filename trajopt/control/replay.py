@@ -79,7 +79,7 @@ def replay_motion(
         K = -np.concatenate(JointTargets(1, stiffness, damping).feedback(system.model), 1)
         K = np.broadcast_to(K, (len(motion.us), *K.shape))
     half = dataclasses.replace(system, dt=dt / 2)
-    bounds = np.asarray(problem.control_lower), np.asarray(problem.control_upper)
+    bounds = np.asarray(system.model.control_lower), np.asarray(system.model.control_upper)  # a plan may keep below them
     found = []
     for feedback in (False, True) if policy else (False,):
         xs = _rolled(system, motion, K, 1, feedback, bounds)

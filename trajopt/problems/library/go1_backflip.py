@@ -29,8 +29,8 @@ KNOT = 0.1
 RATE = -11.0
 
 
-@ranged(height=Real(0.05, 0.6, "m"), apex=Real(0.3, 1.0, "s"), duration=Real(0.8, 3.0, "s"), dt=Real(1e-3, 0.01, "s"))
-def go1_backflip(height: float = 0.4, apex: float = 0.6, duration: float = 1.4, dt: float = 4e-3) -> OptimalControlProblem:
+@ranged(height=Real(0.05, 0.6, "m"), apex=Real(0.3, 1.0, "s"), duration=Real(0.8, 3.0, "s"), torque_share=Real(0.5, 1.0, ""), dt=Real(1e-3, 0.01, "s"))
+def go1_backflip(height: float = 0.4, apex: float = 0.6, duration: float = 1.5, torque_share: float = 0.9, dt: float = 4e-3) -> OptimalControlProblem:
     """Draft."""
     system = damped_system("go1", dt, max_contacts=8)
     steps, top, model = round(duration / dt), round(apex / dt), system.model
@@ -59,6 +59,7 @@ def go1_backflip(height: float = 0.4, apex: float = 0.6, duration: float = 1.4, 
     )  # fmt: skip
     return OptimalControlProblem(
         "go1-backflip", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
+        control_lower=torque_share * np.asarray(model.control_lower), control_upper=torque_share * np.asarray(model.control_upper),
         certificate=lambda motion: flip_quantities(system, motion), certificate_tolerances=LIMITS,
         solver="Hybrid", solver_options=search(duration),
     )  # fmt: skip

@@ -79,7 +79,7 @@ def score(
     rated = min(total, size * len(found))
     merit, cost, largest, arrival = (np.concatenate(parts)[:rated] for parts in list(zip(*found, strict=True))[:4])
     leaders = np.array([size * k + int(batch[4]) for k, batch in enumerate(found)])
-    winner = best_batch(largest[leaders], cost[leaders], problem.tolerance)
+    winner = best_batch(largest[leaders], (merit if space.scenarios else cost)[leaders], problem.tolerance)
     rows, bad = found[0][6:]
     rest = total - rated
     return Scores(
@@ -189,7 +189,8 @@ class GenerationProgram:
         merit, cost, largest, arrival, motion, rows, bad = found
         cost, largest = (jnp.where(counts, a, jnp.inf) for a in (cost, largest))
         excess = jnp.maximum(largest, jnp.asarray(problem.tolerance, largest.dtype))
-        best = jnp.argmin(jnp.where(excess == excess.min(), cost, jnp.inf))
+        rank = merit if self.scenarios else cost  # a motion that holds the model as it is alone is not the best
+        best = jnp.argmin(jnp.where(excess == excess.min(), jnp.where(counts, rank, jnp.inf), jnp.inf))
         motion = jax.tree.map(lambda a: a[best], motion)
         return merit, cost, largest, arrival, best, motion, jax.tree.map(lambda a: a[:2], rows), bad[:2]
 
