@@ -21,8 +21,8 @@ from measure import banner
 # Feedback of the joints in replays, N m/rad and N m s/rad.
 FEEDBACK = {"go1": (80.0, 1.0), "half-cheetah": (100.0, 4.0), "hopper": (400.0, 30.0)}
 BEHAVIOURS = ("go1-jump", "go1-backflip", "go1-trot", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
-# Of go1-backflip in the air: errors of one beside each other, (m, rad, rad, m/s, rad/s, rad/s) of base and joints; from so long before
-# the landing on, s, stiff joints catch it; for how long it is to stand then, s.
+# Of go1-backflip in the air: what counts as one of each error, m, rad, rad, m/s, rad/s, rad/s of base and joints; from so long
+# before the landing on, s, stiff joints catch it; for how long it is to stand then, s.
 TRACKING, CATCHING, CATCH, STANDING = (0.2, 0.1, 1.0, 1.0, 1.0, 20.0), (300.0, 8.0), 0.03, 1.0
 NOT_OF_A_REPLAY = ("replay_error", "torque_use")
 

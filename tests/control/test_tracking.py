@@ -31,7 +31,9 @@ def flight():
     system = damped_system("hopper", DT, max_contacts=4)
     q = np.array([0.0, 3.0, 0.1, -0.5, -1.0, 0.3])
     us = 0.05 * np.sin(np.arange(STEPS)[:, None] * 0.2 + np.arange(3))
-    problem = OptimalControlProblem("flight", system, STEPS, State(q, np.zeros(6)), u0=us, stage_residual=lambda x, u, t: u)
+    problem = OptimalControlProblem(
+        "flight", system, STEPS, State(q, np.zeros(6)), u0=us, stage_residual=lambda x, u, t: u
+    )
     motion = problem.rollout(problem.x0, us, problem.parameters)
     return problem, Answer(np.asarray(motion.xs), us)
 

@@ -8,8 +8,8 @@ A motion is replayed by its controls alone, held over each step, and by its cont
     u = clip(u_t + kp (q_t - q) + kd (v_t - v)),
 
 which is what a robot does with a plan, or, with `policy`, with the feedback gains of the solution, u_t + K_t (x (-) x_t), or with
-others (`control.tracking`). In between the knots of the motion q_t, v_t are interpolated. Reported is how far the base (of a robot without a free one, the
-first coordinates) is from the motion's at its knots, and for how long within `near`.
+others (`control.tracking`). In between the knots of the motion q_t, v_t are interpolated. Reported is how far the base (of a
+robot without a free one, the first coordinates) is from the motion's at its knots, and for how long within `near`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ NEAR = 0.1  # m: how far a base may be from the motion's while it counts as foll
 @dataclasses.dataclass(frozen=True)
 class Replay:
     """A motion taken again. plant: by what, dt: s, its step; feedback: whether the joints' feedback acted; xs: its states at the
-    knots of the motion, us: the controls without feedback; drift: distance of the base from the motion's at each knot, m; follows: s, for which it was below
-    `near`; error: largest difference of any coordinate."""
+    knots of the motion, us: the controls without feedback; drift: distance of the base from the motion's at each knot, m;
+    follows: s, for which it was below `near`; error: largest difference of any coordinate."""
 
     plant: str
     dt: float
@@ -121,8 +121,8 @@ def _held(
     xs, us = np.asarray(motion.xs), np.asarray(motion.us)
     nq = xs.shape[1] - K.shape[2] // 2
     rest = np.concatenate([xs[-1, :nq], np.zeros(xs.shape[1] - nq)])
-    longer = Trajectory(np.concatenate([xs, np.tile(rest, (more, 1))]), us[np.minimum(np.arange(len(us) + more), len(us) - 1)], motion.p)
-    return longer, np.concatenate([K, np.repeat(K[-1:], more, 0)])
+    xs, us = np.concatenate([xs, np.tile(rest, (more, 1))]), np.concatenate([us, np.repeat(us[-1:], more, 0)])
+    return Trajectory(xs, us, motion.p), np.concatenate([K, np.repeat(K[-1:], more, 0)])
 
 
 def table(replays: Sequence[Replay], quantities: Callable[[Replay], Mapping[str, Any]] | None = None) -> str:

@@ -46,7 +46,9 @@ def tracking_gains(
     arrays = (np.asarray(a, problem.dtype) for a in (motion.xs, motion.us, motion.p, error, control))
     K = np.array(PROGRAMS.run(_regulator, problem, *arrays)[0])
     if not np.isfinite(K).all():
-        raise NonFiniteError(f"problem '{problem.name}': the gains about the motion are not finite; allow larger errors")
+        raise NonFiniteError(
+            f"problem '{problem.name}': the gains about the motion are not finite; allow larger errors"
+        )
     return K
 
 

@@ -44,9 +44,9 @@ class Scores:
     """What a generation of P candidates is worth.
 
     merit, cost, violation (P,); arrival (P, k): terminal equality rows; best: index of the candidate with the least
-    violation beyond the problem's tolerance, then the lowest cost (with scenarios: merit), and motion: its motion; rows: constraint rows (T, m),
-    (k,) of the first two candidates; bad_step: first step of the first candidate where something is not finite; rated: how
-    many were rolled out before time was up, the merits of the others are infinite.
+    violation beyond the problem's tolerance, then the lowest cost (with scenarios: merit), and motion: its motion; rows:
+    constraint rows (T, m), (k,) of the first two candidates; bad_step: first step of the first candidate where something is not
+    finite; rated: how many were rolled out before time was up, the merits of the others are infinite.
     """
 
     merit: np.ndarray
@@ -115,8 +115,8 @@ def rated_batch(
 
 
 def best_batch(violation: Float[np.ndarray, " k"], cost: Float[np.ndarray, " k"], tolerance: float) -> int:
-    """Which batch has the best leader: least violation beyond the tolerance, then least cost (or merit); a motion that is not finite has an
-    infinite violation."""
+    """Which batch has the best leader: least violation beyond the tolerance, then least cost (or merit); a motion that is not
+    finite has an infinite violation."""
     excess = np.maximum(violation, tolerance)
     return min(range(len(cost)), key=lambda k: (excess[k], cost[k]))
 
