@@ -31,6 +31,6 @@ from trajopt.problems.residuals.joints import Acceleration, Control, LimitMargin
 __all__ = [
     "Acceleration", "Activation", "Barrier", "CentreOfMass", "CentreOfPressure", "CentroidalMomentum", "Clearance",
     "ContactImpulse", "Control", "Distance", "FrameOrientation", "FramePlacement", "FramePosition", "FrameVelocity",
-    "FrictionShare", "Height", "LimitMargin", "Posture", "Residual", "Saturated", "Slip", "SmoothAbsolute", "StepOutcome", "Terms",
-    "Velocity",
+    "FrictionShare", "Height", "LimitMargin", "Posture", "Residual", "Saturated", "Slip", "SmoothAbsolute", "StepOutcome",
+    "Terms", "Velocity",
 ]  # fmt: skip
