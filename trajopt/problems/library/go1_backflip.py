@@ -62,7 +62,7 @@ def go1_backflip(
     share, limit = np.sqrt(dt), torque_share * np.asarray(model.control_upper)
     late = (np.arange(steps + 1) * dt > duration - STANDS)[:, None]
     turning = RATE * (np.arange(model.nv) == 4)
-    knees, trunk = Saturated(3.0, of=Barrier(KNEE)), Saturated(4.0, of=Barrier(0.1))
+    knees, trunk = Saturated(6.0, of=Barrier(KNEE)), Saturated(4.0, of=Barrier(0.1))
     running = task(
         Control(weight=0.02 * share), Velocity(legs, weight=0.03 * share, name="joint rates"),
         Posture(legs, reference=home, weight=0.3 * share, name="legs"),
@@ -94,7 +94,7 @@ def search(duration: float) -> dict[str, object]:
     return {
         "sampler": {"solver": "CMAES", "parametrisation": targets, "population": 96},
         "polisher": {"solver": "iLQR", "tolerance": 5e-2, "max_iterations": 300},
-        "patience": 25, "improvement": 0.05, "generations": 60, "max_iterations": 600,
+        "patience": 10, "improvement": 0.05, "generations": 60, "max_iterations": 600,
     }  # fmt: skip
 
 
