@@ -20,7 +20,10 @@ from measure import banner
 
 # Feedback of the joints in replays, N m/rad and N m s/rad.
 FEEDBACK = {"go1": (80.0, 1.0), "half-cheetah": (100.0, 4.0), "hopper": (400.0, 30.0)}
-BEHAVIOURS = ("go1-jump", "go1-trot", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
+BEHAVIOURS = ("go1-jump", "go1-backflip", "go1-trot", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
+# Of go1-backflip in the air: what counts as one of each error, m, rad, rad, m/s, rad/s, rad/s of base and joints; from so long
+# before the landing on, s, stiff joints catch it; for how long it is to stand then, s.
+TRACKING, CATCHING, CATCH, STANDING = (0.2, 0.1, 1.0, 1.0, 1.0, 20.0), (300.0, 8.0), 0.03, 1.0
 NOT_OF_A_REPLAY = ("replay_error", "torque_use")
 
 
@@ -55,6 +58,22 @@ def missed(problem, values: dict) -> list[str]:
     return [f"{key} {values[key]:.3g}" for key, limit in limits.items() if not values[key] <= limit]
 
 
+def caught(problem, solution):
+    """Gains of a flip: those of the regulator about the motion, and from shortly before its landing on those of stiff joints."""
+    import numpy as np
+
+    from trajopt.control.tracking import joint_gains, tracking_gains
+    from trajopt.problems.library.behaviours import gaps
+    from trajopt.problems.library.go1_jump import FEET, landing
+
+    model = problem.system.model
+    base, joints = [3, 3, model.nv - 6], np.array(TRACKING)
+    K = tracking_gains(problem, solution, np.concatenate([np.repeat(joints[:3], base), np.repeat(joints[3:], base)]))
+    gap = gaps(model, np.asarray(solution.xs)[:, : model.nq])
+    K[landing(np.stack([gap[name] for name in FEET], 1)) - round(CATCH / problem.dt) :] = joint_gains(model, *CATCHING)
+    return K
+
+
 def replays(problem, solution) -> list[dict]:
     """Records of all replays of a solution, printed."""
     from trajopt.control.replay import replay_motion, table
@@ -63,13 +82,15 @@ def replays(problem, solution) -> list[dict]:
 
     model = problem.system.model.name
     options: dict = {"policy": True}  # the gains of the solution, where joints are too light for stiff feedback
-    if model in FEEDBACK:
+    if problem.name == "go1-backflip":
+        options = {"gains": caught(problem, solution), "hold": STANDING}
+    elif model in FEEDBACK:
         options = {"stiffness": FEEDBACK[model][0], "damping": FEEDBACK[model][1]}
     found = replay_motion(problem, solution, model_file=str(bundled_file(model)), **options)
     records = []
 
     def quantities(replay) -> dict:
-        values = problem.certificate(Trajectory(replay.xs, solution.us, problem.parameters))
+        values = problem.certificate(Trajectory(replay.xs, replay.us, problem.parameters))
         short = missed(problem, values)
         records.append({"plant": replay.plant, "dt": replay.dt, "feedback": replay.feedback, "follows": replay.follows,
                         "end": float(replay.drift[-1]), "error": replay.error, "missed": short, "quantities": values})

@@ -187,6 +187,12 @@ def test_activations_are_their_costs():
     values = np.array([-2.0, 0.0, 1e-3, 5.0])
     cost = 0.5 * np.asarray(r.SmoothAbsolute(0.1)(jnp.asarray(values))) ** 2
     np.testing.assert_allclose(cost, np.sqrt(values**2 + 0.01) - 0.1, rtol=1e-9, atol=1e-17)
+    cost = 0.5 * np.asarray(r.Saturated(0.1)(jnp.asarray(values))) ** 2
+    np.testing.assert_allclose(cost, 0.5 * values**2 / (1 + 100 * values**2), rtol=1e-12)
+    assert (cost < 0.005).all()  # scale^2 / 2
+    walls = 0.5 * np.asarray(r.Saturated(0.3, of=r.Barrier(0.2))(jnp.asarray(0.2 * s))) ** 2
+    barrier = np.where(s < 1, s - 1 - np.log(s), 0.0)
+    np.testing.assert_allclose(walls, barrier / (1 + 2 * barrier / 0.09), rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("at", [-0.3, 0.001, 0.0099, 0.0101, 0.5, 0.9899, 0.9901, 1.0, 2.0])
@@ -214,7 +220,8 @@ ARM = [
     r.Posture(), r.Velocity(), r.Control(), r.LimitMargin(activation=None), r.FramePosition("tool"),
     r.FramePosition("tool", relative_to="forearm_link", activation=r.SmoothAbsolute(0.1)), r.FrameOrientation("tool"),
     r.FramePlacement("wrist_1_link", relative_to="shoulder_link"), r.FrameVelocity("tool"),
-    r.FrameVelocity("tool", relative_to="forearm_link"), r.Height("tool"), r.CentreOfMass(), r.CentroidalMomentum(),
+    r.FrameVelocity("tool", relative_to="forearm_link"), r.Height("tool", activation=r.Saturated(0.3)), r.CentreOfMass(),
+    r.CentroidalMomentum(),
 ]  # fmt: skip
 BODY = [
     r.Posture(), r.FramePlacement("cube"), r.FrameVelocity("cube"), r.CentroidalMomentum(), r.Clearance("cube"),

@@ -82,12 +82,14 @@ def test_the_merit_of_scenarios_is_the_mean():
         problem, dynamics=System(model.replace(actuation=0.5 * model.actuation), 0.005, problem.system.contact)
     )
     space = make_space(problem, problem.x0, targets)
-    y = 0.3 * np.random.default_rng(3).normal(size=(3, space.size))
+    y = 0.3 * np.random.default_rng(3).normal(size=(12, space.size))
     one, other = (score(p.compile(), space, y, multipliers).merit for p in (problem, weak))
     both = score(problem.compile(), dataclasses.replace(space, scenarios=((("actuation", 0.5),),)), y, multipliers)
     assert not np.allclose(one, other)
     np.testing.assert_allclose(both.merit, (one + other) / 2, rtol=1e-10)
     np.testing.assert_allclose(both.cost, one, rtol=1e-10)
+    turned = score(problem.compile(), dataclasses.replace(space, scenarios=((("actuation", -20.0),),)), y, multipliers)
+    assert turned.best == np.argmin(turned.merit) != np.argmin(turned.cost)
 
 
 def test_a_search_over_targets_reaches_a_pose():

@@ -7,9 +7,9 @@ A motion is replayed by its controls alone, held over each step, and by its cont
 
     u = clip(u_t + kp (q_t - q) + kd (v_t - v)),
 
-which is what a robot does with a plan, or, with `policy`, with the feedback gains of the solution, u_t + K_t (x (-) x_t). In
-between the knots of the motion q_t, v_t are interpolated. Reported is how far the base (of a robot without a free one, the
-first coordinates) is from the motion's at its knots, and for how long within `near`.
+which is what a robot does with a plan, or, with `policy`, with the feedback gains of the solution, u_t + K_t (x (-) x_t), or with
+others (`control.tracking`). In between the knots of the motion q_t, v_t are interpolated. Reported is how far the base (of a
+robot without a free one, the first coordinates) is from the motion's at its knots, and for how long within `near`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.control.mujoco_plant import MujocoPlant
+from trajopt.control.tracking import joint_gains
 from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.programs import PROGRAMS
-from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Answer, Trajectory
 
 NEAR = 0.1  # m: how far a base may be from the motion's while it counts as following
@@ -38,13 +38,14 @@ NEAR = 0.1  # m: how far a base may be from the motion's while it counts as foll
 @dataclasses.dataclass(frozen=True)
 class Replay:
     """A motion taken again. plant: by what, dt: s, its step; feedback: whether the joints' feedback acted; xs: its states at the
-    knots of the motion; drift: distance of the base from the motion's at each knot, m; follows: s, for which it was below
-    `near`; error: largest difference of any coordinate."""
+    knots of the motion, us: the controls without feedback; drift: distance of the base from the motion's at each knot, m;
+    follows: s, for which it was below `near`; error: largest difference of any coordinate."""
 
     plant: str
     dt: float
     feedback: bool
     xs: Float[np.ndarray, "T1 nx"]
+    us: Float[np.ndarray, "T nu"]
     drift: Float[np.ndarray, " T1"]
     follows: float
     error: float
@@ -59,29 +60,26 @@ def replay_motion(
     stiffness: float | Float[np.ndarray, " nu"] = 80.0,
     damping: float | Float[np.ndarray, " nu"] = 1.0,
     policy: bool = False,
+    gains: Float[np.ndarray, "T nu n"] | None = None,
+    hold: float = 0.0,
     near: float = NEAR,
 ) -> list[Replay]:
     """The replays of a solution: one rollout of its controls; at half the step, and in MuJoCo at each of `steps` (s), both ways.
 
     model_file: MJCF for MuJoCo, None: none. stiffness, damping: of the feedback, N m/rad and N m s/rad; policy: the gains of
-    the solution take their place, in one rollout too. Raises `OptionError` without a `System` whose motors drive one joint each.
+    the solution take their place, in one rollout too; gains: others. hold: s, for which the robot is to stay in the last state
+    afterwards. The limits are those of the motors. Raises `OptionError` without a `System` whose motors drive one joint each.
     """
     system, dt = problem.system, problem.dt
     if system is None or dt is None:
         raise OptionError(f"problem '{problem.name}' has no System; only a System's motions are replayed")
     motion = problem.point_of(solution)
-    if policy:
-        K = getattr(solution, "gains", None)
-        if K is None:
-            raise OptionError("policy asks for the feedback gains of a solution by iLQR or DDP; this one has none")
-        K = np.asarray(K)
-    else:
-        K = -np.concatenate(JointTargets(1, stiffness, damping).feedback(system.model), 1)
-        K = np.broadcast_to(K, (len(motion.us), *K.shape))
+    K = _gains(problem, solution, policy, gains, stiffness, damping)
+    motion, K = _held(motion, K, round(hold / dt))
     half = dataclasses.replace(system, dt=dt / 2)
-    bounds = np.asarray(problem.control_lower), np.asarray(problem.control_upper)
+    bounds = np.asarray(system.model.control_lower), np.asarray(system.model.control_upper)  # a plan may keep below them
     found = []
-    for feedback in (False, True) if policy else (False,):
+    for feedback in (False, True) if policy or gains is not None else (False,):
         xs = _rolled(system, motion, K, 1, feedback, bounds)
         found.append(_judged("one rollout", dt, feedback, xs, motion, system, dt, near))
     for feedback in (False, True):
@@ -93,6 +91,38 @@ def replay_motion(
             xs = _in_plant(plant, system, motion, K, dt, feedback, bounds)
             found.append(_judged(plant.name, step, feedback, xs, motion, system, dt, near))
     return found
+
+
+def _gains(
+    problem: OptimalControlProblem, solution: Answer, policy: bool, gains: Any, stiffness: Any, damping: Any
+) -> Float[np.ndarray, "T nu n"]:
+    """Of the feedback, at each step."""
+    system, T = problem.system, problem.horizon
+    assert system is not None
+    if gains is not None:
+        if policy or np.shape(gains) != (T, problem.nu, problem.n):
+            raise OptionError(f"gains has shape {np.shape(gains)}; expected {(T, problem.nu, problem.n)}, without policy")
+        return np.asarray(gains)
+    if policy:
+        K = getattr(solution, "gains", None)
+        if K is None:
+            raise OptionError("policy asks for the feedback gains of a solution by iLQR or DDP; this one has none")
+        return np.asarray(K)
+    K = joint_gains(system.model, stiffness, damping)
+    return np.broadcast_to(K, (T, *K.shape))
+
+
+def _held(
+    motion: Trajectory, K: Float[np.ndarray, "T nu n"], more: int
+) -> tuple[Trajectory, Float[np.ndarray, "T2 nu n"]]:
+    """The motion and its gains with the last of all `more` times again; velocities there are zero."""
+    if not more:
+        return motion, K
+    xs, us = np.asarray(motion.xs), np.asarray(motion.us)
+    nq = xs.shape[1] - K.shape[2] // 2
+    rest = np.concatenate([xs[-1, :nq], np.zeros(xs.shape[1] - nq)])
+    xs, us = np.concatenate([xs, np.tile(rest, (more, 1))]), np.concatenate([us, np.repeat(us[-1:], more, 0)])
+    return Trajectory(xs, us, motion.p), np.concatenate([K, np.repeat(K[-1:], more, 0)])
 
 
 def table(replays: Sequence[Replay], quantities: Callable[[Replay], Mapping[str, Any]] | None = None) -> str:
@@ -117,7 +147,7 @@ def _judged(
     drift = np.linalg.norm(xs[:, place] - planned[:, place], axis=1)
     away = np.flatnonzero(~(drift < near))
     follows = dt * (len(xs) - 1 if not len(away) else max(int(away[0]) - 1, 0))
-    return Replay(plant, step, feedback, xs, drift, follows, float(np.abs(xs - planned).max()))
+    return Replay(plant, step, feedback, xs, np.asarray(motion.us), drift, follows, float(np.abs(xs - planned).max()))
 
 
 def _rolled(

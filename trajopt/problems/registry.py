@@ -82,6 +82,9 @@ _ENTRIES: dict[str, Entry] = {
         f"{_LIBRARY}.atlas_jump:atlas_jump", "torques with which Atlas jumps from a crouch to a height", "iLQR"
     ),
     "go1-jump": Entry(f"{_LIBRARY}.go1_jump:go1_jump", "torques with which Go1 jumps, lands and stands", "Hybrid"),
+    "go1-backflip": Entry(
+        f"{_LIBRARY}.go1_backflip:go1_backflip", "torques with which Go1 turns once backwards in the air and stands", "Hybrid"
+    ),
     "go1-trot": Entry(f"{_LIBRARY}.go1_trot:go1_trot", "torques with which Go1 trots, to a given phase", "Hybrid"),
     "hopper-hops": Entry(f"{_LIBRARY}.hopper_hops:hopper_hops", "torques with which the hopper hops five times", "Hybrid"),
     "half-cheetah-sprint": Entry(

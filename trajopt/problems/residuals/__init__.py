@@ -8,7 +8,7 @@
 Each is a small object with a name, a weight, a reference and an activation (`base`); they add up.
 """
 
-from trajopt.problems.residuals.activations import Activation, Barrier, SmoothAbsolute
+from trajopt.problems.residuals.activations import Activation, Barrier, Saturated, SmoothAbsolute
 from trajopt.problems.residuals.base import Residual, StepOutcome, Terms
 from trajopt.problems.residuals.centroidal import CentreOfMass, CentroidalMomentum
 from trajopt.problems.residuals.contact import (
@@ -31,5 +31,6 @@ from trajopt.problems.residuals.joints import Acceleration, Control, LimitMargin
 __all__ = [
     "Acceleration", "Activation", "Barrier", "CentreOfMass", "CentreOfPressure", "CentroidalMomentum", "Clearance",
     "ContactImpulse", "Control", "Distance", "FrameOrientation", "FramePlacement", "FramePosition", "FrameVelocity",
-    "FrictionShare", "Height", "LimitMargin", "Posture", "Residual", "Slip", "SmoothAbsolute", "StepOutcome", "Terms", "Velocity",
+    "FrictionShare", "Height", "LimitMargin", "Posture", "Residual", "Saturated", "Slip", "SmoothAbsolute", "StepOutcome",
+    "Terms", "Velocity",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ r"""Activations: what a residual's rows become before they are squared.
 |---|---|---|
 | none | r^2 / 2 | quadratic; weighted by the residual's weight |
 | `SmoothAbsolute(scale)` | sqrt(r^2 + scale^2) - scale | quadratic below the scale, |r| above it |
+| `Saturated(scale)` | r^2 / 2 / (1 + r^2 / scale^2) | quadratic below the scale, scale^2 / 2 far above it |
 | `Barrier(width)` | s - 1 - log s, s = r / width, below the width; 0 above | keeps a margin r positive |
 
 They return h(r) with h(r)^2 / 2 the cost, smooth wherever the cost is, so that Gauss-Newton Hessians stay free. The barrier's
@@ -47,6 +48,26 @@ class SmoothAbsolute(Activation):
     def __call__(self, r: Float[Array, " m"]) -> Float[Array, " m"]:
         scale = jnp.asarray(self.scale).astype(r.dtype)
         return r * jnp.sqrt(2.0 / (jnp.sqrt(r * r + scale * scale) + scale))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Saturated(Activation):
+    """A cost that levels off (Geman, McClure): $r^2 / 2 / (1 + r^2 / scale^2)$, which never exceeds $scale^2 / 2$.
+
+    For what matters once it is nearly met, such as the pose to land in: of two motions that fall, neither is much worse.
+
+    Options:
+        scale: error at which the cost is half of its limit, in units of the residual, or of `of`; a number, or one for each row.
+        of: the activation whose cost is to level off, such as a `Barrier`. Default: none, a quadratic cost.
+    """
+
+    scale: Any
+    of: Activation | None = None
+
+    def __call__(self, r: Float[Array, " m"]) -> Float[Array, " m"]:
+        h = r if self.of is None else self.of(r)
+        return h / jnp.sqrt(1.0 + (h / jnp.asarray(self.scale).astype(h.dtype)) ** 2)
 
 
 @jax.tree_util.register_dataclass

@@ -59,7 +59,7 @@ def score_over_processes(
     merit, cost, largest = (found[:, i].ravel()[:total].astype(problem.dtype) for i in range(3))
     arrival = np.moveaxis(found[:, 4:], 1, 2).reshape(len(batches) * size, -1)[:total]
     leaders = np.array([size * k + int(found[k, 3, 0]) for k in batches])
-    winner = best_batch(largest[leaders], cost[leaders], problem.tolerance)
+    winner = best_batch(largest[leaders], (merit if space.scenarios else cost)[leaders], problem.tolerance)
     motion = _sent(winner, own, slice(5, 6))[0]
     rows, bad = _sent(0, own, slice(6, 8))
     return Scores(

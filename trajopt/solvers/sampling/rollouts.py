@@ -2,7 +2,8 @@
 
 A candidate's merit is its cost plus the augmented Lagrangian of its constraints (`augmented_lagrangian`), infinite where
 anything along the motion is not finite or a contact solve has failed: a search finds and exploits steps that were not solved.
-With scenarios it is the mean over the model as it is and as each scenario has it; cost, violation and motion are of the former.
+With scenarios it is the mean over the model as it is and as each scenario has it, and the best candidate is that of the best
+merit; cost, violation and motion are of the model as it is.
 Problems of the same `signature`, which may differ in the numbers of their `System`
 (masses, friction), share one program.
 
@@ -43,9 +44,9 @@ class Scores:
     """What a generation of P candidates is worth.
 
     merit, cost, violation (P,); arrival (P, k): terminal equality rows; best: index of the candidate with the least
-    violation beyond the problem's tolerance, then the lowest cost, and motion: its motion; rows: constraint rows (T, m),
-    (k,) of the first two candidates; bad_step: first step of the first candidate where something is not finite; rated: how
-    many were rolled out before time was up, the merits of the others are infinite.
+    violation beyond the problem's tolerance, then the lowest cost (with scenarios: merit), and motion: its motion; rows:
+    constraint rows (T, m), (k,) of the first two candidates; bad_step: first step of the first candidate where something is not
+    finite; rated: how many were rolled out before time was up, the merits of the others are infinite.
     """
 
     merit: np.ndarray
@@ -79,7 +80,7 @@ def score(
     rated = min(total, size * len(found))
     merit, cost, largest, arrival = (np.concatenate(parts)[:rated] for parts in list(zip(*found, strict=True))[:4])
     leaders = np.array([size * k + int(batch[4]) for k, batch in enumerate(found)])
-    winner = best_batch(largest[leaders], cost[leaders], problem.tolerance)
+    winner = best_batch(largest[leaders], (merit if space.scenarios else cost)[leaders], problem.tolerance)
     rows, bad = found[0][6:]
     rest = total - rated
     return Scores(
@@ -114,8 +115,8 @@ def rated_batch(
 
 
 def best_batch(violation: Float[np.ndarray, " k"], cost: Float[np.ndarray, " k"], tolerance: float) -> int:
-    """Which batch has the best leader: least violation beyond the tolerance, then least cost; a motion that is not finite has an
-    infinite violation."""
+    """Which batch has the best leader: least violation beyond the tolerance, then least cost (or merit); a motion that is not
+    finite has an infinite violation."""
     excess = np.maximum(violation, tolerance)
     return min(range(len(cost)), key=lambda k: (excess[k], cost[k]))
 
@@ -189,7 +190,8 @@ class GenerationProgram:
         merit, cost, largest, arrival, motion, rows, bad = found
         cost, largest = (jnp.where(counts, a, jnp.inf) for a in (cost, largest))
         excess = jnp.maximum(largest, jnp.asarray(problem.tolerance, largest.dtype))
-        best = jnp.argmin(jnp.where(excess == excess.min(), cost, jnp.inf))
+        rank = merit if self.scenarios else cost
+        best = jnp.argmin(jnp.where(excess == excess.min(), jnp.where(counts, rank, jnp.inf), jnp.inf))
         motion = jax.tree.map(lambda a: a[best], motion)
         return merit, cost, largest, arrival, best, motion, jax.tree.map(lambda a: a[:2], rows), bad[:2]
 

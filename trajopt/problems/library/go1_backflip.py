@@ -1,0 +1,163 @@
+r"""go1-backflip: from standing, Go1 jumps, turns once backwards in the air, lands on its feet and stands.
+
+    minimise    sum_t dt 1/2 (|w_u u|^2 + |w_v v_j|^2 + |w_p (q_j - q_0)|^2 + |k|^2 + |s|^2) + 1/2 |via_a|^2 + 1/2 |r_T(x_T)|^2
+    via_a       the base upside down, `height` above where it stood, turning backwards, at the time `apex`
+
+over torques within `torque_share` of their limits. k keeps knees and trunk from the ground, s asks for an upright base at rest in
+the last STANDS seconds, and r_T for the first pose at rest. k, s and r_T level off (`Saturated`): a motion that falls costs so
+much and no more, so that one that turns and falls is cheaper than standing still. When feet leave the ground and come back, and
+where, is not said, nor how the base turns before and after.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from trajopt.dynamics.system import System
+from trajopt.problems.library.behaviours import (
+    GENERAL_LIMITS,
+    at_rest,
+    damped_system,
+    gaps,
+    general_quantities,
+    on_dofs,
+    task,
+    tilt,
+    via,
+)
+from trajopt.problems.library.go1_jump import CALVES, FEET, KNEE, SAGITTAL, TOUCHING, landing, takeoff
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.ranges import Real, ranged
+from trajopt.problems.residuals import Control, Height, Posture, Velocity
+from trajopt.problems.residuals.activations import Barrier, Saturated
+from trajopt.problems.targets import JointTargets
+from trajopt.problems.trajectory import Trajectory
+
+STANDS = 0.5  # s at the end, in which it is to stand
+KNOT = 0.1  # s between two knots of the joint targets
+RATE = -11.0  # rad/s, of the pitch at the apex: once round takes 0.57 s
+TRUNK = 0.12  # m: a height of the trunk that its barrier allows
+LOWER = 0.05  # m, by which the base may end below its first height and stand
+
+
+@ranged(
+    height=Real(0.2, 0.6, "m"), apex=Real(0.4, 1.0, "s"), duration=Real(1.2, 3.0, "s"), torque_share=Real(0.7, 1.0, ""),
+    dt=Real(1e-3, 0.01, "s"),
+)
+def go1_backflip(
+    height: float = 0.4, apex: float = 0.6, duration: float = 1.5, torque_share: float = 0.9, dt: float = 4e-3
+) -> OptimalControlProblem:
+    """Upside down with the base `height`, m, above standing at the time `apex`, s; standing at `duration`, s; steps of `dt`, s.
+
+    torque_share: of the motors' limits, that the motion uses; the rest is left to feedback.
+    """
+    system = damped_system("go1", dt, max_contacts=8)
+    steps, top, model = round(duration / dt), round(apex / dt), system.model
+    home = np.asarray(model.keyframes["home"])
+    inverted = home.copy()
+    inverted[2] += height
+    inverted[3:7] = (0.0, 0.0, -1.0, 0.0)  # half a turn backwards about y
+    legs = tuple(joint.name for joint in model.topology.joints[1:])
+    share, limit = np.sqrt(dt), torque_share * np.asarray(model.control_upper)
+    late = (np.arange(steps + 1) * dt > duration - STANDS)[:, None]
+    turning = RATE * (np.arange(model.nv) == 4)
+    knees, trunk = Saturated(6.0, of=Barrier(KNEE)), Saturated(4.0, of=Barrier(0.1))
+    running = task(
+        Control(weight=0.02 * share), Velocity(legs, weight=0.03 * share, name="joint rates"),
+        Posture(legs, reference=home, weight=0.3 * share, name="legs"),
+        Posture(("root",), reference=inverted, weight=via(steps, {top: np.array([0, 0, 20.0, 8.0, 8.0, 8.0])}), name="inverted"),
+        Velocity(reference=turning, weight=via(steps, {top: on_dofs(model, (0.0, 0.0, 2.0, 0.0, 1.0, 0.0), 0.0)}),
+                 name="turning"),
+        Velocity(weight=share * late * on_dofs(model, (3.0,) * 6, 0.3), activation=Saturated(1.0), name="standing"),
+        Posture(("root",), reference=home, weight=share * late * np.array([0.0, 0.0, 10.0, 6.0, 6.0, 6.0]),
+                activation=Saturated(np.array([0.5, 0.5, 0.15, 0.5, 0.5, 0.5])), name="upright"),
+        *(Height(name, reference=KNEE, weight=2.0 * share, activation=knees, name=f"knee {name}") for name in CALVES),
+        Height("trunk", reference=TRUNK, weight=3.0 * share, activation=trunk, name="trunk"),
+    )  # fmt: skip
+    near = on_dofs(model, (0.5, 0.5, 0.1, 0.3, 0.3, 0.3), 0.3)  # m, rad: half of the cost's limit
+    final = task(
+        Posture(reference=home, weight=on_dofs(model, (1.0, 1.0, 40.0, 20.0, 20.0, 10.0), 6.0), activation=Saturated(near)),
+        Velocity(weight=on_dofs(model, (5.0, 5.0, 5.0, 2.0, 2.0, 2.0), 0.3), activation=Saturated(1.0)),
+    )  # fmt: skip
+    return OptimalControlProblem(
+        "go1-backflip", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
+        control_lower=-limit, control_upper=limit, certificate=lambda motion: flip_quantities(system, motion),
+        certificate_tolerances=LIMITS, report=lambda motion: _report(system, motion), solver="Hybrid",
+        solver_options=search(duration),
+    )  # fmt: skip
+
+
+def search(duration: float) -> dict[str, object]:
+    """CMA-ES over targets of the legs, both sides alike, then iLQR."""
+    targets = JointTargets(round(duration / KNOT) + 1, 80.0, 1.0, mirror=SAGITTAL, deviation=0.5)
+    return {
+        "sampler": {"solver": "CMAES", "parametrisation": targets, "population": 96},
+        "polisher": {"solver": "iLQR", "tolerance": 5e-2, "max_iterations": 300},
+        "patience": 10, "improvement": 0.05, "generations": 60, "max_iterations": 600,
+    }  # fmt: skip
+
+
+LIMITS = GENERAL_LIMITS | {
+    "turn_error": 0.1,
+    "clearance_missing": 0.0,
+    "height_missing": 0.0,
+    "feet_off_the_ground": TOUCHING,
+    "other_contact": 0.0,
+    "final_speed": 0.1,
+    "final_tilt": 0.1,
+}
+CLEARANCE = 0.1  # m, of all four feet at once
+
+
+def flip_quantities(system: System, motion: Trajectory) -> dict[str, float]:
+    """The named quantities of a backflip, m, s, rad, m/s and shares; LIMITS bounds those that make it one.
+
+    pitch_turned: of the base, from its first attitude, -2 pi for one turn backwards; apex: of the base, above where it stood;
+    foot_clearance: of the lowest foot, when that is highest; flight: s about the highest point with no foot on the ground; drift:
+    of the base, seen from above, from its landing to the end; height_missing: what the base lacks at the end to stand;
+    feet_off_the_ground: farthest foot at the end; other_clearance: the least of any other shape, and other_contact: how deep one
+    came; final_speed, final_tilt; and `general_quantities`.
+    """
+    qs = np.asarray(motion.xs)[:, : system.nq]
+    gap = gaps(system.model, qs)
+    feet = np.stack([gap[name] for name in FEET], 1)
+    others = float(min(value.min() for name, value in gap.items() if name not in FEET))
+    pitch, clearance = float(pitch_turned(qs)[-1]), float(feet.min(1).max())
+    landed = landing(feet)
+    return {
+        "pitch_turned": pitch,
+        "turn_error": abs(pitch + 2 * np.pi),
+        "apex": float(qs[:, 2].max() - qs[0, 2]),
+        "foot_clearance": clearance,
+        "clearance_missing": max(CLEARANCE - clearance, 0.0),
+        "flight": (landed - takeoff(feet)) * float(system.dt),
+        "drift": float(np.linalg.norm(qs[-1, :2] - qs[landed, :2])),
+        "height_missing": max(float(qs[0, 2] - qs[-1, 2]) - LOWER, 0.0),
+        "feet_off_the_ground": float(feet[-1].max()),
+        "other_clearance": others,
+        "other_contact": max(-others, 0.0),
+        "final_tilt": tilt(qs[-1]),
+        **general_quantities(system, motion, gap, 6),
+    }
+
+
+def pitch_turned(qs: Float[np.ndarray, "T nq"]) -> Float[np.ndarray, " T"]:
+    """The angle by which a base has turned about y since the first state, rad, backwards negative, whole turns counted.
+
+    Of the part of its rotation that is about y; states so near to each other that it turns by less than pi in between.
+    """
+    angle = np.unwrap(2 * np.arctan2(qs[:, 5], qs[:, 3]), period=2 * np.pi)
+    return angle - angle[0]
+
+
+def _report(system: System, motion: Trajectory) -> str:
+    """When the feet are off the ground, how far it has turned there, and which motors work hardest."""
+    qs, dt = np.asarray(motion.xs)[:, : system.nq], float(system.dt)
+    gap = gaps(system.model, qs)
+    feet = np.stack([gap[name] for name in FEET], 1)
+    left, landed, turned = takeoff(feet), landing(feet), pitch_turned(qs)
+    use = (np.abs(np.asarray(motion.us)) / np.asarray(system.model.control_upper)).max(0)
+    hardest = ", ".join(f"{system.model.topology.actuators[i]} {use[i]:.0%}" for i in np.argsort(use)[::-1][:4])
+    flight = f"{left * dt:.3f} s to {landed * dt:.3f} s, from a pitch of {turned[left]:.2f} to {turned[landed]:.2f} rad"
+    return f"  off the ground {flight}\n  hardest working: {hardest}"
