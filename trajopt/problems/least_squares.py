@@ -23,6 +23,7 @@ from trajopt.problems.losses import check_loss, robust, robust_curvature, robust
 from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.problems.prior import Prior
+from trajopt.problems.programs import Parted
 from trajopt.problems.signature import Identity
 from trajopt.problems.trajectory import Answer
 
@@ -30,7 +31,7 @@ GRADIENTS = ("implicit", "finite-difference", "ridders")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LeastSquaresProblem:
+class LeastSquaresProblem(Parted):
     """Nonlinear least squares: minimise $1/2 |r(x)|^2 + 1/2 |W (x (-) mean)|^2$ over $lower <= x <= upper$, or a robust loss.
 
     Arguments:

@@ -27,6 +27,7 @@ from trajopt.problems.checks import normalise
 from trajopt.problems.guesses import ways_to_start
 from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.programs import Parted
 from trajopt.problems.replacing import Leaves, leaves_of, replaced_problem, with_leaves
 from trajopt.problems.residuals.base import StepOutcome, is_task
 from trajopt.problems.signature import NOT_COMPILED, Identity, ProblemSignature, signature
@@ -34,7 +35,7 @@ from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_st
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OptimalControlProblem:
+class OptimalControlProblem(Parted):
     """An optimal control problem over `horizon` steps:
 
         minimise    sum_{t<T} l(x_t, u_t, t) + l_T(x_T) + l_0(x_0, p)

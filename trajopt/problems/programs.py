@@ -13,6 +13,7 @@ compiled for longer than it runs.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import enum
 import functools
@@ -20,7 +21,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,25 +74,31 @@ class ProgramKey:
     effort: Effort = Effort.FULL
 
 
-class Parted(Protocol):
-    """A subject with arrays that are arguments of its programs."""
+class Parted(abc.ABC):
+    """A subject with arrays that are arguments of its programs.
+
+    A base class, not a protocol: `isinstance` of a protocol asks every object anew, which takes longer than many a program.
+    """
 
     @property
+    @abc.abstractmethod
     def program_key(self) -> Hashable:
         """What a program depends on beside the leaves."""
 
     @property
+    @abc.abstractmethod
     def leaves(self) -> Any:
         """The arrays, a pytree."""
 
-    def with_leaves(self, leaves: Any) -> Parted:
+    @abc.abstractmethod
+    def with_leaves(self, leaves: Any) -> Any:
         """The subject with other arrays, which may be traced."""
 
 
 def parted(subject: Any) -> tuple[Hashable, tuple[Any, ...], Callable[[tuple[Any, ...]], Any]]:
     """(key, leaves, the function from leaves to subject) of a subject that is `Parted`, or a tuple or frozen dataclass with such
     parts; of anything else itself, no leaves, and itself."""
-    if _is_parted(cast(Hashable, type(subject))):
+    if isinstance(subject, Parted):
         return subject.program_key, (subject.leaves,), lambda leaves: subject.with_leaves(leaves[0])
     if isinstance(subject, tuple):
         return _joined(subject, subject, list(subject), [True] * len(subject), lambda parts: tuple(parts))
@@ -105,12 +112,6 @@ def parted(subject: Any) -> tuple[Hashable, tuple[Any, ...], Callable[[tuple[Any
 
         return _joined(subject, type(subject), values, [field.compare for field in fields], rebuilt)
     return subject, (), lambda leaves: subject
-
-
-@functools.cache
-def _is_parted(kind: Hashable) -> bool:
-    """Whether a class is `Parted`; `isinstance` of a protocol asks every object anew, which takes longer than many a program."""
-    return all(hasattr(kind, name) for name in ("program_key", "leaves", "with_leaves"))
 
 
 def _compares(subject: Any) -> bool:

@@ -59,7 +59,7 @@ def samples_of(problem: Any, guesses: Any, changes: Mapping[str, Any]) -> Sample
     return Samples(problems, points)
 
 
-_TAKES = {
+_TAKES: dict[type, set[str]] = {
     LeastSquaresProblem: {"data"},
     OptimalControlProblem: {"x0", "start_time", "references", "weights"},
 }
