@@ -69,6 +69,7 @@ TIMES = os.environ.get("TRAJOPT_TEST_TIMES")  # a file to which each test adds i
 
 
 MOST_MAPS = 45_000  # Linux ends a process at 65,530
+MOST_MEMORY = 4 << 30  # bytes; a worker that ran half of the whole suite and forgot nothing came to 9 << 30
 COMPILES_S = 1.0  # processor time of a test that may have compiled something large
 
 
@@ -88,11 +89,21 @@ def pytest_runtest_protocol(item):
 
 def drop_programs() -> None:
     """Forget compiled programs before their memory maps, a dozen for each and more with all optimisations, become too many for
-    one process: a compilation that gets no more of them ends it."""
+    one process, where a compilation that gets no more of them ends it; and before they fill the memory."""
+    global most_memory
     maps = pathlib.Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+    if maps.exists() and (maps.read_bytes().count(b"\n") > MOST_MAPS or resident() > most_memory):
         jax.clear_caches()
         gc.collect()
+        most_memory = max(MOST_MEMORY, resident() + MOST_MEMORY // 2)  # of what is not given back
+
+
+most_memory = MOST_MEMORY
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 REFERENCE = ROOT / "tests" / "dynamics"
