@@ -220,7 +220,7 @@ ARM = [
     r.Posture(), r.Velocity(), r.Control(), r.LimitMargin(activation=None), r.FramePosition("tool"),
     r.FramePosition("tool", relative_to="forearm_link", activation=r.SmoothAbsolute(0.1)), r.FrameOrientation("tool"),
     r.FramePlacement("wrist_1_link", relative_to="shoulder_link"), r.FrameVelocity("tool"),
-    r.FrameVelocity("tool", relative_to="forearm_link"), r.Height("tool", activation=r.Saturated(0.3)), r.CentreOfMass(),
+    r.FrameVelocity("tool", relative_to="forearm_link"), r.Height("tool", activation=r.Saturated(1.0)), r.CentreOfMass(),
     r.CentroidalMomentum(),
 ]  # fmt: skip
 BODY = [

@@ -412,9 +412,8 @@ class OptimalControlProblem(Parted):
 
 
 def _cost(x: Array, residual: Array | None, cost: Array | None) -> Float[Array, ""]:
-    total = jnp.zeros((), x.dtype)
-    if residual is not None:
-        total = total + 0.5 * jnp.vdot(residual, residual)
+    squares = 0.0 if residual is None else 0.5 * jnp.vdot(residual, residual)
+    total = jnp.zeros((), x.dtype) + squares
     return total if cost is None else total + cost
 
 
