@@ -23,7 +23,7 @@ from trajopt.dynamics.gradients.differences import (
 )
 from trajopt.dynamics.gradients.modes import DIFFERENCES
 from trajopt.errors import DerivativeError
-from trajopt.problems.residuals.base import StepOutcome, is_task
+from trajopt.problems.residuals.base import Residual, StepOutcome, Terms, is_task
 from trajopt.problems.task_expansion import task_expansion
 from trajopt.problems.trajectory import ControlProblem, flat_state
 
@@ -51,8 +51,13 @@ def moved(
 
 def needs_steps(problem: ControlProblem) -> bool:
     """Whether residuals of the running cost ask for what a step finds."""
+    return _stepping_task(problem) is not None
+
+
+def _stepping_task(problem: ControlProblem) -> Residual | Terms | None:
+    """The residuals of the running cost, where one of them asks for what a step finds."""
     task = problem.stage_residual
-    return is_task(task) and any(term.needs_step for term in task.terms)
+    return task if is_task(task) and any(term.needs_step for term in task.terms) else None
 
 
 def advance(
@@ -61,9 +66,9 @@ def advance(
     """(x_next, l(x, u, t), residual of the contact solve), of one step, where residuals of the cost ask for what it finds."""
     if problem.system is None:
         return problem.step(x, u, t, p), problem.running_cost(x, u, t, p), jnp.zeros((), x.dtype)
-    task, system, state = problem.stage_residual, problem.system_at(p), problem.as_state(x)
+    task, system, state = _stepping_task(problem), problem.system_at(p), problem.as_state(x)
     x_next, info = system.step(state, u)
-    if not is_task(task) or not needs_steps(problem):
+    if task is None:
         return flat_state(x_next), problem.running_cost(x, u, t, p), info.residual
     rows = task(state, u, t, StepOutcome(system, state, u, (x_next, info)))
     cost, more = 0.5 * jnp.vdot(rows, rows), problem.stage("stage_cost", x, u, t, p)

@@ -22,6 +22,7 @@ from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.library.replay import candidate_shapes, replay
 from trajopt.problems.residuals.base import Residual, Terms
+from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Trajectory
 
 REPLAYED = 1e-6  # largest difference of one rollout of the controls, any coordinate
@@ -40,6 +41,23 @@ def at_rest(model: Model, q: Float[np.ndarray, " nq"]) -> State:
 def task(*terms: Residual) -> Terms:
     """The sum of residuals."""
     return Terms(terms)
+
+
+def sample_then_polish(
+    targets: JointTargets, population: int, generations: int, tolerance: float, iterations: int, *,
+    patience: int = 8, improvement: float = 0.05,
+) -> dict[str, object]:
+    """Options of `Hybrid`: CMA-ES over joint targets for at most `generations`, then iLQR.
+
+    patience, improvement: generations without so much improvement, as a share, that end the sampling; tolerance, iterations: of
+    iLQR.
+    """
+    return {
+        "sampler": {"solver": "CMAES", "parametrisation": targets, "population": population},
+        "polisher": {"solver": "iLQR", "tolerance": tolerance, "max_iterations": iterations},
+        "patience": patience, "improvement": improvement, "generations": generations,
+        "max_iterations": generations + iterations,
+    }  # fmt: skip
 
 
 def tilt(q: Float[np.ndarray, " nq"]) -> float:

@@ -22,20 +22,19 @@ from trajopt.problems.library.behaviours import (
     gaps,
     general_quantities,
     on_dofs,
+    sample_then_polish,
     task,
     tilt,
     via,
 )
-from trajopt.problems.library.go1_jump import CALVES, FEET, KNEE, SAGITTAL, TOUCHING, landing, takeoff
+from trajopt.problems.library.go1_jump import CALVES, FEET, KNEE, TOUCHING, landing, leg_targets, takeoff
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, Height, Posture, Velocity
 from trajopt.problems.residuals.activations import Barrier, Saturated
-from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Trajectory
 
 STANDS = 0.5  # s at the end, in which it is to stand
-KNOT = 0.1  # s between two knots of the joint targets
 RATE = -11.0  # rad/s, of the pitch at the apex: once round takes 0.57 s
 TRUNK = 0.12  # m: a height of the trunk that its barrier allows
 LOWER = 0.05  # m, by which the base may end below its first height and stand
@@ -84,18 +83,8 @@ def go1_backflip(
         "go1-backflip", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         control_lower=-limit, control_upper=limit, certificate=lambda motion: flip_quantities(system, motion),
         certificate_tolerances=LIMITS, report=lambda motion: _report(system, motion), solver="Hybrid",
-        solver_options=search(duration),
+        solver_options=sample_then_polish(leg_targets(duration), 96, 60, 5e-2, 300, patience=10),
     )  # fmt: skip
-
-
-def search(duration: float) -> dict[str, object]:
-    """CMA-ES over targets of the legs, both sides alike, then iLQR."""
-    targets = JointTargets(round(duration / KNOT) + 1, 80.0, 1.0, mirror=SAGITTAL, deviation=0.5)
-    return {
-        "sampler": {"solver": "CMAES", "parametrisation": targets, "population": 96},
-        "polisher": {"solver": "iLQR", "tolerance": 5e-2, "max_iterations": 300},
-        "patience": 10, "improvement": 0.05, "generations": 60, "max_iterations": 600,
-    }  # fmt: skip
 
 
 LIMITS = GENERAL_LIMITS | {

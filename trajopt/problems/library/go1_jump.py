@@ -22,6 +22,7 @@ from trajopt.problems.library.behaviours import (
     gaps,
     general_quantities,
     on_dofs,
+    sample_then_polish,
     task,
     tilt,
     via,
@@ -73,18 +74,14 @@ def go1_jump(height: float = 0.25, apex: float = 0.5, duration: float = 1.2, dt:
     return OptimalControlProblem(
         "go1-jump", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         certificate=lambda motion: jump_quantities(system, motion, height), certificate_tolerances=LIMITS,
-        report=lambda motion: _report(system, motion), solver="Hybrid", solver_options=search(duration),
+        report=lambda motion: _report(system, motion), solver="Hybrid",
+        solver_options=sample_then_polish(leg_targets(duration), 48, 24, 5e-2, 200, patience=6, improvement=0.1),
     )  # fmt: skip
 
 
-def search(duration: float) -> dict[str, object]:
-    """CMA-ES over targets of the legs, both sides alike, then iLQR."""
-    targets = JointTargets(round(duration / KNOT) + 1, 80.0, 1.0, mirror=SAGITTAL, deviation=0.5)
-    return {
-        "sampler": {"solver": "CMAES", "parametrisation": targets, "population": 48},
-        "polisher": {"solver": "iLQR", "tolerance": 5e-2, "max_iterations": 200},
-        "patience": 6, "improvement": 0.1, "generations": 24, "max_iterations": 300,
-    }  # fmt: skip
+def leg_targets(duration: float) -> JointTargets:
+    """Targets of the legs, both sides alike, a knot every KNOT seconds."""
+    return JointTargets(round(duration / KNOT) + 1, 80.0, 1.0, mirror=SAGITTAL, deviation=0.5)
 
 
 LIMITS = GENERAL_LIMITS | {

@@ -20,6 +20,7 @@ from trajopt.problems.library.behaviours import (
     gaps,
     general_quantities,
     on_dofs,
+    sample_then_polish,
     task,
 )
 from trajopt.problems.library.go1_jump import FEET, SAGITTAL, TOUCHING
@@ -78,17 +79,11 @@ def lifted(times: Float[np.ndarray, " T"], offset: float) -> tuple[Float[np.ndar
     return phase, (phase < SHARE) & (times >= (0.0 if offset == 0.0 else 0.5 * PERIOD))
 
 
-SEARCH = {
-    "sampler": {
-        "solver": "CMAES", "population": 32,
-        "parametrisation": JointTargets(
-            6, 80.0, 1.0, interpolation="cubic", mirror=SAGITTAL, period=PERIOD, shift=np.repeat(DIAGONAL, 3), ramp=RAMP,
-            deviation=0.25,
-        ),
-    },
-    "polisher": {"solver": "iLQR", "tolerance": 1e-2, "max_iterations": 200},
-    "patience": 8, "improvement": 0.05, "generations": 30, "max_iterations": 300,
-}  # fmt: skip
+GAIT = JointTargets(
+    6, 80.0, 1.0, interpolation="cubic", mirror=SAGITTAL, period=PERIOD, shift=np.repeat(DIAGONAL, 3), ramp=RAMP,
+    deviation=0.25,
+)  # fmt: skip
+SEARCH = sample_then_polish(GAIT, 32, 30, 1e-2, 200)
 
 LIMITS = GENERAL_LIMITS | {
     "speed_missing": 0.0,

@@ -18,6 +18,7 @@ from trajopt.problems.library.behaviours import (
     gaps,
     general_quantities,
     on_dofs,
+    sample_then_polish,
     task,
 )
 from trajopt.problems.library.hopper_hops import TOUCHING
@@ -52,14 +53,8 @@ def half_cheetah_sprint(speed: float = 3.0, duration: float = 2.0, dt: float = 5
     )  # fmt: skip
 
 
-SEARCH = {
-    "sampler": {
-        "solver": "CMAES", "population": 64,
-        "parametrisation": JointTargets(6, 100.0, 4.0, interpolation="cubic", period=PERIOD, deviation=0.3, reach=0.8, ramp=0.2),
-    },
-    "polisher": {"solver": "iLQR", "tolerance": 1e-1, "max_iterations": 300},
-    "patience": 8, "improvement": 0.03, "generations": 40, "max_iterations": 400,
-}  # fmt: skip
+STRIDE = JointTargets(6, 100.0, 4.0, interpolation="cubic", period=PERIOD, deviation=0.3, reach=0.8, ramp=0.2)
+SEARCH = sample_then_polish(STRIDE, 64, 40, 1e-1, 300, improvement=0.03)
 
 LIMITS = GENERAL_LIMITS | {
     "speed_missing": 0.0,

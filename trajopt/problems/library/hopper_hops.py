@@ -21,6 +21,7 @@ from trajopt.problems.library.behaviours import (
     gaps,
     general_quantities,
     on_dofs,
+    sample_then_polish,
     task,
     via,
 )
@@ -72,14 +73,8 @@ def hopper_hops(hops: int = 5, speed: float = 0.7, height: float = 0.12, dt: flo
 
 
 BENT = (-0.5, -1.0, 0.5)  # rad: a leg that can push
-SEARCH = {
-    "sampler": {
-        "solver": "CMAES", "population": 64,
-        "parametrisation": JointTargets(6, 400.0, 30.0, interpolation="cubic", period=PERIOD, deviation=0.4, ramp=0.2),
-    },
-    "polisher": {"solver": "iLQR", "tolerance": 5e-2, "max_iterations": 300},
-    "patience": 8, "improvement": 0.05, "generations": 40, "max_iterations": 400,
-}  # fmt: skip
+HOP = JointTargets(6, 400.0, 30.0, interpolation="cubic", period=PERIOD, deviation=0.4, ramp=0.2)
+SEARCH = sample_then_polish(HOP, 64, 40, 5e-2, 300)
 
 LIMITS = GENERAL_LIMITS | {
     "hops_missing": 0.0,
