@@ -6,11 +6,13 @@ The configuration is made here because the package itself never changes JAX's gl
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib.util
 import mmap
 import os
 import pathlib
+import platform
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -69,7 +71,7 @@ TIMES = os.environ.get("TRAJOPT_TEST_TIMES")  # a file to which each test adds i
 
 
 MOST_MAPS = 45_000  # Linux ends a process at 65,530
-MOST_MEMORY = 4 << 30  # bytes; a worker that ran half of the whole suite and forgot nothing came to 9 << 30
+MOST_MEMORY = 3 << 30  # bytes; a worker that ran half of the whole suite and gave nothing back came to 9 << 30
 COMPILES_S = 1.0  # processor time of a test that may have compiled something large
 
 
@@ -89,13 +91,28 @@ def pytest_runtest_protocol(item):
 
 def drop_programs() -> None:
     """Forget compiled programs before their memory maps, a dozen for each and more with all optimisations, become too many for
-    one process, where a compilation that gets no more of them ends it; and before they fill the memory."""
+    one process, where a compilation that gets no more of them ends it; and give memory back before the machine has none.
+
+    Most of a worker's memory is what XLA has freed and glibc keeps: forgetting programs alone gives hardly any of it back.
+    """
     global most_memory
     maps = pathlib.Path("/proc/self/maps")
-    if maps.exists() and (maps.read_bytes().count(b"\n") > MOST_MAPS or resident() > most_memory):
+    if not maps.exists():
+        return
+    if resident() > most_memory:
+        trim()
+    if maps.read_bytes().count(b"\n") > MOST_MAPS or resident() > most_memory:
         jax.clear_caches()
         gc.collect()
+        trim()
         most_memory = max(MOST_MEMORY, resident() + MOST_MEMORY // 2)  # of what is not given back
+
+
+def trim() -> None:
+    """Give freed memory back to the system, where the C library can."""
+    library = ctypes.CDLL(None)
+    if "glibc" in " ".join(platform.libc_ver()):
+        library.malloc_trim(0)
 
 
 most_memory = MOST_MEMORY
