@@ -32,40 +32,27 @@ SOLVERS = tuple(name for name, kinds in TAKES.items() if kinds == (CONTROL,))
 
 @dataclasses.dataclass(frozen=True)
 class Contest:
-    """What is asked on one problem: budget, s; perturbation as in `Cell`; loss = cost + weight violation <= threshold; options of
-    the sampling solvers."""
+    """What is asked on one problem: budget, s; perturbation as in `Cell`; loss = cost + weight violation <= threshold."""
 
     budget: float
     perturbation: float
     weight: float
     threshold: float
-    sampling: dict[str, Any]
     meaning: str
 
 
 CONTESTS = {
-    "cartpole-swingup": Contest(
-        10.0, 0.05, 1e3, 64.8, {"knots": 20, "population": 200}, "cost 58.89 (multiple shooting) and a tenth"
-    ),
-    "double-cartpole-swingup": Contest(
-        15.0, 0.05, 1e3, 166.7, {"knots": 30, "population": 300}, "cost 151.6 (multiple shooting) and a tenth"
-    ),
-    "catapult": Contest(
-        30.0, 0.002, 1.0, 1e-4, {"knots": 25, "standard_deviation": 20.0, "population": 24}, "a miss of 1 cm"
-    ),
+    "cartpole-swingup": Contest(10.0, 0.05, 1e3, 64.8, "cost 58.89 (multiple shooting) and a tenth"),
+    "double-cartpole-swingup": Contest(15.0, 0.05, 1e3, 166.7, "cost 151.6 (multiple shooting) and a tenth"),
+    "catapult": Contest(30.0, 0.002, 1.0, 1e-4, "a miss of 1 cm"),
 }
 LONG = {"problem": "catapult", "solvers": ("CMAES", "StochasticSearch"), "budget": 60.0, "seeds": 1}
-
-
-def options(problem: str, solver: str) -> dict[str, Any]:
-    """Options of a solver; those of the problem's own come from the problem."""
-    return dict(CONTESTS[problem].sampling) if solver in SAMPLERS else {}
 
 
 def all_cells(problems: Sequence[str], solvers: Sequence[str], seeds: int) -> list[Cell]:
     """The runs, first seeds first."""
     return [
-        Cell(name, solver, options(name, solver), seed, contest.budget, contest.perturbation, trace=True)
+        Cell(name, solver, {}, seed, contest.budget, contest.perturbation, trace=True)
         for name, contest in ((name, CONTESTS[name]) for name in problems)
         for seed in range(seeds)
         for solver in solvers
@@ -76,7 +63,7 @@ def long_cells() -> list[Cell]:
     """The long searches."""
     name = LONG["problem"]
     return [
-        Cell(name, solver, options(name, solver), seed, LONG["budget"], CONTESTS[name].perturbation, trace=True)
+        Cell(name, solver, {}, seed, LONG["budget"], CONTESTS[name].perturbation, trace=True)
         for solver in LONG["solvers"]
         for seed in range(LONG["seeds"])
     ]
@@ -142,9 +129,7 @@ def page(cache: Cache, problems: Sequence[str], seeds: int, where: str) -> str:
             f"## {name}",
             "",
             f"Threshold {contest.threshold:g} ({contest.meaning}), violation weighed by {contest.weight:g}; {contest.budget:g} s "
-            f"of solving; noise of {100 * contest.perturbation:g} % of the bounds; sampling solvers with "
-            + ", ".join(f"{key} {value:g}" for key, value in contest.sampling.items())
-            + ".",
+            f"of solving; noise of {100 * contest.perturbation:g} % of the bounds.",
             "",
             *(table(HEAD, rows) if rows else []),
             *(["", f"Not run: {', '.join(missing)}."] if missing else []),

@@ -141,7 +141,7 @@ def test_each_update_moves_mean_and_covariance():
 
 def test_cma_parameters_of_the_tutorial():
     """Table 1 for n = 10: population 10, weights of the best 5, log(5.5) - log(i), their sum 3.7358."""
-    assert CMAES().default_population(10) == 10
+    assert CMAES().default_population(10) == 10 and CMAES().default_population(10, 4) == 24
     at = Parameters(10, 10)
     raw = np.log(5.5 / np.arange(1, 6))
     np.testing.assert_allclose(at.weights, raw / 3.736249, rtol=1e-6)

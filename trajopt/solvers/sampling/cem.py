@@ -49,7 +49,7 @@ class CEM(SamplingSolver):
         if not self.min_deviation >= 0:
             raise OptionError(f"CEM: min_deviation is {self.min_deviation}; it must not be negative")
 
-    def default_population(self, size: int) -> int:
+    def default_population(self, size: int, equalities: int = 0) -> int:
         """Ten elites, and one more for every two components."""
         return max(64, int(np.ceil((10 + size / 2) / self.elites)))
 

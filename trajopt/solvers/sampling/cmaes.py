@@ -20,6 +20,7 @@ from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.search import Generation, SamplingSolver
 
 LARGEST_FULL = 300  # components up to which the whole covariance is adapted by default
+DRAWS_OF_ROW = 6  # of terminal equalities: fewer follow noise (MULTIPLIER_SHARE of a regression on too few)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +108,8 @@ class Adapted:
 
 @dataclasses.dataclass(frozen=True)
 class CMAES(SamplingSolver):
-    """CMA-ES, which adapts the covariance of its draws. The default population is 4 + 3 log n for n components.
+    """CMA-ES, which adapts the covariance of its draws. The default population is 4 + 3 log n for n components, and at least
+    six for every row of terminal equalities.
 
     Options:
         diagonal: whether only the diagonal of the covariance is adapted. Default: with more than 300 components.
@@ -120,8 +122,9 @@ class CMAES(SamplingSolver):
         if self.population is not None and self.population < 4:
             raise OptionError(f"CMAES: population is {self.population}; it must be at least 4")
 
-    def default_population(self, size: int) -> int:
-        return 4 + int(3 * np.log(size))
+    def default_population(self, size: int, equalities: int = 0) -> int:
+        """4 + 3 log n, and at least six for every row of terminal equalities, which are regressed on the draws."""
+        return max(4 + int(3 * np.log(size)), DRAWS_OF_ROW * equalities)
 
     def _separable(self, size: int) -> bool:
         return size > LARGEST_FULL if self.diagonal is None else self.diagonal

@@ -73,7 +73,7 @@ class MPPI(SamplingSolver):
                 "a correlation; leave one of them out"
             )
 
-    def default_population(self, size: int) -> int:
+    def default_population(self, size: int, equalities: int = 0) -> int:
         """Five for every component, at least 64."""
         return max(64, 5 * size)
 

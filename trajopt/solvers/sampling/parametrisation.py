@@ -28,9 +28,11 @@ from trajopt.errors import OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.targets import JointTargets, driven
+from trajopt.solvers.sampling.distribution import LARGEST_COVARIANCE
 
 PARAMETRISATIONS = ("piecewise-constant", "linear", "cubic")
-KNOTS = 10  # by default: few enough to search; four and a half periods over the horizon are still a spline of them
+FEWEST_KNOTS, MOST_KNOTS = 10, 20  # by default: few enough to search; almost half as many periods are still a spline of them
+STEPS_OF_KNOT = 10  # one for so many steps in between
 SHARE_OF_RANGE = 0.25  # default deviation, as a share of the distance between the bounds
 
 
@@ -95,6 +97,12 @@ class Space:
         return np.linalg.lstsq(W.reshape(-1, W.shape[2]), wanted.ravel(), rcond=None)[0]
 
 
+def default_knots(steps: int, nu: int) -> int:
+    """One for every ten steps, from ten to twenty; beyond ten no more than a whole covariance is learnt of."""
+    most = min(MOST_KNOTS, LARGEST_COVARIANCE // max(nu, 1))
+    return min(steps, max(FEWEST_KNOTS, min(steps // STEPS_OF_KNOT, most)))
+
+
 def make_space(
     problem: OptimalControlProblem,
     start: Float[np.ndarray, " nx"],
@@ -113,7 +121,7 @@ def make_space(
     T, changes = problem.horizon, scenarios_of(problem, scenarios, solver)
     if isinstance(kind, JointTargets):
         return dataclasses.replace(_target_space(problem, start, kind, deviations, solver), scenarios=changes)
-    count = min(T, KNOTS) if knots is None else knots
+    count = default_knots(T, problem.nu) if knots is None else knots
     if count > T:
         raise OptionError(f"{solver}: knots is {count}; problem '{problem.name}' has {T} steps, expected 1 to {T}")
     W = basis(kind, T, count)

@@ -103,6 +103,11 @@ class SamplingState(ConstrainedState):
     last_mean_violation: float
     bad_step: int
 
+    @property
+    def equalities(self) -> int:
+        """Number of rows of terminal equalities."""
+        return int(np.sum(~np.asarray(self.inequality[1])))
+
     def with_best(self, scores: Scores, y: Float[np.ndarray, "P d"]) -> SamplingState:
         """With the best of a generation that was not finished; the distribution stays."""
         if not np.isfinite(scores.merit[scores.best]):
@@ -124,7 +129,7 @@ class SamplingSolver(abc.ABC):
     Options:
         population: motions drawn in a generation. Default: the solver's own, growing with the number of components up to 1,000.
         parametrisation: of the controls: "cubic", "linear" or "piecewise-constant" between `knots`; or `problems.JointTargets`.
-        knots: number of values of each control. Default: ten, or one for every step where there are fewer.
+        knots: number of values of each control. Default: one for every ten steps, ten to twenty; more than ten of few controls.
         scenarios: factors of parameters of the model, such as ({"actuation": 0.9},); a draw's merit is the mean over it and
             these.
         standard_deviation, parameter_deviation, initial_state_deviation: at the start, of knots, free parameters and a free
@@ -188,8 +193,8 @@ class SamplingSolver(abc.ABC):
         """The distribution at the start, with unit deviations."""
 
     @abc.abstractmethod
-    def default_population(self, size: int) -> int:
-        """How many to draw for `size` components."""
+    def default_population(self, size: int, equalities: int = 0) -> int:
+        """How many to draw for `size` components and so many rows of terminal equalities."""
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> Float[np.ndarray, "P d"]:
@@ -208,9 +213,9 @@ class SamplingSolver(abc.ABC):
         space = self._space(oracle, guess.xs[0])
         first = space.encode(guess)
         distribution = self.first_distribution(first)
-        multipliers = Constraints(oracle.problem).initial(self.penalty)
+        multipliers, inequality = Constraints(oracle.problem).initial(self.penalty), Constraints(oracle.problem).inequality()
         seed = np.asarray(jax.random.key_data(key))
-        y = self._candidates(seed, 0, distribution, first, space)
+        y = self._candidates(seed, 0, distribution, first, space, int(np.sum(~inequality[1])))
         chunk = split_chunk(self.chunk) if self.over_processes else self.chunk
         size, one_by_one = batch_size(oracle.problem, chunk, len(y))
         copies = 2 if one_by_one else size
@@ -230,7 +235,7 @@ class SamplingSolver(abc.ABC):
             incumbent=y[scores.best] if np.isfinite(scores.merit[scores.best]) else first,
             start=np.asarray(guess.xs[0]),
             rows=scores.rows[0],
-            inequality=Constraints(oracle.problem).inequality(),
+            inequality=inequality,
             key=seed,
             generation=0,
             mean_violation=float(scores.violation[0]),
@@ -247,7 +252,7 @@ class SamplingSolver(abc.ABC):
             if state.stubborn >= STUBBORN_UPDATES:
                 return dataclasses.replace(state, halt="infeasible")
         distribution, generation = state.distribution, state.generation + 1
-        y = self._candidates(state.key, generation, distribution, state.incumbent, space)
+        y = self._candidates(state.key, generation, distribution, state.incumbent, space, state.equalities)
         scores = self._score(oracle, space, y, state.multipliers)
         if scores.rated < len(y):
             return state.with_best(scores, y)
@@ -301,7 +306,7 @@ class SamplingSolver(abc.ABC):
         """
         space = self._space(oracle, state.start)
         about = state.distribution.moved(state.incumbent)
-        y = self._candidates(state.key, state.generation + 1, about, state.incumbent, space)
+        y = self._candidates(state.key, state.generation + 1, about, state.incumbent, space, state.equalities)
         if batch_size(oracle.problem, self.chunk, len(y))[1]:
             y = y[: 2 + CERTIFYING]
         scores = self._score(oracle, space, y, state.multipliers, patient=True)
@@ -330,11 +335,11 @@ class SamplingSolver(abc.ABC):
         return score(oracle, space, y, multipliers, self.chunk, patient)
 
     def _candidates(
-        self, seed: np.ndarray, generation: int, distribution: Any, incumbent: np.ndarray, space: Space
+        self, seed: np.ndarray, generation: int, distribution: Any, incumbent: np.ndarray, space: Space, equalities: int
     ) -> np.ndarray:
         """[mean, incumbent, draws] (P + 2, d); the draws depend on seed and generation alone."""
         rng = np.random.default_rng([*(int(word) for word in np.ravel(seed)), generation])
-        count = self.population or min(self.default_population(space.size), LARGEST_POPULATION)
+        count = self.population or min(self.default_population(space.size, equalities), LARGEST_POPULATION)
         draws = self.draw(rng, distribution, count, space)
         return np.concatenate([np.stack([np.asarray(distribution.mean), np.asarray(incumbent)]), draws])
 

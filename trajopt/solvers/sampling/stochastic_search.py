@@ -72,7 +72,7 @@ class StochasticSearch(SamplingSolver):
         if not 0 < self.elites < 1:
             raise OptionError(f"StochasticSearch: elites is {self.elites}; expected a share between 0 and 1")
 
-    def default_population(self, size: int) -> int:
+    def default_population(self, size: int, equalities: int = 0) -> int:
         """Five for every component, at least 64."""
         return max(64, 5 * size)
 
