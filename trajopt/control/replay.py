@@ -69,7 +69,8 @@ def replay_motion(
 
     model_file: MJCF for MuJoCo, None: none. stiffness, damping: of the feedback, N m/rad and N m s/rad; policy: the gains of
     the solution take their place, in one rollout too; gains: others. hold: s, for which the robot is to stay in the last pose
-    afterwards, by controls that hold it where some do (`quasi_static`). The limits are those of the motors. Raises `OptionError` without a `System` whose motors drive one joint each.
+    afterwards, by the torques that hold it where some do (`quasi_static`), by the last controls elsewhere. The limits are those
+    of the motors. Raises `OptionError` without a `System` whose motors drive one joint each.
     """
     system, dt = problem.system, problem.dt
     if system is None or dt is None:
