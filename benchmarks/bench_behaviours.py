@@ -1,13 +1,13 @@
 """The behaviours of the library: found from how many seeds, in which time, with which quantities, and what replays of them do.
 
-    python benchmarks/bench_behaviours.py [--behaviours go1-jump,go1-trot] [--seeds 5] [--no-replay] [--json FILE]
+    python benchmarks/bench_behaviours.py [--behaviours go1-jump,go1-trot] [--seeds 5] [--no-replay] [--replay-all] [--json FILE]
 
 Each behaviour is solved with its default solver from each seed. A line a seed: status, seconds of compiling, of solving by the
 wall's clock and of the processor (of all threads, compiling included), the quantities that the certificate names. Then the
-replays of the first motion that is one (of the first seed, where none is): one rollout, half the step, and MuJoCo at steps of
-0.5, 1, 2 and 4 ms with its own softened contact, by the controls alone and with the joints' feedback (Atlas: the solver's
-gains); "holds" says that the quantities of the replayed motion are within the limits of the certificate (but for torques and
-the replay's own error).
+replays of the first motion that is one, of the first seed where none is, or with --replay-all of every one that is: one rollout,
+half the step, and MuJoCo at steps of 0.5, 1, 2 and 4 ms with its own softened contact, by the controls alone and with the joints'
+feedback (Atlas: the solver's gains); "holds" says that the quantities of the replayed motion are within the limits of the
+certificate (but for torques and the replay's own error).
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from measure import banner
 # Feedback of the joints in replays, N m/rad and N m s/rad.
 FEEDBACK = {"go1": (80.0, 1.0), "half-cheetah": (100.0, 4.0), "hopper": (400.0, 30.0)}
 BEHAVIOURS = ("go1-jump", "go1-backflip", "go1-trot", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
-# Of go1-backflip in the air: what counts as one of each error, m, rad, rad, m/s, rad/s, rad/s of base and joints; from so long
-# before the landing on, s, stiff joints catch it; for how long it is to stand then, s.
-TRACKING, CATCHING, CATCH, STANDING = (0.2, 0.1, 1.0, 1.0, 1.0, 20.0), (300.0, 8.0), 0.03, 1.0
+STANDING = 1.0  # s, for which go1-backflip is to stand after its end, with the joints' feedback all the time
 NOT_OF_A_REPLAY = ("replay_error", "torque_use")
 
 
@@ -58,32 +56,20 @@ def missed(problem, values: dict) -> list[str]:
     return [f"{key} {values[key]:.3g}" for key, limit in limits.items() if not values[key] <= limit]
 
 
-def caught(problem, solution):
-    """Gains of a flip: those of the regulator about the motion, and from shortly before its landing on those of stiff joints."""
-    import numpy as np
-
-    from trajopt.control.tracking import joint_gains, tracking_gains
-    from trajopt.problems.library.behaviours import gaps
-    from trajopt.problems.library.go1_jump import FEET, landing
-
-    model = problem.system.model
-    base, joints = [3, 3, model.nv - 6], np.array(TRACKING)
-    K = tracking_gains(problem, solution, np.concatenate([np.repeat(joints[:3], base), np.repeat(joints[3:], base)]))
-    gap = gaps(model, np.asarray(solution.xs)[:, : model.nq])
-    K[landing(np.stack([gap[name] for name in FEET], 1)) - round(CATCH / problem.dt) :] = joint_gains(model, *CATCHING)
-    return K
-
-
 def replays(problem, solution) -> list[dict]:
     """Records of all replays of a solution, printed."""
+    import numpy as np
+
     from trajopt.control.replay import replay_motion, table
+    from trajopt.control.tracking import joint_gains
     from trajopt.models import bundled_file
     from trajopt.problems.trajectory import Trajectory
 
     model = problem.system.model.name
     options: dict = {"policy": True}  # the gains of the solution, where joints are too light for stiff feedback
     if problem.name == "go1-backflip":
-        options = {"gains": caught(problem, solution), "hold": STANDING}
+        K = joint_gains(problem.system.model, *FEEDBACK["go1"])
+        options = {"gains": np.broadcast_to(K, (problem.horizon, *K.shape)), "hold": STANDING}
     elif model in FEEDBACK:
         options = {"stiffness": FEEDBACK[model][0], "damping": FEEDBACK[model][1]}
     found = replay_motion(problem, solution, model_file=str(bundled_file(model)), **options)
@@ -105,6 +91,7 @@ def main() -> None:
     parser.add_argument("--behaviours", default=",".join(BEHAVIOURS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--no-replay", action="store_true")
+    parser.add_argument("--replay-all", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
     import jax
@@ -113,20 +100,19 @@ def main() -> None:
     print(banner())
     everything = []
     for name in args.behaviours.split(","):
-        chosen = None
+        found = []
         for seed in range(args.seeds):
             problem, solution, record = solved(name, seed)
             everything.append(record)
             shown = ", ".join(f"{key} {value:.4g}" for key, value in record["quantities"].items())
             print(f"\n{name}, seed {seed}: {record['message']}; compile {record['compile_s']} s, wall {record['wall_s']} s, "
                   f"processor {record['processor_s']} s, {record['iterations']} iterations\n  {shown}", flush=True)  # fmt: skip
-            if chosen is None or (solution.success and not chosen[1].success):
-                chosen = problem, solution
-        assert chosen is not None
-        successes = sum(record["success"] for record in everything if record["behaviour"] == name)
-        print(f"\n{name}: {successes} of {args.seeds} seeds")
-        if not args.no_replay:
-            everything.append({"behaviour": name, "replays": replays(*chosen)})
+            found.append((seed, problem, solution))
+        motions = [each for each in found if each[2].success]
+        print(f"\n{name}: {len(motions)} of {args.seeds} seeds")
+        for seed, problem, solution in [] if args.no_replay else (motions or found)[: None if args.replay_all else 1]:
+            print(f"\nreplays of seed {seed}")
+            everything.append({"behaviour": name, "seed": seed, "replays": replays(problem, solution)})
     if args.json:
         with open(args.json, "w") as stream:
             json.dump(everything, stream, indent=1)

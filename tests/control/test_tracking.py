@@ -7,12 +7,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from trajopt.control.replay import replay_motion
+from trajopt import problems
+from trajopt.control.replay import _held, replay_motion
 from trajopt.control.tracking import joint_gains, tracking_gains
 from trajopt.dynamics import State
 from trajopt.errors import OptionError, ShapeError
 from trajopt.problems import OptimalControlProblem
+from trajopt.problems.guesses import quasi_static
 from trajopt.problems.library.behaviours import damped_system
+from trajopt.problems.trajectory import Trajectory
 
 DT, STEPS = 0.01, 12
 ERRORS = np.array([0.1, 0.1, 0.2, 0.3, 0.3, 0.3, 1.0, 1.0, 2.0, 5.0, 5.0, 5.0])
@@ -94,6 +97,19 @@ def test_a_held_motion_ends_at_rest(flight):
     assert held.xs.shape == (STEPS + 4, 12) and held.us.shape == (STEPS + 3, 3)
     np.testing.assert_array_equal(held.us[STEPS:], np.tile(motion.us[-1], (3, 1)))
     assert held.drift[STEPS] == 0 and held.drift[-1] > 0  # nothing holds it in the air
+
+
+def test_a_standing_pose_is_held_by_its_own_torques():
+    """What a motion ends with, here nothing at all, does not hold it."""
+    problem = problems.get("go1-backflip")
+    stand = np.asarray(problem.x0)
+    motion = Trajectory(np.tile(stand, (STEPS + 1, 1)), np.zeros((STEPS, 12)), np.zeros(0))
+    K = np.zeros((STEPS, 12, problem.n))
+    held, gains = _held(problem.system, motion, K, 2)
+    assert held.xs.shape == (STEPS + 3, stand.size) and gains.shape == (STEPS + 2, 12, problem.n)
+    torque = quasi_static(problem.system, State(stand[:19], stand[19:])).torque
+    assert np.abs(torque).max() > 1.0
+    np.testing.assert_array_equal(held.us[STEPS:], np.tile(torque, (2, 1)))
 
 
 def test_wrong_arguments_are_named(flight):

@@ -28,6 +28,7 @@ from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError
+from trajopt.problems.guesses import quasi_static
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.trajectory import Answer, Trajectory
@@ -67,15 +68,16 @@ def replay_motion(
     """The replays of a solution: one rollout of its controls; at half the step, and in MuJoCo at each of `steps` (s), both ways.
 
     model_file: MJCF for MuJoCo, None: none. stiffness, damping: of the feedback, N m/rad and N m s/rad; policy: the gains of
-    the solution take their place, in one rollout too; gains: others. hold: s, for which the robot is to stay in the last state
-    afterwards. The limits are those of the motors. Raises `OptionError` without a `System` whose motors drive one joint each.
+    the solution take their place, in one rollout too; gains: others. hold: s, for which the robot is to stay in the last pose
+    afterwards, by the torques that hold it where some do (`quasi_static`), by the last controls elsewhere. The limits are those
+    of the motors. Raises `OptionError` without a `System` whose motors drive one joint each.
     """
     system, dt = problem.system, problem.dt
     if system is None or dt is None:
         raise OptionError(f"problem '{problem.name}' has no System; only a System's motions are replayed")
     motion = problem.point_of(solution)
     K = _gains(problem, solution, policy, gains, stiffness, damping)
-    motion, K = _held(motion, K, round(hold / dt))
+    motion, K = _held(system, motion, K, round(hold / dt))
     half = dataclasses.replace(system, dt=dt / 2)
     bounds = np.asarray(system.model.control_lower), np.asarray(system.model.control_upper)  # a plan may keep below them
     found = []
@@ -113,15 +115,17 @@ def _gains(
 
 
 def _held(
-    motion: Trajectory, K: Float[np.ndarray, "T nu n"], more: int
+    system: System, motion: Trajectory, K: Float[np.ndarray, "T nu n"], more: int
 ) -> tuple[Trajectory, Float[np.ndarray, "T2 nu n"]]:
-    """The motion and its gains with the last of all `more` times again; velocities there are zero."""
+    """The motion and its gains with the last of all `more` times again; velocities there are zero, the controls those that hold
+    the last pose, where some do: what brings a motion to rest in its last steps need not."""
     if not more:
         return motion, K
-    xs, us = np.asarray(motion.xs), np.asarray(motion.us)
-    nq = xs.shape[1] - K.shape[2] // 2
+    xs, us, nq = np.asarray(motion.xs), np.asarray(motion.us), system.nq
     rest = np.concatenate([xs[-1, :nq], np.zeros(xs.shape[1] - nq)])
-    xs, us = np.concatenate([xs, np.tile(rest, (more, 1))]), np.concatenate([us, np.repeat(us[-1:], more, 0)])
+    holding = quasi_static(system, State(jnp.asarray(rest[:nq]), jnp.asarray(rest[nq:])))
+    last = holding.torque if holding.held else us[-1]
+    xs, us = np.concatenate([xs, np.tile(rest, (more, 1))]), np.concatenate([us, np.tile(last, (more, 1))])
     return Trajectory(xs, us, motion.p), np.concatenate([K, np.repeat(K[-1:], more, 0)])
 
 

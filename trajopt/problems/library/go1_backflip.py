@@ -83,8 +83,13 @@ def go1_backflip(
         "go1-backflip", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         control_lower=-limit, control_upper=limit, certificate=lambda motion: flip_quantities(system, motion),
         certificate_tolerances=LIMITS, report=lambda motion: _report(system, motion), solver="Hybrid",
-        solver_options=sample_then_polish(leg_targets(duration), 96, 60, 5e-2, 300, patience=10),
+        solver_options=sample_then_polish(leg_targets(duration), 128, 100, 5e-2, 300, patience=20, **SAMPLER),
     )  # fmt: skip
+
+
+# 128 draws renew the diagonal of a covariance of 64 numbers in 3 generations, the whole of it in 67 (CMAES's c_mu); batches of
+# four motions fit the memory that the allocator keeps, larger ones return it and fetch it again in every generation.
+SAMPLER = {"diagonal": True, "chunk": 4}
 
 
 LIMITS = GENERAL_LIMITS | {
