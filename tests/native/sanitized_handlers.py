@@ -54,11 +54,21 @@ def check(name: str) -> None:
         result = system.linearize(State(q, v), u)
         return result.x_next.q, result.x_next.v, result.A, result.B
 
+    def impulses(q, v, u):
+        result = system.linearize(State(q, v), u, outputs=("impulse",))
+        return result.x_next.q, result.x_next.v, jax.tree.leaves(result.outputs["impulse"])
+
     def rollout(q, v, us):
         xs, info = system.rollout(State(q, v), us)
         return xs.q, xs.v, info.residual
 
-    for label, function, control in (("step", step, u), ("linearize", linearize, u), ("rollout", rollout, us)):
+    programs = (
+        ("step", step, u),
+        ("linearize", linearize, u),
+        ("linearize with impulses", impulses, u),
+        ("rollout", rollout, us),
+    )
+    for label, function, control in programs:
         where, single = f"{name}: {label}", jax.jit(function)
         together = jax.jit(jax.vmap(function))(q, v, control)
         same(together, [single(q[k], v[k], control[k]) for k in range(COUNT)], where)
@@ -68,9 +78,9 @@ def check(name: str) -> None:
         same(shared, [single(q[0], v[k], control[0]) for k in range(COUNT)], f"{where}, q and control shared")
         grid = jax.jit(jax.vmap(jax.vmap(function, (None, 0, None)), (0, None, 0)))(q[:2], v[:3], control[:2])
         for i in range(2):
-            one = [x[i] for x in grid]
+            one = [x[i] for x in jax.tree.leaves(grid)]
             same(one, [single(q[i], v[k], control[i]) for k in range(3)], f"{where}, grid")
-    print(f"handlers avx2 {name}: step, linearize, rollout", flush=True)
+    print(f"handlers avx2 {name}: {', '.join(label for label, *_ in programs)}", flush=True)
 
 
 def check_contact_problems() -> None:
