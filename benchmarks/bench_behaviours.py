@@ -20,7 +20,7 @@ from measure import banner
 
 # Feedback of the joints in replays, N m/rad and N m s/rad.
 FEEDBACK = {"go1": (80.0, 1.0), "half-cheetah": (100.0, 4.0), "hopper": (400.0, 30.0)}
-BEHAVIOURS = ("go1-jump", "go1-backflip", "go1-trot", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
+BEHAVIOURS = ("go1-jump", "go1-backflip", "go1-trot", "h1-step", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
 # Of go1-backflip in the air: what counts as one of each error, m, rad, rad, m/s, rad/s, rad/s of base and joints; from so long
 # before the landing on, s, stiff joints catch it; for how long it is to stand then, s.
 TRACKING, CATCHING, CATCH, STANDING = (0.2, 0.1, 1.0, 1.0, 1.0, 20.0), (300.0, 8.0), 0.03, 1.0
@@ -84,6 +84,11 @@ def replays(problem, solution) -> list[dict]:
     options: dict = {"policy": True}  # the gains of the solution, where joints are too light for stiff feedback
     if problem.name == "go1-backflip":
         options = {"gains": caught(problem, solution), "hold": STANDING}
+    elif problem.name == "h1-step":
+        from trajopt.problems.library.h1_step import leg_targets
+
+        targets = leg_targets(problem.system.model, problem.dt * problem.horizon)
+        options = {"stiffness": targets.stiffness, "damping": targets.damping}
     elif model in FEEDBACK:
         options = {"stiffness": FEEDBACK[model][0], "damping": FEEDBACK[model][1]}
     found = replay_motion(problem, solution, model_file=str(bundled_file(model)), **options)

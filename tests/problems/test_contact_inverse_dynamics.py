@@ -14,6 +14,7 @@ from trajopt.dynamics.rigid_body.crba import mass_matrix
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.models import load_model
 from trajopt.problems.library import contact_inverse_dynamics as cid
+from trajopt.problems.library import static_pose
 from trajopt.problems.library.static_pose import certify, solve_static_pose
 
 DT = 1e-3
@@ -208,6 +209,16 @@ def test_certificate_refuses_a_pose_that_cannot_stand():
     found = certify(load_model("go1"), q, cid.GO1_HANDS)
     assert found.com_offset > 1e-4
     assert found.equilibrium > 1e-3
+
+
+def test_a_support_on_a_line_has_no_inside():
+    """Soles of a robot on its back, seen from above: the distance from their line, negative; a square beside it."""
+    line = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
+    assert static_pose._inside(np.array([1.0, 0.0]), line) == pytest.approx(-np.sqrt(0.5))
+    assert static_pose._inside(np.array([3.0, 2.0]), line) == pytest.approx(-1.0)
+    assert static_pose._inside(np.zeros(2), np.ones((4, 2))) == pytest.approx(-np.sqrt(2.0))
+    square = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    assert static_pose._inside(np.array([0.5, 0.4]), square) == pytest.approx(0.4)
 
 
 def test_payload_adds_the_inertia_of_a_body_on_the_trunk():

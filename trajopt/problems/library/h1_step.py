@@ -1,12 +1,14 @@
-r"""h1-step: from standing, H1 puts its left foot down `length` ahead of where it was, past the right one, and stands.
+r"""h1-step: from standing, H1 moves its centre of mass ahead by one step of the left foot, and stands.
 
     minimise    sum_t dt 1/2 (|w_u u/u_max|^2 + |w_v v_j|^2 + |w_p (q_j - q_0)|^2 + |b|^2 + |f|^2 + |s|^2) + 1/2 |via_l|^2 + 1/2
                 |r_T(x_T)|^2
     via_l       the left foot `lift` above the ground at the time `swing`
 
-over torques within their limits. b is the pelvis's height, attitude and distance to the side, f that of the right foot from its
-place, s asks for rest in the last STANDS seconds. r_T asks for the left foot `length` ahead, flat soles, the centre of mass above
-the middle of both feet, an upright pelvis and rest. When the foot leaves the ground and comes down is not said.
+over torques within their limits. b is the pelvis's height, attitude and distance to the side, f the right foot's distance from its
+place and its velocity; s asks for rest with the centre of mass `advance` ahead in the last STANDS seconds, and r_T for that, level
+soles at their first height, an upright pelvis and the first angles of the joints. f, s and r_T level off (`Saturated`): a step
+that ends in a fall is cheaper than standing still. When the left foot leaves the ground and comes down is not said, nor where: at
+rest the centre of mass is above the soles, so that it has gone ahead too.
 """
 
 from __future__ import annotations
@@ -102,12 +104,12 @@ def h1_step(
     return OptimalControlProblem(
         "h1-step", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         certificate=lambda motion: step_quantities(system, motion, advance), certificate_tolerances=LIMITS,
-        solver="Hybrid", solver_options=sample_then_polish(leg_targets(model, duration), 64, 50, 5e-2, 200, patience=10),
+        solver="Hybrid", solver_options=sample_then_polish(leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25),
     )  # fmt: skip
 
 
-# What the targets of a leg are made of: hip roll; hip pitch and ankle, which swing it with the sole as it was; hip pitch, knee and
-# ankle, which shorten it.
+# What the targets of a leg are made of: hip roll; hip pitch and ankle, which swing it with the sole as it was; hip pitch, knee
+# and ankle, which shorten it.
 MODES = ({"hip_roll": 1.0}, {"hip_pitch": 1.0, "ankle": -1.0}, {"hip_pitch": -1.0, "knee": 2.0, "ankle": -1.0})
 LEG, ANKLE, ARM = 800.0, 600.0, 60.0  # N m/rad: of hips, knees and torso, of ankles, of arms
 
