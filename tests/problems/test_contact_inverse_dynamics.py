@@ -11,10 +11,10 @@ import pytest
 
 from trajopt import problems, solvers
 from trajopt.dynamics.rigid_body.crba import mass_matrix
+from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, frame_placement
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.models import load_model
 from trajopt.problems.library import contact_inverse_dynamics as cid
-from trajopt.problems.library import static_pose
 from trajopt.problems.library.static_pose import certify, solve_static_pose
 
 DT = 1e-3
@@ -212,13 +212,13 @@ def test_certificate_refuses_a_pose_that_cannot_stand():
 
 
 def test_a_support_on_a_line_has_no_inside():
-    """Soles of a robot on its back, seen from above: the distance from their line, negative; a square beside it."""
-    line = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
-    assert static_pose._inside(np.array([1.0, 0.0]), line) == pytest.approx(-np.sqrt(0.5))
-    assert static_pose._inside(np.array([3.0, 2.0]), line) == pytest.approx(-1.0)
-    assert static_pose._inside(np.zeros(2), np.ones((4, 2))) == pytest.approx(-np.sqrt(2.0))
-    square = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
-    assert static_pose._inside(np.array([0.5, 0.4]), square) == pytest.approx(0.4)
+    """The soles of an H1 on its face, seen from above: level with each other, 56 mm behind the ankles, which pitch turned."""
+    model = load_model("h1")
+    q = np.array(model.keyframes["home"])
+    q[3:7] = np.sqrt(0.5), 0.0, np.sqrt(0.5), 0.0
+    ankle, middle = frame_placement(model, q, "left_ankle_link")[1], centre_of_mass(model, q)
+    soles = [f"{side}_{point}" for side in ("left", "right") for point in ("heel_left", "heel_right", "toe_left", "toe_right")]
+    assert certify(model, q, soles).com_offset == pytest.approx(-abs(float(middle[0] - ankle[0]) + 0.056), abs=1e-9)
 
 
 def test_payload_adds_the_inertia_of_a_body_on_the_trunk():

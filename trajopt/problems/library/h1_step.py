@@ -4,11 +4,11 @@ r"""h1-step: from standing, H1 moves its centre of mass ahead by one step of the
                 |r_T(x_T)|^2
     via_l       the left foot `lift` above the ground at the time `swing`
 
-over torques within their limits. b is the pelvis's height, attitude and distance to the side, f the right foot's distance from its
-place and its velocity; s asks for rest with the centre of mass `advance` ahead in the last STANDS seconds, and r_T for that, level
-soles at their first height, an upright pelvis and the first angles of the joints. f, s and r_T level off (`Saturated`): a step
-that ends in a fall is cheaper than standing still. When the left foot leaves the ground and comes down is not said, nor where: at
-rest the centre of mass is above the soles, so that it has gone ahead too.
+over torques within their limits. b is the pelvis's height, attitude and distance to the side, f the right foot's distance from
+its place and its velocity; s asks for rest with the centre of mass `advance` ahead in the last STANDS seconds, and r_T for that,
+level soles at their first height, an upright pelvis and the first angles of the joints. f, s and r_T level off (`Saturated`): a
+step that ends in a fall is cheaper than standing still. When the left foot leaves the ground and comes down is not said, nor
+where: at rest the centre of mass is above the soles, so that it has gone ahead too.
 """
 
 from __future__ import annotations
