@@ -13,11 +13,9 @@ where: at rest the centre of mass is above the soles, so that it has gone ahead 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, frame_placement
@@ -158,8 +156,10 @@ def step_quantities(system: System, motion: Trajectory, advance: float) -> dict[
     gap = gaps(model, qs)
     left, right = (np.stack([gap[name] for name in sole], 1) for sole in (LEFT_SOLE, RIGHT_SOLE))
     others = min(value.min() for name, value in gap.items() if name not in LEFT_SOLE + RIGHT_SOLE)
-    moved = {name: _moved(lambda q, name=name: frame_placement(model, q, name)[1], qs) for name in (LEFT, RIGHT)}
-    ahead, length = float(_moved(lambda q: centre_of_mass(model, q), qs)[0]), float(moved[LEFT][0])
+    ends = [jnp.asarray(q) for q in (qs[0], qs[-1])]
+    moved = {name: np.subtract(*(np.asarray(frame_placement(model, q, name)[1]) for q in ends[::-1])) for name in (LEFT, RIGHT)}
+    ahead = float(np.subtract(*(np.asarray(centre_of_mass(model, q))[0] for q in ends[::-1])))
+    length = float(moved[LEFT][0])
     lift, count, off = float(left.min(1).max()), swings(left), [sole.min(1) > OFF for sole in (left, right)]
     balance = certify(model, qs[-1], LEFT_SOLE + RIGHT_SOLE).com_offset
     return {
@@ -182,11 +182,6 @@ def step_quantities(system: System, motion: Trajectory, advance: float) -> dict[
         "final_tilt": tilt(qs[-1]),
         **general_quantities(system, motion, gap, 6),
     }
-
-
-def _moved(place: Callable[[Float[Array, " nq"]], Float[Array, "3"]], qs: Float[np.ndarray, "T nq"]) -> Float[np.ndarray, "3"]:
-    """How far something is at the end from where it was."""
-    return np.asarray(place(jnp.asarray(qs[-1])) - place(jnp.asarray(qs[0])))
 
 
 def swings(sole: Float[np.ndarray, "T k"]) -> int:
