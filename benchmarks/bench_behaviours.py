@@ -20,7 +20,7 @@ from measure import banner
 
 # Feedback of the joints in replays, N m/rad and N m s/rad.
 FEEDBACK = {"go1": (80.0, 1.0), "half-cheetah": (100.0, 4.0), "hopper": (400.0, 30.0)}
-BEHAVIOURS = ("go1-jump", "go1-backflip", "go1-trot", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
+BEHAVIOURS = ("go1-jump", "go1-backflip", "go1-trot", "h1-step", "half-cheetah-sprint", "hopper-hops", "atlas-jump-landing")
 STANDING = 1.0  # s, for which go1-backflip is to stand after its end, with the joints' feedback all the time
 NOT_OF_A_REPLAY = ("replay_error", "torque_use")
 
@@ -70,6 +70,11 @@ def replays(problem, solution) -> list[dict]:
     if problem.name == "go1-backflip":
         K = joint_gains(problem.system.model, *FEEDBACK["go1"])
         options = {"gains": np.broadcast_to(K, (problem.horizon, *K.shape)), "hold": STANDING}
+    elif problem.name == "h1-step":
+        from trajopt.problems.library.h1_step import leg_targets
+
+        targets = leg_targets(problem.system.model, problem.dt * problem.horizon)
+        options = {"stiffness": targets.stiffness, "damping": targets.damping}
     elif model in FEEDBACK:
         options = {"stiffness": FEEDBACK[model][0], "damping": FEEDBACK[model][1]}
     found = replay_motion(problem, solution, model_file=str(bundled_file(model)), **options)

@@ -11,6 +11,7 @@ import pytest
 
 from trajopt import problems, solvers
 from trajopt.dynamics.rigid_body.crba import mass_matrix
+from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, frame_placement
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.models import load_model
 from trajopt.problems.library import contact_inverse_dynamics as cid
@@ -208,6 +209,16 @@ def test_certificate_refuses_a_pose_that_cannot_stand():
     found = certify(load_model("go1"), q, cid.GO1_HANDS)
     assert found.com_offset > 1e-4
     assert found.equilibrium > 1e-3
+
+
+def test_a_support_on_a_line_has_no_inside():
+    """The soles of an H1 on its face, seen from above: level with each other, 56 mm behind the ankles, which pitch turned."""
+    model = load_model("h1")
+    q = np.array(model.keyframes["home"])
+    q[3:7] = np.sqrt(0.5), 0.0, np.sqrt(0.5), 0.0
+    ankle, middle = frame_placement(model, q, "left_ankle_link")[1], centre_of_mass(model, q)
+    soles = [f"{side}_{point}" for side in ("left", "right") for point in ("heel_left", "heel_right", "toe_left", "toe_right")]
+    assert certify(model, q, soles).com_offset == pytest.approx(-abs(float(middle[0] - ankle[0]) + 0.056), abs=1e-9)
 
 
 def test_payload_adds_the_inertia_of_a_body_on_the_trunk():

@@ -40,6 +40,7 @@ from trajopt.problems.programs import PROGRAMS, Effort
 
 _MAX_ITERATIONS = 60
 _CONVERGED = 2e-15
+ON_A_LINE = 1e-9  # width over length of a support below which its corners lie on a line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +190,14 @@ def _torque_limits(model: Model) -> np.ndarray:
 
 
 def _inside(point: np.ndarray, corners: np.ndarray) -> float:
-    """Distance of a point in the plane to the boundary of the convex hull of `corners`, positive inside."""
+    """Distance of a point in the plane to the boundary of the convex hull of `corners`, positive inside; corners on a line have
+    no inside."""
+    middle = corners.mean(0)
+    _, size, axes = np.linalg.svd(corners - middle)
+    if size[1] <= ON_A_LINE * size[0]:
+        along = (corners - middle) @ axes[0]
+        nearest = middle + np.clip((point - middle) @ axes[0], along.min(), along.max()) * axes[0]
+        return -float(np.linalg.norm(point - nearest))
     hull = scipy.spatial.ConvexHull(corners)
     return float(-(hull.equations[:, :2] @ point + hull.equations[:, 2]).max())
 
