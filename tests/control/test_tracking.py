@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from trajopt import problems
-from trajopt.control.replay import _held, replay_motion
+from trajopt.control.replay import replay_motion
 from trajopt.control.tracking import joint_gains, tracking_gains
 from trajopt.dynamics import State
 from trajopt.errors import OptionError, ShapeError
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems.guesses import quasi_static
 from trajopt.problems.library.behaviours import damped_system
-from trajopt.problems.trajectory import Trajectory
 
 DT, STEPS = 0.01, 12
 ERRORS = np.array([0.1, 0.1, 0.2, 0.3, 0.3, 0.3, 1.0, 1.0, 2.0, 5.0, 5.0, 5.0])
@@ -101,15 +100,15 @@ def test_a_held_motion_ends_at_rest(flight):
 
 def test_a_standing_pose_is_held_by_its_own_torques():
     """What a motion ends with, here nothing at all, does not hold it."""
-    problem = problems.get("go1-backflip")
-    stand = np.asarray(problem.x0)
-    motion = Trajectory(np.tile(stand, (STEPS + 1, 1)), np.zeros((STEPS, 12)), np.zeros(0))
-    K = np.zeros((STEPS, 12, problem.n))
-    held, gains = _held(problem.system, motion, K, 2)
-    assert held.xs.shape == (STEPS + 3, stand.size) and gains.shape == (STEPS + 2, 12, problem.n)
-    torque = quasi_static(problem.system, State(stand[:19], stand[19:])).torque
+    backflip = problems.get("go1-backflip")
+    system, stand = backflip.system, np.asarray(backflip.x0)
+    pose, us = State(stand[:19], stand[19:]), np.zeros((STEPS, 12))
+    problem = OptimalControlProblem("stand", system, STEPS, pose, u0=us, stage_residual=lambda x, u, t: u)
+    held = replay_motion(problem, Answer(np.tile(stand, (STEPS + 1, 1)), us), hold=2 * problem.dt)[0]
+    assert held.xs.shape == (STEPS + 3, stand.size)
+    torque = quasi_static(system, pose).torque
     assert np.abs(torque).max() > 1.0
-    np.testing.assert_array_equal(held.us[STEPS:], np.tile(torque, (2, 1)))
+    np.testing.assert_array_equal(held.us, np.concatenate([us, np.tile(torque, (2, 1))]))
 
 
 def test_wrong_arguments_are_named(flight):
