@@ -6,10 +6,11 @@
 | `native` | the compiled core (`trajopt.native`): the same function, in float64 on CPUs, for what `compiled` covers |
 | `auto` | `native` where it covers the system and is built for this processor, else `jax` |
 
-The derivative by state and control of gradient mode "implicit" is the core's own closed form, in `System.linearize` and under
-`jax.jvp` and `jax.vjp` alike, of the state after the step and of the impulses of `StepInfo`; the contacts' distances, points and
-normals move as JAX's narrow phase says. Derivatives by parameters of the model and by dt, and the other gradient modes, are those
-of the JAX implementation, at the same step.
+The derivative by state and control of gradient modes "implicit" and "smoothed" is the core's own closed form, in
+`System.linearize` and under `jax.jvp` and `jax.vjp` alike, of the state after the step and of the impulses of `StepInfo`; the
+contacts' distances, points and normals move as JAX's narrow phase says. Under "smoothed" it is that of the smoothed law, of which
+the core takes the step too. Derivatives by parameters of the model, by dt and by kappa, and the other gradient modes, are those of
+the JAX implementation, at the same step.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.contact_geometry import contact_geometry
 from trajopt.dynamics.gradients.first_order import is_zero
-from trajopt.dynamics.gradients.implicit import IMPLICIT
 from trajopt.dynamics.integrators import (
     explicit_info,
     explicit_step,
     impulse_info,
     impulse_step,
+    share_after_impulses,
     where_impulses_act,
 )
 from trajopt.dynamics.model import Model
@@ -126,20 +127,28 @@ def native_explicit_step(
 
 
 def linearize_native(
-    integrator: str, start: StepInputs, u: Float[Array, " nu"], impulse: bool = False
+    integrator: str, start: StepInputs, law: ContactLaw, u: Float[Array, " nu"], impulse: bool = False
 ) -> Linearization:
-    """The linearisation of a step in its own contact modes, in closed form, through the compiled core.
+    """The linearisation of a step in closed form, through the compiled core: that of `law` (`law_linearized`).
 
     impulse: whether the impulse is differentiated too.
     """
     slopes = force_slopes(start.model, start.q, start.v, u)
     gain = start.model.actuation if slopes is None else slopes.columns()
-    found = _with_impulse(integrator, start, gain) if impulse else _linearized(integrator, start, gain)
+    found = _with_impulse(integrator, _under(law, start), gain) if impulse else _linearized(integrator, _under(law, start), gain)
+    if law != start.law:
+        found = _at_own_step(integrator, start, found)
     if slopes is None:
         return found
     A, B = slopes.chained(found.A, found.B)
     outputs = {name: OutputSlope(*slopes.chained(y.C, y.D)) for name, y in found.outputs.items()}
     return dataclasses.replace(found, A=A, B=B, outputs=outputs)
+
+
+def law_linearized(rule: DerivativeRule | None, law: ContactLaw) -> ContactLaw | None:
+    """The law whose A and B of the compiled core are the derivative of `rule` in a step under `law`; None where none is."""
+    other = None if rule is None else rule.differentiated_law(law)
+    return None if other is None or other.not_compiled is not None else other
 
 
 @jax.tree_util.register_dataclass
@@ -188,7 +197,7 @@ def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, PackedStepInfo]:
     compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model)
+    parameters = pack_parameters(compiled, start.model, start.kappa)
     y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
     return State(y.q, y.v), step_info(compiled, y)
 
@@ -196,7 +205,8 @@ def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -
 def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: Any) -> Any:
     (start,), (dstart,) = primals, tangents
     along = _instantiated(start, dstart)
-    if rule != IMPLICIT or not _by_state_alone(dstart):
+    law = law_linearized(rule, start.law)
+    if law is None or not _by_state_alone(dstart):
         _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (start,), (along,))
         x_next, info = _with_derivative(integrator, rule, start)
         return (x_next, info), (slopes[0], packed_slope(info, slopes[1]))
@@ -204,11 +214,13 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
     # On the manifold: the ambient tangent of q, in tangent coordinates, through A and B, and back.
     _, dq = jax.jvp(lambda q: difference(model, start.q, q), (start.q,), (along.q,))
     dx = jnp.concatenate([dq, along.v])
-    found = _linearized(integrator, start, every)
+    found = _linearized(integrator, _under(law, start), every)
+    if law != start.law:
+        found = _at_own_step(integrator, start, found)
     moved = found.A @ dx + found.B @ along.tau
     _, dq_next = jax.jvp(lambda d: integrate(model, found.x_next.q, d), (jnp.zeros_like(dq),), (moved[: model.nv],))
     # A call of its own: XLA leaves it out of programs in which nobody asks for the report's derivative.
-    impulse = _with_impulse(integrator, start, every).outputs["impulse"]
+    impulse = _with_impulse(integrator, _under(law, start), every).outputs["impulse"]
     packed: Any = found.info
     no_friction = jnp.zeros(packed.layout[0], dx.dtype)
     pushed, contacts = impulse.C @ dx + impulse.D @ along.tau, _contacts_moved(integrator, start, dx)
@@ -233,16 +245,39 @@ def _contacts_moved(integrator: str, start: StepInputs, dx: Float[Array, " n"]) 
 _with_derivative.defjvp(_derivative, symbolic_zeros=True)
 
 
+def _under(law: ContactLaw, start: StepInputs) -> StepInputs:
+    return start if law == start.law else dataclasses.replace(start, law=law)
+
+
+def _at_own_step(integrator: str, start: StepInputs, other: Linearization) -> Linearization:
+    """The step of `start`, with d v+ and d impulse those of the linearisation `other` of another law, and q+ moved by its own v+."""
+    model, nv = start.model, start.model.nv
+    compiled = compile_system(model, start.law, integrator)
+    y = native_step(
+        compiled, model, pack_parameters(compiled, model, start.kappa), start.q, start.v, start.tau, start.dt
+    )
+    rest = share_after_impulses(integrator, start.dt)
+    by_q, by_dq = integrate_jacobians(model, start.q, rest * y.v)
+    onward = jnp.concatenate([by_q, jnp.zeros_like(by_q)], 1)
+    if integrator == "moreau":
+        there, there_by_v = integrate_jacobians(model, start.q, rest * start.v)
+        onward = by_q @ jnp.concatenate([there, rest * there_by_v], 1)
+    below, pushed = other.A[nv:], other.B[nv:]
+    A = jnp.concatenate([onward + rest * (by_dq @ below), below])
+    B = jnp.concatenate([rest * (by_dq @ pushed), pushed])
+    return dataclasses.replace(other, x_next=State(y.q, y.v), A=A, B=B, info=step_info(compiled, y))
+
+
 def _linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
     compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model)
+    parameters = pack_parameters(compiled, start.model, start.kappa)
     y, A, B = native_linearize(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt, gain)
     return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {})
 
 
 def _with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
     compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model)
+    parameters = pack_parameters(compiled, start.model, start.kappa)
     at = (start.q, start.v, start.tau, start.dt, gain)
     y, A, B, impulse = native_linearize_impulse(compiled, start.model, parameters, *at)
     return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {}, None, {"impulse": impulse})

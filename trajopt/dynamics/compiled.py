@@ -1,7 +1,7 @@
 """One step of a system through the compiled core: what a `Model` and its contact law are to it.
 
     compiled = compile_system(model, law, "semi-implicit")            # static: the topology, registered by its content
-    parameters = pack_parameters(compiled, model)                     # one flat array, an argument of every call
+    parameters = pack_parameters(compiled, model, kappa)              # one flat array, an argument of every call
     y = native_step(compiled, model, parameters, q, v, tau, dt)       # the same function as the JAX path
     y, A, B = native_linearize(compiled, model, parameters, q, v, tau, dt, gain)
 
@@ -166,6 +166,7 @@ def _table(
     table += [pairs.balls, len(top.pairs) if touching else 0, given, pairs.candidates, contacts, limits]
     table += [-1 if law.max_contacts is None or not touching else law.max_contacts]
     table += [-1 if law.max_limits is None else law.max_limits, law.max_iterations, int(law.gap == "detect")]
+    table += [int(law.contact_sharpness(None) is not None)]
     return np.array(table, np.int64)
 
 
@@ -196,14 +197,21 @@ _LEAVES = (
 )  # fmt: skip
 
 
-def pack_parameters(compiled: CompiledSystem, model: Model) -> Float[Array, " p"]:
-    """The model's numbers and the law's as one array in the order of native/parameters.h; differentiable, traced or not."""
+def pack_parameters(
+    compiled: CompiledSystem, model: Model, kappa: float | Float[Array, ""] | None = None
+) -> Float[Array, " p"]:
+    """The model's numbers and the law's as one array in the order of native/parameters.h; differentiable, traced or not.
+
+    kappa (1/m): sharpness of smoothed contact, None for the law's own.
+    """
     law, top = compiled.law, compiled.topology
     double = functools.partial(jnp.asarray, dtype=jnp.float64)
     tolerance = default_tolerance(jnp.float64) if law.tolerance is None else law.tolerance
     push_out = np.inf if law.push_out_speed is None else law.push_out_speed
-    options = [law.erp, law.damping, law.rest_velocity, tolerance, push_out, 0, 0, 0]
-    head = jnp.concatenate([double(model.gravity), double(np.array(options, float)), jnp.zeros(PARAMETER_HEAD - 11, jnp.float64)])
+    options = np.array([law.erp, law.damping, law.rest_velocity, tolerance, push_out], float)
+    sharpness = law.contact_sharpness(kappa)
+    sharp = double(0.0 if sharpness is None else sharpness).reshape(1)
+    head = jnp.concatenate([double(model.gravity), double(options), sharp, jnp.zeros(PARAMETER_HEAD - 9, jnp.float64)])
     raw = jnp.concatenate(
         [double(np.array([0.0, 1.0]))] + [double(getattr(model, name)).reshape(-1) for name in _LEAVES]
     )

@@ -53,16 +53,18 @@ class DirectCalls:
         return PackedStepInfo(report, self.dropped_pairs, self.compiled.report_layout)
 
 
-def direct_calls(model: Model, law: ContactLaw, integrator: str, dt: Float[Array, ""]) -> DirectCalls | None:
+def direct_calls(
+    model: Model, law: ContactLaw, integrator: str, dt: Float[Array, ""], kappa: Float[Array, ""] | None = None
+) -> DirectCalls | None:
     """The direct calls of a system that the core covers; None where some of its numbers are traced, or some of its shapes touch
     in pairs whose candidates JAX computes in every step."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, dt))):
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, dt, kappa))):
         return None
     compiled = compile_system(model, law, integrator)
     if compiled.given:
         return None
     with jax.ensure_compile_time_eval():
-        parameters, none = _packed(compiled, model), jnp.zeros((), int)
+        parameters, none = _packed(compiled, model, kappa), jnp.zeros((), int)
     return DirectCalls(compiled, actuators(model), parameters, dt, none, _programs(compiled))
 
 

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics.arguments import positive_number, require_finite, require_real
 from trajopt.dynamics.backend import (
     environment,
+    law_linearized,
     linearize_native,
     native_explicit_step,
     native_impulse_step,
@@ -179,7 +180,8 @@ class System:
         rule = self.mode.rule(law)
         if rule is None or rule.reverse_only:
             return None
-        return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt))
+        kappa = self.mode.sharpness(self.kappa)
+        return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt), kappa)
 
     @property
     def nq(self) -> int:
@@ -369,16 +371,25 @@ def _has_closed_form(law: Law, system: System) -> TypeGuard[ContactLaw]:
     return takes_impulses(law, system.integrator) and law.has_closed_form and system.mode.has_closed_form
 
 
+def _law_of_the_core(law: Law, system: System) -> ContactLaw | None:
+    """The law whose closed form, as the compiled core has it, is the linearisation of a step; None where none is."""
+    mode = system.mode
+    if mode.estimates or not takes_impulses(law, system.integrator):
+        return None
+    return law if mode.has_closed_form else law_linearized(mode.rule(law), law)
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _linearize(
     parts: Parts, backend: str, system: System, x: State, u, force, warm_start, adjoint
 ) -> tuple[Linearization, Bool[Array, ""]]:
     """The linearisation, and whether it lacks a part that the state needs."""
     law, complete = system.contact, jnp.zeros((), bool)
-    if _has_closed_form(law, system):
+    differentiated = _law_of_the_core(law, system) if backend == "native" and adjoint is None else None
+    if differentiated is not None or _has_closed_form(law, system):
         start = _start(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
-        if backend == "native" and adjoint is None:
-            return linearize_native(system.integrator, start, u, parts.impulse), complete
+        if differentiated is not None:
+            return linearize_native(system.integrator, start, differentiated, u, parts.impulse), complete
         found, step = linearize_impulse_step(system.integrator, system.mode, start, u, adjoint, parts)
         redundant = step.solution.degenerate if parts.impulse else needs_null_space(step)
         return found, redundant | jnp.any(found.one_sided)

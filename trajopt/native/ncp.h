@@ -22,7 +22,8 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 // nu = G lambda + g. G (m, m) symmetric, rows 64-byte aligned, `stride` a multiple of `PAD`; g padded to `PAD`; the padding of
-// both is finite. mu per contact; bound per dry row, N s.
+// both is finite. mu per contact; bound per dry row, N s. softness: null, or by how much compliance has multiplied each contact's own
+// block of G.
 struct ContactProblem {
   int contacts = 0, limits = 0, dry = 0;
   const double* G = nullptr;
@@ -30,6 +31,7 @@ struct ContactProblem {
   const double* g = nullptr;
   const double* mu = nullptr;
   const double* bound = nullptr;
+  const double* softness = nullptr;
 
   int rows() const { return 3 * contacts + limits + dry; }
 };
@@ -77,7 +79,8 @@ inline double approach_scale(const ContactProblem& p) {
 }
 
 // rho from the diagonal of G (one for the normal and one for both tangents of a contact), and the scales. A row that nothing can
-// move gets the scale of the others; with no scale at all, 1.
+// move gets the scale of the others; with no scale at all, 1. Contacts that are soft must not make the others look immovable: what
+// moves is judged without compliance.
 inline Ncp scaled(const ContactProblem& p, double* rho) {
   const int m = p.rows(), cones = 3 * p.contacts;
   Ncp ncp{p, m, padded(m), rho, 0.0, approach_scale(p)};
@@ -88,11 +91,13 @@ inline Ncp scaled(const ContactProblem& p, double* rho) {
     rho[r + 2] = diagonal(r + 2);
   }
   for (int r = cones; r < m; ++r) rho[r] = diagonal(r);
+  for (int r = 0; p.softness && r < cones; ++r) rho[r] /= p.softness[r / 3];
   for (int r = 0; r < m; ++r) top = std::max(top, rho[r]);
   double heaviest = 0.0;
   for (int r = 0; r < m; ++r) {
     const double mobility = rho[r] > MOVES * top ? rho[r] : top > 0.0 ? top : 1.0;
     rho[r] = 1.0 / mobility;
+    if (p.softness && r < cones) rho[r] /= p.softness[r / 3];
     heaviest = std::max(heaviest, rho[r]);
   }
   for (int r = m; r < ncp.width; ++r) rho[r] = 0.0;

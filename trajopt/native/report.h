@@ -46,6 +46,11 @@ void report_contacts(const Topology& t, const Parameters& p, double dt, const Fi
     // In the contact's frame the largest component counts.
     const V3<double> last = frame.axis[2];
     if (last.x != c.normal.x || last.y != c.normal.y || last.z != c.normal.z) frame = frame_of(c.normal);
+    if (t.smoothed && row >= 0) {  // nu has what the compliance gives way
+      const double* x = w.solution.nu + 3 * row;
+      const Frame& own = r.contact[row].frame;
+      nu = x[0] * own.axis[0] + x[1] * own.axis[1] + x[2] * own.axis[2];
+    }
     double speed = 0;
     for (int a = 0; a < 3; ++a) speed = std::max(speed, std::fabs(dot(frame.axis[a], nu)));
     fastest = std::max(fastest, speed);

@@ -5,6 +5,7 @@
 #pragma once
 #include <limits>
 
+#include "compliance.h"
 #include "equalities.h"
 #include "jam.h"
 #include "shape_pairs.h"
@@ -17,14 +18,21 @@ struct Offset {
   bool exists, impact;
   double value, by_distance, by_velocity;
 };
+inline Offset pushed_out(const Parameters& p, double distance, double velocity, double dt) {
+  const double push = p.erp * distance / dt;
+  const bool capped = push < -p.push_out_speed;
+  return {true, false, (capped ? -p.push_out_speed : push) + p.damping * velocity, capped ? 0 : p.erp / dt, p.damping};
+}
 inline Offset normal_offset(const Parameters& p, bool detect, double distance, double velocity, double restitution, double dt) {
   const bool open = distance > 0, exists = !(open && detect);
   if (restitution > 0 && velocity < -p.rest_velocity && velocity + distance / dt < 0 && exists)
     return {true, true, restitution * velocity, 0, restitution};
-  if (open) return {exists, false, distance / dt, 1 / dt, 0};
-  const double push = p.erp * distance / dt;
-  const bool capped = push < -p.push_out_speed;
-  return {exists, false, (capped ? -p.push_out_speed : push) + p.damping * velocity, capped ? 0 : p.erp / dt, p.damping};
+  return open ? Offset{exists, false, distance / dt, 1 / dt, 0} : pushed_out(p, distance, velocity, dt);
+}
+// The same of a contact with compliance: it exists at every distance, has no gap to close, and bounces at a distance too.
+inline Offset smoothed_offset(const Parameters& p, double distance, double velocity, double restitution, double dt) {
+  if (restitution > 0 && velocity < -p.rest_velocity) return {true, true, restitution * velocity, 0, restitution};
+  return distance > 0 ? Offset{true, false, 0, 0, 0} : pushed_out(p, distance, velocity, dt);
 }
 
 struct Frame { V3<double> axis[3]; };  // tangent 1, tangent 2, normal
@@ -49,7 +57,7 @@ template <class Size> struct Rows {
   VertexScratch vertices;
   int *support, *order;
   double *J, *MJT, *MJ, *G;                        // rows of `lanes`: J, J M^-1; rows of `stride`: M^-1 J^T, Delassus matrix
-  double *g, *mu, *bound;
+  double *g, *mu, *bound, *softness;               // softness: of contacts with compliance
   Equalities<Size> equality;
   PairWork pairs;
 };
@@ -65,7 +73,9 @@ TRAJOPT_INLINE V3<double> relative_velocity(const Kinematics<Size>& kin, const F
 template <class Size>
 Offset offset_of(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const Candidate& c, double dt) {
   const bool matters = c.restitution > 0 || p.damping > 0;
-  return normal_offset(p, t.detect, c.distance, matters ? dot(c.normal, relative_velocity(kin, V, c)) : 0, c.restitution, dt);
+  const double velocity = matters ? dot(c.normal, relative_velocity(kin, V, c)) : 0;
+  return t.smoothed ? smoothed_offset(p, c.distance, velocity, c.restitution, dt)
+                    : normal_offset(p, t.detect, c.distance, velocity, c.restitution, dt);
 }
 
 // `order` holds the indices of the `kept` entries with the least key, the first of equals, in ascending order; NaN counts as infinite.
@@ -134,9 +144,10 @@ int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, 
   for (int k = 0; k < r.candidates; ++k) {
     if (r.choice[k] != LEFT_OUT) continue;
     const Candidate& c = r.candidate[k];
+    if (t.smoothed && !in_reach(p, c.distance)) continue;
     const double then = dot(c.normal, relative_velocity(kin, V_after, c));
     const bool again = acted(3 * c.slot + 2);
-    if (!(c.distance <= 0 || c.restitution > 0 || again) && !(then + c.distance / dt < -slack)) continue;
+    if (!(t.smoothed || c.distance <= 0 || c.restitution > 0 || again) && !(then + c.distance / dt < -slack)) continue;
     const Offset offset = offset_of(t, p, kin, V, c, dt);
     if (!offset.exists || !(again || then + offset.value < -slack)) continue;
     if (r.nc == t.most_contacts()) { ++r.dropped; continue; }
@@ -226,7 +237,7 @@ void contact_rows(Size n, const Topology& t, const Parameters& p, const Kinemati
   }
 }
 
-// The whole problem of the chosen rows: J, J M^-1, its transpose, G = J M^-1 J^T, g = J v_free + b, mu, bound.
+// The whole problem of the chosen rows: J, J M^-1, its transpose, G = J M^-1 J^T, with compliance G + C, g = J v_free + b, mu, bound.
 template <class Size>
 void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse,
               const double* v_free, double dt, Rows<Size>& r) {
@@ -286,6 +297,9 @@ void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<S
   for (int k = 0; k < r.nl; ++k) r.g[first_limit + k] = r.limit[k].sign * v_free[r.limit[k].dof] + r.limit[k].offset.value;
   for (int k = 0; k < r.nd; ++k) r.g[first_dry + k] = v_free[t.dry[k]];
   for (int row = r.m; row < stride; ++row) r.g[row] = 0;
+  if (!t.smoothed) return;
+  for (int k = 0; k < r.nc; ++k) r.softness[k] = softness_at(p, r.candidate[r.contact[k].candidate].distance);
+  soften(r.nc, r.softness, r.G, stride);
 }
 
 }  // namespace TRAJOPT_ISA

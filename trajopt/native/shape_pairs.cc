@@ -5,6 +5,7 @@
 
 #include "box_pairs.h"
 #include "capsule_cylinder.h"
+#include "compliance.h"
 #include "convex_pairs.h"
 
 namespace trajopt {
@@ -85,6 +86,7 @@ double reach_of(int kind, const double* size) {
 int pair_candidates(const Topology& t, const Parameters& p, double dt, int wanted, int count, Candidate* out, PairWork& w) {
   const int many = static_cast<int>(t.shape_pairs.size());
   w.taken = 0, w.last_pair = -1;
+  const double least = t.smoothed ? reach_of_contact(p) : 0;  // contacts with compliance act so far away
   auto take = [&](int k) {
     const ShapePair& pair = t.shape_pairs[k];
     const PairShape &one = t.pair_shapes[pair.one], &two = t.pair_shapes[pair.two];
@@ -101,7 +103,7 @@ int pair_candidates(const Topology& t, const Parameters& p, double dt, int wante
     const V3<double> apart = w.centre[pair.one] - w.centre[pair.two];
     const double size = w.reach[pair.one] + w.reach[pair.two];
     w.bound[k] = std::sqrt(dot(apart, apart)) - size;
-    const double margin = std::fmax(NEARBY * size, STEPS_AHEAD * dt * fastest_approach(pair, w));
+    const double margin = std::fmax(std::fmax(NEARBY * size, least), STEPS_AHEAD * dt * fastest_approach(pair, w));
     if (w.bound[k] <= margin && is_general(t, pair)) w.bound[k] = std::fmax(w.bound[k], separation_bound(t, pair, w));
     if (w.bound[k] > margin) w.order[--later] = k;  // what is not a number is near
     else take(k), ++w.taken;

@@ -1,8 +1,8 @@
 // Derivatives of the two equations of a step at fixed v+ and lambda (trajopt/dynamics/contact/jacobian.py):
 //   X_q = d(J^T lambda)/dq - dt dID/dq,   X_v = M - dt dID/dv       of the balance of momentum
-//   N_q = d(J v+ + b)/dq,                 N_v = db/dv               of the constraint velocity
+//   N_q = d(J v+ + b)/dq,                 N_v = db/dv               of the constraint velocity, with compliance d(J v+ + b + C lambda)/dq
 #pragma once
-#include "workspace.h"
+#include "compliance_slopes.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -121,6 +121,7 @@ bool law_slopes(Size n, const Topology& t, const Parameters& p, double dt, const
       double* x = out + 2 * stride + N + b;
       store(x, load(x) + row.offset.by_distance * load(j.motion.d[0] + b));
     }
+    if (t.smoothed) add_compliance_slope(n, t, p, k, impulse, out + N, stride, w);
     if (t.projected())
       for (int a = 0; a < 3; ++a) project(t, p, out + a * stride + N);
   }

@@ -47,6 +47,7 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     assemble(w.size, t, p, w.kin, w.dynamics.inverse, w.v_free, in.dt, r);
     w.problem.contacts = r.nc, w.problem.limits = r.nl, w.problem.dry = r.nd + r.ne;
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
+    w.problem.softness = t.smoothed ? r.softness : nullptr;
     read_impulses(t, passes == 1 ? in.start : impulse, w);
     w.solution = solve_contacts(w.problem, w.init, {p.tolerance, t.max_iterations, in.select}, w.solver);
     write_impulses(t, w, impulse);

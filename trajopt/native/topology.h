@@ -73,7 +73,7 @@ struct Topology {
   int candidates;                          // of the whole model
   int report_contacts, report_limits;      // rows that are reported
   int max_contacts, max_limits, max_iterations;  // -1: no limit
-  bool detect;                             // gap="detect"
+  bool detect, smoothed;                   // gap="detect"; contacts have a compliance (compliance.h)
 
   Lists chain;                             // of a tree DoF: strict ancestors, nearest first
   std::vector<double> mask, upper;         // (lanes + 1, lanes): j moves link i; i strictly above j
@@ -141,6 +141,7 @@ struct Topology {
     balls = t.next(), pairs = t.next(), given = t.next(), candidates = t.next();
     report_contacts = t.next(), report_limits = t.next();
     max_contacts = t.next(), max_limits = t.next(), max_iterations = t.next(), detect = t.next() != 0;
+    smoothed = t.next() != 0;
     if (!t.done()) throw std::invalid_argument("the table of the topology is longer than it should be");
     derive();
   }

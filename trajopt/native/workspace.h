@@ -27,6 +27,9 @@ class Block {
   int64_t size_ = 0;
 };
 
+// Velocities of the links and of the nodes above them as an impulse sets them in motion, and the momenta of the links' subtrees.
+template <class Size> struct ImpulseMotion { Field<Size> V, V_parent, momentum; };
+
 // What the Jacobian needs besides (jacobian.h): X_q, X_v, Q, d v+ / d (q, v), right-hand sides and solutions of the law.
 template <class Size> struct JacobianWork {
   DerivativeTerms<Size> terms;
@@ -39,6 +42,7 @@ template <class Size> struct JacobianWork {
   // Of redundant contacts that contradict each other (one_sided.h), by column of `right`: what is left over; the largest entry.
   double *left_over, *sizes;
   bool redundant, *one_sided, pushes;  // pushes: a row of Y is not zero
+  ImpulseMotion<Size> whole, part;     // under the impulse of one contact, and under a unit of one of its components
 };
 
 // Steps to both sides of a state (one_sided.h).
@@ -102,6 +106,7 @@ template <class Size> struct Workspace {
     r.support = block.take<int>((contacts + 1) * N), r.order = block.take<int>(t.candidates + limits + 1);
     r.J = matrix(most, N), r.MJT = matrix(most, N), r.MJ = matrix(N, most), r.G = matrix(most, most);
     r.g = matrix(1, most), r.mu = matrix(1, contacts + PADDING), r.bound = matrix(1, intervals + PADDING);
+    r.softness = matrix(1, contacts + PADDING);
     const int64_t shapes = static_cast<int64_t>(t.pair_shapes.size()), pairs = static_cast<int64_t>(t.shape_pairs.size());
     r.pairs = {block.take<Placed<double>>(shapes), block.take<Hull>(shapes), block.take<V3<double>>(shapes), block.take<V6<double>>(shapes), matrix(1, shapes), matrix(1, pairs), matrix(1, t.candidates + 1),
                block.take<int>(pairs), 0, -1, block.take<Slope>(MOST_TOUCHES)};
@@ -118,6 +123,7 @@ template <class Size> struct Workspace {
     w.Y_used = matrix(most, 3 * N), w.MJT = matrix(most, N);
     w.nothing = field(6), w.free = matrix(most, 3 * N), w.dlam = matrix(most, 3 * N), w.shift = matrix(most, 3 * N);
     w.through = matrix(most, 3 * N), w.turned = matrix(most, N), w.z = matrix(1, N), w.B = matrix(most, N);
+    w.whole = {field(6), field(6), field(6)}, w.part = {field(6), field(6), field(6)};
     w.left_over = matrix(1, 3 * N), w.sizes = matrix(1, 3 * N), w.redundant = w.pushes = false, w.one_sided = block.take<bool>(2 * N);
     OneSidedWork& s = one_sided;
     s = {matrix(1, 4 * N), matrix(1, N), matrix(1, N), {matrix(1, 4 * N), matrix(1, 4 * N)}, {matrix(1, N), matrix(1, N)},

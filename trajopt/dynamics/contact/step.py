@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.narrowphase import Contacts, collide
 from trajopt.dynamics.contact.inputs import StepInputs
-from trajopt.dynamics.contact.laws.base import SolverOptions
+from trajopt.dynamics.contact.laws.base import ContactLaw, SolverOptions
 from trajopt.dynamics.contact.ncp import NCP, make_ncp
 from trajopt.dynamics.contact.rows import Rows, assemble, row_count
 from trajopt.dynamics.contact.solve.cascade import NCPSolution, solve
@@ -99,6 +99,11 @@ class DerivativeRule:
     def tangents(self, inputs: StepInputs, dinputs: StepInputs) -> tuple[Any, Any]:
         """((q, velocity step), their tangents) from the inputs and their tangents, in which it is linear."""
         raise NotImplementedError(f"{type(self).__name__} defines no tangents")
+
+    def differentiated_law(self, law: ContactLaw) -> ContactLaw | None:
+        """The law whose exact derivatives of velocity and impulses the rule takes in a step under `law`, at the state before it;
+        None for a rule of another kind. What the compiled core's derivatives may stand for."""
+        return None
 
     def cotangents(
         self, inputs: StepInputs, solved: SolvedStep, outputs: tuple[Float[Array, " nq"], VelocityStep]

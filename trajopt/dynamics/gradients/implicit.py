@@ -61,6 +61,9 @@ class Implicit(GradientMode, DerivativeRule):
     def rule(self, law: ContactLaw) -> DerivativeRule | None:
         return None if law.solver_options.sweeps is not None else self
 
+    def differentiated_law(self, law: ContactLaw) -> ContactLaw | None:
+        return law if type(self) is Implicit else None  # a mode derived from it may have another derivative
+
     def tangents(self, inputs: StepInputs, dinputs: StepInputs) -> tuple[Any, Any]:
         solved = solve_step(inputs)
         return (inputs.q, solved.result), (dinputs.q, implicit_tangents(solved, inputs, dinputs))

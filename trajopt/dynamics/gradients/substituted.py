@@ -62,6 +62,9 @@ class Smoothed(_OtherStep):
     purpose: ClassVar[str] = "smooths the impulses of a hard contact law"
     default_kappa: ClassVar[float | None] = 300.0  # 1/m, the source's: contact acts over some millimetres
 
+    def differentiated_law(self, law: ContactLaw) -> ContactLaw | None:
+        return law.smoothed() if type(self) is Smoothed else None  # a mode derived from it may take another step
+
     def other(self, inputs: StepInputs) -> VelocityStep:
         law = inputs.law.smoothed()
         assert law is not None, f"{inputs.law.name} offers Need.SMOOTHING without a smoothed law"

@@ -302,6 +302,10 @@ class ContactLaw(Law):
         """`normal_offset` for the normal rows of contacts, where these differ from joint limits."""
         return self.normal_offset(distance, velocity, restitution, dt)
 
+    def contact_sharpness(self, kappa: float | Float[Array, ""] | None) -> float | Float[Array, ""] | None:
+        """1/m, how fast the compliance exp(kappa phi) of the contacts falls with depth; None for rigid ones. kappa: `System.kappa`."""
+        return None
+
     def softening(
         self, distance: Float[Array, " nc"], exists: Bool[Array, " nc"], kappa: Float[Array, ""] | None
     ) -> Softening | None:

@@ -99,11 +99,20 @@ class SmoothedContact(ContactLaw):
         gap = jnp.where(distance > 0, jnp.zeros_like(distance), pushed_out)
         return NormalOffset(jnp.where(impact, restitution * velocity, gap), everywhere, impact)
 
+    @property
+    def not_compiled(self) -> str | None:
+        if type(self) is not SmoothedContact:  # a law derived from it may have other rows
+            return super().not_compiled
+        return None if self.sweeps is None else f"sweeps={self.sweeps} is a method of the JAX implementation"
+
+    def contact_sharpness(self, kappa: float | Float[Array, ""] | None) -> float | Float[Array, ""]:
+        return self.kappa if kappa is None else kappa
+
     def softening(
         self, distance: Float[Array, " nc"], exists: Bool[Array, " nc"], kappa: Float[Array, ""] | None
     ) -> Softening:
         """exp(kappa phi) of every contact, zero for those whose impulse is below rounding."""
-        sharpness = self.kappa if kappa is None else kappa
+        sharpness = self.contact_sharpness(kappa)
         reached = exists & (sharpness * distance < far(distance.dtype))
         factor = jnp.exp(jnp.where(reached, sharpness * distance, -jnp.inf))
         return Softening(factor, reached, jax.nn.sigmoid(-sharpness * distance))
