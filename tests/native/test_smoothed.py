@@ -33,7 +33,7 @@ ALL = {"max_contacts": 64, "max_limits": 64}  # the JAX path keeps all rows that
 HEAP = """<mujoco model="heap"><worldbody>
   <geom type="plane" size="0 0 1" friction="0.5"/>
   <body pos="0 0 0.101"><freejoint/><geom type="box" size="0.2 0.15 0.1" mass="2" friction="0.5"/></body>
-  <body pos="0.03 0.02 0.203" euler="2 1 30"><freejoint/><geom type="box" size="0.1 0.12 0.1" mass="1" friction="0.5"/></body>
+  <body pos="0.03 0.02 0.304" euler="2 1 30"><freejoint/><geom type="box" size="0.1 0.12 0.1" mass="1" friction="0.5"/></body>
 </worldbody></mujoco>"""
 
 
