@@ -1,4 +1,4 @@
-"""Smoothed contact in the compiled core: the function of the JAX implementation, its derivatives, and gradient mode "smoothed"."""
+"""Smoothed contact in the compiled core: JAX's function, its derivatives, and gradient mode "smoothed"."""
 
 from __future__ import annotations
 
@@ -185,7 +185,13 @@ def test_derivatives_against_ridders(case):
 def modes(kappa: float = 200.0, **options) -> tuple[System, System]:
     """Hard contact with smoothed gradients, and smoothed contact, at a kappa."""
     hard = System(
-        scenes.model("forest"), DT, contact=RigidContact(**ALL), gradient="smoothed", kappa=kappa, backend="native", **options
+        scenes.model("forest"),
+        DT,
+        contact=RigidContact(**ALL),
+        gradient="smoothed",
+        kappa=kappa,
+        backend="native",
+        **options,
     )
     return hard, dataclasses.replace(hard, contact=law(), gradient="implicit")
 
@@ -251,7 +257,9 @@ def test_the_mode_agrees_with_jax(integrator):
 @pytest.mark.parametrize("name", ["hopper", "half-cheetah"])
 def test_the_mode_agrees_with_jax_on_robots(name):
     model = load_model(name)
-    given = [(State(jnp.asarray(q), jnp.asarray(v)), jnp.asarray(u)) for q, v, u in states(model, RigidContact(), 6, seed=6)]
+    given = [
+        (State(jnp.asarray(q), jnp.asarray(v)), jnp.asarray(u)) for q, v, u in states(model, RigidContact(), 6, seed=6)
+    ]
     require_same_derivatives(model, given)
 
 
@@ -276,7 +284,14 @@ def test_a_batch_in_reverse_is_two_calls_of_the_core():
     got = slope(hard, x, us)
     for k in range(5):
         found = hard.linearize(x, us[k])
-        cotangent = jnp.concatenate([jax.vjp(lambda d, q=found.x_next.q: integrate(hard.model, q, d), jnp.zeros(hard.nv))[1](jnp.ones(hard.nq))[0], 2 * found.x_next.v])
+        cotangent = jnp.concatenate(
+            [
+                jax.vjp(lambda d, q=found.x_next.q: integrate(hard.model, q, d), jnp.zeros(hard.nv))[1](
+                    jnp.ones(hard.nq)
+                )[0],
+                2 * found.x_next.v,
+            ]
+        )
         np.testing.assert_allclose(got[k], cotangent @ found.B, rtol=1e-10)
 
 

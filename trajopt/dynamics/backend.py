@@ -9,8 +9,8 @@
 The derivative by state and control of gradient modes "implicit" and "smoothed" is the core's own closed form, in
 `System.linearize` and under `jax.jvp` and `jax.vjp` alike, of the state after the step and of the impulses of `StepInfo`; the
 contacts' distances, points and normals move as JAX's narrow phase says. Under "smoothed" it is that of the smoothed law, of which
-the core takes the step too. Derivatives by parameters of the model, by dt and by kappa, and the other gradient modes, are those of
-the JAX implementation, at the same step.
+the core takes the step too. Derivatives by parameters of the model, by dt and by kappa, and the other gradient modes, are those
+of the JAX implementation, at the same step.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.contact_geometry import contact_geometry
 from trajopt.dynamics.gradients.first_order import is_zero
+from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import (
     explicit_info,
     explicit_step,
     impulse_info,
     impulse_step,
     share_after_impulses,
+    takes_impulses,
     where_impulses_act,
 )
 from trajopt.dynamics.model import Model
@@ -135,7 +137,11 @@ def linearize_native(
     """
     slopes = force_slopes(start.model, start.q, start.v, u)
     gain = start.model.actuation if slopes is None else slopes.columns()
-    found = _with_impulse(integrator, _under(law, start), gain) if impulse else _linearized(integrator, _under(law, start), gain)
+    found = (
+        _with_impulse(integrator, _under(law, start), gain)
+        if impulse
+        else _linearized(integrator, _under(law, start), gain)
+    )
     if law != start.law:
         found = _at_own_step(integrator, start, found)
     if slopes is None:
@@ -143,6 +149,13 @@ def linearize_native(
     A, B = slopes.chained(found.A, found.B)
     outputs = {name: OutputSlope(*slopes.chained(y.C, y.D)) for name, y in found.outputs.items()}
     return dataclasses.replace(found, A=A, B=B, outputs=outputs)
+
+
+def law_of_linearization(mode: GradientMode, law: Law, integrator: str) -> ContactLaw | None:
+    """The law whose closed form in the compiled core is the mode's linearisation of a step under `law`; None where none is."""
+    if mode.estimates or not takes_impulses(law, integrator):
+        return None
+    return law if mode.has_closed_form else law_linearized(mode.rule(law), law)
 
 
 def law_linearized(rule: DerivativeRule | None, law: ContactLaw) -> ContactLaw | None:
@@ -250,7 +263,7 @@ def _under(law: ContactLaw, start: StepInputs) -> StepInputs:
 
 
 def _at_own_step(integrator: str, start: StepInputs, other: Linearization) -> Linearization:
-    """The step of `start`, with d v+ and d impulse those of the linearisation `other` of another law, and q+ moved by its own v+."""
+    """The step of `start`, with d v+ and d impulse of another law's linearisation `other`, and q+ moved at its own v+."""
     model, nv = start.model, start.model.nv
     compiled = compile_system(model, start.law, integrator)
     y = native_step(

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics.arguments import positive_number, require_finite, require_real
 from trajopt.dynamics.backend import (
     environment,
-    law_linearized,
+    law_of_linearization,
     linearize_native,
     native_explicit_step,
     native_impulse_step,
@@ -120,7 +120,9 @@ class System:
                 f"model is {self.model!r}, expected a Model; trajopt.load_model loads one by name or from a file"
             )
         if not isinstance(self.contact, Law):
-            raise OptionError(f"contact is {self.contact!r}, expected a contact law such as RigidContact() or NoContact()")
+            raise OptionError(
+                f"contact is {self.contact!r}, expected a contact law such as RigidContact() or NoContact()"
+            )
         if isinstance(self.model.mass, np.ndarray):
             object.__setattr__(self, "model", self.model.to_device())
         object.__setattr__(self, "dt", positive_number("dt", self.dt, "a positive step in seconds"))
@@ -371,22 +373,15 @@ def _has_closed_form(law: Law, system: System) -> TypeGuard[ContactLaw]:
     return takes_impulses(law, system.integrator) and law.has_closed_form and system.mode.has_closed_form
 
 
-def _law_of_the_core(law: Law, system: System) -> ContactLaw | None:
-    """The law whose closed form, as the compiled core has it, is the linearisation of a step; None where none is."""
-    mode = system.mode
-    if mode.estimates or not takes_impulses(law, system.integrator):
-        return None
-    return law if mode.has_closed_form else law_linearized(mode.rule(law), law)
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _linearize(
     parts: Parts, backend: str, system: System, x: State, u, force, warm_start, adjoint
 ) -> tuple[Linearization, Bool[Array, ""]]:
     """The linearisation, and whether it lacks a part that the state needs."""
     law, complete = system.contact, jnp.zeros((), bool)
-    differentiated = _law_of_the_core(law, system) if backend == "native" and adjoint is None else None
-    if differentiated is not None or _has_closed_form(law, system):
+    core = backend == "native" and adjoint is None
+    differentiated = law_of_linearization(system.mode, law, system.integrator) if core else None
+    if takes_impulses(law, system.integrator) and (differentiated is not None or _has_closed_form(law, system)):
         start = _start(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
         if differentiated is not None:
             return linearize_native(system.integrator, start, differentiated, u, parts.impulse), complete

@@ -68,6 +68,7 @@ class Implicit(GradientMode, DerivativeRule):
         solved = solve_step(inputs)
         return (inputs.q, solved.result), (dinputs.q, implicit_tangents(solved, inputs, dinputs))
 
+
 IMPLICIT = Implicit()
 
 
