@@ -93,6 +93,21 @@ def test_bodies_push_each_other_at_any_distance():
         require_same_step(core, reference, x, jnp.zeros(core.nu))
 
 
+def test_pairs_in_reach_act_whether_they_are_reported_or_not():
+    """Seven balls on a line have 21 pairs, of which a report holds 16: all act, and `overflow` counts the others."""
+    balls = "".join(
+        f'<body pos="0 0 {0.3 * k}"><joint type="slide" axis="0 0 1"/><geom type="sphere" size="0.1" mass="1"/></body>'
+        for k in range(7)
+    )
+    model = load_model_from_string(f"<mujoco><worldbody>{balls}</worldbody></mujoco>")
+    x, u = State(np.zeros(7), -np.arange(7.0)), np.zeros(7)
+    few, every = (System(model, DT, contact=SmoothedContact(5.0, **rows), backend="native") for rows in ({}, ALL))
+    (one, part), (other, whole) = few.step(x, u), every.step(x, u)
+    assert len(part.contacts.pair) == 16 and np.count_nonzero(np.asarray(whole.contacts.impulse)[:, 2]) == 21
+    np.testing.assert_allclose(one.v, other.v, atol=1e-9)
+    assert part.overflow == 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kappa", [30.0, 300.0, 3000.0])
 @pytest.mark.parametrize("name", ["hopper", "half-cheetah", "cube", "catapult", "go1"])
