@@ -39,12 +39,7 @@ from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeType, Topology
 from trajopt.dynamics.rigid_body.kinematics import kinematics, mimic_coordinates
 from trajopt.dynamics.rigid_body.spatial import rotate
 
-INTEGRATORS = (
-    "semi-implicit",
-    "moreau",
-    "euler",
-    "rk4",
-)  # as native/one_sided.h numbers them; the last two take no impulses
+INTEGRATORS = ("semi-implicit", "moreau", "euler", "rk4")  # as native/one_sided.h numbers them; the last two take no impulses
 PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
 
 
@@ -287,9 +282,7 @@ def _shape_numbers(compiled: CompiledSystem, model: Model, double) -> list[Array
     vertices = [double(model.meshes[mesh]) for mesh in hulls]
     around = {mesh: _ball_around(x) for mesh, x in zip(hulls, vertices, strict=True)}
     none = jnp.zeros(4, jnp.float64)
-    enclosing = jnp.stack(
-        [around.get(spec.mesh, none) if spec.kind == ShapeType.MESH else none for spec in top.shapes] or [none]
-    )
+    enclosing = jnp.stack([around.get(spec.mesh, none) if spec.kind == ShapeType.MESH else none for spec in top.shapes] or [none])
     return [
         flat(planes, rotation, position), flat(shapes, *placed), flat(between, *placed, enclosing),
         *(x.reshape(-1) for x in vertices), *balls,

@@ -120,9 +120,7 @@ class System:
                 f"model is {self.model!r}, expected a Model; trajopt.load_model loads one by name or from a file"
             )
         if not isinstance(self.contact, Law):
-            raise OptionError(
-                f"contact is {self.contact!r}, expected a contact law such as RigidContact() or NoContact()"
-            )
+            raise OptionError(f"contact is {self.contact!r}, expected a contact law such as RigidContact() or NoContact()")
         if isinstance(self.model.mass, np.ndarray):
             object.__setattr__(self, "model", self.model.to_device())
         object.__setattr__(self, "dt", positive_number("dt", self.dt, "a positive step in seconds"))

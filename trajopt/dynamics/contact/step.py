@@ -94,9 +94,7 @@ class DerivativeRule:
         super().__init_subclass__(**options)
         method = "cotangents" if cls.reverse_only else "tangents"
         if getattr(cls, method) is getattr(DerivativeRule, method):
-            raise TypeError(
-                f"{cls.__name__} is a derivative rule with reverse_only={cls.reverse_only}: define {method}"
-            )
+            raise TypeError(f"{cls.__name__} is a derivative rule with reverse_only={cls.reverse_only}: define {method}")
 
     def tangents(self, inputs: StepInputs, dinputs: StepInputs) -> tuple[Any, Any]:
         """((q, velocity step), their tangents) from the inputs and their tangents, in which it is linear."""

@@ -189,9 +189,7 @@ class Law:
         return self._refused(mode)
 
     def _refused(self, mode: ModeRequest) -> str:
-        return (
-            f"which is defined for RigidContact, BoxedLCP and NoContact; {self.name} is none of these: use 'implicit'"
-        )
+        return f"which is defined for RigidContact, BoxedLCP and NoContact; {self.name} is none of these: use 'implicit'"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -236,14 +234,10 @@ class ContactLaw(Law):
         if self.gap not in GAPS:
             raise OptionError(f"gap is '{self.gap}'{closest(str(self.gap), GAPS)}")
         if not (is_finite_number(self.erp) and 0.0 <= self.erp <= 1.0):
-            raise OptionError(
-                f"erp is {self.erp!r}, expected a number in [0, 1] (share of penetration removed per step)"
-            )
+            raise OptionError(f"erp is {self.erp!r}, expected a number in [0, 1] (share of penetration removed per step)")
         cap = self.push_out_speed
         if cap is not None and not (is_finite_number(cap) and cap > 0):
-            raise OptionError(
-                f"push_out_speed is {cap!r}, expected a positive number (m/s, rad/s), or None for no bound"
-            )
+            raise OptionError(f"push_out_speed is {cap!r}, expected a positive number (m/s, rad/s), or None for no bound")
         for name in ("rest_velocity", "damping"):
             value = getattr(self, name)
             if not (is_finite_number(value) and value >= 0):
@@ -296,9 +290,7 @@ class ContactLaw(Law):
     def pushed_out(self, distance: Float[Array, " n"], dt: Float[Array, ""]) -> Float[Array, " n"]:
         """erp phi / dt of penetrated rows, or -push_out_speed where that is slower; its slope by phi and dt is zero there."""
         push = self.erp * distance / dt
-        return (
-            push if self.push_out_speed is None else jnp.where(push < -self.push_out_speed, -self.push_out_speed, push)
-        )
+        return push if self.push_out_speed is None else jnp.where(push < -self.push_out_speed, -self.push_out_speed, push)
 
     def contact_offset(
         self,
