@@ -49,6 +49,7 @@ from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, ma
 from trajopt.solvers.sampling.processes import score_over_processes, split_chunk
 from trajopt.solvers.sampling.rollouts import Scores, batch_size, score
 from trajopt.solvers.subproblems.augmented_lagrangian import (
+    FIRST_INNER_TOLERANCE,
     STUBBORN_UPDATES,
     SUFFICIENT_FALL,
     ConstrainedState,
@@ -346,7 +347,9 @@ class SamplingSolver(abc.ABC):
     def _with_multipliers(self, oracle: OptimalControlOracle, state: SamplingState) -> SamplingState:
         """Multipliers and penalties after an inner search; the distribution reheated where the violation has not fallen."""
         problem = oracle.problem
-        rule = PenaltyRule(Constraints(problem), self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance)
+        stuck = not state.falling(problem.tolerance)
+        factor = self.penalty_factor ** (2 if stuck else 1)
+        rule = PenaltyRule(Constraints(problem), factor, self.max_penalty, 0.1 * problem.tolerance)
         found = oracle.call(PenaltyRule.updated, rule, state.multipliers, state.rows, state.excess)
         multipliers, excess = jax.tree.map(np.asarray, found)
         least = LEAST_SPREAD * self.tolerance
@@ -354,6 +357,8 @@ class SamplingSolver(abc.ABC):
         distribution, spread = state.distribution, state.gradient_norm
         lagging = state.mean_violation > max(problem.tolerance, SUFFICIENT_FALL * state.last_mean_violation)
         schedule["last_mean_violation"] = min(state.mean_violation, state.last_mean_violation)
+        if stuck:  # sharpening a search that the penalties are still to move is in vain
+            schedule["inner_tolerance"] = max(FIRST_INNER_TOLERANCE, least)
         if lagging and spread < REHEATED:
             distribution = distribution.reheated(REHEATED / spread)
         return dataclasses.replace(state, **schedule, distribution=distribution, gradient_norm=distribution.spread)

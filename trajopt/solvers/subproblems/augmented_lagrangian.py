@@ -66,6 +66,10 @@ class ConstrainedState(SolverState):
         """Whether this is the one of lower cost of two points that are equally feasible and converged."""
         return bool(self.cost < other.cost)
 
+    def falling(self, feasible: float) -> bool:
+        """Whether the violation is a tenth less than at the last update; feasible: a violation that counts as none."""
+        return bool(self.violation <= 0.9 * self.last_violation or self.violation <= feasible)
+
     def after_update(
         self,
         multipliers: Multipliers,
@@ -77,14 +81,13 @@ class ConstrainedState(SolverState):
         """The fields after an update. tolerance: the last inner one; feasible: a violation that counts as none."""
         penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
         at_limit = max(float(np.max(w, initial=0.0)) for w in penalties) >= largest_penalty
-        falling = self.violation <= 0.9 * self.last_violation or self.violation <= feasible
         return {
             "multipliers": multipliers,
             "excess": excess,
             "inner_tolerance": max(tolerance, 0.1 * self.inner_tolerance),
             "inner_iterations": 0,
             "last_violation": min(self.violation, self.last_violation),
-            "stubborn": self.stubborn + 1 if at_limit and not falling else 0,
+            "stubborn": self.stubborn + 1 if at_limit and not self.falling(feasible) else 0,
         }
 
 
