@@ -7,10 +7,10 @@ distribution. The best point so far - least violation beyond the problem's toler
 Constraints. Bounds on controls and parameters hold for every draw. Path constraints, terminal inequalities and bounds on
 states enter through an augmented Lagrangian. Its multipliers move the share `DRIFT` of their first-order update at the rows of
 the mean in each generation (as in Atamna, Auger, Hansen, PPSN 2016), and all the way, with the penalties, when the spread of
-the distribution falls below an inner tolerance or after `max_inner_iterations`. Terminal equalities enter likewise, and in
-addition, once the spread is below `LOCAL_SPREAD`, the mean is moved onto them after each generation by an ensemble Kalman
-step (Iglesias, Law, Stuart, Inverse Problems 29, 2013): with the displacements Y (d, P) of the draws from the mean and the
-changes C (k, P) of their rows,
+the distribution falls below an inner tolerance or after `max_inner_iterations`; where the violation has not fallen since the
+last such update, the penalties are raised twice. Terminal equalities enter likewise, and in addition, once the spread is below
+`LOCAL_SPREAD`, the mean is moved onto them after each generation by an ensemble Kalman step (Iglesias, Law, Stuart, Inverse
+Problems 29, 2013): with the displacements Y (d, P) of the draws from the mean and the changes C (k, P) of their rows,
 
     mean += Y a,    a the least-norm solution of C a = -c    (c the rows predicted at the mean)
 
