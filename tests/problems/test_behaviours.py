@@ -69,6 +69,7 @@ def test_nested_solvers_are_made_from_their_descriptions():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2100)  # h1-step makes up to four searches of three minutes
 @pytest.mark.parametrize("name", FOUND)
 def test_the_behaviour_is_found(name):
     """From seed 0 by its default solver: what the certificate names is within its limits."""

@@ -68,6 +68,61 @@ def test_interrupted_in_either_phase_and_resumed(at, tmp_path):
     np.testing.assert_array_equal(rest.trace["cost"], whole.trace["cost"])
 
 
+def searches_of(solution):
+    """How often the sampling solver began: drawing takes more evaluations than an iteration of the gradient solver."""
+    drawn = np.diff(solution.trace["evaluations"]) >= 64
+    return int(np.sum(np.diff(np.concatenate([[False], drawn]).astype(int)) == 1))
+
+
+def test_searches_again_where_the_gradient_solver_gave_up():
+    """A gradient solver that may do one iteration leaves the first two searches; the last one has what is left of the run's."""
+    polisher = iLQR(max_iterations=1)
+    once = solve(REACH, Hybrid(SAMPLER, polisher, generations=4))
+    thrice = solve(REACH, Hybrid(SAMPLER, polisher, generations=4, attempts=3))
+    assert once.success and searches_of(once) == 1 and "search" not in once.message
+    assert thrice.success and searches_of(thrice) == 3 and "in search 3" in thrice.message
+    cost = thrice.trace["cost"]
+    np.testing.assert_array_equal(cost[:6], once.trace["cost"][:6])  # the first search is the one that is made alone
+    assert not np.isin(cost[8:11], cost[1:5]).any()  # the second one draws anew
+
+
+def test_the_best_of_the_searches_is_returned():
+    """Searches that all end without a solution: the point is the best of them, and its status is no success."""
+    weak = double_integrator(10, control_lower=-3.9, control_upper=3.9)
+    few = Hybrid(SAMPLER, iLQR(max_penalty=1e3), generations=5, attempts=2)
+    solution = solve(weak, few)
+    assert not solution.success and searches_of(solution) == 2
+    assert solution.violation == pytest.approx(solution.trace["violation"].min())
+
+
+def test_what_the_certificate_refuses_is_searched_for_again():
+    """From the ridge between the wells draws decide which one is found; the certificate refuses the cheaper one."""
+    problem = OptimalControlProblem(
+        "ridge", lambda x, u, t: x + u, 5, np.zeros(1), u0=np.zeros(1), control_lower=-1.0, control_upper=1.0,
+        stage_cost=lambda x, u, t: 1e-3 * u[0] ** 2, terminal_cost=lambda x: (x[0] ** 2 - 1.0) ** 2 + 0.05 * x[0],
+        certificate=lambda motion: {"left": float(max(-np.asarray(motion.xs)[-1, 0], 0.0))}, certificate_tolerances={"left": 0.0},
+    )  # fmt: skip
+    few = {"sampler": CEM(population=4), "polisher": iLQR(), "generations": 1}
+    searches = []
+    for seed in range(4):
+        solution = solve(problem, Hybrid(**few, attempts=12), seed=seed)
+        assert solution.success and solution.xs[-1, 0] > 0.9 and solution.cost > 0.04
+        searches.append(solution.message.count("in search"))
+        alone = solve(problem, Hybrid(**few), seed=seed)
+        assert alone.success == (not searches[-1]) and alone.success == (alone.xs[-1, 0] > 0)
+    assert 0 < sum(searches) < 4
+
+
+def test_resumed_in_a_later_search(tmp_path):
+    path, solver = tmp_path / "checkpoint.npz", Hybrid(SAMPLER, iLQR(max_iterations=1), generations=4, attempts=3)
+    whole = solve(REACH, solver, seed=2)
+    for stop in (5, 6, 7, 8, 13):
+        solve(REACH, solver, seed=2, max_iterations=stop, checkpoint=path)
+        rest = solve(REACH, solver, seed=2, resume=path)
+        np.testing.assert_array_equal(rest.trace["cost"], whole.trace["cost"])
+        np.testing.assert_array_equal(rest.us, whole.us)
+
+
 def test_an_infeasible_problem_is_not_a_success():
     weak = double_integrator(10, control_lower=-3.9, control_upper=3.9)
     solution = solve(weak, Hybrid(SAMPLER, iLQR(max_penalty=1e3), generations=5))

@@ -7,9 +7,12 @@ A sampling solver searches until one of three things happens, then a gradient so
 - it has done `generations`;
 - it has ended by itself, converged or infeasible to its knowledge.
 
-From then on costs, violations and the measure of optimality in the trace, the status and the certificate are the gradient
-solver's; before, the trace shows the spread of the sampling distribution. A run that ends before the hand-over (a budget,
-Ctrl-C) returns the best motion drawn, which is not a success.
+Where the gradient solver gives up, or the point it solves for is none by the problem's certificate, both begin again with other
+draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws.
+
+After the hand-over costs, violations and the measure of optimality in the trace, the status and the certificate are the
+gradient solver's; before, the trace shows the spread of the sampling distribution. A run that ends before the hand-over (a
+budget, Ctrl-C) returns the best motion drawn, which is not a success.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from trajopt.errors import OptionError
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.trajectory import Trajectory
-from trajopt.result import Status
+from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState
 from trajopt.solvers.loop.options import check_options
@@ -42,7 +45,9 @@ POLISHERS = (iLQR, DDP, MultipleShooting, SingleShooting)
 class HybridState(SolverState):
     """The states of both solvers; polishing: whether the gradient solver is at work.
 
-    idle: generations since the best motion was improved on (best_excess, best_cost); key: of the run.
+    idle: generations since the best motion was improved on (best_excess, best_cost); key: of the run; guess: where it began;
+    attempt: which search this is, from 1; polished: iterations of the gradient solver in it; answer: whether the point is solved
+    for and without shortfalls, found out where searches may be repeated.
     """
 
     sampler: Any
@@ -52,6 +57,10 @@ class HybridState(SolverState):
     best_excess: float
     best_cost: float
     key: Any
+    guess: Any
+    attempt: int
+    polished: int
+    answer: bool
 
     @property
     def active(self) -> SolverState:
@@ -60,12 +69,14 @@ class HybridState(SolverState):
 
     def better_than(self, other: Any, tolerance: float) -> bool:
         """As the solver at work says; between the two by `preferred_to`."""
-        if self.polishing == other.polishing:
+        if self.polishing == other.polishing and self.answer == other.answer:
             return bool(self.active.better_than(other.active, tolerance))
         return super().better_than(other, tolerance)
 
     def preferred_to(self, other: Any) -> bool:
-        """The lower cost; of equal ones the polished point."""
+        """The answer; else the lower cost; of equal ones the polished point."""
+        if self.answer != other.answer:
+            return self.answer
         return bool(self.cost <= other.cost if self.polishing else self.cost < other.cost)
 
     def non_finite_place(self) -> str:
@@ -75,9 +86,9 @@ class HybridState(SolverState):
     def ending(self) -> Findings:
         """What the solver at work says, and which one that is."""
         ending = self.active.ending()
-        if self.polishing:
-            return ending
-        return dataclasses.replace(ending, notes=[*ending.notes, "ended before the hand-over to the gradient solver"])
+        notes = [] if self.polishing else ["ended before the hand-over to the gradient solver"]
+        searches = [f"in search {self.attempt}"] if self.attempt > 1 else []
+        return dataclasses.replace(ending, notes=[*ending.notes, *notes, *searches])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +105,10 @@ class Hybrid(LibrarySolver):
         improvement: share by which the cost, or the violation of an infeasible motion, must fall to count as an
             improvement.
         generations: largest number of generations before the gradient solver takes over.
-        max_iterations: of both solvers together.
+        attempts: largest number of searches. Another one begins, from the initial guess with other draws, where the gradient
+            solver has given up, has done its `max_iterations` or has found what the problem's certificate refuses; the last one
+            may use what is left of the run's iterations.
+        max_iterations: of both solvers together, over all searches.
     """
 
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
@@ -104,6 +118,7 @@ class Hybrid(LibrarySolver):
     patience: int = 5
     improvement: float = 1e-2
     generations: int = 200
+    attempts: int = 1
     max_iterations: int = 2000
 
     def __post_init__(self) -> None:
@@ -115,7 +130,7 @@ class Hybrid(LibrarySolver):
         if not isinstance(self.polisher, POLISHERS):
             names = ", ".join(f"{kind.__name__}()" for kind in POLISHERS)
             raise OptionError(f"Hybrid: polisher is {self.polisher!r}; expected one of {names}")
-        for key, least in (("patience", 1), ("generations", 1), ("max_iterations", 0)):
+        for key, least in (("patience", 1), ("generations", 1), ("attempts", 1), ("max_iterations", 0)):
             if getattr(self, key) < least:
                 raise OptionError(f"Hybrid: {key} is {getattr(self, key)}; it must be at least {least}")
         if not 0 <= self.improvement < 1:
@@ -135,7 +150,8 @@ class Hybrid(LibrarySolver):
         sampler = self.sampler.init(oracle, guess, key)
         polisher = self.polisher.init(oracle, guess, key)
         seed = np.asarray(jax.random.key_data(key))
-        return self._at(sampler, polisher, False, idle=0, best_excess=np.inf, best_cost=np.inf, key=seed)
+        rest = {"idle": 0, "best_excess": np.inf, "best_cost": np.inf, "key": seed, "guess": guess}
+        return self._at(sampler, polisher, False, **rest, attempt=1, polished=0, answer=False)
 
     def _at(self, sampler: Any, polisher: Any, polishing: bool, **rest: Any) -> HybridState:
         at = polisher if polishing else sampler
@@ -144,30 +160,76 @@ class Hybrid(LibrarySolver):
             at.x, at.cost, at.violation, at.gradient_norm, at.step_size, sampler, polisher, polishing, **rest, halt=halt
         )
 
+    def _next(self, state: HybridState, **changed: Any) -> HybridState:
+        """A state that differs from `state` in the fields given."""
+        derived = {field.name for field in dataclasses.fields(SolverState)}
+        own = (field.name for field in dataclasses.fields(state) if field.name not in derived)
+        return self._at(**{name: getattr(state, name) for name in own} | changed)
+
     def run(self, oracle: OptimalControlOracle, state: HybridState, advance: Advance) -> Status:
-        """Sample until the rule hands over, then polish until the loop ends the run."""
+        """Sample until the rule hands over, then polish until the gradient solver ends, as often as `attempts` allows."""
         status: Status | None = None
-        while not state.polishing and not self._handed_over(oracle, state):
-            state = self._sampled(oracle, state)
-            status = advance(state)
+        while True:
+            while not state.polishing and not self._handed_over(oracle, state):
+                state = self._sampled(oracle, state)
+                status = advance(state)
+                if status is not None:
+                    return status
+            state, status = self._polished(oracle, state, advance)
             if status is not None:
                 return status
-        rest = {key: getattr(state, key) for key in ("idle", "best_excess", "best_cost", "key")}
-        sampler = state.sampler
+            key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.attempt)
+            sampler = self.sampler.init(oracle, state.guess, key)
+            anew = {"sampler": sampler, "polishing": False, "idle": 0, "best_excess": np.inf, "best_cost": np.inf}
+            state = self._next(state, **anew, attempt=state.attempt + 1, polished=0, answer=False)
+
+    def _polished(
+        self, oracle: OptimalControlOracle, state: HybridState, advance: Advance
+    ) -> tuple[HybridState, Status | None]:
+        """After the gradient solver's iterations, and the status that ends the run, None for another search."""
+        ended: Status | None = None
 
         def report(polisher: Any) -> Status | None:
-            return advance(self._at(sampler, polisher, True, **rest))
+            nonlocal state, ended
+            answer = self._is_answer(oracle, polisher)
+            state = self._next(state, polisher=polisher, polishing=True, polished=state.polished + 1, answer=answer)
+            ended = advance(state)
+            return self._given_up(oracle, state) if ended is None else ended
 
-        polisher = state.polisher
-        if not state.polishing:
-            polisher = self.polisher.init(oracle, sampler.x, jax.random.wrap_key_data(state.key))
+        polisher, key = state.polisher, jax.random.wrap_key_data(state.key)
+        if state.polishing:
+            status = self._given_up(oracle, state)
+        else:
+            polisher = self.polisher.init(oracle, state.sampler.x, key)
             status = report(polisher)
         if status is None and isinstance(self.polisher, LibrarySolver):
-            return self.polisher.run(oracle, polisher, report)
+            self.polisher.run(oracle, polisher, report)
+            return state, ended
         while status is None:
             polisher = self.polisher.step(oracle, polisher)
             status = report(polisher)
-        return status
+        return state, ended
+
+    def _is_answer(self, oracle: OptimalControlOracle, polisher: Any) -> bool:
+        """Whether the gradient solver has solved the problem and its certificate, recomputed outside the counters, agrees."""
+        if self.attempts == 1:
+            return False  # nobody asks
+        status = self.polisher.terminate(oracle, polisher)
+        if status is None or status_name(status) != "solved":
+            return False
+        evaluations = oracle.evaluations
+        missing = oracle.shortfalls(oracle.residuals(jax.tree.map(np.asarray, polisher.x)))
+        missing = missing or self.polisher.finish(oracle, polisher).shortfalls
+        oracle.evaluations = evaluations
+        return not missing
+
+    def _given_up(self, oracle: OptimalControlOracle, state: HybridState) -> Status | None:
+        """The status with which the gradient solver leaves the run to another search, None where it goes on or none is left."""
+        if state.attempt >= self.attempts or state.answer:
+            return None
+        status: Status | None = self.polisher.terminate(oracle, state.polisher)
+        exhausted = status is None and state.polished > self.polisher.max_iterations
+        return Status.max_iterations if exhausted else status
 
     def _sampled(self, oracle: OptimalControlOracle, state: HybridState) -> HybridState:
         """After one generation."""
@@ -178,18 +240,19 @@ class Hybrid(LibrarySolver):
             excess <= state.best_excess and cost < state.best_cost - self.improvement * abs(state.best_cost)
         )
         improved = improved or not np.isfinite(state.best_cost)
-        rest = {"idle": 0, "best_excess": excess, "best_cost": cost}
         if not improved:
-            rest = {"idle": state.idle + 1, "best_excess": state.best_excess, "best_cost": state.best_cost}
-        return self._at(sampler, state.polisher, False, **rest, key=state.key)
+            return self._next(state, sampler=sampler, idle=state.idle + 1)
+        return self._next(state, sampler=sampler, idle=0, best_excess=excess, best_cost=cost)
 
     def _handed_over(self, oracle: OptimalControlOracle, state: HybridState) -> bool:
         ended = self.sampler.terminate(oracle, state.sampler) is not None
         return ended or state.idle >= self.patience or state.sampler.generation >= self.generations
 
     def terminate(self, oracle: OptimalControlOracle, state: HybridState) -> Status | None:
-        """As the gradient solver says; the sampling solver only hands over."""
-        return self.polisher.terminate(oracle, state.polisher) if state.polishing else None
+        """As the gradient solver says, unless another search follows; the sampling solver only hands over."""
+        if not state.polishing or self._given_up(oracle, state) is not None:
+            return None
+        return self.polisher.terminate(oracle, state.polisher)
 
     def finish(self, oracle: OptimalControlOracle, state: HybridState) -> Findings:
         """The certificate of the solver that found the point; one that was drawn and not polished falls short."""
