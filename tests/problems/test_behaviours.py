@@ -15,7 +15,8 @@ from trajopt.problems.library import behaviours, go1_jump, go1_trot, hopper_hops
 from trajopt.problems.trajectory import Trajectory
 from trajopt.solvers.registry import chosen_solver
 
-FOUND = ("go1-jump", "go1-backflip", "go1-trot", "h1-step", "half-cheetah-sprint")
+# Of h1-step rounding decides which seed is an answer (docs/problems/h1-step.md); its quantities have tests of their own.
+FOUND = ("go1-jump", "go1-backflip", "go1-trot", "half-cheetah-sprint")
 
 
 def test_take_off_and_landing_are_those_of_the_highest_flight():
@@ -69,7 +70,6 @@ def test_nested_solvers_are_made_from_their_descriptions():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(2100)  # h1-step makes up to four searches of three minutes
 @pytest.mark.parametrize("name", FOUND)
 def test_the_behaviour_is_found(name):
     """From seed 0 by its default solver: what the certificate names is within its limits."""

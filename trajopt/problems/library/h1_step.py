@@ -102,15 +102,13 @@ def h1_step(
     return OptimalControlProblem(
         "h1-step", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         certificate=lambda motion: step_quantities(system, motion, advance), certificate_tolerances=LIMITS,
-        solver="Hybrid",
-        solver_options=sample_then_polish(leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25, attempts=ATTEMPTS),
+        solver="Hybrid", solver_options=sample_then_polish(leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25),
     )  # fmt: skip
 
 
 # What the targets of a leg are made of: hip roll; hip pitch and ankle, which swing it with the sole as it was; hip pitch, knee
 # and ankle, which shorten it.
 MODES = ({"hip_roll": 1.0}, {"hip_pitch": 1.0, "ankle": -1.0}, {"hip_pitch": -1.0, "knee": 2.0, "ankle": -1.0})
-ATTEMPTS = 4  # searches: of five seeds, two to three are answered by their first one
 LEG, ANKLE, ARM = 800.0, 600.0, 60.0  # N m/rad: of hips, knees and torso, of ankles, of arms
 
 
