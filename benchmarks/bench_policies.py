@@ -145,23 +145,33 @@ def trainings(args: argparse.Namespace) -> list[dict]:
 
 
 def draw(records: list[dict], path: pathlib.Path) -> None:
-    """Returns against samples and against wall time, a line a run."""
+    """Returns against samples and against wall time: a line a run, a row a task."""
     from trajopt.viz.plots import COLOURS, figure
 
-    kinds = sorted({(r["task"], r["algorithm"], r["gradient"]) for r in records})
-    picture, panels = figure(1, 2, 5.0, 4.0)
+    tasks = sorted({r["task"] for r in records})
+    picture, panels = figure(len(tasks), 2, 5.0, 3.5)
     labelled = (("samples", "samples"), ("wall_time_s", "wall time, s, without compiling"))
-    for axes, (key, label) in zip(panels[0], labelled, strict=True):
-        for record in records:
-            kind = (record["task"], record["algorithm"], record["gradient"])
-            rows = record["curve"]
-            axes.plot(
-                [row[key] for row in rows], [row["return"] for row in rows], color=COLOURS[kinds.index(kind) % len(COLOURS)],
-                label=" ".join(kind) if record["seed"] == 0 else None, linewidth=1.0,
-            )  # fmt: skip
-        axes.set(xlabel=label, ylabel="return", xscale="log")
-    panels[0, 0].legend(fontsize=8)
+    for row, name in zip(panels, tasks, strict=True):
+        runs = [record for record in records if record["task"] == name]
+        kinds = sorted({way(record) for record in runs})
+        for axes, (key, label) in zip(row, labelled, strict=True):
+            shown: set[str] = set()
+            for record in runs:
+                kind, curve = way(record), record["curve"]
+                axes.plot(
+                    [at[key] for at in curve], [at["return"] for at in curve], color=COLOURS[kinds.index(kind) % len(COLOURS)],
+                    label=None if kind in shown else kind, linewidth=1.0,
+                )  # fmt: skip
+                shown.add(kind)
+            values = [at[key] for record in runs for at in record["curve"]]
+            axes.set(xlabel=label, ylabel="return", xscale="log" if max(values) > 100 * min(values) else "linear", title=name)
+        row[0].legend(fontsize=8)
     picture.savefig(path, dpi=120)
+
+
+def way(record: dict) -> str:
+    """What learnt: the algorithm, and the gradient mode where it has one."""
+    return record["algorithm"] if record["algorithm"] == "PPO" else f"{record['algorithm']}, {record['gradient']}"
 
 
 PEERS = {"hopper": "Hopper-v5", "half-cheetah": "HalfCheetah-v5"}
