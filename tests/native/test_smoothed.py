@@ -57,8 +57,12 @@ def require_same(found, expected) -> None:
     (one, ours), (other, theirs) = found, expected
     assert ours.status == theirs.status == Status.solved
     assert relative(one.v, other.v) < VELOCITY and relative(one.q, other.q) < VELOCITY
-    # Of contacts that bodies cannot follow in all directions both select the shortest impulse: to 1e-5, as for hard contact.
-    assert relative(ours.impulse, theirs.impulse) < (1e-5 if ours.degenerate else 1e-7)
+    # Of contacts that bodies cannot follow in all directions both select the shortest impulse: to 1e-5, as for hard contact. JAX
+    # may miss a direction without motion of a contact that is very soft: then its impulse is one of many, and a longer one.
+    if ours.degenerate and not theirs.degenerate:
+        assert np.linalg.norm(ours.impulse) <= np.linalg.norm(theirs.impulse) * (1 + 1e-9)
+    else:
+        assert relative(ours.impulse, theirs.impulse) < (1e-5 if ours.degenerate else 1e-7)
     for name in ("mode", "tied", "node1", "node2", "pair"):
         np.testing.assert_array_equal(getattr(ours.contacts, name), getattr(theirs.contacts, name), err_msg=name)
     assert int(ours.dropped) == int(theirs.dropped)
