@@ -1,6 +1,7 @@
 // Steps and Jacobians of one model at random states, to be built with the address and undefined-behaviour sanitizers:
 //   sanitized CASE COUNT, CASE written by tests/native/sanitized_cases.py
-// Penetrations and speeds run over three decades; every fifth step is Moreau's, every 97th state holds a NaN.
+// Penetrations and speeds run over three decades; every fifth step is Moreau's, every eleventh state is
+// the pose of the case at rest, every 97th holds a NaN.
 #include <cstdio>
 #include <random>
 
@@ -38,13 +39,17 @@ int run(const Topology& t, const Case& c, int count) {
   std::vector<double> A(4 * static_cast<size_t>(c.nv) * c.nv), B(2 * static_cast<size_t>(c.nv) * c.nu);
   std::mt19937 generator(0);
   std::normal_distribution<double> normal;
-  int failed = 0, unsolved = 0, sliding = 0;
+  int failed = 0, unsolved = 0, sliding = 0, contradicting = 0;
   for (int k = 0; k < count; ++k) {
     const bool poisoned = k % 97 == 96;
     const double scale = std::pow(10.0, -0.5 * (k % 7));
     q = c.q;
     for (double& x : q) x += 0.01 * scale * normal(generator);
     for (double& x : v) x = scale * normal(generator);
+    if (k % 11 == 10) {  // at rest in the pose of the case, where contacts may contradict each other (one_sided.h)
+      q = c.q;
+      std::fill(v.begin(), v.end(), 0.0);
+    }
     for (double& x : tau) x = 5 * scale * normal(generator);
     if (poisoned) q[k % q.size()] = std::nan("");
     const Linear linear{c.actuation.data(), c.nu, A.data(), B.data()};
@@ -55,9 +60,11 @@ int run(const Topology& t, const Case& c, int count) {
     const auto status = static_cast<ContactStatus>(static_cast<int>(report[STATUS]));
     failed += poisoned != (status == ContactStatus::non_finite);
     unsolved += !poisoned && status != ContactStatus::solved;
+    contradicting += std::any_of(&report[ONE_SIDED], &report[ONE_SIDED + ONE_SIDED_WORDS], [](double bits) { return bits > 0; });
     sliding += w.rows.m > 0 && redundant_sliding(w);
   }
-  std::printf("%d lanes, %d steps, %d unsolved, %d with redundant sliding\n", t.lanes, count, unsolved, sliding);
+  std::printf("%d lanes, %d steps, %d unsolved, %d with redundant sliding, %d with contacts that contradict\n", t.lanes, count, unsolved, sliding,
+              contradicting);
   return failed;
 }
 

@@ -1,6 +1,6 @@
 """Writes what `sanitized.cc` needs of models, standing, into a folder: python sanitized_cases.py FOLDER NAME ...
 
-A name is that of a bundled model, of one in `linkages.py`, or HEAP.
+A name is that of a bundled model, of one in `linkages.py`, or HEAP; with `-smoothed` behind it the law is smoothed contact.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 jax.config.update("jax_enable_x64", True)
 
-from trajopt.dynamics import RigidContact  # noqa: E402
+from trajopt.dynamics import RigidContact, SmoothedContact  # noqa: E402
 from trajopt.dynamics.compiled import compile_system, pack_parameters, topology_table  # noqa: E402
 from trajopt.models import load_model  # noqa: E402
 from trajopt.models.registry import load_model_from_string  # noqa: E402
@@ -35,12 +35,15 @@ HEAP = f"""<mujoco model="heap"><asset><mesh name="hull" vertex="{HULL}"/></asse
 
 def write(folder: pathlib.Path, name: str) -> None:
     """Sizes, table of the topology, parameters, configuration and actuation of a model."""
-    scene = HEAP if name == "HEAP" else getattr(linkages, name, None)
-    model = load_model(name) if scene is None else load_model_from_string(scene)
-    model, law = model.to_device(), RigidContact()
+    which = name.removesuffix("-smoothed")
+    scene = HEAP if which == "HEAP" else getattr(linkages, which, None)
+    model = load_model(which) if scene is None else load_model_from_string(scene)
+    model, law = model.to_device(), RigidContact() if which == name else SmoothedContact(300.0)
     table = topology_table(model, law)
     parameters = np.asarray(pack_parameters(compile_system(model, law, "semi-implicit"), model))
     q = np.array(model.keyframes.get("home", model.q_default), float)
+    if scene is None and model.topology.joints[0].kind == "free":
+        q[2] -= 1e-5  # a little inside the floor
     sizes = np.array([len(table), len(parameters), model.nq, model.nv, model.nu], np.int64)
     with (folder / f"{name}.case").open("wb") as file:
         for part in (sizes, table, parameters, q, np.asarray(model.actuation, float)):

@@ -41,9 +41,10 @@ inline void project_columns(const Ncp& ncp, const ContactSolution& solution, con
 
 // Y (m, ldy) = K^+ P rho R for R (m, ldr), which is overwritten. Rows of Y without an impulse, and redundant ones, are zero.
 // Returns whether rows are redundant; then left_over and sizes (columns) hold the largest entry of what these rows contradict in each
-// column, and that of P rho R in it: a column where the share is not small has no derivative in these modes.
+// column, and that of P rho R in it: a column where the share is not small has no derivative in these modes. alike (columns): inner
+// product of what a column contradicts with what the one contradicts that does so most.
 inline bool law_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, double* R, int ldr,
-                         int columns, double* Y, int ldy, double* left_over, double* sizes) {
+                         int columns, double* Y, int ldy, double* left_over, double* sizes, double* alike) {
   const Ncp ncp = scaled(problem, w.rho);
   SelectionScratch& s = w.selection;
   Elimination& e = s.elimination;
@@ -58,7 +59,17 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
   for (int r = 0; r < ncp.m; ++r) std::memset(Y + (ptrdiff_t)r * ldy, 0, sizeof(double) * columns);
   const bool redundant = e.rank < e.n;
   solve_eliminated(e, s.held, R, ldr, columns, Y, ldy, redundant ? left_over : nullptr, sizes);
-  return redundant;
+  if (!redundant) return false;
+  const ptrdiff_t most = std::max_element(left_over, left_over + columns) - left_over;
+  for (int at = 0; at < columns; at += W) {
+    Lanes sum = {};
+    for (int i = e.rank; i < e.n; ++i) {
+      const double* row = R + (ptrdiff_t)s.held[e.row[i]] * ldr;
+      sum += row[most] * load(row + at);
+    }
+    store(alike + at, sum);
+  }
+  return true;
 }
 
 // A^T: `count` vectors over all rows of the problem, and w (m); count is 0 where no row is redundant.

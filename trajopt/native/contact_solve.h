@@ -51,11 +51,16 @@ constexpr double SUSPECT = 1e-5;         // the same from which on the rank of K
 constexpr double RAY = 1e-8;             // |G ray| over |ray|, scaled by rho, below which nothing resists an impulse
 constexpr double AGAINST = 1e-6;         // share of the approaching velocities that a ray has to oppose on average
 
+// What is known of a start: nothing; it solves a problem that differs by little, and along the difference its modes contradict each
+// other; it solves one that differs by little, in the same modes but for few.
+enum class Start { ANY, CONTRADICTING, ALIKE };
+
 // select: which of many impulses is returned matters; else any one is that leads to the same nu.
 struct ContactOptions {
   double tolerance = TOLERANCE;
   int max_iterations = MOST_ITERATIONS;
   bool select = true;
+  Start start = Start::ANY;
 };
 
 // lambda, nu (padded), modes as in `classify`; pointers into the workspace, valid until its next use.
@@ -188,7 +193,7 @@ struct Search {
     const int before = iterations;
     crept = size;
     const auto lawful = [&](const Point& at) { return residual(at) <= options.tolerance; };
-    if (creep(ncp, w.spare, w.creep, w.newton, w.selection, rounding, iterations, lawful)) {
+    if (creep(ncp, w.spare, w.creep, w.newton, w.selection, rounding, iterations, options.start == Start::CONTRADICTING, lawful)) {
       std::swap(w.spare, w.creep.at);
       size = residual(w.spare);
     }
@@ -241,6 +246,22 @@ struct Search {
       std::memcpy(found ? w.anchor : w.current.x, found ? w.current.x : w.anchor, sizeof(double) * ncp.width);
     }
     return false;
+  }
+
+  // Contacts that creep from the modes of `from` on: where a start is known to be near a solution, this comes before the first attempt.
+  bool creep_from(const double* from) {
+    std::memset(w.spare.x, 0, sizeof(double) * ncp.width);
+    std::memcpy(w.spare.x, from, sizeof(double) * ncp.m);
+    evaluate(Regularised{ncp}, w.spare);
+    double size = residual(w.spare);
+    std::memset(w.spare.nu, 0, sizeof(double) * ncp.width);  // the modes are those of the impulses
+    size = creeping_contacts(size);
+    crept = HUGE_VAL;
+    if (size > options.tolerance) return false;
+    std::swap(w.best, w.spare);
+    lowest = size;
+    regularised_from_best();
+    return true;
   }
 
   // Newton on the regularised problem from `from`, and weaker ones where it leaves a residual.
@@ -438,7 +459,8 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   const bool usable = finite(problem);
   if (usable) {
     better_start(ncp, w, init);
-    if (!search.attempt(w.start)) search.fallbacks(out.fallbacks);
+    const bool near = init && options.start != Start::ANY;
+    if (!(near && search.creep_from(init)) && !search.attempt(w.start)) search.fallbacks(out.fallbacks);
   } else {
     std::memset(w.best.x, 0, sizeof(double) * ncp.width);
   }

@@ -14,6 +14,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "selection.h"
 
@@ -27,6 +28,7 @@ constexpr double VANISHED = 1e-9;                        // share of the largest
 constexpr double CREEP_SLACK = 1e-12;                    // share of its cone by which a sticking contact may pass it
 constexpr double STRESS = 1e-6;                          // regularisation whose step shows the stress, as a share of 1 / rho
 constexpr double REACH[] = {1.001, 2.0, 5.0, 20.0};      // times the way to the first mode that ends: which end together, in turn
+constexpr double ALL_THE_WAY = 1e3;                      // the same where it is known that contacts contradict each other: all that the stress ends
 
 struct CreepScratch {
   double *direction, *slip;  // u at 3 c and 3 c + 1; s of contact c, m/s
@@ -115,22 +117,28 @@ inline double creep_error(const Ncp& ncp, const CreepScratch& s, const int* held
   return size;
 }
 
-// space.candidate = Newton's step for `right`, of least norm where the unknowns are not determined; its negative is to be taken.
-inline void creep_step(const Ncp& ncp, const CreepScratch& s, SelectionScratch& space, double weight, const double* right) {
+// The matrix of Newton's step, eliminated, and its null space. sliding: whether a contact slides; else the matrix is symmetric but for
+// the scale of its rows, and pivots are found on the diagonal.
+inline void eliminate_creep(const Ncp& ncp, const CreepScratch& s, SelectionScratch& space, double weight, bool sliding) {
   Elimination& e = space.elimination;
   std::memcpy(e.U, space.Ghh, sizeof(double) * e.n * e.ld);
   creep_matrix(ncp, s, space.held, e.n, weight, e.U, e.ld);
-  eliminate(e, false);
+  eliminate(e, !sliding);
   null_space(e, space.curvature.N, e.ld);
+}
+
+// space.candidate = Newton's step for `right`, of least norm where the unknowns are not determined; its negative is to be taken.
+inline void creep_step(const Ncp& ncp, const CreepScratch& s, SelectionScratch& space, double weight, const double* right) {
+  eliminate_creep(ncp, s, space, weight, true);
   least_solution(ncp, right, space);
 }
 
-// Where contacts contradict each other, elimination leaves all of it to the rows that it drops. Spreads it over all rows: the velocities
-// that remain get the least norm.
+// Newton's step where contacts contradict each other. Elimination leaves all of it to the rows that it drops; here it is spread over all
+// rows: the velocities that remain get the least norm.
 inline void share_contradiction(const Ncp& ncp, SelectionScratch& space, double* right) {
   Elimination& e = space.elimination;
   const int n = e.n, count = n - e.rank, ld = e.ld;
-  if (count == 0) return;
+  if (count == 0) return least_solution(ncp, right, space);
   double *Y = space.curvature.N, *left = space.one;
   left_null_space(e, Y, ld);
   for (int k = 0; k < count; ++k)
@@ -156,10 +164,11 @@ inline void creep_newton(const Ncp& ncp, CreepScratch& s, SelectionScratch& spac
     velocity(Regularised{ncp}, s.at.x, s.at.nu);
     const double size = creep_error(ncp, s, space.held, n, right);
     if (k == CREEP_ITERATIONS || !(size > rounding) || shared) return;
-    shared = k > 3 && length == 1.0 && size > 0.5 * before;  // the rows contradict each other: the last step
+    shared = k > (any ? 3 : 0) && length == 1.0 && size > 0.5 * before;  // the rows contradict each other: the last step
     before = size;
-    creep_step(ncp, s, space, 0.0, right);
+    if (any || k == 0) eliminate_creep(ncp, s, space, 0.0, any);  // without sliding the equations are linear
     if (shared) share_contradiction(ncp, space, right);
+    else least_solution(ncp, right, space);
     const double* step = space.candidate;
     length = 1.0;
     for (int i = 0; i < n; i += width_of(ncp, s, space.held[i])) {
@@ -302,12 +311,14 @@ inline uint64_t fingerprint(const Ncp& ncp, const int* mode) {
   return hash;
 }
 
-// Solves the problem from a point near a solution, into s.at; whether its residual, by `lawful(point)`, suffices.
+// Solves the problem from a point near a solution, into s.at; whether its residual, by `lawful(point)`, suffices. contradict: the
+// modes of the point are known to contradict each other, and the stress, not the signs, revises them first.
 template <class Lawful>
 bool creep(const Ncp& ncp, const Point& at, CreepScratch& s, NewtonScratch& scratch, SelectionScratch& space, double rounding,
-           int& iterations, Lawful lawful) {
+           int& iterations, bool contradict, Lawful lawful) {
   const Regularised law{ncp};
-  for (const double reach : REACH) {
+  for (int attempt = contradict ? -1 : 0; attempt < static_cast<int>(std::size(REACH)); ++attempt) {
+    const double reach = attempt < 0 ? ALL_THE_WAY : REACH[attempt];
     creep_start(ncp, at, s);
     uint64_t seen[CREEP_ROUNDS];
     bool stressed = false;
@@ -318,7 +329,7 @@ bool creep(const Ncp& ncp, const Point& at, CreepScratch& s, NewtonScratch& scra
       creep_newton(ncp, s, space, scratch.rest, rounding, iterations);
       evaluate(law, s.at);
       if (lawful(s.at)) return true;
-      if (revise_modes(ncp, s, rounding, round < TOGETHER)) continue;
+      if (!(attempt < 0 && round == 0) && revise_modes(ncp, s, rounding, round < TOGETHER)) continue;
       stress(ncp, s, space, scratch.rest, scratch.step);
       const double first = first_end(ncp, s, scratch.step);
       if (!std::isfinite(first)) break;

@@ -12,13 +12,15 @@ inline namespace TRAJOPT_ISA {
 enum class Integrator { SEMI_IMPLICIT, MOREAU, EULER, RUNGE_KUTTA };
 
 // Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); start: impulses of
-// all rows of the model, by slot; select: which of many impulses is found matters, not v+ alone; linear: null without the Jacobian.
+// all rows of the model, by slot, and what is known of them; select: which of many impulses is found matters, not v+ alone; linear: null
+// without the Jacobian.
 struct StepInput {
   const double *parameters, *q, *v, *tau, *start, *given, *slopes;
   double dt;
   int given_rows;
   Integrator integrator;
   bool select = true;
+  Start known = Start::ANY;
 
   bool moreau() const { return integrator == Integrator::MOREAU; }
 };
@@ -55,30 +57,49 @@ template <class Size> bool find_one_sided(const Topology& t, bool moreau, Worksp
   return any;
 }
 
-// Replaces the columns of A, and of C, that find_one_sided named, and tells of them in the report. The workspace holds other steps afterwards.
-template <class Size> void replace_one_sided(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
+// The steps at +MOVED and -MOVED along a column. They start from the impulses of the column before, at the side where it contradicts
+// the same way; the first column from those of the step itself.
+template <class Size>
+void step_to_both_sides(const Topology& t, const StepInput& in, const double* impulse, bool select, int column, bool first, Workspace<Size>& w) {
   const int nv = t.nv;
   OneSidedWork& s = w.one_sided;
+  for (int side = 0; side < 2; ++side) {
+    const double by = side == 0 ? MOVED : -MOVED;
+    double* found = s.found[s.alike[column] >= 0 ? side : 1 - side];
+    StepInput moved = in;
+    moved.start = first ? impulse : found, moved.known = first ? Start::CONTRADICTING : Start::ALIKE, moved.select = select;
+    if (column < nv) {
+      std::memset(s.direction, 0, sizeof(double) * nv);
+      s.direction[column] = 1;
+      integrate(t, w.balls, in.q, by, s.direction, s.q), moved.q = s.q;
+    } else {
+      std::memcpy(s.v, in.v, sizeof(double) * nv);
+      s.v[column - nv] += by, moved.v = s.v;
+    }
+    step(t, moved, {s.q_next[side], s.v_next[side], s.report, s.impulse[side], nullptr}, w);
+    std::memcpy(found, s.impulse[side], sizeof(double) * t.impulses());
+  }
+}
+
+// Replaces the columns of A, and of C, that find_one_sided named, and tells of them in the report. The one that contradicts most comes
+// first: its impulses are nearest to those of the others. The workspace holds other steps afterwards.
+template <class Size> void replace_one_sided(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
+  const int nv = t.nv, N = w.size.lanes();
+  OneSidedWork& s = w.one_sided;
   const ptrdiff_t width = 2 * nv;
-  std::memcpy(s.which, w.jacobian.one_sided, sizeof(bool) * width);
+  int count = 0;
+  for (int column = 0; column < width; ++column) {
+    if (!w.jacobian.one_sided[column]) continue;
+    const int at = N + (column < nv ? column : N + column - nv);
+    s.size[column] = w.jacobian.left_over[at], s.alike[column] = w.jacobian.alike[at];
+    s.order[count++] = column;
+  }
+  std::sort(s.order, s.order + count, [&](int a, int b) { return s.size[a] > s.size[b]; });
   const int rows = out.linear->C ? t.reported() : 0;
   for (int k = 0; k < rows; ++k) s.slot[k] = w.reported[k].slot;
-  for (int column = 0; column < width; ++column) {
-    if (!s.which[column]) continue;
-    for (int side = 0; side < 2; ++side) {
-      const double by = side == 0 ? MOVED : -MOVED;
-      StepInput moved = in;
-      moved.start = out.impulse, moved.select = rows > 0;
-      if (column < nv) {
-        std::memset(s.direction, 0, sizeof(double) * nv);
-        s.direction[column] = 1;
-        integrate(t, w.balls, in.q, by, s.direction, s.q), moved.q = s.q;
-      } else {
-        std::memcpy(s.v, in.v, sizeof(double) * nv);
-        s.v[column - nv] += by, moved.v = s.v;
-      }
-      step(t, moved, {s.q_next[side], s.v_next[side], s.report, s.impulse[side], nullptr}, w);
-    }
+  for (int i = 0; i < count; ++i) {
+    const int column = s.order[i];
+    step_to_both_sides(t, in, out.impulse, rows > 0, column, i == 0, w);
     difference(t, w.balls, s.q_next[1], s.q_next[0], s.direction);
     for (int i = 0; i < nv; ++i) {
       out.linear->A[i * width + column] = 0.5 / MOVED * s.direction[i];

@@ -13,6 +13,7 @@ inline namespace TRAJOPT_ISA {
 constexpr int NULL_POWERS = 4;
 constexpr int CORRECTIONS = 4, SHORTEST = 12;  // of a step, and halvings of it
 constexpr int SELECTION_ITERATIONS = 12;  // quadratic convergence: a limit for what does not converge
+constexpr double SQUARED = 1e-9, FALLING = 1e-3;  // of a change: its share of the impulse, and of the change before, from which on it is the last
 
 // x without its part in the null space of K where no contact slides: (K + eps D)^-1 eps D, D = P rho in the modes of the factor,
 // is one on the null space and of the order of eps elsewhere, so that its powers project onto it. For held contacts D is
@@ -95,7 +96,8 @@ inline void selected_impulse(const Ncp& ncp, const int* mode, bool shortest, Poi
       at.x[s.held[i]] = s.candidate[i];
     }
     change = std::sqrt(change);
-    if (!(change > 4 * MACHINE * std::sqrt(size)) || (k >= 4 && !(change < 0.9 * before))) return;
+    const bool quadratic = change < SQUARED * std::sqrt(size) && change < FALLING * before;  // the next change is its square
+    if (quadratic || !(change > 4 * MACHINE * std::sqrt(size)) || (k >= 4 && !(change < 0.9 * before))) return;
     before = change;
   }
 }

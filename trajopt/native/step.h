@@ -49,7 +49,7 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
     w.problem.softness = t.smoothed ? r.softness : nullptr;
     read_impulses(t, passes == 1 ? in.start : impulse, w);
-    w.solution = solve_contacts(w.problem, w.init, {p.tolerance, t.max_iterations, in.select}, w.solver);
+    w.solution = solve_contacts(w.problem, w.init, {p.tolerance, t.max_iterations, in.select, passes == 1 ? in.known : Start::ANY}, w.solver);
     write_impulses(t, w, impulse);
     push(w);
     V_after = w.V_after;
