@@ -63,9 +63,11 @@ test: lint
 	@TRAJOPT_SHAPE_CHECKS=0 $(PYTEST)
 
 test-all: lint
+	@scripts/install_browser.sh
 	@$(PYTEST) -m "slow or not slow"
 
 test-optimised: lint
+	@scripts/install_browser.sh
 	@TRAJOPT_QUICK_COMPILATION=0 $(PYTEST) -m "slow or not slow"
 
 every-problem: setup
