@@ -115,6 +115,47 @@ def _differentiated(
     return CompiledStep(q_next, v_next, report, impulses, unseen), results[4:]
 
 
+def direct_step(
+    compiled: CompiledSystem,
+    constants: Float[Array, " c"],
+    q: Float[Array, " nq"],
+    v: Float[Array, " nv"],
+    u: Float[Array, " nu"],
+    tau: Float[Array, " nv"],
+) -> list[Array]:
+    """(report, q+, v+) of a single step. constants: the parameters, dt, and what the core does not read.
+
+    Where q, v or u (which makes tau) holds a number that is not finite, the report's status says so and nothing else is defined.
+    """
+    top, double = compiled.topology, constants.dtype
+    shapes = tuple(jax.ShapeDtypeStruct((k,), double) for k in (compiled.report_size, top.nq, top.nv))
+    arguments = (constants, q, v, u, tau)
+    return native.call("direct_step", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme)
+
+
+def direct_linearize(
+    compiled: CompiledSystem,
+    constants: Float[Array, " c"],
+    q: Float[Array, " nq"],
+    v: Float[Array, " nv"],
+    u: Float[Array, " nu"],
+    tau: Float[Array, " nv"],
+    gain: Float[Array, "nv k"],
+    impulse: bool,
+) -> list[Array]:
+    """([report, q+, v+], A, B) of a single step, otherwise as `native_linearize`; with C and D where `impulse` is true."""
+    top, columns, double = compiled.topology, gain.shape[1], constants.dtype
+    n, size = 2 * top.nv, compiled.report_size + top.nq + top.nv
+    matrices = [(n, n), (n, columns)]
+    if impulse:
+        m = _row_count(compiled.report_layout)
+        matrices += [(m, n), (m, columns)]
+    shapes = tuple(jax.ShapeDtypeStruct(shape, double) for shape in ((size,), *matrices))
+    arguments = (constants, q, v, u, tau, gain)
+    handler = "direct_linearize_impulse" if impulse else "direct_linearize"
+    return native.call(handler, shapes, *arguments, topology=compiled.key, integrator=compiled.scheme)
+
+
 def native_rollout(
     compiled: CompiledSystem,
     parameters: Float[Array, " p"],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -181,6 +182,27 @@ class Linearization:
     parameters: dict[str, Array]
     columns: Bool[Array, "*b n"] | None = None
     outputs: dict[str, OutputSlope] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def with_deferred(cls, rest: Callable[[], tuple[State, StepInfo]], fields: dict[str, Any]) -> Linearization:
+        """A linearisation of these fields whose x_next and info are made by `rest` when one of them is first read."""
+        made = object.__new__(cls)
+        made.__dict__.update(fields, _rest=rest)
+        return made
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            rest = self.__dict__.get("_rest") if name in ("x_next", "info") else None
+            if rest is None:
+                raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
+            x_next, info = rest()
+            self.__dict__.update(x_next=x_next, info=info)
+            return self.__dict__[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All fields, the deferred ones made: what makes them is not copied."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def one_sided(self) -> Bool[Array, "*b n_plus_nu"]:

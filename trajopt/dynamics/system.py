@@ -184,6 +184,12 @@ class System:
         return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt), kappa)
 
     @property
+    def _known_direct(self) -> DirectCalls | None:
+        """`_direct` where calls have been made by it and the core takes the steps."""
+        direct = self.__dict__.get("_direct")
+        return direct if direct is not None and self._backend[0] == "native" else None
+
+    @property
     def nq(self) -> int:
         """Length of a configuration q."""
         return self.model.nq
@@ -230,11 +236,16 @@ class System:
         warm_start: `StepInfo.impulse` of the previous step; saves iterations, never changes the answer.
         Raises `ShapeError` or `NonFiniteError` naming the argument, before anything is compiled.
         """
+        if force is None and warm_start is None and (known := self._known_direct) is not None:
+            found = known.step_plain(x, u)
+            if found is not None:
+                return found
+        unforced = force is None
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
         warm_start = checked_warm_start(self.model, self._row_count, warm_start)
         backend = self.resolved_backend
         if backend == "native" and not _is_traced(x, u, force) and (direct := self._direct) is not None:
-            return direct.step(x, u, force)
+            return direct.step(x, u, None if unforced else force)
         return _step(backend, self, x, u, force, warm_start)
 
     def linearize(
@@ -258,10 +269,15 @@ class System:
         adjoint: d loss / d x_next (ndx,), which complementarity-aware derivatives need and others refuse.
         Same errors as `step`, and `DerivativeError` for a derivative that the gradient mode does not define.
         """
+        plain = force is None and warm_start is None and adjoint is None and parameters == () and outputs == ()
+        if plain and (known := self._known_direct) is not None:
+            found = known.linearize_plain(x, u)
+            if found is not None:
+                return found
         for name in parameters:
             if name not in PARAMETERS:
                 raise UnknownNameError(f"no derivative with respect to '{name}'{closest(name, PARAMETERS)}")
-        impulse = "impulse" in checked_outputs(outputs)
+        impulse, unforced = "impulse" in checked_outputs(outputs), force is None
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
         warm_start = checked_warm_start(self.model, self._row_count, warm_start)
         adjoint = checked_adjoint(self.mode, self.ndx, self.model.mass.dtype, adjoint, parameters)
@@ -270,7 +286,7 @@ class System:
             backend == "native" and adjoint is None and not parameters and not _is_traced(x, u, force)
             and self.mode.has_closed_form and (direct := self._direct) is not None
         ):  # fmt: skip
-            return direct.linearize(x, u, force, impulse)
+            return direct.linearize(x, u, None if unforced else force, impulse)
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, x, u, force)))
         arguments = (backend, self, x, u, force, warm_start, adjoint)
