@@ -1,15 +1,14 @@
 """Direct calls of `System.step` and `System.linearize` through the compiled core.
 
-A compiled step takes some microseconds; handing a `System` of thirty arrays to a compiled function, checking its arguments one by
-one and taking two dozen arrays back would take a hundred. Every array that goes in or comes out costs one. So what does not change
-between calls is one array, made once for each system; the compiled programs are shared by all systems of the same topology and law;
-what is seldom read comes back in one array, from which it is taken when it is asked for; and the core, which reads the numbers
-anyway, says whether they are finite.
+A compiled step takes some microseconds; handing a `System` of thirty arrays to a compiled function, checking its arguments one
+by one and taking two dozen arrays back would take a hundred. Every array that goes in or comes out costs about one. Therefore:
+what does not change between calls is one array, made once for each system; the compiled programs are shared by all systems of
+the same topology and law; what is seldom read comes back in one array and is taken from it when it is asked for; and the core,
+which reads the numbers anyway, says whether they are finite.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import struct
@@ -31,13 +30,15 @@ from trajopt.result import Status
 
 Made = TypeVar("Made")
 _STATUS_AT = 3  # place of the status in a report, as in native/report_layout.h
-_status = struct.Struct(f"{8 * _STATUS_AT}xd").unpack_from  # NumPy would take twice the time
+_status = struct.Struct(
+    f"{8 * _STATUS_AT}xd"
+).unpack_from  # waits for the report; half of what NumPy's array would take
 _NON_FINITE = (float(STATUS.index(Status.non_finite)),)
 
 
 class Programs(NamedTuple):
-    """The compiled functions of (constants, q, v, u, force): a step, its linearisation, and that with the impulse's derivative; and
-    `split`, which takes report, q+ and v+ from the first result of the last two."""
+    """The compiled functions of (constants, q, v, u, force): a step, its linearisation, and that with the impulse's derivative;
+    and `split`, which takes report, q+ and v+ from the first result of the last two."""
 
     step: Callable[..., Any]
     linearize: Callable[..., Any]
@@ -48,13 +49,18 @@ class Programs(NamedTuple):
 class DirectCalls:
     """Steps of one system whose parameters are numbers, not traced.
 
-    `step` and `linearize` take checked arrays. `step_plain` and `linearize_plain` check them on the way, and answer None where they
-    are not what most calls are made with: arrays of the right shape and precision, all of whose entries are finite and known.
-    The first call of each is to be one with checked arrays, so that nothing is compiled for wrong ones.
+    `step` and `linearize` take checked arrays. `step_plain` and `linearize_plain` check on the way, and answer None where the
+    arguments are not what most calls are made with: arrays of the right shape and precision whose entries are finite and known.
+    They do so too before the first call with checked arrays, so that nothing is compiled for wrong ones.
     """
 
     def __init__(
-        self, compiled: CompiledSystem, constants: Float[Array, " c"], dropped_pairs: Int[Array, ""], nu: int, programs: Programs
+        self,
+        compiled: CompiledSystem,
+        constants: Float[Array, " c"],
+        dropped_pairs: Int[Array, ""],
+        nu: int,
+        programs: Programs,
     ) -> None:
         top = compiled.topology
         self.constants, self.programs = constants, programs
@@ -106,14 +112,23 @@ class DirectCalls:
         )  # fmt: skip
 
     def _solved(self, report: Any) -> bool:
-        """Whether a report is known, and not of numbers that are not finite. Inside of a compiled function nothing is known."""
-        return type(report) is self._array and _status(report) != _NON_FINITE
+        """Whether a report is known (inside of a compiled function it is not) and all that was read and computed finite."""
+        if type(report) is not self._array:
+            return False
+        try:
+            return _status(report) != _NON_FINITE
+        except (BufferError, TypeError):  # of an array in several places at once
+            return False
 
     def _info(self, report: Float[Array, " r"]) -> PackedStepInfo:
         return _made(PackedStepInfo, {"report": report, **self._info_fields})
 
     def _linearization(
-        self, packed: Float[Array, " p"], A: Float[Array, "n n"], B: Float[Array, "n nu"], outputs: dict[str, OutputSlope]
+        self,
+        packed: Float[Array, " p"],
+        A: Float[Array, "n n"],
+        B: Float[Array, "n nu"],
+        outputs: dict[str, OutputSlope],
     ) -> Linearization:
         rest = functools.partial(self._rest, packed)
         return Linearization.with_deferred(rest, {"A": A, "B": B, "parameters": {}, "outputs": outputs})
