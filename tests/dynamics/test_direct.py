@@ -1,5 +1,5 @@
-"""Direct calls of `step` and `linearize` through the compiled core: the numbers of compiled functions to the last bit, errors that
-name the argument as before, and arrays that stay as they were handed out."""
+"""Direct calls of `step` and `linearize` through the compiled core: the numbers of compiled functions to the last bit, errors
+that name the argument as before, and arrays that stay as they were handed out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from native.cases import needs_core
 
 from dynamics import linkages
-from native.cases import needs_core
 from trajopt import load_model
 from trajopt.dynamics import Linearization, NoContact, RigidContact, SmoothedContact, State, StepInfo, System
 from trajopt.dynamics.state import StepFields
