@@ -21,19 +21,16 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import STATUS, PackedStepInfo, direct_linearize, direct_step
+from trajopt.dynamics.compiled_step import NON_FINITE, STATUS_AT, PackedStepInfo, direct_linearize, direct_step
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import Actuators, actuators
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
-from trajopt.result import Status
 
 Made = TypeVar("Made")
-_STATUS_AT = 3  # place of the status in a report, as in native/report_layout.h
 _status = struct.Struct(
-    f"{8 * _STATUS_AT}xd"
+    f"{8 * STATUS_AT}xd"
 ).unpack_from  # waits for the report; half of what NumPy's array would take
-_NON_FINITE = (float(STATUS.index(Status.non_finite)),)
 
 
 class Programs(NamedTuple):
@@ -116,7 +113,7 @@ class DirectCalls:
         if type(report) is not self._array:
             return False
         try:
-            return _status(report) != _NON_FINITE
+            return _status(report)[0] != NON_FINITE
         except (BufferError, TypeError):  # of an array in several places at once
             return False
 
