@@ -61,7 +61,7 @@ class DirectCalls:
     ) -> None:
         top = compiled.topology
         self.constants, self.programs = constants, programs
-        self._info_fields = {"dropped_pairs": dropped_pairs, "layout": compiled.report_layout}
+        self._none_dropped, self._layout = dropped_pairs, compiled.report_layout
         self._array = type(constants)
         self._kinds, self._precision = (self._array, np.ndarray), constants.dtype
         self._q_shape, self._v_shape, self._u_shape = (top.nq,), (top.nv,), (nu,)
@@ -118,7 +118,7 @@ class DirectCalls:
             return False
 
     def _info(self, report: Float[Array, " r"]) -> PackedStepInfo:
-        return _made(PackedStepInfo, {"report": report, **self._info_fields})
+        return _made(PackedStepInfo, {"report": report, "dropped_pairs": self._none_dropped, "layout": self._layout})
 
     def _linearization(
         self,
@@ -127,8 +127,8 @@ class DirectCalls:
         B: Float[Array, "n nu"],
         outputs: dict[str, OutputSlope],
     ) -> Linearization:
-        rest = functools.partial(self._rest, packed)
-        return Linearization.with_deferred(rest, {"A": A, "B": B, "parameters": {}, "outputs": outputs})
+        fields = {"A": A, "B": B, "parameters": {}, "outputs": outputs, "_deferred": (self._rest, packed)}
+        return _made(Linearization, fields)
 
     def _rest(self, packed: Float[Array, " p"]) -> tuple[State, StepInfo]:
         report, q, v = self.programs.split(packed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -183,20 +182,16 @@ class Linearization:
     columns: Bool[Array, "*b n"] | None = None
     outputs: dict[str, OutputSlope] = dataclasses.field(default_factory=dict)
 
-    @classmethod
-    def with_deferred(cls, rest: Callable[[], tuple[State, StepInfo]], fields: dict[str, Any]) -> Linearization:
-        """A linearisation of these fields whose x_next and info are made by `rest` when one of them is first read."""
-        made = object.__new__(cls)
-        made.__dict__.update(fields, _rest=rest)
-        return made
-
+    # A linearisation may be made without x_next and info, and with `_deferred`, a function and its argument, from which both come
+    # when one of them is first read (`trajopt.dynamics.direct`).
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            rest = self.__dict__.get("_rest") if name in ("x_next", "info") else None
-            if rest is None:
+            deferred = self.__dict__.get("_deferred") if name in ("x_next", "info") else None
+            if deferred is None:
                 raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
-            x_next, info = rest()
+            make, numbers = deferred
+            x_next, info = make(numbers)
             self.__dict__.update(x_next=x_next, info=info)
             return self.__dict__[name]
 

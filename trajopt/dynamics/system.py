@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.arguments import is_traced, positive_number, require_finite, require_real
 from trajopt.dynamics.backend import (
+    asks_for_core,
     environment,
     law_of_linearization,
     linearize_native,
@@ -184,7 +185,7 @@ class System:
     def _known_direct(self) -> DirectCalls | None:
         """`_direct` where calls have been made by it and the core takes the steps."""
         direct = self.__dict__.get("_direct")
-        return direct if direct is not None and self._backend[0] == "native" else None
+        return direct if direct is not None and asks_for_core(self.backend) else None
 
     @property
     def nq(self) -> int:
