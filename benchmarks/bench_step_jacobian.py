@@ -1,6 +1,6 @@
 """Step, and step plus full Jacobian, of standing robots; MuJoCo on the same model files in the same run.
 
-    python benchmarks/bench_step_jacobian.py [--models go1,h1,atlas] [--mjx] [--compile] [--json FILE]
+    python benchmarks/bench_step_jacobian.py [--models go1,h1,atlas] [--mjx] [--compile] [--processor] [--json FILE]
 
 All settings are defaults: `System(model, dt=1e-3)`, the backend that it resolves to, `max_contacts` as it comes. "In a loop" is a
 step of a compiled `lax.scan`, in which every step waits for the one before; "called" is the public method, its checks included,
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-from measure import banner, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize
+from measure import banner, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize, use_processor_time
 
 BATCH = 64
 
@@ -195,11 +195,14 @@ def main() -> None:
     parser.add_argument("--moving", action="store_true", help="random velocities in place of zero")
     parser.add_argument("--mjx", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--processor", action="store_true", help="seconds of the processor, for a machine that does other work")
     parser.add_argument("--json")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--cache", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     pin_to_one_core()
+    if arguments.processor:
+        use_processor_time()
     import jax
 
     jax.config.update("jax_enable_x64", True)
