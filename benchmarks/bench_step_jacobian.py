@@ -1,9 +1,10 @@
 """Step, and step plus full Jacobian, of standing robots; MuJoCo on the same model files in the same run.
 
-    python benchmarks/bench_step_jacobian.py [--models go1,h1,atlas] [--mjx] [--compile] [--json FILE]
+    python benchmarks/bench_step_jacobian.py [--models go1,h1,atlas] [--mjx] [--compile] [--processor] [--json FILE]
 
 All settings are defaults: `System(model, dt=1e-3)`, the backend that it resolves to, `max_contacts` as it comes. "In a loop" is a
-step of a compiled `lax.scan`, in which every step waits for the one before; "called" is the public method, its checks included;
+step of a compiled `lax.scan`, in which every step waits for the one before; "called" is the public method, its checks included,
+and one array of its answer, A in `linearize` ("x_next" reads the next state too, which is made when it is asked for);
 "in a batch" is a sample of `jax.vmap` over 64. Velocities are zero, or drawn with deviation 0.02 (--moving, seed 0).
 
 MuJoCo's Jacobian is its one-sided finite difference, `mjd_transitionFD` (float64, the only one it has on a CPU). Ours is
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 
-from measure import banner, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize
+from measure import banner, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize, use_processor_time
 
 BATCH = 64
 
@@ -47,6 +48,9 @@ def ours(name: str, moving: bool) -> dict:
     compile_jacobian = time.perf_counter() - start
     closed = int(np.sum(np.asarray(info.contacts.mode) > 0))
 
+    def whole(found):
+        return found.A, found.B, found.x_next.q, found.x_next.v
+
     many = jnp.tile(x.q, (BATCH, 1))
     functions = step_and_linearize(system, x.v, u)
     batches = [jax.jit(jax.vmap(function)) for function in functions]
@@ -60,6 +64,7 @@ def ours(name: str, moving: bool) -> dict:
         "batch_step_jacobian_us": microseconds(lambda: batches[1](many)) / BATCH,
         "call_step_us": microseconds(lambda: system.step(x, u)[0].v),
         "call_linearize_us": microseconds(lambda: system.linearize(x, u).A),
+        "call_linearize_x_next_us": microseconds(lambda: whole(system.linearize(x, u))),
         "compile_step_s": compile_step,
         "compile_jacobian_s": compile_jacobian,
     }
@@ -190,11 +195,14 @@ def main() -> None:
     parser.add_argument("--moving", action="store_true", help="random velocities in place of zero")
     parser.add_argument("--mjx", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--processor", action="store_true", help="seconds of the processor, for a machine that does other work")
     parser.add_argument("--json")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--cache", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     pin_to_one_core()
+    if arguments.processor:
+        use_processor_time()
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -203,7 +211,7 @@ def main() -> None:
         return
     print(banner("mujoco", "mujoco-mjx"))
     print(f"{'us':13s} {'DoF':>4s} {'contacts':>8s} | in a loop: {'step':>6s} {'+ Jac':>6s} | in a batch: {'step':>6s} "
-          f"{'+ Jac':>6s} | called: {'step':>6s} {'+ Jac':>6s} | MuJoCo: {'step':>6s} {'differences':>11s} "
+          f"{'+ Jac':>6s} | called: {'step':>6s} {'+ Jac':>6s} {'x_next':>6s} | MuJoCo: {'step':>6s} {'differences':>11s} "
           "| times faster: loop, called")  # fmt: skip
     table = {}
     for name in arguments.models.split(","):
@@ -212,7 +220,8 @@ def main() -> None:
         ratio, called = peer["jacobian_us"] / mine["step_jacobian_us"], peer["jacobian_us"] / mine["call_linearize_us"]
         print(f"{name:13s} {mine['dof']:4d} {mine['contacts']:4d}/{peer['contacts']:<3d} |            {mine['step_us']:6.1f} "
               f"{mine['step_jacobian_us']:6.1f} |             {mine['batch_step_us']:6.1f} {mine['batch_step_jacobian_us']:6.1f} "
-              f"|         {mine['call_step_us']:6.1f} {mine['call_linearize_us']:6.1f} |         {peer['step_us']:6.1f} "
+              f"|         {mine['call_step_us']:6.1f} {mine['call_linearize_us']:6.1f} "
+              f"{mine['call_linearize_x_next_us']:6.1f} |         {peer['step_us']:6.1f} "
               f"{peer['jacobian_us']:11.1f} | {ratio:.1f}x, {called:.1f}x  ({mine['backend']}; first calls "
               f"{mine['compile_step_s']:.2f} and {mine['compile_jacobian_s']:.2f} s)", flush=True)  # fmt: skip
         if arguments.mjx:

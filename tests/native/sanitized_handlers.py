@@ -3,7 +3,8 @@
     LD_PRELOAD=libasan.so python sanitized_handlers.py FOLDER NAME ...      FOLDER holds trajopt_native_avx2.so
 
 Steps, Jacobians and rollouts of bundled models from random states, single and in batches, whose samples have to be the single
-ones to the last bit: batches of one axis and of two, batches with arguments in common, and a NaN that stays in its sample.
+ones to the last bit: batches of one axis and of two, batches with arguments in common, and a NaN that stays in its sample. Direct
+calls have handlers of their own, whose numbers are the same, and which refuse the NaN.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np  # noqa: E402
 
 from trajopt import native  # noqa: E402
 from trajopt.dynamics import State, System  # noqa: E402
+from trajopt.errors import NonFiniteError  # noqa: E402
 from trajopt.models import load_model  # noqa: E402
 from trajopt.native.contacts import STATUSES, solve_contacts  # noqa: E402
 
@@ -80,7 +82,22 @@ def check(name: str) -> None:
         for i in range(2):
             one = [x[i] for x in jax.tree.leaves(grid)]
             same(one, [single(q[i], v[k], control[i]) for k in range(3)], f"{where}, grid")
-    print(f"handlers avx2 {name}: {', '.join(label for label, *_ in programs)}", flush=True)
+    for _, function, control in programs[:3]:
+        check_direct(function, q, v, control, name)
+    print(f"handlers avx2 {name}: {', '.join(label for label, *_ in programs)}, direct calls", flush=True)
+
+
+def check_direct(function, q, v, u, name: str) -> None:
+    """Each sample called directly, by the way of the first call and by that of later ones, beside a compiled function."""
+    compiled = jax.jit(function)
+    for k in (*range(COUNT), *range(COUNT)):
+        try:
+            direct = function(q[k], v[k], u[k])
+        except NonFiniteError:
+            assert k == 2, f"{name}: sample {k} is finite"
+            continue
+        assert k != 2, f"{name}: a NaN was taken"
+        same([x[None] for x in jax.tree.leaves(direct)], [compiled(q[k], v[k], u[k])], f"{name}: direct call")
 
 
 def check_contact_problems() -> None:

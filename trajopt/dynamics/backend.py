@@ -94,6 +94,14 @@ def resolve_backend(asked: str, model: Model, law: Law, integrator: str) -> tupl
     return ("native", "") if reason is None else ("jax", reason)
 
 
+def asks_for_core(asked: str) -> bool:
+    """Whether the core takes the steps of a system for which `resolve_backend` has found it to, as the environment is now.
+
+    One variable is looked at: this is part of what a direct call costs. The instruction set of a compiled program stays its own.
+    """
+    return asked == "native" or os.environ.get(VARIABLE, "auto") in ("auto", "native")
+
+
 @functools.cache
 def _say_what_it_costs(reason: str) -> None:
     """Once in a process."""

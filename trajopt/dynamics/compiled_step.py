@@ -25,6 +25,7 @@ from trajopt.result import Status
 HEAD, PER_CONTACT = 16, 13
 ONE_SIDED, ONE_SIDED_BITS = 11, 50
 STATUS = (Status.solved, Status.stalled, Status.infeasible, Status.non_finite)
+STATUS_AT, NON_FINITE = 3, 3  # where a report says it, and the last of them
 
 
 @jax.tree_util.register_dataclass
@@ -113,6 +114,47 @@ def _differentiated(
     results = native.call(handler, shapes, *arguments, topology=compiled.key, integrator=compiled.scheme)
     q_next, v_next, report, impulses = results[:4]
     return CompiledStep(q_next, v_next, report, impulses, unseen), results[4:]
+
+
+def direct_step(
+    compiled: CompiledSystem,
+    constants: Float[Array, " c"],
+    q: Float[Array, " nq"],
+    v: Float[Array, " nv"],
+    u: Float[Array, " nu"],
+    tau: Float[Array, " nv"],
+) -> list[Float[Array, " _"]]:
+    """(report, q+, v+) of a single step. constants: the parameters, dt, and what the core does not read.
+
+    Where q, v or u (which makes tau) holds a number that is not finite, the report's status says so and nothing else is defined.
+    """
+    top, double = compiled.topology, constants.dtype
+    shapes = tuple(jax.ShapeDtypeStruct((k,), double) for k in (compiled.report_size, top.nq, top.nv))
+    arguments = (constants, q, v, u, tau)
+    return native.call("direct_step", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme)
+
+
+def direct_linearize(
+    compiled: CompiledSystem,
+    constants: Float[Array, " c"],
+    q: Float[Array, " nq"],
+    v: Float[Array, " nv"],
+    u: Float[Array, " nu"],
+    tau: Float[Array, " nv"],
+    gain: Float[Array, "nv k"],
+    impulse: bool,
+) -> list[Float[Array, "..."]]:
+    """([report, q+, v+], A, B) of a single step, otherwise as `native_linearize`; with C and D where `impulse` is true."""
+    top, columns, double = compiled.topology, gain.shape[1], constants.dtype
+    n, size = 2 * top.nv, compiled.report_size + top.nq + top.nv
+    matrices = [(n, n), (n, columns)]
+    if impulse:
+        m = _row_count(compiled.report_layout)
+        matrices += [(m, n), (m, columns)]
+    shapes = tuple(jax.ShapeDtypeStruct(shape, double) for shape in ((size,), *matrices))
+    arguments = (constants, q, v, u, tau, gain)
+    handler = "direct_linearize_impulse" if impulse else "direct_linearize"
+    return native.call(handler, shapes, *arguments, topology=compiled.key, integrator=compiled.scheme)
 
 
 def native_rollout(
@@ -251,7 +293,7 @@ def _fields_of_one(layout: tuple[int, int, int], report: Float[Array, " r"], dro
     choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
     status: Any = STATUS[0]
     for k, member in enumerate(STATUS[1:], 1):
-        status = choose(whole(report[3]) == k, member, status)
+        status = choose(whole(report[STATUS_AT]) == k, member, status)
     return StepFields(
         contacts, impulse, report[0], whole(report[1]), whole(report[2]), status, report[6].astype(int) + dropped_pairs,
         dropped_pairs, report[4] > 0, overflow_rows(report),

@@ -1,56 +1,145 @@
 """Direct calls of `System.step` and `System.linearize` through the compiled core.
 
-A compiled step takes some microseconds; handing a `System` of thirty arrays to a compiled function, packing its parameters and
-taking two dozen arrays back would take a hundred. What does not change between calls is made once for each system: the packed
-parameters, and the compiled program, which all systems of the same topology and law share.
+A compiled step takes some microseconds; handing a `System` of thirty arrays to a compiled function, checking its arguments one
+by one and taking two dozen arrays back would take a hundred. Every array that goes in or comes out costs about one. Therefore:
+what does not change between calls is one array, made once for each system; the compiled programs are shared by all systems of
+the same topology and law; what is seldom read comes back in one array and is taken from it when it is asked for; and the core,
+which reads the numbers anyway, says whether they are finite.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import math
+import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import PackedStepInfo, native_linearize, native_linearize_impulse, native_step
+from trajopt.dynamics.compiled_step import NON_FINITE, STATUS_AT, PackedStepInfo, direct_linearize, direct_step
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import Actuators, actuators
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 
+Made = TypeVar("Made")
+_status = struct.Struct(
+    f"{8 * STATUS_AT}xd"
+).unpack_from  # waits for the report; half of what NumPy's array would take
 
-@dataclasses.dataclass(frozen=True)
+
+class Programs(NamedTuple):
+    """The compiled functions of (constants, q, v, u, force): a step, its linearisation, and that with the impulse's derivative;
+    and `split`, which takes report, q+ and v+ from the first result of the last two."""
+
+    step: Callable[..., Any]
+    linearize: Callable[..., Any]
+    linearize_impulse: Callable[..., Any]
+    split: Callable[..., Any]
+
+
 class DirectCalls:
-    """Steps of one system whose parameters are numbers, not traced."""
+    """Steps of one system whose parameters are numbers, not traced.
 
-    compiled: CompiledSystem
-    actuators: Actuators
-    parameters: Float[Array, " p"]
-    dt: Float[Array, ""]
-    dropped_pairs: Int[Array, ""]
-    programs: tuple[Callable[..., Any], ...]
+    `step` and `linearize` take checked arrays. `step_plain` and `linearize_plain` check on the way, and answer None where the
+    arguments are not what most calls are made with: arrays of the right shape and precision whose entries are finite and known.
+    They do so too before the first call with checked arrays, so that nothing is compiled for wrong ones.
+    """
 
-    def step(self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"]) -> tuple[State, StepInfo]:
-        """`System.step` of checked arrays."""
-        q, v, report = self.programs[0](self.actuators, self.parameters, self.dt, x.q, x.v, u, force)
+    def __init__(
+        self,
+        compiled: CompiledSystem,
+        constants: Float[Array, " c"],
+        dropped_pairs: Int[Array, ""],
+        nu: int,
+        programs: Programs,
+    ) -> None:
+        top = compiled.topology
+        self.constants, self.programs = constants, programs
+        self._none_dropped, self._layout = dropped_pairs, compiled.report_layout
+        self._array = type(constants)
+        self._kinds, self._precision = (self._array, np.ndarray), constants.dtype
+        self._q_shape, self._v_shape, self._u_shape = (top.nq,), (top.nv,), (nu,)
+        self._stepped = self._linearized = False
+
+    def step(self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"] | None) -> tuple[State, StepInfo]:
+        """`System.step` of checked arrays; force: None for none."""
+        report, q, v = self.programs.step(self.constants, x.q, x.v, u, force)
+        self._stepped |= force is None
         return State(q, v), self._info(report)
 
     def linearize(
-        self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"], impulse: bool = False
+        self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"] | None, impulse: bool = False
     ) -> Linearization:
         """`System.linearize` of checked arrays. impulse: whether the impulse is differentiated too."""
-        program = self.programs[2 if impulse else 1]
-        q, v, report, A, B, *slopes = program(self.actuators, self.parameters, self.dt, x.q, x.v, u, force)
-        outputs = {"impulse": slopes[0]} if impulse else {}
-        return Linearization(State(q, v), A, B, self._info(report), {}, None, outputs)
+        program = self.programs.linearize_impulse if impulse else self.programs.linearize
+        packed, A, B, *slopes = program(self.constants, x.q, x.v, u, force)
+        self._linearized |= not impulse and force is None
+        return self._linearization(packed, A, B, {"impulse": slopes[0]} if impulse else {})
+
+    def step_plain(self, x: State, u: Float[Array, " nu"]) -> tuple[State, StepInfo] | None:
+        """`step` of plain arrays without a force."""
+        if not (self._stepped and self._plain(x, u)):
+            return None
+        report, q, v = self.programs.step(self.constants, x.q, x.v, u, None)
+        if not self._solved(report):
+            return None
+        return _made(State, {"q": q, "v": v, "contact": None}), self._info(report)
+
+    def linearize_plain(self, x: State, u: Float[Array, " nu"]) -> Linearization | None:
+        """`linearize` of plain arrays without a force."""
+        if not (self._linearized and self._plain(x, u)):
+            return None
+        packed, A, B = self.programs.linearize(self.constants, x.q, x.v, u, None)
+        return self._linearization(packed, A, B, {}) if self._solved(packed) else None
+
+    def _plain(self, x: State, u: Any) -> bool:
+        if type(x) is not State or x.contact is not None:
+            return False
+        q, v, kinds, precision = x.q, x.v, self._kinds, self._precision
+        return (
+            type(q) in kinds and type(v) in kinds and type(u) in kinds
+            and q.shape == self._q_shape and v.shape == self._v_shape and u.shape == self._u_shape
+            and q.dtype == precision and v.dtype == precision and u.dtype == precision
+        )  # fmt: skip
+
+    def _solved(self, report: Any) -> bool:
+        """Whether a report is known (inside of a compiled function it is not) and all that was read and computed finite."""
+        if type(report) is not self._array:
+            return False
+        try:
+            return _status(report)[0] != NON_FINITE
+        except (BufferError, TypeError):  # of an array in several places at once
+            return False
 
     def _info(self, report: Float[Array, " r"]) -> PackedStepInfo:
-        return PackedStepInfo(report, self.dropped_pairs, self.compiled.report_layout)
+        return _made(PackedStepInfo, {"report": report, "dropped_pairs": self._none_dropped, "layout": self._layout})
+
+    def _linearization(
+        self,
+        packed: Float[Array, " p"],
+        A: Float[Array, "n n"],
+        B: Float[Array, "n nu"],
+        outputs: dict[str, OutputSlope],
+    ) -> Linearization:
+        fields = {"A": A, "B": B, "parameters": {}, "outputs": outputs, "_deferred": (self._rest, packed)}
+        return _made(Linearization, fields)
+
+    def _rest(self, packed: Float[Array, " p"]) -> tuple[State, StepInfo]:
+        report, q, v = self.programs.split(packed)
+        return State(q, v), self._info(report)
+
+
+def _made(kind: type[Made], fields: dict[str, Any]) -> Made:
+    """A frozen dataclass of these fields; its own `__init__` would take two to three times as long, half a microsecond."""
+    made = object.__new__(kind)
+    made.__dict__.update(fields)
+    return made
 
 
 def direct_calls(
@@ -63,38 +152,51 @@ def direct_calls(
     compiled = compile_system(model, law, integrator)
     if compiled.given:
         return None
+    driven = actuators(model)
     with jax.ensure_compile_time_eval():
-        parameters, none = _packed(compiled, model, kappa), jnp.zeros((), int)
-    return DirectCalls(compiled, actuators(model), parameters, dt, none, _programs(compiled))
+        constants, none = _constants(compiled, model, dt, kappa, driven), jnp.zeros((), int)
+    leaves, structure = jax.tree.flatten(driven)
+    programs = _programs(compiled, structure, tuple(np.shape(leaf) for leaf in leaves))
+    return DirectCalls(compiled, constants, none, driven.arms.shape[1], programs)
 
 
-_packed = jax.jit(pack_parameters, static_argnums=0)  # operation by operation it would be dozens of small compilations
+@functools.partial(jax.jit, static_argnums=0)  # operation by operation it would be dozens of small compilations
+def _constants(compiled: CompiledSystem, model: Model, dt, kappa, driven: Actuators) -> Float[Array, " c"]:
+    """What belongs to the system alone: parameters and dt, as native/direct_ffi.cc reads them, and the actuators."""
+    parts = [pack_parameters(compiled, model, kappa), dt, *jax.tree.leaves(driven)]
+    return jnp.concatenate([jnp.asarray(part, jnp.float64).reshape(-1) for part in parts])
 
 
 @functools.lru_cache(maxsize=128)
-def _programs(compiled: CompiledSystem) -> tuple[Callable[..., Any], ...]:
-    """The compiled functions of a step, of its linearisation, and of that with the derivative of the impulse."""
+def _programs(compiled: CompiledSystem, structure: Any, shapes: tuple[tuple[int, ...], ...]) -> Programs:
+    """structure, shapes: of the actuators, the last numbers of the constants."""
 
-    def step(actuators: Actuators, parameters, dt, q, v, u, force):
-        tau = actuators.force(q, v, u) + force
-        y = native_step(compiled, None, parameters, q, v, tau, dt)
-        return y.q, y.v, y.report
+    def unpacked(constants: Float[Array, " c"]) -> Actuators:
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        flat = constants[constants.shape[0] - int(ends[-1]) :]
+        parts = jnp.split(flat, ends[:-1])
+        return jax.tree.unflatten(structure, [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
 
-    def linearize(actuators: Actuators, parameters, dt, q, v, u, force):
-        tau, slopes = actuators.force(q, v, u) + force, actuators.slopes(q, v, u)
-        gain = actuators.arms if slopes is None else slopes.columns()
-        y, A, B = native_linearize(compiled, None, parameters, q, v, tau, dt, gain)
+    def driving_force(driven: Actuators, q, v, u, force):
+        tau = driven.force(q, v, u)
+        return tau if force is None else tau + force
+
+    def step(constants, q, v, u, force):
+        return direct_step(compiled, constants, q, v, u, driving_force(unpacked(constants), q, v, u, force))
+
+    def linearize(constants, q, v, u, force, *, impulse: bool = False):
+        driven = unpacked(constants)
+        tau, slopes = driving_force(driven, q, v, u, force), driven.slopes(q, v, u)
+        gain = driven.arms if slopes is None else slopes.columns()
+        packed, A, B, *by = direct_linearize(compiled, constants, q, v, u, tau, gain, impulse)
         if slopes is not None:
             A, B = slopes.chained(A, B)
-        return y.q, y.v, y.report, A, B
+            by = list(slopes.chained(*by)) if impulse else []
+        return (packed, A, B, OutputSlope(*by)) if impulse else (packed, A, B)
 
-    def linearize_impulse(actuators: Actuators, parameters, dt, q, v, u, force):
-        tau, slopes = actuators.force(q, v, u) + force, actuators.slopes(q, v, u)
-        gain = actuators.arms if slopes is None else slopes.columns()
-        y, A, B, impulse = native_linearize_impulse(compiled, None, parameters, q, v, tau, dt, gain)
-        if slopes is not None:
-            A, B = slopes.chained(A, B)
-            impulse = OutputSlope(*slopes.chained(impulse.C, impulse.D))
-        return y.q, y.v, y.report, A, B, impulse
+    def split(packed):
+        report, nq = compiled.report_size, compiled.topology.nq
+        return packed[:report], packed[report : report + nq], packed[report + nq :]
 
-    return jax.jit(step), jax.jit(linearize), jax.jit(linearize_impulse)
+    with_impulse = functools.partial(linearize, impulse=True)
+    return Programs(jax.jit(step), jax.jit(linearize), jax.jit(with_impulse), jax.jit(split))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -181,6 +181,23 @@ class Linearization:
     parameters: dict[str, Array]
     columns: Bool[Array, "*b n"] | None = None
     outputs: dict[str, OutputSlope] = dataclasses.field(default_factory=dict)
+
+    # A linearisation may be made without x_next and info, and with `_deferred`, a function and its argument, from which both come
+    # when one of them is first read (`trajopt.dynamics.direct`).
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            deferred = self.__dict__.get("_deferred") if name in ("x_next", "info") else None
+            if deferred is None:
+                raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
+            make, numbers = deferred
+            x_next, info = make(numbers)
+            self.__dict__.update(x_next=x_next, info=info)
+            return self.__dict__[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All fields, the deferred ones made: what makes them is not copied."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def one_sided(self) -> Bool[Array, "*b n_plus_nu"]:

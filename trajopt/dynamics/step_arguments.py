@@ -19,6 +19,10 @@ from trajopt.dynamics.state import State
 from trajopt.errors import DerivativeError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
 
+PARAMETERS = (  # leaves of a model that `System.linearize(parameters=...)` differentiates by
+    "mass", "com", "inertia", "pair_friction", "pair_restitution", "shape_size", "shape_position", "placement_position",
+    "armature", "damping", "stiffness", "frictionloss", "gravity", "terrain",
+)  # fmt: skip
 OUTPUTS = ("impulse",)  # what `System.linearize(outputs=...)` differentiates besides the next state
 
 
@@ -70,6 +74,14 @@ def checked_contact_state(model: Model, law: Law, given: Any, dtype: np.dtype) -
         )
     require_finite("x.contact", given)
     return in_precision("x.contact", given, dtype)
+
+
+def checked_parameters(parameters: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the leaves of a model to differentiate by; `UnknownNameError` for another name."""
+    for name in parameters:
+        if name not in PARAMETERS:
+            raise UnknownNameError(f"no derivative with respect to '{name}'{closest(name, PARAMETERS)}")
+    return tuple(parameters)
 
 
 def checked_outputs(outputs: Any) -> tuple[str, ...]:

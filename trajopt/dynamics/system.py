@@ -13,15 +13,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from trajopt.dynamics.arguments import positive_number, require_finite, require_real
+from trajopt.dynamics.arguments import is_traced, positive_number, require_finite, require_real
 from trajopt.dynamics.backend import (
+    asks_for_core,
     environment,
     law_of_linearization,
     linearize_native,
@@ -62,19 +63,16 @@ from trajopt.dynamics.rigid_body.actuation import actuation_force
 from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
 from trajopt.dynamics.step_arguments import (
+    PARAMETERS,
     checked_adjoint,
     checked_arguments,
     checked_contact_state,
     checked_outputs,
+    checked_parameters,
     checked_warm_start,
 )
 from trajopt.errors import OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
-
-PARAMETERS = (
-    "mass", "com", "inertia", "pair_friction", "pair_restitution", "shape_size", "shape_position", "placement_position",
-    "armature", "damping", "stiffness", "frictionloss", "gravity", "terrain",
-)  # fmt: skip
 
 
 @jax.tree_util.register_dataclass
@@ -184,6 +182,12 @@ class System:
         return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt), kappa)
 
     @property
+    def _known_direct(self) -> DirectCalls | None:
+        """`_direct` where calls have been made by it and the core takes the steps."""
+        direct = self.__dict__.get("_direct")
+        return direct if direct is not None and asks_for_core(self.backend) else None
+
+    @property
     def nq(self) -> int:
         """Length of a configuration q."""
         return self.model.nq
@@ -230,11 +234,15 @@ class System:
         warm_start: `StepInfo.impulse` of the previous step; saves iterations, never changes the answer.
         Raises `ShapeError` or `NonFiniteError` naming the argument, before anything is compiled.
         """
+        if force is None and warm_start is None and (known := self._known_direct) is not None:
+            if (found := known.step_plain(x, u)) is not None:
+                return found
+        unforced = force is None
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
         warm_start = checked_warm_start(self.model, self._row_count, warm_start)
         backend = self.resolved_backend
-        if backend == "native" and not _is_traced(x, u, force) and (direct := self._direct) is not None:
-            return direct.step(x, u, force)
+        if backend == "native" and not is_traced(x.q, x.v, u, force) and (direct := self._direct) is not None:
+            return direct.step(x, u, None if unforced else force)
         return _step(backend, self, x, u, force, warm_start)
 
     def linearize(
@@ -258,19 +266,21 @@ class System:
         adjoint: d loss / d x_next (ndx,), which complementarity-aware derivatives need and others refuse.
         Same errors as `step`, and `DerivativeError` for a derivative that the gradient mode does not define.
         """
-        for name in parameters:
-            if name not in PARAMETERS:
-                raise UnknownNameError(f"no derivative with respect to '{name}'{closest(name, PARAMETERS)}")
-        impulse = "impulse" in checked_outputs(outputs)
+        plain = force is None and warm_start is None and adjoint is None and parameters == () and outputs == ()
+        if plain and (known := self._known_direct) is not None:
+            if (found := known.linearize_plain(x, u)) is not None:
+                return found
+        parameters = checked_parameters(parameters)
+        impulse, unforced = "impulse" in checked_outputs(outputs), force is None
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
         warm_start = checked_warm_start(self.model, self._row_count, warm_start)
         adjoint = checked_adjoint(self.mode, self.ndx, self.model.mass.dtype, adjoint, parameters)
         backend = self.resolved_backend
         if (
-            backend == "native" and adjoint is None and not parameters and not _is_traced(x, u, force)
+            backend == "native" and adjoint is None and not parameters and not is_traced(x.q, x.v, u, force)
             and self.mode.has_closed_form and (direct := self._direct) is not None
         ):  # fmt: skip
-            return direct.linearize(x, u, force, impulse)
+            return direct.linearize(x, u, None if unforced else force, impulse)
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, x, u, force)))
         arguments = (backend, self, x, u, force, warm_start, adjoint)
@@ -301,10 +311,6 @@ class System:
     @functools.cached_property
     def _row_count(self) -> int:
         return row_count(self.contact, self.model)
-
-
-def _is_traced(x: State, *arrays: Any) -> bool:
-    return any(isinstance(array, jax.core.Tracer) for array in (x.q, x.v, *arrays))
 
 
 def _advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:

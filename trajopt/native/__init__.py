@@ -39,6 +39,8 @@ ISA_VARIABLE = "TRAJOPT_NATIVE_ISA"  # environment variable that forces one of `
 HANDLERS = {
     "step": "trajopt_step", "linearize": "trajopt_linearize", "linearize_impulse": "trajopt_linearize_impulse",
     "rollout": "trajopt_rollout", "follow": "trajopt_follow",
+    "direct_step": "trajopt_direct_step", "direct_linearize": "trajopt_direct_linearize",
+    "direct_linearize_impulse": "trajopt_direct_linearize_impulse",
 }  # fmt: skip
 PLAIN = ("trajopt_solve_contacts", "trajopt_riccati")  # handlers without a topology, see `contacts` and `riccati`
 

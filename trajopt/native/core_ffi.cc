@@ -4,6 +4,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "engine.h"
 #include "policy.h"
 #include "samples.h"
 #include "spread.h"
@@ -16,12 +17,6 @@ namespace {
 
 // -- topologies by content, workspaces by thread -----------------------------------------------------------------------------
 
-class Engine {  // the step of one topology with the workspace of one thread
- public:
-  virtual ~Engine() = default;
-  virtual void run(const StepInput& in, const StepOutput& out) = 0;
-  virtual const std::vector<BallJoint>& balls() const = 0;
-};
 template <class Size> class SizedEngine final : public Engine {
  public:
   SizedEngine(std::shared_ptr<const Topology> t, Size n) : topology_(std::move(t)), workspace_(n, *topology_) {}
@@ -54,8 +49,9 @@ std::shared_ptr<const Topology> find_topology(int64_t key) {
   return found == topologies.end() ? nullptr : found->second;
 }
 
-struct Own { std::shared_ptr<const Topology> topology; std::unique_ptr<Engine> engine; };
-Own* own(int64_t key) {  // of this thread; null for a topology that nobody has registered
+}  // namespace
+
+Own* own(int64_t key) {
   thread_local std::unordered_map<int64_t, Own> all;
   thread_local int64_t last_key = 0;
   thread_local Own* last = nullptr;
@@ -70,6 +66,16 @@ Own* own(int64_t key) {  // of this thread; null for a topology that nobody has 
   return last = &mine;
 }
 
+ffi::Error unknown_topology() {
+  return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                    "trajopt: this process has not registered the model's topology; build the system before running a compiled program of it");
+}
+ffi::Error wrong_size(const char* what, int64_t received, int64_t expected) {
+  return ffi::Error::InvalidArgument(std::string("trajopt: ") + what + " holds " + std::to_string(received) + " numbers, expected " + std::to_string(expected));
+}
+
+namespace {
+
 // -- batches -------------------------------------------------------------------------------------------------------------------
 
 struct Call {  // arguments that step, linearize and rollout share
@@ -77,16 +83,13 @@ struct Call {  // arguments that step, linearize and rollout share
   int64_t given_rows, integrator;
 };
 
-ffi::Error wrong(const std::string& what, int64_t received, int64_t expected) {
-  return ffi::Error::InvalidArgument("trajopt: " + what + " holds " + std::to_string(received) + " numbers, expected " + std::to_string(expected));
-}
 ffi::Error check(const Topology& t, const Call& c, int64_t steps) {
-  if (c.parameters.size() != Parameters::size(t)) return wrong("parameters", c.parameters.size(), Parameters::size(t));
-  if (c.q.size() != t.nq) return wrong("q", c.q.size(), t.nq);
-  if (c.v.size() != t.nv) return wrong("v", c.v.size(), t.nv);
-  if (c.tau.size() != steps * t.nv) return wrong("tau", c.tau.size(), steps * t.nv);
-  if (c.start.size() != t.impulses()) return wrong("start", c.start.size(), t.impulses());
-  if (c.given_rows > t.given) return wrong("candidates", c.given_rows, t.given);
+  if (c.parameters.size() != Parameters::size(t)) return wrong_size("parameters", c.parameters.size(), Parameters::size(t));
+  if (c.q.size() != t.nq) return wrong_size("q", c.q.size(), t.nq);
+  if (c.v.size() != t.nv) return wrong_size("v", c.v.size(), t.nv);
+  if (c.tau.size() != steps * t.nv) return wrong_size("tau", c.tau.size(), steps * t.nv);
+  if (c.start.size() != t.impulses()) return wrong_size("start", c.start.size(), t.impulses());
+  if (c.given_rows > t.given) return wrong_size("candidates", c.given_rows, t.given);
   if (c.integrator < 0 || c.integrator > static_cast<int64_t>(Integrator::RUNGE_KUTTA))
     return ffi::Error::InvalidArgument("trajopt: there is no integrator " + std::to_string(c.integrator));
   return ffi::Error::Success();
@@ -97,17 +100,12 @@ StepInput input(const Call& c, size_t i, const int64_t* batch, size_t axes) {
           static_cast<int>(c.given_rows), static_cast<Integrator>(c.integrator)};
 }
 
-ffi::Error unknown() {
-  return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
-                    "trajopt: this process has not registered the model's topology; build the system before running a compiled program of it");
-}
-
 // -- handlers --------------------------------------------------------------------------------------------------------------------
 
 ffi::Error step_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
                         Result q_next, Result v_next, Result report, Result impulse, int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
-  if (!mine) return unknown();
+  if (!mine) return unknown_topology();
   const Topology& t = *mine->topology;
   const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1), samples(start, 1),
                   samples(given, 2), samples(given, 2), given.dimensions()[given.dimensions().size() - 2], integrator};
@@ -131,7 +129,7 @@ ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const A
                          const Array& start, const Array& given, const Array& slopes, const Array& gain, Result& q_next, Result& v_next,
                          Result& report, Result& impulse, Result& A, Result& B, ImpulseSlopes impulses, int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
-  if (!mine) return unknown();
+  if (!mine) return unknown_topology();
   const Topology& t = *mine->topology;
   const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1), samples(start, 1),
                   samples(given, 2), samples(slopes, 2), given.dimensions()[given.dimensions().size() - 2], integrator};
@@ -140,7 +138,7 @@ ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const A
   if (call.integrator > static_cast<int64_t>(Integrator::MOREAU))
     return ffi::Error::InvalidArgument("trajopt: steps by explicit integrators have no Jacobian here");
   const int columns = static_cast<int>(gain.dimensions().back());
-  if (gains.size() != static_cast<int64_t>(t.nv) * columns) return wrong("gain", gains.size(), static_cast<int64_t>(t.nv) * columns);
+  if (gains.size() != static_cast<int64_t>(t.nv) * columns) return wrong_size("gain", gains.size(), static_cast<int64_t>(t.nv) * columns);
   const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
   const size_t count = v_next->element_count() / std::max(1, t.nv), square = 4 * static_cast<size_t>(t.nv) * t.nv;
   spread(pool, count, 1, [&](int64_t begin, int64_t end) {
@@ -176,7 +174,7 @@ ffi::Error linearize_impulse_handler(ffi::ThreadPool pool, Array parameters, Arr
 ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start,
                            Result qs, Result vs, Result reports, Result impulse, int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
-  if (!mine) return unknown();
+  if (!mine) return unknown_topology();
   const Topology& t = *mine->topology;
   const int64_t steps = tau.dimensions()[tau.dimensions().size() - 2];
   const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 2), samples(start, 1),
@@ -207,18 +205,18 @@ ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arra
                           Array K, Array lower, Array upper, Result qs, Result vs, Result u, Result reports, Result impulse,
                           int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
-  if (!mine) return unknown();
+  if (!mine) return unknown_topology();
   const Topology& t = *mine->topology;
   const int64_t steps = us.dimensions()[us.dimensions().size() - 2], nu = us.dimensions().back(), nx = t.nq + t.nv;
   const Samples a = samples(arms, 2), x_bar = samples(xs, 2), u_bar = samples(us, 2), gains = samples(K, 3), low = samples(lower, 1), high = samples(upper, 1);
   const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(v, 1), samples(start, 1),
                   samples(start, 1), samples(start, 1), 0, integrator};
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
-  if (a.size() != t.nv * nu) return wrong("arms", a.size(), t.nv * nu);
-  if (x_bar.size() != steps * nx) return wrong("xs", x_bar.size(), steps * nx);
-  if (u_bar.size() != steps * nu) return wrong("us", u_bar.size(), steps * nu);
-  if (low.size() != nu || high.size() != nu) return wrong("the bounds", std::max(low.size(), high.size()), nu);
-  if (gains.size() != steps * nu * 2 * t.nv) return wrong("gains", gains.size(), steps * nu * 2 * t.nv);
+  if (a.size() != t.nv * nu) return wrong_size("arms", a.size(), t.nv * nu);
+  if (x_bar.size() != steps * nx) return wrong_size("xs", x_bar.size(), steps * nx);
+  if (u_bar.size() != steps * nu) return wrong_size("us", u_bar.size(), steps * nu);
+  if (low.size() != nu || high.size() != nu) return wrong_size("the bounds", std::max(low.size(), high.size()), nu);
+  if (gains.size() != steps * nu * 2 * t.nv) return wrong_size("gains", gains.size(), steps * nu * 2 * t.nv);
   const auto batch = vs->dimensions().first(vs->dimensions().size() - 2);
   size_t count = 1;
   for (int64_t axis : batch) count *= axis;

@@ -1,0 +1,98 @@
+// Direct calls of one step and of its Jacobian: few arrays, since each of them costs a microsecond to hand over or to take back.
+//
+// In: constants (the parameters, dt, and what else belongs to the system alone), q, v, u, the generalised force tau that u makes and, for
+// the Jacobian, d tau / d u. Out: the report of the step, q+ and v+; beside the Jacobian the three are one array. Where q, v or u holds a
+// number that is not finite, the report's status says so and nothing else is written.
+#include <cmath>
+
+#include "engine.h"
+#include "samples.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+namespace {
+
+struct Next { double *report, *q, *v; };
+
+bool finite(const Array& a) {
+  bool all = true;
+  for (size_t k = 0; k < a.element_count(); ++k) all &= std::isfinite(a.typed_data()[k]);
+  return all;
+}
+
+int64_t count(const Array& a) { return static_cast<int64_t>(a.element_count()); }
+
+ffi::Error check(const Topology& t, const Array& constants, const Array& q, const Array& v, const Array& tau, int64_t integrator) {
+  if (count(constants) <= Parameters::size(t)) return wrong_size("constants", count(constants), Parameters::size(t) + 1);
+  if (count(q) != t.nq) return wrong_size("q", count(q), t.nq);
+  if (count(v) != t.nv) return wrong_size("v", count(v), t.nv);
+  if (count(tau) != t.nv) return wrong_size("tau", count(tau), t.nv);
+  if (integrator != static_cast<int64_t>(Integrator::SEMI_IMPLICIT) && integrator != static_cast<int64_t>(Integrator::MOREAU))
+    return ffi::Error::InvalidArgument("trajopt: direct calls are for steps by impulses");
+  return ffi::Error::Success();
+}
+
+// A step; with its Jacobian where `linear` is not null.
+ffi::Error take(Own& mine, const Array& constants, const Array& q, const Array& v, const Array& u, const Array& tau, const Next& next,
+                const Linear* linear, int64_t integrator) {
+  const Topology& t = *mine.topology;
+  if (ffi::Error error = check(t, constants, q, v, tau, integrator); error.failure()) return error;
+  if (!(finite(q) && finite(v) && finite(u))) {
+    next.report[STATUS] = static_cast<double>(ContactStatus::non_finite);
+    return ffi::Error::Success();
+  }
+  thread_local std::vector<double> none, impulse;  // the solve begins at no impulses; those of all rows are not asked for
+  none.assign(t.impulses(), 0.0), impulse.resize(t.impulses());
+  const double* numbers = constants.typed_data();
+  const StepOutput out{next.q, next.v, next.report, impulse.data(), linear};
+  mine.engine->run({numbers, q.typed_data(), v.typed_data(), tau.typed_data(), none.data(), nullptr, nullptr, numbers[Parameters::size(t)],
+                    0, static_cast<Integrator>(integrator)}, out);
+  return ffi::Error::Success();
+}
+
+ffi::Error direct_step(Array constants, Array q, Array v, Array u, Array tau, Result report, Result q_next, Result v_next,
+                       int64_t topology, int64_t integrator) {
+  Own* mine = own(topology);
+  if (!mine) return unknown_topology();
+  return take(*mine, constants, q, v, u, tau, {report->typed_data(), q_next->typed_data(), v_next->typed_data()}, nullptr, integrator);
+}
+
+// packed: report, q+, v+.
+ffi::Error linearize_packed(const Array& constants, const Array& q, const Array& v, const Array& u, const Array& tau, const Array& gain,
+                            Result& packed, Result& A, Result& B, double* C, double* D, int64_t topology, int64_t integrator) {
+  Own* mine = own(topology);
+  if (!mine) return unknown_topology();
+  const Topology& t = *mine->topology;
+  double *report = packed->typed_data(), *q_next = report + report_size(t), *v_next = q_next + t.nq;
+  const int64_t columns = gain.dimensions().back();
+  if (count(gain) != t.nv * columns) return wrong_size("gain", count(gain), t.nv * columns);
+  const Linear linear{gain.typed_data(), static_cast<int>(columns), A->typed_data(), B->typed_data(), C, D};
+  return take(*mine, constants, q, v, u, tau, {report, q_next, v_next}, &linear, integrator);
+}
+
+ffi::Error direct_linearize(Array constants, Array q, Array v, Array u, Array tau, Array gain, Result packed, Result A, Result B,
+                            int64_t topology, int64_t integrator) {
+  return linearize_packed(constants, q, v, u, tau, gain, packed, A, B, nullptr, nullptr, topology, integrator);
+}
+
+// The same with the derivative of the reported impulses by the state, C, and by u, D.
+ffi::Error direct_linearize_impulse(Array constants, Array q, Array v, Array u, Array tau, Array gain, Result packed, Result A, Result B,
+                                    Result C, Result D, int64_t topology, int64_t integrator) {
+  return linearize_packed(constants, q, v, u, tau, gain, packed, A, B, C->typed_data(), D->typed_data(), topology, integrator);
+}
+
+}  // namespace
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt
+
+#pragma GCC visibility push(default)
+
+#define TRAJOPT_DIRECT ffi::Ffi::Bind().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>()
+#define TRAJOPT_RESULTS .Ret<Array>().Ret<Array>().Ret<Array>()
+#define TRAJOPT_WHICH .Attr<int64_t>("topology").Attr<int64_t>("integrator")
+XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_direct_step, trajopt::direct_step, TRAJOPT_DIRECT TRAJOPT_RESULTS TRAJOPT_WHICH);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_direct_linearize, trajopt::direct_linearize, TRAJOPT_DIRECT.Arg<Array>() TRAJOPT_RESULTS TRAJOPT_WHICH);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_direct_linearize_impulse, trajopt::direct_linearize_impulse,
+                              TRAJOPT_DIRECT.Arg<Array>() TRAJOPT_RESULTS.Ret<Array>().Ret<Array>() TRAJOPT_WHICH);
+
+#pragma GCC visibility pop

@@ -1,0 +1,26 @@
+// The step of one registered topology, with the workspace of the thread that asks for it.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "one_sided.h"
+#include "samples.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual void run(const StepInput& in, const StepOutput& out) = 0;
+  virtual const std::vector<BallJoint>& balls() const = 0;
+};
+
+struct Own { std::shared_ptr<const Topology> topology; std::unique_ptr<Engine> engine; };
+Own* own(int64_t key);  // of this thread; null for a topology that nobody has registered
+
+ffi::Error unknown_topology();
+ffi::Error wrong_size(const char* what, int64_t received, int64_t expected);
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt
