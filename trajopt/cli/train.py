@@ -72,7 +72,7 @@ def show(training: learning.Training, folder: pathlib.Path) -> None:
     with walltime.part("import"):
         from trajopt.viz import animation
     motion = learning.episode(training.environment, training.policy, training.seed)
-    np.savez(folder / "trajectory.npz", **motion)
+    np.savez(folder / "trajectory.npz", allow_pickle=False, **motion)
     with walltime.part("animation"):
         drawn(functools.partial(animation.animate, training.environment.system.model), motion, folder / "animation.gif")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -20,6 +19,7 @@ def episode(environment: Environment, policy: Acting, seed: int = 0) -> dict[str
     with contacts their impulses in the contact frames, impulse (T, contacts, 3), N s. seed: of the initial state and of whatever
     else an episode draws.
     """
+
     def body(carry: Any, _: None) -> tuple[Any, Any]:
         state, seen = carry
         action = policy(seen)

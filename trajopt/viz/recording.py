@@ -1,7 +1,8 @@
 """Finished runs as something to look at: the model, its motion and the contact forces along it.
 
 A run's folder (`Solution.save`) holds the motion, not the model: that comes from the problem, made again with the settings
-in summary.json, or from the task that a policy was trained on. Contact points and frames are recomputed from the motion; the stored impulses are in these frames.
+in summary.json, or from the task that a policy was trained on. Contact points and frames are recomputed from the motion; the
+stored impulses are in these frames.
 """
 
 from __future__ import annotations
