@@ -16,7 +16,7 @@ from trajopt.learning import SHAC, Environment, around, train
 from trajopt.learning.networks import Network
 from trajopt.learning.rollouts import explore
 from trajopt.learning.shac import horizon_loss, restarted
-from trajopt.learning.slopes import moved, observation_slope, scaled, slope_error
+from trajopt.learning.slopes import coordinates, moved, observation_slope, scaled, slope_error
 from trajopt.models import load_model
 from trajopt.problems import residuals as r
 
@@ -81,16 +81,27 @@ def test_slopes_of_returns_are_those_of_differences():
     plain = explore(environment, learner.actor, learner.normaliser, learner.states, learner.observations, KEY, 6)[2]
     *_, seen = explore(environment, learner.actor, learner.normaliser, learner.states, learner.observations, KEY, 6, None, still)
     np.testing.assert_allclose(seen.reward, plain.reward, rtol=1e-12)  # shifts of zero are none
-    assert plain.jacobian is None and seen.jacobian.shape == (6, 3, 2, 2)
+    assert plain.at is None and seen.at.jacobian.shape == (6, 3, 2, 2)
+    np.testing.assert_array_equal(seen.at.x, seen.observation)  # the whole state, of a slide from 0
 
 
-def test_units_are_those_of_observations_and_what_is_too_steep_is_cut():
+def test_units_are_those_of_the_states_and_what_is_too_steep_is_cut():
     jacobian = jnp.array([[[2.0, 0.0, 0.0], [0.0, 0.5, 0.0]]] * 5)
-    slopes = jnp.array([[2.0, 0.0, 7.0]] * 3 + [[0.0, 50.0, 0.0], [jnp.inf, 0.0, 0.0]])
-    found, units = scaled(slopes, jacobian)
-    np.testing.assert_allclose(units[0], [[1, 0, 0], [0, 1, 0]])
-    # By steps of 1/2, 2 and nothing; norms 1, 1, 1, 100, inf: the fourth is cut to three times their median, the fifth left out.
-    np.testing.assert_allclose(found, [[1, 0, 0]] * 3 + [[0, 3, 0], [0, 0, 0]])
+    slopes = jnp.array([[0.5, 0.0, 7.0]] * 3 + [[0.0, 50.0, 0.0], [jnp.inf, 0.0, 0.0]])
+    states = jnp.array([[3.0, 0.0, 1.0], [-1.0, 4.0, 2.0], [3.0, 0.0, 1.0], [-1.0, 4.0, 2.0], [1.0, 2.0, 9.0]])
+    found, units = scaled(slopes, jacobian, states)
+    unit = np.sqrt(16 / 5)  # deviation of 1 +- 2, 1 +- 2, 1, and of the second column
+    np.testing.assert_allclose(units[0], [[2 * unit, 0, 0], [0, 0.5 * unit, 0]])
+    # The third is not observed. Of norms 1/2 (three), 50, inf the fourth is cut to three times their median, the fifth left out.
+    np.testing.assert_allclose(found / unit, [[0.5, 0, 0]] * 3 + [[0, 1.5, 0], [0, 0, 0]])
+
+
+def test_coordinates_are_tangent_ones():
+    environment = falling()
+    state, _ = environment.reset(KEY)
+    shift = 0.1 * jnp.arange(12.0)
+    start = dataclasses.replace(state, x=dataclasses.replace(state.x, q=environment.system.model.q_default, v=jnp.zeros(6)))
+    np.testing.assert_allclose(coordinates(environment, moved(environment, start, shift)), shift, atol=1e-12)
 
 
 def test_environments_begin_anew_with_the_share_asked_for():

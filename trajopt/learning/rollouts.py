@@ -15,7 +15,7 @@ from trajopt.dynamics.state import State
 from trajopt.errors import NonFiniteError
 from trajopt.learning.environment import STATE, Environment, EnvironmentState, Outcome
 from trajopt.learning.networks import Acting, Actor, Normaliser
-from trajopt.learning.slopes import moved, observation_slope
+from trajopt.learning.slopes import StateSlopes, moved
 
 
 @jax.tree_util.register_dataclass
@@ -24,7 +24,7 @@ class Experience:
     """T actions in N environments. observation: before the action; z: what the actor drew, of which tanh is the action;
     next_observation: after it, before any reset; reward, terminated, truncated; fault, steps: `Outcome.fault` and the actions
     of the
-    episode before this one; jacobian: of the observation by the state, where shifts were given."""
+    episode before this one; at: coordinates of the state, where shifts were given."""
 
     observation: Float[Array, "T N no"]
     z: Float[Array, "T N na"]
@@ -34,7 +34,7 @@ class Experience:
     truncated: Bool[Array, "T N"]
     fault: Int[Array, "T N"]
     steps: Int[Array, "T N"]
-    jacobian: Float[Array, "T N no nx"] | None = None
+    at: StateSlopes | None = None
 
 
 def begin(environment: Environment, key: UInt32[Array, "2"], count: int) -> tuple[EnvironmentState, Float[Array, "N no"]]:
@@ -64,9 +64,9 @@ def explore(
     deviation = jnp.exp(actor.log_deviation)
 
     def body(carry: tuple[EnvironmentState, Any], given: Any) -> tuple[tuple[EnvironmentState, Any], Experience]:
-        (states, seen), (own, shift), jacobian = carry, given, None
+        (states, seen), (own, shift), at = carry, given, None
         if shift is not None:
-            jacobian = jax.vmap(functools.partial(observation_slope, environment))(jax.lax.stop_gradient(states))
+            at = jax.vmap(functools.partial(StateSlopes.of, environment))(jax.lax.stop_gradient(states))
             states = jax.vmap(functools.partial(moved, environment))(states, shift)
             seen = jax.vmap(environment.observation)(states)
         noise = jax.random.normal(own, (seen.shape[0], environment.na), seen.dtype)
@@ -74,7 +74,7 @@ def explore(
         following, after, outcome = _step_all(environment, states, jnp.tanh(z), kappa)
         happened = Experience(
             seen, z, outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, outcome.fault, states.steps,
-            jacobian,
+            at,
         )  # fmt: skip
         return (following, after), happened
 

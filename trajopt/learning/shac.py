@@ -175,11 +175,11 @@ class SHAC(Algorithm):
 
     def _slopes(self, learner: Learner, seen: Experience, by_state: Any) -> tuple[Any, Any]:
         """Derivatives by the state of the returns of the horizon, and of normalised observations, of all samples (`scaled`)."""
-        assert seen.jacobian is not None
+        assert seen.at is not None
         weights = horizon_weights(seen.terminated | seen.truncated, self.discount)[..., None]
-        slopes = (-self.samples * by_state / weights).reshape(self.samples, -1)
+        slopes = -self.samples * by_state / weights
         deviation = jnp.sqrt(learner.normaliser.variance + 1e-8)[:, None]
-        return scaled(slopes, (seen.jacobian / deviation).reshape(self.samples, *seen.jacobian.shape[2:]))
+        return scaled(*(a.reshape(self.samples, *a.shape[2:]) for a in (slopes, seen.at.jacobian / deviation, seen.at.x)))
 
 
 def restarted(

@@ -15,11 +15,25 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.rigid_body.configuration import integrate
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.learning.environment import Environment, EnvironmentState
 from trajopt.learning.networks import Network
 
 LARGEST = 3.0  # slopes of values are cut to this many times the median of their norms: a few falls have slopes of any size
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class StateSlopes:
+    """A state by its `coordinates`, and what is observed there by its slope do/dx, before the normaliser."""
+
+    x: Float[Array, "*b nx"]
+    jacobian: Float[Array, "*b no nx"]
+
+    @classmethod
+    def of(cls, environment: Environment, state: EnvironmentState) -> StateSlopes:
+        """Of an environment's state."""
+        return cls(coordinates(environment, state), observation_slope(environment, state))
 
 
 def moved(environment: Environment, state: EnvironmentState, shift: Float[Array, " nx"]) -> EnvironmentState:
@@ -37,15 +51,22 @@ def observation_slope(environment: Environment, state: EnvironmentState) -> Floa
     return jax.jacfwd(lambda shift: environment.observation(moved(environment, state, shift)))(still)
 
 
-def scaled(
-    slopes: Float[Array, "B nx"], jacobian: Float[Array, "B no nx"]
-) -> tuple[Float[Array, "B nx"], Float[Array, "B no nx"]]:
-    """Slopes of values, and of normalised observations, by shifts in units of their own, with the former cut at `LARGEST`.
+def coordinates(environment: Environment, state: EnvironmentState) -> Float[Array, " nx"]:
+    """Tangent coordinates of q seen from the model's default configuration, then v."""
+    model = environment.system.model
+    start = jnp.asarray(model.q_default, environment.dtype)
+    return jnp.concatenate([difference(model, start, state.x.q), state.x.v])
 
-    A unit changes the normalised observation by one, in the mean square; what is not observed has no weight.
+
+def scaled(
+    slopes: Float[Array, "B nx"], jacobian: Float[Array, "B no nx"], states: Float[Array, "B nx"]
+) -> tuple[Float[Array, "B nx"], Float[Array, "B no nx"]]:
+    """Slopes of values, and of observations, by shifts in units of the states' deviations, with the former cut at `LARGEST`.
+
+    states: `coordinates`. So a slope is what a value changes by over the states that are met. Of what is not observed no slope is
+    asked.
     """
-    change = jnp.sqrt((jacobian**2).sum(1).mean(0))
-    unit = jnp.where(change > 0, 1.0 / jnp.where(change > 0, change, 1.0), 0.0)
+    unit = jnp.where((jacobian != 0).any((0, 1)), states.std(0), 0.0)
     slopes = slopes * unit
     size = jnp.linalg.norm(slopes, axis=-1)
     size = jnp.where(jnp.isfinite(size), size, jnp.inf)
