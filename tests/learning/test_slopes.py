@@ -125,6 +125,21 @@ def test_shac_learns_from_slopes():
     assert training.success and all(np.isfinite(row["critic_loss"]) for row in training.curve)
 
 
-def test_a_negative_weight_is_refused():
-    with pytest.raises(OptionError, match=r"SHAC: slopes is -0\.1"):
-        SHAC(slopes=-0.1)
+@pytest.mark.slow
+def test_the_actor_waits_while_it_warms_up():
+    shac = SHAC(environments=2, length=4, hidden=(4,), critic_hidden=(4,), minibatches=2, warm_up=0.5)
+    learner = shac.init(slider(), KEY)
+    for share, still in ((0.0, True), (0.25, False)):
+        after, _ = jax.jit(lambda learner, share: shac.update(slider(), learner, share))(learner, jnp.asarray(share))
+        same = [bool((a == b).all()) for a, b in zip(jax.tree.leaves(after.actor), jax.tree.leaves(learner.actor), strict=True)]
+        assert all(same) == still
+        assert any((a != b).any() for a, b in zip(jax.tree.leaves(after.critic), jax.tree.leaves(learner.critic), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"slopes": -0.1}, r"slopes is -0\.1"), ({"memory": 0.0}, r"memory is 0\.0"), ({"warm_up": 1.0}, r"warm_up is 1\.0")],
+)
+def test_options_that_mean_nothing_are_refused(options, text):
+    with pytest.raises(OptionError, match="SHAC: " + text):
+        SHAC(**options)

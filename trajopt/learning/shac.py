@@ -65,6 +65,10 @@ class SHAC(Algorithm):
             returns themselves are learnt from.
         restarts: whether, between two horizons, an environment begins anew with probability 1 - discount^length, in the middle
             of an episode: then states are met as often as the discounted return weighs them.
+        memory: number of observations that what was observed before an update counts as at most, in what observations are
+            normalised by. Infinite: nothing is forgotten.
+        warm_up: share of the training over which the actor's learning rate rises from 0, while the critic learns what a random
+            policy is worth.
     """
 
     actor_rate: float = 2e-3
@@ -77,6 +81,8 @@ class SHAC(Algorithm):
     kappa: tuple[float, float] | None = None
     slopes: float = 0.0
     restarts: bool = False
+    memory: float = float("inf")
+    warm_up: float = 0.0
 
     name: ClassVar[str] = "SHAC"
 
@@ -86,6 +92,10 @@ class SHAC(Algorithm):
             check_kappa(value)
         if not self.slopes >= 0:
             raise OptionError(f"SHAC: slopes is {self.slopes}, expected a weight of at least 0")
+        if not self.memory > 0:
+            raise OptionError(f"SHAC: memory is {self.memory}, expected a positive number of observations")
+        if not 0 <= self.warm_up < 1:
+            raise OptionError(f"SHAC: warm_up is {self.warm_up}, expected a share of the training, from 0 to below 1")
 
     def check(self, environment: Environment) -> None:
         if self.kappa is not None and environment.system.mode.default_kappa is None:
@@ -120,9 +130,10 @@ class SHAC(Algorithm):
         there, (slope, by_state) = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(learner.actor, still)
         value, (states, observations, seen, following) = there
         of_actor, _ = self.optimisers()
-        actor, actor_state = stepped(
-            of_actor, learner.actor_optimiser, slope, learner.actor, self.rate(self.actor_rate, progress)
-        )
+        rate = self.rate(self.actor_rate, progress)
+        if self.warm_up:
+            rate = rate * jnp.minimum(progress / self.warm_up, 1.0)
+        actor, actor_state = stepped(of_actor, learner.actor_optimiser, slope, learner.actor, rate)
         critic, critic_state, error = self._fit(learner, seen, following, by_state, order, progress)
         share = self.target_rate
         target = jax.tree.map(lambda old, new: (1 - share) * old + share * new, learner.target, critic)
@@ -131,7 +142,7 @@ class SHAC(Algorithm):
             anew = 1.0 - self.discount**self.length
             states, observations = restarted(environment, states, observations, own, anew)
         after = Learner(
-            actor, critic, target, actor_state, critic_state, learner.normaliser.updated(seen.observation), states,
+            actor, critic, target, actor_state, critic_state, learner.normaliser.updated(seen.observation, self.memory), states,
             observations, key,
         )  # fmt: skip
         metrics = {
