@@ -127,10 +127,10 @@ def test_shac_learns_from_slopes():
 
 @pytest.mark.slow
 def test_the_actor_waits_while_it_warms_up():
-    shac = SHAC(environments=2, length=4, hidden=(4,), critic_hidden=(4,), minibatches=2, warm_up=0.5)
-    learner = shac.init(slider(), KEY)
+    environment, shac = slider(), SHAC(environments=2, length=4, hidden=(4,), critic_hidden=(4,), minibatches=2, warm_up=0.5)
+    learner = shac.init(environment, KEY)
     for share, still in ((0.0, True), (0.25, False)):
-        after, _ = jax.jit(lambda learner, share: shac.update(slider(), learner, share))(learner, jnp.asarray(share))
+        after, _ = jax.jit(lambda learner, share: shac.update(environment, learner, share))(learner, jnp.asarray(share))
         same = [bool((a == b).all()) for a, b in zip(jax.tree.leaves(after.actor), jax.tree.leaves(learner.actor), strict=True)]
         assert all(same) == still
         assert any((a != b).any() for a, b in zip(jax.tree.leaves(after.critic), jax.tree.leaves(learner.critic), strict=True))
