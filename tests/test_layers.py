@@ -32,7 +32,7 @@ ORDER = {
     "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry sweeps".split(),
     "control": "recording plants mujoco_plant receding_horizon".split(),
     "learning": (
-        "environment draws networks returns curves rollouts algorithm ppo shac tasks algorithms trainer transfer"
+        "environment draws networks episodes returns curves slopes rollouts algorithm ppo shac tasks algorithms trainer transfer"
     ).split(),
     "viz": "plots animation viewer".split(),
 }

@@ -84,6 +84,13 @@ def test_the_normaliser_has_the_moments_of_everything_seen():
     np.testing.assert_allclose(found.variance, data.var(0), rtol=1e-4)
 
 
+def test_the_normaliser_forgets_what_lies_further_back_than_its_memory():
+    """A past that counts as 10 observations beside a batch of 30: a quarter of the mean."""
+    found = Normaliser.of(1, jnp.float64).updated(jnp.full((1000, 1), 8.0)).updated(jnp.full((30, 1), 4.0), memory=10.0)
+    assert float(found.mean[0]) == pytest.approx(5.0, abs=1e-5) and float(found.count) == 40.0
+    assert float(found.variance[0]) == pytest.approx(3.0, abs=1e-4)  # 3^2 / 4 + 1^2 * 3 / 4
+
+
 def test_the_horizon_loss_is_the_discounted_sum_of_each_piece_of_an_episode():
     random = np.random.default_rng(4)
     T, N, discount = 7, 3, 0.9

@@ -24,7 +24,7 @@ def test_a_training_writes_its_files_and_goes_on(toy, capsys):
     command = ["train", "slider", "--samples", "48", "--seed", "2", "--out", "out"]
     assert main(command) in (0, 1)
     assert {path.name for path in (toy / "out").iterdir()} == {
-        "checkpoint.npz", "curve.csv", "curve.jsonl", "policy.npz", "summary.json",
+        "animation.gif", "checkpoint.npz", "curve.csv", "curve.jsonl", "policy.npz", "summary.json", "trajectory.npz",
     }  # fmt: skip
     summary = json.loads((toy / "out" / "summary.json").read_text())
     assert summary["task"] == "slider" and summary["samples"] == 48 and summary["seed"] == 2

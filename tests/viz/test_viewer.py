@@ -34,7 +34,7 @@ from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.model import ShapeType
 from trajopt.dynamics.rigid_body.kinematics import kinematics
-from trajopt.errors import OptionError
+from trajopt.errors import OptionError, UnknownNameError
 from trajopt.models import load_model
 from trajopt.viz import viewer
 from trajopt.viz.recording import Recording, contact_forces, read_run
@@ -208,6 +208,17 @@ def test_settings_of_the_run_choose_its_model(tmp_path, request):
     assert recording.model.topology.name == "cart-pole" and recording.caption == "any, iLQR, solved, cost 2.5"
 
 
+def test_the_model_of_a_training_is_that_of_its_task(tmp_path):
+    folder = write_run(tmp_path / "run", swing("hopper"), task="hopper", algorithm="PPO")
+    values = json.loads((folder / "summary.json").read_text()) | {"return": 12.34}
+    (folder / "summary.json").write_text(json.dumps(values))
+    recording = read_run(folder)
+    assert recording.model.topology.name == "hopper" and recording.caption == "hopper, PPO, return 12.34"
+    amend(folder, {"task": "hoper"})
+    with pytest.raises(UnknownNameError, match="there is no task 'hoper'; did you mean 'hopper'.*--model"):
+        read_run(folder)
+
+
 def test_a_motion_is_shown_up_to_where_it_is_finite(tmp_path):
     recording = swing("cart-pole")
     recording.q[2, 0] = np.nan
@@ -222,7 +233,7 @@ def test_a_motion_is_shown_up_to_where_it_is_finite(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["nowhere"], "'nowhere' is not a folder; give a folder that `trajopt run` wrote"),
+        (["nowhere"], "'nowhere' is not a folder; give a folder that `trajopt run` or `trajopt train` wrote"),
         (["empty"], "'empty' holds no finished run: summary.json is missing"),
         (["damaged"], "summary.json' cannot be read"),
         (["cut"], "trajectory.npz' cannot be read"),

@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_gallery(commands.add_parser("gallery", help="solve problems of the library and show all pictures on one page"))
 
     add = commands.add_parser("view", help="show finished runs in the web browser, or write them to an HTML file")
-    add.add_argument("folders", metavar="DIR", nargs="+", type=pathlib.Path, help="what `trajopt run` wrote")
+    add.add_argument("folders", metavar="DIR", nargs="+", type=pathlib.Path, help="what `trajopt run` or `trajopt train` wrote")
     add.add_argument("--port", metavar="N", type=_port, default=8080, help="first port to try; default 8080")
     add.add_argument("--export", metavar="FILE.html", type=pathlib.Path, help="write one self-contained file instead")
     add.add_argument("--overlay", action="store_true", help="several runs at the same place, translucent")

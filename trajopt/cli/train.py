@@ -1,17 +1,20 @@
-"""`trajopt train`: train a policy on a task and write its log, its checkpoint and the policy to a directory."""
+"""`trajopt train`: train a policy on a task and write its log, its checkpoint, the policy and an episode of it to a directory."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 import time
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from trajopt import learning, walltime
 from trajopt.cli.progress import say
+from trajopt.cli.run import drawn
 from trajopt.errors import OptionError
 from trajopt.learning.algorithm import Algorithm
 from trajopt.learning.curves import Row
@@ -56,11 +59,22 @@ def train(args: argparse.Namespace) -> int:
         )  # fmt: skip
     learning.save_policy(folder / "policy.npz", training.policy)
     (folder / "summary.json").write_text(json.dumps(_summary(args, training), indent=2) + "\n")
+    show(training, folder)
     share = training.evaluations[-1]["success_rate"]
     reached = "reached" if training.success else "not reached"
     say(console, f"the task is {reached}: {share:.0%} of the episodes, {training.wall_time_s:.1f} s after compiling")
     say(console, f"written: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     return 0 if training.success else 1
+
+
+def show(training: learning.Training, folder: pathlib.Path) -> None:
+    """Write the seed's episode of the policy as trajectory.npz, for `trajopt view`, and as animation.gif."""
+    with walltime.part("import"):
+        from trajopt.viz import animation
+    motion = learning.episode(training.environment, training.policy, training.seed)
+    np.savez(folder / "trajectory.npz", allow_pickle=False, **motion)
+    with walltime.part("animation"):
+        drawn(functools.partial(animation.animate, training.environment.system.model), motion, folder / "animation.gif")
 
 
 def _algorithm(args: argparse.Namespace) -> Algorithm:

@@ -13,6 +13,7 @@ from trajopt.learning import tasks
 from trajopt.learning.algorithms import ALGORITHMS, algorithm
 from trajopt.learning.draws import around, within
 from trajopt.learning.environment import Environment, EnvironmentState, Moment, Outcome
+from trajopt.learning.episodes import episode
 from trajopt.learning.networks import Policy
 from trajopt.learning.ppo import PPO
 from trajopt.learning.rollouts import play
@@ -26,5 +27,5 @@ if importlib.util.find_spec("gymnasium") is not None:
 
 __all__ = [
     "ALGORITHMS", "PPO", "SHAC", "Environment", "EnvironmentState", "Moment", "Outcome", "Policy", "Training", "algorithm",
-    "around", "load_policy", "play", "save_policy", "tasks", "train", "within",
+    "around", "episode", "load_policy", "play", "save_policy", "tasks", "train", "within",
 ]  # fmt: skip

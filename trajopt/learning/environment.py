@@ -295,9 +295,34 @@ class Environment:
     def _moment(self, model: Model, state: EnvironmentState, x: State, action: Any, steps: Any) -> Moment:
         return Moment(model, x, action, jnp.asarray(self.dt, self.dtype) * steps.astype(self.dtype), state.drawn)
 
+    def taken(self, state: EnvironmentState, action: Float[Array, " na"]) -> tuple[State, Float[Array, "k nu"], StepInfo]:
+        """The k steps that an action is held for: the state reached by each, its control, and what it found."""
+        substep = self._substep(self._system(state.factors, None), state, action)
+
+        def body(x: State, k: Any) -> tuple[State, Any]:
+            x_next, (_, u, info) = substep(x, k)
+            return x_next, (x_next, u, info)
+
+        return jax.lax.scan(body, state.x, jnp.arange(self.substeps, dtype=self.dtype))[1]
+
     def _held(self, system: System, state: EnvironmentState, action: Any) -> tuple[State, Any, State, StepInfo | None]:
         """The last of the steps that an action is held for: the state before it, control, state after it, and what it found."""
-        asked = self._asks_the_step
+        substep = self._substep(system, state, action)
+
+        def body(x: State, k: Any) -> tuple[State, Any]:
+            x_next, (x, u, info) = substep(x, k)
+            return x_next, (x, u, info if self._asks_the_step else None)
+
+        if self.substeps == 1:
+            x_next, last = body(state.x, jnp.zeros((), self.dtype))
+        else:
+            x_next, taken = jax.lax.scan(body, state.x, jnp.arange(self.substeps, dtype=self.dtype))
+            last = jax.tree.map(lambda a: a[-1], taken)
+        x, u, info = last
+        return x, u, x_next, info
+
+    def _substep(self, system: System, state: EnvironmentState, action: Any) -> Callable[[State, Any], tuple[State, Any]]:
+        """(x, k) -> x after step k of an action, and the state before it, the control, what it found."""
         dt = jnp.asarray(system.dt, self.dtype)
         begin = jnp.asarray(self.dt, self.dtype) * state.steps.astype(self.dtype)
 
@@ -306,15 +331,9 @@ class Environment:
             u = jnp.asarray(self.control(moment), self.dtype)
             force = None if self.force is None else jnp.asarray(self.force(moment), self.dtype)
             x_next, info = system.step(x, u, force=force)
-            return x_next, (x, u, info if asked else None)
+            return x_next, (x, u, info)
 
-        if self.substeps == 1:
-            x_next, last = substep(state.x, jnp.zeros((), self.dtype))
-        else:
-            x_next, taken = jax.lax.scan(substep, state.x, jnp.arange(self.substeps, dtype=self.dtype))
-            last = jax.tree.map(lambda a: a[-1], taken)
-        x, u, info = last
-        return x, u, x_next, info
+        return substep
 
     def _terms(self, system: System, before: Moment, u: Any, after: Moment, info: StepInfo | None) -> dict[str, Any]:
         reward = self.reward

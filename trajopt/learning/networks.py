@@ -78,13 +78,13 @@ class Normaliser(eqx.Module):
         """(observation - mean) / deviation, cut at `CLIP`."""
         return jnp.clip((observation - self.mean) / jnp.sqrt(self.variance + 1e-8), -CLIP, CLIP)
 
-    def updated(self, observations: Float[Array, "*b no"]) -> Normaliser:
-        """With a batch more."""
+    def updated(self, observations: Float[Array, "*b no"], memory: float = float("inf")) -> Normaliser:
+        """With a batch more; what came before it counts as at most `memory` observations, so that what is old is forgotten."""
         batch = observations.reshape(-1, observations.shape[-1])
-        more = jnp.asarray(batch.shape[0], batch.dtype)
-        mean, total = batch.mean(0), self.count + more
+        count, more = jnp.minimum(self.count, memory), jnp.asarray(batch.shape[0], batch.dtype)
+        mean, total = batch.mean(0), count + more
         offset = mean - self.mean
-        moment = self.variance * self.count + batch.var(0) * more + offset**2 * self.count * more / total
+        moment = self.variance * count + batch.var(0) * more + offset**2 * count * more / total
         return Normaliser(self.mean + offset * more / total, moment / total, total)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from trajopt.dynamics.state import State
 from trajopt.errors import NonFiniteError
 from trajopt.learning.environment import STATE, Environment, EnvironmentState, Outcome
 from trajopt.learning.networks import Acting, Actor, Normaliser
+from trajopt.learning.slopes import StateSlopes, moved
 
 
 @jax.tree_util.register_dataclass
@@ -22,7 +24,7 @@ class Experience:
     """T actions in N environments. observation: before the action; z: what the actor drew, of which tanh is the action;
     next_observation: after it, before any reset; reward, terminated, truncated; fault, steps: `Outcome.fault` and the actions
     of the
-    episode before this one."""
+    episode before this one; at: coordinates of the state, where shifts were given."""
 
     observation: Float[Array, "T N no"]
     z: Float[Array, "T N na"]
@@ -32,6 +34,7 @@ class Experience:
     truncated: Bool[Array, "T N"]
     fault: Int[Array, "T N"]
     steps: Int[Array, "T N"]
+    at: StateSlopes | None = None
 
 
 def begin(environment: Environment, key: UInt32[Array, "2"], count: int) -> tuple[EnvironmentState, Float[Array, "N no"]]:
@@ -52,24 +55,31 @@ def explore(
     key: UInt32[Array, "2"],
     length: int,
     kappa: Float[Array, ""] | None = None,
+    shifts: Float[Array, "T N nx"] | None = None,
 ) -> tuple[EnvironmentState, Float[Array, "N no"], Experience]:
     """`length` actions in each environment, with resets: where they are then, what is observed there, and what happened.
 
-    Differentiable in the actor through the environment's steps.
+    Differentiable in the actor through the environment's steps, and in shifts of the state before each action (`slopes.moved`).
     """
     deviation = jnp.exp(actor.log_deviation)
 
-    def body(carry: tuple[EnvironmentState, Any], own: Any) -> tuple[tuple[EnvironmentState, Any], Experience]:
-        states, seen = carry
+    def body(carry: tuple[EnvironmentState, Any], given: Any) -> tuple[tuple[EnvironmentState, Any], Experience]:
+        (states, seen), (own, shift), at = carry, given, None
+        if shift is not None:
+            at = jax.vmap(functools.partial(StateSlopes.of, environment))(jax.lax.stop_gradient(states))
+            states = jax.vmap(functools.partial(moved, environment))(states, shift)
+            seen = jax.vmap(environment.observation)(states)
         noise = jax.random.normal(own, (seen.shape[0], environment.na), seen.dtype)
         z = actor.network(normaliser(seen)) + deviation * noise
         following, after, outcome = _step_all(environment, states, jnp.tanh(z), kappa)
         happened = Experience(
-            seen, z, outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, outcome.fault, states.steps
-        )
+            seen, z, outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, outcome.fault, states.steps,
+            at,
+        )  # fmt: skip
         return (following, after), happened
 
-    (states, observations), experience = jax.lax.scan(body, (states, observations), jax.random.split(key, length))
+    each = jax.random.split(key, length), shifts
+    (states, observations), experience = jax.lax.scan(body, (states, observations), each)
     return states, observations, experience
 
 

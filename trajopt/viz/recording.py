@@ -1,7 +1,8 @@
 """Finished runs as something to look at: the model, its motion and the contact forces along it.
 
 A run's folder (`Solution.save`) holds the motion, not the model: that comes from the problem, made again with the settings
-in summary.json. Contact points and frames are recomputed from the motion; the stored impulses are in these frames.
+in summary.json, or from the task that a policy was trained on. Contact points and frames are recomputed from the motion; the
+stored impulses are in these frames.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def _read(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """summary.json and the arrays of trajectory.npz, none where that is missing."""
     if not (folder / "summary.json").is_file():
         kind = "is not a folder" if not folder.is_dir() else "holds no finished run: summary.json is missing"
-        raise OptionError(f"'{folder}' {kind}; give a folder that `trajopt run` wrote, such as runs/go1-stand")
+        raise OptionError(f"'{folder}' {kind}; give a folder that `trajopt run` or `trajopt train` wrote, such as runs/go1-stand")
     try:
         summary = json.loads((folder / "summary.json").read_text())
         if not isinstance(summary, dict):
@@ -158,7 +159,9 @@ def _read(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _model_of(folder: pathlib.Path, summary: dict[str, Any]) -> Model:
-    """The model of the run's problem, made with the run's settings."""
+    """The model of the run's problem, made with the run's settings, or of the task of a training."""
+    if "task" in summary:
+        return _model_of_task(folder, str(summary["task"]))
     name = str(summary.get("problem"))
     settings = summary.get("settings") or {}
     try:
@@ -173,8 +176,21 @@ def _model_of(folder: pathlib.Path, summary: dict[str, Any]) -> Model:
     return model
 
 
+def _model_of_task(folder: pathlib.Path, name: str) -> Model:
+    from trajopt import learning  # brings equinox and optax, which runs of problems do without
+
+    try:
+        return learning.tasks.environment(name).system.model
+    except UnknownNameError as error:
+        raise UnknownNameError(f"the run in '{folder}' cannot be drawn: {error}; {_REMEDY}") from None
+
+
 def _caption(summary: dict[str, Any]) -> str:
-    """Problem, solver, status and cost in a line."""
+    """Problem, solver, status and cost in a line; of a training the task, the algorithm and the return."""
+    if "task" in summary:
+        text = ", ".join(str(summary[key]) for key in ("task", "algorithm") if summary.get(key))
+        gain = summary.get("return")
+        return text + (f", return {gain:.4g}" if isinstance(gain, int | float) else "")
     cost = summary.get("cost")
     parts = [summary.get(key) for key in ("problem", "solver", "status")]
     text = ", ".join(str(part) for part in parts if part)

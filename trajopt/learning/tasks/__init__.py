@@ -41,8 +41,9 @@ TASKS: dict[str, Task] = {
         f"{_HERE}.cartpole:cartpole_swingup", "CartpoleSwingup-v0", "cart-pole", "a pole on a cart is swung up and held upright",
         {"PPO": {"environments": 64, "length": 128, "epochs": 8, "minibatches": 8, "deviation": 0.4, "entropy": 0.0,
                  "actor_rate": 2e-3, "critic_rate": 2e-3, "final_rate": 0.02},
-         "SHAC": {"environments": 16, "length": 32, "actor_rate": 1e-2, "deviation": 0.2}},
-        {"PPO": 3_000_000, "SHAC": 250_000},
+         "SHAC": {"environments": 8, "length": 32, "actor_rate": 1e-2, "critic_rate": 3e-3, "deviation": 0.2, "hidden": (128, 64),
+                  "critic_hidden": (128, 128), "slopes": 0.3, "restarts": True, "memory": 1e4, "warm_up": 0.05}},
+        {"PPO": 3_000_000, "SHAC": 120_000},
     ),
     "hopper": Task(
         f"{_HERE}.running:hopper", "Hopper-v0", "hopper", "the one-legged hopper moves forward without falling",
