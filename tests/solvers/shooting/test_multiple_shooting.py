@@ -51,6 +51,18 @@ def test_a_warm_start_with_multipliers_saves_iterations(swing_up, tmp_path):
         solve(cart_pole(), MultipleShooting(interval=5, warm_start=saved), x0=saved)
 
 
+def test_gauss_newton_iterations_come_first(swing_up):
+    """Two runs of IPOPT, the first one cut after five iterations; the optimum is that of the exact Hessian alone."""
+    solver = MultipleShooting(gauss_newton_iterations=5, damping=1.0)
+    solution = solve(cart_pole(), solver)
+    assert solution.success and solution.cost == pytest.approx(swing_up.cost, abs=1e-6)
+    first, second = solution.log.split("EXIT: Stopping optimization at current point as requested by user.")
+    assert "Number of Iterations....: 5" in first and "EXIT: Optimal Solution Found" in second
+    assert solution.trace["cost"].size == solution.iterations + 1 > 6
+    within = solve(cart_pole(), solver, max_iterations=3)
+    assert status_name(within.status) == "max_iterations" and within.iterations == 3
+
+
 def test_free_final_time():
     """Unit distance from rest to rest with |u| <= 1 in least time, the parameter being the duration: 2, by full thrust
     and full brake, which the grid can represent."""
@@ -191,6 +203,8 @@ def test_bad_input_is_refused_before_compilation(monkeypatch):
         (short(), {"interval": 0}, OptionError, "interval is 0"),
         (short(), {"hessian": "exat"}, OptionError, "exact"),
         (short(), {"tolerance": 0.0}, OptionError, "tolerance is 0"),
+        (short(), {"gauss_newton_iterations": -1}, OptionError, "gauss_newton_iterations is -1"),
+        (short(), {"damping": 1.0}, OptionError, "damping is for a Gauss-Newton Hessian"),
         (short(), {"ipopt_options": {"tol": 1e-3}}, OptionError, "'tol' is set by the solver; use tolerance"),
         (short(), {"ipopt_options": {"mu_strategi": "adaptive"}}, OptionError, "mu_strategi"),
         (contact, {"hessian": "exact"}, DerivativeError, "RigidContact defines no second derivative"),

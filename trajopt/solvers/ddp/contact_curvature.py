@@ -11,12 +11,15 @@ of slope limiters, here for columns: Harten 1983).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, ScalarLike
 
 from trajopt.problems.expansions import linear_dynamics, moved
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.trajectory import ControlProblem
 
 STEP = 1e-7  # of each coordinate: first derivatives are good to 1e-12, and contacts at rest open within 1e-5
 AGREE = 0.5  # greatest difference of two quotients' sizes, as a share of the larger one, at which both are in one mode
@@ -25,26 +28,34 @@ AGREE = 0.5  # greatest difference of two quotients' sizes, as a share of the la
 def contact_curvature(
     problem: OptimalControlProblem, motion: Trajectory, costates: Float[Array, "T1 n"]
 ) -> Float[Array, "T z z"]:
-    """M_t of each stage, symmetric, in [dx, du]; zero where it is not finite. For problems without free parameters."""
-    linear = linear_dynamics(problem)
-    times = jnp.asarray(problem.times)[:-1]
+    """M_t of each stage, symmetric, in [dx, du, dp]; zero where it is not finite."""
+    curvature, times = step_curvature(problem), jnp.asarray(problem.times)[:-1]
+    return jax.vmap(lambda x, u, t, w: curvature(x, u, t, motion.p, w))(motion.xs[:-1], motion.us, times, costates[1:])
 
-    def pulled(dz: Float[Array, " z"]) -> Float[Array, "T z"]:
-        """F_t^T lambda_{t+1} of each stage, displaced by dz."""
 
-        def stage(x: Array, u: Array, t: Array, costate: Array) -> Array:
-            x, u, p = moved(problem, x, u, motion.p)(dz)
-            return linear(x, u, t, p)[1].T @ costate
+def step_curvature(problem: ControlProblem) -> Callable[..., Array]:
+    """The function (x, u, t, p, w) -> M (z, z) of one step whose successor has the costate w; z = [dx, du, dp].
 
-        return jax.vmap(stage)(motion.xs[:-1], motion.us, times, costates[1:])
+    On manifolds F is in the tangent coordinates of each displaced state, so that M leaves out how these turn.
+    """
+    linear, size = linear_dynamics(problem.with_gradient("implicit")), problem.n + problem.nu + problem.n_p
 
-    size = problem.n + problem.nu
-    displaced = STEP * jnp.concatenate([jnp.zeros((1, size)), jnp.eye(size), -jnp.eye(size)]).astype(motion.us.dtype)
-    values = jax.vmap(pulled)(displaced)
-    here, ahead, behind = values[:1], values[1 : size + 1], values[size + 1 :]
-    columns = jnp.moveaxis(one_mode((ahead - here) / STEP, (here - behind) / STEP), 0, -1)
-    M = 0.5 * (columns + jnp.swapaxes(columns, 1, 2))
-    return jnp.where(jnp.all(jnp.isfinite(M), (1, 2), keepdims=True), M, 0.0)
+    def curvature(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
+        at = moved(problem, x, u, p)
+
+        def pulled(dz: Float[Array, " z"]) -> Float[Array, " z"]:
+            """F^T w, displaced by dz."""
+            x, u, p = at(dz)
+            return linear(x, u, t, p)[1].T @ w
+
+        displaced = STEP * jnp.concatenate([jnp.zeros((1, size)), jnp.eye(size), -jnp.eye(size)]).astype(u.dtype)
+        values = jax.vmap(pulled)(displaced)
+        here, ahead, behind = values[:1], values[1 : size + 1], values[size + 1 :]
+        rows = one_mode((ahead - here) / STEP, (here - behind) / STEP)
+        M = 0.5 * (rows + rows.T)
+        return jnp.where(jnp.all(jnp.isfinite(M)), M, 0.0)
+
+    return curvature
 
 
 def one_mode(ahead: Float[Array, "*b z"], behind: Float[Array, "*b z"]) -> Float[Array, "*b z"]:

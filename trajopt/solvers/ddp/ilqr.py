@@ -106,7 +106,7 @@ class _DifferentialDynamicProgramming:
     penalty: float = 10.0
     penalty_factor: float = 10.0
     max_penalty: float = 1e8
-    max_inner_iterations: int = 20
+    max_inner_iterations: int = 100
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -46,8 +46,8 @@ class LocalModel:
     costates: multipliers of the dynamics, the adjoint of the augmented cost; cost; augmented: what the constraints add; size:
     sum of the magnitudes of both; gap: sum of |defects|; violation: largest of defects and constraints; excess: largest of
     violation and lack of complementarity; stationarity: largest |dH/du| over the controls not held at a bound (and of the
-    derivatives by a free initial state and parameters); scale: the largest sum of magnitudes that cancel in it, at least 1;
-    bad_step: first step whose model is not finite, T for the terminal cost, -1: none.
+    derivatives by a free initial state and parameters); pull: the largest sum of magnitudes that cancel in it; scale: that, at
+    least 1; bad_step: first step whose model is not finite, T for the terminal cost, -1: none.
     """
 
     lq: LQProblem
@@ -62,6 +62,7 @@ class LocalModel:
     violation: Float[Array, ""]
     excess: Float[Array, ""]
     stationarity: Float[Array, ""]
+    pull: Float[Array, ""]
     scale: Float[Array, ""]
     bad_step: Any
 
@@ -112,7 +113,7 @@ class Modeller:
         )  # fmt: skip
         zero, none = zeros(), np.zeros((), np.int32)
         rows = zeros(T, stage.size), zeros(terminal.size)
-        return LocalModel(lq, zeros(T + 1, n), zeros(k), zeros(k, k), rows, *(zero,) * 8, none)
+        return LocalModel(lq, zeros(T + 1, n), zeros(k), zeros(k, k), rows, *(zero,) * 9, none)
 
     def expand(self, at: Trajectory, multipliers: al.Multipliers) -> LocalModel:
         """The model at a motion."""
@@ -125,7 +126,7 @@ class Modeller:
             multipliers.stage, multipliers.stage_penalty, multipliers.terminal, multipliers.terminal_penalty
         )  # fmt: skip
         augmented = al.term(y, w, c, inequality[0]) + al.term(y_end, w_end, c_end, inequality[1])
-        costates, stationarity, scale = self._stationarity(at, lq, prior.gradient[free])
+        costates, stationarity, pull = self._stationarity(at, lq, prior.gradient[free])
         wrong = al.violation(c, self.constraints.relevant(), inequality[0])
         wrong = jnp.maximum(wrong, al.violation(c_end, np.ones(1, bool), inequality[1]))
         violation = jnp.maximum(wrong, jnp.max(jnp.abs(lq.d)))
@@ -146,7 +147,8 @@ class Modeller:
                 violation, excess
             ),  # a penalty of zero hides a row from the excess, not from the violation
             stationarity=stationarity,
-            scale=scale,
+            pull=pull,
+            scale=jnp.maximum(pull, 1.0),
             bad_step=_first_bad(F, defect, running, g, H, c, last=(final, g_end, H_end)),
         )
 
@@ -257,7 +259,7 @@ class Modeller:
             _free_gradient(jnp.zeros_like(first), first, low, high),
         )
         pulls = jnp.abs(lq.r) + jnp.einsum("tij,ti->tj", jnp.abs(lq.B), jnp.abs(costates[1:]))
-        return costates, largest, jnp.maximum(jnp.max(pulls, initial=jnp.zeros((), pulls.dtype)), 1.0)
+        return costates, largest, jnp.max(pulls, initial=jnp.zeros((), pulls.dtype))
 
     def initial_bounds(self, p: Float[Array, " np"]) -> tuple[Float[Array, " k"], Float[Array, " k"]]:
         """Bounds on the free part of [dx_0, dp]; those on x_0 are constraint rows."""

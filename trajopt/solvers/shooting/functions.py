@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from trajopt.problems.expansions import (
     aware_dynamics,
+    dynamics_hessian,
     final_expansion,
     linear_dynamics,
     prior_expansion,
@@ -26,12 +27,14 @@ from trajopt.problems.expansions import (
     stage_constraints,
     stage_expansion,
     terminal_constraints,
+    twice_differentiable,
 )
 from trajopt.problems.ocp import CONSTRAINTS, OptimalControlProblem
+from trajopt.solvers.ddp.contact_curvature import step_curvature
 from trajopt.solvers.shooting.layout import Layout
 from trajopt.solvers.subproblems.batching import each
 
-LIMITED_MEMORY, GAUSS_NEWTON, EXACT = HESSIANS = ("limited-memory", "gauss-newton", "exact")
+LIMITED_MEMORY, GAUSS_NEWTON, EXACT, DIFFERENCED = HESSIANS = ("limited-memory", "gauss-newton", "exact", "differenced")
 
 
 def euclidean(problem: OptimalControlProblem) -> bool:
@@ -54,7 +57,7 @@ class ShootingFunctions:
     @functools.cached_property
     def layout(self) -> Layout:
         """Where variables, rows and non-zeros lie."""
-        return Layout(self.problem, self.interval, self.hessian_kind == EXACT)
+        return Layout(self.problem, self.interval, self.hessian_kind in (EXACT, DIFFERENCED))
 
     @property
     def flat(self) -> bool:
@@ -65,6 +68,13 @@ class ShootingFunctions:
     def aware(self) -> bool:
         """Whether contacts are labelled by multipliers."""
         return relabels(self.problem, self.gradient)
+
+    @functools.cached_property
+    def curvature(self) -> Callable[..., Array]:
+        """(x, u, t, p, w) -> the second derivative (z, z) of w . f, of one step; through contact by differences."""
+        if self.hessian_kind == DIFFERENCED and not twice_differentiable(self.problem):
+            return step_curvature(self.problem)
+        return dynamics_hessian(self.problem)
 
     @functools.cached_property
     def linear(self) -> Callable[..., tuple[Array, Array]]:

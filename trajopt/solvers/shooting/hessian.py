@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike
 
-from trajopt.problems.expansions import dynamics_hessian, moved
+from trajopt.problems.expansions import moved
 from trajopt.problems.ocp import CONSTRAINTS
 from trajopt.solvers.shooting.functions import ShootingFunctions, rows_or_none
 
@@ -82,8 +82,7 @@ def _interval_hessian(functions: ShootingFunctions, at: Interval, p: Array, fact
 
     last = y["defect"] if functions.flat else functions.read(at.reference_next, end).T @ y["defect"]
     first, adjoints = jax.lax.scan(backward, last, (F, gradient, at.valid), reverse=True)
-    curvature = dynamics_hessian(problem)
-    H = H + jax.vmap(lambda x, u, t, w: curvature(x, u, t, p, w))(xs, at.us, at.times, adjoints)
+    H = H + jax.vmap(lambda x, u, t, w: functions.curvature(x, u, t, p, w))(xs, at.us, at.times, adjoints)
     H = jnp.where(at.valid[:, None, None], H, jnp.zeros_like(H))
     total = jnp.einsum("kia,kij,kjb->ab", Z, H, Z)
     if functions.flat:

@@ -86,11 +86,14 @@ class MultipleShooting(LibrarySolver):
     Options:
         interval: number of steps from one node to the next; the last interval may be shorter.
         hessian: Hessian of the Lagrangian: "exact" (needs dynamics with a second derivative: functions, systems without
-            contact), "gauss-newton" (of the cost alone: $J^T J$ of residuals), "limited-memory" (IPOPT's quasi-Newton
-            update). Default: "exact" where there is one, else "gauss-newton".
+            contact), "differenced" (through contact by differences of first derivatives within a contact mode, otherwise exact),
+            "gauss-newton" (of the cost alone: $J^T J$ of residuals), "limited-memory" (IPOPT's quasi-Newton update).
+            Default: "exact" where there is one, else "gauss-newton".
         damping: added to the diagonal of a Gauss-Newton Hessian. Where the cost leaves directions free, as that of a final
             state does, IPOPT then takes the shortest step, node states included, of those that do as much. Solutions do not
             change.
+        gauss_newton_iterations: how many iterations IPOPT makes with a Gauss-Newton Hessian before those with `hessian`: far from
+            a solution the curvature may mislead.
         tolerance: IPOPT's `tol`, on its scaled optimality error.
         max_iterations: of IPOPT.
         ipopt_options: any other option of IPOPT.
@@ -110,6 +113,7 @@ class MultipleShooting(LibrarySolver):
     interval: int = 1
     hessian: str | None = None
     damping: float = 0.0
+    gauss_newton_iterations: int = 0
     tolerance: float = 1e-8
     max_iterations: int = 1000
     ipopt_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -127,6 +131,10 @@ class MultipleShooting(LibrarySolver):
             raise OptionError(f"MultipleShooting: damping is {self.damping}; it must be finite and not negative")
         if not self.tolerance > 0:
             raise OptionError(f"MultipleShooting: tolerance is {self.tolerance}; it must be positive")
+        if self.gauss_newton_iterations < 0:
+            raise OptionError(
+                f"MultipleShooting: gauss_newton_iterations is {self.gauss_newton_iterations}; it must not be negative"
+            )
         if self.max_iterations < 0:
             raise OptionError(f"MultipleShooting: max_iterations is {self.max_iterations}; it must not be negative")
 
@@ -138,16 +146,19 @@ class MultipleShooting(LibrarySolver):
         """The kind of Hessian used for `problem`."""
         return self.hessian or (EXACT if twice_differentiable(problem) else GAUSS_NEWTON)
 
-    def _program(self, oracle: OptimalControlOracle, reference: Trajectory) -> Shooting:
-        kind = self.hessian_of(oracle.problem)
-        if self.damping and kind != GAUSS_NEWTON:
+    def _program(self, oracle: OptimalControlOracle, reference: Trajectory, kind: str | None = None) -> Shooting:
+        """The program with the Hessian that is asked for, or with one of a `kind`."""
+        final = self.hessian_of(oracle.problem)
+        kind = kind or final
+        if self.damping and final != GAUSS_NEWTON and not self.gauss_newton_iterations:
             raise OptionError(f"MultipleShooting: damping is for a Gauss-Newton Hessian; this one is '{kind}'")
         if relabels(oracle.problem, oracle.gradient) and kind == LIMITED_MEMORY:
             raise OptionError(
                 f"MultipleShooting: gradient='{COMPLEMENTARITY}' takes its direction from the multipliers, which IPOPT gives "
                 f"with the Hessian only, not with '{kind}'; use hessian='{GAUSS_NEWTON}', or gradient='implicit'"
             )
-        return Shooting(oracle, int(self.interval), kind, reference, float(self.damping))
+        damping = float(self.damping) if kind == GAUSS_NEWTON else 0.0
+        return Shooting(oracle, int(self.interval), kind, reference, damping)
 
     def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: PRNGKeyArray) -> MultipleShootingState:
         """State at the initial guess."""
@@ -198,16 +209,24 @@ class MultipleShooting(LibrarySolver):
 
     def run(self, oracle: OptimalControlOracle, state: MultipleShootingState, advance: Advance) -> Status:
         """Call IPOPT until it ends or the loop wants to; every iteration is reported to `advance`."""
-        program = self._program(oracle, state.x)
+        first = self.gauss_newton_iterations
+        program = self._program(oracle, state.x, GAUSS_NEWTON if first else None)
         while True:
             w = program.variables(state.x)
             program.latest = state.multipliers.rows
-            watch = _Watch(self, program, state, w, advance)
+            watch = _Watch(self, program, state, w, advance, first)
             outcome = ipopt.solve(program, w, state.multipliers, self.tolerance, self.ipopt_options, watch)
             words: dict[str, Any] = {"raw_status": f"{outcome.code}: {outcome.message}", "log": state.log + outcome.log}
             if watch.beyond_limit:
                 self._offer_rollout(oracle, program, watch.state, "max_iterations", advance)
                 return ended_by(dataclasses.replace(watch.state, **words), "max_iterations", advance)
+            solved = ipopt.STATUSES.get(outcome.code) == "solved"
+            if first and watch.status is None and (watch.made >= first or not (watch.turned or solved)):
+                first = 0
+                state = dataclasses.replace(watch.state, log=words["log"])
+                program = self._program(oracle, state.x)
+                continue
+            first = max(first - watch.made, 0)
             carried = program.carried(outcome.w, outcome.multipliers.rows)
             multipliers = dataclasses.replace(outcome.multipliers, rows=carried)
             state = self._state(program, outcome.w, multipliers, watch.state.step_size, None)
@@ -268,9 +287,17 @@ class _Watch:
     """Reports IPOPT's iterates to the loop, and decides whether IPOPT goes on."""
 
     def __init__(
-        self, solver: MultipleShooting, program: Shooting, state: MultipleShootingState, w: np.ndarray, advance: Advance
+        self,
+        solver: MultipleShooting,
+        program: Shooting,
+        state: MultipleShootingState,
+        w: np.ndarray,
+        advance: Advance,
+        most: int,
     ) -> None:
+        """most: iterations after which IPOPT is to stop, 0: none; `made`: how many it has made."""
         self.solver, self.program, self.state, self.w, self.advance = solver, program, state, w, advance
+        self.most, self.made = most, 0
         self.unknown = Multipliers.unknown(program)
         self.status: Status | None = None
         self.turned = self.at_limit = self.beyond_limit = False
@@ -282,12 +309,13 @@ class _Watch:
         multipliers = dataclasses.replace(self.unknown, barrier=barrier)
         state = self.solver._state(self.program, w, multipliers, float(np.linalg.norm(w - self.w)), dual)
         self.state, self.w = state, w
+        self.made += 1
         status = self.advance(state)
         if status is not None and bool(status == Status.max_iterations):
             self.at_limit = True
             return True
         self.status, self.turned = status, self.program.departure(w) > LARGEST_DEPARTURE
-        return status is None and not self.turned
+        return status is None and not self.turned and (not self.most or self.made < self.most)
 
 
 def _start(oracle: OptimalControlOracle, guess: Trajectory) -> Trajectory:

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.problems.expansions import dynamics_hessian
 from trajopt.problems.ocp import Trajectory
 from trajopt.problems.programs import Effort
-from trajopt.solvers.shooting.functions import EXACT, GAUSS_NEWTON, ShootingFunctions, euclidean
+from trajopt.solvers.shooting.functions import DIFFERENCED, EXACT, GAUSS_NEWTON, ShootingFunctions, euclidean
 from trajopt.solvers.shooting.hessian import lagrangian_hessian
 
 
@@ -58,9 +57,9 @@ class Shooting:
 
     def __init__(self, oracle: Any, interval: int, hessian: str, reference: Trajectory, damping: float = 0.0) -> None:
         self.oracle, self.problem, self.hessian_kind = oracle, oracle.problem, hessian
-        if hessian == EXACT:
-            dynamics_hessian(self.problem)
         self._functions = ShootingFunctions(self.problem, interval, oracle.gradient, hessian)
+        if hessian in (EXACT, DIFFERENCED):
+            _ = self._functions.curvature  # raises where there is none
         self.layout = layout = self._functions.layout
         self._damping = damping * (layout.hessian.rows == layout.hessian.columns)
         self.constraint_lower, self.constraint_upper = layout.constraint_bounds

@@ -245,17 +245,18 @@ class PenaltyRule:
         multipliers: Multipliers,
         rows: tuple[Float[Array, "T m"], Float[Array, " k"]],
         last: tuple[Float[Array, "T m"], Float[Array, " k"]],
+        grow: Bool[Array, ""] | bool = True,
     ) -> tuple[Multipliers, tuple[Float[Array, "T m"], Float[Array, " k"]]]:
         """Multipliers and penalties after an inner minimisation, and the rows' excess there.
 
-        rows: constraint values (T, m), (k,); last: excess at the previous update.
+        rows: constraint values (T, m), (k,); last: excess at the previous update; grow: whether penalties may.
         """
         m, inequality = multipliers, self.constraints.inequality()
         stage_excess = excess(m.stage, m.stage_penalty, rows[0], inequality[0])
         terminal_excess = excess(m.terminal, m.terminal_penalty, rows[1], inequality[1])
 
         def raised(w: Array, now: Array, before: Array) -> Array:
-            grows = (now > self.sufficient_fall * before) & (now > self.tolerance)
+            grows = (now > self.sufficient_fall * before) & (now > self.tolerance) & grow
             return jnp.where(grows, jnp.minimum(self.factor * w, self.largest), w)
 
         new = Multipliers(
@@ -272,7 +273,7 @@ class PenaltyRule:
         rows: tuple[Float[Array, "T m"], Float[Array, " k"]],
         excess: Float[Array, ""],
     ) -> Float[Array, ""]:
-        """The stationarity, relative to its scale, at which multipliers are worth an update: INNER_SHARE of the relative change
+        """The stationarity, relative to its measure, at which multipliers are worth an update: INNER_SHARE of the relative change
         that it would make, at most INNER_LARGEST. Zero where the rows' excess is within the tolerance: then only the
         minimisation is left. rows: constraint values (T, m), (k,).
         """
