@@ -249,6 +249,7 @@ struct Search {
   }
 
   // Contacts that creep from the modes of `from` on: where a start is known to be near a solution, this comes before the first attempt.
+  // Where contacts slide there may be several solutions, of which the attempts without a start decide.
   bool creep_from(const double* from) {
     std::memset(w.spare.x, 0, sizeof(double) * ncp.width);
     std::memcpy(w.spare.x, from, sizeof(double) * ncp.m);
@@ -257,7 +258,8 @@ struct Search {
     std::memset(w.spare.nu, 0, sizeof(double) * ncp.width);  // the modes are those of the impulses
     size = creeping_contacts(size);
     crept = HUGE_VAL;
-    if (size > options.tolerance) return false;
+    const int* mode = w.creep.mode;
+    if (size > options.tolerance || std::find(mode, mode + ncp.problem.contacts, SLIDING) != mode + ncp.problem.contacts) return false;
     std::swap(w.best, w.spare);
     lowest = size;
     regularised_from_best();
@@ -458,9 +460,11 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   ContactSolution out{};
   const bool usable = finite(problem);
   if (usable) {
-    better_start(ncp, w, init);
     const bool near = init && options.start != Start::ANY;
-    if (!(near && search.creep_from(init)) && !search.attempt(w.start)) search.fallbacks(out.fallbacks);
+    if (!near || !search.creep_from(init)) {
+      better_start(ncp, w, near ? nullptr : init);
+      if (!search.attempt(w.start)) search.fallbacks(out.fallbacks);
+    }
   } else {
     std::memset(w.best.x, 0, sizeof(double) * ncp.width);
   }

@@ -45,9 +45,10 @@ def task(*terms: Residual) -> Terms:
 
 def sample_then_polish(
     targets: JointTargets, population: int, generations: int, tolerance: float, iterations: int, *,
-    patience: int = 8, improvement: float = 0.05, **sampler: object,
+    patience: int = 8, improvement: float = 0.05, attempts: int = 1, **sampler: object,
 ) -> dict[str, object]:
-    """Options of `Hybrid`: CMA-ES over joint targets for at most `generations`, then iLQR.
+    """Options of `Hybrid`: CMA-ES over joint targets for at most `generations`, then iLQR; `attempts` of both where that finds
+    no answer.
 
     patience, improvement: generations without so much improvement, as a share, that end the sampling; tolerance, iterations: of
     iLQR; sampler: further options of CMA-ES.
@@ -56,7 +57,7 @@ def sample_then_polish(
         "sampler": {"solver": "CMAES", "parametrisation": targets, "population": population, **sampler},
         "polisher": {"solver": "iLQR", "tolerance": tolerance, "max_iterations": iterations},
         "patience": patience, "improvement": improvement, "generations": generations,
-        "max_iterations": generations + iterations,
+        "attempts": attempts, "max_iterations": attempts * (generations + iterations),
     }  # fmt: skip
 
 
