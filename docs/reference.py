@@ -147,7 +147,7 @@ def code_of(value: Any) -> str:
         return str(value.__name__)
     if isinstance(value, str):
         return f'"{value}"'
-    if isinstance(value, float) and (value >= 1e4 or 0 < value < 1e-2) and float(f"{value:.0e}") == value:
+    if isinstance(value, float) and (1e4 <= value < float("inf") or 0 < value < 1e-2) and float(f"{value:.0e}") == value:
         mantissa, _, exponent = f"{value:.0e}".partition("e")
         return f"{mantissa}e{int(exponent)}"
     return repr(value)

@@ -17,6 +17,10 @@ def towards_the_middle(observation):
     return jnp.tanh(-1.0 * observation[..., :1] - 1.2 * observation[..., 1:2])
 
 
+def halfway(observation):
+    return jnp.full((*observation.shape[:-1], 1), 0.5)
+
+
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "slider.xml"
@@ -43,6 +47,24 @@ def test_a_force_acts_in_both(file):
     theirs = in_mujoco(slider(force=pushed), towards_the_middle, file, episodes=2)
     np.testing.assert_allclose(theirs.returns, ours.returns, rtol=1e-9)
     assert np.abs(ours.returns - elsewhere(slider(), towards_the_middle, episodes=2).returns).min() > 1e-2
+
+
+def test_the_moment_before_is_that_of_the_last_step(file):
+    """A reward of differences, such as accelerations, is of one step of the system in both, not of a whole action."""
+
+    def reward(before, u, after):
+        return {"acceleration": -((after.x.v - before.x.v) ** 2).sum() / 0.05, "time": after.time - before.time, "u": u.sum()}
+
+    def moving(moment):  # the control changes within an action
+        return jnp.clip(moment.action - moment.x.v + moment.time, -3.0, 3.0)
+
+    made = slider(reward=reward, control=moving)
+    ours = elsewhere(made, towards_the_middle, episodes=2)
+    theirs = in_mujoco(made, towards_the_middle, file, episodes=2)
+    np.testing.assert_allclose(theirs.returns, ours.returns, rtol=1e-9)
+    held = slider(reward=reward)  # a constant control: the velocity changes by as much in five steps of a fifth
+    finer = in_mujoco(held, halfway, file, episodes=2, dt=0.01)
+    np.testing.assert_allclose(finer.returns, elsewhere(held, halfway, episodes=2).returns, rtol=1e-9)
 
 
 @pytest.mark.slow

@@ -140,8 +140,8 @@ class Environment:
     Options:
         name: what the environment is called, in messages and files.
         system: the `System`.
-        reward: residuals, or a function of the moments before and after an action and of the control that returns the terms
-            of the reward by name.
+        reward: residuals, or a function of the moments before and after the last step of an action and of its control that
+            returns the terms of the reward by name.
         limit: actions of an episode, after which it is truncated.
         initial: key -> the state in which an episode begins.
         substeps: steps of the system that an action is held for.

@@ -127,7 +127,8 @@ class _Programs:
             return plain.control(at), force
 
         def judge(before: Any, previous: Any, time: Any, u: Any, x: Any, action: Any, drawn: Any) -> tuple[Any, Any]:
-            one, other = moment(before, previous, time, drawn), moment(x, action, time + plain.dt, drawn)
+            last = time + plain.dt - plain.system.dt
+            one, other = moment(before, previous, last, drawn), moment(x, action, time + plain.dt, drawn)
             over = jnp.zeros((), bool) if plain.terminated is None else plain.terminated(other)
             reward = plain.reward_of(one, u, other)
             return reward, over
@@ -143,15 +144,19 @@ def _episode(programs: _Programs, plant: MujocoPlant, ticks: int, key: Any) -> t
     drawn = state.drawn
     plant.reset(np.concatenate([state.x.q, state.x.v]))
     xs, action, total, over = [plant.state], np.zeros(environment.na), 0.0, False
+    last = ticks - max(round(float(environment.system.dt) / plant.dt), 1)  # its beginning is the moment before, of rewards
     steps = 0
     while steps < environment.limit and not over:
-        time, before, previous = steps * environment.dt, xs[-1], action
-        action = np.asarray(programs.act(before, previous, time, drawn))
+        time, previous = steps * environment.dt, action
+        action = np.asarray(programs.act(xs[-1], previous, time, drawn))
         for tick in range(ticks):
-            u, force = programs.drive(plant.state, action, time + tick * plant.dt, drawn)
+            x = plant.state
+            u, force = programs.drive(x, action, time + tick * plant.dt, drawn)
+            if tick == last:
+                before, control = x, u
             plant.step_with_force(np.asarray(u), np.asarray(force))
         xs.append(plant.state)
-        reward, ended = programs.judge(before, previous, time, u, xs[-1], action, drawn)
+        reward, ended = programs.judge(before, previous, time, control, xs[-1], action, drawn)
         total, over, steps = total + float(reward), bool(ended) or not np.isfinite(xs[-1]).all(), steps + 1
     motion = np.array(xs + [xs[-1]] * (environment.limit + 1 - len(xs)))
     nq = environment.system.nq
