@@ -72,3 +72,9 @@ def test_effort_changes_the_program_and_not_its_value():
 def test_options_that_this_xla_does_not_know_are_left_out():
     lowered = jax.jit(lambda x: x + 1.0).lower(1.0)
     assert compiled_with(lowered, {"xla_cpu_of_another_version": True})(1.0) == 2.0
+
+
+def test_every_effort_holds_options():
+    """Of Python 3.11.2, which Debian ships, an enumeration keeps no empty tuple as a value."""
+    assert all(isinstance(effort.value, dict) for effort in Effort)
+    assert not Effort.FULL.value and Effort.QUICK.value

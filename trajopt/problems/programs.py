@@ -31,6 +31,9 @@ KEPT_PROGRAMS = 64
 _LOG = logging.getLogger(__name__)  # every program compiled, at DEBUG
 
 
+_NO_OPTIONS: dict[str, bool | int] = {}
+
+
 class Effort(enum.Enum):
     """How a program is compiled for a CPU; the value holds XLA's options. On other devices all are `FULL`.
 
@@ -39,14 +42,14 @@ class Effort(enum.Enum):
     `QUICK` 0.45 s and 0.16 s.
     """
 
-    FULL = ()
-    LIGHT = (("xla_cpu_use_fusion_emitters", False),)
-    QUICK = (
-        ("xla_cpu_use_fusion_emitters", False),
-        ("xla_backend_optimization_level", 0),
-        ("xla_llvm_disable_expensive_passes", True),
-        ("xla_cpu_parallel_codegen_split_count", 1),
-    )
+    FULL = _NO_OPTIONS  # no empty tuple: in Python 3.11.2, Debian's, a member of that value holds an `object()`
+    LIGHT = {"xla_cpu_use_fusion_emitters": False}
+    QUICK = {
+        "xla_cpu_use_fusion_emitters": False,
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+        "xla_cpu_parallel_codegen_split_count": 1,
+    }
 
 
 def compiled_with(lowered: Any, options: Mapping[str, bool | int]) -> Callable[..., Any]:
