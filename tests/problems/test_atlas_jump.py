@@ -73,6 +73,19 @@ def test_the_guess_is_a_jump_to_the_height():
     assert (np.abs(p.u0) < p.control_upper).all()
 
 
+@pytest.mark.parametrize("lift, flight", [(0.0, 0.0), (0.5, None)])
+def test_quantities_of_a_motion_that_stays_on_the_ground_or_never_is(lift, flight):
+    """A search may end with either."""
+    p = problem()
+    x = np.array(p.x0)
+    x[2] += lift
+    motion = Trajectory(np.repeat(x[None], 4, 0), np.zeros((3, p.nu)), p.parameters)
+    found = p.certificate(motion)
+    assert all(np.isfinite(value) for value in found.values())
+    assert found["flight_time"] == pytest.approx(3 * p.dt if flight is None else flight)
+    assert p.report(motion)
+
+
 def test_leg_angles_are_the_inverse_of_the_leg():
     """Against MuJoCo's ankle; the sole is level."""
     model = mujoco_model()

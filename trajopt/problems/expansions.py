@@ -8,11 +8,13 @@ manifolds: the dynamics give dx_{t+1} = d_t + F_t z_t with the defect d_t = f(x_
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, ScalarLike
 
 from trajopt.dynamics.gradients.differences import (
@@ -250,8 +252,27 @@ def _or_none(value: Array | None, dtype: Any) -> Array:
 
 
 def twice_differentiable(problem: ControlProblem) -> bool:
-    """Whether the dynamics have second derivatives: user-written functions and systems without contact."""
-    return problem.system is None or _twice_differentiable(problem.system)
+    """Whether the dynamics have second derivatives: systems without contact, and user-written functions but those that JAX cannot
+    differentiate twice, such as a step with contact among other terms."""
+    if problem.system is not None:
+        return _twice_differentiable(problem.system)
+    sizes = (problem.nx, problem.nu, problem.n_p)
+    return _function_twice_differentiable(problem.dynamics, sizes, np.dtype(problem.dtype))
+
+
+@functools.lru_cache(maxsize=64)
+def _function_twice_differentiable(f: Callable[..., Array], sizes: tuple[int, int, int], dtype: np.dtype) -> bool:
+    nx, nu, n_p = sizes
+
+    def total(z: Array, t: Array) -> Array:
+        p = (z[nx + nu :],) if n_p else ()
+        return jnp.sum(f(z[:nx], z[nx : nx + nu], t, *p))
+
+    try:
+        jax.eval_shape(jax.jacfwd(jax.grad(total)), *(jax.ShapeDtypeStruct(shape, dtype) for shape in ((sum(sizes),), ())))
+    except (NotImplementedError, DerivativeError):
+        return False
+    return True
 
 
 def _twice_differentiable(system: Any) -> bool:

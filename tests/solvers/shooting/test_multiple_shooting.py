@@ -12,9 +12,11 @@ from control_cases import cart_pole, double_integrator
 from trajopt import dynamics, load_model
 from trajopt.errors import DerivativeError, MissingExtraError, OptionError
 from trajopt.problems import OptimalControlProblem
+from trajopt.problems.expansions import twice_differentiable
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.result import status_name
-from trajopt.solvers import MultipleShooting, SingleShooting, Solution, solve
+from trajopt.solvers import DDP, MultipleShooting, SingleShooting, Solution, solve
+from trajopt.solvers.shooting.nlp import Shooting
 
 # -- known optima ------------------------------------------------------------------------------------------------------
 
@@ -192,6 +194,40 @@ def test_budget_interruption_and_resuming_return_the_best_point(swing_up, tmp_pa
     assert part.violation == part.trace["violation"].min()
     rest = solve(cart_pole(), MultipleShooting(), resume=path)
     assert rest.success and rest.iterations > 5 and rest.cost == pytest.approx(58.8883, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["hessian", "slopes", "values"])
+def test_an_error_in_an_evaluation_is_raised(monkeypatch, name):
+    """It once ended the process: IPOPT takes norms of constraints whose evaluation failed."""
+    calls, evaluate = [], getattr(Shooting, name)
+
+    def broken(self, *arguments):
+        calls.append(name)
+        if len(calls) == 3:
+            raise RuntimeError("broken")
+        return evaluate(self, *arguments)
+
+    monkeypatch.setattr(Shooting, name, broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        solve(cart_pole(), MultipleShooting(hessian="exact"))
+
+
+def test_a_step_with_contact_in_a_function_has_no_second_derivative():
+    """Dynamics that are a function may take a step of a system that has first derivatives alone."""
+    system = dynamics.System(load_model("cube"), 1e-2)
+    start = system.initial_state("home")
+
+    def thrown(x, u, t):
+        x_next, _ = system.step(dynamics.State(x[:7], x[7:]), jnp.zeros(0), force=jnp.zeros(6).at[:1].set(u))
+        return jnp.concatenate([x_next.q, x_next.v])
+
+    problem = OptimalControlProblem(
+        "thrown", thrown, 2, np.concatenate([start.q, start.v]), u0=np.zeros(1), dt=1e-2,
+        stage_residual=lambda x, u, t: jnp.concatenate([x[:1] - 0.01, 1e-3 * u]),
+    )  # fmt: skip
+    assert not twice_differentiable(problem) and twice_differentiable(cart_pole())
+    for solver in (MultipleShooting(), DDP()):
+        assert np.isfinite(solve(problem, solver, max_iterations=3).cost)
 
 
 def test_bad_input_is_refused_before_compilation(monkeypatch):

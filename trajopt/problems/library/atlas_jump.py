@@ -263,8 +263,8 @@ def examine(system: System, motion: Trajectory, height: float) -> dict[str, floa
     distance, com = (np.asarray(a) for a in _shape(model, qs, vs))
     soles = distance[:, list(_soles(system))]
     clearance = float(soles[-1].min())
-    first = _take_off(soles) + 1
-    left = (len(soles) - 1 - first) * float(system.dt)
+    in_the_air = len(soles) - 1 - _take_off(soles)  # states at the end, none where a sole is on the ground there
+    first, left = len(soles) - max(in_the_air, 1), max(in_the_air - 1, 0) * float(system.dt)
     ballistic = com[first, 0] + com[first, 1] * left - 0.5 * 9.81 * left * (left + float(system.dt))
     angles = np.asarray(qs[:, 7:])
     lower, upper = (np.asarray(a)[6:] for a in (model.lower, model.upper))
@@ -280,7 +280,7 @@ def examine(system: System, motion: Trajectory, height: float) -> dict[str, floa
         "torque_margin": 1.0 - use,
         "joint_limit_excess": float(np.maximum(lower - angles, angles - upper).max(initial=0.0)),
         "penetration": max(-float(distance.min()), 0.0),
-        "flight_time": left + float(system.dt),
+        "flight_time": in_the_air * float(system.dt),
         "flight_error": abs(float(ballistic - com[-1, 0])),
         "replay_error": float(jnp.abs(jnp.concatenate([again.q, again.v], 1) - xs).max()),
     }
@@ -296,8 +296,9 @@ def _soles(system: System) -> tuple[int, ...]:
 
 
 def _take_off(soles: np.ndarray) -> int:
-    """The last state in which a corner of a sole is within 2 mm of the floor."""
-    return int(np.flatnonzero(soles.min(1) < 2e-3)[-1])
+    """The last state in which a corner of a sole is within 2 mm of the floor, the first where none is."""
+    down = np.flatnonzero(soles.min(1) < 2e-3)
+    return int(down[-1]) if len(down) else 0
 
 
 def _report(system: System, motion: Trajectory) -> str:
@@ -312,7 +313,8 @@ def _report(system: System, motion: Trajectory) -> str:
     use = np.abs(motion.us) / np.asarray(model.control_upper)
     hardest = np.argsort(use.max(0))[::-1][:4]
     lines = [
-        f"leaves the ground at {first * dt:.3f} s, rising at {com[first, 1]:.2f} m/s",
+        "stays on the ground" if first == len(com)
+        else f"leaves the ground at {first * dt:.3f} s, rising at {com[first, 1]:.2f} m/s",
         f"largest force on the ground {push.max():.0f} N, {push.max() / weight:.1f} times the weight",
         f"fastest joint {float(jnp.abs(xs[:, nq + 6 :]).max()):.1f} rad/s",
         "hardest working: " + ", ".join(f"{model.topology.actuators[i]} {use[:, i].max():.0%}" for i in hardest),

@@ -155,6 +155,8 @@ def solve(
             for key, value in _options(program, multipliers, tolerance, path, options).items():
                 nlp.add_option(key, _plain(value))
             found, info = nlp.solve(w, lagrange=multipliers.rows, zl=multipliers.lower, zu=multipliers.upper)
+            if callbacks.error is not None:
+                raise callbacks.error
         finally:
             nlp.close()
         with open(path, errors="replace") as stream:
@@ -189,25 +191,31 @@ def _options(
 
 
 class _Callbacks:
-    """What cyipopt asks for. Once an evaluation was interrupted every other one fails, so that IPOPT comes to its end."""
+    """What cyipopt asks for. Once an evaluation was interrupted every other one fails, so that IPOPT comes to its end.
+
+    IPOPT 3.11 ends the process where an evaluation of constraints fails (it takes the norm of what it has not got); it gets NaNs.
+    """
 
     def __init__(self, program: Shooting, report: Callable, failure: type[Exception]) -> None:
         self.program, self.report, self.failure = program, report, failure
-        self.barrier, self.current, self.interrupted = 0.1, np.zeros(0), False
+        self.barrier, self.current = 0.1, np.zeros(0)
+        self.error: BaseException | None = None  # what interrupted an evaluation; cyipopt forgets those of the Hessian
 
     def _guarded(self, evaluate: Callable[[], Any]) -> Any:
-        if self.interrupted:
+        if self.error is not None:
             raise self.failure
         try:
             return evaluate()
-        except BaseException:
-            self.interrupted = True
+        except BaseException as error:
+            self.error = error
             raise
 
     def objective(self, w: np.ndarray) -> float:
         return self._guarded(lambda: self.program.values(w).cost)
 
     def constraints(self, w: np.ndarray) -> np.ndarray:
+        if self.error is not None:
+            return np.full(self.program.layout.constraints, np.nan)
         return self._guarded(lambda: self.program.values(w).constraints)
 
     def gradient(self, w: np.ndarray) -> np.ndarray:
