@@ -167,7 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with_solvers = split(options.solvers) if options.solvers else list(TAKES)
 
     def update() -> None:
-        write(options.page, page(everything, cache, options.budget, options.limit, where))
+        begun = {c.problem for c in everything if cache.get(c) is not None}  # problems without any cell are left out
+        shown = [c for c in everything if c.problem in begun] or everything
+        write(options.page, page(shown, cache, options.budget, options.limit, where))
 
     if not options.page_only:
         from trajopt.solvers.sweeps import executor_for
