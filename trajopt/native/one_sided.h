@@ -97,9 +97,9 @@ template <class Size> void replace_one_sided(const Topology& t, const StepInput&
   std::sort(s.order, s.order + count, [&](int a, int b) { return s.size[a] > s.size[b]; });
   const int rows = out.linear->C ? t.reported() : 0;
   for (int k = 0; k < rows; ++k) s.slot[k] = w.reported[k].slot;
-  for (int i = 0; i < count; ++i) {
-    const int column = s.order[i];
-    step_to_both_sides(t, in, out.impulse, rows > 0, column, i == 0, w);
+  for (int place = 0; place < count; ++place) {
+    const int column = s.order[place];
+    step_to_both_sides(t, in, out.impulse, rows > 0, column, place == 0, w);
     difference(t, w.balls, s.q_next[1], s.q_next[0], s.direction);
     for (int i = 0; i < nv; ++i) {
       out.linear->A[i * width + column] = 0.5 / MOVED * s.direction[i];

@@ -14,11 +14,11 @@ from trajopt import problems
 from trajopt.dynamics import RigidContact, State, System
 from trajopt.models import load_model_from_string
 from trajopt.problems import OptimalControlProblem
+from trajopt.problems.contact_curvature import contact_curvature, one_mode
 from trajopt.problems.expansions import linear_dynamics, moved
 from trajopt.result import status_name
 from trajopt.solvers import DDP, iLQR, solve
 from trajopt.solvers.ddp import kinks
-from trajopt.solvers.ddp.contact_curvature import contact_curvature, one_mode
 from trajopt.solvers.ddp.passes import CONFIRMED
 
 MASS = """<mujoco><option gravity="0 0 0"/><worldbody><geom name="floor" type="plane" size="5 5 1"/>

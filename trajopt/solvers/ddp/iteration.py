@@ -22,9 +22,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.policies import follow_policy
+from trajopt.problems.contact_curvature import contact_curvature
 from trajopt.problems.expansions import advance, dynamics_hessian, needs_steps, twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.solvers.ddp.contact_curvature import contact_curvature
 from trajopt.solvers.ddp.kinks import SHORT, USEFUL, Cuts
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.ddp.reports import Direction, Iterate, Report

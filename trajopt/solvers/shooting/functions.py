@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
+from trajopt.problems.contact_curvature import step_curvature
 from trajopt.problems.expansions import (
     aware_dynamics,
     dynamics_hessian,
@@ -30,7 +31,6 @@ from trajopt.problems.expansions import (
     twice_differentiable,
 )
 from trajopt.problems.ocp import CONSTRAINTS, OptimalControlProblem
-from trajopt.solvers.ddp.contact_curvature import step_curvature
 from trajopt.solvers.shooting.layout import Layout
 from trajopt.solvers.subproblems.batching import each
 
