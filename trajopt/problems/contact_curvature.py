@@ -2,7 +2,7 @@ r"""Second derivatives of a step through contact, by differences of its first de
 
 While no contact opens, closes, sticks or slips, a step is smooth, and the Lagrangian of stage t has the curvature
 
-    M_t = d/dz (F_t(z)^T lambda_{t+1}),    z = [dx, dp, du], F = d x_{t+1} / dz,
+    M_t = d/dz (F_t(z)^T lambda_{t+1}),    z = [dx, du, dp], F = d x_{t+1} / dz,
 
 which Gauss-Newton Hessians lack. Each column is the difference quotient of F to one side or to the other. Where both agree, it is
 their mean; where they do not, a mode ends within `STEP`, and the smaller quotient is the one that did not jump (the minmod rule
