@@ -1,4 +1,4 @@
-"""How many programs JAX compiles, counted by its own monitoring: through this door no test needs a private cache."""
+"""What JAX traces and compiles, counted by its own monitoring: through this door no test needs a private cache."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import jax
 
+TRACED = "/jax/core/compile/jaxpr_trace_duration"  # once for each function, also for its shapes alone
 LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"  # once for each program, also where the disk has it compiled
 
 
@@ -17,14 +18,16 @@ class Count:
 
     names: set[str] = dataclasses.field(default_factory=set)
     programs: int = 0
+    traces: int = 0
 
 
 @contextlib.contextmanager
 def compilations() -> Iterator[Count]:
-    """Count the programs that are made inside the block."""
+    """Count what is traced and the programs that are made inside the block."""
     count = Count()
 
     def listener(event: str, duration: float, *, fun_name: str = "", **_) -> None:
+        count.traces += event == TRACED
         if event == LOWERED:
             count.programs += 1
             count.names.add(fun_name)

@@ -71,10 +71,25 @@ class ProgramKey:
     thoroughly it was compiled."""
 
     function: Callable[..., Any]
-    subject: Hashable
+    subject: Hashed
     structure: Hashable
     types: tuple[Hashable, ...]
     effort: Effort = Effort.FULL
+
+
+class Hashed:
+    """A value whose hash is computed once: that of a problem's key goes through all that the problem is made of."""
+
+    __slots__ = ("_hash", "value")
+
+    def __init__(self, value: Hashable) -> None:
+        self.value, self._hash = value, hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Hashed) and self._hash == other._hash and self.value == other.value)
 
 
 class Parted(abc.ABC):
@@ -140,6 +155,7 @@ class Programs:
     def __init__(self, kept: int = KEPT_PROGRAMS) -> None:
         self._kept = kept
         self._compiled: OrderedDict[ProgramKey, Callable[..., Any]] = OrderedDict()
+        self._subjects: OrderedDict[int, tuple[Any, Hashed, tuple[Any, ...], Callable[..., Any]]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._compiled)
@@ -151,7 +167,7 @@ class Programs:
 
         arguments: pytrees of JAX's arrays, or of what tells their shapes and types (`jax.ShapeDtypeStruct`).
         """
-        subject_key, own, make = parted(subject)
+        subject_key, own, make = self._parted(subject)
         leaves, structure = jax.tree.flatten((own, arguments))
         types = tuple((leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False))) for leaf in leaves)
         key = ProgramKey(function, subject_key, structure, types, effort)
@@ -171,6 +187,16 @@ class Programs:
         seconds = time.perf_counter() - start
         _LOG.debug("compiled %s in %.2f s", function.__qualname__, seconds)
         return functools.partial(program, own), seconds
+
+    def _parted(self, subject: Hashable) -> tuple[Hashed, tuple[Any, ...], Callable[..., Any]]:
+        """`parted`, found once for each of the `kept` subjects that were used last: an iteration asks again and again."""
+        known = self._subjects.get(id(subject))
+        if known is None or known[0] is not subject:
+            key, own, make = parted(subject)
+            known = self._subjects[id(subject)] = subject, Hashed(key), own, make
+            if len(self._subjects) > self._kept:
+                self._subjects.popitem(last=False)
+        return known[1:]
 
     def run(
         self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL

@@ -13,7 +13,8 @@ the previous update grows. Nocedal and Wright, Numerical Optimization, 2006, sec
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -27,7 +28,10 @@ from trajopt.solvers.loop.contract import SolverState
 SUFFICIENT_FALL = 0.25  # a violation above this fraction of the last one raises the penalty
 FIRST_INNER_TOLERANCE = 1e-2
 INNER_SHARE, INNER_LARGEST = 0.1, 1e-2  # of `PenaltyRule.inner_tolerance`
+KEPT_COUNTS = 64  # problems whose numbers of rows are kept
 STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
+
+_COUNTS: OrderedDict[Hashable, tuple[int, int, int, int]] = OrderedDict()
 
 
 @jax.tree_util.register_dataclass
@@ -137,32 +141,42 @@ class Constraints:
         problem = self.problem
         return np.flatnonzero(np.isfinite(problem.state_lower)), np.flatnonzero(np.isfinite(problem.state_upper))
 
-    def _shapes(self) -> tuple[int, int]:
-        x, u, t, p = self._at
-        stage = jax.eval_shape(self.stage, x, u, t, p)
-        return stage.shape[0], jax.eval_shape(self.terminal, x, p).shape[0]
-
     @property
-    def _at(self) -> tuple[Any, Any, Any, Any]:
-        problem = self.problem
-        return problem.x0, problem.u0[0], problem.times[0], problem.parameters
+    def _counts(self) -> tuple[int, int, int, int]:
+        """Numbers of equalities and of all rows, at a stage and at the end.
 
-    def inequality(self) -> tuple[Bool[np.ndarray, " m"], Bool[np.ndarray, " k"]]:
-        """Which rows are inequalities, at a stage (m,) and at the end (k,)."""
-        problem, (x, u, t, p) = self.problem, self._at
+        They are traced once for all problems of one program: tracing takes longer than many an iteration.
+        """
+        key = self.problem.program_key
+        if key not in _COUNTS:
+            _COUNTS[key] = self._traced_counts()
+            if len(_COUNTS) > KEPT_COUNTS:
+                _COUNTS.popitem(last=False)
+        return _COUNTS[key]
+
+    def _traced_counts(self) -> tuple[int, int, int, int]:
+        problem = self.problem
+        x, u, t, p = problem.x0, problem.u0[0], problem.times[0], problem.parameters
 
         def count(fn: Callable[..., Array | None], *arguments: Any) -> int:
             value = jax.eval_shape(lambda *a: jnp.zeros(0) if (r := fn(*a)) is None else r, *arguments)
             return value.shape[0]
 
-        m, k = self._shapes()
-        first = count(lambda *a: problem.stage("equality", *a), x, u, t, p)
-        last = count(lambda *a: problem.terminal("terminal_equality", *a), x, p)
+        return (
+            count(lambda *a: problem.stage("equality", *a), x, u, t, p),
+            count(self.stage, x, u, t, p),
+            count(lambda *a: problem.terminal("terminal_equality", *a), x, p),
+            count(self.terminal, x, p),
+        )
+
+    def inequality(self) -> tuple[Bool[np.ndarray, " m"], Bool[np.ndarray, " k"]]:
+        """Which rows are inequalities, at a stage (m,) and at the end (k,)."""
+        first, m, last, k = self._counts
         return np.arange(m) >= first, np.arange(k) >= last
 
     def relevant(self) -> Bool[np.ndarray, "T m"]:
         """(T, m): rows that count; bounds on a given initial state do not."""
-        m, _ = self._shapes()
+        _, m, _, _ = self._counts
         rows = np.ones((self.problem.horizon, m), bool)
         if not self.problem.free_initial_state:
             rows[0, m - sum(side.size for side in self._bounds) :] = False
@@ -170,7 +184,7 @@ class Constraints:
 
     def initial(self, penalty: float) -> Multipliers:
         """Multipliers of zero; penalties of rows that do not count are zero."""
-        relevant, (_, k), dtype = self.relevant(), self._shapes(), self.problem.dtype
+        relevant, k, dtype = self.relevant(), self._counts[-1], self.problem.dtype
         return Multipliers(
             np.zeros(relevant.shape, dtype),
             np.zeros(k, dtype),
