@@ -33,23 +33,47 @@ def contact_curvature(
     return jax.vmap(lambda x, u, t, w: curvature(x, u, t, motion.p, w))(motion.xs[:-1], motion.us, times, costates[1:])
 
 
+def curvature_along(
+    problem: OptimalControlProblem,
+    motion: Trajectory,
+    costates: Float[Array, "T1 n"],
+    directions: Float[Array, "T z"],
+) -> Float[Array, "T z"]:
+    """M_t d_t of each stage for one direction d_t in [dx, du, dp], by three linearisations each; zero where it is not finite."""
+    pulled, times = pulled_costate(problem), jnp.asarray(problem.times)[:-1]
+
+    def along(x: Array, u: Array, t: ScalarLike, w: Array, direction: Array) -> Array:
+        square = jnp.vdot(direction, direction)
+        size = jnp.sqrt(jnp.where(square > 0, square, 1.0))
+        displaced = STEP * direction / size * jnp.array([[0.0], [1.0], [-1.0]], u.dtype)
+        here, ahead, behind = jax.vmap(lambda dz: pulled(x, u, t, motion.p, w, dz))(displaced)
+        product = size * one_mode((ahead - here) / STEP, (here - behind) / STEP)
+        return jnp.where(jnp.all(jnp.isfinite(product)), product, 0.0)
+
+    return jax.vmap(along)(motion.xs[:-1], motion.us, times, costates[1:], directions)
+
+
+def pulled_costate(problem: ControlProblem) -> Callable[..., Array]:
+    """The function (x, u, t, p, w, dz) -> F^T w at a step displaced by dz (z,), F being in the tangent coordinates there."""
+    linear = linear_dynamics(problem.with_gradient("implicit"))
+
+    def pulled(x: Array, u: Array, t: ScalarLike, p: Array, w: Array, dz: Array) -> Array:
+        x, u, p = moved(problem, x, u, p)(dz)
+        return linear(x, u, t, p)[1].T @ w
+
+    return pulled
+
+
 def step_curvature(problem: ControlProblem) -> Callable[..., Array]:
     """The function (x, u, t, p, w) -> M (z, z) of one step whose successor has the costate w; z = [dx, du, dp].
 
     On manifolds F is in the tangent coordinates of each displaced state, so that M leaves out how these turn.
     """
-    linear, size = linear_dynamics(problem.with_gradient("implicit")), problem.n + problem.nu + problem.n_p
+    pulled, size = pulled_costate(problem), problem.n + problem.nu + problem.n_p
 
     def curvature(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
-        at = moved(problem, x, u, p)
-
-        def pulled(dz: Float[Array, " z"]) -> Float[Array, " z"]:
-            """F^T w, displaced by dz."""
-            x, u, p = at(dz)
-            return linear(x, u, t, p)[1].T @ w
-
         displaced = STEP * jnp.concatenate([jnp.zeros((1, size)), jnp.eye(size), -jnp.eye(size)]).astype(u.dtype)
-        values = jax.vmap(pulled)(displaced)
+        values = jax.vmap(lambda dz: pulled(x, u, t, p, w, dz))(displaced)
         here, ahead, behind = values[:1], values[1 : size + 1], values[size + 1 :]
         rows = one_mode((ahead - here) / STEP, (here - behind) / STEP)
         M = 0.5 * (rows + rows.T)

@@ -14,7 +14,7 @@ from trajopt import problems
 from trajopt.dynamics import RigidContact, State, System
 from trajopt.models import load_model_from_string
 from trajopt.problems import OptimalControlProblem
-from trajopt.problems.contact_curvature import contact_curvature, one_mode
+from trajopt.problems.contact_curvature import contact_curvature, curvature_along, one_mode
 from trajopt.problems.expansions import linear_dynamics, moved
 from trajopt.result import status_name
 from trajopt.solvers import DDP, iLQR, solve
@@ -103,19 +103,22 @@ def test_one_small_gradient_on_a_rough_landscape_is_not_solved():
 
 
 def test_curvature_of_a_step_through_contact_against_central_differences():
-    """d/dz (F^T lambda) column after column, from steps ten times as large, at steps where the worm's chain is on the floor.
+    """d/dz (F^T lambda) column after column, from steps ten times as large, at steps where the worm's chain is on the floor; and its
+    product with one direction.
 
     Quotients of smooth columns are good to the square of the step and to rounding over it; where a contact opens within the
     larger step the two sides of its quotient differ, and nothing is compared.
     """
     problem = problems.get("jump-worm", steps=240)
     motion = problem.rollout(jnp.asarray(problem.initial_point.xs[0]), jnp.asarray(problem.u0), jnp.zeros(0))
-    costates = np.random.default_rng(0).normal(size=(241, problem.n))
+    rng, size = np.random.default_rng(0), problem.n + problem.nu
+    costates, directions = rng.normal(size=(241, problem.n)), rng.normal(size=(240, size))
     M = np.asarray(contact_curvature(problem, motion, jnp.asarray(costates)))
+    products = np.asarray(curvature_along(problem, motion, jnp.asarray(costates), jnp.asarray(directions)))
     linear = jax.jit(linear_dynamics(problem))
     at = jax.jit(lambda x, u, z: moved(problem, x, u, jnp.zeros(0))(z)[:2])
     xs, us = np.asarray(motion.xs), np.asarray(motion.us)
-    size, step, compared = problem.n + problem.nu, 1e-6, 0
+    step, compared = 1e-6, 0
     np.testing.assert_allclose(M, np.swapaxes(M, 1, 2), atol=1e-12 * np.abs(M).max())
     for t in range(166, 240, 12):
 
@@ -130,6 +133,7 @@ def test_curvature_of_a_step_through_contact_against_central_differences():
             continue
         expected = 0.5 * (ahead + behind)
         np.testing.assert_allclose(M[t], 0.5 * (expected + expected.T), atol=1e-6 * largest)
+        np.testing.assert_allclose(products[t], expected.T @ directions[t], atol=1e-5 * largest)
         compared += 1
     assert compared >= 4 and np.abs(M[166:]).max() > 1e3
 

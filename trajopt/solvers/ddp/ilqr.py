@@ -20,6 +20,7 @@ Li, Todorov 2004; Jacobson, Mayne 1970; Tassa, Mansard, Todorov, ICRA 2014 (boun
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 import jax
@@ -30,10 +31,11 @@ from trajopt.names import closest
 from trajopt.problems.expansions import aware_dynamics, relabels, twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.programs import KEPT_PROGRAMS
 from trajopt.result import Status, status_name, status_named
 from trajopt.solvers.ddp.iteration import DAMPING, Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
-from trajopt.solvers.ddp.passes import Passes, Progress
+from trajopt.solvers.ddp.passes import Passes, Progress, Summary
 from trajopt.solvers.ddp.replanning import Replanning
 from trajopt.solvers.loop.codes import GOING_ON, status_of
 from trajopt.solvers.loop.contract import Findings, SolverState, default_tolerance
@@ -251,20 +253,21 @@ class _DifferentialDynamicProgramming:
 
     def _passed(self, oracle: OptimalControlOracle, state: DDPState, act: bool) -> DDPState:
         """The state after passes up to an accepted step or the end, or, without `act`, with its model made anew."""
-        passes = self._begun_held(bool(state.held)).passes(oracle.problem, oracle.gradient)
-        progress, report, tried, made = oracle.call(Passes.step, passes, np.asarray(act), state.progress)
-        oracle.evaluations += int(tried) + int(made) * oracle.cost_of_linearization
-        model, code = progress.iterate.model, int(progress.code)
+        passes = _kept_passes(self._begun_held(bool(state.held)), oracle.problem, oracle.gradient)
+        progress, gains, summary = oracle.call(Passes.summarised_step, passes, np.asarray(act), state.progress)
+        now = Summary(*np.asarray(summary).tolist())
+        oracle.evaluations += int(now.tried) + int(now.made) * oracle.cost_of_linearization
+        code = int(now.code)
         return dataclasses.replace(
             state,
             x=progress.iterate.motion,
-            cost=float(model.cost) if int(model.bad_step) < 0 else float("nan"),  # a motion with gaps has no cost
-            violation=float(model.violation),
-            gradient_norm=float(model.stationarity),
-            step_size=float(report.step_size),
+            cost=now.cost if now.bad_step < 0 else float("nan"),  # a motion with gaps has no cost
+            violation=now.violation,
+            gradient_norm=now.stationarity,
+            step_size=now.step_size,
             progress=progress,
-            gains=np.asarray(report.gains) if bool(report.accepted) else state.gains,
-            halt="" if code == GOING_ON or bool(progress.converged) else status_name(status_of(code)),
+            gains=np.asarray(gains) if now.accepted else state.gains,
+            halt="" if code == GOING_ON or now.converged else status_name(status_of(code)),
         )
 
     def step(self, oracle: OptimalControlOracle, state: DDPState) -> DDPState:
@@ -356,6 +359,12 @@ class _DifferentialDynamicProgramming:
         problem, modeller = oracle.problem.with_gradient("implicit"), self._iteration(oracle).modeller
         exact = dataclasses.replace(modeller, problem=problem, gradient="implicit")
         return oracle.call(Modeller.expand, exact, state.x, state.multipliers)
+
+
+@functools.lru_cache(maxsize=KEPT_PROGRAMS)
+def _kept_passes(solver: _DifferentialDynamicProgramming, problem: OptimalControlProblem, gradient: str) -> Passes:
+    """The same object for every iteration, so that what its programs depend on is looked up once."""
+    return solver.passes(problem, gradient)
 
 
 _OPTIONS = """

@@ -14,7 +14,7 @@ d_t and nu is as large as Nocedal and Wright, eq. 18.36, ask for a descent direc
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,10 @@ from trajopt.dynamics.policies import follow_policy
 from trajopt.problems.contact_curvature import contact_curvature
 from trajopt.problems.expansions import advance, dynamics_hessian, needs_steps, twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.solvers.ddp.kinks import SHORT, USEFUL, Cuts
+from trajopt.solvers.ddp.kinks import FIRST_SHORT, SHORT, USEFUL, Cuts
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
-from trajopt.solvers.ddp.reports import Direction, Iterate, Report
-from trajopt.solvers.ddp.secant import learnt, with_curvature
+from trajopt.solvers.ddp.reports import Attempt, Direction, Iterate, Report, Trial
+from trajopt.solvers.ddp.secant import learnt, learnt_within_modes, with_curvature
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.box_qp import box_qp
 from trajopt.solvers.subproblems.riccati import (
@@ -51,37 +51,14 @@ TELLING_DAMPING = 0.01  # of the curvature along the step that was refused: less
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
 
 
-class _Attempt(NamedTuple):
-    """State of the search for a damping: the best motion that was accepted, or where the last line search ended, the next damping
-    and gap penalty, its report, the share of the learnt curvature that the next pass takes, the gradients found at kinks, and
-    whether another search is to be made."""
-
-    motion: Trajectory
-    damping: Float[Array, ""]
-    gap_penalty: Float[Array, ""]
-    report: Report
-    share: Float[Array, ""]
-    cuts: Cuts | None
-    unfinished: Bool[Array, ""]
-
-
-class _Trial(NamedTuple):
-    """State of a line search: the next length, the motions of the last one and of the one before, the report so far."""
-
-    length: Float[Array, ""]
-    motion: Trajectory
-    refused: Trajectory
-    report: Report
-
-
 @dataclasses.dataclass(frozen=True)
 class Iteration:
     """The program for one problem.
 
     curvature: second derivatives of the dynamics; native: passes by the compiled core; secant: curvature of the dynamics is
-    learnt from step to step; differenced: that of steps through contact is taken by differences, "always" or after a step below
-    `kinks.SHORT`; kinked: short steps are looked at for kinks, down to gradients of `stationary` relative to their scale; the
-    rest are the options of iLQR.
+    learnt from step to step; differenced: that of steps through contact is taken by differences, "always" all of it, or
+    "short", after a step below `kinks.SHORT`, along that step alone, and learnt; kinked: short steps are looked at for kinks,
+    down to gradients of `stationary` relative to their scale; the rest are the options of iLQR.
     """
 
     modeller: Modeller
@@ -244,21 +221,23 @@ class Iteration:
         gap_penalty: Float[Array, ""],
         multipliers: al.Multipliers,
         report: Report,
+        shortest: Float[Array, ""] | float,
     ) -> tuple[Trajectory, Trajectory, Report]:
         """(the motion of the first length that is accepted, or of the last one that was tried, the last one that was refused,
         what happened).
 
-        report: of the earlier searches of this iteration. A direction that is not a minimiser is not tried.
+        report: of the earlier searches of this iteration; shortest: the least length that is tried. A direction that is not a
+        minimiser is not tried.
         """
         at, model, nu = iterate.motion, iterate.model, gap_penalty
         policy, _, slope, total = direction
         noise = ROUNDING * jnp.finfo(at.us.dtype).eps * model.size
         merit = model.cost + model.augmented
 
-        def proceed(search: _Trial) -> Array:
-            return ~search.report.accepted & (search.length >= 2.0**-MAX_HALVINGS)
+        def proceed(search: Trial) -> Array:
+            return ~search.report.accepted & (search.length >= shortest)
 
-        def trial(search: _Trial) -> _Trial:
+        def trial(search: Trial) -> Trial:
             length, last, _, report = search
             motion, value = self.forward_pass(iterate, direction, length, multipliers)
             finite = jnp.isfinite(value)
@@ -276,11 +255,11 @@ class Iteration:
             trials, gains = report.trials + 1, policy.K[:, :, : self.problem.n]
             finite = report.finite_trial | finite
             report = Report(good, length, rounded, trials, finite, bad, step_size, gains, value, report.settled)
-            return _Trial(0.5 * length, motion, last, report)
+            return Trial(0.5 * length, motion, last, report)
 
         ready = policy.convex & jnp.isfinite(total)
         length = jnp.where(ready, jnp.ones((), at.us.dtype), 0.0)
-        first = _Trial(length, at, at, dataclasses.replace(report, accepted=jnp.zeros((), bool)))
+        first = Trial(length, at, at, dataclasses.replace(report, accepted=jnp.zeros((), bool)))
         _, motion, before, report = jax.lax.while_loop(proceed, trial, first)
         refused = jax.tree.map(lambda a, b: jnp.where(report.accepted, a, b), before, motion)
         return motion, refused, report
@@ -299,7 +278,7 @@ class Iteration:
         smallest, largest = DAMPING
         at = iterate.motion
 
-        def attempt(state: _Attempt) -> _Attempt:
+        def attempt(state: Attempt) -> Attempt:
             damping, nu, share, cuts = state.damping, state.gap_penalty, state.share, state.cuts
             model = iterate.model
             if self._bent:
@@ -310,7 +289,9 @@ class Iteration:
             direction = self.backward_pass(at, model, damping)
             if self.multiple:
                 nu = self._raised_gap_penalty(direction, iterate.model, nu)
-            motion, refused, report = self.line_search(iterate, direction, nu, multipliers, state.report)
+            motion, refused, report = self.line_search(
+                iterate, direction, nu, multipliers, state.report, self._shortest(cuts)
+            )
             told = kink = jnp.zeros((), bool)
             if cuts is not None:
                 cuts, told = self._cut(cuts, refused, direction, report, multipliers)
@@ -331,9 +312,9 @@ class Iteration:
             less = jnp.where(share > LEAST_SHARE, 0.5 * share, 0.0)
             next_damping = jnp.where(told, damping, jnp.where(report.accepted, kept, refused_next))
             going = told | (~(report.accepted | report.settled) & (next_damping <= largest))
-            return _Attempt(motion, next_damping, nu, report, jnp.where(told, share, less), cuts, going)
+            return Attempt(motion, next_damping, nu, report, jnp.where(told, share, less), cuts, going)
 
-        first = _Attempt(
+        first = Attempt(
             at,
             iterate.damping,
             iterate.gap_penalty,
@@ -358,6 +339,11 @@ class Iteration:
         """Bounds on the controls."""
         low, high = self.problem.control_lower, self.problem.control_upper
         return jnp.asarray(low, at.us.dtype), jnp.asarray(high, at.us.dtype)
+
+    def _shortest(self, cuts: Cuts | None) -> Float[Array, ""] | float:
+        """The least length of a line search: as long as cuts may be taken, the first one that is looked at for a kink."""
+        least = 2.0**-MAX_HALVINGS
+        return least if cuts is None else jnp.where(cuts.full, least, FIRST_SHORT)
 
     def _cut(
         self, cuts: Cuts, refused: Trajectory, direction: Direction, report: Report, multipliers: al.Multipliers
@@ -403,13 +389,18 @@ class Iteration:
         if self.secant:
             secant = learnt(self.problem, secant, (iterate.motion, iterate.model), (moved.motion, model))
         elif self.differenced != "never":
-            told = (self.differenced == "always") | (report.length < SHORT)
             secant = jax.lax.cond(
-                told & (model.bad_step < 0),
-                lambda: contact_curvature(self.problem, moved.motion, model.costates),
-                lambda: jnp.zeros_like(secant),
+                ((self.differenced == "always") | (report.length < SHORT)) & (model.bad_step < 0),
+                lambda: self._curvature_through_contact(iterate, moved.motion, model),
+                lambda: secant,
             )
         return dataclasses.replace(moved, model=model, secant=secant), report
+
+    def _curvature_through_contact(self, before: Iterate, motion: Trajectory, model: LocalModel) -> Float[Array, "T z z"]:
+        """The curvature of the steps of a motion: all of it, or with what is learnt along the step that led there."""
+        if self.differenced == "always":
+            return contact_curvature(self.problem, motion, model.costates)
+        return learnt_within_modes(self.problem, before.secant, before.motion, motion, model.costates)
 
 
 def _first_bad_state(xs: Array) -> Array:

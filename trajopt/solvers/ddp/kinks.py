@@ -29,9 +29,10 @@ from jaxtyping import Array, Bool, Float
 from trajopt.solvers.subproblems.bounds import held_at_bound
 from trajopt.solvers.subproblems.box_qp import box_qp
 
-MOST_CUTS = 8  # of an iteration: contacts that open or close together are few
+MOST_CUTS = 4  # of an iteration: each takes a line search and a linearisation, and more lead hardly further
 USEFUL = 0.5  # a cut tells when the slope there is above this share of the one predicted
 SHORT = 0.1  # step lengths below it are looked at for kinks
+FIRST_SHORT = 2.0**-4  # the first of the lengths 1, 1/2, ... that is
 NEAR = 1e-4  # distance of a cut, relative to max(1, |u|), within which it belongs to the motion's own kink
 RIDGE = 1e-12  # of the weights' QP, which gradients that are alike make singular
 

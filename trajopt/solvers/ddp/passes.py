@@ -8,7 +8,7 @@ the loop that drives it reports.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,9 @@ from trajopt.solvers.subproblems.riccati import adjoint
 
 PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
 CONFIRMED = 3  # motions in a row whose gradient is small, where it may jump: on a rough landscape one may be so by luck
-CREEP = 1e-6  # relative change of the cost that counts as none with complementarity-aware derivatives
+# Where derivatives are complementarity-aware or the gradient may jump, steps may go on for ever that change next to nothing:
+# relative change of the cost that counts as none there, and share of the least stationarity that counts as a lower one.
+CREEP, BETTER = 1e-6, 0.9
 # Times what cancels in the gradient, at most its scale: the measure of a minimisation under fixed multipliers. Where costs are
 # far below 1, a larger one takes any motion for minimised (100: 12 of 20 runs of benchmarks/ur5_reach.py with effort alone are
 # solved, 10: 19), and a smaller one asks for more than an update is worth (1: 28 iterations with the damped cost, 10: 21).
@@ -65,6 +67,23 @@ class Progress:
     settled: Any
     converged: Any
     code: Any
+    bad_step: Any
+
+
+class Summary(NamedTuple):
+    """What the loop is told of a step: cost, violation and stationarity of the model there; the size of the step, the rollouts
+    tried and passes made; why the iteration ended, whether it converged and accepted a step; the first step that was not finite.
+    """
+
+    cost: Any
+    violation: Any
+    stationarity: Any
+    step_size: Any
+    tried: Any
+    made: Any
+    code: Any
+    converged: Any
+    accepted: Any
     bad_step: Any
 
 
@@ -148,6 +167,18 @@ class Passes:
         (new, report, tried), passes = iterate(one, first, MOST_PASSES)
         return new, report, tried, passes
 
+    def summarised_step(
+        self, act: Bool[Array, ""], state: Progress
+    ) -> tuple[Progress, Float[Array, "T nu n"], Float[Array, " s"]]:
+        """(the state after `step`, the gains of its last pass, the numbers of a `Summary`): one array is read for them."""
+        new, report, tried, passes = self.step(act, state)
+        model = new.iterate.model
+        numbers = Summary(
+            model.cost, model.violation, model.stationarity, report.step_size, tried, passes, new.code, new.converged,
+            report.accepted, model.bad_step,
+        )  # fmt: skip
+        return new, report.gains, jnp.stack([jnp.asarray(number, model.cost.dtype) for number in numbers])
+
     def make(self, state: Progress, act: Bool[Array, ""] | bool = True) -> tuple[Progress, Report]:
         """(the state after one pass, what its iteration did; of an update `Report.trials` is 0); without `act` only the model is
         made anew."""
@@ -206,9 +237,10 @@ class Passes:
         """The state after a pass: whether it converged, stagnates, or found no step."""
         model, old = at.model, before.iterate.model
         moved, failed = moves & report.accepted, moves & ~report.accepted
-        better = model.stationarity < before.least_gradient
+        creeps = self._relabels or self.iteration.kinked
+        better = model.stationarity < (BETTER if creeps else 1.0) * before.least_gradient
         idle = report.rounded | (
-            jnp.asarray(self._relabels) & (jnp.abs(model.cost - old.cost) <= CREEP * jnp.abs(old.cost))
+            jnp.asarray(creeps) & (jnp.abs(model.cost - old.cost) <= CREEP * jnp.abs(old.cost))
         )
         stagnant = jnp.where(moved, jnp.where(better | ~idle, 0, before.stagnant + 1), before.stagnant)
         stalled = moved & (stagnant > PATIENCE)

@@ -1,4 +1,5 @@
-"""What iterations of iLQR and DDP hand on: where they stand, the direction of a pass, and what a step did."""
+"""What iterations of iLQR and DDP hand on: where they stand, the direction of a pass, what a step did, and how far the searches
+for a damping and for a step length are."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from trajopt.problems.ocp import Trajectory
+from trajopt.solvers.ddp.kinks import Cuts
 from trajopt.solvers.ddp.local_model import LocalModel
 from trajopt.solvers.subproblems.riccati import Policy
 
@@ -64,3 +66,26 @@ class Direction(NamedTuple):
     start: Float[Array, " n"]
     slope: Float[Array, ""]
     total: Float[Array, ""]
+
+
+class Attempt(NamedTuple):
+    """State of the search for a damping: the best motion that was accepted, or where the last line search ended, the next damping
+    and gap penalty, its report, the share of the learnt curvature that the next pass takes, the gradients found at kinks, and
+    whether another search is to be made."""
+
+    motion: Trajectory
+    damping: Float[Array, ""]
+    gap_penalty: Float[Array, ""]
+    report: Report
+    share: Float[Array, ""]
+    cuts: Cuts | None
+    unfinished: Bool[Array, ""]
+
+
+class Trial(NamedTuple):
+    """State of a line search: the next length, the motions of the last one and of the one before, the report so far."""
+
+    length: Float[Array, ""]
+    motion: Trajectory
+    refused: Trajectory
+    report: Report

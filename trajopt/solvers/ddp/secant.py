@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from trajopt.problems.contact_curvature import curvature_along
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.solvers.ddp.local_model import LocalModel
 from trajopt.solvers.subproblems.riccati import LQProblem
@@ -44,11 +45,29 @@ def learnt(
 ) -> Float[Array, "T z z"]:
     """The estimates after a step from one motion and its model to the next; of stages that did not move they stay."""
     (at, before), (motion, after) = old, new
-    dx = jax.vmap(problem.local)(at.xs[:-1], motion.xs[:-1])
-    dp = jnp.broadcast_to(motion.p - at.p, (problem.horizon, problem.n_p))
-    steps = jnp.concatenate([dx, dp, motion.us - at.us], 1)
+    steps = stage_steps(problem, at, motion)
     change = jnp.concatenate([after.lq.A - before.lq.A, after.lq.B - before.lq.B], 2)
     return jax.vmap(_updated)(S, steps, jnp.einsum("tij,ti->tj", change, after.costates[1:]))
+
+
+def learnt_within_modes(
+    problem: OptimalControlProblem,
+    S: Float[Array, "T z z"],
+    at: Trajectory,
+    motion: Trajectory,
+    costates: Float[Array, "T1 n"],
+) -> Float[Array, "T z z"]:
+    """`learnt` where contacts may open and close on the way: the curvature along the step is that at its end, within the modes
+    there (`contact_curvature`). Without free parameters."""
+    steps = stage_steps(problem, at, motion)
+    return jax.vmap(_updated)(S, steps, curvature_along(problem, motion, costates, steps))
+
+
+def stage_steps(problem: OptimalControlProblem, at: Trajectory, motion: Trajectory) -> Float[Array, "T z"]:
+    """The step [dx, dp, du] of each stage between two motions."""
+    dx = jax.vmap(problem.local)(at.xs[:-1], motion.xs[:-1])
+    dp = jnp.broadcast_to(motion.p - at.p, (problem.horizon, problem.n_p))
+    return jnp.concatenate([dx, dp, motion.us - at.us], 1)
 
 
 def _updated(S: Array, s: Array, y: Array) -> Array:
