@@ -103,7 +103,7 @@ def test_one_small_gradient_on_a_rough_landscape_is_not_solved():
 
 
 def test_curvature_of_a_step_through_contact_against_central_differences():
-    """d/dz (F^T lambda) column after column, from steps ten times as large, at steps where the worm's chain is on the floor; and its
+    """d/dz (F^T lambda) column after column, from steps ten times as large, where the worm's chain is on the floor; and its
     product with one direction.
 
     Quotients of smooth columns are good to the square of the step and to rounding over it; where a contact opens within the
