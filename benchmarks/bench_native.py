@@ -75,35 +75,28 @@ def core(name: str) -> None:
     parameters, dt = pack_parameters(compiled, model), jnp.asarray(DT)
     q, v, tau = jnp.asarray(standing(model)), jnp.zeros(model.nv), jnp.zeros(model.nv)
 
-    def step(q, v, tau, start):
-        return native_step(compiled, model, parameters, q, v, tau, dt, start)
+    def step(q, v, tau):
+        return native_step(compiled, model, parameters, q, v, tau, dt)
 
-    def both(q, v, tau, start):
-        y, A, B = native_linearize(compiled, model, parameters, q, v, tau, dt, model.actuation, start)
+    def both(q, v, tau):
+        y, A, B = native_linearize(compiled, model, parameters, q, v, tau, dt, model.actuation)
         return y, A, B
 
-    cold = jnp.zeros(compiled.impulses)
-    report = jax.jit(step)(q, v, tau, cold).report
+    report = jax.jit(step)(q, v, tau).report
     print(f"{name}: {model.nv} DoF, {int(report[8])} contacts, {int(report[9])} rows, {int(report[1])} Newton iterations")
-    warm = jax.jit(step)(q, v, tau, cold).impulses
     for label, function in (("step", step), ("step + Jacobian", both)):
 
-        def chain(q, warm, function=function):
-            def body(carry, _):
-                q, warm = carry
-                out = jax.tree.leaves(function(q, v, tau, warm))
-                return (q + 0.0 * out[0], out[3]), sum(jnp.reshape(x, -1)[0] for x in out[4:])
+        def chain(q, function=function):
+            def body(q, _):
+                out = jax.tree.leaves(function(q, v, tau))
+                return q + 0.0 * out[0], sum(jnp.reshape(x, -1)[0] for x in out[4:])
 
-            return jax.lax.scan(body, (q, warm), None, STEPS)
+            return jax.lax.scan(body, q, None, STEPS)
 
-        for start, words in ((warm, "warm"), (cold, "cold")):
-            if words == "warm":
-                run = jax.jit(chain)
-                show(f"{label} in a scan, a step", spans(functools.partial(run, q, start), STEPS))
-            call = jax.jit(function)
-            show(f"{label} from Python, {words} start", spans(functools.partial(call, q, v, tau, start)))
+        show(f"{label} in a scan, a step", spans(functools.partial(jax.jit(chain), q), STEPS))
+        show(f"{label} from Python", spans(functools.partial(jax.jit(function), q, v, tau)))
         for batch in BATCHES:
-            many = [jnp.tile(x, (batch, 1)) for x in (q, v, tau, warm)]
+            many = [jnp.tile(x, (batch, 1)) for x in (q, v, tau)]
             mapped = jax.jit(jax.vmap(function))
             show(f"{label}, batch of {batch}, a sample", spans(functools.partial(mapped, *many), batch, 20))
 

@@ -77,14 +77,11 @@ def program(system, steps: int, chunk: int):
     from trajopt.dynamics import State
 
     def motion(q, us):
-        def body(carry, u):
-            x, warm = carry
-            x, info = system.step(x, u, warm_start=warm)
-            return (x, info.impulse), (info.iterations, info.residual)
+        def body(x, u):
+            x, info = system.step(x, u)
+            return x, (info.iterations, info.residual)
 
-        start = State(q, jnp.zeros(system.nv))
-        warm = jax.eval_shape(lambda: system.step(start, us[0])[1].impulse)
-        (x, _), found = jax.lax.scan(body, (start, jnp.zeros(warm.shape, warm.dtype)), us)
+        x, found = jax.lax.scan(body, State(q, jnp.zeros(system.nv)), us)
         return x.q, found
 
     def all_of_them(q, us):
@@ -99,7 +96,7 @@ def program(system, steps: int, chunk: int):
 
 
 def in_chunks(name: str, controls, chunk: int) -> dict:
-    """As the sampling solvers do, without a warm start of the first step."""
+    """As the sampling solvers do."""
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -11,7 +11,6 @@ import numpy as np
 
 from trajopt.dynamics import State, System
 from trajopt.dynamics.collision.narrowphase import collide
-from trajopt.dynamics.contact.rows import row_count
 from trajopt.dynamics.model import Model, NodeType
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 
@@ -102,14 +101,12 @@ def starts(model: Model, rng) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarr
 def roll(system: System, q, v, u):
     """States of one rollout, and whether each is in contact (or at a limit) in a usable way."""
 
-    def body(carry, _):
-        x, warm = carry
-        y, info = system.step(x, u, warm_start=warm)
+    def body(x, _):
+        y, info = system.step(x, u)
         good = jnp.any(info.impulse != 0) & jnp.all(jnp.isfinite(x.v)) & (jnp.max(jnp.abs(x.v)) < 50.0)
-        return (y, info.impulse), (x.q, x.v, good)
+        return y, (x.q, x.v, good)
 
-    start = State(q, v), jnp.zeros(row_count(system.contact, system.model))
-    return jax.lax.scan(body, start, None, STEPS)[1]
+    return jax.lax.scan(body, State(q, v), None, STEPS)[1]
 
 
 def draw(system: System, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

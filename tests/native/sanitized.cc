@@ -53,7 +53,7 @@ int run(const Topology& t, const Case& c, int count) {
     for (double& x : tau) x = 5 * scale * normal(generator);
     if (poisoned) q[k % q.size()] = std::nan("");
     const Linear linear{c.actuation.data(), c.nu, A.data(), B.data()};
-    StepInput in{c.parameters.data(), q.data(), v.data(), tau.data(), impulse.data(), nullptr, nullptr, 1e-3, 0, Integrator::RUNGE_KUTTA};
+    StepInput in{c.parameters.data(), q.data(), v.data(), tau.data(), nullptr, nullptr, 1e-3, 0, Integrator::RUNGE_KUTTA};
     step(t, in, {q_next.data(), v_next.data(), report.data(), impulse.data(), nullptr}, w);
     in.integrator = k % 5 == 4 ? Integrator::MOREAU : Integrator::SEMI_IMPLICIT;
     step(t, in, {q_next.data(), v_next.data(), report.data(), impulse.data(), &linear}, w);

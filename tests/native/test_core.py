@@ -21,7 +21,6 @@ from trajopt.dynamics.compiled_step import (
     native_rollout,
     native_step,
     overflow_rows,
-    selected,
     step_info,
 )
 from trajopt.dynamics.rigid_body import crba
@@ -224,7 +223,7 @@ def test_one_step_through_every_door():
     taus = 0.1 * jax.random.normal(jax.random.key(0), (5, model.nv))
     _, scanned = jax.lax.scan(body, (qs[0], vs[0]), taus)
     rolled = jax.jit(lambda taus: native_rollout(compiled, parameters, qs[0], vs[0], taus, dt))(taus)
-    np.testing.assert_allclose(rolled.v, scanned, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(rolled.v, scanned)
     roll = functools.partial(native_rollout, compiled, parameters, qs[0], vs[0])
     many = jax.vmap(lambda taus: roll(taus, dt))(jnp.stack([taus, 2 * taus]))
     np.testing.assert_array_equal(many.v[0], rolled.v)
@@ -242,22 +241,6 @@ def test_nan_gives_a_status():
     y, A, B, info = linearized(compiled, device, parameters, q, v, u)
     assert info.status == Status.solved  # nothing of it stays in the workspace
     assert np.isfinite(np.asarray(A)).all()
-
-
-def test_the_start_does_not_change_the_answer():
-    model, law = load_model("go1"), RigidContact()
-    compiled, device, parameters = compiled_of(model, law)
-    rng = np.random.default_rng(8)
-    for q, v, u in states(model, law, 3, seed=4):
-        tau = np.asarray(model.actuation) @ u
-        q, v, tau = jnp.asarray(q), jnp.asarray(v), jnp.asarray(tau)
-        cold = native_step(compiled, device, parameters, q, v, tau, jnp.asarray(DT))
-        for _ in range(20):
-            start = jnp.asarray(0.1 * rng.normal(size=compiled.impulses))
-            warm = native_step(compiled, device, parameters, q, v, tau, jnp.asarray(DT), start)
-            assert relative(warm.v, cold.v) < 1e-9
-            assert relative(warm.impulses, cold.impulses) < 1e-7
-        assert bool(selected(cold.report))
 
 
 def test_impulses_beyond_the_report_are_counted():

@@ -228,8 +228,11 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
     along = _instantiated(start, dstart)
     law = law_linearized(rule, start.law)
     if law is None or not _by_state_alone(dstart):
-        _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (start,), (along,))
         x_next, info = _with_derivative(integrator, rule, start)
+        # JAX's solve begins at the core's impulses, so that the derivative is that of the solution which the core has found.
+        begin = jax.lax.stop_gradient(info.impulse)
+        at, along = (dataclasses.replace(x, warm_start=w) for x, w in ((start, begin), (along, jnp.zeros_like(begin))))
+        _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (at,), (along,))
         return (x_next, info), (slopes[0], packed_slope(info, slopes[1]))
     model, every = start.model, jnp.eye(start.model.nv, dtype=start.q.dtype)
     # On the manifold: the ambient tangent of q, in tangent coordinates, through A and B, and back.

@@ -31,8 +31,8 @@ STATUS_AT, NON_FINITE = 3, 3  # where a report says it, and the last of them
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """What one step through the core returns: q+ and v+, its report (see `step_info`), the impulses of all rows of the model, the
-    start of the next step's solve, and the pairs that could touch unseen (`StepInfo.dropped_pairs`)."""
+    """What one step through the core returns: q+ and v+, its report (see `step_info`), the impulses of all rows of the model, and
+    the pairs that could touch unseen (`StepInfo.dropped_pairs`)."""
 
     q: Float[Array, " nq"]
     v: Float[Array, " nv"]
@@ -49,15 +49,14 @@ def native_step(
     v: Float[Array, " nv"],
     tau: Float[Array, " nv"],
     dt: Float[Array, ""],
-    start: Float[Array, " m"] | None = None,
 ) -> CompiledStep:
-    """State after dt under the generalised force tau. start: `CompiledStep.impulses` of the step before, without influence.
-    model: None will do where no candidates are handed over (`compiled.given` is 0).
+    """State after dt under the generalised force tau. model: None will do where no candidates are handed over (`compiled.given`
+    is 0).
 
     No derivative is defined here; `native_linearize` has it.
     """
     given, _, unseen = _given(compiled, model, q, v, dt, slopes=False)
-    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, _start(compiled, start, q.dtype), given)
+    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, given)
     shapes = _shapes(compiled, q.dtype)
     q_next, v_next, report, impulses = native.call(
         "step", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme
@@ -74,13 +73,12 @@ def native_linearize(
     tau: Float[Array, " nv"],
     dt: Float[Array, ""],
     gain: Float[Array, "nv k"],
-    start: Float[Array, " m"] | None = None,
 ) -> tuple[CompiledStep, Float[Array, "n n"], Float[Array, "n k"]]:
     """The step, A = d x+ / d x at fixed tau, and B = (d x+ / d tau) gain, in tangent coordinates [dq, dv].
 
     gain: d tau / d u for a derivative by controls, the identity for one by forces.
     """
-    y, (A, B) = _differentiated("linearize", compiled, model, parameters, q, v, tau, dt, gain, start)
+    y, (A, B) = _differentiated("linearize", compiled, model, parameters, q, v, tau, dt, gain)
     return y, A, B
 
 
@@ -93,20 +91,18 @@ def native_linearize_impulse(
     tau: Float[Array, " nv"],
     dt: Float[Array, ""],
     gain: Float[Array, "nv k"],
-    start: Float[Array, " m"] | None = None,
 ) -> tuple[CompiledStep, Float[Array, "n n"], Float[Array, "n k"], OutputSlope]:
     """`native_linearize`, and the derivative of the reported impulses: C at fixed tau, D = (d impulse / d tau) gain."""
-    y, (A, B, C, D) = _differentiated("linearize_impulse", compiled, model, parameters, q, v, tau, dt, gain, start)
+    y, (A, B, C, D) = _differentiated("linearize_impulse", compiled, model, parameters, q, v, tau, dt, gain)
     return y, A, B, OutputSlope(C, D)
 
 
 def _differentiated(
-    handler: str, compiled: CompiledSystem, model: Model | None, parameters, q, v, tau, dt, gain, start
+    handler: str, compiled: CompiledSystem, model: Model | None, parameters, q, v, tau, dt, gain
 ) -> tuple[CompiledStep, list[Array]]:
     """The step and the matrices that a handler returns."""
     given, slopes, unseen = _given(compiled, model, q, v, dt, slopes=True)
-    begin = _start(compiled, start, q.dtype)
-    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, begin, given, slopes, gain)
+    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, given, slopes, gain)
     n, k = 2 * compiled.topology.nv, gain.shape[1]
     rows = (n,) if handler == "linearize" else (n, _row_count(compiled.report_layout))
     matrices = (jax.ShapeDtypeStruct((m, columns), q.dtype) for m in rows for columns in (n, k))
@@ -164,7 +160,6 @@ def native_rollout(
     v: Float[Array, " nv"],
     taus: Float[Array, "T nv"],
     dt: Float[Array, ""],
-    start: Float[Array, " m"] | None = None,
 ) -> CompiledStep:
     """The states after each of the T steps under taus, and their reports, all stacked; impulses: of the last step.
 
@@ -173,7 +168,7 @@ def native_rollout(
     steps = taus.shape[0]
     *single, last = _shapes(compiled, q.dtype)
     stacked = (jax.ShapeDtypeStruct((steps, *x.shape), q.dtype) for x in single)
-    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, taus, _start(compiled, start, q.dtype))
+    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, taus)
     shapes = (*stacked, last)
     q_next, v_next, report, impulses = native.call(
         "rollout", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme
@@ -203,7 +198,7 @@ def native_follow(
     *single, last = _shapes(compiled, q.dtype)
     q_shape, v_shape, report = (jax.ShapeDtypeStruct((steps, *x.shape), q.dtype) for x in single)
     shapes = (q_shape, v_shape, jax.ShapeDtypeStruct(us.shape, q.dtype), report, last)
-    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, arms, _start(compiled, None, q.dtype))
+    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, arms)
     policy = (xs, us, gains, lower, upper)
     q_next, v_next, u, reports, _ = native.call(
         "follow", shapes, *arguments, *policy, topology=compiled.key, integrator=compiled.scheme
@@ -324,10 +319,6 @@ def _given(compiled: CompiledSystem, model: Model | None, q, v, dt, slopes: bool
     if compiled.integrator == "moreau":
         q = integrate(model, q, 0.5 * dt * v)
     return given_candidates(compiled, model, q, v, dt, slopes)
-
-
-def _start(compiled: CompiledSystem, start, dtype) -> Array:
-    return jnp.zeros(compiled.impulses, dtype) if start is None else start
 
 
 def _shapes(compiled: CompiledSystem, dtype) -> tuple[jax.ShapeDtypeStruct, ...]:

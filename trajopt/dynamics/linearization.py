@@ -70,9 +70,8 @@ def linearize_impulse_step(
     if relabel is not None:  # the loss has chosen the modes
         one_sided = jnp.zeros_like(one_sided)
     elif parts.both_sides:
-        begun = dataclasses.replace(start, warm_start=jax.lax.stop_gradient(step.impulse))
         replaced = functools.partial(_to_both_sides, integrator, step.rows if parts.impulse else None)
-        A = jax.lax.cond(jnp.any(one_sided), replaced, lambda *a: a[2], begun, one_sided, A)
+        A = jax.lax.cond(jnp.any(one_sided), replaced, lambda *a: a[2], start, one_sided, A)
     if slopes is not None:
         A, B = slopes.chained(A, B)
     n = 2 * model.nv

@@ -49,14 +49,15 @@ def checked_arguments(
     return State(q, v, checked_contact_state(model, law, x.contact, dtype)), in_precision("u", u, dtype), force
 
 
-def checked_warm_start(model: Model, m: int, warm_start: Any) -> Float[Array, " m"]:
-    """The warm start of m impulses in the model's precision, zeros for None."""
+def checked_warm_start(model: Model, law: Law, m: int, warm_start: Any) -> Float[Array, " m"]:
+    """The warm start of m impulses in the model's precision; zeros for None, and under laws that guess no modes from it."""
     dtype = model.mass.dtype
     if warm_start is None:
         return zeros(m, dtype)
     if np.shape(warm_start) != (m,):
         raise ShapeError(f"warm_start has shape {np.shape(warm_start)}, expected ({m},)")
-    return in_precision("warm_start", warm_start, dtype)
+    given = in_precision("warm_start", warm_start, dtype)
+    return given if law.guesses_modes else zeros(m, dtype)
 
 
 def checked_contact_state(model: Model, law: Law, given: Any, dtype: np.dtype) -> Float[Array, "..."] | None:

@@ -231,7 +231,8 @@ class System:
         """State after dt under the control u, and what happened. Controls are not clipped to their limits.
 
         force: generalised force (dual to v) applied besides the actuators over the step.
-        warm_start: `StepInfo.impulse` of the previous step; saves iterations, never changes the answer.
+        warm_start: `StepInfo.impulse` of the previous step, from which `BoxedLCP` guesses its modes. No other law uses it: where
+            contacts slide several solutions can exist, and x and u alone decide which is returned.
         Raises `ShapeError` or `NonFiniteError` naming the argument, before anything is compiled.
         """
         if force is None and warm_start is None and (known := self._known_direct) is not None:
@@ -239,7 +240,7 @@ class System:
                 return found
         unforced = force is None
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
-        warm_start = checked_warm_start(self.model, self._row_count, warm_start)
+        warm_start = checked_warm_start(self.model, self.contact, self._row_count, warm_start)
         backend = self.resolved_backend
         if backend == "native" and not is_traced(x.q, x.v, u, force) and (direct := self._direct) is not None:
             return direct.step(x, u, None if unforced else force)
@@ -273,7 +274,7 @@ class System:
         parameters = checked_parameters(parameters)
         impulse, unforced = "impulse" in checked_outputs(outputs), force is None
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
-        warm_start = checked_warm_start(self.model, self._row_count, warm_start)
+        warm_start = checked_warm_start(self.model, self.contact, self._row_count, warm_start)
         adjoint = checked_adjoint(self.mode, self.ndx, self.model.mass.dtype, adjoint, parameters)
         backend = self.resolved_backend
         if (
@@ -350,24 +351,24 @@ _step = jax.jit(_advance, static_argnums=0)
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _rollout(segment: int | None, backend: str, system: System, x0: State, us):
-    def body(carry, u):
-        x, warm_start = carry
-        x_next, info = _advance(backend, system, x, u, jnp.zeros(system.nv, u.dtype), warm_start)
-        return (x_next, jax.lax.stop_gradient(info.impulse)), (x_next, info)
+    cold = jnp.zeros(row_count(system.contact, system.model), x0.q.dtype)  # every step is a function of its state and control
 
-    def steps(carry, us):
-        return jax.lax.scan(body, carry, us)
+    def body(x, u):
+        x_next, info = _advance(backend, system, x, u, jnp.zeros(system.nv, u.dtype), cold)
+        return x_next, (x_next, info)
 
-    carry = (x0, jnp.zeros(row_count(system.contact, system.model), x0.q.dtype))
+    def steps(x, us):
+        return jax.lax.scan(body, x, us)
+
     if segment is None:
-        _, (xs, infos) = steps(carry, us)
+        _, (xs, infos) = steps(x0, us)
     else:
         count = us.shape[0] // segment
         whole = count * segment
         again = jax.checkpoint(steps, prevent_cse=False)
-        carry, parts = jax.lax.scan(again, carry, us[:whole].reshape(count, segment, us.shape[1]))
+        x, parts = jax.lax.scan(again, x0, us[:whole].reshape(count, segment, us.shape[1]))
         first = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), parts)
-        _, rest = steps(carry, us[whole:])
+        _, rest = steps(x, us[whole:])
         xs, infos = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, rest)
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), x0, xs), infos
 

@@ -79,7 +79,7 @@ namespace {
 // -- batches -------------------------------------------------------------------------------------------------------------------
 
 struct Call {  // arguments that step, linearize and rollout share
-  Samples parameters, dt, q, v, tau, start, given, slopes;
+  Samples parameters, dt, q, v, tau, given, slopes;
   int64_t given_rows, integrator;
 };
 
@@ -88,7 +88,6 @@ ffi::Error check(const Topology& t, const Call& c, int64_t steps) {
   if (c.q.size() != t.nq) return wrong_size("q", c.q.size(), t.nq);
   if (c.v.size() != t.nv) return wrong_size("v", c.v.size(), t.nv);
   if (c.tau.size() != steps * t.nv) return wrong_size("tau", c.tau.size(), steps * t.nv);
-  if (c.start.size() != t.impulses()) return wrong_size("start", c.start.size(), t.impulses());
   if (c.given_rows > t.given) return wrong_size("candidates", c.given_rows, t.given);
   if (c.integrator < 0 || c.integrator > static_cast<int64_t>(Integrator::RUNGE_KUTTA))
     return ffi::Error::InvalidArgument("trajopt: there is no integrator " + std::to_string(c.integrator));
@@ -96,18 +95,18 @@ ffi::Error check(const Topology& t, const Call& c, int64_t steps) {
 }
 StepInput input(const Call& c, size_t i, const int64_t* batch, size_t axes) {
   auto at = [&](const Samples& s) { return s.at(i, batch, axes); };
-  return {at(c.parameters), at(c.q), at(c.v), at(c.tau), at(c.start), at(c.given), at(c.slopes), *at(c.dt),
+  return {at(c.parameters), at(c.q), at(c.v), at(c.tau), at(c.given), at(c.slopes), *at(c.dt),
           static_cast<int>(c.given_rows), static_cast<Integrator>(c.integrator)};
 }
 
 // -- handlers --------------------------------------------------------------------------------------------------------------------
 
-ffi::Error step_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
+ffi::Error step_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array given,
                         Result q_next, Result v_next, Result report, Result impulse, int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
   if (!mine) return unknown_topology();
   const Topology& t = *mine->topology;
-  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1), samples(start, 1),
+  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1),
                   samples(given, 2), samples(given, 2), given.dimensions()[given.dimensions().size() - 2], integrator};
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
   const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
@@ -126,12 +125,12 @@ ffi::Error step_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array 
 struct ImpulseSlopes { double *C, *D; };  // null where the derivative of the impulses is not asked for
 
 ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const Array& dt, const Array& q, const Array& v, const Array& tau,
-                         const Array& start, const Array& given, const Array& slopes, const Array& gain, Result& q_next, Result& v_next,
+                         const Array& given, const Array& slopes, const Array& gain, Result& q_next, Result& v_next,
                          Result& report, Result& impulse, Result& A, Result& B, ImpulseSlopes impulses, int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
   if (!mine) return unknown_topology();
   const Topology& t = *mine->topology;
-  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1), samples(start, 1),
+  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 1),
                   samples(given, 2), samples(slopes, 2), given.dimensions()[given.dimensions().size() - 2], integrator};
   const Samples gains = samples(gain, 2);
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
@@ -155,30 +154,30 @@ ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const A
   return ffi::Error::Success();
 }
 
-ffi::Error linearize_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
+ffi::Error linearize_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array given,
                              Array slopes, Array gain, Result q_next, Result v_next, Result report, Result impulse, Result A, Result B, int64_t topology,
                              int64_t integrator) {
-  return linearize_all(pool, parameters, dt, q, v, tau, start, given, slopes, gain, q_next, v_next, report, impulse, A, B, {nullptr, nullptr},
+  return linearize_all(pool, parameters, dt, q, v, tau, given, slopes, gain, q_next, v_next, report, impulse, A, B, {nullptr, nullptr},
                        topology, integrator);
 }
 // The same with the derivative of the reported impulses by the state, C, and by u, D.
-ffi::Error linearize_impulse_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start, Array given,
+ffi::Error linearize_impulse_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array given,
                                      Array slopes, Array gain, Result q_next, Result v_next, Result report, Result impulse, Result A, Result B,
                                      Result C, Result D, int64_t topology, int64_t integrator) {
-  return linearize_all(pool, parameters, dt, q, v, tau, start, given, slopes, gain, q_next, v_next, report, impulse, A, B,
+  return linearize_all(pool, parameters, dt, q, v, tau, given, slopes, gain, q_next, v_next, report, impulse, A, B,
                        {C->typed_data(), D->typed_data()}, topology, integrator);
 }
 
-// States after each of the steps under the generalised forces tau (steps, nv); without handed-over candidates. The contact solve of a
-// step begins at the impulses of the one before: of a problem with several isolated solutions it stays with the same one.
-ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau, Array start,
+// States after each of the steps under the generalised forces tau (steps, nv), each that of `step_handler`; without handed-over
+// candidates. impulse: of the last step.
+ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array tau,
                            Result qs, Result vs, Result reports, Result impulse, int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
   if (!mine) return unknown_topology();
   const Topology& t = *mine->topology;
   const int64_t steps = tau.dimensions()[tau.dimensions().size() - 2];
-  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 2), samples(start, 1),
-                  samples(start, 1), samples(start, 1), 0, integrator};
+  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(tau, 2),
+                  samples(q, 1), samples(q, 1), 0, integrator};
   if (ffi::Error error = check(t, call, steps); error.failure()) return error;
   const auto batch = vs->dimensions().first(vs->dimensions().size() - 2);
   size_t count = 1;
@@ -187,13 +186,13 @@ ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arr
     Engine& engine = *own(topology)->engine;
     for (int64_t i = begin; i < end; ++i) {
       StepInput in = input(call, i, batch.begin(), batch.size());
-      double* carried = impulse->typed_data() + i * t.impulses();
+      double* last = impulse->typed_data() + i * t.impulses();
       for (int64_t k = 0; k < steps; ++k) {
         const size_t at = i * steps + k;
         const StepOutput out{qs->typed_data() + at * t.nq, vs->typed_data() + at * t.nv,
-                             reports->typed_data() + at * report_size(t), carried, nullptr};
+                             reports->typed_data() + at * report_size(t), last, nullptr};
         engine.run(in, out);
-        in.q = out.q, in.v = out.v, in.tau += t.nv, in.start = carried;
+        in.q = out.q, in.v = out.v, in.tau += t.nv;
       }
     }
   });
@@ -201,7 +200,7 @@ ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arr
 }
 
 // States after each of the steps under u = clip(u_bar + K (x (-) x_bar)), tau = arms u, and these controls; as above.
-ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array arms, Array start, Array xs, Array us,
+ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array q, Array v, Array arms, Array xs, Array us,
                           Array K, Array lower, Array upper, Result qs, Result vs, Result u, Result reports, Result impulse,
                           int64_t topology, int64_t integrator) {
   Own* mine = own(topology);
@@ -209,8 +208,8 @@ ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arra
   const Topology& t = *mine->topology;
   const int64_t steps = us.dimensions()[us.dimensions().size() - 2], nu = us.dimensions().back(), nx = t.nq + t.nv;
   const Samples a = samples(arms, 2), x_bar = samples(xs, 2), u_bar = samples(us, 2), gains = samples(K, 3), low = samples(lower, 1), high = samples(upper, 1);
-  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(v, 1), samples(start, 1),
-                  samples(start, 1), samples(start, 1), 0, integrator};
+  const Call call{samples(parameters, 1), samples(dt, 0), samples(q, 1), samples(v, 1), samples(v, 1),
+                  samples(q, 1), samples(q, 1), 0, integrator};
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
   if (a.size() != t.nv * nu) return wrong_size("arms", a.size(), t.nv * nu);
   if (x_bar.size() != steps * nx) return wrong_size("xs", x_bar.size(), steps * nx);
@@ -227,7 +226,7 @@ ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arra
     for (int64_t i = begin; i < end; ++i) {
       auto at = [&](const Samples& s) { return s.at(i, batch.begin(), batch.size()); };
       StepInput in = input(call, i, batch.begin(), batch.size());
-      double* carried = impulse->typed_data() + i * t.impulses();
+      double* last = impulse->typed_data() + i * t.impulses();
       in.tau = tau.data();
       for (int64_t step = 0; step < steps; ++step) {
         const size_t place = i * steps + step;
@@ -236,9 +235,9 @@ ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arra
         follow_policy(t, engine.balls(), policy, in.q, in.v, dx.data(), control);
         drive(at(a), control, t.nv, static_cast<int>(nu), tau.data());
         const StepOutput out{qs->typed_data() + place * t.nq, vs->typed_data() + place * t.nv,
-                             reports->typed_data() + place * report_size(t), carried, nullptr};
+                             reports->typed_data() + place * report_size(t), last, nullptr};
         engine.run(in, out);
-        in.q = out.q, in.v = out.v, in.start = carried;
+        in.q = out.q, in.v = out.v;
       }
     }
   });
@@ -273,7 +272,7 @@ extern "C" int trajopt_sizes(int64_t key, int64_t* out) {
 }
 
 #define TRAJOPT_BIND ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()
-#define TRAJOPT_STEP_ARGUMENTS .Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>()
+#define TRAJOPT_STEP_ARGUMENTS .Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>()
 #define TRAJOPT_STEP_RESULTS .Ret<Array>().Ret<Array>().Ret<Array>().Ret<Array>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_step, trajopt::step_handler,
                               TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>() TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<int64_t>("integrator"));

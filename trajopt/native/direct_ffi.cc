@@ -41,11 +41,11 @@ ffi::Error take(Own& mine, const Array& constants, const Array& q, const Array& 
     next.report[STATUS] = static_cast<double>(ContactStatus::non_finite);
     return ffi::Error::Success();
   }
-  thread_local std::vector<double> none, impulse;  // the solve begins at no impulses; those of all rows are not asked for
-  none.assign(t.impulses(), 0.0), impulse.resize(t.impulses());
+  thread_local std::vector<double> impulse;  // those of all rows are not asked for
+  impulse.resize(t.impulses());
   const double* numbers = constants.typed_data();
   const StepOutput out{next.q, next.v, next.report, impulse.data(), linear};
-  mine.engine->run({numbers, q.typed_data(), v.typed_data(), tau.typed_data(), none.data(), nullptr, nullptr, numbers[Parameters::size(t)],
+  mine.engine->run({numbers, q.typed_data(), v.typed_data(), tau.typed_data(), nullptr, nullptr, numbers[Parameters::size(t)],
                     0, static_cast<Integrator>(integrator)}, out);
   return ffi::Error::Success();
 }

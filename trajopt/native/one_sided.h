@@ -11,15 +11,17 @@ inline namespace TRAJOPT_ISA {
 // As trajopt/dynamics/integrators.py numbers them; the last two are for motions without impulses (runge_kutta.h).
 enum class Integrator { SEMI_IMPLICIT, MOREAU, EULER, RUNGE_KUTTA };
 
-// Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); start: impulses of
-// all rows of the model, by slot, and what is known of them; select: which of many impulses is found matters, not v+ alone; linear: null
-// without the Jacobian.
+// Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); select: which of many
+// impulses is found matters, not v+ alone; start: null, or impulses of all rows of the model, by slot, of a step from a state that
+// differs by little, and what is known of them: only for steps inside of one from (q, v), which is a function of (q, v, tau) alone;
+// linear: null without the Jacobian.
 struct StepInput {
-  const double *parameters, *q, *v, *tau, *start, *given, *slopes;
+  const double *parameters, *q, *v, *tau, *given, *slopes;
   double dt;
   int given_rows;
   Integrator integrator;
   bool select = true;
+  const double* start = nullptr;
   Start known = Start::ANY;
 
   bool moreau() const { return integrator == Integrator::MOREAU; }

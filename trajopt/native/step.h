@@ -31,8 +31,9 @@ template <class Size> void push(Workspace<Size>& w) {
 }
 
 // The impulses of the rows that act, also in `impulse` by slot, and v+; returns the number of problems solved until no row left
-// out was violated or touched: a contact that others hold back takes its share of the shortest impulse. Each solve starts where the
-// last one ended.
+// out was violated or touched: a contact that others hold back takes its share of the shortest impulse. The first solve starts at zero
+// (where the law has several solutions, which is found depends on the start, and nothing but (q, v, tau) may decide), each other one
+// where the last one ended.
 template <class Size>
 int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Workspace<Size>& w, Field<Size>& V_after, double* impulse) {
   Rows<Size>& r = w.rows;
@@ -48,8 +49,9 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     w.problem.contacts = r.nc, w.problem.limits = r.nl, w.problem.dry = r.nd + r.ne;
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
     w.problem.softness = t.smoothed ? r.softness : nullptr;
-    read_impulses(t, passes == 1 ? in.start : impulse, w);
-    w.solution = solve_contacts(w.problem, w.init, {p.tolerance, t.max_iterations, in.select, passes == 1 ? in.known : Start::ANY}, w.solver);
+    const double* start = passes == 1 ? in.start : impulse;
+    if (start) read_impulses(t, start, w);
+    w.solution = solve_contacts(w.problem, start ? w.init : nullptr, {p.tolerance, t.max_iterations, in.select, passes == 1 ? in.known : Start::ANY}, w.solver);
     write_impulses(t, w, impulse);
     push(w);
     V_after = w.V_after;

@@ -18,7 +18,8 @@ class StepInputs:
     """One step to be solved: `law` on `model` from the configuration q and velocity v, under the generalised force tau.
 
     q (nq,), v (nv,), tau (nv,) dual to v; dt: step, s; kappa (1/m): sharpness of a smoothed law, None for the law's own;
-    warm_start (m,): impulses to begin the solve at, None for zero, which never change the answer and carry no derivative.
+    warm_start (m,): impulses to begin the solve at, None for zero, without a derivative: a guess, or the solution itself where
+    only its derivative is wanted. Where the law has several solutions they can decide which is found.
     """
 
     law: ContactLaw = dataclasses.field(metadata={"static": True})

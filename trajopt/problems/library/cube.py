@@ -94,15 +94,13 @@ class Throw:
         by_force: Float[Array, "6 n"],
     ) -> tuple[Float[Array, "7"], Float[Array, "6 n"]]:
         """q_T and its tangent derivative in n variables, given those of the initial state and of the force."""
-        rows = 3 * self.system.contact.contact_rows(self.system.model)
 
         def step(carry, u):
-            x, warm_start, D, C = carry
-            linear = self.system.linearize(x, u, warm_start=warm_start)
-            return (linear.x_next, linear.info.impulse, linear.A @ D + linear.B @ C, jnp.zeros_like(C)), None
+            x, D, C = carry
+            linear = self.system.linearize(x, u)
+            return (linear.x_next, linear.A @ D + linear.B @ C, jnp.zeros_like(C)), None
 
-        start = (State(q, v), jnp.zeros(rows, q.dtype), by_state, by_force)
-        (x, _, D, _), _ = jax.lax.scan(step, start, self.controls(force))
+        (x, D, _), _ = jax.lax.scan(step, (State(q, v), by_state, by_force), self.controls(force))
         return x.q, D[:6]
 
     def error(self, q: Float[Array, "7"], target: Float[Array, "7"]) -> Float[Array, "6"]:

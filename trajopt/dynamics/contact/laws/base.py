@@ -162,6 +162,11 @@ class Law:
         return (contact_count(model), 3) if self.carries_state else None
 
     @property
+    def guesses_modes(self) -> bool:
+        """Whether a step guesses its contact modes from the impulses of the step before."""
+        return False
+
+    @property
     def not_explicit(self) -> str | None:
         """Why an explicit integrator cannot treat the law, as the end of a sentence; None where it can."""
         return None
@@ -249,6 +254,10 @@ class ContactLaw(Law):
         """Joint-limit rows in the problem of one step."""
         limit = DEFAULT_MAX_LIMITS if self.max_limits is None else self.max_limits
         return min(super().limit_rows(model), limit)
+
+    @property
+    def guesses_modes(self) -> bool:
+        return self.solver_options.solver == "direct"
 
     @property
     def not_explicit(self) -> str | None:

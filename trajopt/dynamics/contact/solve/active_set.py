@@ -9,8 +9,8 @@ judged by the natural map, so that a wrong guess of the modes is never accepted.
 3. those of the pivoting solution (`lemke`), with corrections again, and by other paths, should rounding have spoilt it.
 
 All of it is done for the regularised problem, whose solution the modes of the step are taken from (see `solve`): a guess that
-solves the problem, but in modes that the pivoting solve would not return, is not accepted, and the step remains independent
-of its start.
+solves the problem itself, but in other modes, is not accepted. Sliding contacts can have several solutions of the regularised
+problem too, of which a guess may find another than the solve without one.
 """
 
 from __future__ import annotations
