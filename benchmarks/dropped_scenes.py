@@ -73,10 +73,13 @@ def shapes_scene() -> str:
     return f"<sdf version='1.12'><world name='shapes'>{''.join(models)}</world></sdf>"
 
 
-def load(robot: Robot, cache: pathlib.Path) -> tuple[Model, np.ndarray, list[str]]:
-    """The model, its start, and what was wrong with the default configuration."""
+def load(
+    robot: Robot, cache: pathlib.Path, packages: pathlib.Path | None = None
+) -> tuple[Model, np.ndarray, list[str]]:
+    """The model, its start, and what was wrong with the default configuration. packages: a folder of packages other than that of
+    the cache."""
     path = cache / robot.path
-    options: dict[str, Any] = {"package_dirs": (cache / PACKAGES,)}
+    options: dict[str, Any] = {"package_dirs": (packages or cache / PACKAGES,)}
     if not robot.path:
         path = cache / "shapes.sdf"
         path.write_text(shapes_scene())

@@ -80,6 +80,21 @@ def test_a_system_at_rest_starts_from_the_controls_that_hold_it():
         arm_problem(u0="hold")
 
 
+def test_another_initial_state_gets_the_controls_that_hold_it():
+    problem, home = arm_problem(), ur5().initial_state("home")
+    there = State(home.q + 0.3, home.v)
+    other = problem.replace(x0=there)
+    np.testing.assert_allclose(other.u0, np.tile(guesses.quasi_static(ur5(), there).torque, (4, 1)))
+    assert other.meta == problem.meta and np.abs(other.u0 - problem.u0).max() > 1.0
+    moving = other.replace(x0=State(home.q, home.v + 1.0))
+    assert not np.any(moving.u0) and "guess" not in moving.meta
+    again = moving.replace(x0=home)
+    np.testing.assert_array_equal(again.u0, problem.u0)
+    given = arm_problem(u0=np.ones(6))
+    assert given.replace(x0=there).u0 is given.u0
+    assert problem.replace(u0=np.ones(6)).replace(x0=there).u0[0, 0] == 1.0
+
+
 def test_interpolated_states_have_no_defects_of_position_and_end_at_rest():
     system, x = standing()
     turn = dynamics.integrate(system.model, x.q, 0.5 * jax.random.normal(jax.random.key(0), (18,)))

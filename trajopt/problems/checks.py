@@ -124,12 +124,15 @@ def checked_start_time(problem: Any, dtype: Any, value: Any) -> Float[np.ndarray
     return number
 
 
-def checked_controls(problem: Any, u0: Any) -> Float[np.ndarray, "T nu"]:
-    """Another guess of the controls of a validated problem, (T, nu), within its bounds."""
+def checked_controls(problem: Any, u0: Any, x0: np.ndarray) -> tuple[Float[np.ndarray, "T nu"], dict[str, Any]]:
+    """(another guess of the controls of a validated problem, (T, nu), within its bounds, the problem's `meta` with it); x0: the
+    initial state, flat, from which guesses by name and the default are made."""
     where = f"problem '{problem.name}': "
-    holding = _held(problem, problem.system, problem.x0, u0)
+    holding = _held(problem, problem.system, x0, u0)
     u0 = _controls(where, problem, problem.system, problem.horizon, problem.dtype, u0, holding)
-    return np.clip(u0, problem.control_lower, problem.control_upper).astype(problem.dtype)
+    meta = {key: value for key, value in problem.meta.items() if key != "guess"}
+    meta |= {} if holding is None else {"guess": holding.described}
+    return np.clip(u0, problem.control_lower, problem.control_upper).astype(problem.dtype), meta
 
 
 def checked_guess(problem: Any, xs0: Any) -> Float[np.ndarray, "knots nx"]:

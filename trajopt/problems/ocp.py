@@ -384,7 +384,8 @@ class OptimalControlProblem(Parted):
         **others: Any,
     ) -> OptimalControlProblem:
         """The problem with another initial state or start time, other references and weights of its residuals by name, or other
-        guesses u0 and xs0. Of the same shapes they need no other program. `others`: any field, as by `dataclasses.replace`.
+        guesses u0 and xs0. Of the same shapes they need no other program. A guess u0 that was left out, or given by name, is
+        made anew for another x0. `others`: any field, as by `dataclasses.replace`.
 
         Raises what construction raises, and `UnknownNameError` for a name that no residual has.
         """

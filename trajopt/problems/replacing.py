@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Inexact
 
 from trajopt.problems.arguments import Argument, values
+from trajopt.problems.arguments import given as as_given
 from trajopt.problems.checks import checked_controls, checked_guess, checked_initial_state, checked_start_time
 from trajopt.problems.residuals.base import is_task, labels_of, normalised, replaced, unknown_term
 from trajopt.problems.signature import numbers, with_numbers
@@ -44,15 +45,22 @@ def replaced_problem(
         new["x0"], given["x0"] = checked_initial_state(problem, x0), x0
         if new["x0"].shape != problem.x0.shape or new["x0"].dtype != problem.x0.dtype:
             return dataclasses.replace(problem, **{**others, **tasks, "x0": x0})
-    if "u0" in guesses:
-        new["u0"], given["u0"] = checked_controls(problem, guesses["u0"]), guesses["u0"]
-        new["meta"] = given["meta"] = {key: value for key, value in problem.meta.items() if key != "guess"}
+    u0 = guesses.get("u0", _guess_made_of_x0(problem) if x0 is not None else problem.u0)
+    if u0 is not problem.u0:
+        new["u0"], new["meta"] = checked_controls(problem, u0, new.get("x0", problem.x0))
+        given["u0"], given["meta"] = u0, new["meta"]
     if "xs0" in guesses:
         new["xs0"], given["xs0"] = checked_guess(problem, guesses["xs0"]), guesses["xs0"]
     if "start_time" in others:
         given["start_time"] = others["start_time"]
         new["start_time"] = checked_start_time(problem, problem.dtype, given["start_time"])
     return _with(problem, new, given)
+
+
+def _guess_made_of_x0(problem: ControlProblem) -> Any:
+    """The guess of the controls as it was given, where it is made anew for another initial state: none, or one by name."""
+    given = as_given(problem).get("u0", problem.u0)
+    return given if given is None or isinstance(given, str) else problem.u0
 
 
 def _tasks(problem: ControlProblem, references: Mapping[str, Any], weights: Mapping[str, Any]) -> dict[str, Any]:

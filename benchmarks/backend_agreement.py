@@ -1,0 +1,151 @@
+"""The compiled core beside the JAX implementation: steps and Jacobians at random states in contact, model after model.
+
+    python benchmarks/backend_agreement.py [--models go1,Talos] [--states 1000] [--seed 0] [--json FILE]
+
+All bundled models, and ten robots of the package example-robot-data as they are published (with a free base and a ground plane
+where they have none; overlapping pairs are left out). States come from drops and short rollouts under random controls
+(`contact_states`), dt = 1 ms, settings being defaults. A state is compared where the JAX implementation drops no contact and the
+core reports all of them.
+
+v+: largest difference over the largest entry (asked: 1e-9), where both find the same solution. A, B: the same of the columns of
+`linearize` that neither backend marks as one-sided (asked: 1e-8), then of the others (asked: 1e-4). above: in how many states
+it is. other: states in which v+ differs by more than 1e-6 though both residuals are below 1e-9, so that the law has several
+solutions there. unsolved: states in which one of them reports another status than solved. s: seconds, most of them of compiling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import itertools
+import json
+import os
+import pathlib
+import time
+
+# Large programs that run for a second or two: folding the constants of meshes and optimising takes XLA minutes.
+os.environ.setdefault("XLA_FLAGS", "--xla_disable_hlo_passes=constant_folding --xla_backend_optimization_level=1")
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from contact_states import draw  # noqa: E402
+from dropped_scenes import Robot, load  # noqa: E402
+from measure import banner, markdown  # noqa: E402
+
+from trajopt import load_model  # noqa: E402
+from trajopt.dynamics import State, System  # noqa: E402
+from trajopt.dynamics.model import Model  # noqa: E402
+from trajopt.models import bundled_models  # noqa: E402
+from trajopt.result import Status  # noqa: E402
+
+PUBLISHED = {
+    "A1": "a1_description/urdf/a1.urdf",
+    "ANYmal B": "anymal_b_simple_description/robots/anymal.urdf",
+    "Bolt": "bolt_description/robots/bolt.urdf",
+    "G1": "g1_description/urdf/g1_29dof_rev_1_0.urdf",
+    "Go2": "go2_description/urdf/go2.urdf",
+    "HyQ": "hyq_description/robots/hyq_no_sensors.urdf",
+    "Panda published": "panda_description/urdf/panda.urdf",
+    "Solo12": "solo_description/robots/solo12.urdf",
+    "Talos": "talos_data/robots/talos_reduced.urdf",
+    "UR5 published": "ur_description/urdf/ur5_gripper.urdf",
+}
+DT = 1e-3
+VELOCITY, MATRIX, ONE_SIDED = 1e-9, 1e-8, 1e-4  # what is asked, of the largest entry
+ANOTHER, LAWFUL = 1e-6, 1e-9  # relative difference of v+ and residuals of two solutions
+HEAD = ("model", "DoF", "states", "v+", "above", "A, B", "above", "one-sided columns", "A, B there", "other", "unsolved", "s")
+
+
+def model_of(name: str) -> Model:
+    if name not in PUBLISHED:
+        return load_model(name)
+    package = importlib.metadata.distribution("example-robot-data")
+    robots = pathlib.Path(str(package.locate_file("cmeel.prefix/share/example-robot-data/robots")))
+    return load(Robot(name, "", PUBLISHED[name]), robots, packages=robots)[0]
+
+
+@dataclasses.dataclass
+class Agreement:
+    """What is found of one model, in the order of `HEAD`."""
+
+    states: int = 0
+    velocity: float = 0.0
+    velocity_above: int = 0
+    matrix: float = 0.0
+    matrix_above: int = 0
+    one_sided: int = 0
+    sided_matrix: float = 0.0
+    other: int = 0
+    unsolved: int = 0
+
+    def add(self, core, reference) -> None:
+        """One state by both backends (`Linearization`)."""
+        if int(reference.info.dropped) or int(core.info.overflow):
+            return
+        self.states += 1
+        if not (core.info.status == Status.solved and reference.info.status == Status.solved):
+            self.unsolved += 1
+            return
+        v, expected = np.asarray(core.x_next.v), np.asarray(reference.x_next.v)
+        apart = relative(v, expected, expected)
+        if apart > ANOTHER and max(float(core.info.residual), float(reference.info.residual)) < LAWFUL:
+            self.other += 1
+            return
+        self.velocity = max(self.velocity, apart)
+        self.velocity_above += apart > VELOCITY
+        sided = np.asarray(core.one_sided) | np.asarray(reference.one_sided)
+        self.one_sided += int(sided.sum())
+        both = [np.concatenate([np.asarray(x.A), np.asarray(x.B)], 1) for x in (core, reference)]
+        n, plain = 2 * v.size, 0.0
+        for part in (slice(0, n), slice(n, None)):  # A, B
+            ours, theirs, marked = both[0][:, part], both[1][:, part], sided[part]
+            plain = max(plain, relative(ours[:, ~marked], theirs[:, ~marked], theirs))
+            self.sided_matrix = max(self.sided_matrix, relative(ours[:, marked], theirs[:, marked], theirs))
+        self.matrix = max(self.matrix, plain)
+        self.matrix_above += plain > MATRIX
+
+
+def relative(ours: np.ndarray, theirs: np.ndarray, scale: np.ndarray) -> float:
+    """Largest difference over the largest entry of `scale`."""
+    size = np.abs(scale).max(initial=0.0)
+    return float(np.abs(ours - theirs).max(initial=0.0) / (size or 1.0))
+
+
+def compared(name: str, count: int, seed: int) -> tuple[int, Agreement]:
+    """(degrees of freedom, what is found) of one model."""
+    model, found = model_of(name), Agreement()
+    core, reference = (System(model, DT, backend=backend) for backend in ("native", "jax"))
+    for q, v, u in itertools.islice(draw(core, seed), count):
+        x, u = State(jnp.asarray(q), jnp.asarray(v)), jnp.asarray(u)
+        found.add(core.linearize(x, u), reference.linearize(x, u))
+    return model.nv, found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = (*bundled_models(), *PUBLISHED)
+    parser.add_argument("--models", default=",".join(known), help="names, separated by commas")
+    parser.add_argument("--states", type=int, default=1000, help="of each model")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=pathlib.Path, help="file for the figures")
+    options = parser.parse_args()
+    print(banner())
+    rows, results = [], {}
+    for name in options.models.split(","):
+        start = time.perf_counter()
+        dof, found = compared(name, options.states, options.seed)
+        rows.append((name, dof, *dataclasses.astuple(found), round(time.perf_counter() - start)))
+        results[name] = dataclasses.asdict(found)
+        print(*rows[-1], flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(results, indent=1))
+    print(markdown(HEAD, rows))
+
+
+if __name__ == "__main__":
+    main()
