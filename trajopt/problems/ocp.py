@@ -385,7 +385,7 @@ class OptimalControlProblem(Parted):
     ) -> OptimalControlProblem:
         """The problem with another initial state or start time, other references and weights of its residuals by name, or other
         guesses u0 and xs0. Of the same shapes they need no other program. A guess u0 that was left out, or given by name, is
-        made anew for another x0. `others`: any field, as by `dataclasses.replace`.
+        made anew for another x0 at rest. `others`: any field, as by `dataclasses.replace`.
 
         Raises what construction raises, and `UnknownNameError` for a name that no residual has.
         """

@@ -47,8 +47,10 @@ def replaced_problem(
             return dataclasses.replace(problem, **{**others, **tasks, "x0": x0})
     u0 = guesses.get("u0", _guess_made_of_x0(problem) if x0 is not None else problem.u0)
     if u0 is not problem.u0:
-        new["u0"], new["meta"] = checked_controls(problem, u0, new.get("x0", problem.x0))
-        given["u0"], given["meta"] = u0, new["meta"]
+        controls, meta = checked_controls(problem, u0, new.get("x0", problem.x0))
+        if u0 is not None or "guess" in meta:  # controls that hold the last state are a better guess than none
+            new["u0"], new["meta"] = controls, meta
+            given["u0"], given["meta"] = u0, meta
     if "xs0" in guesses:
         new["xs0"], given["xs0"] = checked_guess(problem, guesses["xs0"]), guesses["xs0"]
     if "start_time" in others:
