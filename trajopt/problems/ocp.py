@@ -25,6 +25,7 @@ from trajopt.names import closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.checks import normalise
 from trajopt.problems.guesses import ways_to_start
+from trajopt.problems.horizons import kept_last, of_taken, scan
 from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import Parted
@@ -124,6 +125,8 @@ class OptimalControlProblem(Parted):
     gradient: str | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
     arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False, metadata=NOT_COMPILED)
+    # Of a problem in its padded form (`horizons.padded`) the number of steps that are taken, at most `horizon`.
+    steps: Any = dataclasses.field(default=None, init=False, repr=False, metadata=NOT_COMPILED)
 
     def __post_init__(self) -> None:
         for key, value in given(self).items():
@@ -170,9 +173,13 @@ class OptimalControlProblem(Parted):
 
     @property
     def times(self) -> Float[np.ndarray, " knots"] | Float[Array, " knots"]:
-        """Times of the states, s; of JAX where `start_time` is traced."""
+        """Times of the states, s; of JAX where `start_time` is traced. After the steps that are taken time stands still."""
         assert self.dt is not None
-        return self.start_time + (self.dt * np.arange(self.horizon + 1)).astype(self.dtype)
+        since = (self.dt * np.arange(self.horizon + 1)).astype(self.dtype)
+        if self.steps is not None:
+            xp: Any = np if isinstance(self.steps, np.ndarray) else jnp
+            since = xp.minimum(since, xp.asarray(since)[self.steps])
+        return self.start_time + since
 
     def as_state(self, x: Float[Array, " nx"]) -> Any:
         """What cost functions receive: a `State` of the `System`, or x itself."""
@@ -260,7 +267,7 @@ class OptimalControlProblem(Parted):
         xs, us, p = trajectory.xs, trajectory.us, trajectory.p
         times = jnp.asarray(self.times)
         running = jax.vmap(lambda x, u, t: self.running_cost(x, u, t, p))(xs[:-1], us, times[:-1])
-        return jnp.sum(running) + self.final_cost(xs[-1], p) + _cost(xs[0], self.prior_residual(xs[0], p), None)
+        return jnp.sum(of_taken(self, running)) + self.final_cost(xs[-1], p) + _cost(xs[0], self.prior_residual(xs[0], p), None)
 
     def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
         """The motion from x0 under the controls us."""
@@ -269,8 +276,8 @@ class OptimalControlProblem(Parted):
             x = self.step(x, inputs[0], inputs[1], p)
             return x, x
 
-        _, xs = jax.lax.scan(body, x0, (us, jnp.asarray(self.times)[:-1]))
-        return Trajectory(jnp.concatenate([x0[None], xs]), us, p)
+        _, xs = scan(self, body, x0, (us, jnp.asarray(self.times)[:-1]))
+        return Trajectory(jnp.concatenate([x0[None], kept_last(self, xs)]), us, p)
 
     @property
     def initial_point(self) -> Trajectory:
@@ -385,6 +392,9 @@ class OptimalControlProblem(Parted):
     ) -> OptimalControlProblem:
         """The problem with another initial state or start time, other references and weights of its residuals by name, or other
         guesses u0 and xs0. Of the same shapes they need no other program. `others`: any field, as by `dataclasses.replace`.
+
+        With another `horizon` guesses end there, or stay with their last row; of the same size (`problems.horizons`) it needs no
+        other program of iLQR, DDP and Gauss-Newton.
 
         Raises what construction raises, and `UnknownNameError` for a name that no residual has.
         """

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics.policies import follow_policy
 from trajopt.problems.contact_curvature import contact_curvature
 from trajopt.problems.expansions import advance, dynamics_hessian, needs_steps, twice_differentiable
+from trajopt.problems.horizons import kept_last, of_taken, scan, taken
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.solvers.ddp.kinks import SHORT, USEFUL, Cuts
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
@@ -117,7 +118,8 @@ class Iteration:
         if self.damp_state:
             size = np.concatenate([np.ones(n), np.zeros(n_e - n)])
             weight = damping * jnp.diag(jnp.asarray(size, lq.Q.dtype))
-            damped = dataclasses.replace(lq, Q=lq.Q.at[1:].add(weight))
+            weights = of_taken(problem, jnp.broadcast_to(weight, lq.Q[1:].shape))
+            damped = dataclasses.replace(lq, Q=lq.Q.at[1:].add(weights))
         else:
             damped = dataclasses.replace(lq, R=lq.R + damping * jnp.eye(problem.nu, dtype=lq.R.dtype))
         if self.parallel:
@@ -129,9 +131,10 @@ class Iteration:
 
             def curvature(data: tuple, w: Array) -> Array:
                 assert fn is not None
-                return fn(*data, at.p, w[:n])[order][:, order]
+                M = fn(*data[:-1], at.p, w[:n])[order][:, order]
+                return M if data[-1] is None else jnp.where(data[-1], M, 0.0)
 
-            extra = (curvature, (at.xs[:-1], at.us, times)) if self.curvature else ()
+            extra = (curvature, (at.xs[:-1], at.us, times, taken(problem))) if self.curvature else ()
             policy = (
                 riccati_native(damped, low, high) if self.native and not extra else riccati(damped, low, high, *extra)
             )
@@ -205,7 +208,9 @@ class Iteration:
             return self._followed(x0, at, direction, length)
         defects = jnp.zeros((problem.horizon, n), at.us.dtype) if defects is None else defects
         inputs = (at.xs[:-1], at.us, defects, times, policy.K, policy.k, *rows)
-        _, (xs, us, costs) = jax.lax.scan(body, x0, inputs)
+        held = (at.xs[1:], at.us, jnp.zeros(problem.horizon, at.us.dtype))
+        _, (xs, us, costs) = scan(problem, body, x0, inputs, held)
+        xs = kept_last(problem, xs)
         prior = problem.prior_residual(x0, p)
         total = jnp.sum(costs) + problem.final_cost(xs[-1], p) + 0.5 * jnp.vdot(prior, prior)
         if inequality[1].size:
@@ -233,7 +238,7 @@ class Iteration:
         policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
         found, us, _ = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, low, high)
-        xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
+        xs = jnp.concatenate([x0[None], kept_last(problem, jnp.concatenate([found.q, found.v], 1))])
         motion = Trajectory(xs, us, at.p)
         return motion, problem.cost(motion)
 
