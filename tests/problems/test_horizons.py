@@ -156,6 +156,7 @@ def test_another_horizon_of_one_size_compiles_nothing(solver):
     with compilations() as count:
         found = solvers.solve(problem.replace(horizon=15), solver)
         solvers.solve(problem.replace(horizon=14, x0=np.full(4, 0.1), weights={"control": 0.02}), solver)
+        solvers.solve(problem.replace(horizon=14, references={"velocity": np.zeros((14, 2))}), solver)  # of other rows
     assert count.programs == 0, count.names
     assert found.compile_time_s == 0 and found.us.shape == (15, 1)
     expected = solvers.solve(reach(steps=15), solver)
