@@ -2,8 +2,8 @@
 
     python benchmarks/bench_horizons.py [--cases go1:50,go1:45,ur5:100,ur5:90,anymal:108]
 
-Processor time on one core, float64, the least of many repetitions of one iteration, the two programs in turn: one of the horizon's
-own size, one of the size that `trajopt.problems.horizons` gives. Then Go1 over ten durations, whose compiling is added up.
+Processor time on one core, float64, the least of many repetitions of one iteration, the two programs in turn: one of the
+horizon's own size, one of the size that `trajopt.problems.horizons` gives. Then what compiling takes for Go1 over ten durations.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def iterations(name: str, steps: int) -> None:
         states = [solver.step(run[0], state) for run, state in zip((own, shared), states, strict=True)]
     mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     size = horizons.size_of(steps)
-    print(f"{name:8s} {steps:5d} {size:5d} {mean[0]:9.2f} {mean[1]:9.2f} {mean[1] / mean[0] - 1:+8.1%} {own[2]:9.1f} {shared[2]:9.1f}")
+    more = mean[1] / mean[0] - 1
+    print(f"{name:8s} {steps:5d} {size:5d} {mean[0]:9.2f} {mean[1]:9.2f} {more:+8.1%} {own[2]:9.1f} {shared[2]:9.1f}", flush=True)
 
 
 def durations() -> None:
