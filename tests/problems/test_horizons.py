@@ -18,7 +18,7 @@ from trajopt.problems import residuals as r
 
 T = 13  # in size 15
 
-# Sums over T and over P terms are rounded in another order, relative 1e-15; optima that are stationary to 1e-7 of the scale are as
+# Sums over T and over P terms are rounded in another order, relative 1e-15; optima, stationary to 1e-7 of the scale, are as
 # near to each other, and gains, which no tolerance holds, move with them.
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 
