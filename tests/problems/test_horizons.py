@@ -109,7 +109,7 @@ CASES = {
     "quaternion": (lambda: control_cases.satellite(T), solvers.iLQR(shooting="multiple")),
     "residuals, native": (lambda: reach("native"), solvers.iLQR()),
     "residuals, fewer rows": (lambda: reach("native", rows=5), solvers.iLQR()),
-    "residuals, more rows": (lambda: reach("native", rows=18), solvers.DDP()),
+    "residuals, more rows": (lambda: reach("native", rows=18), solvers.iLQR(shooting="multiple")),
     "estimation": (random_walk, solvers.GaussNewton()),
     "contact, native": (lambda: box("native"), solvers.iLQR()),
     "contact, native, DDP": (lambda: box("native"), solvers.DDP()),

@@ -101,6 +101,14 @@ def scan(
     return jax.lax.fori_loop(0, problem.steps, step, (first, held))
 
 
+def stopped(problem: ControlProblem, times: Float[np.ndarray, " P1"]) -> Float[np.ndarray, " P1"] | Float[Array, " P1"]:
+    """Times of the states, which stand still after the steps that are taken."""
+    if problem.steps is None:
+        return times
+    xp: Any = np if isinstance(problem.steps, np.ndarray) else jnp
+    return xp.minimum(times, xp.asarray(times)[problem.steps])
+
+
 def kept_last(problem: ControlProblem, xs: Float[Array, "P nx"]) -> Float[Array, "P nx"]:
     """The states after each step, that after the last one that is taken standing for all after it."""
     return xs if problem.steps is None else of_taken(problem, xs, xs[problem.steps - 1])

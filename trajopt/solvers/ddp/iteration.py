@@ -116,10 +116,9 @@ class Iteration:
         problem, lq, free = self.problem, model.lq, self.modeller.free()
         n, n_e = problem.n, problem.n + problem.n_p
         if self.damp_state:
-            size = np.concatenate([np.ones(n), np.zeros(n_e - n)])
-            weight = damping * jnp.diag(jnp.asarray(size, lq.Q.dtype))
-            weights = of_taken(problem, jnp.broadcast_to(weight, lq.Q[1:].shape))
-            damped = dataclasses.replace(lq, Q=lq.Q.at[1:].add(weights))
+            weight = damping * jnp.diag(jnp.arange(n_e) < n).astype(lq.Q.dtype)
+            weight = of_taken(problem, jnp.broadcast_to(weight, lq.Q[1:].shape))
+            damped = dataclasses.replace(lq, Q=lq.Q.at[1:].add(weight))
         else:
             damped = dataclasses.replace(lq, R=lq.R + damping * jnp.eye(problem.nu, dtype=lq.R.dtype))
         if self.parallel:
@@ -202,14 +201,12 @@ class Iteration:
                 x_next = problem.retract(x_next, (length - 1.0) * d[:n])
             return x_next, (x_next, u, cost)
 
-        times = jnp.asarray(problem.times)[:-1]
-        rows = (multipliers.stage, multipliers.stage_penalty)
         if self._follows_at_once:
             return self._followed(x0, at, direction, length)
+        times, rows = jnp.asarray(problem.times)[:-1], (multipliers.stage, multipliers.stage_penalty)
         defects = jnp.zeros((problem.horizon, n), at.us.dtype) if defects is None else defects
         inputs = (at.xs[:-1], at.us, defects, times, policy.K, policy.k, *rows)
-        held = (at.xs[1:], at.us, jnp.zeros(problem.horizon, at.us.dtype))
-        _, (xs, us, costs) = scan(problem, body, x0, inputs, held)
+        _, (xs, us, costs) = scan(problem, body, x0, inputs, (at.xs[1:], at.us, jnp.zeros(len(at.us), at.us.dtype)))
         xs = kept_last(problem, xs)
         prior = problem.prior_residual(x0, p)
         total = jnp.sum(costs) + problem.final_cost(xs[-1], p) + 0.5 * jnp.vdot(prior, prior)
