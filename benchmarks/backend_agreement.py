@@ -24,8 +24,12 @@ import os
 import pathlib
 import time
 
-# Large programs that run for a second or two: folding the constants of meshes and optimising takes XLA minutes.
-os.environ.setdefault("XLA_FLAGS", "--xla_disable_hlo_passes=constant_folding --xla_backend_optimization_level=1")
+# Large programs that run for a second or two: optimising them takes XLA minutes.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1 --xla_disable_hlo_passes=constant_folding",
+)
 
 import jax
 

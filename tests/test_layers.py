@@ -26,7 +26,7 @@ ORDER = {
     "dynamics.contact.laws": "base smoothed forces compliant free rigid".split(),
     "dynamics.gradients": "options mode implicit complementarity bounce substituted sampled modes".split(),
     "problems": (
-        "arguments programs signature trajectory residuals guesses checks replacing task_expansion expansions oracle "
+        "arguments programs signature trajectory residuals horizons guesses checks replacing task_expansion expansions oracle "
         "least_squares ocp library"
     ).split(),
     "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry sweeps".split(),

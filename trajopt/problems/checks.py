@@ -32,10 +32,8 @@ def normalise(problem: Any) -> dict[str, Any]:
         raise OptionError(
             f"{where}dynamics is {problem.dynamics!r}; expected a System or a function (x, u, t) -> x_next"
         )
-    T = problem.horizon
-    if isinstance(T, bool) or not isinstance(T, (int, np.integer)) or T < 1:
-        raise OptionError(f"{where}horizon is {T!r}; expected a number of steps of at least 1")
-    values: dict[str, Any] = {"horizon": int(T)}
+    T = checked_horizon(problem, problem.horizon)
+    values: dict[str, Any] = {"horizon": T}
     if not (np.isfinite(problem.tolerance) and problem.tolerance > 0):
         raise OptionError(f"{where}tolerance is {problem.tolerance}; it must be a positive number")
     values["dt"] = _dt(where, problem, system)
@@ -43,7 +41,7 @@ def normalise(problem: Any) -> dict[str, Any]:
     values["start_time"] = checked_start_time(problem, x0.dtype, problem.start_time)
     values["tangent_size"] = _tangent_size(where, problem, system, x0)
     values["u0"] = _controls(
-        where, problem, system, int(T), x0.dtype, problem.u0, holding := _held(problem, system, x0, problem.u0)
+        where, problem, system, T, x0.dtype, problem.u0, holding := _held(problem, system, x0, problem.u0)
     )
     if problem.xs0 is not None:
         values["xs0"] = _array(where, "xs0", problem.xs0, (T + 1, x0.size), x0.dtype)
@@ -122,6 +120,13 @@ def checked_start_time(problem: Any, dtype: Any, value: Any) -> Float[np.ndarray
     if number.shape or not np.isfinite(number):
         raise OptionError(f"problem '{problem.name}': start_time is {value!r}; expected a number of seconds")
     return number
+
+
+def checked_horizon(problem: Any, steps: Any) -> int:
+    """A number of steps."""
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
+        raise OptionError(f"problem '{problem.name}': horizon is {steps!r}; expected a number of steps of at least 1")
+    return int(steps)
 
 
 def checked_controls(problem: Any, u0: Any, x0: np.ndarray) -> tuple[Float[np.ndarray, "T nu"], dict[str, Any]]:

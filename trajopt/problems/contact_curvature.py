@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike
 
 from trajopt.problems.expansions import linear_dynamics, moved
+from trajopt.problems.horizons import of_taken
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.trajectory import ControlProblem
 
@@ -30,7 +31,8 @@ def contact_curvature(
 ) -> Float[Array, "T z z"]:
     """M_t of each stage, symmetric, in [dx, du, dp]; zero where it is not finite."""
     curvature, times = step_curvature(problem), jnp.asarray(problem.times)[:-1]
-    return jax.vmap(lambda x, u, t, w: curvature(x, u, t, motion.p, w))(motion.xs[:-1], motion.us, times, costates[1:])
+    M = jax.vmap(lambda x, u, t, w: curvature(x, u, t, motion.p, w))(motion.xs[:-1], motion.us, times, costates[1:])
+    return of_taken(problem, M)
 
 
 def curvature_along(
@@ -50,7 +52,7 @@ def curvature_along(
         product = size * one_mode((ahead - here) / STEP, (here - behind) / STEP)
         return jnp.where(jnp.all(jnp.isfinite(product)), product, 0.0)
 
-    return jax.vmap(along)(motion.xs[:-1], motion.us, times, costates[1:], directions)
+    return of_taken(problem, jax.vmap(along)(motion.xs[:-1], motion.us, times, costates[1:], directions))
 
 
 def pulled_costate(problem: ControlProblem) -> Callable[..., Array]:

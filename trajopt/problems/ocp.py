@@ -25,6 +25,7 @@ from trajopt.names import closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.checks import normalise
 from trajopt.problems.guesses import ways_to_start
+from trajopt.problems.horizons import kept_last, of_taken, scan, stopped
 from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import Parted
@@ -124,6 +125,7 @@ class OptimalControlProblem(Parted):
     gradient: str | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
     arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False, metadata=NOT_COMPILED)
+    steps: Any = dataclasses.field(default=None, init=False, repr=False, metadata=NOT_COMPILED)  # see `horizons.padded`
 
     def __post_init__(self) -> None:
         for key, value in given(self).items():
@@ -172,7 +174,7 @@ class OptimalControlProblem(Parted):
     def times(self) -> Float[np.ndarray, " knots"] | Float[Array, " knots"]:
         """Times of the states, s; of JAX where `start_time` is traced."""
         assert self.dt is not None
-        return self.start_time + (self.dt * np.arange(self.horizon + 1)).astype(self.dtype)
+        return self.start_time + stopped(self, (self.dt * np.arange(self.horizon + 1)).astype(self.dtype))
 
     def as_state(self, x: Float[Array, " nx"]) -> Any:
         """What cost functions receive: a `State` of the `System`, or x itself."""
@@ -258,19 +260,17 @@ class OptimalControlProblem(Parted):
     def cost(self, trajectory: Trajectory) -> Float[Array, ""]:
         """Cost of a trajectory, feasible or not."""
         xs, us, p = trajectory.xs, trajectory.us, trajectory.p
-        times = jnp.asarray(self.times)
-        running = jax.vmap(lambda x, u, t: self.running_cost(x, u, t, p))(xs[:-1], us, times[:-1])
-        return jnp.sum(running) + self.final_cost(xs[-1], p) + _cost(xs[0], self.prior_residual(xs[0], p), None)
+        running = jax.vmap(lambda x, u, t: self.running_cost(x, u, t, p))(xs[:-1], us, jnp.asarray(self.times)[:-1])
+        return jnp.sum(of_taken(self, running)) + self.final_cost(xs[-1], p) + _cost(xs[0], self.prior_residual(xs[0], p), None)
 
     def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
         """The motion from x0 under the controls us."""
 
         def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
-            x = self.step(x, inputs[0], inputs[1], p)
-            return x, x
+            return (self.step(x, inputs[0], inputs[1], p),) * 2
 
-        _, xs = jax.lax.scan(body, x0, (us, jnp.asarray(self.times)[:-1]))
-        return Trajectory(jnp.concatenate([x0[None], xs]), us, p)
+        _, xs = scan(self, body, x0, (us, jnp.asarray(self.times)[:-1]))
+        return Trajectory(jnp.concatenate([x0[None], kept_last(self, xs)]), us, p)
 
     @property
     def initial_point(self) -> Trajectory:
@@ -383,9 +383,10 @@ class OptimalControlProblem(Parted):
         weights: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> OptimalControlProblem:
-        """The problem with another initial state or start time, other references and weights of its residuals by name, or other
-        guesses u0 and xs0. Of the same shapes they need no other program. A guess u0 that was left out, or given by name, is
-        made anew for another x0 at rest. `others`: any field, as by `dataclasses.replace`.
+        """The problem with another initial state or start time, other references and weights of its residuals by name, other
+        guesses u0 and xs0, or another `horizon`, at which guesses end or stay with their last row. Of the same shapes, and over
+        horizons of one size, they need no other program. A guess u0 that was left out, or given by name, is made anew for
+        another x0 at rest. `others`: any field, as by `dataclasses.replace`.
 
         Raises what construction raises, and `UnknownNameError` for a name that no residual has.
         """
@@ -413,8 +414,7 @@ class OptimalControlProblem(Parted):
 
 
 def _cost(x: Array, residual: Array | None, cost: Array | None) -> Float[Array, ""]:
-    squares = 0.0 if residual is None else 0.5 * jnp.vdot(residual, residual)
-    total = jnp.zeros((), x.dtype) + squares
+    total = jnp.zeros((), x.dtype) + (0.0 if residual is None else 0.5 * jnp.vdot(residual, residual))
     return total if cost is None else total + cost
 
 

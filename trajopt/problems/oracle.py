@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
+from trajopt.problems.horizons import cut_motion, lengthened, lengthened_motion, of_taken, padded, scan
 from trajopt.problems.programs import PROGRAMS, Effort
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.signature import ProblemSignature
@@ -30,6 +31,12 @@ class Examination:
     impulse: Float[Array, "T contacts 3"] | None = None
     terms: dict[str, Float[Array, ""]] = dataclasses.field(default_factory=dict)
 
+    def first(self, steps: int) -> Examination:
+        """What was found of so many steps, in memory."""
+        rows = (self.residual, self.dropped, self.impulse)
+        residual, dropped, impulse = (None if row is None else jnp.asarray(np.asarray(row)[:steps]) for row in rows)
+        return Examination(self.parts, residual, dropped, impulse, self.terms)
+
 
 jax.tree_util.register_dataclass(Examination, ["parts", "residual", "dropped", "impulse", "terms"], [])
 
@@ -43,11 +50,11 @@ def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
         return Examination(residual_parts(problem, trajectory, x_next), terms=term_costs(problem, trajectory))
     system = problem.system_at(p)
 
-    def step(at: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
+    def step(_: None, at: tuple[Array, Array]) -> tuple[None, tuple[Array, tuple[Array, Array, Array]]]:
         x_next, info = system.step(problem.as_state(at[0]), at[1])
-        return flat_state(x_next), (info.residual, info.dropped, info.contacts.impulse)
+        return None, (flat_state(x_next), (info.residual, info.dropped, info.contacts.impulse))
 
-    x_next, found = jax.lax.map(step, (xs[:-1], us))
+    x_next, found = scan(problem, step, None, (xs[:-1], us))[1]
     residual, dropped, impulse = found
     parts, terms = residual_parts(problem, trajectory, x_next), term_costs(problem, trajectory)
     return Examination(parts, residual, dropped, impulse, terms)
@@ -73,11 +80,11 @@ def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Flo
     running = problem.stage_residual
     if is_task(running):
 
-        def stage(at: tuple[Array, Array, Array]) -> dict[str, Array]:
+        def stage(_: None, at: tuple[Array, Array, Array]) -> tuple[None, dict[str, Array]]:
             outcome = problem.outcome(at[0], at[1], p)
-            return task_costs(running, outcome.x, at[1], at[2], outcome)
+            return None, task_costs(running, outcome.x, at[1], at[2], outcome)
 
-        rows = jax.lax.map(stage, (xs[:-1], us, jnp.asarray(problem.times)[:-1]))
+        rows = scan(problem, stage, None, (xs[:-1], us, jnp.asarray(problem.times)[:-1]))[1]
         costs |= {name: jnp.sum(row) for name, row in rows.items()}
     for kind, index, t in (("initial_residual", 0, problem.times[0]), ("terminal_residual", -1, problem.times[-1])):
         task = getattr(problem, kind)
@@ -95,7 +102,7 @@ def residual_parts(
     again from its own state."""
     xs, us, p = trajectory.xs, trajectory.us, trajectory.p
     times = jnp.asarray(problem.times)
-    parts = {"defect": _largest(jax.vmap(problem.local)(xs[1:], x_next))}
+    parts = {"defect": _largest(of_taken(problem, jax.vmap(problem.local)(xs[1:], x_next)))}
     bounded = [
         (us, problem.control_lower, problem.control_upper),
         (p, problem.parameter_lower, problem.parameter_upper),
@@ -116,6 +123,7 @@ def residual_parts(
             value: Any = problem.terminal(kind, xs[-1], p)
         else:
             value = jax.vmap(lambda x, u, t, kind=kind: problem.stage(kind, x, u, t, p))(xs[:-1], us, times[:-1])
+            value = of_taken(problem, value)
         parts[kind] = _largest(jnp.maximum(value, jnp.zeros_like(value)) if kind.endswith("inequality") else value)
     return parts
 
@@ -141,15 +149,18 @@ class CompiledCalls:
 class OptimalControlOracle(CompiledCalls):
     """The compiled functions of an optimal control problem, and how often the dynamics were evaluated.
 
-    Functions are compiled ahead of time when first called, unless another oracle of the problem has done so; `compile_time_s`
-    sums that up. `evaluations` counts motions: one for a rollout or an implicit linearisation of all steps, one more for every
-    difference quotient's evaluation. `out_of_time`, set by the loop, may be asked within a long iteration.
+    Functions are compiled ahead of time when first called, unless another oracle of the problem, or of one with another horizon
+    of the same size (`horizons`), has done so; `compile_time_s` sums that up. padded: the problem in that size, whose programs
+    are called; motions that are given and returned have the problem's own. `evaluations` counts motions: one for a rollout or an
+    implicit linearisation of all steps, one more for every difference quotient's evaluation. `out_of_time`, set by the loop, may
+    be asked within a long iteration.
     """
 
     def __init__(self, problem: ControlProblem, gradient: str | None = None) -> None:
         mode = problem.gradient if gradient is None else gradient
         assert mode is not None  # validation of the problem has set it
         self.problem, self.gradient = problem.with_gradient(mode), mode
+        self.padded = padded(self.problem)
         self.evaluations, self.compile_time_s = 0, 0.0
         self.out_of_time: Callable[[], bool] = lambda: False
         self._examined: tuple[Trajectory, Examination] | None = None
@@ -162,17 +173,21 @@ class OptimalControlOracle(CompiledCalls):
     def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
         """The motion from x0 under the controls us: where a solver begins, or ends."""
         self.evaluations += 1
-        return self.call(type(self.problem).rollout, self.problem, x0, us, p, effort=Effort.QUICK)
+        whole = lengthened(us, self.padded.horizon)
+        found = self.call(type(self.problem).rollout, self.padded, x0, whole, p, effort=Effort.QUICK)
+        return cut_motion(found, self.problem.horizon)
 
     def cost(self, trajectory: Trajectory) -> float:
-        return float(self.call(type(self.problem).cost, self.problem, trajectory))
+        trajectory = lengthened_motion(trajectory, self.padded.horizon)
+        return float(self.call(type(self.problem).cost, self.padded, trajectory))
 
     def examine(self, trajectory: Trajectory) -> Examination:
         """`examine` of a motion; of the same one, only once."""
         if self._examined is None or self._examined[0] is not trajectory:
-            program, system = ExaminationProgram(self.problem.signature, self.problem), self.problem.system
-            found = self.call(ExaminationProgram.examine, program, system, trajectory, effort=Effort.QUICK)
-            self._examined = trajectory, found
+            program, system = ExaminationProgram(self.padded.signature, self.padded), self.problem.system
+            motion = lengthened_motion(trajectory, self.padded.horizon)
+            found = self.call(ExaminationProgram.examine, program, system, motion, effort=Effort.QUICK)
+            self._examined = trajectory, found.first(self.problem.horizon)
         return self._examined[1]
 
     def residuals(self, trajectory: Trajectory) -> dict[str, float]:

@@ -1,6 +1,8 @@
-"""Problems as data: the same problem with another initial state or start time, other references, weights and guesses.
+"""Problems as data: the same problem with another initial state or start time, other references, weights and guesses, or another
+horizon.
 
-Of the same shapes and types these are arguments of what is compiled (`programs.Parted`), and nothing but themselves is validated.
+Of the same shapes and types, and over horizons of one size (`horizons`), these are arguments of what is compiled
+(`programs.Parted`), and nothing but themselves is validated.
 """
 
 from __future__ import annotations
@@ -11,17 +13,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Inexact
+import numpy as np
+from jaxtyping import Array, Inexact, Int
 
 from trajopt.problems.arguments import Argument, values
 from trajopt.problems.arguments import given as as_given
-from trajopt.problems.checks import checked_controls, checked_guess, checked_initial_state, checked_start_time
+from trajopt.problems.checks import (
+    checked_controls,
+    checked_guess,
+    checked_horizon,
+    checked_initial_state,
+    checked_start_time,
+)
+from trajopt.problems.horizons import lengthened
 from trajopt.problems.residuals.base import is_task, labels_of, normalised, replaced, unknown_term
 from trajopt.problems.signature import numbers, with_numbers
 from trajopt.problems.trajectory import TASKS, ControlProblem
 
-# x0, start_time, and the arrays of each function that is made of residuals.
-Leaves = tuple[Inexact[Array, " nx"], Inexact[Array, ""], dict[str, list[Inexact[Array, "..."]]]]
+# x0, start_time, the arrays of each function that is made of residuals, and in a padded problem its number of steps.
+Leaves = tuple[Inexact[Array, " nx"], Inexact[Array, ""], dict[str, list[Inexact[Array, "..."]]], Int[Array, ""] | None]
 GUESSES = ("u0", "xs0")
 
 
@@ -33,6 +43,9 @@ def replaced_problem(
     others: Mapping[str, Any],
 ) -> ControlProblem:
     """`OptimalControlProblem.replace`."""
+    if "horizon" in others:
+        problem = _over(problem, checked_horizon(problem, others["horizon"]))
+        others = {key: value for key, value in others.items() if key != "horizon"}
     tasks = _tasks(problem, references, weights)
     other_fields = {key: value for key, value in others.items() if key not in (*GUESSES, "start_time")}
     guesses = {key: others[key] for key in GUESSES if others.get(key) is not None}
@@ -63,6 +76,17 @@ def _guess_made_of_x0(problem: ControlProblem) -> Any:
     """The guess of the controls as it was given, where it is made anew for another initial state: none, or one by name."""
     given = as_given(problem).get("u0", problem.u0)
     return given if given is None or isinstance(given, str) else problem.u0
+
+
+def _over(problem: ControlProblem, steps: int) -> ControlProblem:
+    """The problem over another number of steps; guesses end there, or stay with their last row."""
+    new: dict[str, Any] = {"horizon": steps, "u0": lengthened(problem.u0[:steps], steps)}
+    record = problem.arguments or {}
+    by_step = "u0" not in record or np.ndim(record["u0"].given) == 2  # else it is given for every step alike
+    given = new | {} if by_step else new | {"u0": record["u0"].given}
+    if problem.xs0 is not None:
+        new["xs0"] = given["xs0"] = lengthened(problem.xs0[: steps + 1], steps + 1)
+    return _with(problem, new, given)
 
 
 def _tasks(problem: ControlProblem, references: Mapping[str, Any], weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,15 +131,16 @@ def _with(problem: ControlProblem, new: Mapping[str, Any], given: Mapping[str, A
 
 
 def leaves_of(problem: ControlProblem) -> Leaves:
-    """The numbers of a problem that are arguments of compiled functions: x0, start_time, references and weights of residuals."""
+    """The numbers of a problem that are arguments of compiled functions: x0, start_time, references and weights of residuals, and
+    the number of steps of a padded one."""
     tasks = {key: numbers(getattr(problem, key)) for key in TASKS}
-    return jax.tree.map(jnp.asarray, (problem.x0, problem.start_time, tasks))
+    return jax.tree.map(jnp.asarray, (problem.x0, problem.start_time, tasks, problem.steps))
 
 
 def with_leaves(problem: ControlProblem, leaves: Leaves) -> ControlProblem:
     """The problem with other numbers, which may be traced: nothing is validated."""
-    x0, start_time, others = leaves
+    x0, start_time, others, steps = leaves
     new = {key: with_numbers(getattr(problem, key), others[key]) for key in TASKS}
     other = object.__new__(type(problem))
-    vars(other).update(values(problem) | new | {"x0": x0, "start_time": start_time})
+    vars(other).update(values(problem) | new | {"x0": x0, "start_time": start_time, "steps": steps})
     return other

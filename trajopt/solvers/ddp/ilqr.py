@@ -29,6 +29,7 @@ import numpy as np
 from trajopt.errors import OptionError
 from trajopt.names import closest
 from trajopt.problems.expansions import aware_dynamics, relabels, twice_differentiable
+from trajopt.problems.horizons import cut_motion, lengthened_motion
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import KEPT_PROGRAMS
@@ -57,7 +58,8 @@ SUFFICIENT_FALL = 0.1  # a violation above this fraction of the last one raises 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DDPState(SolverState):
-    """Adds where the iteration stands, the feedback gains of the step that led here, and whether it began from states that stay.
+    """Adds where the iteration stands, in the size of the problem's horizon (`problems.horizons`), the feedback gains of the step
+    that led here, and whether it began from states that stay.
 
     `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.
     """
@@ -90,7 +92,7 @@ class DDPState(SolverState):
 
     def non_finite_place(self) -> str:
         """The first step at which something was not finite."""
-        bad = int(self.progress.bad_step)
+        bad = min(int(self.progress.bad_step), len(self.x.us))
         return f": non-finite at step {bad}" if bad >= 0 else ""
 
 
@@ -146,7 +148,7 @@ class _DifferentialDynamicProgramming:
         return False
 
     def _iteration(self, oracle: OptimalControlOracle) -> Iteration:
-        return self.iteration_of(oracle.problem, oracle.gradient)
+        return self.iteration_of(oracle.padded, oracle.gradient)
 
     def iteration_of(self, problem: OptimalControlProblem, gradient: str) -> Iteration:
         """The program of one iteration for a problem in a gradient mode."""
@@ -189,9 +191,8 @@ class _DifferentialDynamicProgramming:
         Raises `OptionError` for problems and options that it cannot take.
         """
         self.check(oracle.problem)
-        return Replanning(
-            dataclasses.replace(self._iteration(oracle), secant=False, differenced="never", kinked=False), self.damping
-        )
+        iteration = self.iteration_of(oracle.problem, oracle.gradient)
+        return Replanning(dataclasses.replace(iteration, secant=False, differenced="never", kinked=False), self.damping)
 
     def check(self, problem: OptimalControlProblem) -> None:
         """Raise `OptionError` for options that do not go with a problem."""
@@ -223,7 +224,8 @@ class _DifferentialDynamicProgramming:
             held = self.shooting == "auto" and not given and self._whirls(oracle, rolled)
             motion = dataclasses.replace(rolled, xs=np.tile(rolled.xs[0], (len(rolled.xs), 1))) if held else rolled
         chosen = self._begun_held(held)
-        progress = chosen.passes(problem, oracle.gradient).blank(motion, self.penalty, self.damping)
+        whole = lengthened_motion(motion, oracle.padded.horizon)
+        progress = chosen.passes(oracle.padded, oracle.gradient).blank(whole, self.penalty, self.damping)
         gains = np.zeros((problem.horizon, problem.nu, problem.n), dtype)
         return chosen._passed(oracle, DDPState(motion, 0.0, 0.0, 0.0, 0.0, progress, gains, held), act=False)
 
@@ -253,20 +255,21 @@ class _DifferentialDynamicProgramming:
 
     def _passed(self, oracle: OptimalControlOracle, state: DDPState, act: bool) -> DDPState:
         """The state after passes up to an accepted step or the end, or, without `act`, with its model made anew."""
-        passes = _kept_passes(self._begun_held(bool(state.held)), oracle.problem, oracle.gradient)
+        passes = _kept_passes(self._begun_held(bool(state.held)), oracle.padded, oracle.gradient)
+        T = oracle.problem.horizon
         progress, gains, summary = oracle.call(Passes.summarised_step, passes, np.asarray(act), state.progress)
         now = Summary(*np.asarray(summary).tolist())
         oracle.evaluations += int(now.tried) + int(now.made) * oracle.cost_of_linearization
         code = int(now.code)
         return dataclasses.replace(
             state,
-            x=progress.iterate.motion,
+            x=cut_motion(progress.iterate.motion, T),
             cost=now.cost if now.bad_step < 0 else float("nan"),  # a motion with gaps has no cost
             violation=now.violation,
             gradient_norm=now.stationarity,
             step_size=now.step_size,
             progress=progress,
-            gains=np.asarray(gains) if now.accepted else state.gains,
+            gains=np.asarray(gains)[:T] if now.accepted else state.gains,
             halt="" if code == GOING_ON or now.converged else status_name(status_of(code)),
         )
 
@@ -308,7 +311,7 @@ class _DifferentialDynamicProgramming:
         stationarity = float(model.stationarity)
         measures = {"stationarity": stationarity} | ({"aware_stationarity": anew.gradient_norm} if aware else {})
         if bool(state.progress.settled):
-            passes = self.passes(oracle.problem, oracle.gradient)
+            passes = self.passes(oracle.padded, oracle.gradient)
             least, radius = oracle.call(Passes.around, passes, state.progress)
             measures = {
                 "stationarity": float(least),
@@ -338,7 +341,8 @@ class _DifferentialDynamicProgramming:
                 "complementarity-aware derivatives are directions to search in: go on from here with gradient='implicit' "
                 f"(exact stationarity {stationarity:.3g}, allowed {allowed:.3g})"
             )
-        multipliers["dynamics"] = np.asarray(model.costates)
+        T = oracle.problem.horizon
+        multipliers |= {"stage": multipliers["stage"][:T], "dynamics": np.asarray(model.costates)[: T + 1]}
         return Findings(
             residuals=measures,
             shortfalls=[f"stationarity is {stationarity:.3g}, allowed {allowed:.3g}"] if lacking else [],
@@ -356,9 +360,9 @@ class _DifferentialDynamicProgramming:
 
     def _exact_model(self, oracle: OptimalControlOracle, state: DDPState) -> LocalModel:
         """The model at the state's motion with exact derivatives, whatever those of the iteration are."""
-        problem, modeller = oracle.problem.with_gradient("implicit"), self._iteration(oracle).modeller
+        problem, modeller = oracle.padded.with_gradient("implicit"), self._iteration(oracle).modeller
         exact = dataclasses.replace(modeller, problem=problem, gradient="implicit")
-        return oracle.call(Modeller.expand, exact, state.x, state.multipliers)
+        return oracle.call(Modeller.expand, exact, state.progress.iterate.motion, state.multipliers)
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics.policies import follow_policy
 from trajopt.problems.contact_curvature import contact_curvature
 from trajopt.problems.expansions import advance, dynamics_hessian, needs_steps, twice_differentiable
+from trajopt.problems.horizons import kept_last, of_taken, scan, taken
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.solvers.ddp.kinks import FIRST_SHORT, SHORT, USEFUL, Cuts
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
@@ -92,8 +93,8 @@ class Iteration:
         problem, lq, free = self.problem, model.lq, self.modeller.free()
         n, n_e = problem.n, problem.n + problem.n_p
         if self.damp_state:
-            size = np.concatenate([np.ones(n), np.zeros(n_e - n)])
-            weight = damping * jnp.diag(jnp.asarray(size, lq.Q.dtype))
+            weight = damping * jnp.diag(jnp.arange(n_e) < n).astype(lq.Q.dtype)
+            weight = of_taken(problem, jnp.broadcast_to(weight, lq.Q[1:].shape))
             damped = dataclasses.replace(lq, Q=lq.Q.at[1:].add(weight))
         else:
             damped = dataclasses.replace(lq, R=lq.R + damping * jnp.eye(problem.nu, dtype=lq.R.dtype))
@@ -106,9 +107,10 @@ class Iteration:
 
             def curvature(data: tuple, w: Array) -> Array:
                 assert fn is not None
-                return fn(*data, at.p, w[:n])[order][:, order]
+                M = fn(*data[:-1], at.p, w[:n])[order][:, order]
+                return M if data[-1] is None else jnp.where(data[-1], M, 0.0)
 
-            extra = (curvature, (at.xs[:-1], at.us, times)) if self.curvature else ()
+            extra = (curvature, (at.xs[:-1], at.us, times, taken(problem))) if self.curvature else ()
             policy = (
                 riccati_native(damped, low, high) if self.native and not extra else riccati(damped, low, high, *extra)
             )
@@ -176,13 +178,13 @@ class Iteration:
                 x_next = problem.retract(x_next, (length - 1.0) * d[:n])
             return x_next, (x_next, u, cost)
 
-        times = jnp.asarray(problem.times)[:-1]
-        rows = (multipliers.stage, multipliers.stage_penalty)
         if self._follows_at_once:
             return self._followed(x0, at, direction, length)
+        times, rows = jnp.asarray(problem.times)[:-1], (multipliers.stage, multipliers.stage_penalty)
         defects = jnp.zeros((problem.horizon, n), at.us.dtype) if defects is None else defects
         inputs = (at.xs[:-1], at.us, defects, times, policy.K, policy.k, *rows)
-        _, (xs, us, costs) = jax.lax.scan(body, x0, inputs)
+        _, (xs, us, costs) = scan(problem, body, x0, inputs, (at.xs[1:], at.us, jnp.zeros(len(at.us), at.us.dtype)))
+        xs = kept_last(problem, xs)
         prior = problem.prior_residual(x0, p)
         total = jnp.sum(costs) + problem.final_cost(xs[-1], p) + 0.5 * jnp.vdot(prior, prior)
         if inequality[1].size:
@@ -210,7 +212,7 @@ class Iteration:
         policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
         found, us, _ = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, low, high)
-        xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
+        xs = jnp.concatenate([x0[None], kept_last(problem, jnp.concatenate([found.q, found.v], 1))])
         motion = Trajectory(xs, us, at.p)
         return motion, problem.cost(motion)
 

@@ -145,7 +145,7 @@ class Replanning:
     def _begun(self, x0: Array, start_time: Array) -> Iteration:
         """The iteration of the problem that starts at a measured state."""
         problem = self.problem
-        problem = problem.with_leaves((x0, start_time, problem.leaves[2]))
+        problem = problem.with_leaves((x0, start_time, *problem.leaves[2:]))
         return dataclasses.replace(
             self.iteration, modeller=dataclasses.replace(self.iteration.modeller, problem=problem)
         )

@@ -101,18 +101,18 @@ class HorizonGaussNewton:
         if lacking:
             lacking_why = f"{lacking} directions of the initial state and parameters are not determined"
             return dataclasses.replace(result, notes=[*result.notes, lacking_why])
-        n = oracle.problem.n
+        n, T = oracle.problem.n, oracle.problem.horizon
         states, controls = oracle.call(_marginals, None, lq, policy, held, initial)
-        values = {"states": np.asarray(states)[:, :n, :n], "controls": np.asarray(controls)}
+        values = {"states": np.asarray(states)[: T + 1, :n, :n], "controls": np.asarray(controls)[:T]}
         values |= {"parameters": initial[n:, n:]} if oracle.problem.n_p else {}
         return dataclasses.replace(result, fields=result.fields | {"covariances": values})
 
     def _backward(self, oracle: OptimalControlOracle, state: DDPState) -> tuple:
         """(controls held at a bound, the model without them, its Riccati pass, the free entries of e_0, the information about
         e_0, the norm of the residual that the linearised problem can still remove)."""
-        problem, model = oracle.problem, state.model
-        modeller = Modeller(problem, oracle.gradient, multiple=True, second_order=False)
-        held, lq, policy, free, matrix, gradient = oracle.call(_information, modeller, state.x, model)
+        model, motion = state.model, state.progress.iterate.motion
+        modeller = Modeller(oracle.padded, oracle.gradient, multiple=True, second_order=False)
+        held, lq, policy, free, matrix, gradient = oracle.call(_information, modeller, motion, model)
         matrix, free, gradient = np.asarray(matrix), np.asarray(free), np.asarray(gradient) * np.asarray(free)
         first = inverse_information(matrix, free)[0]
         removable = float(np.sqrt(max(gradient @ first @ gradient - float(policy.slope), 0.0)))

@@ -65,7 +65,7 @@ def _members(value: Any) -> Sequence[Any]:
     if isinstance(value, types.CodeType):
         return [value.co_code, value.co_names, value.co_consts]
     if dataclasses.is_dataclass(value):
-        return [[field.name, getattr(value, field.name, None)] for field in dataclasses.fields(value)]
+        return [[field.name, getattr(value, field.name, None)] for field in dataclasses.fields(value) if field.init]
     return []
 
 
