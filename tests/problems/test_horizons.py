@@ -68,11 +68,11 @@ def cart_pole(backend: str) -> System:
 
 
 def reach(backend: str = "native", steps: int = T, rows: int = T, effort=1e-2) -> OptimalControlProblem:
-    """A task of residuals; reference and weight of its velocity vary over the steps."""
+    """A task of residuals; references, and the weight of the velocity, vary over the steps."""
     system = cart_pole(backend)
     speed = np.stack([np.linspace(0.0, 0.5, rows), np.zeros(rows)], 1)
     stage = sum([r.Control(weight=effort), r.Velocity(reference=speed, weight=np.linspace(0.1, 0.3, rows)[:, None])])
-    final = r.Posture(reference=[0.2, 0.6], weight=3.0)
+    final = r.Posture(reference=np.stack([np.linspace(0.0, 0.2, rows), np.linspace(0.0, 0.6, rows)], 1), weight=3.0)
     return OptimalControlProblem(
         "reach", system, steps, system.initial_state(), stage_residual=stage, terminal_residual=final
     )

@@ -22,7 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, ScalarLike
 
-from trajopt.problems.horizons import taken
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.solvers.loop.contract import SolverState
 
@@ -175,14 +174,13 @@ class Constraints:
         first, m, last, k = self._counts
         return np.arange(m) >= first, np.arange(k) >= last
 
-    def relevant(self) -> Any:
-        """Booleans (T, m), rows that count: bounds on a given initial state do not, nor rows of steps that are not taken."""
+    def relevant(self) -> Bool[np.ndarray, "T m"]:
+        """(T, m): rows that count; bounds on a given initial state do not."""
         _, m, _, _ = self._counts
         rows = np.ones((self.problem.horizon, m), bool)
         if not self.problem.free_initial_state:
             rows[0, m - sum(side.size for side in self._bounds) :] = False
-        where = taken(self.problem)
-        return rows if where is None else rows & where[:, None]
+        return rows
 
     def initial(self, penalty: float) -> Multipliers:
         """Multipliers of zero; penalties of rows that do not count are zero."""
