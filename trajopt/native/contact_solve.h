@@ -2,8 +2,9 @@
 //
 // Order of attempts, each only where the one before did not end with a residual within the tolerance:
 //
-// 1. Newton on the regularised problem, from the better of the given start and zero; after a stall from where the first mode
-//    changes on the way of its step, six times at most;
+// 1. Newton on the regularised problem, from the better of the given start and zero: a few steps on the natural map, then in the modes
+//    that these have found and their revisions (in_modes.h); where that leads nowhere, on the natural map to the end, after a stall from
+//    where the first mode changes on the way of its step, six times at most;
 // 2. near a solution the path of the regularised problem (path.h): contacts contradict each other, by what sweeps do not see;
 // 3. rounds of block Gauss-Seidel with exact one-contact solutions (10, 20, 40 sweeps), each followed by Newton from its result;
 // 4. one round with contacts that jam where they also could open, one through the contacts in the other order, one with both;
@@ -23,6 +24,7 @@
 #include <stdexcept>
 
 #include "gauss_seidel.h"
+#include "in_modes.h"
 #include "path.h"
 
 namespace trajopt {
@@ -33,6 +35,7 @@ enum class ContactStatus : int { solved, stalled, infeasible, non_finite };
 constexpr double TOLERANCE = 1e-10;      // residual of a solved problem
 constexpr double TIE = 1e-11, SLOW = 1e-6;  // relative to the approaching velocities, see `cone_mode`
 constexpr int MOST_ITERATIONS = 50;
+constexpr int FIRST_STEPS = 3;           // on the natural map, before Newton's method is tried in the modes that they have found
 constexpr int SWEEPS = 10;               // of the first round, doubled with every round
 constexpr int SHORT_ROUNDS = 3, ROUNDS = 6;
 constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
@@ -270,7 +273,15 @@ struct Search {
   bool attempt(const double* from) {
     std::memcpy(w.current.x, from, sizeof(double) * ncp.width);
     const Regularised regular{ncp, ncp.eps};
-    const bool found = newton(regular, w.current, w.factor, w.newton, inner, options.max_iterations, EVENTS, true, iterations);
+    const auto on_the_map = [&](int most, int events) {
+      return newton(regular, w.current, w.factor, w.newton, inner, most, events, true, iterations);
+    };
+    bool found = on_the_map(std::min(FIRST_STEPS, options.max_iterations), 0);
+    if (!found && newton_in_modes(regular, w.current, w.creep, w.factor, w.newton.rest, inner, iterations)) {
+      factorise(regular, w.current.x, w.current.nu, w.newton.mode, w.factor);
+      found = true;
+    }
+    if (!found) found = on_the_map(options.max_iterations, EVENTS);
     if (!keep()) return found && weaken();
     if (!found) regularised_from_best();
     return true;

@@ -259,8 +259,8 @@ inline void give_way(const Ncp& ncp, CreepScratch& s, const double* way, double 
 }
 
 // Revises the modes by the signs at the end of Newton's steps: all that are wrong, or the one that is most so, as an impulse; whether
-// there was one.
-inline bool revise_modes(const Ncp& ncp, CreepScratch& s, double rounding, bool all) {
+// there was one. slack: velocity, and as rho times it impulse, by which what is not known any better may be wrong.
+inline bool revise_modes(const Ncp& ncp, CreepScratch& s, double rounding, bool all, double slack = 0.0) {
   const ContactProblem& p = ncp.problem;
   double largest = 0, worst = -1;
   int which = -1, becomes = 0;
@@ -282,11 +282,11 @@ inline bool revise_modes(const Ncp& ncp, CreepScratch& s, double rounding, bool 
     const double *x = s.at.x + r, *nu = s.at.nu + r, length = std::hypot(x[0], x[1]);
     if (s.mode[c] == SEPARATING) {
       if (nu[2] < -rounding) wrong(c, STICKING, -nu[2] * ncp.rho[r + 2]);
-    } else if (x[2] < 0 || (s.mode[c] == SLIDING && x[2] < VANISHED * largest)) {
+    } else if (x[2] < -slack * ncp.rho[r + 2] || (s.mode[c] == SLIDING && x[2] < VANISHED * largest)) {
       wrong(c, SEPARATING, std::fabs(x[2]));
-    } else if (s.mode[c] == SLIDING && s.slip[c] < 0) {
+    } else if (s.mode[c] == SLIDING && s.slip[c] < -slack) {
       wrong(c, STICKING, -s.slip[c] * ncp.rho[r]);
-    } else if (s.mode[c] == STICKING && length > (1 + CREEP_SLACK) * p.mu[c] * x[2]) {
+    } else if (s.mode[c] == STICKING && length > (1 + CREEP_SLACK) * p.mu[c] * x[2] + slack * ncp.rho[r]) {
       wrong(c, SLIDING, length - p.mu[c] * x[2]);
     }
   }
@@ -294,10 +294,10 @@ inline bool revise_modes(const Ncp& ncp, CreepScratch& s, double rounding, bool 
     const int at = p.contacts + k, held = s.mode[at];
     const double x = s.at.x[r], nu = s.at.nu[r];
     if (k < p.limits) {
-      if (held ? x < 0 : nu < 0) wrong(at, !held, held ? -x : -nu * ncp.rho[r]);
+      if (held ? x < -slack * ncp.rho[r] : nu < -slack) wrong(at, !held, held ? -x : -nu * ncp.rho[r]);
     } else {
       const double bound = p.bound[k - p.limits];
-      if (held ? std::fabs(x) > bound : x * nu > 0) wrong(at, !held, held ? std::fabs(x) - bound : std::fabs(nu) * ncp.rho[r]);
+      if (held ? std::fabs(x) > bound + slack * ncp.rho[r] : x * nu > 0 && std::fabs(nu) > slack) wrong(at, !held, held ? std::fabs(x) - bound : std::fabs(nu) * ncp.rho[r]);
     }
   }
   if (!all && which >= 0) become(which, becomes);

@@ -115,8 +115,21 @@ inline double factor_general(double* A, int ld, int n, double least, int* row, d
   return smallest;
 }
 
+constexpr int BY_COLUMNS = 40;  // rows, up to which single columns cost less than the sums over lanes that rows need one after the other
+
 // x = A^-1 f from `factor_general`; x is not f.
 inline void solve_general(const double* LU, int ld, int n, const int* row, const double* inverse, const double* f, double* x) {
+  if (n <= BY_COLUMNS) {
+    for (int k = 0; k < n; ++k) x[k] = f[row[k]];
+    for (int k = n; k < padded(n); ++k) x[k] = 0.0;
+    for (int k = 0; k < n; ++k)
+      for (int r = k + 1; r < n; ++r) x[r] -= LU[(ptrdiff_t)row[r] * ld + k] * x[k];
+    for (int k = n - 1; k >= 0; --k) {
+      x[k] *= inverse[k];
+      for (int r = 0; r < k; ++r) x[r] -= LU[(ptrdiff_t)row[r] * ld + k] * x[k];
+    }
+    return;
+  }
   std::memset(x, 0, sizeof(double) * padded(n));
   for (int k = 0; k < n; ++k) {
     const double* from = LU + (ptrdiff_t)row[k] * ld;

@@ -275,13 +275,12 @@ inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScrat
   }
 }
 
-// The solution of the regularised problem to rounding, by full steps: its part in the null space of K is known no better than the
-// residual over eps.
+// The solution of the regularised problem to rounding, by full steps, from a point where K is factored: its part in the null space of K
+// is known no better than the residual over eps.
 inline void polish(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s) {
   evaluate(of, at);
   double size = violation(of, at.F);
   for (int k = 0; k < POLISHINGS; ++k) {
-    factorise(of, at.x, at.nu, s.mode, factor);
     solve_law(of, factor, at.x, at.nu, at.F, s.step);
     for (int r = 0; r < of.ncp.width; ++r) s.trial.x[r] = at.x[r] - s.step[r];
     evaluate(of, s.trial);
@@ -289,8 +288,8 @@ inline void polish(const Regularised& of, Point& at, Factor& factor, NewtonScrat
     if (!(now < 0.5 * size)) break;
     std::swap(at, s.trial);
     size = now;
+    factorise(of, at.x, at.nu, s.mode, factor);
   }
-  factorise(of, at.x, at.nu, s.mode, factor);
 }
 
 // The problem itself from the solution of the regularised one in whose modes K is factored: x falls until rounding (a velocity).
