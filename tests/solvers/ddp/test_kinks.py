@@ -208,3 +208,12 @@ def test_the_worm_leaves_the_valley_where_gauss_newton_creeps(worm, solver):
         gains[curvature] = np.array([run.initial_cost - run.cost for run in runs])
     assert (gains["none"] > 0).all() and (gains["secant"] > gains["none"]).all()
     assert gains["secant"].mean() > 4.0 * gains["none"].mean()
+
+
+@pytest.mark.slow
+def test_damped_states_bring_the_bounded_worm_off_the_ground():
+    """The library's problem, whose rates are bounded and whose guess is far beyond the bounds. With damped controls and cuts iLQR
+    is at a cost of 12 after 97 iterations; the optimum of multiple shooting is at -13.8."""
+    solution = solve(problems.get("jump-worm"), iLQR(regularisation="state"), max_iterations=150)
+    assert solution.cost < -5.0 and solution.residuals["missing_height"] == 0.0
+    assert solution.violation < 0.1 and solution.residuals["replay_error"] < 0.05
