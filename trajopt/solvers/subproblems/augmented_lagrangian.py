@@ -287,7 +287,8 @@ class PenaltyRule:
         """What the penalties add for the rows' excess e, sum w e^2 / 2. rows: constraint values (T, m), (k,)."""
         m, kinds = multipliers, self.constraints.inequality()
         parts = (m.stage, m.stage_penalty, rows[0], kinds[0]), (m.terminal, m.terminal_penalty, rows[1], kinds[1])
-        return sum(0.5 * jnp.sum(part[1] * excess(*part) ** 2) for part in parts)
+        stage, terminal = (0.5 * jnp.sum(part[1] * excess(*part) ** 2) for part in parts)
+        return stage + terminal
 
     def inner_tolerance(
         self,
