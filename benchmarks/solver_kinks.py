@@ -3,7 +3,8 @@
     python benchmarks/solver_kinks.py
     python benchmarks/solver_kinks.py --problems jump-worm --solvers iLQR --budget 60
 
-Default tolerances, not those of the problems; `own` uses the problem's. `plain` is curvature="none": Gauss-Newton Hessians.
+Default tolerances, not those of the problems; `own` uses the problem's. `plain` is curvature="none": Gauss-Newton Hessians;
+`state` is regularisation="state".
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from trajopt import problems, solvers  # noqa: E402
 from trajopt.result import status_name  # noqa: E402
 
 PROBLEMS = ("catapult", "half-cheetah", "hopper", "jump-worm")
-VARIANTS = ("default", "plain", "own")
+VARIANTS = ("default", "plain", "own", "state")
+OPTIONS = {"plain": {"curvature": "none"}, "state": {"regularisation": "state"}}
 
 
 def main() -> None:
@@ -26,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problems", nargs="+", default=list(PROBLEMS))
     parser.add_argument("--solvers", nargs="+", default=["iLQR"], choices=["iLQR", "DDP"])
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS[:3]), choices=VARIANTS)
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of solving for each run")
     options = parser.parse_args()
     print(
@@ -41,7 +43,7 @@ def main() -> None:
                     continue
                 found = solvers.solve(
                     problem,
-                    solvers.get(solver, **(own | ({"curvature": "none"} if variant == "plain" else {}))),
+                    solvers.get(solver, **(own | OPTIONS.get(variant, {}))),
                     time_budget=options.budget,
                 )
                 row = (name, solver, variant, status_name(found.status), found.iterations, f"{found.cost:.6g}")

@@ -285,7 +285,7 @@ def test_arms_reach_random_places_from_random_postures():
 
     runs = [solve(ur5_reach.stated("damped", reach), iLQR()) for reach in ur5_reach.draws()]
     assert all(run.success for run in runs) and len(runs) == 20
-    assert np.median([run.iterations for run in runs]) < 26 and max(run.iterations for run in runs) < 70
+    assert np.median([run.iterations for run in runs]) < 19 and max(run.iterations for run in runs) < 40
     assert max(run.residuals["terminal_equality"] for run in runs) < 1e-6
     assert max(np.abs(run.xs[:, 6:]).max() for run in runs) < 3.0
 
@@ -297,7 +297,7 @@ def test_an_arm_under_effort_alone_reaches_most_places():
     import ur5_reach
 
     runs = [solve(ur5_reach.stated("effort", reach), iLQR()) for reach in ur5_reach.draws()]
-    assert sum(run.success for run in runs) >= 17
+    assert sum(run.success for run in runs) >= 18
     assert max(run.residuals["terminal_equality"] for run in runs if run.success) < 1e-6
 
 

@@ -8,7 +8,7 @@ tangent coordinates, a free initial state and free parameters are part of the mi
 
 Controls are kept in their bounds by projected Newton in the pass. All other constraints, bounds on states included, enter
 through an augmented Lagrangian (`augmented_lagrangian`): when the stationarity is small beside what new multipliers would change
-(`PenaltyRule.inner_tolerance`), multipliers and penalties are updated.
+(`PenaltyRule.inner_tolerance`), or a full step gained little beside it, multipliers and penalties are updated.
 
 With gradient="complementarity-aware" the dynamics are linearised in the contact labels that the costates ask for
 (`local_model`). What is certified then is exact: stationarity and costates are recomputed with implicit derivatives.
@@ -171,9 +171,11 @@ class _DifferentialDynamicProgramming:
         return self.curvature == "secant" and not self._second_order and twice_differentiable(problem)
 
     def _kinked(self, problem: OptimalControlProblem) -> bool:
-        """Whether short steps are looked at for kinks: through contact, where motions are rollouts of controls alone."""
+        """Whether short steps are looked at for kinks: through contact, where motions are rollouts of controls alone. States that
+        are damped keep steps within their kinks."""
         return (
             not twice_differentiable(problem)
+            and self.regularisation != "state"
             and self.shooting != "multiple"
             and not (problem.free_initial_state or problem.n_p)
         )
@@ -379,7 +381,8 @@ _OPTIONS = """
         shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not keep to them, and closes the
             defects. "auto" keeps to the dynamics unless no states are given, the dynamics are smooth and the guess leads to
             states ten times as dear as staying at x_0: then it starts from staying there, in multiple shooting.
-        regularisation: what the damping is added to, the Hessian by "control" or by "state".
+        regularisation: what the damping is added to, the Hessian by "control" or by "state". Through contact "state" takes no
+            step below 1/8, and more damping instead.
         damping: the first one. It is multiplied by 10 when a pass is not convex or no step length is accepted, or only one
             below 0.1 (from zero: set to 1e-6 or, by iLQR on smooth dynamics, to 1 % of the curvature along the step), and
             divided by 10 after a step of at least 0.5, down to 0 below 1e-6.

@@ -47,6 +47,7 @@ MAX_HALVINGS = 12
 DAMPING = (1e-6, 1e10)  # smallest damping, below which it is zero, and largest
 DAMPING_FACTOR = 10.0
 ROUNDING = 100.0  # in units of rounding: changes of the merit below it say nothing
+DAMPED_LENGTH = 2.0**-3  # jump-worm, regularisation="state": at 2^-12 and with cuts iLQR ends below the floor, else at 0.476 m
 GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
 TELLING_DAMPING = 0.01  # of the curvature along the step that was refused: less damping would not be felt
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
@@ -343,8 +344,12 @@ class Iteration:
         return jnp.asarray(low, at.us.dtype), jnp.asarray(high, at.us.dtype)
 
     def _shortest(self, cuts: Cuts | None) -> Float[Array, ""] | float:
-        """The least length of a line search: as long as cuts may be taken, the first one that is looked at for a kink."""
+        """The least length of a line search: as long as cuts may be taken, the first one that is looked at for a kink.
+
+        Where contacts limit a step, damped states shorten it where they close and open, and a shorter length everywhere."""
         least = 2.0**-MAX_HALVINGS
+        if self.damp_state and not twice_differentiable(self.problem):
+            return DAMPED_LENGTH
         return least if cuts is None else jnp.where(cuts.full, least, FIRST_SHORT)
 
     def _cut(

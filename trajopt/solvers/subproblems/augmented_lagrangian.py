@@ -281,6 +281,15 @@ class PenaltyRule:
         )
         return new, (stage_excess, terminal_excess)
 
+    def worth(
+        self, multipliers: Multipliers, rows: tuple[Float[Array, "T m"], Float[Array, " k"]]
+    ) -> Float[Array, ""]:
+        """What the penalties add for the rows' excess e, sum w e^2 / 2. rows: constraint values (T, m), (k,)."""
+        m, kinds = multipliers, self.constraints.inequality()
+        parts = (m.stage, m.stage_penalty, rows[0], kinds[0]), (m.terminal, m.terminal_penalty, rows[1], kinds[1])
+        stage, terminal = (0.5 * jnp.sum(part[1] * excess(*part) ** 2) for part in parts)
+        return stage + terminal
+
     def inner_tolerance(
         self,
         multipliers: Multipliers,
