@@ -24,8 +24,8 @@ KNOTS, DT = 25, 0.02
 FEET = ("FR_foot", "FL_foot", "RR_foot", "RL_foot")
 DIAGONAL = (0.0, 0.5, 0.5, 0.0)  # phase of each foot in a trot
 FOOT_RADIUS = 0.0226  # m: a foot's centre above the ground it stands on
-# Weight of the trot's forward velocity, per m/s. Postures hold against it, and the speed ends where both pull alike: with 4 at 0.46 and
-# -0.37 m/s where 0.5 is asked, with 8 at 0.49 and -0.49.
+# Weight of the trot's forward velocity, per m/s. Postures hold against it, and the speed ends where both pull alike: with 4 at
+# 0.46 and -0.37 m/s where 0.5 is asked, with 8 at 0.49 and -0.49.
 FORWARDS = 8.0
 
 
