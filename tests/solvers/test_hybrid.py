@@ -86,6 +86,16 @@ def test_searches_again_where_the_gradient_solver_gave_up():
     assert not np.isin(cost[8:11], cost[1:5]).any()  # the second one draws anew
 
 
+def test_leaves_a_gradient_solver_that_creeps():
+    """One iteration that lowers the cost by less than the share asked for ends every search but the last, which is solved."""
+    patient = solve(REACH, Hybrid(SAMPLER, iLQR(), generations=4, improvement=0.99, attempts=3, creeping=50))
+    hasty = solve(REACH, Hybrid(SAMPLER, iLQR(), generations=4, improvement=0.99, attempts=3, creeping=1))
+    assert patient.success and searches_of(patient) == 1
+    assert hasty.success and searches_of(hasty) == 3 and "in search 3" in hasty.message
+    np.testing.assert_array_equal(hasty.trace["cost"][:7], patient.trace["cost"][:7])  # 4 generations, its start, one iteration
+    assert hasty.trace["cost"][7] != patient.trace["cost"][7]
+
+
 def test_the_best_of_the_searches_is_returned():
     """Searches that all end without a solution: the point is the best of them, and its status is no success."""
     weak = double_integrator(10, control_lower=-3.9, control_upper=3.9)
@@ -134,6 +144,7 @@ def test_bad_options_are_refused():
         (lambda: Hybrid(sampler=iLQR()), "sampler is iLQR.*expected CEM"),
         (lambda: Hybrid(polisher=CEM()), "polisher is CEM.*expected one of iLQR"),
         (lambda: Hybrid(patience=0), "patience is 0; it must be at least 1"),
+        (lambda: Hybrid(creeping=0), "creeping is 0; expected a whole number of at least 1, or None"),
         (lambda: Hybrid(improvement=1.0), "improvement is 1.0"),
     ):
         with pytest.raises(OptionError, match=match):

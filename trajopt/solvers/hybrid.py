@@ -7,8 +7,8 @@ A sampling solver searches until one of three things happens, then a gradient so
 - it has done `generations`;
 - it has ended by itself, converged or infeasible to its knowledge.
 
-Where the gradient solver gives up, or the point it solves for is none by the problem's certificate, both begin again with other
-draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws.
+Where the gradient solver gives up or creeps, or the point it solves for is none by the problem's certificate, both begin again
+with other draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws.
 
 After the hand-over costs, violations and the measure of optimality in the trace, the status and the certificate are the
 gradient solver's; before, the trace shows the spread of the sampling distribution. A run that ends before the hand-over (a
@@ -45,7 +45,8 @@ POLISHERS = (iLQR, DDP, MultipleShooting, SingleShooting)
 class HybridState(SolverState):
     """The states of both solvers; polishing: whether the gradient solver is at work.
 
-    idle: generations since the best motion was improved on (best_excess, best_cost); key: of the run; guess: where it began;
+    idle: generations, or iterations of the gradient solver, since the best motion was improved on (best_excess, best_cost);
+    key: of the run; guess: where it began;
     attempt: which search this is, from 1; polished: iterations of the gradient solver in it; answer: whether the point is solved
     for and without shortfalls, found out where searches may be repeated.
     """
@@ -106,8 +107,10 @@ class Hybrid(LibrarySolver):
             improvement.
         generations: largest number of generations before the gradient solver takes over.
         attempts: largest number of searches. Another one begins, from the initial guess with other draws, where the gradient
-            solver has given up, has done its `max_iterations` or has found what the problem's certificate refuses; the last one
-            may use what is left of the run's iterations.
+            solver has given up, has done its `max_iterations`, creeps or has found what the problem's certificate refuses; the
+            last one may use what is left of the run's iterations.
+        creeping: number of iterations of the gradient solver within which its cost must fall by the share `improvement`; where it
+            does not, it creeps. Default: it may.
         max_iterations: of both solvers together, over all searches.
     """
 
@@ -119,6 +122,7 @@ class Hybrid(LibrarySolver):
     improvement: float = 1e-2
     generations: int = 200
     attempts: int = 1
+    creeping: int | None = None
     max_iterations: int = 2000
 
     def __post_init__(self) -> None:
@@ -133,6 +137,8 @@ class Hybrid(LibrarySolver):
         for key, least in (("patience", 1), ("generations", 1), ("attempts", 1), ("max_iterations", 0)):
             if getattr(self, key) < least:
                 raise OptionError(f"Hybrid: {key} is {getattr(self, key)}; it must be at least {least}")
+        if self.creeping is not None and self.creeping < 1:
+            raise OptionError(f"Hybrid: creeping is {self.creeping}; expected a whole number of at least 1, or None")
         if not 0 <= self.improvement < 1:
             raise OptionError(f"Hybrid: improvement is {self.improvement}; expected a share from 0 to below 1")
 
@@ -192,7 +198,11 @@ class Hybrid(LibrarySolver):
         def report(polisher: Any) -> Status | None:
             nonlocal state, ended
             answer = self._is_answer(oracle, polisher)
-            state = self._next(state, polisher=polisher, polishing=True, polished=state.polished + 1, answer=answer)
+            creeps = state.polishing and polisher.cost >= state.best_cost - self.improvement * abs(state.best_cost)
+            progress = {"idle": state.idle + 1} if creeps else {"idle": 0, "best_cost": float(polisher.cost)}
+            state = self._next(
+                state, polisher=polisher, polishing=True, polished=state.polished + 1, answer=answer, **progress
+            )
             ended = advance(state)
             return self._given_up(oracle, state) if ended is None else ended
 
@@ -228,7 +238,8 @@ class Hybrid(LibrarySolver):
         if state.attempt >= self.attempts or state.answer:
             return None
         status: Status | None = self.polisher.terminate(oracle, state.polisher)
-        exhausted = status is None and state.polished > self.polisher.max_iterations
+        creeps = self.creeping is not None and state.polishing and state.idle >= self.creeping
+        exhausted = status is None and (creeps or state.polished > self.polisher.max_iterations)
         return Status.max_iterations if exhausted else status
 
     def _sampled(self, oracle: OptimalControlOracle, state: HybridState) -> HybridState:

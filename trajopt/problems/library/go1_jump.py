@@ -75,7 +75,8 @@ def go1_jump(height: float = 0.25, apex: float = 0.5, duration: float = 1.2, dt:
         "go1-jump", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         certificate=lambda motion: jump_quantities(system, motion, height), certificate_tolerances=LIMITS,
         report=lambda motion: _report(system, motion), solver="Hybrid",
-        solver_options=sample_then_polish(leg_targets(duration), 48, 24, 5e-2, 200, patience=6, improvement=0.1, attempts=3),
+        solver_options=sample_then_polish(leg_targets(duration), 48, 24, 5e-2, 200, patience=6, improvement=0.1, attempts=5,
+                                          creeping=10),
     )  # fmt: skip
 
 
