@@ -197,7 +197,7 @@ def test_curvature_through_contact_knows_how_far_a_step_holds(worm):
 
 @pytest.mark.slow
 def test_the_worm_leaves_the_valley_where_gauss_newton_creeps(worm):
-    """One iteration of DDP from the valley's floor: the cost falls by 0.68 in the mean, and by 0.07 without curvature, whose steps
+    """One iteration of DDP from the valley's floor: the cost falls by 0.68 in the mean, by 0.07 without curvature, whose steps
     along the one stiff direction have to be short. Many iterations are chaotic, and cannot be compared."""
     gains = {}
     for curvature in ("secant", "none"):
