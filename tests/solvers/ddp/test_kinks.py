@@ -180,8 +180,9 @@ def test_curvature_through_contact_knows_how_far_a_step_holds(worm):
     def full_step(us, share):
         at = worm.rollout(jnp.asarray(worm.x0), us, jnp.zeros(0))
         model = iteration.modeller.expand(at, multipliers)
-        bent = with_curvature(model.lq, share * contact_curvature(worm, at, model.costates))
-        direction = iteration.backward_pass(at, dataclasses.replace(model, lq=bent), damping)
+        M = contact_curvature(worm, at, model.costates)
+        bent = dataclasses.replace(model, lq=with_curvature(model.lq, share * M))
+        direction = iteration.backward_pass(at, bent, damping)
         _, cost = iteration.forward_pass(Iterate(at, model, damping, 0.0), direction, jnp.ones(()), multipliers)
         return at.xs[-1, 1], direction.total, cost - model.cost
 
@@ -195,16 +196,13 @@ def test_curvature_through_contact_knows_how_far_a_step_holds(worm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", [iLQR(damping=0.1), DDP(damping=0.1)], ids=["iLQR", "DDP"])
-def test_the_worm_leaves_the_valley_where_gauss_newton_creeps(worm, solver):
-    """One iteration from the valley's floor: the cost falls by 0.68 in the mean, and by 0.07 without curvature, whose steps along
-    the one stiff direction have to be short. Many iterations are chaotic, and cannot be compared."""
+def test_the_worm_leaves_the_valley_where_gauss_newton_creeps(worm):
+    """One iteration of DDP from the valley's floor: the cost falls by 0.68 in the mean, by 0.07 without curvature, whose steps
+    along the one stiff direction have to be short. Many iterations are chaotic, and cannot be compared."""
     gains = {}
     for curvature in ("secant", "none"):
-        runs = [
-            solve(worm, dataclasses.replace(solver, curvature=curvature), x0=valley(worm, seed), max_iterations=1)
-            for seed in range(SEEDS)
-        ]
+        solver = DDP(damping=0.1, curvature=curvature)
+        runs = [solve(worm, solver, x0=valley(worm, seed), max_iterations=1) for seed in range(SEEDS)]
         gains[curvature] = np.array([run.initial_cost - run.cost for run in runs])
     assert (gains["none"] > 0).all() and (gains["secant"] > gains["none"]).all()
     assert gains["secant"].mean() > 4.0 * gains["none"].mean()
