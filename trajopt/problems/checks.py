@@ -129,7 +129,9 @@ def checked_horizon(problem: Any, steps: Any) -> int:
     return int(steps)
 
 
-def checked_controls(problem: Any, u0: Any, x0: np.ndarray) -> tuple[Float[np.ndarray, "T nu"], dict[str, Any]]:
+def checked_controls(
+    problem: Any, u0: Any, x0: Float[np.ndarray, " nx"]
+) -> tuple[Float[np.ndarray, "T nu"], dict[str, Any]]:
     """(another guess of the controls of a validated problem, (T, nu), within its bounds, the problem's `meta` with it); x0: the
     initial state, flat, from which guesses by name and the default are made."""
     where = f"problem '{problem.name}': "

@@ -383,10 +383,9 @@ class OptimalControlProblem(Parted):
         weights: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> OptimalControlProblem:
-        """The problem with another initial state or start time, other references and weights of its residuals by name, other
-        guesses u0 and xs0, or another `horizon`, at which guesses end or stay with their last row. Of the same shapes, and over
-        horizons of one size, they need no other program. A guess u0 that was left out, or given by name, is made anew for
-        another x0 at rest. `others`: any field, as by `dataclasses.replace`.
+        """The problem with another x0 or start_time, other references and weights of its residuals by name, guesses u0 and xs0, or
+        another `horizon`, at which guesses end or stay with their last row: of the same shapes, and over horizons of one size, by
+        the same programs. A u0 that was left out, or named, is made anew for an x0 at rest. `others`: as `dataclasses.replace`.
 
         Raises what construction raises, and `UnknownNameError` for a name that no residual has.
         """
