@@ -383,7 +383,7 @@ class OptimalControlProblem(Parted):
         weights: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> OptimalControlProblem:
-        """The problem with another x0 or start_time, other references and weights of its residuals by name, guesses u0 and xs0, or
+        """The problem with another x0 or start_time, other references and weights of its residuals by name, guesses u0, xs0, or
         another `horizon`, at which guesses end or stay with their last row: of the same shapes, and over horizons of one size, by
         the same programs. A u0 that was left out, or named, is made anew for an x0 at rest. `others`: as `dataclasses.replace`.
 
