@@ -38,17 +38,6 @@ def test_a_program_is_compiled_once_for_equal_subjects_shapes_and_types():
     assert len(programs) == 4
 
 
-def test_one_subject_with_other_arguments_than_the_last_ones():
-    programs, subject = Programs(), Scale(2.0)
-    for x in (jnp.ones(3), jnp.ones(4), np.ones(3, np.float32), jnp.ones(3)):
-        found = programs.run(Scale.times, subject, x)[0]
-        np.testing.assert_array_equal(found, 2 * x)
-        assert found.dtype == x.dtype
-    assert len(programs) == 3
-    with pytest.raises(TypeError):  # of the function itself
-        programs.run(Scale.times, subject, jnp.ones(3), jnp.ones(3))
-
-
 def test_the_programs_used_last_are_kept():
     programs, x = Programs(kept=2), jnp.ones(1)
     for factor in (1.0, 2.0, 1.0, 3.0):

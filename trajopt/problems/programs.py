@@ -156,7 +156,6 @@ class Programs:
         self._kept = kept
         self._compiled: OrderedDict[ProgramKey, Callable[..., Any]] = OrderedDict()
         self._subjects: OrderedDict[int, tuple[Any, Hashed, tuple[Any, ...], Callable[..., Any]]] = OrderedDict()
-        self._last: OrderedDict[tuple[Callable[..., Any], int, Effort], tuple[Any, Callable[..., Any]]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._compiled)
@@ -203,20 +202,10 @@ class Programs:
         self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL
     ) -> tuple[Any, float]:
         """(function(subject, *arguments) once it is done, the seconds that compiling took)."""
-        place = function, id(subject), effort
-        known = self._last.get(place)
-        if known is not None and known[0] is subject:
-            try:
-                return jax.block_until_ready(known[1](*arguments)), 0.0
-            except TypeError:  # the program says that these are other arguments than the last ones
-                pass
         # Arrays go as they are: a tree is not built again, with all that a `System` checks when it is made.
         if not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(arguments)):
             arguments = jax.tree.map(lambda a: a if isinstance(a, jax.Array) else jnp.asarray(a), arguments)
         program, seconds = self.compiled(function, subject, *arguments, effort=effort)
-        self._last[place] = subject, program
-        if len(self._last) > self._kept:
-            self._last.popitem(last=False)
         return jax.block_until_ready(program(*arguments)), seconds
 
 
