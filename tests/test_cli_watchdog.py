@@ -26,11 +26,10 @@ folder = pathlib.Path(sys.argv[1])
 
 def wait(x):
     if (folder / "hang").exists():
+        mutex, lock = ctypes.create_string_buffer(128), ctypes.CDLL(None).pthread_mutex_lock
+        lock(mutex)
         (folder / "stuck").touch()
-        # In C, without Python's lock: no handler of Python's runs in this thread any more.
-        mutex, libc = ctypes.create_string_buffer(128), ctypes.CDLL(None)
-        libc.pthread_mutex_lock(mutex)
-        libc.pthread_mutex_lock(mutex)
+        lock(mutex)  # in C, without Python's lock: no handler of Python's runs in this thread any more
     return x
 
 def factory():
