@@ -29,35 +29,6 @@ inline void begin_in_modes(const Regularised& of, const Point& at, CreepScratch&
   }
 }
 
-// The derivative of rho (nu + s u) by the unknowns of the held rows, from the held part of G + eps I in K: see `creep_matrix`.
-inline void matrix_in_modes(const Ncp& ncp, const CreepScratch& s, const int* held, int n, double* K, int ld) {
-  const ContactProblem& p = ncp.problem;
-  for (int j = 0; j < n; j += width_of(ncp, s, held[j])) {
-    if (!slides(ncp, s, held[j])) continue;
-    const double *u = s.direction + held[j], mu = p.mu[held[j] / 3];
-    for (int i = 0; i < n; ++i) {
-      double* row = K + (ptrdiff_t)i * ld + j;
-      const double along = u[0] * row[0] + u[1] * row[1], across = u[0] * row[1] - u[1] * row[0];
-      row[0] = mu > 0 ? across : 0.0, row[1] = 0.0, row[2] += mu * along;
-    }
-  }
-  for (int i = 0; i < n; ++i)
-    for (int at = 0; at < n; at += W) store(K + (ptrdiff_t)i * ld + at, ncp.rho[held[i]] * load(K + (ptrdiff_t)i * ld + at));
-  for (int i = 0; i < n; i += width_of(ncp, s, held[i])) {
-    const int r = held[i], c = r / 3;
-    if (!slides(ncp, s, r)) continue;
-    double *first = K + (ptrdiff_t)i * ld + i, *second = first + ld;
-    if (p.mu[c] == 0) {  // whatever the slip is
-      first[0] += 1.0, second[1] += 1.0;
-      continue;
-    }
-    const double *u = s.direction + r, radius = p.mu[c] * s.at.x[r + 2];
-    const double turned = radius > 0 ? ncp.rho[r] * s.slip[c] / radius : 0.0;
-    first[0] -= turned * u[1], second[0] += turned * u[0];
-    first[1] += u[0], second[1] += u[1];
-  }
-}
-
 // Takes `step` off the unknowns, or as much of it as turns no friction too far. Contacts that slide and lose their normal impulse open;
 // whether one does.
 inline bool move_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int n, const double* step) {
@@ -118,7 +89,7 @@ inline bool newton_in_modes(const Regularised& of, Point& at, CreepScratch& s, F
     ++iterations;
     gather(ncp.problem, work.held, n, work.K, ld);
     for (int i = 0; i < n; ++i) work.K[(ptrdiff_t)i * ld + i] += of.weight, work.right[i] = right[work.held[i]];
-    matrix_in_modes(ncp, s, work.held, n, work.K, ld);
+    creep_matrix(ncp, s, work.held, n, 0.0, work.K, ld);  // eps is in K already
     factor_general(work.K, ld, n, MACHINE, work.row, work.inverse);
     solve_general(work.K, ld, n, work.row, work.inverse, work.right, work.small);
     changed = move_in_modes(ncp, s, work.held, n, work.small);
