@@ -149,13 +149,28 @@ def _joined(
     return key, leaves, lambda given: rebuilt([make(own) for (_, _, make), own in zip(parts, given, strict=True)])
 
 
+class Recent(OrderedDict[Any, Any]):
+    """What was kept last, at most so many entries."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def keep(self, key: Hashable, value: Any) -> Any:
+        """value, from now on the youngest entry."""
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > self._most:
+            self.popitem(last=False)
+        return value
+
+
 class Programs:
     """The `kept` programs that were used last."""
 
     def __init__(self, kept: int = KEPT_PROGRAMS) -> None:
-        self._kept = kept
-        self._compiled: OrderedDict[ProgramKey, Callable[..., Any]] = OrderedDict()
-        self._subjects: OrderedDict[int, tuple[Any, Hashed, tuple[Any, ...], Callable[..., Any]]] = OrderedDict()
+        self._compiled = Recent(kept)  # by `ProgramKey`
+        self._subjects = Recent(kept)  # by identity: (subject, its key, its leaves, the function from leaves to it)
 
     def __len__(self) -> int:
         return len(self._compiled)
@@ -181,9 +196,7 @@ class Programs:
 
         closed.__name__ = function.__name__  # which profiles and dumps show
         program = compiled_with(jax.jit(closed).lower(own, *arguments), dict(effort.value))
-        self._compiled[key] = program
-        if len(self._compiled) > self._kept:
-            self._compiled.popitem(last=False)
+        self._compiled.keep(key, program)
         seconds = time.perf_counter() - start
         _LOG.debug("compiled %s in %.2f s", function.__qualname__, seconds)
         return functools.partial(program, own), seconds
@@ -193,10 +206,8 @@ class Programs:
         known = self._subjects.get(id(subject))
         if known is None or known[0] is not subject:
             key, own, make = parted(subject)
-            known = self._subjects[id(subject)] = subject, Hashed(key), own, make
-            if len(self._subjects) > self._kept:
-                self._subjects.popitem(last=False)
-        return known[1:]
+            known = self._subjects.keep(id(subject), (subject, Hashed(key), own, make))
+        return known[1], known[2], known[3]
 
     def run(
         self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL

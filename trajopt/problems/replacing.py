@@ -83,7 +83,7 @@ def _over(problem: ControlProblem, steps: int) -> ControlProblem:
     new: dict[str, Any] = {"horizon": steps, "u0": lengthened(problem.u0[:steps], steps)}
     record = problem.arguments or {}
     by_step = "u0" not in record or np.ndim(record["u0"].given) == 2  # else it is given for every step alike
-    given = new | {} if by_step else new | {"u0": record["u0"].given}
+    given = dict(new) if by_step else new | {"u0": record["u0"].given}
     if problem.xs0 is not None:
         new["xs0"] = given["xs0"] = lengthened(problem.xs0[: steps + 1], steps + 1)
     return _with(problem, new, given)

@@ -13,8 +13,7 @@ the previous update grows. Nocedal and Wright, Numerical Optimization, 2006, sec
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,15 +22,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, ScalarLike
 
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.programs import KEPT_PROGRAMS, Recent
 from trajopt.solvers.loop.contract import SolverState
 
 SUFFICIENT_FALL = 0.25  # a violation above this fraction of the last one raises the penalty
 FIRST_INNER_TOLERANCE = 1e-2
 INNER_SHARE, INNER_LARGEST = 0.1, 1e-2  # of `PenaltyRule.inner_tolerance`
-KEPT_COUNTS = 64  # problems whose numbers of rows are kept
 STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
 
-_COUNTS: OrderedDict[Hashable, tuple[int, int, int, int]] = OrderedDict()
+_COUNTS = Recent(KEPT_PROGRAMS)  # `Constraints` of each problem's key
 
 
 @jax.tree_util.register_dataclass
@@ -148,11 +147,8 @@ class Constraints:
         They are traced once for all problems of one program: tracing takes longer than many an iteration.
         """
         key = self.problem.program_key
-        if key not in _COUNTS:
-            _COUNTS[key] = self._traced_counts()
-            if len(_COUNTS) > KEPT_COUNTS:
-                _COUNTS.popitem(last=False)
-        return _COUNTS[key]
+        found: tuple[int, int, int, int] = _COUNTS.get(key) or _COUNTS.keep(key, self._traced_counts())
+        return found
 
     def _traced_counts(self) -> tuple[int, int, int, int]:
         problem = self.problem
