@@ -1,6 +1,7 @@
 """The behaviours of the library: found from how many seeds, in which time, with which quantities, and what replays of them do.
 
-    python benchmarks/bench_behaviours.py [--behaviours go1-jump,go1-trot] [--seeds 5] [--no-replay] [--replay-all] [--json FILE]
+    python benchmarks/bench_behaviours.py [--behaviours go1-jump,go1-trot] [--seeds 5] [--first 0] [--no-replay] [--replay-all]
+                                          [--json FILE]
 
 Each behaviour is solved with its default solver from each seed. A line a seed: status, seconds of compiling, of solving by the
 wall's clock and of the processor (of all threads, compiling included), the quantities that the certificate names. Then the
@@ -95,6 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--behaviours", default=",".join(BEHAVIOURS))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="the first of these seeds")
     parser.add_argument("--no-replay", action="store_true")
     parser.add_argument("--replay-all", action="store_true")
     parser.add_argument("--json")
@@ -106,7 +108,7 @@ def main() -> None:
     everything = []
     for name in args.behaviours.split(","):
         found = []
-        for seed in range(args.seeds):
+        for seed in range(args.first, args.first + args.seeds):
             problem, solution, record = solved(name, seed)
             everything.append(record)
             shown = ", ".join(f"{key} {value:.4g}" for key, value in record["quantities"].items())
