@@ -2,9 +2,10 @@
 
     LD_PRELOAD=libasan.so python sanitized_handlers.py FOLDER NAME ...      FOLDER holds trajopt_native_avx2.so
 
-Steps, Jacobians and rollouts of bundled models from random states, single and in batches, whose samples have to be the single
-ones to the last bit: batches of one axis and of two, batches with arguments in common, and a NaN that stays in its sample. Direct
-calls have handlers of their own, whose numbers are the same, and which refuse the NaN.
+Steps, Jacobians, rollouts and motions under a feedback policy of bundled models from random states, single and in batches, whose
+samples have to be the single ones to the last bit: batches of one axis and of two, batches with arguments in common, and a NaN
+that stays in its sample. Direct calls have handlers of their own, whose numbers are the same, and which refuse the NaN. The
+Riccati recursion, with bounds and without, is given random problems, one that is not convex and one with a NaN among them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ import numpy as np  # noqa: E402
 
 from trajopt import native  # noqa: E402
 from trajopt.dynamics import State, System  # noqa: E402
+from trajopt.dynamics.policies import follow_policy  # noqa: E402
 from trajopt.errors import NonFiniteError  # noqa: E402
 from trajopt.models import load_model  # noqa: E402
 from trajopt.native.contacts import STATUSES, solve_contacts  # noqa: E402
+from trajopt.solvers.subproblems.riccati import LQProblem, riccati, riccati_native  # noqa: E402
 
 COUNT, STEPS = 6, 5
 
@@ -64,11 +67,20 @@ def check(name: str) -> None:
         xs, info = system.rollout(State(q, v), us)
         return xs.q, xs.v, info.residual
 
+    bar = jnp.tile(jnp.asarray(home), (STEPS, 1)), jnp.zeros((STEPS, system.nv))
+    gains = jnp.asarray(3.0 * rng.normal(size=(STEPS, system.nu, 2 * system.nv)))
+    limits = jnp.full(system.nu, -6.0), jnp.full(system.nu, 5.0)
+
+    def policy(q, v, us):
+        xs, controls, residual = follow_policy(system, State(q, v), *bar, us, gains, *limits)
+        return xs.q, xs.v, controls, residual
+
     programs = (
         ("step", step, u),
         ("linearize", linearize, u),
         ("linearize with impulses", impulses, u),
         ("rollout", rollout, us),
+        ("policy", policy, us),
     )
     for label, function, control in programs:
         where, single = f"{name}: {label}", jax.jit(function)
@@ -114,9 +126,37 @@ def check_contact_problems() -> None:
     print("handlers avx2: contact problems", flush=True)
 
 
+def check_riccati() -> None:
+    """Against the recursion in JAX, whose rounding differs; sizes that no vector register divides."""
+    rng = np.random.default_rng(0)
+    recursions = [jax.jit(jax.vmap(function)) for function in (riccati_native, riccati)]
+    for steps, n, m in ((1, 1, 1), (9, 11, 5), (20, 36, 12)):
+
+        def normal(*shape): return jnp.asarray(rng.normal(size=(COUNT, *shape)))  # fmt: skip
+
+        W, ends = normal(steps, n + m, n + m), normal(1, n, n)
+        H = W @ W.mT + 0.1 * jnp.eye(n + m)
+        H = H.at[3, 0].multiply(-1e6)  # not convex
+        lq = LQProblem(
+            A=normal(steps, n, n).at[2].set(jnp.nan) / np.sqrt(n), B=normal(steps, n, m), d=normal(steps, n),
+            Q=jnp.concatenate([H[..., :n, :n], ends @ ends.mT], 1), R=H[..., n:, n:], S=H[..., :n, n:],
+            q=normal(steps + 1, n), r=normal(steps, m),
+        )  # fmt: skip
+        for box in ((), (jnp.full((COUNT, steps, m), -0.1), jnp.full((COUNT, steps, m), 0.2))):
+            found, expected = (recursion(lq, *box) for recursion in recursions)
+            np.testing.assert_array_equal(found.convex, expected.convex)
+            assert found.convex[0] and not found.convex[3], found.convex
+            good = np.array([0, 1, 4, 5])
+            for one, other in ((found.K, expected.K), (found.k, expected.k)):
+                scale = np.abs(np.asarray(other)[good]).max()
+                np.testing.assert_allclose(np.asarray(one)[good], np.asarray(other)[good], atol=1e-9 * scale)
+    print("handlers avx2: Riccati recursion", flush=True)
+
+
 if __name__ == "__main__":
     native.FOLDER = pathlib.Path(sys.argv[1]).resolve()
     assert native.instruction_set() == "avx2"
     check_contact_problems()
+    check_riccati()
     for argument in sys.argv[2:]:
         check(argument)
