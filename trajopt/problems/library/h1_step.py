@@ -102,7 +102,8 @@ def h1_step(
     return OptimalControlProblem(
         "h1-step", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         certificate=lambda motion: step_quantities(system, motion, advance), certificate_tolerances=LIMITS,
-        solver="Hybrid", solver_options=sample_then_polish(leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25),
+        solver="Hybrid", solver_options=sample_then_polish(leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25,
+                                                            attempts=6, creeping=10),
     )  # fmt: skip
 
 
