@@ -16,7 +16,6 @@ from trajopt.dynamics.rigid_body.kinematics import kinematics
 
 STEPS = 40  # of a rollout
 KEPT = (1, 4, 12, 40)  # the steps of it whose states are used
-TRIED = 20  # starts, after which the torques shrink if fewer states than that were found
 DEEPEST = 5e-3  # m: bodies that begin deeper in each other than any motion brings them often cannot be parted by any impulse
 
 
@@ -111,24 +110,15 @@ def roll(system: System, q, v, u):
 
 
 def draw(system: System, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """States (q, v, u) on the way, most of them in contact, without end.
-
-    Limits of control that throw the robot away (1,000 N m on legs of a kilogram) lead to few states: torques shrink where `TRIED`
-    starts find fewer than as many.
-    """
+    """States (q, v, u) on the way, most of them in contact, without end."""
     model, rng = system.model, np.random.default_rng(seed)
-    calm, tried, found = 1.0, 0, 0
     top = model.topology
     scalar = top.scalar_q_of_dof[top.scalar_q_of_dof >= 0]
     for q, v, u in starts(model, rng):
-        if tried == TRIED:
-            calm, tried, found = calm * (0.3 if found < TRIED else 1.0), 0, 0
-        tried, u = tried + 1, calm * u
         qs, vs, good = (np.asarray(a) for a in roll(system, *(jnp.asarray(a) for a in (q, v, u))))
         for k in KEPT:
             if not good[k - 1]:
                 continue
-            found += 1
             q = qs[k - 1].copy()
             q[scalar] += 1e-4 * rng.normal(size=len(scalar))
             for place, _ in lifts(model):
