@@ -16,6 +16,7 @@ from trajopt import native
 from trajopt.dynamics import State, System
 from trajopt.dynamics.compiled import compile_system, pack_parameters
 from trajopt.dynamics.compiled_step import native_linearize, native_step, step_info
+from trajopt.solvers.subproblems.riccati import LQProblem
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
 from contact_states import draw
@@ -24,6 +25,22 @@ needs_core = pytest.mark.skipif(not native.available(), reason=f"no compiled cor
 DT = 1e-3
 # Both solve the same equations to rounding; what the impulses' tolerance (1e-10 of the velocities) leaves is the larger part.
 VELOCITY, MATRIX = 1e-9, 1e-8
+
+
+def random_lq(seed: int, sizes: tuple[int, int, int], leading: tuple[int, ...] = ()) -> LQProblem:
+    """A convex problem of (steps, states, controls), or a batch of them."""
+    rng, (T, N, M) = np.random.default_rng(seed), sizes
+    W = rng.normal(size=(*leading, T, N + M, N + M))
+    H = W @ W.swapaxes(-1, -2) + 0.1 * np.eye(N + M)
+    V = rng.normal(size=(*leading, 1, N, N))
+    Q = np.concatenate([H[..., :N, :N], V @ V.swapaxes(-1, -2)], -3)
+
+    def normal(*shape): return rng.normal(size=(*leading, *shape))  # fmt: skip
+
+    return jax.tree.map(jnp.asarray, LQProblem(
+        A=normal(T, N, N) / np.sqrt(N), B=normal(T, N, M), d=normal(T, N), Q=Q, R=H[..., N:, N:], S=H[..., :N, N:],
+        q=normal(T + 1, N), r=normal(T, M),
+    ))  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -10,6 +10,7 @@ Riccati recursion, with bounds and without, is given random problems, one that i
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pathlib
 import sys
@@ -29,7 +30,10 @@ from trajopt.dynamics.policies import follow_policy  # noqa: E402
 from trajopt.errors import NonFiniteError  # noqa: E402
 from trajopt.models import load_model  # noqa: E402
 from trajopt.native.contacts import STATUSES, solve_contacts  # noqa: E402
-from trajopt.solvers.subproblems.riccati import LQProblem, riccati, riccati_native  # noqa: E402
+from trajopt.solvers.subproblems.riccati import riccati, riccati_native  # noqa: E402
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from native.cases import random_lq  # noqa: E402
 
 COUNT, STEPS = 6, 5
 
@@ -128,20 +132,11 @@ def check_contact_problems() -> None:
 
 def check_riccati() -> None:
     """Against the recursion in JAX, whose rounding differs; sizes that no vector register divides."""
-    rng = np.random.default_rng(0)
     recursions = [jax.jit(jax.vmap(function)) for function in (riccati_native, riccati)]
-    for steps, n, m in ((1, 1, 1), (9, 11, 5), (20, 36, 12)):
-
-        def normal(*shape): return jnp.asarray(rng.normal(size=(COUNT, *shape)))  # fmt: skip
-
-        W, ends = normal(steps, n + m, n + m), normal(1, n, n)
-        H = W @ W.mT + 0.1 * jnp.eye(n + m)
-        H = H.at[3, 0].multiply(-1e6)  # not convex
-        lq = LQProblem(
-            A=normal(steps, n, n).at[2].set(jnp.nan) / np.sqrt(n), B=normal(steps, n, m), d=normal(steps, n),
-            Q=jnp.concatenate([H[..., :n, :n], ends @ ends.mT], 1), R=H[..., n:, n:], S=H[..., :n, n:],
-            q=normal(steps + 1, n), r=normal(steps, m),
-        )  # fmt: skip
+    for sizes in ((1, 1, 1), (9, 11, 5), (20, 36, 12)):
+        steps, _, m = sizes
+        lq = random_lq(0, sizes, (COUNT,))
+        lq = dataclasses.replace(lq, A=lq.A.at[2].set(jnp.nan), R=lq.R.at[3, 0].multiply(-1e6))  # the latter is not convex
         for box in ((), (jnp.full((COUNT, steps, m), -0.1), jnp.full((COUNT, steps, m), 0.2))):
             found, expected = (recursion(lq, *box) for recursion in recursions)
             np.testing.assert_array_equal(found.convex, expected.convex)

@@ -10,29 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from native.cases import needs_core
+from native.cases import needs_core, random_lq
 from trajopt import dynamics, load_model
 from trajopt.dynamics import State, System, random_configuration
 from trajopt.dynamics.policies import follow_policy
-from trajopt.solvers.subproblems.riccati import LQProblem, riccati, riccati_native
+from trajopt.solvers.subproblems.riccati import riccati, riccati_native
 
 pytestmark = needs_core
-T, N, M = 9, 11, 5  # neither is a multiple of the lanes
-
-
-def random_lq(seed: int, leading: tuple[int, ...] = ()) -> LQProblem:
-    rng = np.random.default_rng(seed)
-    W = rng.normal(size=(*leading, T, N + M, N + M))
-    H = W @ W.swapaxes(-1, -2) + 0.1 * np.eye(N + M)
-    V = rng.normal(size=(*leading, 1, N, N))
-    Q = np.concatenate([H[..., :N, :N], V @ V.swapaxes(-1, -2)], -3)
-
-    def normal(*shape): return rng.normal(size=(*leading, *shape))  # fmt: skip
-
-    return jax.tree.map(jnp.asarray, LQProblem(
-        A=normal(T, N, N) / np.sqrt(N), B=normal(T, N, M), d=normal(T, N), Q=Q, R=H[..., N:, N:], S=H[..., :N, N:],
-        q=normal(T + 1, N), r=normal(T, M),
-    ))  # fmt: skip
+SIZES = T, N, M = 9, 11, 5  # none is a multiple of the lanes
 
 
 def agree(found, expected, tolerance=1e-10):
@@ -44,7 +29,7 @@ def agree(found, expected, tolerance=1e-10):
 
 @pytest.mark.parametrize("bound", [None, 0.05, 0.5])
 def test_the_compiled_recursion_is_that_of_jax(bound):
-    lq = random_lq(1)
+    lq = random_lq(1, SIZES)
     box = () if bound is None else (jnp.full((T, M), -bound), jnp.full((T, M), 2 * bound))
     found, expected = jax.jit(riccati_native)(lq, *box), jax.jit(riccati)(lq, *box)
     agree(found, expected)
@@ -55,14 +40,14 @@ def test_the_compiled_recursion_is_that_of_jax(bound):
 
 
 def test_a_batch_is_its_samples():
-    lq = random_lq(3, (2,))
+    lq = random_lq(3, SIZES, (2,))
     found = jax.jit(jax.vmap(riccati_native))(lq)
     for k in range(2):
         agree(jax.tree.map(lambda a, k=k: a[k], found), riccati(jax.tree.map(lambda a, k=k: a[k], lq)))
 
 
 def test_lost_convexity_is_reported():
-    lq = random_lq(0)
+    lq = random_lq(0, SIZES)
     assert riccati_native(lq).convex
     lost = riccati_native(dataclasses.replace(lq, R=lq.R.at[4].add(-1e3 * jnp.eye(M))))
     assert not lost.convex and np.isnan(lost.K[4]).all() and np.isfinite(lost.K[5:]).all()
