@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 from lq_cases import M, N, T, dense_kkt, random_lq
 
 from trajopt.solvers.subproblems.box_qp import box_qp
-from trajopt.solvers.subproblems.riccati import LQProblem, adjoint, lq_rollout, riccati, riccati_parallel
+from trajopt.solvers.subproblems.riccati import LQProblem, adjoint, lq_rollout, riccati, riccati_parallel, within_bounds
 
 sequential, parallel, rolled = jax.jit(riccati), jax.jit(riccati_parallel), jax.jit(lq_rollout)
 
@@ -67,6 +68,63 @@ def test_adjoint_is_the_gradient_of_the_rollout():
     costates, gradient = jax.jit(adjoint)(lq)
     np.testing.assert_allclose(gradient, by_u, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(costates[0], by_x0, rtol=1e-11, atol=1e-12)
+
+
+def test_the_gradient_by_the_feed_forward_is_that_of_the_rollout_of_the_policy():
+    """Against differentiation through the rollout of u_t = K_t x_t + w_t, and dJ/dw = (du/dw)^T dJ/du."""
+    rng = np.random.default_rng(7)
+    lq = dataclasses.replace(random_lq(6), d=jnp.zeros((T, N)))
+    gains = jnp.asarray(rng.normal(size=(T, M, N)))
+
+    def controls(w):
+        def body(x, step):
+            A, B, K, w = step
+            u = K @ x + w
+            return A @ x + B @ u, (x, u)
+
+        last, (xs, us) = jax.lax.scan(body, jnp.zeros(N), (lq.A, lq.B, gains, w))
+        return jnp.concatenate([xs, last[None]]), us
+
+    def cost(w):
+        xs, us = controls(w)
+        return jnp.vdot(lq.q, xs) + jnp.vdot(lq.r, us)
+
+    w = jnp.zeros((T, M))
+    _, gradient = jax.jit(adjoint)(lq, gains)
+    np.testing.assert_allclose(gradient, jax.grad(cost)(w), rtol=1e-9, atol=1e-9)
+    turned = jnp.einsum("tisj,ti->sj", jax.jacobian(lambda w: controls(w)[1])(w), adjoint(lq)[1])
+    np.testing.assert_allclose(gradient, turned, rtol=1e-9, atol=1e-9)
+
+
+def test_controls_that_a_bound_holds_do_not_follow():
+    """The gains of exactly those are zero whose gradient, with these gains, pushes against the bound they are at; gains that are
+    no numbers count as zero."""
+    rng = np.random.default_rng(8)
+    lq = random_lq(6)
+    gains, low, high = jnp.asarray(rng.normal(size=(T, M, N))), -jnp.ones(M), jnp.ones(M)
+    us = jnp.asarray(rng.choice([-1.0, 0.0, 1.0], size=(T, M)))
+    found = within_bounds(lq, gains.at[0, 0, 0].set(jnp.nan), us, low, high)
+    gradient = np.asarray(adjoint(lq, found)[1])
+    held = ((us == -1) & (gradient > 0)) | ((us == 1) & (gradient < 0))
+    assert 0 < np.sum(held) < held.size
+    expected = np.where(held[..., None], 0.0, gains)
+    expected[0] = 0.0
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_rounding_of_an_unstable_motion_stays_out_of_the_gradient_by_the_feed_forward():
+    """x+ = 2.7 x + u over 80 steps to a target: at the optimum of a quadratic cost the gradient by the controls is rounding times
+    powers of 2.7."""
+    steps, one = 80, jnp.ones((1, 1))
+    A, B = jnp.tile(2.7 * one, (steps, 1, 1)), jnp.tile(one, (steps, 1, 1))
+    none = jnp.zeros((steps, 1))
+    q = jnp.asarray(np.random.default_rng(9).normal(size=(steps + 1, 1)))
+    lq = LQProblem(A, B, none, jnp.tile(one, (steps + 1, 1, 1)), B, 0.0 * B, q, none)
+    policy = riccati(lq)
+    xs, us = lq_rollout(lq, policy, jnp.ones(1))
+    at = dataclasses.replace(lq, q=q + xs, r=us)  # the gradients of the cost there
+    assert np.abs(adjoint(at)[1]).max() > 1e3
+    assert np.abs(adjoint(at, policy.K)[1]).max() < 1e-13
 
 
 def enumerated(H, g, lower, upper):

@@ -154,12 +154,15 @@ class _DifferentialDynamicProgramming:
         """The program of one iteration for a problem in a gradient mode."""
         second = self._second_order and twice_differentiable(problem)
         exact = not relabels(problem, gradient)  # other labels are directions to search in, and no gradients
+        native = problem.system is not None and problem.system.resolved_backend == "native"
+        multiple = self.shooting == "multiple"
+        followed = multiple and not twice_differentiable(problem)  # a motion of the policy, which no rollout of controls repeats
         return Iteration(
-            Modeller(problem, gradient, multiple=self.shooting == "multiple", second_order=second),
+            Modeller(problem, gradient, multiple, second, followed, native),
             curvature=second,
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
-            native=problem.system is not None and problem.system.resolved_backend == "native",
+            native=native,
             secant=self._learns(problem),
             differenced=self._differenced(problem) if exact else "never",
             kinked=exact and self._kinked(problem),
@@ -194,7 +197,9 @@ class _DifferentialDynamicProgramming:
         """
         self.check(oracle.problem)
         iteration = self.iteration_of(oracle.problem, oracle.gradient)
-        return Replanning(dataclasses.replace(iteration, secant=False, differenced="never", kinked=False), self.damping)
+        modeller = dataclasses.replace(iteration.modeller, followed=False)
+        plain = dataclasses.replace(iteration, modeller=modeller, secant=False, differenced="never", kinked=False)
+        return Replanning(plain, self.damping)
 
     def check(self, problem: OptimalControlProblem) -> None:
         """Raise `OptionError` for options that do not go with a problem."""

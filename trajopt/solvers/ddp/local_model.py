@@ -36,7 +36,13 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.batching import each
 from trajopt.solvers.subproblems.bounds import held_at_bound
-from trajopt.solvers.subproblems.riccati import LQProblem, adjoint
+from trajopt.solvers.subproblems.riccati import (
+    LQProblem,
+    adjoint,
+    riccati,
+    riccati_native,
+    within_bounds,
+)
 
 
 @jax.tree_util.register_dataclass
@@ -44,7 +50,8 @@ from trajopt.solvers.subproblems.riccati import LQProblem, adjoint
 class LocalModel:
     """Quadratic model at a motion, and what is judged there.
 
-    costates: multipliers of the dynamics, the adjoint of the augmented cost; cost; augmented: what the constraints add; size:
+    costates: multipliers of the dynamics, the adjoint of the augmented cost (`riccati.adjoint`: along the motion of the policy
+    where `Modeller.followed`); cost; augmented: what the constraints add; size:
     sum of the magnitudes of both; gap: sum of |defects|; violation: largest of defects and constraints; excess: largest of
     violation and lack of complementarity; stationarity: largest |dH/du| over the controls not held at a bound (and of the
     derivatives by a free initial state and parameters); pull: the largest sum of magnitudes that cancel in it; scale: that, at
@@ -73,13 +80,16 @@ class Modeller:
     """Makes the models of one problem.
 
     gradient: mode of the dynamics' derivative; multiple: states need not obey the dynamics; second_order: exact Hessians of
-    costs and constraints, instead of Gauss-Newton's where there are residuals.
+    costs and constraints, instead of Gauss-Newton's where there are residuals; followed: the gradient is that by the
+    feed-forward controls of the policy that minimises the model; native: the compiled core finds that.
     """
 
     problem: OptimalControlProblem
     gradient: str
     multiple: bool
     second_order: bool
+    followed: bool = False
+    native: bool = False
 
     @property
     def constraints(self) -> al.Constraints:
@@ -263,15 +273,25 @@ class Modeller:
         Q, q = jnp.concatenate([H[:, :n_e, :n_e], H_end[None]]), jnp.concatenate([g[:, :n_e], g_end[None]])
         return LQProblem(A, B, d, Q, H[:, n_e:, n_e:], H[:, :n_e, n_e:], q, g[:, n_e:])
 
+    def _gains(self, at: Trajectory, lq: LQProblem) -> Array:
+        """Of the policy that minimises the model within the bounds of the controls."""
+        low, high = self._control_bounds(at)
+        bounded = bool(np.isfinite(self.problem.control_lower).any() or np.isfinite(self.problem.control_upper).any())
+        room = (low - at.us, high - at.us) if bounded else (None, None)
+        policy = riccati_native(lq, *room) if self.native else riccati(lq, *room)
+        return within_bounds(lq, policy.K, at.us, low, high)
+
+    def _control_bounds(self, at: Trajectory) -> tuple[Array, Array]:
+        low, high = self.problem.control_lower, self.problem.control_upper
+        return jnp.asarray(low, at.us.dtype), jnp.asarray(high, at.us.dtype)
+
     def _stationarity(self, at: Trajectory, lq: LQProblem, initial_gradient: Array) -> tuple[Array, Array, Array]:
-        problem, free = self.problem, self.free()
-        costates, slope = adjoint(lq)
+        free = self.free()
+        costates, slope = adjoint(lq, self._gains(at, lq) if self.followed else None)
         first = costates[0][free] + initial_gradient
         low, high = self.initial_bounds(at.p)
         largest = jnp.maximum(
-            _free_gradient(
-                at.us, slope, *(b.astype(at.us.dtype) for b in (problem.control_lower, problem.control_upper))
-            ),
+            _free_gradient(at.us, slope, *self._control_bounds(at)),
             _free_gradient(jnp.zeros_like(first), first, low, high),
         )
         pulls = jnp.abs(lq.r) + jnp.einsum("tij,ti->tj", jnp.abs(lq.B), jnp.abs(costates[1:]))

@@ -24,6 +24,7 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt import native
 from trajopt.dynamics.linear_algebra import cho_solve, cho_solve_vector, solve, symmetric_cholesky
+from trajopt.solvers.subproblems.bounds import held_at_bound
 from trajopt.solvers.subproblems.box_qp import box_qp
 
 
@@ -191,20 +192,47 @@ def lq_rollout(
     return jnp.concatenate([x0[None], xs]), us
 
 
-def adjoint(lq: LQProblem) -> tuple[Float[Array, "T1 n"], Float[Array, "T m"]]:
-    """Costates (T+1, n), lambda_t = q_t + A_t^T lambda_{t+1}, and dH/du_t = r_t + B_t^T lambda_{t+1} (T, m).
+def adjoint(
+    lq: LQProblem, gains: Float[Array, "T m n"] | None = None
+) -> tuple[Float[Array, "T1 n"], Float[Array, "T m"]]:
+    """Costates (T+1, n) and the gradient of the cost (T, m) at x = 0 and u = 0; d plays no part.
 
-    At x = 0 and u = 0; d plays no part.
+    By the controls the gradient is dH/du_t = r_t + B_t^T lambda_{t+1} with lambda_t = q_t + A_t^T lambda_{t+1}. gains: K of a
+    policy u_t = K_t x_t + w_t; then it is that by w, the same dH/du_t with lambda_t = q_t + A_t^T lambda_{t+1} + K_t^T dH/du_t,
+    the costate of a motion that follows the policy. The one gradient vanishes where the other does, since u_t - w_t depends on
+    w before t alone; but along an unstable motion that by u, and its rounding, grow exponentially with the number of steps.
     """
 
     def body(costate: Array, inputs: tuple) -> tuple[Any, Any]:
-        A, q = inputs
-        return (q + A.T @ costate,) * 2
+        A, B, q, r, K = inputs
+        gradient = r + B.T @ costate
+        before = q + A.T @ costate
+        before = before if K is None else before + K.T @ gradient
+        return before, (before, gradient)
 
     last = lq.q[-1]
-    _, costates = jax.lax.scan(body, last, (lq.A, lq.q[:-1]), reverse=True)
-    costates = jnp.concatenate([costates, last[None]])
-    return costates, lq.r + _times(lq.B.mT, costates[1:])
+    _, (costates, gradient) = jax.lax.scan(body, last, (lq.A, lq.B, lq.q[:-1], lq.r, gains), reverse=True)
+    return jnp.concatenate([costates, last[None]]), gradient
+
+
+def within_bounds(
+    lq: LQProblem,
+    gains: Float[Array, "T m n"],
+    us: Float[Array, "T m"],
+    lower: Float[Array, " m"],
+    upper: Float[Array, " m"],
+) -> Float[Array, "T m n"]:
+    """The gains without those of controls that a bound holds in the gradient of `adjoint`: they do not follow the state. Gains
+    that are not finite count as zero."""
+
+    def body(costate: Array, inputs: tuple) -> tuple[Any, Any]:
+        A, B, q, r, K, u = inputs
+        gradient = r + B.T @ costate
+        follows = ~held_at_bound(u, gradient, lower, upper)[:, None] & jnp.all(jnp.isfinite(K))
+        K = jnp.where(follows, K, 0.0)
+        return q + A.T @ costate + K.T @ gradient, K
+
+    return jax.lax.scan(body, lq.q[-1], (lq.A, lq.B, lq.q[:-1], lq.r, gains, us), reverse=True)[1]
 
 
 def _symmetric(M: Array) -> Array:
