@@ -35,7 +35,7 @@ from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import KEPT_PROGRAMS
 from trajopt.result import Status, status_name, status_named
 from trajopt.solvers.ddp.iteration import DAMPING, Iteration
-from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.ddp.local_model import LocalModel, Modeller, bounds_controls, runs_native
 from trajopt.solvers.ddp.passes import Passes, Progress, Summary
 from trajopt.solvers.ddp.replanning import Replanning
 from trajopt.solvers.loop.codes import GOING_ON, status_of
@@ -154,15 +154,13 @@ class _DifferentialDynamicProgramming:
         """The program of one iteration for a problem in a gradient mode."""
         second = self._second_order and twice_differentiable(problem)
         exact = not relabels(problem, gradient)  # other labels are directions to search in, and no gradients
-        native = problem.system is not None and problem.system.resolved_backend == "native"
         multiple = self.shooting == "multiple"
-        followed = multiple and not twice_differentiable(problem)  # a motion of the policy, which no rollout of controls repeats
+        followed = multiple and not twice_differentiable(problem)  # the policy's motion, which no rollout of controls repeats
         return Iteration(
-            Modeller(problem, gradient, multiple, second, followed, native),
+            Modeller(problem, gradient, multiple, second, followed, runs_native(problem)),
             curvature=second,
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
-            native=native,
             secant=self._learns(problem),
             differenced=self._differenced(problem) if exact else "never",
             kinked=exact and self._kinked(problem),
@@ -185,8 +183,7 @@ class _DifferentialDynamicProgramming:
 
     def _differenced(self, problem: OptimalControlProblem) -> str:
         """When the curvature of steps through contact is taken by differences of the compiled core's derivatives."""
-        native = problem.system is not None and problem.system.resolved_backend == "native"
-        if self.curvature == "none" or twice_differentiable(problem) or not native or problem.n_p:
+        if self.curvature == "none" or twice_differentiable(problem) or not runs_native(problem) or problem.n_p:
             return "never"
         return "always" if self._second_order else "short"
 
@@ -203,8 +200,7 @@ class _DifferentialDynamicProgramming:
 
     def check(self, problem: OptimalControlProblem) -> None:
         """Raise `OptionError` for options that do not go with a problem."""
-        bounded = np.isfinite(problem.control_lower).any() or np.isfinite(problem.control_upper).any()
-        if self.riccati == "parallel" and bounded:
+        if self.riccati == "parallel" and bounds_controls(problem):
             raise OptionError(
                 f"{self.name}: problem '{problem.name}' bounds its controls, which riccati='parallel' cannot; "
                 "use 'sequential'"

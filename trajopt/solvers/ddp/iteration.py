@@ -18,7 +18,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.policies import follow_policy
@@ -57,7 +56,7 @@ LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
 class Iteration:
     """The program for one problem.
 
-    curvature: second derivatives of the dynamics; native: passes by the compiled core; secant: curvature of the dynamics is
+    curvature: second derivatives of the dynamics; secant: curvature of the dynamics is
     learnt from step to step; differenced: that of steps through contact is taken by differences, "always" all of it, or
     "short", after a step below `kinks.SHORT`, along that step alone, and learnt; kinked: short steps are looked at for kinks,
     down to gradients of `stationary` relative to their scale; the rest are the options of iLQR.
@@ -67,7 +66,6 @@ class Iteration:
     curvature: bool
     damp_state: bool
     parallel: bool
-    native: bool = False
     secant: bool = False
     differenced: str = "never"
     kinked: bool = False
@@ -80,12 +78,6 @@ class Iteration:
     @property
     def multiple(self) -> bool:
         return self.modeller.multiple
-
-    @property
-    def bounded(self) -> bool:
-        """Whether a control has a bound."""
-        problem = self.problem
-        return bool(np.isfinite(problem.control_lower).any() or np.isfinite(problem.control_upper).any())
 
     # -- backward pass -------------------------------------------------------------------------------------------------
 
@@ -102,7 +94,7 @@ class Iteration:
         if self.parallel:
             policy = riccati_parallel(damped)
         else:
-            low, high = self._control_room(at)
+            low, high = self.modeller.control_room(at)
             order, times = self.modeller.order(), jnp.asarray(problem.times)[:-1]
             fn = dynamics_hessian(problem) if self.curvature else None
 
@@ -113,7 +105,7 @@ class Iteration:
 
             extra = (curvature, (at.xs[:-1], at.us, times, taken(problem))) if self.curvature else ()
             policy = (
-                riccati_native(damped, low, high) if self.native and not extra else riccati(damped, low, high, *extra)
+                riccati_native(damped, low, high) if self.modeller.native and not extra else riccati(damped, low, high, *extra)
             )
         start = jnp.zeros(n_e, lq.q.dtype)
         slope, total, convex = policy.slope, policy.c[0], policy.convex
@@ -129,12 +121,6 @@ class Iteration:
             dxs, dus = lq_rollout(lq, policy, start)
             slope = jnp.vdot(lq.q, dxs) + jnp.vdot(lq.r, dus) + jnp.vdot(model.initial_gradient, start[free])
         return Direction(dataclasses.replace(policy, convex=convex), start, slope, total)
-
-    def _control_room(self, at: Trajectory) -> tuple[Array | None, Array | None]:
-        if not self.bounded:
-            return None, None
-        low, high = self._bounds(at)
-        return low - at.us, high - at.us
 
     # -- line search ---------------------------------------------------------------------------------------------------
 
@@ -160,7 +146,7 @@ class Iteration:
         policy, start = direction.policy, direction.start
         problem, constraints = self.problem, self.modeller.constraints
         n, inequality = problem.n, constraints.inequality()
-        low, high = self._bounds(at)
+        low, high = self.modeller.control_bounds(at)
         dp = length * start[n:]
         p = at.p + dp
         if problem.n_p:
@@ -171,7 +157,7 @@ class Iteration:
             x_bar, u_bar, d, t, K, k, y, w = inputs
             dx = jnp.concatenate([problem.local(x_bar, x), dp])
             u = u_bar + length * k + K @ dx
-            u = jnp.clip(u, low, high) if self.bounded else u
+            u = jnp.clip(u, low, high) if self.modeller.bounded else u
             x_next, cost, _ = advance(problem, x, u, t, p)
             if inequality[0].size:
                 cost = cost + al.term(y, w, constraints.stage(x, u, t, p), inequality[0])
@@ -200,7 +186,7 @@ class Iteration:
         system = problem.system
         plain = system is not None and system.contact.contact_state_shape(system.model) is None and not problem.n_p
         rows = any(kind.size for kind in self.modeller.constraints.inequality())
-        return self.native and plain and not (self.multiple or needs_steps(problem) or rows)
+        return self.modeller.native and plain and not (self.multiple or needs_steps(problem) or rows)
 
     def _followed(
         self, x0: Array, at: Trajectory, direction: Direction, length: Array
@@ -209,7 +195,7 @@ class Iteration:
         problem, system = self.problem, self.problem.system
         assert system is not None
         nq = system.nq
-        low, high = self._bounds(at)
+        low, high = self.modeller.control_bounds(at)
         policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
         found, us, _ = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, low, high)
@@ -287,7 +273,7 @@ class Iteration:
             if self._bent:
                 model = dataclasses.replace(model, lq=with_curvature(model.lq, share * iterate.secant))
             if cuts is not None:
-                tilt = cuts.least_element(*self._bounds(at)) - cuts.gradients[0]
+                tilt = cuts.least_element(*self.modeller.control_bounds(at)) - cuts.gradients[0]
                 model = dataclasses.replace(model, lq=dataclasses.replace(model.lq, r=model.lq.r + tilt))
             direction = self.backward_pass(at, model, damping)
             if self.multiple:
@@ -304,7 +290,8 @@ class Iteration:
                     lambda new, old: jnp.where(worse, old, new), (motion, report), (state.motion, best)
                 )
                 kink = cuts.count > 1
-                settled = kink & cuts.near & (cuts.stationarity(*self._bounds(at)) <= self.stationary * model.scale)
+                left = cuts.stationarity(*self.modeller.control_bounds(at))
+                settled = kink & cuts.near & (left <= self.stationary * model.scale)
                 report = dataclasses.replace(report, settled=settled)
                 told = told & ~settled
             raised = jnp.maximum(DAMPING_FACTOR * damping, smallest)
@@ -337,11 +324,6 @@ class Iteration:
     def _bent(self) -> bool:
         """Whether passes have curvature of the dynamics that is kept from step to step."""
         return self.secant or self.differenced != "never"
-
-    def _bounds(self, at: Trajectory) -> tuple[Array, Array]:
-        """Bounds on the controls."""
-        low, high = self.problem.control_lower, self.problem.control_upper
-        return jnp.asarray(low, at.us.dtype), jnp.asarray(high, at.us.dtype)
 
     def _shortest(self, cuts: Cuts | None) -> Float[Array, ""] | float:
         """The least length of a line search: as long as cuts may be taken, the first one that is looked at for a kink.

@@ -39,9 +39,9 @@ from trajopt.solvers.subproblems.bounds import held_at_bound
 from trajopt.solvers.subproblems.riccati import (
     LQProblem,
     adjoint,
+    adjoint_of_policy,
     riccati,
     riccati_native,
-    within_bounds,
 )
 
 
@@ -50,8 +50,8 @@ from trajopt.solvers.subproblems.riccati import (
 class LocalModel:
     """Quadratic model at a motion, and what is judged there.
 
-    costates: multipliers of the dynamics, the adjoint of the augmented cost (`riccati.adjoint`: along the motion of the policy
-    where `Modeller.followed`); cost; augmented: what the constraints add; size:
+    costates: multipliers of the dynamics, the adjoint of the augmented cost (along a motion that follows
+    its policy where `Modeller.followed`); cost; augmented: what the constraints add; size:
     sum of the magnitudes of both; gap: sum of |defects|; violation: largest of defects and constraints; excess: largest of
     violation and lack of complementarity; stationarity: largest |dH/du| over the controls not held at a bound (and of the
     derivatives by a free initial state and parameters); pull: the largest sum of magnitudes that cancel in it; scale: that, at
@@ -273,25 +273,37 @@ class Modeller:
         Q, q = jnp.concatenate([H[:, :n_e, :n_e], H_end[None]]), jnp.concatenate([g[:, :n_e], g_end[None]])
         return LQProblem(A, B, d, Q, H[:, n_e:, n_e:], H[:, :n_e, n_e:], q, g[:, n_e:])
 
-    def _gains(self, at: Trajectory, lq: LQProblem) -> Array:
-        """Of the policy that minimises the model within the bounds of the controls."""
-        low, high = self._control_bounds(at)
-        bounded = bool(np.isfinite(self.problem.control_lower).any() or np.isfinite(self.problem.control_upper).any())
-        room = (low - at.us, high - at.us) if bounded else (None, None)
-        policy = riccati_native(lq, *room) if self.native else riccati(lq, *room)
-        return within_bounds(lq, policy.K, at.us, low, high)
+    @property
+    def bounded(self) -> bool:
+        """Whether a control has a bound."""
+        return bounds_controls(self.problem)
 
-    def _control_bounds(self, at: Trajectory) -> tuple[Array, Array]:
+    def control_bounds(self, at: Trajectory) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """Bounds on the controls."""
         low, high = self.problem.control_lower, self.problem.control_upper
         return jnp.asarray(low, at.us.dtype), jnp.asarray(high, at.us.dtype)
 
+    def control_room(self, at: Trajectory) -> tuple[Array | None, Array | None]:
+        """Bounds on du, none where no control has one."""
+        if not self.bounded:
+            return None, None
+        low, high = self.control_bounds(at)
+        return low - at.us, high - at.us
+
+    def _adjoint(self, at: Trajectory, lq: LQProblem) -> tuple[Array, Array]:
+        """Costates and gradient: by the controls, or by the feed-forward of the policy that minimises the model."""
+        if not self.followed:
+            return adjoint(lq)
+        policy = (riccati_native if self.native else riccati)(lq, *self.control_room(at))
+        return adjoint_of_policy(lq, policy.K, at.us, *self.control_bounds(at))
+
     def _stationarity(self, at: Trajectory, lq: LQProblem, initial_gradient: Array) -> tuple[Array, Array, Array]:
         free = self.free()
-        costates, slope = adjoint(lq, self._gains(at, lq) if self.followed else None)
+        costates, slope = self._adjoint(at, lq)
         first = costates[0][free] + initial_gradient
         low, high = self.initial_bounds(at.p)
         largest = jnp.maximum(
-            _free_gradient(at.us, slope, *self._control_bounds(at)),
+            _free_gradient(at.us, slope, *self.control_bounds(at)),
             _free_gradient(jnp.zeros_like(first), first, low, high),
         )
         pulls = jnp.abs(lq.r) + jnp.einsum("tij,ti->tj", jnp.abs(lq.B), jnp.abs(costates[1:]))
@@ -304,6 +316,16 @@ class Modeller:
         wide = jnp.full(free_states, jnp.inf, p.dtype)
         low, high = problem.parameter_lower.astype(p.dtype) - p, problem.parameter_upper.astype(p.dtype) - p
         return jnp.concatenate([-wide, low]), jnp.concatenate([wide, high])
+
+
+def bounds_controls(problem: OptimalControlProblem) -> bool:
+    """Whether a control has a bound."""
+    return bool(np.isfinite(problem.control_lower).any() or np.isfinite(problem.control_upper).any())
+
+
+def runs_native(problem: OptimalControlProblem) -> bool:
+    """Whether the compiled core makes the problem's steps, and so the passes."""
+    return problem.system is not None and problem.system.resolved_backend == "native"
 
 
 def _free_gradient(x: Array, gradient: Array, lower: Array, upper: Array) -> Array:

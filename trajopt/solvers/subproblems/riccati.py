@@ -192,47 +192,47 @@ def lq_rollout(
     return jnp.concatenate([x0[None], xs]), us
 
 
-def adjoint(
-    lq: LQProblem, gains: Float[Array, "T m n"] | None = None
-) -> tuple[Float[Array, "T1 n"], Float[Array, "T m"]]:
-    """Costates (T+1, n) and the gradient of the cost (T, m) at x = 0 and u = 0; d plays no part.
+def adjoint(lq: LQProblem) -> tuple[Float[Array, "T1 n"], Float[Array, "T m"]]:
+    """Costates (T+1, n), lambda_t = q_t + A_t^T lambda_{t+1}, and dH/du_t = r_t + B_t^T lambda_{t+1} (T, m).
 
-    By the controls the gradient is dH/du_t = r_t + B_t^T lambda_{t+1} with lambda_t = q_t + A_t^T lambda_{t+1}. gains: K of a
-    policy u_t = K_t x_t + w_t; then it is that by w, the same dH/du_t with lambda_t = q_t + A_t^T lambda_{t+1} + K_t^T dH/du_t,
-    the costate of a motion that follows the policy. The one gradient vanishes where the other does, since u_t - w_t depends on
-    w before t alone; but along an unstable motion that by u, and its rounding, grow exponentially with the number of steps.
+    At x = 0 and u = 0; d plays no part.
     """
 
     def body(costate: Array, inputs: tuple) -> tuple[Any, Any]:
-        A, B, q, r, K = inputs
-        gradient = r + B.T @ costate
-        before = q + A.T @ costate
-        before = before if K is None else before + K.T @ gradient
-        return before, (before, gradient)
+        A, q = inputs
+        return (q + A.T @ costate,) * 2
 
     last = lq.q[-1]
-    _, (costates, gradient) = jax.lax.scan(body, last, (lq.A, lq.B, lq.q[:-1], lq.r, gains), reverse=True)
-    return jnp.concatenate([costates, last[None]]), gradient
+    _, costates = jax.lax.scan(body, last, (lq.A, lq.q[:-1]), reverse=True)
+    costates = jnp.concatenate([costates, last[None]])
+    return costates, lq.r + _times(lq.B.mT, costates[1:])
 
 
-def within_bounds(
+def adjoint_of_policy(
     lq: LQProblem,
     gains: Float[Array, "T m n"],
     us: Float[Array, "T m"],
     lower: Float[Array, " m"],
     upper: Float[Array, " m"],
-) -> Float[Array, "T m n"]:
-    """The gains without those of controls that a bound holds in the gradient of `adjoint`: they do not follow the state. Gains
-    that are not finite count as zero."""
+) -> tuple[Float[Array, "T1 n"], Float[Array, "T m"]]:
+    """`adjoint` along a motion that follows the policy u_t = K_t x_t + w_t: its costates, and the gradient by w.
+
+    The gradient is dH/du_t with lambda_t = q_t + A_t^T lambda_{t+1} + K_t^T dH/du_t. It vanishes where that by u does, since
+    u_t - w_t depends on w before t alone; but along an unstable motion that by u, and its rounding, grow exponentially with the
+    number of steps. us: the controls at u = 0; those that this gradient pushes against a bound they are at do not follow the
+    state. Gains that are not finite, of a pass that is not convex, count as zero.
+    """
 
     def body(costate: Array, inputs: tuple) -> tuple[Any, Any]:
         A, B, q, r, K, u = inputs
         gradient = r + B.T @ costate
         follows = ~held_at_bound(u, gradient, lower, upper)[:, None] & jnp.all(jnp.isfinite(K))
-        K = jnp.where(follows, K, 0.0)
-        return q + A.T @ costate + K.T @ gradient, K
+        before = q + A.T @ costate + jnp.where(follows, K, 0.0).T @ gradient
+        return before, (before, gradient)
 
-    return jax.lax.scan(body, lq.q[-1], (lq.A, lq.B, lq.q[:-1], lq.r, gains, us), reverse=True)[1]
+    last = lq.q[-1]
+    _, (costates, gradient) = jax.lax.scan(body, last, (lq.A, lq.B, lq.q[:-1], lq.r, gains, us), reverse=True)
+    return jnp.concatenate([costates, last[None]]), gradient
 
 
 def _symmetric(M: Array) -> Array:
