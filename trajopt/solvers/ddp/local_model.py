@@ -283,7 +283,7 @@ class Modeller:
         low, high = self.problem.control_lower, self.problem.control_upper
         return jnp.asarray(low, at.us.dtype), jnp.asarray(high, at.us.dtype)
 
-    def control_room(self, at: Trajectory) -> tuple[Array | None, Array | None]:
+    def control_room(self, at: Trajectory) -> tuple[Float[Array, "T m"] | None, Float[Array, "T m"] | None]:
         """Bounds on du, none where no control has one."""
         if not self.bounded:
             return None, None
