@@ -19,8 +19,9 @@ from trajopt import problems, solvers  # noqa: E402
 from trajopt.result import status_name  # noqa: E402
 
 PROBLEMS = ("catapult", "half-cheetah", "hopper", "jump-worm")
-VARIANTS = ("default", "plain", "own", "state")
-OPTIONS = {"plain": {"curvature": "none"}, "state": {"regularisation": "state"}}
+VARIANTS = ("default", "plain", "own", "state", "barrier")
+BARRIER = {"regularisation": "state", "inequalities": "barrier", "barrier": 0.3, "max_iterations": 1000}
+OPTIONS = {"plain": {"curvature": "none"}, "state": {"regularisation": "state"}, "barrier": BARRIER}
 
 
 def main() -> None:

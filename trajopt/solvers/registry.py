@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trajopt.problems.ocp import OptimalControlProblem
     from trajopt.problems.oracle import LeastSquaresOracle, OptimalControlOracle
     from trajopt.problems.trajectory import Trajectory
-    from trajopt.solvers.ddp.ilqr import DDPState
+    from trajopt.solvers.ddp.state import DDPState
     from trajopt.solvers.least_squares.first_order import GradientDescentState
     from trajopt.solvers.loop.base import solve
     from trajopt.solvers.loop.contract import LibrarySolver, Problem, Solver

@@ -19,8 +19,9 @@ from trajopt.problems.programs import PROGRAMS
 from trajopt.result import Status, status_name
 from trajopt.solvers.batch.samples import Samples
 from trajopt.solvers.batch.solution import BatchSolution
-from trajopt.solvers.ddp.ilqr import COST_ROUNDING, DDP, iLQR
+from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.passes import Passes, Progress
+from trajopt.solvers.ddp.state import COST_ROUNDING
 from trajopt.solvers.loop.codes import CODES, GOING_ON, status_of
 from trajopt.solvers.subproblems.iterate import iterate
 

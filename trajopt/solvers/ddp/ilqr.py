@@ -36,64 +36,25 @@ from trajopt.problems.programs import KEPT_PROGRAMS
 from trajopt.result import Status, status_name, status_named
 from trajopt.solvers.ddp.iteration import DAMPING, Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller, bounds_controls, runs_native
-from trajopt.solvers.ddp.passes import Passes, Progress, Summary
+from trajopt.solvers.ddp.passes import Passes, Summary
 from trajopt.solvers.ddp.replanning import Replanning
+from trajopt.solvers.ddp.state import DDPState
 from trajopt.solvers.loop.codes import GOING_ON, status_of
-from trajopt.solvers.loop.contract import Findings, SolverState, default_tolerance
+from trajopt.solvers.loop.contract import Findings, default_tolerance
 from trajopt.solvers.loop.options import check_options
+from trajopt.solvers.subproblems import elastic_barrier
 from trajopt.solvers.subproblems.augmented_lagrangian import (
+    TERMS,
     Constraints,
-    Multipliers,
     PenaltyRule,
-    estimate,
+    Terms,
 )
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
-COST_ROUNDING = 1e-12
+LAST_BARRIER = 0.1  # of the tolerance: the last mu
 DEARER = 10.0  # times the cost of staying at x_0: a guess of controls that is worth less than none
 SUFFICIENT_FALL = 0.1  # a violation above this fraction of the last one raises the penalty
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class DDPState(SolverState):
-    """Adds where the iteration stands, in the size of the problem's horizon (`problems.horizons`), the feedback gains of the step
-    that led here, and whether it began from states that stay.
-
-    `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.
-    """
-
-    progress: Progress
-    gains: Any
-    held: Any = False
-
-    @property
-    def model(self) -> LocalModel:
-        """The quadratic model at x."""
-        return self.progress.iterate.model
-
-    @property
-    def multipliers(self) -> Multipliers:
-        return self.progress.multipliers
-
-    @property
-    def converged(self) -> bool:
-        """Whether x is stationary and feasible."""
-        return bool(self.progress.converged)
-
-    def preferred_to(self, other: Any) -> bool:
-        """The converged point, then the lower cost; where costs differ by rounding, the more stationary point."""
-        if self.converged != other.converged:
-            return self.converged
-        margin = COST_ROUNDING * abs(other.cost)
-        more_stationary = self.gradient_norm < other.gradient_norm
-        return bool(self.cost < other.cost - margin or (self.cost <= other.cost + margin and more_stationary))
-
-    def non_finite_place(self) -> str:
-        """The first step at which something was not finite."""
-        bad = min(int(self.progress.bad_step), len(self.x.us))
-        return f": non-finite at step {bad}" if bad >= 0 else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +72,8 @@ class _DifferentialDynamicProgramming:
     penalty_factor: float = 10.0
     max_penalty: float = 1e8
     max_inner_iterations: int = 100
+    inequalities: str = "augmented"
+    barrier: float = 0.1
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -119,6 +82,7 @@ class _DifferentialDynamicProgramming:
             "regularisation": ("control", "state"),
             "riccati": ("sequential", "parallel"),
             "curvature": ("secant", "none"),
+            "inequalities": ("augmented", "barrier"),
         }
         for key, known in choices.items():
             if getattr(self, key) not in known:
@@ -127,7 +91,7 @@ class _DifferentialDynamicProgramming:
                 )
         if self.tolerance is not None and not self.tolerance > 0:
             raise OptionError(f"{self.name}: tolerance is {self.tolerance}; it must be positive")
-        for key in ("penalty", "max_penalty"):
+        for key in ("penalty", "max_penalty", "barrier"):
             if not getattr(self, key) > 0:
                 raise OptionError(f"{self.name}: {key} is {getattr(self, key)}; it must be positive")
         if not self.penalty_factor > 1:
@@ -155,9 +119,11 @@ class _DifferentialDynamicProgramming:
         second = self._second_order and twice_differentiable(problem)
         exact = not relabels(problem, gradient)  # other labels are directions to search in, and no gradients
         multiple = self.shooting == "multiple"
-        followed = multiple and not twice_differentiable(problem)  # the policy's motion, which no rollout of controls repeats
+        # The gradient by the feed-forward of the policy: in multiple shooting its motion is one that no rollout of controls
+        # repeats; elsewhere cuts, which damped states have not, are made of gradients by the controls.
+        followed = (multiple or self.regularisation == "state") and not twice_differentiable(problem)
         return Iteration(
-            Modeller(problem, gradient, multiple, second, followed, runs_native(problem)),
+            Modeller(problem, gradient, multiple, second, followed, runs_native(problem), self._terms),
             curvature=second,
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
@@ -166,6 +132,10 @@ class _DifferentialDynamicProgramming:
             kinked=exact and self._kinked(problem),
             stationary=self.tolerance_of(problem),
         )
+
+    @property
+    def _terms(self) -> Terms:
+        return TERMS if self.inequalities == "augmented" else elastic_barrier.TERMS
 
     def _learns(self, problem: OptimalControlProblem) -> bool:
         """Whether curvature of the dynamics is learnt: where it exists and is not computed."""
@@ -282,9 +252,11 @@ class _DifferentialDynamicProgramming:
 
     def rule(self, problem: OptimalControlProblem) -> PenaltyRule:
         """How multipliers and penalties are updated."""
-        return PenaltyRule(
-            Constraints(problem), self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance, SUFFICIENT_FALL
-        )
+        shared = Constraints(problem), self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance, SUFFICIENT_FALL
+        if self.inequalities == "barrier":
+            last = LAST_BARRIER * self.tolerance_of(problem)
+            return elastic_barrier.BarrierRule(*shared, max(self.barrier, last), last)
+        return PenaltyRule(*shared)
 
     def relaxed(self, problem: OptimalControlProblem) -> float:
         """The stationarity, relative to its scale, that is `acceptable`."""
@@ -328,7 +300,7 @@ class _DifferentialDynamicProgramming:
             "stage": (m.stage, m.stage_penalty, model.rows[0], inequality[0]),
             "terminal": (m.terminal, m.terminal_penalty, model.rows[1], inequality[1]),
         }
-        multipliers = {key: np.asarray(estimate(*part)) for key, part in parts.items()}
+        multipliers = {key: np.asarray(self._terms.estimate(*part)) for key, part in parts.items()}
         if any(kind.any() for kind in inequality):
             slack = [np.minimum(multipliers[key], -np.asarray(part[2]))[..., part[3]] for key, part in parts.items()]
             measures["complementarity"] = max(float(np.max(part, initial=0.0)) for part in slack)
@@ -390,7 +362,10 @@ _OPTIONS = """
         riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
         curvature: what iLQR takes for the second derivatives of smooth dynamics: "secant", learnt from the steps, or
             "none", pure Gauss-Newton. DDP computes them, and contact has none.
-        penalty: first penalty of the augmented Lagrangian.
+        inequalities: what inequalities and bounds on states add to the cost: an "augmented" Lagrangian, or a "barrier" that may
+            be exceeded (`elastic_barrier`), for bounds on states of contact-rich motions.
+        barrier: the first mu of the barrier, in units of the cost. It falls to a tenth of the tolerance.
+        penalty: first penalty of the augmented Lagrangian; of the barrier, the first slope beyond the bound.
         penalty_factor: factor by which a penalty grows.
         max_penalty: largest penalty.
         max_inner_iterations: largest number of iterations between two updates of the multipliers.

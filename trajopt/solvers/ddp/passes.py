@@ -106,14 +106,14 @@ class Passes:
         made."""
         modeller, problem = self.iteration.modeller, self.iteration.problem
         dtype = problem.dtype
-        multipliers = modeller.constraints.initial(penalty)
+        multipliers = self.rule.initial(penalty)
         size, zero, none = problem.n + problem.n_p + problem.nu, np.zeros((), dtype), np.zeros((), np.int32)
         bent = self.iteration.secant or self.iteration.differenced != "never"
         secant = np.zeros((problem.horizon if bent else 0, size, size), dtype)
         cuts = Cuts.blank(problem.horizon, problem.nu, dtype) if self.iteration.kinked else None
         no, huge = np.zeros((), bool), np.full((), np.inf, dtype)
         start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, secant, cuts)
-        excess = np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)
+        excess = tuple(np.full_like(w, np.inf) for w in (multipliers.stage_penalty, multipliers.terminal_penalty))
         going_on, bad = np.full((), GOING_ON, np.int32), np.full((), -1, np.int32)
         confirmed = np.full((), CONFIRMED, np.int32)  # the motion given, be it a solution, is not there by luck
         return Progress(
@@ -137,7 +137,8 @@ class Passes:
         streak = jnp.where(stationary, state.streak + new.astype(state.streak.dtype), 0)
         enough = streak >= CONFIRMED if self.iteration.kinked else jnp.ones((), bool)
         settled = stationary & (enough | stuck) | state.settled
-        return dataclasses.replace(state, streak=streak, converged=settled & (model.excess <= self._feasible))
+        there = (model.excess <= self._feasible) & self.rule.final(state.multipliers)
+        return dataclasses.replace(state, streak=streak, converged=settled & there)
 
     def around(self, state: Progress) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """(stationarity of a minimum on a kink by gradients made anew, the distance of the motions where they were taken)."""
@@ -206,13 +207,16 @@ class Passes:
         if not self._constrained:
             return jnp.zeros((), bool)
         minimised, late = self._minimised(state), state.inner_iterations >= self.max_inner_iterations
-        return state.forced | (~state.updated & (minimised | late))
+        if not self.rule.central:
+            return state.forced | (~state.updated & (minimised | late))
+        new = jnp.where(state.updated, ~self.rule.final(state.multipliers), state.inner_iterations > 0)
+        return state.forced | (new & (minimised | late))  # a minimum may be one for the next multipliers, too
 
     def _minimised(self, state: Progress) -> Bool[Array, ""]:
         """Whether the present minimisation is good enough for an update."""
         model = state.iterate.model
         enough = self.rule.inner_tolerance(state.multipliers, model.rows, model.excess)
-        measure = jnp.minimum(model.scale, LOOSE * model.pull)
+        measure = 1.0 if self.rule.central else jnp.minimum(model.scale, LOOSE * model.pull)
         return (model.stationarity <= jnp.maximum(enough * measure, self.tolerance * model.scale)) | state.slight
 
     def _slight(self, before: Progress, at: Iterate, report: Report) -> Bool[Array, ""]:
@@ -227,14 +231,16 @@ class Passes:
         """The state with multipliers, penalties and inner tolerance after an inner minimisation, where one is `due`."""
         model = state.iterate.model
         ended = state.forced | self._minimised(state)  # else violations say nothing about the penalties
-        multipliers, excess = self.rule.updated(state.multipliers, model.rows, state.excess, ended)
+        multipliers, excess = self.rule.updated(state.multipliers, model.rows, state.excess, ended, ~state.updated)
         penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
         largest = jnp.stack([jnp.max(w, initial=0.0) for w in penalties]).max()
         falling = (model.violation <= 0.9 * state.last_violation) | (model.violation <= self._feasible)
         in_vain = (largest >= self.rule.largest) & ~falling
         stubborn = jnp.where(in_vain, state.stubborn + 1, 0)
+        damping = jnp.where(state.forced & self.rule.central, 0.0, state.iterate.damping)
         new = dataclasses.replace(
             state,
+            iterate=dataclasses.replace(state.iterate, damping=damping),
             multipliers=multipliers,
             excess=excess,
             inner_iterations=jnp.zeros_like(state.inner_iterations),
@@ -263,12 +269,14 @@ class Passes:
         stuck = failed | (moved & report.rounded)
         gave_up = (failed & ~report.settled) | stalled
         # No step under these multipliers: others may allow one, and where none do, the problem is infeasible.
-        final = jnp.asarray(not self._constrained) | (before.updated & (model.violation <= self._feasible))
+        final = before.updated & (model.violation <= self._feasible) & self.rule.final(before.multipliers)
+        final = jnp.asarray(not self._constrained) | final
         final = final | (kind == CODES["non_finite"])
         bad = jnp.where((model.bad_step < 0) & failed & ~report.finite_trial, report.bad_step, model.bad_step)
         after = dataclasses.replace(
             before,
             iterate=dataclasses.replace(at, damping=self._damping(before, at, report, moved, better)),
+            multipliers=self._followed(before.multipliers, model.rows, moved),
             inner_iterations=before.inner_iterations + moves.astype(jnp.int32),
             slight=moved & self._slight(before, at, report),
             least_gradient=jnp.where(
@@ -282,6 +290,12 @@ class Passes:
             bad_step=bad.astype(before.bad_step.dtype),
         )
         return self._with_convergence(after, moved, stuck)
+
+    def _followed(self, multipliers: Multipliers, rows: tuple[Array, Array], moved: Array) -> Multipliers:
+        """What the rule keeps of the rows, where the motion moved."""
+        if not self.rule.central:
+            return multipliers
+        return jax.tree.map(lambda a, b: jnp.where(moved, a, b), self.rule.followed(multipliers, rows), multipliers)
 
     def _damping(self, before: Progress, at: Iterate, report: Report, moved: Array, better: Array) -> Array:
         """The line search cannot tell a good step whose effect drowns in rounding: where Gauss-Newton Hessians are so flat that

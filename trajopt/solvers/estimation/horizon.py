@@ -26,8 +26,9 @@ from trajopt.problems.expansions import COMPLEMENTARITY
 from trajopt.problems.ocp import Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.result import Status
-from trajopt.solvers.ddp.ilqr import RELAXED_EXPONENT, DDPState, iLQR
+from trajopt.solvers.ddp.ilqr import RELAXED_EXPONENT, iLQR
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
+from trajopt.solvers.ddp.state import DDPState
 from trajopt.solvers.estimation.smoothing import held_controls, information, inverse_information, marginals
 from trajopt.solvers.loop.contract import Findings, default_tolerance
 from trajopt.solvers.subproblems.bounds import held_at_bound
