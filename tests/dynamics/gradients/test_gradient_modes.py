@@ -199,7 +199,7 @@ def test_smoothed_derivatives_see_the_floor_from_above():
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_with_every_law(mode, law):
-    """Every mode and every law is in the quick tests; of their combinations under hard laws, what slow_cases.txt names is not."""
+    """Every mode, and every law but the boxed one, is in the quick tests; the combinations that slow_cases.txt names are not."""
     if defined(mode, law):
         jacobians(mode, law)
 

@@ -9,7 +9,8 @@ import scipy.optimize
 from trajopt import problems
 from trajopt.errors import OptionError
 from trajopt.problems import OptimalControlProblem
-from trajopt.solvers import DDP, iLQR, solve
+from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.solvers import DDP, iLQR, solve, solve_batch
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems import elastic_barrier as eb
 
@@ -102,6 +103,21 @@ def test_what_cannot_be_is_not_solved():
     problem = corridor(state_upper=np.array([np.inf, 0.5]))  # 1 m in 1 s is faster on average
     solution = solve(problem, DDP(inequalities="barrier", max_iterations=200))
     assert not solution.success and "terminal_equality is" in solution.message, solution.message
+
+
+def test_a_batch():
+    """Many starts in one program, each with its own mu and nu."""
+    problem, solver, x0 = corridor(), DDP(inequalities="barrier"), np.array([[0.0, 0.0], [0.2, 0.1]])
+    found = solve_batch(problem, solver, x0=x0)
+    assert found.success.all(), found.describe()
+    for k in range(2):
+        np.testing.assert_allclose(found.us[k], solve(problem.replace(x0=x0[k]), solver).us, atol=1e-5)
+
+
+def test_a_receding_horizon_has_one_program():
+    """It has no inequalities, and its program is the same."""
+    oracle = OptimalControlOracle(corridor(terminal_equality=None, state_upper=None), "implicit")
+    assert iLQR(inequalities="barrier").replanning(oracle) == iLQR().replanning(oracle)
 
 
 def test_bad_options():

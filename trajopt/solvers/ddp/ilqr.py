@@ -164,7 +164,7 @@ class _DifferentialDynamicProgramming:
         """
         self.check(oracle.problem)
         iteration = self.iteration_of(oracle.problem, oracle.gradient)
-        modeller = dataclasses.replace(iteration.modeller, followed=False)
+        modeller = dataclasses.replace(iteration.modeller, followed=False, terms=TERMS)
         plain = dataclasses.replace(iteration, modeller=modeller, secant=False, differenced="never", kinked=False)
         return Replanning(plain, self.damping)
 
