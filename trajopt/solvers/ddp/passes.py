@@ -293,8 +293,6 @@ class Passes:
 
     def _followed(self, multipliers: Multipliers, rows: tuple[Array, Array], moved: Array) -> Multipliers:
         """What the rule keeps of the rows, where the motion moved."""
-        if not self.rule.central:
-            return multipliers
         return jax.tree.map(lambda a, b: jnp.where(moved, a, b), self.rule.followed(multipliers, rows), multipliers)
 
     def _damping(self, before: Progress, at: Iterate, report: Report, moved: Array, better: Array) -> Array:

@@ -269,6 +269,13 @@ class PenaltyRule:
         """What the first minimisation has."""
         return self.constraints.initial(penalty)
 
+    def _parts(
+        self, multipliers: Multipliers, rows: tuple[Float[Array, "T m"], Float[Array, " k"]]
+    ) -> tuple[tuple[Any, Any, Array, np.ndarray], tuple[Any, Any, Array, np.ndarray]]:
+        """(y, w, c, inequality) of the rows of the stages and of those of the end."""
+        m, (stage, terminal) = multipliers, self.constraints.inequality()
+        return (m.stage, m.stage_penalty, rows[0], stage), (m.terminal, m.terminal_penalty, rows[1], terminal)
+
     def followed(
         self, multipliers: Multipliers, rows: tuple[Float[Array, "T m"], Float[Array, " k"]]
     ) -> Multipliers:
@@ -312,9 +319,7 @@ class PenaltyRule:
         self, multipliers: Multipliers, rows: tuple[Float[Array, "T m"], Float[Array, " k"]]
     ) -> Float[Array, ""]:
         """What the penalties add for the rows' excess e, sum w e^2 / 2. rows: constraint values (T, m), (k,)."""
-        m, kinds = multipliers, self.constraints.inequality()
-        parts = (m.stage, m.stage_penalty, rows[0], kinds[0]), (m.terminal, m.terminal_penalty, rows[1], kinds[1])
-        stage, terminal = (0.5 * jnp.sum(part[1] * excess(*part) ** 2) for part in parts)
+        stage, terminal = (0.5 * jnp.sum(part[1] * excess(*part) ** 2) for part in self._parts(multipliers, rows))
         return stage + terminal
 
     def inner_tolerance(
@@ -327,9 +332,7 @@ class PenaltyRule:
         that it would make, at most INNER_LARGEST. Zero where the rows' excess is within the tolerance: then only the
         minimisation is left. rows: constraint values (T, m), (k,).
         """
-        m, kinds = multipliers, self.constraints.inequality()
-        parts = (m.stage, m.stage_penalty, rows[0], kinds[0]), (m.terminal, m.terminal_penalty, rows[1], kinds[1])
-        changes, sizes = zip(*(worth(*part) for part in parts), strict=True)
+        changes, sizes = zip(*(worth(*part) for part in self._parts(multipliers, rows)), strict=True)
         size = jnp.maximum(*sizes)
         share = jnp.maximum(*changes) / jnp.where(size > 0, size, 1.0)
         violated = excess > self.constraints.problem.tolerance

@@ -81,7 +81,7 @@ def weight(
     """Second derivative of the term with respect to c, with the multiplier z that is kept, where one is, in place of its own."""
     counts, (z, s, e), mu, nu = _rows(y, w, c, inequality)
     kept = counts & (y[..., 1] > 0)
-    rest = jnp.where(kept, nu - y[..., 1], jnp.maximum(nu - z, mu / e))
+    rest = jnp.where(kept, nu - y[..., 1], mu / e)
     bend = 1.0 / (s / jnp.where(kept, y[..., 1], z) + e / rest)
     return jnp.where(counts, bend, jnp.where(inequality, 0.0, w))
 
@@ -118,10 +118,9 @@ class BarrierRule(al.PenaltyRule):
         self, multipliers: al.Multipliers, rows: tuple[Float[Array, "T m"], Float[Array, " k"]]
     ) -> al.Multipliers:
         """With z of the rows, (T, m) and (k,), after a step."""
-        m, kinds = multipliers, self.constraints.inequality()
-        parts = (m.stage, m.stage_penalty, rows[0], kinds[0]), (m.terminal, m.terminal_penalty, rows[1], kinds[1])
+        parts = self._parts(multipliers, rows)
         stage, terminal = (jnp.stack([part[0][..., 0], jnp.where(part[3], estimate(*part), 0.0)], -1) for part in parts)
-        return dataclasses.replace(m, stage=stage, terminal=terminal)
+        return dataclasses.replace(multipliers, stage=stage, terminal=terminal)
 
     def updated(
         self,
@@ -141,8 +140,8 @@ class BarrierRule(al.PenaltyRule):
         plain = al.Multipliers(m.stage[..., 0], m.terminal[..., 0], m.stage_penalty, m.terminal_penalty)
         new, _ = super().updated(plain, rows, last, grow & at_last)
         new = jax.tree.map(lambda a, b: jnp.where(moved, a, b), new, plain)
-        parts = (m.stage, m.stage_penalty, rows[0], kinds[0]), (m.terminal, m.terminal_penalty, rows[1], kinds[1])
-        found = excess(*parts[0]), excess(*parts[1])
+        stage, terminal = self._parts(multipliers, rows)
+        found = excess(*stage), excess(*terminal)
         wrong = jnp.stack([
             jnp.max(jnp.where(kind, size, 0.0), initial=0.0) for size, kind in zip(found, kinds, strict=True)
         ]).max() > self.tolerance  # fmt: skip
