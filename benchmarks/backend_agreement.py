@@ -7,10 +7,12 @@ where they have none; overlapping pairs are left out). States come from drops an
 (`contact_states`), dt = 1 ms, settings being defaults. A state is compared where the JAX implementation drops no contact and the
 core reports all of them.
 
-v+: largest difference over the largest entry (asked: 1e-9), where both find the same solution. A, B: the same of the columns of
-`linearize` that neither backend marks as one-sided (asked: 1e-8), then of the others (asked: 1e-4). above: in how many states
-it is. other: states in which v+ differs by more than 1e-6 though both residuals are below 1e-9, so that the law has several
-solutions there. unsolved: states in which one of them reports another status than solved. s: seconds, most of them of compiling.
+v+: largest difference over the largest entry (asked: 1e-9), where both find the same solution. A, B: the same of the columns
+of `linearize` that neither backend marks as one-sided (asked: 1e-8), then of the others (asked: 1e-4). Where contact leaves
+less of A or B than a millionth of what they are without contact, as of B where a limit holds the joint, that millionth takes
+the place of the largest entry: what is left is rounding. above: in how many states it is. other: states in which v+ differs by
+more than 1e-6 though both residuals are below 1e-9, so that the law has several solutions there. unsolved: states in which one
+of them reports another status than solved. s: seconds, most of them of compiling.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from dropped_scenes import Robot, load  # noqa: E402
 from measure import banner, markdown  # noqa: E402
 
 from trajopt import load_model  # noqa: E402
-from trajopt.dynamics import State, System  # noqa: E402
+from trajopt.dynamics import NoContact, State, System  # noqa: E402
 from trajopt.dynamics.model import Model  # noqa: E402
 from trajopt.models import bundled_models  # noqa: E402
 from trajopt.result import Status  # noqa: E402
@@ -61,6 +63,7 @@ PUBLISHED = {
 }
 DT = 1e-3
 VELOCITY, MATRIX, ONE_SIDED = 1e-9, 1e-8, 1e-4  # what is asked, of the largest entry
+LEAST = 1e-6  # of A and B without contact: the least scale of theirs
 ANOTHER, LAWFUL = 1e-6, 1e-9  # relative difference of v+ and residuals of two solutions
 HEAD = ("model", "DoF", "states", "v+", "above", "A, B", "above", "one-sided columns", "A, B there", "other", "unsolved", "s")
 
@@ -87,8 +90,8 @@ class Agreement:
     other: int = 0
     unsolved: int = 0
 
-    def add(self, core, reference) -> None:
-        """One state by both backends (`Linearization`)."""
+    def add(self, core, reference, free) -> None:
+        """One state by both backends, and without contact (`Linearization`)."""
         if int(reference.info.dropped) or int(core.info.overflow):
             return
         self.states += 1
@@ -104,12 +107,13 @@ class Agreement:
         self.velocity_above += apart > VELOCITY
         sided = np.asarray(core.one_sided) | np.asarray(reference.one_sided)
         self.one_sided += int(sided.sum())
-        both = [np.concatenate([np.asarray(x.A), np.asarray(x.B)], 1) for x in (core, reference)]
+        both = [np.concatenate([np.asarray(x.A), np.asarray(x.B)], 1) for x in (core, reference, free)]
         n, plain = 2 * v.size, 0.0
         for part in (slice(0, n), slice(n, None)):  # A, B
             ours, theirs, marked = both[0][:, part], both[1][:, part], sided[part]
-            plain = max(plain, relative(ours[:, ~marked], theirs[:, ~marked], theirs))
-            self.sided_matrix = max(self.sided_matrix, relative(ours[:, marked], theirs[:, marked], theirs))
+            scale = np.append(np.abs(theirs), LEAST * np.abs(both[2][:, part]))
+            plain = max(plain, relative(ours[:, ~marked], theirs[:, ~marked], scale))
+            self.sided_matrix = max(self.sided_matrix, relative(ours[:, marked], theirs[:, marked], scale))
         self.matrix = max(self.matrix, plain)
         self.matrix_above += plain > MATRIX
 
@@ -124,9 +128,10 @@ def compared(name: str, count: int, seed: int) -> tuple[int, Agreement]:
     """(degrees of freedom, what is found) of one model."""
     model, found = model_of(name), Agreement()
     core, reference = (System(model, DT, backend=backend) for backend in ("native", "jax"))
+    free = System(model, DT, NoContact())
     for q, v, u in itertools.islice(draw(core, seed), count):
         x, u = State(jnp.asarray(q), jnp.asarray(v)), jnp.asarray(u)
-        found.add(core.linearize(x, u), reference.linearize(x, u))
+        found.add(core.linearize(x, u), reference.linearize(x, u), free.linearize(x, u))
     return model.nv, found
 
 

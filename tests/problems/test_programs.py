@@ -38,6 +38,16 @@ def test_a_program_is_compiled_once_for_equal_subjects_shapes_and_types():
     assert len(programs) == 4
 
 
+def test_a_subject_s_last_program_takes_no_arguments_of_other_types():
+    programs, subject, x = Programs(), Scale(2.0), jnp.ones(3)
+    for given in (x, 3 * x, jnp.ones(4), x.astype(np.float32), np.ones(3), 1.0, x):
+        value = programs.run(Scale.times, subject, given)[0]
+        np.testing.assert_array_equal(value, 2 * np.asarray(given))
+        assert value.dtype == jnp.asarray(given).dtype
+    assert len(programs) == 4  # of 3 and of 4 numbers, in single precision, of a scalar
+    assert programs.run(Scale.times, subject, 5 * x)[1] == 0
+
+
 def test_the_programs_used_last_are_kept():
     programs, x = Programs(kept=2), jnp.ones(1)
     for factor in (1.0, 2.0, 1.0, 3.0):
