@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib.resources
 import statistics
 import time
 
+from bench_step_jacobian import mujoco_calls, standing
 from measure import banner, pin_to_one_core
 
 MODELS = ("half-cheetah", "go1", "h1", "humanoid", "atlas")
@@ -46,18 +46,6 @@ def spans(call, per: int = 1, tries: int = 60, span: float = 1e-3) -> list[tuple
 def show(label: str, times: list[tuple[float, float]]) -> None:
     wall, cpu = zip(*times, strict=True)
     print(f"  {label:42s} {min(wall):9.2f} ({statistics.median(wall):.2f}) CPU {min(cpu):.2f}", flush=True)
-
-
-def standing(model):
-    """The home pose, lowered by 10 um so that the feet touch for every engine."""
-    import numpy as np
-
-    q = np.array(model.keyframes["home"], float)
-    height = next((j.q_start + 2 for j in model.topology.joints if j.kind == "free"), None)
-    if height is None:
-        height = next(j.q_start for j in model.topology.joints if j.kind == "prismatic" and "z" in j.name)
-    q[height] -= 1e-5
-    return q
 
 
 def core(name: str) -> None:
@@ -126,27 +114,9 @@ def rollouts(name: str, count: int = 100, steps: int = 100) -> None:
 
 def mujoco_times(name: str) -> None:
     """mj_step and mjd_transitionFD of the same file."""
-    import mujoco
-    import numpy as np
-
     from trajopt import load_model
 
-    path = importlib.resources.files("trajopt.models") / "bundled" / f"{name}.xml"
-    m = mujoco.MjModel.from_xml_path(str(path))
-    m.opt.timestep = DT
-    d, q = mujoco.MjData(m), standing(load_model(name))
-    A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))
-
-    def step():
-        d.qpos[:], d.qvel[:] = q, 0
-        mujoco.mj_step(m, d)
-        return d.qvel
-
-    def differences():
-        d.qpos[:], d.qvel[:] = q, 0
-        mujoco.mjd_transitionFD(m, d, 1e-6, 0, A, B, None, None)
-        return A
-
+    step, differences, d = mujoco_calls(name, standing(load_model(name)), 0)
     for _ in range(100):
         step()
     show(f"MuJoCo mj_step, {d.ncon} contacts", spans(step))

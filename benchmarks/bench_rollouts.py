@@ -15,7 +15,7 @@ import argparse
 import json
 import time
 
-from bench_step_jacobian import bundled_path, standing
+from bench_step_jacobian import standing
 from measure import banner, markdown, pin_to_one_core
 
 STEP = {"half-cheetah": 0.01, "go1": 0.005}  # s
@@ -127,9 +127,9 @@ def mujocos(name: str, controls) -> dict:
     import numpy as np
     from mujoco import rollout
 
-    from trajopt.models import load_model
+    from trajopt.models import bundled_file, load_model
 
-    m = mujoco.MjModel.from_xml_path(bundled_path(name))
+    m = mujoco.MjModel.from_xml_path(str(bundled_file(name)))
     m.opt.timestep = STEP[name]
     d = mujoco.MjData(m)
     d.qpos[:] = standing(load_model(name))

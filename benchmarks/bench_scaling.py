@@ -21,7 +21,7 @@ import json
 import pathlib
 import time
 
-from bench_step_jacobian import bundled_path, standing
+from bench_step_jacobian import standing
 from measure import banner, markdown, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -175,10 +175,10 @@ def mujoco_robot_us(name: str) -> float:
     """`mj_step` of a bundled robot that stands."""
     import numpy as np
 
-    from trajopt.models import load_model
+    from trajopt.models import bundled_file, load_model
 
     model = load_model(name)
-    text = pathlib.Path(bundled_path(name)).read_text()
+    text = bundled_file(name).read_text()
     return mujoco_us(text, standing(model), np.zeros(model.nv))[THEIR_STEP]
 
 

@@ -14,7 +14,6 @@ ANYmal that raises its trunk on its four feet, 108 knots, contacts being free he
 from __future__ import annotations
 
 import argparse
-import importlib.resources
 import json
 import pathlib
 import subprocess
@@ -40,10 +39,6 @@ ANYMAL = {
 INSTALL = "python -m venv /tmp/crocoddyl && /tmp/crocoddyl/bin/pip install crocoddyl==3.2.1 pin==4.0.0"
 
 
-def model_file(name: str) -> str:
-    return str(importlib.resources.files("trajopt.models") / "bundled" / f"{name}.xml")
-
-
 def anymal_poses() -> tuple[list[float], list[float]]:
     """The home pose on the floor, and the same with the trunk higher."""
     from bench_step_jacobian import standing
@@ -60,15 +55,17 @@ def crocoddyls(interpreter: str) -> dict:
     """What `crocoddyl_peer.py` reports of both problems."""
     import mujoco
 
-    m = mujoco.MjModel.from_xml_path(model_file("anymal-c"))
+    from trajopt.models import bundled_file
+
+    m = mujoco.MjModel.from_xml_path(str(bundled_file("anymal-c")))
     start, goal = anymal_poses()
     feet = [i for i in range(m.ngeom) if m.geom(i).name.endswith("_foot")]
     anymal = ANYMAL | {
-        "file": model_file("anymal-c"), "start": start, "goal": goal,
+        "file": str(bundled_file("anymal-c")), "start": start, "goal": goal,
         "joints": [m.joint(i).name for i in range(1, m.njnt)],
         "feet": [(m.joint(m.body_jntadr[m.geom_bodyid[i]]).name, m.geom_pos[i].tolist()) for i in feet],
     }  # fmt: skip
-    given = json.dumps({"reach": REACH | {"file": model_file("ur5")}, "anymal": anymal})
+    given = json.dumps({"reach": REACH | {"file": str(bundled_file("ur5"))}, "anymal": anymal})
     peer = pathlib.Path(__file__).with_name("crocoddyl_peer.py")
     done = subprocess.run([interpreter, str(peer)], input=given, capture_output=True, text=True)
     if done.returncode:

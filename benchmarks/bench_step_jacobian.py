@@ -15,12 +15,12 @@ takes half a minute a model). --compile measures cold and cached compile times i
 from __future__ import annotations
 
 import argparse
-import importlib.resources
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 from measure import banner, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize, use_processor_time
 
@@ -89,33 +89,36 @@ def standing(model):
     return q
 
 
-def bundled_path(name: str) -> str:
-    return str(importlib.resources.files("trajopt.models") / "bundled" / f"{name}.xml")
-
-
-def mujoco_times(name: str, moving: bool) -> dict:
+def mujoco_calls(name: str, q, v) -> tuple[Callable, Callable, object]:
+    """`mj_step` and `mjd_transitionFD` of a bundled model from (q, v), with dt = 1 ms, and their data."""
     import mujoco
     import numpy as np
 
-    from trajopt.models import load_model
+    from trajopt.models import bundled_file
 
-    m = mujoco.MjModel.from_xml_path(bundled_path(name))
+    m = mujoco.MjModel.from_xml_path(str(bundled_file(name)))
     m.opt.timestep = 1e-3
     d = mujoco.MjData(m)
-    q, v = standing(load_model(name)), velocity(load_model(name), moving)
+    A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))
 
     def step():
         d.qpos[:], d.qvel[:] = q, v
         mujoco.mj_step(m, d)
         return d.qvel
 
-    A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))
-
     def jacobian():
         d.qpos[:], d.qvel[:] = q, v
         mujoco.mjd_transitionFD(m, d, 1e-6, 0, A, B, None, None)
         return A
 
+    return step, jacobian, d
+
+
+def mujoco_times(name: str, moving: bool) -> dict:
+    from trajopt.models import load_model
+
+    model = load_model(name)
+    step, jacobian, d = mujoco_calls(name, standing(model), velocity(model, moving))
     step()
     return {"contacts": int(d.ncon), "step_us": microseconds(step), "jacobian_us": microseconds(jacobian)}
 
@@ -127,9 +130,9 @@ def mjx_times(name: str) -> dict:
     import mujoco
     from mujoco import mjx
 
-    from trajopt.models import load_model
+    from trajopt.models import bundled_file, load_model
 
-    m = mujoco.MjModel.from_xml_path(bundled_path(name))
+    m = mujoco.MjModel.from_xml_path(str(bundled_file(name)))
     m.opt.timestep = 1e-3
     q = jnp.asarray(standing(load_model(name)))
     keep_what_touches(m, q)

@@ -27,7 +27,7 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp  # noqa: E402
 import mujoco  # noqa: E402
 import numpy as np  # noqa: E402
-from bench_step_jacobian import bundled_path, standing  # noqa: E402
+from bench_step_jacobian import standing  # noqa: E402
 from contact_states import lowered  # noqa: E402
 from ridders import Estimate, ridders  # noqa: E402
 
@@ -35,6 +35,7 @@ from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import RigidContact, State, System  # noqa: E402
 from trajopt.dynamics.gradients.differences import central_step  # noqa: E402
 from trajopt.dynamics.rigid_body.configuration import difference, integrate  # noqa: E402
+from trajopt.models import bundled_file  # noqa: E402
 
 CACHE = ROOT / ".cache" / "jacobian-tables"
 NIMBLE = ("atlas", "half-cheetah", "jump-worm", "catapult")
@@ -187,7 +188,7 @@ def simple(name: str, states: int = 12, stride: int = 8) -> dict:
         q = standing(model)
     except StopIteration:
         q = np.asarray(model.keyframes.get("home", model.q_default))
-    m = mujoco.MjModel.from_xml_path(bundled_path(name))
+    m = mujoco.MjModel.from_xml_path(str(bundled_file(name)))
     m.opt.timestep = 1e-3
     d = mujoco.MjData(m)
     A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))

@@ -1,0 +1,105 @@
+"""Step, and step plus Jacobian, from many random velocities, beside MuJoCo: what single states leave to chance.
+
+    python benchmarks/bench_moving.py [--models go1,h1] [--states 200] [--velocity 0.02] [--processor]
+
+Robots stand at home, 10 um inside the floor, with velocities drawn with deviation 0.02 (rad/s, m/s; seed 0); all settings are
+defaults. Each state is stepped again and again in a compiled loop; medians and 90th percentiles are over the states. MuJoCo
+starts its solver from the accelerations of its last step, which here are the answer itself; "from zero" it starts, as ours does,
+without them (`mjDSBL_WARMSTART`). It is called from Python, ours runs inside a loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from bench_step_jacobian import mujoco_calls, standing
+from measure import banner, markdown, microseconds, pin_to_one_core, use_processor_time
+
+STEPS = 20  # of a loop
+SPAN = {"batches": 3, "seconds": 2e-3}
+HEAD = ("us", "contacts closed", "step", "90 %", "+ Jacobian", "90 %", "`mj_step`", "90 %", "from zero", "90 %", "over `mj_step`",
+        "over one from zero")  # fmt: skip
+
+
+def ours(model, q, velocities) -> tuple[list[float], list[float], list[int]]:
+    """(microseconds of a step, of a step with its Jacobian, contacts that are closed) of each state."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from trajopt.dynamics import State, System
+
+    system = System(model, dt=1e-3)
+    u = jnp.zeros(system.nu)
+
+    def looped(function):
+        def loop(q, v):
+            def again(last, _):
+                x, rest = function(State(q + 0.0 * last, v), u)
+                return x.q, sum(jnp.sum(jnp.reshape(a, -1)[:1]) for a in rest)
+
+            return jax.lax.scan(again, q, None, STEPS)
+
+        return jax.jit(loop)
+
+    def linearized(x, u):
+        found = system.linearize(x, u)
+        return found.x_next, (found.A, found.B)
+
+    step, both = looped(lambda x, u: (system.step(x, u)[0], ())), looped(linearized)
+    q = jnp.asarray(q)
+    times: tuple[list[float], list[float]] = ([], [])
+    closed = []
+    for v in map(jnp.asarray, velocities):
+        for loop, found in zip((step, both), times, strict=True):
+            found.append(microseconds(lambda loop=loop, v=v: loop(q, v), **SPAN) / STEPS)
+        closed.append(int(np.sum(np.asarray(system.step(State(q, v), u)[1].contacts.mode) > 0)))
+    return *times, closed
+
+
+def mujocos(name: str, q, velocities, warm: bool) -> list[float]:
+    """Microseconds of `mj_step` of each state."""
+    import mujoco
+
+    times = []
+    for v in velocities:
+        step, _, d = mujoco_calls(name, q, v)
+        if not warm:
+            d.model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_WARMSTART
+        times.append(microseconds(step, **SPAN))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="half-cheetah,go1,h1,humanoid,atlas")
+    parser.add_argument("--states", type=int, default=200)
+    parser.add_argument("--velocity", type=float, default=0.02, help="deviation, rad/s and m/s")
+    parser.add_argument("--processor", action="store_true", help="seconds of the processor, for a machine that does other work")
+    options = parser.parse_args()
+    pin_to_one_core()
+    if options.processor:
+        use_processor_time()
+    import jax
+    import numpy as np
+
+    jax.config.update("jax_enable_x64", True)
+    from trajopt.models import load_model
+
+    print(banner("mujoco"))
+    rows = []
+    for name in options.models.split(","):
+        model = load_model(name)
+        q = standing(model)
+        velocities = options.velocity * np.random.default_rng(0).normal(size=(options.states, model.nv))
+        step, both, closed = ours(model, q, velocities)
+        peers = [mujocos(name, q, velocities, warm) for warm in (True, False)]
+        spread = [float(np.percentile(times, at)) for times in (step, both, *peers) for at in (50, 90)]
+        ratios = [f"{np.median(np.divide(step, peer)):.2f}x" for peer in peers]
+        rows.append((name, int(np.median(closed)), *spread, *ratios))
+        print(*rows[-1], flush=True)
+    print(markdown(HEAD, rows))
+
+
+if __name__ == "__main__":
+    main()
