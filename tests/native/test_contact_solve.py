@@ -198,6 +198,24 @@ def test_infeasible_with_its_proof(G, g):
     assert out.residual > 1e-3 and np.isfinite(out.impulse).all()
 
 
+def test_an_impulse_that_rounding_alone_resists_solves_nothing():
+    """Contacts that push one direction both ways, in G to rounding: impulses of 1e14 N s would "stop" the approach."""
+    rng = np.random.default_rng(0)
+    solved, shape = 0, (150, 4, 1)
+    J = rng.normal(size=(150, 4, 3, 3))
+    J[:, :, 2] = rng.normal(size=shape) * rng.normal(size=(150, 1, 3))
+    J = J.reshape(150, 12, 3)
+    g = (J @ rng.normal(size=(150, 3, 1)))[..., 0]
+    g[:, 2::3] -= 1.0
+    G, mu = J @ np.swapaxes(J, 1, 2), np.repeat(rng.choice([0.3, 0.8, 1.5], size=(150, 1)), 4, 1)
+    out = jax.tree.map(np.asarray, solve_contacts(G, g, mu))
+    for k in np.flatnonzero(out.status == SOLVED):
+        assert np.abs(out.impulse[k]).max() < 1e6
+        assert scenes.natural_residual(G[k], g[k], out.impulse[k], mu[k]) <= 1e-9
+        solved += 1
+    assert 5 < solved < 50 and (out.status == INFEASIBLE).sum() >= 98
+
+
 @pytest.mark.parametrize("where", ["G", "g", "mu"])
 def test_nan_is_said(where):
     G, g = box_on_corners()

@@ -169,6 +169,23 @@ inline Proof ray(const Ncp& ncp, double* d, double* Gd) {
   return measure() ? NOTHING_HELPS : slipping ? NOTHING_HOLDS : NO_PROOF;
 }
 
+// What a point proves that seems to solve the problem, whose impulse may have grown along a ray until rounding hides the approach that
+// goes on. d, Gd: scratch.
+inline Proof proof_against(const Ncp& ncp, const Point& at, double* d, double* Gd) {
+  const ContactProblem& p = ncp.problem;
+  double moved = 0, length = 0, left = 0, size = 0, total = 0, widest = 0;
+  for (int r = 0; r < ncp.m; ++r) {
+    moved += (at.nu[r] - p.g[r]) * (at.nu[r] - p.g[r]) * ncp.rho[r], length += at.x[r] * at.x[r] / ncp.rho[r];
+    total += std::fabs(at.x[r]), widest = std::max(widest, p.G[(ptrdiff_t)r * p.stride + r]);
+  }
+  if (!(moved < RAY * RAY * length)) return NO_PROOF;
+  std::memcpy(d, at.x, sizeof(double) * ncp.width);
+  const Proof proof = ray(ncp, d, Gd);
+  for (int r = 0; r < ncp.m; ++r) left += d[r] * at.nu[r], size += std::fabs(d[r]);
+  const bool slips = 8 * MACHINE * widest * total < AGAINST * ncp.approach && !(left < -AGAINST * ncp.approach * size);
+  return proof == NOTHING_HOLDS && slips ? NO_PROOF : proof;  // velocities say that it slides, and so parts, if they are known well enough
+}
+
 // The attempts on one problem: the best impulse so far and how it was found.
 struct Search {
   const Ncp& ncp;
@@ -221,6 +238,10 @@ struct Search {
       const int before = iterations;
       size = without_regularisation(patience);
       patience -= iterations - before;
+    }
+    if (size <= options.tolerance) {
+      const Proof against = proof_against(ncp, w.spare, w.newton.trial.x, w.newton.trial.nu);
+      if (against != NO_PROOF) proof = std::max(proof, against), size = 1.0;
     }
     if (size <= options.tolerance || size < share * lowest || lowest == HUGE_VAL) {
       std::swap(w.best, w.spare);
@@ -486,7 +507,7 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   out.lambda = w.best.x, out.nu = w.best.nu;
   out.cone_mode = w.mode, out.limit_mode = w.mode + problem.contacts, out.dry_mode = out.limit_mode + problem.limits;
   out.iterations = search.iterations;
-  out.status = out.residual <= options.tolerance ? ContactStatus::solved
+  out.status = std::max(out.residual, search.lowest) <= options.tolerance ? ContactStatus::solved
                : !std::isfinite(out.residual)    ? ContactStatus::non_finite
                : search.proof != NO_PROOF        ? ContactStatus::infeasible
                                                  : ContactStatus::stalled;
