@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from trajopt import load_model
+from trajopt.dynamics import NoContact, System
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import PROGRAMS, Effort, Programs, compiled_with
@@ -55,6 +57,19 @@ def test_the_programs_used_last_are_kept():
     assert len(programs) == 2
     assert programs.run(Scale.times, Scale(1.0), x)[1] == 0
     assert programs.run(Scale.times, Scale(2.0), x)[1] > 0
+
+
+def test_systems_of_other_models_may_follow_each_other():
+    """A `System` is an argument here, a tree of another structure for every model, which JAX would build of placeholders."""
+    programs = Programs()
+    for name in ("cart-pole", "double-cart-pole", "cart-pole"):
+        model = load_model(name)
+        assert programs.run(_damping, None, System(model, 1e-3, NoContact()))[0].shape == (model.nv,)
+    assert len(programs) == 2
+
+
+def _damping(subject, system):
+    return system.model.damping + system.dt
 
 
 @pytest.mark.parametrize("gradient", ["implicit", "ridders"])

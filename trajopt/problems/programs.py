@@ -172,7 +172,7 @@ class Programs:
     def __init__(self, kept: int = KEPT_PROGRAMS) -> None:
         self._compiled = Recent(kept)  # by `ProgramKey`
         self._subjects = Recent(kept)  # by identity: (subject, its key, its leaves, the function from leaves to it)
-        self._last = Recent(kept)  # by function, identity of the subject and effort: (subject, what `run` called last)
+        self._last = Recent(kept)  # by function, identity of the subject, structure, effort: (subject, what `run` called last)
 
     def __len__(self) -> int:
         return len(self._compiled)
@@ -215,7 +215,7 @@ class Programs:
         self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL
     ) -> tuple[Any, float]:
         """(function(subject, *arguments) once it is done, the seconds that compiling took)."""
-        called = function, id(subject), effort
+        called = function, id(subject), jax.tree.structure(arguments), effort
         known = self._last.get(called)
         if known is not None and known[0] is subject:
             # Looking up the types of all arguments takes a tenth of an iteration of iLQR; a program refuses others than its own.
