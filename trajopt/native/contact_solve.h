@@ -241,7 +241,7 @@ struct Search {
     }
     if (size <= options.tolerance) {
       const Proof against = proof_against(ncp, w.spare, w.newton.trial.x, w.newton.trial.nu);
-      if (against != NO_PROOF) proof = std::max(proof, against), size = 1.0;
+      if (against != NO_PROOF) proof = std::max(proof, against), size = 1.0;  // as far off as no impulse at all
     }
     if (size <= options.tolerance || size < share * lowest || lowest == HUGE_VAL) {
       std::swap(w.best, w.spare);
