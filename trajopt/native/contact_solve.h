@@ -298,7 +298,7 @@ struct Search {
       return newton(regular, w.current, w.factor, w.newton, inner, most, events, true, iterations);
     };
     bool found = on_the_map(std::min(FIRST_STEPS, options.max_iterations), 0);
-    if (!found && newton_in_modes(regular, w.current, w.creep, w.factor, w.newton.rest, inner, iterations)) {
+    if (!found && newton_in_modes(regular, w.current, w.creep, w.factor, inner, iterations)) {
       factorise(regular, w.current.x, w.current.nu, w.newton.mode, w.factor);
       found = true;
     }

@@ -4,6 +4,9 @@
 // finite; nothing reads what is written into them.
 #pragma once
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 
 #include "lanes.h"
@@ -84,66 +87,133 @@ inline void solve_symmetric(const double* U, int ld, int n, const double* invers
   }
 }
 
-// P A = L U with partial pivoting: row i of the factors is row `row[i]` of A; `inverse` gets the reciprocal pivots. Pivots that
-// are zero become `least`. Returns the smallest pivot.
+constexpr int BLOCKS = 8;  // of W numbers that stay in registers
+
+// f(Count<C>) with C = blocks, or 0 where those are more than `BLOCKS`.
+template <int C = 1, class F>
+inline void with_blocks(int blocks, F&& f) {
+  if (blocks == C) return f(Count<C>{});
+  if constexpr (C < BLOCKS) with_blocks<C + 1>(blocks, f);
+  else f(Count<0>{});
+}
+
+// A (n, n), transposed in place.
+inline void transpose(double* A, int ld, int n) {
+  const int whole = n / W * W;
+  alignas(64) double block[W * W];
+  for (int i = 0; i < whole; i += W)
+    for (int j = 0; j <= i; j += W) {
+      double *below = A + (ptrdiff_t)i * ld + j, *above = A + (ptrdiff_t)j * ld + i;
+      transpose(below, ld, block, W);
+      transpose(above, ld, below, ld);
+      for (int r = 0; r < W; ++r) store(above + (ptrdiff_t)r * ld, load(block + r * W));
+    }
+  for (int i = whole; i < n; ++i)
+    for (int j = 0; j < i; ++j) std::swap(A[(ptrdiff_t)i * ld + j], A[(ptrdiff_t)j * ld + i]);
+}
+
+// Subtracts multiples of row k from the rows after it, so that column k vanishes there, and puts the multiples in its place.
+// `sizes` (n) gets what is in column k + 1 then, without sign. C: blocks of W columns from k / W W to n, or 0 for any number of them.
+// Not inlined: the registers of all C at once are more than there are.
+template <int C>
+[[gnu::noinline]] void clear_column(double* A, int ld, int n, int k, double inverse, double* sizes) {
+  const int first = k / W * W;
+  const double* from = A + (ptrdiff_t)k * ld + first;
+  Lanes pivot[std::max(C, 1)];
+  pivot[0] = lane_index() > (double)(k - first) ? load(from) : Lanes{};
+  for (int c = 1; c < C; ++c) pivot[c] = load(from + c * W);
+  for (int r = k + 1; r < n; ++r) {
+    double *row = A + (ptrdiff_t)r * ld, *to = row + first;
+    const double x = row[k] * inverse;
+    store(to, load(to) - x * pivot[0]);
+    for (int c = 1; c < C; ++c) store(to + c * W, load(to + c * W) - x * pivot[c]);
+    for (int at = W; C == 0 && at < n - first; at += W) store(to + at, load(to + at) - x * load(from + at));
+    row[k] = x;
+    sizes[r] = std::fabs(row[k + 1]);
+  }
+}
+
+// The first of the largest of sizes[from..to), which have no sign: then they are ordered as the integers of the same bits are.
+inline int largest_of(const double* sizes, int from, int to) {
+  int64_t most = -1;
+  int best = from;
+  for (int r = from; r < to; ++r) most = std::max(most, std::bit_cast<int64_t>(sizes[r]));
+  for (int r = to - 1; r >= from; --r) best = std::bit_cast<int64_t>(sizes[r]) == most ? r : best;
+  return best;
+}
+
+// P A = L U with partial pivoting, in place of A (n, n): row i of the factors is row `row[i]` of A, and they are kept by columns, entry
+// (i, j) at j ld + i. `inverse` gets the reciprocal pivots. Pivots that are zero become `least`. Returns the smallest pivot.
 inline double factor_general(double* A, int ld, int n, double least, int* row, double* inverse) {
   double smallest = HUGE_VAL;
-  for (int r = 0; r < n; ++r) row[r] = r;
+  double* sizes = inverse;  // from k on, where no reciprocal is yet
+  for (int r = 0; r < n; ++r) row[r] = r, sizes[r] = std::fabs(A[(ptrdiff_t)r * ld]);
   for (int k = 0; k < n; ++k) {
-    int best = k;
-    double size = std::fabs(A[(ptrdiff_t)row[k] * ld + k]);
-    for (int r = k + 1; r < n; ++r) {
-      const double other = std::fabs(A[(ptrdiff_t)row[r] * ld + k]);
-      if (other > size) size = other, best = r;
+    const int best = largest_of(sizes, k, n);
+    const double size = sizes[best];
+    double *pivot = A + (ptrdiff_t)k * ld, *other = A + (ptrdiff_t)best * ld;
+    if (best != k) {
+      std::swap(row[k], row[best]);
+      for (int at = 0; at < n; at += W) {
+        const Lanes a = load(pivot + at), b = load(other + at);
+        store(pivot + at, b), store(other + at, a);
+      }
     }
-    std::swap(row[k], row[best]);
-    double* pivot = A + (ptrdiff_t)row[k] * ld;
     if (!(size > least)) pivot[k] = pivot[k] < 0 ? -least : least;
     smallest = std::min(smallest, size);
     inverse[k] = 1.0 / pivot[k];
-    const int first = k / W * W;
-    const Lanes head = lane_index() > (double)(k - first) ? load(pivot + first) : Lanes{};
-    for (int r = k + 1; r < n; ++r) {
-      double* target = A + (ptrdiff_t)row[r] * ld;
-      if (target[k] == 0.0) continue;
-      const double x = target[k] * inverse[k];
-      store(target + first, load(target + first) - x * head);
-      target[k] = x;
-      for (int at = first + W; at < n; at += W) store(target + at, load(target + at) - x * load(pivot + at));
-    }
+    if (k + 1 < n) with_blocks((n + W - 1) / W - k / W, [&](auto C) { clear_column<C.value>(A, ld, n, k, inverse[k], sizes); });
   }
+  transpose(A, ld, n);
   return smallest;
 }
 
-constexpr int BY_COLUMNS = 40;  // rows, up to which single columns cost less than the sums over lanes that rows need one after the other
-
-// x = A^-1 f from `factor_general`; x is not f.
-inline void solve_general(const double* LU, int ld, int n, const int* row, const double* inverse, const double* f, double* x) {
-  if (n <= BY_COLUMNS) {
-    for (int k = 0; k < n; ++k) x[k] = f[row[k]];
-    for (int k = n; k < padded(n); ++k) x[k] = 0.0;
-    for (int k = 0; k < n; ++k)
-      for (int r = k + 1; r < n; ++r) x[r] -= LU[(ptrdiff_t)row[r] * ld + k] * x[k];
-    for (int k = n - 1; k >= 0; --k) {
-      x[k] *= inverse[k];
-      for (int r = 0; r < k; ++r) x[r] -= LU[(ptrdiff_t)row[r] * ld + k] * x[k];
+// x = U^-1 L^-1 x for factors of C blocks of W rows, x in registers.
+template <int C>
+void solve_factored(const double* LU, int ld, int n, const double* inverse, double* x) {
+  Lanes y[C];
+  for (int c = 0; c < C; ++c) y[c] = load(x + c * W);
+#pragma GCC unroll 8
+  for (int b = 0; b < C; ++b)
+#pragma GCC unroll 8
+    for (int l = 0; l < W; ++l) {
+      const int k = b * W + l;
+      if (k >= n) break;
+      const double* column = LU + (ptrdiff_t)k * ld;
+      const Lanes known = splat(y[b][l]);
+      y[b] -= known * (lane_index() > (double)l ? load(column + b * W) : Lanes{});
+      for (int c = b + 1; c < C; ++c) y[c] -= known * load(column + c * W);
     }
-    return;
-  }
-  std::memset(x, 0, sizeof(double) * padded(n));
-  for (int k = 0; k < n; ++k) {
-    const double* from = LU + (ptrdiff_t)row[k] * ld;
-    Lanes s = {};
-    for (int at = 0; at < k; at += W) s += load(from + at) * load(x + at);  // x is zero from k on
-    x[k] = f[row[k]] - sum(s);
-  }
+#pragma GCC unroll 8
+  for (int b = C - 1; b >= 0; --b)
+#pragma GCC unroll 8
+    for (int l = W - 1; l >= 0; --l) {
+      const int k = b * W + l;
+      if (k >= n) continue;
+      const double* column = LU + (ptrdiff_t)k * ld;
+      x[k] = y[b][l] * inverse[k];
+      const Lanes known = splat(x[k]);
+      y[b] -= known * (lane_index() < (double)l ? load(column + b * W) : Lanes{});
+      for (int c = 0; c < b; ++c) y[c] -= known * load(column + c * W);
+    }
+}
+
+// The same for any number of rows.
+template <>
+inline void solve_factored<0>(const double* LU, int ld, int n, const double* inverse, double* x) {
+  for (int k = 0; k < n; ++k)
+    for (int r = k + 1; r < n; ++r) x[r] -= LU[(ptrdiff_t)k * ld + r] * x[k];
   for (int k = n - 1; k >= 0; --k) {
-    const double* from = LU + (ptrdiff_t)row[k] * ld;
-    const int first = k / W * W;
-    Lanes s = lane_index() > (double)(k - first) ? load(from + first) * load(x + first) : Lanes{};
-    for (int at = first + W; at < n; at += W) s += load(from + at) * load(x + at);
-    x[k] = (x[k] - sum(s)) * inverse[k];
+    x[k] *= inverse[k];
+    for (int r = 0; r < k; ++r) x[r] -= LU[(ptrdiff_t)k * ld + r] * x[k];
   }
+}
+
+// x = A^-1 f from `factor_general`; x is not f, and is padded.
+inline void solve_general(const double* LU, int ld, int n, const int* row, const double* inverse, const double* f, double* x) {
+  for (int k = 0; k < n; ++k) x[k] = f[row[k]];
+  for (int k = n; k < padded(n); ++k) x[k] = 0.0;
+  with_blocks((n + W - 1) / W, [&](auto C) { solve_factored<C.value>(LU, ld, n, inverse, x); });
 }
 
 }  // namespace TRAJOPT_ISA

@@ -3,7 +3,8 @@
 //
 // A contact that slides has the unknowns of creep.h: the angle of its friction, its speed and its normal impulse. In these Newton's method
 // follows the circle of the friction; on the natural map a step leaves it, and where a contact creeps by what eps lets it, that map takes
-// dozens of short steps. The modes to begin with are those of a point near the solution; where a few revisions do not end at a solution
+// dozens of short steps. The speed stands in one equation of each such contact alone, the velocity along its friction: it is eliminated, and
+// two unknowns are left. The modes to begin with are those of a point near the solution; where a few revisions do not end at a solution
 // nothing is returned, and the iteration on the natural map, whose merit falls in every step, goes on.
 #pragma once
 #include "creep.h"
@@ -29,29 +30,109 @@ inline void begin_in_modes(const Regularised& of, const Point& at, CreepScratch&
   }
 }
 
-// Takes `step` off the unknowns, or as much of it as turns no friction too far. Contacts that slide and lose their normal impulse open;
-// whether one does.
-inline bool move_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int n, const double* step) {
+// Of a contact that slides, row 3 c stands for the direction across its friction, row 3 c + 2 for its normal; row 3 c + 1 is not there.
+inline bool across(const Ncp& ncp, const CreepScratch& s, int row) { return row % 3 == 0 && slides(ncp, s, row); }
+
+// The unknowns in the modes: impulses of what sticks or is held, and of a contact that slides the angle (as a length on its circle,
+// where it has one) and the normal impulse. Their number; `held` gets their rows.
+inline int unknowns(const Ncp& ncp, const CreepScratch& s, int* held) {
+  bool any;
+  const int rows = held_rows(ncp.problem, s.mode, held, any);
+  int n = 0;
+  for (int i = 0; i < rows; ++i) {
+    const int r = held[i];
+    const bool there = !slides(ncp, s, r) || r % 3 == 2 || (r % 3 == 0 && ncp.problem.mu[r / 3] > 0);
+    if (there) held[n++] = r;
+  }
+  return n;
+}
+
+// What is left of the velocity along the friction of contact c beside its speed, m/s.
+inline double left_along(const CreepScratch& s, int c) {
+  const double *nu = s.at.nu + 3 * c, *u = s.direction + 3 * c;
+  return s.slip[c] + u[0] * nu[0] + u[1] * nu[1];
+}
+
+// rho times the velocities that the held rows have to lose into `right` (n,); the largest velocity that is left, m/s.
+inline double error_in_modes(const Ncp& ncp, const CreepScratch& s, const int* held, int n, double* right) {
+  double size = 0;
+  const auto see = [&](double left) {
+    if (!(std::fabs(left) <= size)) size = std::fabs(left);
+    return left;
+  };
+  for (int i = 0; i < n; ++i) {
+    const int r = held[i];
+    const double *nu = s.at.nu + r, *u = s.direction + r;
+    const bool angle = across(ncp, s, r);
+    if (angle) see(left_along(s, r / 3));
+    right[i] = ncp.rho[r] * see(angle ? u[0] * nu[1] - u[1] * nu[0] : nu[0]);
+  }
+  return size;
+}
+
+// The derivative of `right` of `error_in_modes` by the unknowns, into K (n, ld); row: scratch (m,).
+inline void matrix_in_modes(const Regularised& of, const CreepScratch& s, const int* held, int n, double* K, int ld, double* row) {
+  const Ncp& ncp = of.ncp;
+  const ContactProblem& p = ncp.problem;
+  for (int i = 0; i < n; ++i) {
+    const int r = held[i], c = r / 3;
+    const double *u = s.direction + r, *from = p.G + (ptrdiff_t)r * p.stride;
+    if (across(ncp, s, r)) {
+      for (int at = 0; at < ncp.width; at += W) store(row + at, u[0] * load(from + p.stride + at) - u[1] * load(from + at));
+      from = row;
+    }
+    double* to = K + (ptrdiff_t)i * ld;
+    for (int j = 0; j < n; ++j) {
+      const double *by = from + held[j], *v = s.direction + held[j];
+      if (!slides(ncp, s, held[j])) to[j] = by[0];
+      else if (held[j] % 3 == 0) to[j] = v[0] * by[1] - v[1] * by[0];
+      else to[j] = by[0] + p.mu[held[j] / 3] * (v[-2] * by[-2] + v[-1] * by[-1]);
+    }
+    const double radius = across(ncp, s, r) ? p.mu[c] * s.at.x[r + 2] : 0.0;
+    to[i] += of.weight + (radius > 0 ? s.slip[c] / radius : 0.0);
+    for (int j = 0; j < n; ++j) to[j] *= ncp.rho[r];
+    for (int j = n; j < ld; ++j) to[j] = 0.0;
+  }
+}
+
+// `change` (m,) of the impulses, to first order, along `step` of the unknowns.
+inline void change_in_modes(const Ncp& ncp, const CreepScratch& s, const int* held, int n, const double* step, double* change) {
+  std::memset(change, 0, sizeof(double) * ncp.width);
+  for (int i = 0; i < n; ++i) {
+    const int r = held[i];
+    const double* u = s.direction + r;
+    if (across(ncp, s, r)) {
+      change[r] = -u[1] * step[i], change[r + 1] = u[0] * step[i];
+      continue;
+    }
+    change[r] = step[i];
+    if (!slides(ncp, s, r)) continue;
+    const double radius = ncp.problem.mu[r / 3] * step[i];
+    change[r - 2] += radius * u[-2], change[r - 1] += radius * u[-1];
+  }
+}
+
+// Takes `step` off the unknowns, or as much of it as turns no friction too far; `moved` (m,) are the velocities along it. Contacts that
+// slide and lose their normal impulse open; whether one does.
+inline bool move_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int n, const double* step, const double* moved) {
   const ContactProblem& p = ncp.problem;
   double length = 1.0;
   bool opens = false;
-  for (int i = 0; i < n; i += width_of(ncp, s, held[i])) {
-    if (!slides(ncp, s, held[i])) continue;
-    const double radius = p.mu[held[i] / 3] * s.at.x[held[i] + 2];
-    if (radius > 0 && std::fabs(step[i]) > CREEP_TURN * radius) length = std::min(length, CREEP_TURN * radius / std::fabs(step[i]));
-  }
-  for (int i = 0; i < n; i += width_of(ncp, s, held[i])) {
+  const auto radius = [&](int r) { return p.mu[r / 3] * s.at.x[r + 2]; };
+  for (int i = 0; i < n; ++i)
+    if (across(ncp, s, held[i]) && radius(held[i]) > 0 && std::fabs(step[i]) > CREEP_TURN * radius(held[i]))
+      length = std::min(length, CREEP_TURN * radius(held[i]) / std::fabs(step[i]));
+  for (int i = 0; i < n; ++i) {
     const int r = held[i];
-    double *x = s.at.x + r, *u = s.direction + r;
-    if (!slides(ncp, s, r)) {
-      x[0] -= length * step[i];
+    if (!across(ncp, s, r)) {  // the normal impulse of a contact, which its circle depends on, comes after the angle
+      s.at.x[r] -= length * step[i];
       continue;
     }
-    const double radius = p.mu[r / 3] * x[2], turn = radius > 0 ? -length * step[i] / radius : 0.0;
+    double* u = s.direction + r;
+    s.slip[r / 3] -= length * (left_along(s, r / 3) - u[0] * moved[r] - u[1] * moved[r + 1]);
+    const double turn = radius(r) > 0 ? -length * step[i] / radius(r) : 0.0;
     const double u0 = u[0] - turn * u[1], u1 = u[1] + turn * u[0], one = std::sqrt(u0 * u0 + u1 * u1);
     u[0] = u0 / one, u[1] = u1 / one;
-    s.slip[r / 3] -= length * step[i + 1] / ncp.rho[r];
-    x[2] -= length * step[i + 2];
   }
   for (int c = 0; c < p.contacts; ++c)
     if (s.mode[c] == SLIDING && !(s.at.x[3 * c + 2] > 0)) s.mode[c] = SEPARATING, s.slip[c] = 0.0, opens = true;
@@ -61,19 +142,19 @@ inline bool move_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int 
 
 // The solution of the regularised problem by revisions of the modes of `at`; whether `at` is it now, else `at` is as it was. The memory
 // of `work` is used.
-inline bool newton_in_modes(const Regularised& of, Point& at, CreepScratch& s, Factor& work, double* right, double tol, int& iterations) {
+inline bool newton_in_modes(const Regularised& of, Point& at, CreepScratch& s, Factor& work, double tol, int& iterations) {
   const Ncp& ncp = of.ncp;
   work.valid = false;
   begin_in_modes(of, at, s);
   into_modes(ncp, s);
   int revisions = 0, since = 0;
   double before = HUGE_VAL;
-  bool any, changed = true;
+  bool changed = true;
   for (int k = 0;; ++k, ++since) {
-    if (changed) work.n = held_rows(ncp.problem, s.mode, work.held, any), work.ld = padded(work.n), since = 0;
+    if (changed) work.n = unknowns(ncp, s, work.held), work.ld = padded(work.n), since = 0;
     const int n = work.n, ld = work.ld;
     velocity(of, s.at.x, s.at.nu);
-    const double size = creep_error(ncp, s, work.held, n, right);
+    const double size = error_in_modes(ncp, s, work.held, n, work.right);
     if (!std::isfinite(size)) return false;
     if ((since > 0 && size <= SMALL * ncp.approach) || size <= tol) {
       changed = revise_modes(ncp, s, std::max(size, tol), revisions < TOGETHER_IN_MODES, size <= tol ? 0.0 : size);
@@ -87,12 +168,14 @@ inline bool newton_in_modes(const Regularised& of, Point& at, CreepScratch& s, F
     if (k >= MODE_ITERATIONS || (since >= 3 && size > before) || (since >= PATIENT_STEPS && size > SMALL * ncp.approach)) return false;
     before = size;
     ++iterations;
-    gather(ncp.problem, work.held, n, work.K, ld);
-    for (int i = 0; i < n; ++i) work.K[(ptrdiff_t)i * ld + i] += of.weight, work.right[i] = right[work.held[i]];
-    creep_matrix(ncp, s, work.held, n, 0.0, work.K, ld);  // eps is in K already
+    matrix_in_modes(of, s, work.held, n, work.K, ld, work.other);
     factor_general(work.K, ld, n, MACHINE, work.row, work.inverse);
     solve_general(work.K, ld, n, work.row, work.inverse, work.right, work.small);
-    changed = move_in_modes(ncp, s, work.held, n, work.small);
+    double *change = work.right, *moved = work.other;
+    change_in_modes(ncp, s, work.held, n, work.small, change);
+    for (int at = 0; at < ncp.width; at += W) store(moved + at, of.weight * load(change + at));
+    combine(ncp.problem.G, ncp.problem.stride, ncp.m, ncp.width, change, moved, moved);
+    changed = move_in_modes(ncp, s, work.held, n, work.small, moved);
   }
   evaluate(of, s.at);
   if (!converged(of, s.at, tol)) return false;
