@@ -19,13 +19,11 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
-#include <stdexcept>
 
+#include "contact_workspace.h"
 #include "gauss_seidel.h"
 #include "in_modes.h"
-#include "path.h"
+#include "no_solution.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -51,8 +49,6 @@ constexpr int CREEPING = 600;            // iterations on them, all attempts tog
 constexpr double CLOSER = 1e-2;          // a weaker regularisation has to bring this much, or a solution, to be kept
 constexpr double DEGENERATE = 1e-3;      // eps over the smallest pivot of K from which on K has a null space where contacts are held
 constexpr double SUSPECT = 1e-5;         // the same from which on the rank of K is looked at
-constexpr double RAY = 1e-8;             // |G ray| over |ray|, scaled by rho, below which nothing resists an impulse
-constexpr double AGAINST = 1e-6;         // share of the approaching velocities that a ray has to oppose on average
 
 // What is known of a start: nothing; it solves a problem that differs by little, and along the difference its modes contradict each
 // other; it solves one that differs by little, in the same modes but for few.
@@ -75,116 +71,6 @@ struct ContactSolution {
   ContactStatus status;
   bool degenerate, selected;
 };
-
-// All memory of the solve of problems up to some size. One a thread; nothing else is kept between calls.
-class ContactWorkspace {
- public:
-  ContactWorkspace() = default;
-  ContactWorkspace(const ContactWorkspace&) = delete;
-  ContactWorkspace& operator=(const ContactWorkspace&) = delete;
-  ~ContactWorkspace() { std::free(memory_); }
-
-  // Room for m rows; allocates only when m is larger than ever before.
-  void reserve(int m) {
-    if (m < rows_ && memory_) return;
-    std::free(memory_);
-    rows_ = padded(m + 1);  // `Path` has one unknown more
-    const size_t doubles = (size_t)(VECTORS + WIDE * PAD) * rows_ + (size_t)MATRICES * rows_ * rows_;
-    const size_t bytes = (doubles * sizeof(double) + (size_t)INDICES * rows_ * sizeof(int) + 127) / 64 * 64;
-    memory_ = static_cast<double*>(std::aligned_alloc(64, bytes));
-    if (!memory_) throw std::bad_alloc();
-    std::memset(memory_, 0, bytes);
-    double* next = memory_;
-    auto vector = [&](int count = 1) {
-      double* at = next;
-      next += (size_t)count * rows_;
-      return at;
-    };
-    Elimination& e = selection.elimination;
-    Curvature& c = selection.curvature;
-    rho = vector();
-    for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
-    for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
-                       &e.inverse, &e.alive, &e.scratch, &c.along, &c.inverse, &selection.candidate, &selection.one, &selection.two,
-                       &selection.three, &pull, &creep.direction, &creep.slip, &path.x, &path.direction, &path.slip, &path.inverse,
-                       &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
-                       &path.move, &path.rate})
-      *v = vector();
-    selection.right = vector(PAD), selection.found = vector(PAD), c.H = vector(PAD);
-    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &spread, &path.K}) *matrix = vector(rows_);
-    int* index = reinterpret_cast<int*>(next);
-    for (int** v :
-         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode,
-          &path.row, &path.held})
-      *v = index, index += rows_;
-    if (reinterpret_cast<char*>(index) > reinterpret_cast<char*>(memory_) + bytes) throw std::logic_error("more arrays than counted");
-    factor.valid = false;
-  }
-
-  double *rho = nullptr, *anchor, *swept, *start, *pull, *spread;
-  Point current, best, spare;
-  NewtonScratch newton;
-  Factor factor;
-  SelectionScratch selection;
-  CreepScratch creep;
-  PathScratch path;
-  int* mode;
-
- private:
-  static constexpr int VECTORS = 59, WIDE = 3, MATRICES = 11, INDICES = 12;
-  double* memory_ = nullptr;
-  int rows_ = 0;
-};
-
-// Why there is no solution, as far as it is proven.
-enum Proof : int { NO_PROOF, NOTHING_HOLDS, NOTHING_HELPS };
-
-// Whether d, projected onto the cones, is a ray of impulses that moves nothing, G d = 0, and works against the approach, d . g < 0.
-// Then d . nu = d . g < 0 for every impulse. Without tangential parts this contradicts nu_n >= 0: no impulse helps. With them it
-// says that no impulse stops the slip, only that sliding one way would part the contacts. Gd: scratch.
-inline Proof ray(const Ncp& ncp, double* d, double* Gd) {
-  const ContactProblem& p = ncp.problem;
-  const int cones = 3 * p.contacts, unilateral = cones + p.limits;
-  auto measure = [&] {
-    double work = 0, size = 0, length = 0, moved = 0;
-    std::memset(Gd, 0, sizeof(double) * ncp.width);
-    combine(p.G, p.stride, ncp.m, ncp.width, d, Gd, Gd);
-    for (int r = 0; r < ncp.m; ++r) {
-      work += d[r] * p.g[r], size += std::fabs(d[r]);
-      length += d[r] * d[r] / ncp.rho[r], moved += Gd[r] * Gd[r] * ncp.rho[r];
-    }
-    return size > 0 && moved < RAY * RAY * length && work < -AGAINST * ncp.approach * size;
-  };
-  for (int r = 2; r < cones; r += 3) d[r] = std::max(0.0, d[r]);
-  for (int r = cones; r < unilateral; ++r) d[r] = std::max(0.0, d[r]);
-  for (int r = unilateral; r < ncp.m; ++r)
-    if (std::isfinite(p.bound[r - unilateral])) d[r] = 0.0;
-  for (int r = 0; r < cones; r += 3) {
-    const double radius = p.mu[r / 3] * d[r + 2], length = std::hypot(d[r], d[r + 1]);
-    const double shrink = length > radius ? radius / length : 1.0;
-    d[r] *= shrink, d[r + 1] *= shrink;
-  }
-  const bool slipping = measure();
-  for (int r = 0; r < cones; r += 3) d[r] = d[r + 1] = 0.0;
-  return measure() ? NOTHING_HELPS : slipping ? NOTHING_HOLDS : NO_PROOF;
-}
-
-// What a point proves that seems to solve the problem, whose impulse may have grown along a ray until rounding hides the approach that
-// goes on. d, Gd: scratch.
-inline Proof proof_against(const Ncp& ncp, const Point& at, double* d, double* Gd) {
-  const ContactProblem& p = ncp.problem;
-  double moved = 0, length = 0, left = 0, size = 0, total = 0, widest = 0;
-  for (int r = 0; r < ncp.m; ++r) {
-    moved += (at.nu[r] - p.g[r]) * (at.nu[r] - p.g[r]) * ncp.rho[r], length += at.x[r] * at.x[r] / ncp.rho[r];
-    total += std::fabs(at.x[r]), widest = std::max(widest, p.G[(ptrdiff_t)r * p.stride + r]);
-  }
-  if (!(moved < RAY * RAY * length)) return NO_PROOF;
-  std::memcpy(d, at.x, sizeof(double) * ncp.width);
-  const Proof proof = ray(ncp, d, Gd);
-  for (int r = 0; r < ncp.m; ++r) left += d[r] * at.nu[r], size += std::fabs(d[r]);
-  const bool slips = 8 * MACHINE * widest * total < AGAINST * ncp.approach && !(left < -AGAINST * ncp.approach * size);
-  return proof == NOTHING_HOLDS && slips ? NO_PROOF : proof;  // velocities say that it slides, and so parts, if they are known well enough
-}
 
 // The attempts on one problem: the best impulse so far and how it was found.
 struct Search {

@@ -1,0 +1,73 @@
+// The memory of the contact solve: one block for all vectors and matrices of its methods.
+#pragma once
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+
+#include "path.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+// All memory of the solve of problems up to some size. One a thread; nothing else is kept between calls.
+class ContactWorkspace {
+ public:
+  ContactWorkspace() = default;
+  ContactWorkspace(const ContactWorkspace&) = delete;
+  ContactWorkspace& operator=(const ContactWorkspace&) = delete;
+  ~ContactWorkspace() { std::free(memory_); }
+
+  // Room for m rows; allocates only when m is larger than ever before.
+  void reserve(int m) {
+    if (m < rows_ && memory_) return;
+    std::free(memory_);
+    rows_ = padded(m + 1);  // `Path` has one unknown more
+    const size_t doubles = (size_t)(VECTORS + WIDE * PAD) * rows_ + (size_t)MATRICES * rows_ * rows_;
+    const size_t bytes = (doubles * sizeof(double) + (size_t)INDICES * rows_ * sizeof(int) + 127) / 64 * 64;
+    memory_ = static_cast<double*>(std::aligned_alloc(64, bytes));
+    if (!memory_) throw std::bad_alloc();
+    std::memset(memory_, 0, bytes);
+    double* next = memory_;
+    auto vector = [&](int count = 1) {
+      double* at = next;
+      next += (size_t)count * rows_;
+      return at;
+    };
+    Elimination& e = selection.elimination;
+    Curvature& c = selection.curvature;
+    rho = vector();
+    for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
+    for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
+                       &e.inverse, &e.alive, &e.scratch, &c.along, &c.inverse, &selection.candidate, &selection.one, &selection.two,
+                       &selection.three, &pull, &creep.direction, &creep.slip, &path.x, &path.direction, &path.slip, &path.inverse,
+                       &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
+                       &path.move, &path.rate})
+      *v = vector();
+    selection.right = vector(PAD), selection.found = vector(PAD), c.H = vector(PAD);
+    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &spread, &path.K}) *matrix = vector(rows_);
+    int* index = reinterpret_cast<int*>(next);
+    for (int** v :
+         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode,
+          &path.row, &path.held})
+      *v = index, index += rows_;
+    if (reinterpret_cast<char*>(index) > reinterpret_cast<char*>(memory_) + bytes) throw std::logic_error("more arrays than counted");
+    factor.valid = false;
+  }
+
+  double *rho = nullptr, *anchor, *swept, *start, *pull, *spread;
+  Point current, best, spare;
+  NewtonScratch newton;
+  Factor factor;
+  SelectionScratch selection;
+  CreepScratch creep;
+  PathScratch path;
+  int* mode;
+
+ private:
+  static constexpr int VECTORS = 59, WIDE = 3, MATRICES = 11, INDICES = 12;
+  double* memory_ = nullptr;
+  int rows_ = 0;
+};
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt

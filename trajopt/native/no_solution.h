@@ -1,0 +1,62 @@
+// Proof that a contact problem has no solution: a ray of impulses that nothing resists and that works against the approach (`infeasible`).
+#pragma once
+#include "newton.h"
+
+namespace trajopt {
+inline namespace TRAJOPT_ISA {
+
+constexpr double RAY = 1e-8;      // |G ray| over |ray|, scaled by rho, below which nothing resists an impulse
+constexpr double AGAINST = 1e-6;  // share of the approaching velocities that a ray has to oppose on average
+
+// Why there is no solution, as far as it is proven.
+enum Proof : int { NO_PROOF, NOTHING_HOLDS, NOTHING_HELPS };
+
+// Whether d, projected onto the cones, is a ray of impulses that moves nothing, G d = 0, and works against the approach, d . g < 0.
+// Then d . nu = d . g < 0 for every impulse. Without tangential parts this contradicts nu_n >= 0: no impulse helps. With them it
+// says that no impulse stops the slip, only that sliding one way would part the contacts. Gd: scratch.
+inline Proof ray(const Ncp& ncp, double* d, double* Gd) {
+  const ContactProblem& p = ncp.problem;
+  const int cones = 3 * p.contacts, unilateral = cones + p.limits;
+  auto measure = [&] {
+    double work = 0, size = 0, length = 0, moved = 0;
+    std::memset(Gd, 0, sizeof(double) * ncp.width);
+    combine(p.G, p.stride, ncp.m, ncp.width, d, Gd, Gd);
+    for (int r = 0; r < ncp.m; ++r) {
+      work += d[r] * p.g[r], size += std::fabs(d[r]);
+      length += d[r] * d[r] / ncp.rho[r], moved += Gd[r] * Gd[r] * ncp.rho[r];
+    }
+    return size > 0 && moved < RAY * RAY * length && work < -AGAINST * ncp.approach * size;
+  };
+  for (int r = 2; r < cones; r += 3) d[r] = std::max(0.0, d[r]);
+  for (int r = cones; r < unilateral; ++r) d[r] = std::max(0.0, d[r]);
+  for (int r = unilateral; r < ncp.m; ++r)
+    if (std::isfinite(p.bound[r - unilateral])) d[r] = 0.0;
+  for (int r = 0; r < cones; r += 3) {
+    const double radius = p.mu[r / 3] * d[r + 2], length = std::hypot(d[r], d[r + 1]);
+    const double shrink = length > radius ? radius / length : 1.0;
+    d[r] *= shrink, d[r + 1] *= shrink;
+  }
+  const bool slipping = measure();
+  for (int r = 0; r < cones; r += 3) d[r] = d[r + 1] = 0.0;
+  return measure() ? NOTHING_HELPS : slipping ? NOTHING_HOLDS : NO_PROOF;
+}
+
+// What a point proves that seems to solve the problem, whose impulse may have grown along a ray until rounding hides the approach that
+// goes on. d, Gd: scratch.
+inline Proof proof_against(const Ncp& ncp, const Point& at, double* d, double* Gd) {
+  const ContactProblem& p = ncp.problem;
+  double moved = 0, length = 0, left = 0, size = 0, total = 0, widest = 0;
+  for (int r = 0; r < ncp.m; ++r) {
+    moved += (at.nu[r] - p.g[r]) * (at.nu[r] - p.g[r]) * ncp.rho[r], length += at.x[r] * at.x[r] / ncp.rho[r];
+    total += std::fabs(at.x[r]), widest = std::max(widest, p.G[(ptrdiff_t)r * p.stride + r]);
+  }
+  if (!(moved < RAY * RAY * length)) return NO_PROOF;
+  std::memcpy(d, at.x, sizeof(double) * ncp.width);
+  const Proof proof = ray(ncp, d, Gd);
+  for (int r = 0; r < ncp.m; ++r) left += d[r] * at.nu[r], size += std::fabs(d[r]);
+  const bool slips = 8 * MACHINE * widest * total < AGAINST * ncp.approach && !(left < -AGAINST * ncp.approach * size);
+  return proof == NOTHING_HOLDS && slips ? NO_PROOF : proof;  // velocities say that it slides, and so parts, if they are known well enough
+}
+
+}  // namespace TRAJOPT_ISA
+}  // namespace trajopt
