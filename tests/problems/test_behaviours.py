@@ -16,7 +16,7 @@ from trajopt.problems.trajectory import Trajectory
 from trajopt.solvers.registry import chosen_solver
 
 # Of h1-step rounding decides which seed is an answer (docs/problems/h1-step.md); its quantities have tests of their own.
-FOUND = ("go1-jump", "go1-backflip", "go1-trot", "half-cheetah-sprint")
+FOUND = ("go1-jump", "go1-backflip", "go1-trot", "half-cheetah-sprint", "hopper-hops")
 
 
 def test_take_off_and_landing_are_those_of_the_highest_flight():
