@@ -11,6 +11,8 @@ where, is not said, nor how the base turns before and after.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 
@@ -89,7 +91,7 @@ def go1_backflip(
 
 # 128 draws renew the diagonal of a covariance of 64 numbers in 3 generations, the whole of it in 67 (CMAES's c_mu); batches of
 # four motions fit the memory that the allocator keeps, larger ones return it and fetch it again in every generation.
-SAMPLER = {"diagonal": True, "chunk": 4}
+SAMPLER: dict[str, Any] = {"diagonal": True, "chunk": 4}
 
 
 LIMITS = GENERAL_LIMITS | {
