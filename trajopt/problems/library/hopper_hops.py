@@ -1,11 +1,11 @@
 r"""hopper-hops: the one-legged hopper, standing, goes forward in five hops without falling.
 
-    minimise    sum_t dt 1/2 (|w_u u|^2 + |w_v v_j|^2 + |w_p (q_j - q_0)|^2 + |b|^2 + |l|^2) + sum_k 1/2 |via_k|^2 + 1/2
-                |r_T(x_T)|^2
+    minimise    sum_t dt 1/2 (|w_u u|^2 + |w_v v_j|^2 + |w_p (q_j - q_bent)|^2 + |b|^2) + sum_k 1/2 |via_k|^2
+                + 1/2 |r_T(x_T)|^2
     via_k       the torso `height` above where it stood, not rising, and ahead as `speed` asks, at the time of the k-th apex
 
-over u in [-1, 1]. b asks for the forward speed, little, since it changes within a hop, and an upright torso; l keeps joints from
-their limits. When the foot is on the ground is not said.
+over u in [-1, 1]. b asks for an upright torso and, little, since it changes within a hop, for the forward speed. When the foot
+is on the ground is not said.
 """
 
 from __future__ import annotations
