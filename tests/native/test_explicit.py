@@ -60,26 +60,39 @@ def test_a_step_is_that_of_jax(name, integrator):
 
 @pytest.mark.parametrize("name", ["cart-pole", "tree"])
 def test_derivatives_are_those_of_jax(name):
-    """First ones by state, control, step and masses, forward and reverse, and second ones."""
+    """By state, control, step and masses, forward and reverse."""
     one, other = pair(name, "rk4")
     x, u = jax.tree.map(lambda a: a[0], states(one, 1))
     ours, theirs = (s.linearize(x, u) for s in (one, other))
     assert relative(ours.A, theirs.A) < 1e-12 and relative(ours.B, theirs.B) < 1e-12
-
-    def energy(system):
-        def total(q, v, u, dt, mass):
-            changed = dataclasses.replace(system, dt=dt, model=system.model.replace(mass=mass))
-            y, _ = changed.step(State(q, v), u)
-            return jnp.vdot(y.v, y.v) + jnp.vdot(y.q, y.q)
-
-        return total
-
-    at = (x.q, x.v, u, jnp.asarray(DT), jnp.asarray(one.model.mass))
+    at = arguments_of_energy(one)
     every = tuple(range(len(at)))
     for one_slope, other_slope in zip(*(jax.jit(jax.grad(energy(s), every))(*at) for s in (one, other)), strict=True):
         assert relative(one_slope, other_slope) < 1e-11
+
+
+@pytest.mark.parametrize("name", ["cart-pole", "tree"])
+def test_second_derivatives_are_those_of_jax(name):
+    one, other = pair(name, "rk4")
+    at = arguments_of_energy(one)
     by_velocity, by_velocity_in_jax = (jax.jit(jax.hessian(energy(s), 1))(*at) for s in (one, other))
     assert relative(by_velocity, by_velocity_in_jax) < 1e-10
+
+
+def energy(system):
+    """A number of the state after a step, as a function of q, v, u, dt and the masses."""
+
+    def total(q, v, u, dt, mass):
+        changed = dataclasses.replace(system, dt=dt, model=system.model.replace(mass=mass))
+        y, _ = changed.step(State(q, v), u)
+        return jnp.vdot(y.v, y.v) + jnp.vdot(y.q, y.q)
+
+    return total
+
+
+def arguments_of_energy(system):
+    x, u = jax.tree.map(lambda a: a[0], states(system, 1))
+    return x.q, x.v, u, jnp.asarray(DT), jnp.asarray(system.model.mass)
 
 
 def test_rollouts_and_policies_of_the_core():

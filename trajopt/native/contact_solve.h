@@ -2,8 +2,8 @@
 //
 // Order of attempts, each only where the one before did not end with a residual within the tolerance:
 //
-// 1. Newton on the regularised problem, from the better of the given start and zero: a few steps on the natural map, then in the modes
-//    that these have found and their revisions (in_modes.h); where that leads nowhere, on the natural map to the end, after a stall from
+// 1. Newton on the regularised problem, from the better of the given start and zero: a step on the natural map, then in the modes
+//    that it has found and their revisions (in_modes.h); where that leads nowhere, on the natural map to the end, after a stall from
 //    where the first mode changes on the way of its step, six times at most;
 // 2. near a solution the path of the regularised problem (path.h): contacts contradict each other, by what sweeps do not see;
 // 3. rounds of block Gauss-Seidel with exact one-contact solutions (10, 20, 40 sweeps), each followed by Newton from its result;
@@ -33,7 +33,7 @@ enum class ContactStatus : int { solved, stalled, infeasible, non_finite };
 constexpr double TOLERANCE = 1e-10;      // residual of a solved problem
 constexpr double TIE = 1e-11, SLOW = 1e-6;  // relative to the approaching velocities, see `cone_mode`
 constexpr int MOST_ITERATIONS = 50;
-constexpr int FIRST_STEPS = 3;           // on the natural map, before Newton's method is tried in the modes that they have found
+constexpr int FIRST_STEPS = 1;           // on the natural map, before Newton's method is tried in the modes that they have found
 constexpr int SWEEPS = 10;               // of the first round, doubled with every round
 constexpr int SHORT_ROUNDS = 3, ROUNDS = 6;
 constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
@@ -342,6 +342,16 @@ inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double t
   const bool creeps = std::memcmp(w.mode, w.factor.mode, sizeof(int) * modes_count(p)) != 0;
   out.degenerate = share > DEGENERATE;
   if (w.factor.n == 0 || (share < SUSPECT && !creeps)) return;
+  const auto lawful = [&](bool shortest) {
+    std::memcpy(w.spare.x, w.best.x, sizeof(double) * ncp.width);
+    selected_impulse(ncp, w.mode, shortest, w.spare, w.selection);
+    return if_lawful(ncp, w, w.spare, tol);
+  };
+  if (slides && share >= SUSPECT) {
+    out.selected = lawful(true);
+    out.degenerate = w.selection.elimination.rank < w.selection.elimination.n;
+    if (out.selected || !out.degenerate) return;
+  }
   if (w.factor.slides && w.factor.weight == ncp.eps) {
     polish(Regularised{ncp, ncp.eps}, w.current, w.factor, w.newton);
     std::swap(w.current, w.spare);
@@ -349,20 +359,9 @@ inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double t
     if_lawful(ncp, w, w.spare, tol);
   }
   if (share < SUSPECT) return;
-  if (!slides) {
-    without_null_space(ncp, w.factor, w.best, w.spare.x);
-    if (w.factor.slides) refine(ncp, w.spare, w.factor, w.newton, search.rounding);  // back onto the circles
-  } else {
-    auto lawful = [&](bool shortest) {
-      std::memcpy(w.spare.x, w.best.x, sizeof(double) * ncp.width);
-      selected_impulse(ncp, w.mode, shortest, w.spare, w.selection);
-      return if_lawful(ncp, w, w.spare, tol);
-    };
-    out.selected = lawful(true);
-    out.degenerate = w.selection.elimination.rank < w.selection.elimination.n;
-    if (!out.selected && out.degenerate) lawful(false);
-    return;
-  }
+  if (slides) return (void)lawful(false);
+  without_null_space(ncp, w.factor, w.best, w.spare.x);
+  if (w.factor.slides) refine(ncp, w.spare, w.factor, w.newton, search.rounding);  // back onto the circles
   out.selected = if_lawful(ncp, w, w.spare, tol);
 }
 

@@ -38,12 +38,12 @@ class ContactWorkspace {
     rho = vector();
     for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
-                       &e.inverse, &e.alive, &e.scratch, &c.along, &c.inverse, &selection.candidate, &selection.one, &selection.two,
+                       &e.inverse, &e.sizes, &e.scratch, &c.along, &c.inverse, &selection.right, &selection.found, &selection.candidate, &selection.one, &selection.two,
                        &selection.three, &pull, &creep.direction, &creep.slip, &path.x, &path.direction, &path.slip, &path.inverse,
                        &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
                        &path.move, &path.rate})
       *v = vector();
-    selection.right = vector(PAD), selection.found = vector(PAD), c.H = vector(PAD);
+    c.H = vector(PAD);
     for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
@@ -64,7 +64,7 @@ class ContactWorkspace {
   int* mode;
 
  private:
-  static constexpr int VECTORS = 59, WIDE = 3, MATRICES = 11, INDICES = 12;
+  static constexpr int VECTORS = 61, WIDE = 1, MATRICES = 11, INDICES = 12;
   double* memory_ = nullptr;
   int rows_ = 0;
 };

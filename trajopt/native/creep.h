@@ -130,7 +130,7 @@ inline void eliminate_creep(const Ncp& ncp, const CreepScratch& s, SelectionScra
 // space.candidate = Newton's step for `right`, of least norm where the unknowns are not determined; its negative is to be taken.
 inline void creep_step(const Ncp& ncp, const CreepScratch& s, SelectionScratch& space, double weight, const double* right) {
   eliminate_creep(ncp, s, space, weight, true);
-  least_solution(ncp, right, space);
+  least_solution(right, space);
 }
 
 // Newton's step where contacts contradict each other. Elimination leaves all of it to the rows that it drops; here it is spread over all
@@ -138,7 +138,7 @@ inline void creep_step(const Ncp& ncp, const CreepScratch& s, SelectionScratch& 
 inline void share_contradiction(const Ncp& ncp, SelectionScratch& space, double* right) {
   Elimination& e = space.elimination;
   const int n = e.n, count = n - e.rank, ld = e.ld;
-  if (count == 0) return least_solution(ncp, right, space);
+  if (count == 0) return least_solution(right, space);
   double *Y = space.curvature.N, *left = space.one;
   left_null_space(e, Y, ld);
   for (int k = 0; k < count; ++k)
@@ -148,7 +148,7 @@ inline void share_contradiction(const Ncp& ncp, SelectionScratch& space, double*
   for (int k = 0; k < count; ++k) add(-dot(Y + (ptrdiff_t)k * ld, left, n), Y + (ptrdiff_t)k * ld, left, n);
   for (int i = 0; i < n; ++i) right[space.held[i]] = ncp.rho[space.held[i]] * left[i];
   null_space(e, Y, ld);
-  least_solution(ncp, right, space);
+  least_solution(right, space);
 }
 
 // Newton's steps in the modes, until nu + s u falls to `rounding` or falls no more.
@@ -168,7 +168,7 @@ inline void creep_newton(const Ncp& ncp, CreepScratch& s, SelectionScratch& spac
     before = size;
     if (any || k == 0) eliminate_creep(ncp, s, space, 0.0, any);  // without sliding the equations are linear
     if (shared) share_contradiction(ncp, space, right);
-    else least_solution(ncp, right, space);
+    else least_solution(right, space);
     const double* step = space.candidate;
     length = 1.0;
     for (int i = 0; i < n; i += width_of(ncp, s, space.held[i])) {
@@ -259,16 +259,18 @@ inline void give_way(const Ncp& ncp, CreepScratch& s, const double* way, double 
 }
 
 // Revises the modes by the signs at the end of Newton's steps: all that are wrong, or the one that is most so, as an impulse; whether
-// there was one. slack: velocity, and as rho times it impulse, by which what is not known any better may be wrong.
-inline bool revise_modes(const Ncp& ncp, CreepScratch& s, double rounding, bool all, double slack = 0.0) {
+// there was one. slide: a contact that closes may slide at once, where its velocity says so. slack: velocity, and as rho times it
+// impulse, by which what is not known any better may be wrong.
+inline bool revise_modes(const Ncp& ncp, CreepScratch& s, double rounding, bool all, bool slide = false, double slack = 0.0) {
   const ContactProblem& p = ncp.problem;
   double largest = 0, worst = -1;
   int which = -1, becomes = 0;
   for (int r = 0; r < ncp.m; ++r) largest = std::max(largest, std::fabs(s.at.x[r]));
   auto become = [&](int at, int mode) {
     if (at < p.contacts && mode == SLIDING) {
-      double *u = s.direction + 3 * at, *x = s.at.x + 3 * at, length = std::hypot(x[0], x[1]);
-      u[0] = x[0] / length, u[1] = x[1] / length;
+      const bool closes = s.mode[at] == SEPARATING;  // friction against the velocity
+      const double *along = (closes ? s.at.nu : s.at.x) + 3 * at, length = (closes ? -1.0 : 1.0) * std::hypot(along[0], along[1]);
+      s.direction[3 * at] = along[0] / length, s.direction[3 * at + 1] = along[1] / length;
     }
     if (at < p.contacts) s.slip[at] = 0.0;
     s.mode[at] = mode;
@@ -281,7 +283,8 @@ inline bool revise_modes(const Ncp& ncp, CreepScratch& s, double rounding, bool 
     const int r = 3 * c;
     const double *x = s.at.x + r, *nu = s.at.nu + r, length = std::hypot(x[0], x[1]);
     if (s.mode[c] == SEPARATING) {
-      if (nu[2] < -rounding) wrong(c, STICKING, -nu[2] * ncp.rho[r + 2]);
+      const bool slides = slide && ncp.rho[r] * std::hypot(nu[0], nu[1]) > -p.mu[c] * ncp.rho[r + 2] * nu[2];
+      if (nu[2] < -rounding) wrong(c, slides ? SLIDING : STICKING, -nu[2] * ncp.rho[r + 2]);
     } else if (x[2] < -slack * ncp.rho[r + 2] || (s.mode[c] == SLIDING && x[2] < VANISHED * largest)) {
       wrong(c, SEPARATING, std::fabs(x[2]));
     } else if (s.mode[c] == SLIDING && s.slip[c] < -slack) {

@@ -65,8 +65,9 @@ inline void projection_hessians(const Ncp& ncp, const int* mode, const int* held
 
 // out = (I - rho G) d on the held rows; G_hh (n, ld) gathered, d padded with zeros.
 inline void argument_change(const Ncp& ncp, const int* held, int n, const double* Ghh, int ld, const double* d, double* out) {
-  for (int i = 0; i < n; ++i) out[i] = d[i] - ncp.rho[held[i]] * dot(Ghh + (ptrdiff_t)i * ld, d, n);
-  for (int i = n; i < padded(n); ++i) out[i] = 0.0;
+  std::memset(out, 0, sizeof(double) * ld);
+  combine(Ghh, ld, n, ld, d, out, out);  // G_hh is symmetric
+  for (int i = 0; i < n; ++i) out[i] = d[i] - ncp.rho[held[i]] * out[i];
 }
 
 // out = P rho x (transposed: rho P^T x) on the held rows, P the slope of the projection at (lambda, nu).

@@ -12,61 +12,92 @@ constexpr double RANK = 1e-10;  // pivots below this share of the first are redu
 
 struct Elimination {
   int n, rank, ld;
-  double *U, *L, *inverse;  // U (n, ld) replaces K; L (n, ld) multipliers; both by permuted rows
-  int *row, *col;           // pivot k is entry (row[k], col[k]); rows and columns from `rank` on are the redundant ones
+  double *U, *L, *inverse;  // U (n, ld) replaces K, zero below its diagonal; L (n, ld): multipliers below the diagonal, else zero
+  int *row, *col;           // row i and column i of the factors are row row[i] and column col[i] of K; those from `rank` on are redundant
   double smallest, dropped; // last pivot kept and largest entry left, over the first
-  double *alive, *scratch;
+  double *sizes, *scratch;
+
+  const double* u(int i) const { return U + (ptrdiff_t)i * ld; }
+  const double* l(int i) const { return L + (ptrdiff_t)i * ld; }
 };
 
-// `diagonal`: pivots are taken from the diagonal, for a matrix that is positive semidefinite after scaling its rows.
+// The first of the largest of x[from..to).
+inline int first_largest(const double* x, int from, int to) {
+  int best = from;
+  for (int i = from + 1; i < to; ++i)
+    if (x[i] > x[best]) best = i;
+  return best;
+}
+
+// Takes multiples of row k off the rows after it, so that column k vanishes there; the multiples are those rows' entries of L. `sizes`
+// gets the largest entry of each row then, or that on its diagonal. C: blocks of W columns from
+// k / W W to n, or 0 for any number of them.
+template <int C> [[gnu::noinline]] void clear_below(Elimination& e, int k, bool diagonal) {
+  const int n = e.n, first = k / W * W;
+  const double* from = e.u(k) + first;
+  const Mask after = lane_index() > (double)(k - first);
+  Lanes pivot[std::max(C, 1)];
+  for (int c = 0; c < std::max(C, 1); ++c) pivot[c] = load(from + c * W);
+  for (int i = k + 1; i < n; ++i) {
+    double *row = e.U + (ptrdiff_t)i * e.ld, *to = row + first;
+    const double x = row[k] * e.inverse[k];
+    e.L[(ptrdiff_t)i * e.ld + k] = x;
+    Lanes left = after ? load(to) - x * pivot[0] : Lanes{}, most = magnitude(left);
+    store(to, left);
+    auto clear = [&](int at, Lanes by) {
+      left = load(to + at) - x * by;
+      store(to + at, left);
+      const Lanes size = magnitude(left);
+      most = size > most ? size : most;
+    };
+    for (int c = 1; c < C; ++c) clear(c * W, pivot[c]);
+    for (int at = W; C == 0 && at < n - first; at += W) clear(at, load(from + at));
+    e.sizes[i] = diagonal ? row[i] : largest(most);
+  }
+}
+
+// `diagonal`: pivots are taken from the diagonal, for a matrix that is positive semidefinite after scaling its rows; else each is the
+// largest entry that is left.
 inline void eliminate(Elimination& e, bool diagonal) {
   const int n = e.n, ld = e.ld;
-  for (int i = 0; i < n; ++i) e.row[i] = e.col[i] = i;
-  for (int i = 0; i < ld; ++i) e.alive[i] = i < n ? 1.0 : 0.0;
-  double first = 0;
+  std::memset(e.L, 0, sizeof(double) * n * ld);
+  for (int i = 0; i < n; ++i) {
+    double* from = e.U + (ptrdiff_t)i * ld;
+    e.row[i] = e.col[i] = i;
+    for (int j = n; j < ld; ++j) from[j] = 0.0;
+    Lanes most = {};
+    for (int at = 0; at < n; at += W) {
+      const Lanes size = magnitude(load(from + at));
+      most = size > most ? size : most;
+    }
+    e.sizes[i] = diagonal ? from[i] : largest(most);
+  }
+  double top = 0;
   e.smallest = 1.0, e.dropped = 0.0;
   for (e.rank = 0; e.rank < n; ++e.rank) {
     const int k = e.rank;
-    int pr = k, pc = k;
-    double size = -1;
-    for (int a = k; a < n; ++a) {
-      const double* from = e.U + (ptrdiff_t)e.row[a] * ld;
-      if (diagonal) {
-        if (from[e.row[a]] > size) size = from[e.row[a]], pr = pc = a;
-        continue;
-      }
-      Lanes most = {};
-      for (int at = 0; at < n; at += W) {
-        const Lanes v = magnitude(load(from + at)) * load(e.alive + at);
-        most = v > most ? v : most;
-      }
-      if (largest(most) > size) size = largest(most), pr = a;
-    }
-    if (k == 0) first = size;
-    if (!(size > RANK * first)) {
-      e.dropped = first > 0 ? std::max(size, 0.0) / first : 0.0;
+    const int pr = first_largest(e.sizes, k, n);
+    const double size = e.sizes[pr];
+    if (k == 0) top = size;
+    if (!(size > RANK * top)) {
+      e.dropped = top > 0 ? std::max(size, 0.0) / top : 0.0;
       return;
     }
-    if (!diagonal) {
-      const double* from = e.U + (ptrdiff_t)e.row[pr] * ld;
-      double most = -1;
-      for (int c = k; c < n; ++c)
-        if (std::fabs(from[e.col[c]]) > most) most = std::fabs(from[e.col[c]]), pc = c;
+    e.smallest = size / top;
+    int pc = pr;
+    for (int j = n - 1; !diagonal && j >= k; --j)
+      if (std::fabs(e.u(pr)[j]) == size) pc = j;
+    if (pr != k) {
+      std::swap(e.row[k], e.row[pr]), std::swap(e.sizes[k], e.sizes[pr]);
+      std::swap_ranges(e.U + (ptrdiff_t)k * ld, e.U + (ptrdiff_t)(k + 1) * ld, e.U + (ptrdiff_t)pr * ld);
+      std::swap_ranges(e.L + (ptrdiff_t)k * ld, e.L + (ptrdiff_t)k * ld + k, e.L + (ptrdiff_t)pr * ld);
     }
-    e.smallest = size / first;
-    std::swap(e.row[k], e.row[pr]);
-    std::swap(e.col[k], e.col[pc]);
-    const int c = e.col[k];
-    const double* pivot = e.U + (ptrdiff_t)e.row[k] * ld;
-    e.inverse[k] = 1.0 / pivot[c];
-    e.alive[c] = 0.0;
-    for (int a = k + 1; a < n; ++a) {
-      double* target = e.U + (ptrdiff_t)e.row[a] * ld;
-      const double x = target[c] * e.inverse[k];
-      e.L[(ptrdiff_t)e.row[a] * ld + k] = x;
-      if (x == 0.0) continue;
-      for (int at = 0; at < n; at += W) store(target + at, load(target + at) - x * load(pivot + at));
+    if (pc != k) {
+      std::swap(e.col[k], e.col[pc]);
+      for (int i = 0; i < n; ++i) std::swap(e.U[(ptrdiff_t)i * ld + k], e.U[(ptrdiff_t)i * ld + pc]);
     }
+    e.inverse[k] = 1.0 / e.u(k)[k];
+    if (k + 1 < n) with_blocks((n + W - 1) / W - k / W, [&](auto C) { clear_below<C.value>(e, k, diagonal); });
   }
 }
 
@@ -89,42 +120,43 @@ inline void solve_eliminated(const Elimination& e, const int* place, double* R, 
   const int until = left_over ? e.n : e.rank;
   for (int i = 1; i < until; ++i) {
     double* to = right(i);
-    const double* L = e.L + (ptrdiff_t)e.row[i] * e.ld;
     const int known = std::min(i, e.rank);
     for (int at = 0; at < k; at += W) {
       Lanes s = load(to + at);
-      for (int j = 0; j < known; ++j) s -= L[j] * load(right(j) + at);
+      for (int j = 0; j < known; ++j) s -= e.l(i)[j] * load(right(j) + at);
       store(to + at, s);
     }
   }
   for (int at = 0; left_over && at < k; at += W) store(left_over + at, largest_entries(e.rank, at));
   for (int i = e.rank - 1; i >= 0; --i) {
-    const double* U = e.U + (ptrdiff_t)e.row[i] * e.ld;
     const double* from = right(i);
     double* to = unknown(i);
     for (int at = 0; at < k; at += W) {
       Lanes s = load(from + at);
-      for (int j = i + 1; j < e.rank; ++j) s -= U[e.col[j]] * load(unknown(j) + at);
+      for (int j = i + 1; j < e.rank; ++j) s -= e.u(i)[j] * load(unknown(j) + at);
       store(to + at, e.inverse[i] * s);
     }
+  }
+}
+
+// z = U^-1 z for the first `rank` unknowns, in the order of the factors; z (ld) is zero from there on.
+inline void back_substitute(const Elimination& e, double* z) {
+  for (int i = e.rank - 1; i >= 0; --i) {
+    const double right = z[i];
+    z[i] = 0.0;
+    const int first = i / W * W;
+    z[i] = (right - dot(e.u(i) + first, z + first, e.rank - first)) * e.inverse[i];
   }
 }
 
 // A particular solution of K x = f for one vector: f and x (ld) by the rows and columns of K, x zero in the unknowns left out.
 inline void solve_eliminated(const Elimination& e, const double* f, double* x) {
   double* z = e.scratch;
-  for (int i = 0; i < e.rank; ++i) {
-    const double* L = e.L + (ptrdiff_t)e.row[i] * e.ld;
-    z[i] = f[e.row[i]];
-    for (int j = 0; j < i; ++j) z[i] -= L[j] * z[j];
-  }
+  std::memset(z, 0, sizeof(double) * e.ld);
+  for (int i = 0; i < e.rank; ++i) z[i] = f[e.row[i]] - dot(e.l(i), z, i);
+  back_substitute(e, z);
   std::memset(x, 0, sizeof(double) * e.ld);
-  for (int i = e.rank - 1; i >= 0; --i) {
-    const double* U = e.U + (ptrdiff_t)e.row[i] * e.ld;
-    double s = z[i];
-    for (int j = i + 1; j < e.rank; ++j) s -= U[e.col[j]] * x[e.col[j]];
-    x[e.col[i]] = e.inverse[i] * s;
-  }
+  for (int i = 0; i < e.rank; ++i) x[e.col[i]] = z[i];
 }
 
 // Orthonormal rows from the rows of B (count, ld), in place (Gram and Schmidt, twice).
@@ -145,61 +177,55 @@ inline void orthonormalise(double* B, int ld, int count, int n) {
 
 // An orthonormal basis of the null space of K: N (n - rank, ld), one vector a row.
 inline void null_space(const Elimination& e, double* N, int ld) {
+  double* z = e.scratch;
   for (int f = e.rank; f < e.n; ++f) {
+    std::memset(z, 0, sizeof(double) * e.ld);
+    for (int i = 0; i < e.rank; ++i) z[i] = -e.u(i)[f];
+    back_substitute(e, z);
     double* x = N + (ptrdiff_t)(f - e.rank) * ld;
     std::memset(x, 0, sizeof(double) * ld);
     x[e.col[f]] = 1.0;
-    for (int i = e.rank - 1; i >= 0; --i) {
-      const double* U = e.U + (ptrdiff_t)e.row[i] * e.ld;
-      double s = -U[e.col[f]];
-      for (int j = i + 1; j < e.rank; ++j) s -= U[e.col[j]] * x[e.col[j]];
-      x[e.col[i]] = s * e.inverse[i];
-    }
+    for (int i = 0; i < e.rank; ++i) x[e.col[i]] = z[i];
   }
   orthonormalise(N, ld, e.n - e.rank, e.n);
 }
 
+// z = L^-T z for the first `rank` rows, in the order of the factors.
+inline void back_substitute_transposed(const Elimination& e, double* z) {
+  for (int i = e.rank - 1; i > 0; --i) add(-z[i], e.l(i), z, i);
+}
+
 // A basis of the left null space of K, y^T K = 0: Y (n - rank, ld), one vector a row, not orthogonal.
 inline void left_null_space(const Elimination& e, double* Y, int ld) {
+  double* z = e.scratch;
   for (int f = e.rank; f < e.n; ++f) {
+    for (int i = 0; i < e.ld; ++i) z[i] = i < e.rank ? -e.l(f)[i] : 0.0;  // row f of K is a sum of the rows before: that of L_f in those of L
+    back_substitute_transposed(e, z);
     double* y = Y + (ptrdiff_t)(f - e.rank) * ld;
-    const double* L = e.L + (ptrdiff_t)e.row[f] * e.ld;
     std::memset(y, 0, sizeof(double) * ld);
     y[e.row[f]] = 1.0;
-    for (int i = e.rank - 1; i >= 0; --i) {  // row f of K is a sum of the rows before: that of L_f in those of L
-      double s = L[i];
-      for (int j = i + 1; j < e.rank; ++j) s += y[e.row[j]] * e.L[(ptrdiff_t)e.row[j] * e.ld + i];
-      y[e.row[i]] = -s;
-    }
+    for (int i = 0; i < e.rank; ++i) y[e.row[i]] = z[i];
   }
 }
 
 // y of smallest norm with K^T y = f, f in the range of K^T. left: scratch (n - rank, ld).
 inline void solve_transposed(const Elimination& e, const double* f, double* y, double* left, int ld) {
+  const int count = e.n - e.rank;
+  left_null_space(e, left, ld);
+  orthonormalise(left, ld, count, e.n);
   double* z = e.scratch;
+  for (int i = 0; i < e.ld; ++i) z[i] = i < e.n ? f[e.col[i]] : 0.0;
   for (int i = 0; i < e.rank; ++i) {  // U^T z = f
-    double s = f[e.col[i]];
-    for (int j = 0; j < i; ++j) s -= e.U[(ptrdiff_t)e.row[j] * e.ld + e.col[i]] * z[j];
-    z[i] = s * e.inverse[i];
+    const int first = i / W * W;
+    const double known = z[i] * e.inverse[i];
+    add(-known, e.u(i) + first, z + first, e.n - first);
+    z[i] = known;
   }
+  for (int i = e.rank; i < e.ld; ++i) z[i] = 0.0;
+  back_substitute_transposed(e, z);
   std::memset(y, 0, sizeof(double) * e.ld);
-  for (int i = e.rank - 1; i >= 0; --i) {  // L^T y = z
-    double s = z[i];
-    for (int j = i + 1; j < e.rank; ++j) s -= e.L[(ptrdiff_t)e.row[j] * e.ld + i] * y[e.row[j]];
-    y[e.row[i]] = s;
-  }
-  for (int k = e.rank; k < e.n; ++k) {  // the null space of K^T
-    double* v = left + (ptrdiff_t)(k - e.rank) * ld;
-    std::memset(v, 0, sizeof(double) * ld);
-    v[e.row[k]] = 1.0;
-    for (int i = e.rank - 1; i >= 0; --i) {
-      double s = -e.L[(ptrdiff_t)e.row[k] * e.ld + i];
-      for (int j = i + 1; j < e.rank; ++j) s -= e.L[(ptrdiff_t)e.row[j] * e.ld + i] * v[e.row[j]];
-      v[e.row[i]] = s;
-    }
-  }
-  orthonormalise(left, ld, e.n - e.rank, e.n);
-  for (int k = 0; k < e.n - e.rank; ++k) {
+  for (int i = 0; i < e.rank; ++i) y[e.row[i]] = z[i];
+  for (int k = 0; k < count; ++k) {
     const double* v = left + (ptrdiff_t)k * ld;
     add(-dot(v, y, e.n), v, y, e.n);
   }

@@ -4,7 +4,8 @@
 // A contact that slides has the unknowns of creep.h: the angle of its friction, its speed and its normal impulse. In these Newton's method
 // follows the circle of the friction; on the natural map a step leaves it, and where a contact creeps by what eps lets it, that map takes
 // dozens of short steps. The speed stands in one equation of each such contact alone, the velocity along its friction: it is eliminated, and
-// two unknowns are left. The modes to begin with are those of a point near the solution; where a few revisions do not end at a solution
+// two unknowns are left. A contact whose speed turns against its friction sticks at once: on the other side the equation of its angle leads
+// away from the solution. The modes to begin with are those of a point on the way to the solution; where a few revisions do not end at a solution
 // nothing is returned, and the iteration on the natural map, whose merit falls in every step, goes on.
 #pragma once
 #include "creep.h"
@@ -12,9 +13,9 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-constexpr int MODE_ITERATIONS = 16, MODE_REVISIONS = 6;
+constexpr int MODE_ITERATIONS = 24, MODE_REVISIONS = 6;
 constexpr int TOGETHER_IN_MODES = 3;  // revisions of all modes that are wrong at once; later ones of the worst alone
-constexpr int PATIENT_STEPS = 5;      // in the same modes, after which the velocities that remain must be small
+constexpr int PATIENT_STEPS = 8;      // in the same modes, after which the velocities that remain must be small
 constexpr double SMALL = 1e-2;        // share of the approaching velocities: from there on the signs say whether the modes are right
 
 // Modes, directions, slips and impulses to begin with: those of a point of the regularised problem.
@@ -51,6 +52,12 @@ inline int unknowns(const Ncp& ncp, const CreepScratch& s, int* held) {
 inline double left_along(const CreepScratch& s, int c) {
   const double *nu = s.at.nu + 3 * c, *u = s.direction + 3 * c;
   return s.slip[c] + u[0] * nu[0] + u[1] * nu[1];
+}
+
+// Contacts that begin to slide have no speed yet: they get that at which their impulses on the cones let them move.
+inline void first_speeds(const Ncp& ncp, CreepScratch& s) {
+  for (int c = 0; c < ncp.problem.contacts; ++c)
+    if (s.mode[c] == SLIDING && s.slip[c] == 0) s.slip[c] = std::max(0.0, -left_along(s, c));
 }
 
 // rho times the velocities that the held rows have to lose into `right` (n,); the largest velocity that is left, m/s.
@@ -113,11 +120,11 @@ inline void change_in_modes(const Ncp& ncp, const CreepScratch& s, const int* he
 }
 
 // Takes `step` off the unknowns, or as much of it as turns no friction too far; `moved` (m,) are the velocities along it. Contacts that
-// slide and lose their normal impulse open; whether one does.
-inline bool move_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int n, const double* step, const double* moved) {
+// slide open where they lose their normal impulse, and stick where they slide backwards, faster than `backwards`; whether one does.
+inline bool move_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int n, const double* step, const double* moved, double backwards) {
   const ContactProblem& p = ncp.problem;
   double length = 1.0;
-  bool opens = false;
+  bool ends = false;
   const auto radius = [&](int r) { return p.mu[r / 3] * s.at.x[r + 2]; };
   for (int i = 0; i < n; ++i)
     if (across(ncp, s, held[i]) && radius(held[i]) > 0 && std::fabs(step[i]) > CREEP_TURN * radius(held[i]))
@@ -134,10 +141,13 @@ inline bool move_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int 
     const double u0 = u[0] - turn * u[1], u1 = u[1] + turn * u[0], one = std::sqrt(u0 * u0 + u1 * u1);
     u[0] = u0 / one, u[1] = u1 / one;
   }
-  for (int c = 0; c < p.contacts; ++c)
-    if (s.mode[c] == SLIDING && !(s.at.x[3 * c + 2] > 0)) s.mode[c] = SEPARATING, s.slip[c] = 0.0, opens = true;
+  for (int c = 0; c < p.contacts; ++c) {
+    const bool opens = !(s.at.x[3 * c + 2] > 0);
+    if (s.mode[c] != SLIDING || (!opens && s.slip[c] >= -backwards)) continue;
+    s.mode[c] = opens ? SEPARATING : STICKING, s.slip[c] = 0.0, ends = true;
+  }
   into_modes(ncp, s);
-  return opens;
+  return ends;
 }
 
 // The solution of the regularised problem by revisions of the modes of `at`; whether `at` is it now, else `at` is as it was. The memory
@@ -154,10 +164,12 @@ inline bool newton_in_modes(const Regularised& of, Point& at, CreepScratch& s, F
     if (changed) work.n = unknowns(ncp, s, work.held), work.ld = padded(work.n), since = 0;
     const int n = work.n, ld = work.ld;
     velocity(of, s.at.x, s.at.nu);
+    if (changed) first_speeds(ncp, s);
     const double size = error_in_modes(ncp, s, work.held, n, work.right);
     if (!std::isfinite(size)) return false;
     if ((since > 0 && size <= SMALL * ncp.approach) || size <= tol) {
-      changed = revise_modes(ncp, s, std::max(size, tol), revisions < TOGETHER_IN_MODES, size <= tol ? 0.0 : size);
+      const bool early = revisions < TOGETHER_IN_MODES;
+      changed = revise_modes(ncp, s, std::max(size, tol), early, early, size <= tol ? 0.0 : size);
       if (changed) {
         if (++revisions > MODE_REVISIONS) return false;
         into_modes(ncp, s);
@@ -175,7 +187,7 @@ inline bool newton_in_modes(const Regularised& of, Point& at, CreepScratch& s, F
     change_in_modes(ncp, s, work.held, n, work.small, change);
     for (int at = 0; at < ncp.width; at += W) store(moved + at, of.weight * load(change + at));
     combine(ncp.problem.G, ncp.problem.stride, ncp.m, ncp.width, change, moved, moved);
-    changed = move_in_modes(ncp, s, work.held, n, work.small, moved);
+    changed = move_in_modes(ncp, s, work.held, n, work.small, moved, since > 0 ? 0.0 : SMALL * ncp.approach);
   }
   evaluate(of, s.at);
   if (!converged(of, s.at, tol)) return false;

@@ -17,9 +17,16 @@ TRAJOPT_INLINE Lanes lane_index() {
 #endif
 }
 TRAJOPT_INLINE double largest(Lanes x) {
-  double s = x[0];
-  for (int i = 1; i < W; ++i) s = s < x[i] ? x[i] : s;
-  return s;
+  auto larger = [](Lanes a, Lanes b) { return a > b ? a : b; };
+#if TRAJOPT_LANES == 8
+  x = larger(x, __builtin_shuffle(x, Mask{4, 5, 6, 7, 0, 1, 2, 3}));
+  x = larger(x, __builtin_shuffle(x, Mask{2, 3, 0, 1, 6, 7, 4, 5}));
+  x = larger(x, __builtin_shuffle(x, Mask{1, 0, 3, 2, 5, 4, 7, 6}));
+#else
+  x = larger(x, __builtin_shuffle(x, Mask{2, 3, 0, 1}));
+  x = larger(x, __builtin_shuffle(x, Mask{1, 0, 3, 2}));
+#endif
+  return x[0];
 }
 TRAJOPT_INLINE Lanes magnitude(Lanes x) { return x < 0.0 ? -x : x; }
 

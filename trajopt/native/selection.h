@@ -44,6 +44,13 @@ struct SelectionScratch {
   int* held;
 };
 
+// s.found = a solution of K dx = right on the held rows, K being eliminated; `right` (m,) of all rows.
+inline void solve_held_rows(const double* right, SelectionScratch& s) {
+  const Elimination& e = s.elimination;
+  for (int i = 0; i < e.n; ++i) s.right[i] = right[s.held[i]];
+  solve_eliminated(e, s.right, s.found);
+}
+
 // One Newton step on F = 0, c = 0 in the eliminated modes, with dx_p a particular solution of K dx = -F:
 //
 //     dx = dx_p + N x,     S x = -C^T (lambda + dx_p) - T^T (I - rho G) dx_p,
@@ -55,13 +62,10 @@ inline void selection_step(const Ncp& ncp, const int* mode, bool shortest, const
   const int n = e.n;
   curvature(ncp, mode, s.held, e, at.x, at.nu, s.Ghh, shortest, s.curvature, s.three, s.one, s.two);
   Curvature& c = s.curvature;
-  double* moved = s.three;
-  for (int i = 0; i < e.ld; ++i) moved[i] = 0.0;
-  for (int k = 0; k < e.rank; ++k) moved[e.col[k]] = -s.found[(ptrdiff_t)s.held[e.col[k]] * W];
-  argument_change(ncp, s.held, n, s.Ghh, e.ld, moved, s.one);
-  for (int i = 0; i < e.ld; ++i) s.candidate[i] = i < n ? at.x[s.held[i]] + moved[i] : 0.0;
+  argument_change(ncp, s.held, n, s.Ghh, e.ld, s.found, s.one);
+  for (int i = 0; i < e.ld; ++i) s.candidate[i] = i < n ? at.x[s.held[i]] - s.found[i] : 0.0;
   for (int k = 0; k < c.count; ++k)
-    s.two[k] = -dot(c.C + (ptrdiff_t)k * e.ld, s.candidate, n) - dot(c.T + (ptrdiff_t)k * e.ld, s.one, n);
+    s.two[k] = dot(c.T + (ptrdiff_t)k * e.ld, s.one, n) - dot(c.C + (ptrdiff_t)k * e.ld, s.candidate, n);
   solve_general(c.S, c.sld, c.count, c.row, c.inverse, s.two, s.three);
   for (int k = 0; k < c.count; ++k) add(s.three[k], c.N + (ptrdiff_t)k * e.ld, s.candidate, n);
 }
@@ -85,8 +89,7 @@ inline void selected_impulse(const Ncp& ncp, const int* mode, bool shortest, Poi
     std::memcpy(e.U, s.Ghh, sizeof(double) * n * e.ld);
     law_matrix(law, mode, at.x, at.nu, s.held, n, e.U, e.ld);
     eliminate(e, !slides);
-    for (int r = 0; r < ncp.m; ++r) store(s.right + (ptrdiff_t)r * W, splat(at.F[r]));
-    solve_eliminated(e, s.held, s.right, W, W, s.found, W);
+    solve_held_rows(at.F, s);
     selection_step(ncp, mode, shortest, at, s);
     double change = 0, size = 0;
     for (int i = 0; i < n; ++i) {
@@ -102,13 +105,11 @@ inline void selected_impulse(const Ncp& ncp, const int* mode, bool shortest, Poi
   }
 }
 
-// s.candidate = the solution of least norm of K dx = right on the held rows, K being eliminated; `right` (m,) of all rows.
-inline void least_solution(const Ncp& ncp, const double* right, SelectionScratch& s) {
+// The same of least norm, into s.candidate.
+inline void least_solution(const double* right, SelectionScratch& s) {
   const Elimination& e = s.elimination;
-  for (int r = 0; r < ncp.m; ++r) store(s.right + (ptrdiff_t)r * W, splat(right[r]));
-  solve_eliminated(e, s.held, s.right, W, W, s.found, W);
-  for (int i = 0; i < e.ld; ++i) s.candidate[i] = 0.0;
-  for (int i = 0; i < e.rank; ++i) s.candidate[e.col[i]] = s.found[(ptrdiff_t)s.held[e.col[i]] * W];
+  solve_held_rows(right, s);
+  std::memcpy(s.candidate, s.found, sizeof(double) * e.ld);
   for (int i = 0; i < e.n - e.rank; ++i) {
     const double* N = s.curvature.N + (ptrdiff_t)i * e.ld;
     add(-dot(N, s.candidate, e.n), N, s.candidate, e.n);
@@ -141,7 +142,7 @@ inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, Se
     law_matrix(law, scratch.mode, at.x, at.nu, s.held, n, e.U, e.ld);
     eliminate(e, !slides);
     null_space(e, s.curvature.N, e.ld);
-    least_solution(ncp, scratch.trial.F, s);
+    least_solution(scratch.trial.F, s);
     for (int i = 0; i < n; ++i) scratch.step[s.held[i]] = s.candidate[i];
     double length = 1.0;
     bool accepted = false;
@@ -150,7 +151,7 @@ inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, Se
       for (int c = 0; !accepted && c <= (slides ? CORRECTIONS : 0); ++c) {
         if (c > 0) {
           for (int r = 0; r < ncp.m; ++r) scratch.rest[r] = scratch.trial.F[r] - (1 - length) * at.F[r];
-          least_solution(ncp, scratch.rest, s);
+          least_solution(scratch.rest, s);
           for (int i = 0; i < n; ++i) scratch.trial.x[s.held[i]] -= s.candidate[i];
         }
         evaluate(law, scratch.trial);
