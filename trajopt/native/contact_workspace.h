@@ -37,18 +37,19 @@ class ContactWorkspace {
     Curvature& c = selection.curvature;
     rho = vector();
     for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
-    for (double** v : {&newton.step, &newton.rest, &anchor, &swept, &start, &factor.inverse, &factor.small, &factor.other, &factor.right,
-                       &e.inverse, &e.sizes, &e.scratch, &c.along, &c.inverse, &selection.right, &selection.found, &selection.candidate, &selection.one, &selection.two,
-                       &selection.three, &pull, &creep.direction, &creep.slip, &path.x, &path.direction, &path.slip, &path.inverse,
-                       &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
-                       &path.move, &path.rate})
+    for (double** v :
+         {&newton.step, &newton.rest, &anchor, &swept, &start, &pull, &factor.inverse, &factor.small, &factor.other, &factor.right,
+          &e.inverse, &e.sizes, &e.scratch, &c.along, &c.inverse, &selection.right, &selection.found, &selection.candidate,
+          &selection.one, &selection.two, &selection.three, &creep.direction, &creep.slip, &path.x, &path.direction, &path.slip,
+          &path.inverse, &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
+          &path.move, &path.rate})
       *v = vector();
-    c.H = vector(PAD);
+    c.H = vector(PAD), creep.basis = vector(3);
     for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
          {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode,
-          &path.row, &path.held})
+          &creep.place, &path.row, &path.held})
       *v = index, index += rows_;
     if (reinterpret_cast<char*>(index) > reinterpret_cast<char*>(memory_) + bytes) throw std::logic_error("more arrays than counted");
     factor.valid = false;
@@ -64,7 +65,7 @@ class ContactWorkspace {
   int* mode;
 
  private:
-  static constexpr int VECTORS = 61, WIDE = 1, MATRICES = 11, INDICES = 12;
+  static constexpr int VECTORS = 64, WIDE = 1, MATRICES = 11, INDICES = 13;
   double* memory_ = nullptr;
   int rows_ = 0;
 };

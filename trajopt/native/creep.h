@@ -34,6 +34,8 @@ struct CreepScratch {
   double *direction, *slip;  // u at 3 c and 3 c + 1; s of contact c, m/s
   Point at;
   int* mode;
+  double* basis;  // of `in_modes.h`
+  int* place;
 };
 
 inline bool slides(const Ncp& ncp, const CreepScratch& s, int row) {

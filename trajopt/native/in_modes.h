@@ -77,6 +77,22 @@ inline double error_in_modes(const Ncp& ncp, const CreepScratch& s, const int* h
   return size;
 }
 
+// The change of the impulses with unknown j: s.basis[3 j] to s.basis[3 j + 2], of the three rows from s.place[j] on.
+inline void basis_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int n) {
+  for (int j = 0; j < n; ++j) {
+    const int r = held[j], c = r / 3;
+    const bool contact = r < 3 * ncp.problem.contacts;
+    double* e = s.basis + 3 * j;
+    s.place[j] = contact ? 3 * c : std::max(r - 2, 0);
+    e[0] = e[1] = e[2] = 0.0;
+    e[r - s.place[j]] = 1.0;
+    if (!slides(ncp, s, r)) continue;
+    const double *u = s.direction + 3 * c, mu = ncp.problem.mu[c];
+    if (r % 3 == 0) e[0] = -u[1], e[1] = u[0];
+    else e[0] = mu * u[0], e[1] = mu * u[1];
+  }
+}
+
 // The derivative of `right` of `error_in_modes` by the unknowns, into K (n, ld); row: scratch (m,).
 inline void matrix_in_modes(const Regularised& of, const CreepScratch& s, const int* held, int n, double* K, int ld, double* row) {
   const Ncp& ncp = of.ncp;
@@ -84,39 +100,27 @@ inline void matrix_in_modes(const Regularised& of, const CreepScratch& s, const 
   for (int i = 0; i < n; ++i) {
     const int r = held[i], c = r / 3;
     const double *u = s.direction + r, *from = p.G + (ptrdiff_t)r * p.stride;
-    if (across(ncp, s, r)) {
+    const bool angle = across(ncp, s, r);
+    if (angle) {
       for (int at = 0; at < ncp.width; at += W) store(row + at, u[0] * load(from + p.stride + at) - u[1] * load(from + at));
       from = row;
     }
     double* to = K + (ptrdiff_t)i * ld;
     for (int j = 0; j < n; ++j) {
-      const double *by = from + held[j], *v = s.direction + held[j];
-      if (!slides(ncp, s, held[j])) to[j] = by[0];
-      else if (held[j] % 3 == 0) to[j] = v[0] * by[1] - v[1] * by[0];
-      else to[j] = by[0] + p.mu[held[j] / 3] * (v[-2] * by[-2] + v[-1] * by[-1]);
+      const double *by = from + s.place[j], *e = s.basis + 3 * j;
+      to[j] = ncp.rho[r] * (e[0] * by[0] + e[1] * by[1] + e[2] * by[2]);
     }
-    const double radius = across(ncp, s, r) ? p.mu[c] * s.at.x[r + 2] : 0.0;
-    to[i] += of.weight + (radius > 0 ? s.slip[c] / radius : 0.0);
-    for (int j = 0; j < n; ++j) to[j] *= ncp.rho[r];
+    const double radius = angle ? p.mu[c] * s.at.x[r + 2] : 0.0;
+    to[i] += ncp.rho[r] * (of.weight + (radius > 0 ? s.slip[c] / radius : 0.0));
     for (int j = n; j < ld; ++j) to[j] = 0.0;
   }
 }
 
 // `change` (m,) of the impulses, to first order, along `step` of the unknowns.
-inline void change_in_modes(const Ncp& ncp, const CreepScratch& s, const int* held, int n, const double* step, double* change) {
+inline void change_in_modes(const Ncp& ncp, const CreepScratch& s, int n, const double* step, double* change) {
   std::memset(change, 0, sizeof(double) * ncp.width);
-  for (int i = 0; i < n; ++i) {
-    const int r = held[i];
-    const double* u = s.direction + r;
-    if (across(ncp, s, r)) {
-      change[r] = -u[1] * step[i], change[r + 1] = u[0] * step[i];
-      continue;
-    }
-    change[r] = step[i];
-    if (!slides(ncp, s, r)) continue;
-    const double radius = ncp.problem.mu[r / 3] * step[i];
-    change[r - 2] += radius * u[-2], change[r - 1] += radius * u[-1];
-  }
+  for (int j = 0; j < n; ++j)
+    for (int k = 0; k < 3; ++k) change[s.place[j] + k] += s.basis[3 * j + k] * step[j];
 }
 
 // Takes `step` off the unknowns, or as much of it as turns no friction too far; `moved` (m,) are the velocities along it. Contacts that
@@ -180,11 +184,12 @@ inline bool newton_in_modes(const Regularised& of, Point& at, CreepScratch& s, F
     if (k >= MODE_ITERATIONS || (since >= 3 && size > before) || (since >= PATIENT_STEPS && size > SMALL * ncp.approach)) return false;
     before = size;
     ++iterations;
+    basis_in_modes(ncp, s, work.held, n);
     matrix_in_modes(of, s, work.held, n, work.K, ld, work.other);
     factor_general(work.K, ld, n, MACHINE, work.row, work.inverse);
     solve_general(work.K, ld, n, work.row, work.inverse, work.right, work.small);
     double *change = work.right, *moved = work.other;
-    change_in_modes(ncp, s, work.held, n, work.small, change);
+    change_in_modes(ncp, s, n, work.small, change);
     for (int at = 0; at < ncp.width; at += W) store(moved + at, of.weight * load(change + at));
     combine(ncp.problem.G, ncp.problem.stride, ncp.m, ncp.width, change, moved, moved);
     changed = move_in_modes(ncp, s, work.held, n, work.small, moved, since > 0 ? 0.0 : SMALL * ncp.approach);
