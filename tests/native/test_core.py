@@ -324,3 +324,19 @@ def test_a_contact_that_others_hold_back_takes_its_share():
     normal = np.asarray(info.impulse).reshape(-1, 3)[:4, 2]
     assert np.all(normal > 1e-3)
     np.testing.assert_allclose(np.prod(np.sign(corners[:, :2]), 1) @ normal, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "most"), [("h1", 10.5), ("humanoid", 7.5)])
+def test_steps_in_motion_take_few_iterations(name, most):
+    """Contacts that begin to slide, turn or open: the modes are found in a few revisions, not by the slow iteration that follows
+    where they are not (12 iterations at the mean of H1, 9 of the humanoid, while contacts that slide backwards go on sliding).
+    """
+    model = load_model(name)
+    system = System(model, 1e-3, backend="native")
+    q = np.array(model.keyframes["home"])
+    q[2] -= 1e-5
+    q, u = jnp.asarray(q), jnp.zeros(system.nu)
+    velocities = jnp.asarray(0.02 * np.random.default_rng(3).normal(size=(400, model.nv)))
+    info = jax.jit(lambda velocities: jax.lax.map(lambda v: system.step(State(q, v), u)[1], velocities))(velocities)
+    assert float(np.max(info.residual)) < 1e-10
+    assert float(np.mean(info.iterations)) < most

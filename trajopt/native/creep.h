@@ -42,6 +42,12 @@ inline bool slides(const Ncp& ncp, const CreepScratch& s, int row) {
   return row < 3 * ncp.problem.contacts && s.mode[row / 3] == SLIDING;
 }
 
+// Turns a direction of the tangent plane by an angle, to first order, and keeps its length of one.
+inline void turn_direction(double* u, double angle) {
+  const double u0 = u[0] - angle * u[1], u1 = u[1] + angle * u[0], length = std::sqrt(u0 * u0 + u1 * u1);
+  u[0] = u0 / length, u[1] = u1 / length;
+}
+
 // Rows that a loop over the held ones takes at once: the three of a sliding contact.
 inline int width_of(const Ncp& ncp, const CreepScratch& s, int row) { return slides(ncp, s, row) ? 3 : 1; }
 
@@ -186,9 +192,8 @@ inline void creep_newton(const Ncp& ncp, CreepScratch& s, SelectionScratch& spac
         x[0] -= length * step[i];
         continue;
       }
-      const double radius = p.mu[r / 3] * x[2], turn = radius > 0 ? -length * step[i] / radius : 0.0;
-      const double u0 = u[0] - turn * u[1], u1 = u[1] + turn * u[0], one = std::hypot(u0, u1);
-      u[0] = u0 / one, u[1] = u1 / one;
+      const double radius = p.mu[r / 3] * x[2];
+      if (radius > 0) turn_direction(u, -length * step[i] / radius);
       s.slip[r / 3] -= length * step[i + 1] / ncp.rho[r];
       x[2] -= length * step[i + 2];
     }

@@ -141,9 +141,7 @@ inline bool move_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int 
     }
     double* u = s.direction + r;
     s.slip[r / 3] -= length * (left_along(s, r / 3) - u[0] * moved[r] - u[1] * moved[r + 1]);
-    const double turn = radius(r) > 0 ? -length * step[i] / radius(r) : 0.0;
-    const double u0 = u[0] - turn * u[1], u1 = u[1] + turn * u[0], one = std::sqrt(u0 * u0 + u1 * u1);
-    u[0] = u0 / one, u[1] = u1 / one;
+    if (radius(r) > 0) turn_direction(u, -length * step[i] / radius(r));
   }
   for (int c = 0; c < p.contacts; ++c) {
     const bool opens = !(s.at.x[3 * c + 2] > 0);
