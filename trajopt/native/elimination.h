@@ -21,17 +21,9 @@ struct Elimination {
   const double* l(int i) const { return L + (ptrdiff_t)i * ld; }
 };
 
-// The first of the largest of x[from..to).
-inline int first_largest(const double* x, int from, int to) {
-  int best = from;
-  for (int i = from + 1; i < to; ++i)
-    if (x[i] > x[best]) best = i;
-  return best;
-}
-
 // Takes multiples of row k off the rows after it, so that column k vanishes there; the multiples are those rows' entries of L. `sizes`
-// gets the largest entry of each row then, or that on its diagonal. C: blocks of W columns from
-// k / W W to n, or 0 for any number of them.
+// gets the largest entry of each row then, or that on its diagonal if it is positive. C: blocks of W columns from k / W W to n, or 0 for
+// any number of them.
 template <int C> [[gnu::noinline]] void clear_below(Elimination& e, int k, bool diagonal) {
   const int n = e.n, first = k / W * W;
   const double* from = e.u(k) + first;
@@ -52,7 +44,7 @@ template <int C> [[gnu::noinline]] void clear_below(Elimination& e, int k, bool 
     };
     for (int c = 1; c < C; ++c) clear(c * W, pivot[c]);
     for (int at = W; C == 0 && at < n - first; at += W) clear(at, load(from + at));
-    e.sizes[i] = diagonal ? row[i] : largest(most);
+    e.sizes[i] = diagonal ? std::max(row[i], 0.0) : largest(most);
   }
 }
 
@@ -70,17 +62,16 @@ inline void eliminate(Elimination& e, bool diagonal) {
       const Lanes size = magnitude(load(from + at));
       most = size > most ? size : most;
     }
-    e.sizes[i] = diagonal ? from[i] : largest(most);
+    e.sizes[i] = diagonal ? std::max(from[i], 0.0) : largest(most);
   }
   double top = 0;
   e.smallest = 1.0, e.dropped = 0.0;
   for (e.rank = 0; e.rank < n; ++e.rank) {
-    const int k = e.rank;
-    const int pr = first_largest(e.sizes, k, n);
+    const int k = e.rank, pr = largest_of(e.sizes, k, n);
     const double size = e.sizes[pr];
     if (k == 0) top = size;
     if (!(size > RANK * top)) {
-      e.dropped = top > 0 ? std::max(size, 0.0) / top : 0.0;
+      e.dropped = top > 0 ? size / top : 0.0;
       return;
     }
     e.smallest = size / top;
