@@ -85,7 +85,7 @@ def go1_backflip(
         "go1-backflip", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         control_lower=-limit, control_upper=limit, certificate=lambda motion: flip_quantities(system, motion),
         certificate_tolerances=LIMITS, report=lambda motion: _report(system, motion), solver="Hybrid",
-        solver_options=sample_then_polish(leg_targets(duration), 128, 100, 5e-2, 300, patience=20, **SAMPLER),
+        solver_options=sample_then_polish(leg_targets(duration), 128, 100, 5e-2, 300, patience=20, attempts=3, **SAMPLER),
     )  # fmt: skip
 
 
