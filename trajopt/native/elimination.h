@@ -39,8 +39,7 @@ template <int C> [[gnu::noinline]] void clear_below(Elimination& e, int k, bool 
     auto clear = [&](int at, Lanes by) {
       left = load(to + at) - x * by;
       store(to + at, left);
-      const Lanes size = magnitude(left);
-      most = size > most ? size : most;
+      most = larger(magnitude(left), most);
     };
     for (int c = 1; c < C; ++c) clear(c * W, pivot[c]);
     for (int at = W; C == 0 && at < n - first; at += W) clear(at, load(from + at));
@@ -58,10 +57,7 @@ inline void eliminate(Elimination& e, bool diagonal) {
     e.row[i] = e.col[i] = i;
     for (int j = n; j < ld; ++j) from[j] = 0.0;
     Lanes most = {};
-    for (int at = 0; at < n; at += W) {
-      const Lanes size = magnitude(load(from + at));
-      most = size > most ? size : most;
-    }
+    for (int at = 0; at < n; at += W) most = larger(magnitude(load(from + at)), most);
     e.sizes[i] = diagonal ? std::max(from[i], 0.0) : largest(most);
   }
   double top = 0;
@@ -101,10 +97,7 @@ inline void solve_eliminated(const Elimination& e, const int* place, double* R, 
   auto unknown = [&](int pivot) { return X + (ptrdiff_t)place[e.col[pivot]] * ldx; };
   auto largest_entries = [&](int from, int at) {
     Lanes most = {};
-    for (int i = from; i < e.n; ++i) {
-      const Lanes v = magnitude(load(right(i) + at));
-      most = v > most ? v : most;
-    }
+    for (int i = from; i < e.n; ++i) most = larger(magnitude(load(right(i) + at)), most);
     return most;
   };
   for (int at = 0; left_over && at < k; at += W) store(sizes + at, largest_entries(0, at));

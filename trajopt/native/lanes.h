@@ -16,8 +16,8 @@ TRAJOPT_INLINE Lanes lane_index() {
   return Lanes{0, 1, 2, 3};
 #endif
 }
+TRAJOPT_INLINE Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
 TRAJOPT_INLINE double largest(Lanes x) {
-  auto larger = [](Lanes a, Lanes b) { return a > b ? a : b; };
 #if TRAJOPT_LANES == 8
   x = larger(x, __builtin_shuffle(x, Mask{4, 5, 6, 7, 0, 1, 2, 3}));
   x = larger(x, __builtin_shuffle(x, Mask{2, 3, 0, 1, 6, 7, 4, 5}));
