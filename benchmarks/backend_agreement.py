@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import itertools
 import json
 import os
@@ -40,40 +39,18 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from contact_states import draw  # noqa: E402
-from dropped_scenes import Robot, load  # noqa: E402
 from measure import banner, markdown  # noqa: E402
+from published_robots import PUBLISHED, model_of  # noqa: E402
 
-from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import NoContact, State, System  # noqa: E402
-from trajopt.dynamics.model import Model  # noqa: E402
 from trajopt.models import bundled_models  # noqa: E402
 from trajopt.result import Status  # noqa: E402
 
-PUBLISHED = {
-    "A1": "a1_description/urdf/a1.urdf",
-    "ANYmal B": "anymal_b_simple_description/robots/anymal.urdf",
-    "Bolt": "bolt_description/robots/bolt.urdf",
-    "G1": "g1_description/urdf/g1_29dof_rev_1_0.urdf",
-    "Go2": "go2_description/urdf/go2.urdf",
-    "HyQ": "hyq_description/robots/hyq_no_sensors.urdf",
-    "Panda published": "panda_description/urdf/panda.urdf",
-    "Solo12": "solo_description/robots/solo12.urdf",
-    "Talos": "talos_data/robots/talos_reduced.urdf",
-    "UR5 published": "ur_description/urdf/ur5_gripper.urdf",
-}
 DT = 1e-3
 VELOCITY, MATRIX, ONE_SIDED = 1e-9, 1e-8, 1e-4  # what is asked, of the largest entry
 LEAST = 1e-6  # of A and B without contact: the least scale of theirs
 ANOTHER, LAWFUL = 1e-6, 1e-9  # relative difference of v+ and residuals of two solutions
 HEAD = ("model", "DoF", "states", "v+", "above", "A, B", "above", "one-sided columns", "A, B there", "other", "unsolved", "s")
-
-
-def model_of(name: str) -> Model:
-    if name not in PUBLISHED:
-        return load_model(name)
-    package = importlib.metadata.distribution("example-robot-data")
-    robots = pathlib.Path(str(package.locate_file("cmeel.prefix/share/example-robot-data/robots")))
-    return load(Robot(name, "", PUBLISHED[name]), robots, packages=robots)[0]
 
 
 @dataclasses.dataclass

@@ -107,10 +107,10 @@ def height(peer: mujoco.MjModel, data: mujoco.MjData) -> float:
     return float(mass @ data.xipos[moving, 2] / mass.sum())
 
 
-def peer_fall(
-    path: pathlib.Path, packages: pathlib.Path, model: Model, q: np.ndarray, u: np.ndarray, seconds: float
-) -> tuple[float, float, float]:
-    """Height (m) of the centre of mass at the start and at the end, and the largest speed at the end (m/s, rad/s)."""
+def compiled(
+    path: pathlib.Path, packages: pathlib.Path, model: Model, q: np.ndarray
+) -> tuple[mujoco.MjModel, np.ndarray]:
+    """MuJoCo's model of the file, with base and ground of `model`, and q in its order; else `Unreadable`."""
     by_name = path.suffix == ".urdf"
     try:
         spec = specification(path, packages)
@@ -119,9 +119,17 @@ def peer_fall(
     except ValueError as error:
         reason = re.sub(r"/[^\s']*/", "", " ".join(str(error).split()))  # of files, their names alone
         raise Unreadable(reason[:120]) from error
+    return peer, configuration(peer, model, q, by_name)
+
+
+def peer_fall(
+    path: pathlib.Path, packages: pathlib.Path, model: Model, q: np.ndarray, u: np.ndarray, seconds: float
+) -> tuple[float, float, float]:
+    """Height (m) of the centre of mass at the start and at the end, and the largest speed at the end (m/s, rad/s)."""
+    peer, configured = compiled(path, packages, model, q)
     as_stiff_as_it_goes(peer)
     data = mujoco.MjData(peer)
-    data.qpos[:] = configuration(peer, model, q, by_name)
+    data.qpos[:] = configured
     if peer.nu == len(u):
         data.ctrl[:] = u
     mujoco.mj_forward(peer, data)

@@ -47,6 +47,15 @@ def microseconds(call: Callable[[], object], *, batches: int = 11, seconds: floa
     return statistics.median(means)
 
 
+def once(call: Callable[[], object]) -> tuple[float, object]:
+    """Microseconds of one call, and its result, which is waited for."""
+    import jax
+
+    start = _clock()
+    result = jax.block_until_ready(call())
+    return (_clock() - start) * 1e6, result
+
+
 def microseconds_in_loop(function: Callable, q, *, steps: int = 100) -> float:
     """A step of a compiled scan over function(q), whose first result has the shape of q; each step waits for the one before."""
     import jax

@@ -17,6 +17,7 @@ from trajopt.dynamics import RigidContact, State, System
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.dynamics.rigid_body.lie import quaternion_product, rotation_from_quaternion
 from trajopt.models.registry import load_model_from_string
 
 pytestmark = needs_core
@@ -74,6 +75,55 @@ def test_contacts_are_those_of_jax(kinds):
     assert relative(found.point, expected.point) < 1e-12
     assert relative(found.frame[..., 2], expected.normal) < 1e-12
     assert (np.asarray(found.mode) > 0).any(1).sum() > 10
+
+
+# Askew in its axes, so that the normals of a face's triangles are the same up to rounding.
+TURNS, TILT = 2 * np.pi * np.arange(12) / 12, np.linalg.qr(np.random.default_rng(5).normal(size=(3, 3)))[0]
+PRISM = np.array([(0.1 * np.cos(a), 0.1 * np.sin(a), z) for z in (-0.05, 0.05) for a in TURNS])
+
+
+def two_prisms():
+    """Two free bodies without weight, meshes of one shape: flat faces of twelve corners, ten triangles each."""
+    body = '<body name="{}"><freejoint/><geom type="mesh" mesh="prism" mass="1"/></body>'
+    model = load_model_from_string(f"""<mujoco model="prisms"><option gravity="0 0 0"/>
+    <asset><mesh name="prism" vertex="{" ".join(f"{x:.9g}" for x in PRISM.ravel())}"/></asset>
+    <worldbody>{body.format("one")}{body.format("two")}</worldbody></mujoco>""")
+    # MuJoCo's reader keeps vertices in single precision, in which faces are not flat, and turns them into axes of its own.
+    read = model.shape_position[0] + model.meshes[0] @ np.asarray(model.shape_rotation[0]).T
+    order = np.linalg.norm(PRISM - read[:, None], axis=2).argmin(1)
+    plain = {"shape_rotation": np.tile(np.eye(3), (2, 1, 1)), "shape_position": np.zeros((2, 3))}
+    return model.replace(meshes=(PRISM[order] @ TILT.T,) * len(model.meshes), **plain).to_device(jnp.float64)
+
+
+def stacked(model, count, seed):
+    """One prism on the other, askew in the world, turned against each other about their common axis."""
+    rng = np.random.default_rng(seed)
+    q = np.tile(np.asarray(model.q_default), (count, 1))
+    for k in range(count):
+        turn = rng.normal(size=4)
+        one = turn / np.linalg.norm(turn)
+        half = rng.uniform(-np.pi, np.pi) / 2
+        about = np.concatenate([[np.cos(half)], np.sin(half) * TILT[:, 2]])
+        axis = np.asarray(rotation_from_quaternion(jnp.asarray(one))) @ TILT[:, 2]
+        q[k, 3:7], q[k, 10:14] = one, np.asarray(quaternion_product(jnp.asarray(one), jnp.asarray(about)))
+        q[k, 7:10] = 0.0999 * axis + 0.02 * np.cross(axis, rng.normal(size=3))
+    return jnp.asarray(q)
+
+
+@pytest.mark.parametrize("size", [1.0, 0.97])
+def test_flat_faces_of_many_triangles(size):
+    """The triangle that stands for a face decides the corners of the patch: both backends choose the same. size: the vertices as
+    the file has them, then smaller ones through the same compiled functions, which must not keep what they know of the first."""
+    model = two_prisms()
+    q, still = stacked(model, 40, seed=4), jnp.zeros((40, model.nv))
+    contacts = jax.jit(jax.vmap(lambda system, q, v: system.step(State(q, v), jnp.zeros(0))[1].contacts, (None, 0, 0)))
+    expected = jax.jit(jax.vmap(lambda model, q: collide(model, kinematics(model, q)), (None, 0)))
+    for scale in (1.0, size):
+        scaled = model.replace(meshes=tuple(scale * mesh for mesh in model.meshes))
+        found, reference = contacts(System(scaled, dt=1e-2, backend="native"), q, still), expected(scaled, q)
+        assert relative(found.distance, reference.distance) < 1e-12
+        assert relative(found.point, reference.point) < 1e-12
+    assert (np.abs(np.asarray(found.distance)).min(1) < 0.01).all()
 
 
 @functools.partial(jax.jit, static_argnums=0)

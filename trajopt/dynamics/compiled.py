@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -23,21 +22,20 @@ from jaxtyping import Array, Float, Int
 
 from trajopt import native
 from trajopt.dynamics.collision.convex.hulls import edges_of
-from trajopt.dynamics.collision.features import BOX_CORNERS
 from trajopt.dynamics.collision.narrowphase import (
     collide,
     collide_with_derivatives,
     pair_groups,
 )
-from trajopt.dynamics.compiled_pairs import CompiledPairs, PlanePair, pairs_under
+from trajopt.dynamics.compiled_pairs import CompiledPairs, pairs_under
+from trajopt.dynamics.compiled_shapes import shape_numbers
 from trajopt.dynamics.contact.closures import KINDS as CLOSURE_ROWS
 from trajopt.dynamics.contact.closures import closure_count
 from trajopt.dynamics.contact.laws import ContactLaw, Law
 from trajopt.dynamics.contact.rows import pairs_out_of_sight
 from trajopt.dynamics.contact.solve.cascade import default_tolerance
-from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeType, Topology
+from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeSpec, ShapeType, Topology
 from trajopt.dynamics.rigid_body.kinematics import kinematics, mimic_coordinates
-from trajopt.dynamics.rigid_body.spatial import rotate
 
 INTEGRATORS = ("semi-implicit", "moreau", "euler", "rk4")  # as native/one_sided.h numbers them; the last two take no impulses
 PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
@@ -147,11 +145,16 @@ def _table(
         table += [closure.node1 % (top.n_nodes + 1), closure.node2 % (top.n_nodes + 1), len(kept), *kept]
     table += [len(top.couplings)]
     owner = [shape.node % (top.n_nodes + 1) for shape in top.shapes]
+    hulls = pairs.hulls(top)
+
+    def hull_of(spec: ShapeSpec) -> int:
+        return list(hulls).index(spec.mesh) if spec.kind == ShapeType.MESH else -1
+
     table += [len(pairs.planes), *(owner[plane] for plane in pairs.planes), len(pairs.against)]
     for x in pairs.against:
         table += [int(top.shapes[x.shape].kind), owner[x.shape], pairs.planes.index(x.plane), owner[x.plane], x.pair]
-        table += [int(x.on_face), x.ball, x.balls, x.kept, x.slot]
-    shapes, hulls = pairs.shapes_between, pairs.hulls(top)
+        table += [int(x.on_face), x.ball, x.balls, hull_of(top.shapes[x.shape]), x.kept, x.slot]
+    shapes = pairs.shapes_between
     table += [len(hulls)]
     for mesh, triangles in hulls.items():
         faces, edges = [k for triangle in triangles for k in triangle], edges_of(triangles).reshape(-1).tolist()
@@ -159,7 +162,7 @@ def _table(
     table += [len(shapes)]
     for shape in shapes:
         spec = top.shapes[shape]
-        table += [int(spec.kind), owner[shape], list(hulls).index(spec.mesh) if spec.kind == ShapeType.MESH else -1]
+        table += [int(spec.kind), owner[shape], hull_of(spec)]
     table += [len(pairs.between)]
     for y in pairs.between:
         table += [shapes.index(y.one), shapes.index(y.two), int(y.swapped), y.pair, y.kept, y.slot]
@@ -218,7 +221,7 @@ def pack_parameters(
     lanes = raw[_lane_places(top)]
     mimics = [double(model.mimic_multiplier), double(model.mimic_offset)]
     touching = law.acts
-    shapes = _shape_numbers(compiled, model, double) if touching else []
+    shapes = shape_numbers(compiled.topology, compiled.law, model) if touching else []
     pairs = [double(model.pair_friction), double(model.pair_restitution)] if touching else []
     return jnp.concatenate([head, lanes, *mimics, *shapes, *pairs, *_equality_numbers(model, double)])
 
@@ -262,55 +265,6 @@ def _lane_places(top: Topology) -> Int[np.ndarray, " k"]:
     for k, name in enumerate(_LEAVES[7:]):
         joints[k, :nv] = start[name] + np.arange(nv)
     return np.concatenate([*(part.reshape(-1) for part in table.values()), joints.reshape(-1)])
-
-
-def _shape_numbers(compiled: CompiledSystem, model: Model, double) -> list[Array]:
-    """Planes, shapes against them, shapes against each other, and the balls of those against planes."""
-    top = compiled.topology
-    pairs = pairs_under(top, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes), compiled.law)
-    rotation, position, size = (double(x) for x in (model.shape_rotation, model.shape_position, model.shape_size))
-    planes, shapes = np.array(pairs.planes, int), np.array([x.shape for x in pairs.against], int)
-    between = np.array(pairs.shapes_between, int)
-
-    def flat(index, *parts):
-        wide = [part.reshape(part.shape[0], int(np.prod(part.shape[1:])))[index] for part in parts]
-        return jnp.concatenate(wide, 1).reshape(-1)
-
-    balls = [_balls(x, top, rotation, position, size, model, double) for x in pairs.against if x.balls]
-    placed = (position, rotation, size)
-    hulls = pairs.hulls(top)
-    vertices = [double(model.meshes[mesh]) for mesh in hulls]
-    around = {mesh: _ball_around(x) for mesh, x in zip(hulls, vertices, strict=True)}
-    none = jnp.zeros(4, jnp.float64)
-    enclosing = jnp.stack([around.get(spec.mesh, none) if spec.kind == ShapeType.MESH else none for spec in top.shapes] or [none])
-    return [
-        flat(planes, rotation, position), flat(shapes, *placed), flat(between, *placed, enclosing),
-        *(x.reshape(-1) for x in vertices), *balls,
-    ]  # fmt: skip
-
-
-def _ball_around(vertices: Float[Array, "n 3"]) -> Float[Array, "4"]:
-    """Centre and radius of a ball that holds the vertices."""
-    centre = (jnp.max(vertices, 0) + jnp.min(vertices, 0)) / 2
-    away = jax.lax.stop_gradient(vertices - centre)
-    return jnp.append(centre, jnp.sqrt(jnp.max(jnp.sum(away * away, 1))))
-
-
-def _balls(x: PlanePair, top: Topology, rotation, position, size, model: Model, double) -> Float[Array, " k"]:
-    """Centres in the node's frame and radii of the balls of a shape that touch a plane first."""
-    kind, R, p, extent = top.shapes[x.shape].kind, rotation[x.shape], position[x.shape], size[x.shape]
-    zero = jnp.zeros((), jnp.float64)
-    radius = extent[0] if kind in (ShapeType.SPHERE, ShapeType.CAPSULE) else zero
-    if kind == ShapeType.SPHERE:
-        local = jnp.zeros((1, 3), jnp.float64)
-    elif kind == ShapeType.CAPSULE:
-        local = double(np.array([[0, 0, 1.0], [0, 0, -1.0]])) * extent[1]
-    elif kind == ShapeType.BOX:
-        local = double(BOX_CORNERS) * extent
-    else:
-        local = double(model.meshes[top.shapes[x.shape].mesh])
-    centre = p + rotate(R, local)
-    return jnp.concatenate([centre, jnp.broadcast_to(radius, (x.balls, 1))], 1).reshape(-1)
 
 
 # --- candidates that are handed over ----------------------------------------------------------------------------------------

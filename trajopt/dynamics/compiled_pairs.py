@@ -13,10 +13,12 @@ _WITH_PLANE = {
     ShapeType.SPHERE: 1, ShapeType.CAPSULE: 2, ShapeType.BOX: 4, ShapeType.CYLINDER: 4, ShapeType.ELLIPSOID: 1, ShapeType.MESH: 4,
 }  # fmt: skip
 
+_BALLS = {ShapeType.BOX: 8, ShapeType.CYLINDER: 0, ShapeType.ELLIPSOID: 0, ShapeType.MESH: 0}  # where not as many as contacts
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanePair:
-    """A shape against a plane as the core sees it: `balls` points or balls of the shape from `ball` on, or a curved shape."""
+    """A shape against a plane as the core sees it: `balls` points or balls of it from `ball` on, or a curved shape or a mesh."""
 
     pair: int
     shape: int
@@ -60,8 +62,8 @@ class CompiledPairs:
         return tuple(sorted({shape for pair in self.between for shape in (pair.one, pair.two)}))
 
     def hulls(self, top: Topology) -> dict[int, tuple[tuple[int, int, int], ...]]:
-        """Triangles of the meshes among these shapes, by the mesh's number in the model."""
-        specs = (top.shapes[shape] for shape in self.shapes_between)
+        """Triangles of the meshes that the core collides, by the mesh's number in the model."""
+        specs = (top.shapes[shape] for shape in (*self.shapes_between, *(x.shape for x in self.against)))
         return {spec.mesh: spec.triangles for spec in specs if spec.kind == ShapeType.MESH}
 
 
@@ -88,9 +90,7 @@ def _pairs(top: Topology, mesh_sizes: tuple[int, ...], every: bool) -> CompiledP
                 continue
             if plane not in planes:
                 planes.append(plane)
-            touching = {ShapeType.BOX: 8, ShapeType.CYLINDER: 0, ShapeType.ELLIPSOID: 0}.get(kind, many)
-            if kind == ShapeType.MESH:
-                touching = mesh_sizes[group.mesh]
+            touching = _BALLS.get(kind, many)
             on_face = group.on_face or kind not in (ShapeType.SPHERE, ShapeType.ELLIPSOID)
             against.append(PlanePair(pair, shape, plane, on_face, balls, touching, many, slot))
             balls += touching

@@ -60,27 +60,28 @@ inline void rim_points(V3<double> down, const double* size, V3<double>* points, 
   }
 }
 
-// Memory for the vertices of a shape: heights over a plane, places in the world, and the choice of a patch.
+// Memory for the vertices of a shape: heights over a plane, and the choice of a patch.
 struct VertexScratch {
   double* height;
-  V3<double>*vertex, *foot;
   PatchScratch patch;
 };
-// A mesh on a plane: the deepest vertex, and those that spread the patch most (hulls.mesh_plane).
-template <class Add> void mesh_candidates(const PlaneAt& plane, const M3<double>& R, V3<double> at, const double* ball, int vertices, int kept,
-                                          VertexScratch s, Add add) {
-  V3<double> low{}, high{};
-  for (int k = 0; k < vertices; ++k) {
-    const V3<double> x = s.vertex[k] = at + R * three(ball + BALL_SIZE * k);
-    s.height[k] = dot(plane.normal, x - plane.point), s.foot[k] = x - s.height[k] * plane.normal;
-    low = k == 0 ? x : V3<double>{std::fmin(low.x, x.x), std::fmin(low.y, x.y), std::fmin(low.z, x.z)};
-    high = k == 0 ? x : V3<double>{std::fmax(high.x, x.x), std::fmax(high.y, x.y), std::fmax(high.z, x.z)};
+// A mesh on a plane, in the mesh's axes, which have the rotation R: the deepest vertex, and those that spread the patch most
+// (hulls.mesh_plane). add(vertex, by how much its distance is more).
+template <class Add> void mesh_candidates(const PlaneAt& plane, const M3<double>& R, V3<double> at, const Points& vertex, int kept, VertexScratch s,
+                                          Add add) {
+  const V3<double> up = transposed_times(R, plane.normal);
+  const double above = dot(plane.normal, at - plane.point);
+#pragma GCC ivdep
+  for (int k = 0; k < vertex.count; ++k) {
+    const double *x = vertex.x + k, *y = x + vertex.count, *z = y + vertex.count;
+    s.height[k] = above + (up.x * *x + up.y * *y + up.z * *z);
   }
-  const double size = std::fmax(high.x - low.x, std::fmax(high.y - low.y, high.z - low.z));
+  double size = 0;
+  for (V3<double> axis : {R.row0, R.row1, R.row2}) size = std::fmax(size, width_along(vertex, axis));
   int place[MOST_TOUCHES];
   bool used[MOST_TOUCHES];
-  choose_patch(s.height, s.foot, nullptr, vertices, plane.normal, size, kept, s.patch, place, used);
-  for (int k = 0; k < kept; ++k) add(s.vertex[used[k] ? place[k] : place[0]], used[k] ? 0 : -size);
+  choose_patch(s.height, vertex, nullptr, up, size, kept, s.patch, place, used);
+  for (int k = 0; k < kept; ++k) add(vertex[used[k] ? place[k] : place[0]], used[k] ? 0 : size);
 }
 
 // Candidates of all shapes against planes, into `out` in the order of their slots; returns how many.
@@ -118,13 +119,15 @@ int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Si
       }
       continue;
     }
-    const double* ball = p.ball + BALL_SIZE * shape.ball;
     if (shape.kind == MESH) {  // a vertex that repeats the deepest is farther away
-      mesh_candidates(plane, R, at, ball, shape.balls, shape.kept, scratch, [&](V3<double> x, double nearer) {
-        add(x, 0, true), out[count - 1].distance -= nearer;
+      const M3<double> own = R * nine(numbers + 3);
+      const HullTopology& hull = t.hulls[shape.hull];
+      mesh_candidates(plane, own, centre, {p.hull + 3 * hull.first, hull.vertices}, shape.kept, scratch, [&](V3<double> x, double more) {
+        add(centre + own * x, 0, true), out[count - 1].distance += more;
       });
       continue;
     }
+    const double* ball = p.ball + BALL_SIZE * shape.ball;
     if (shape.kept == shape.balls) {
       for (int k = 0; k < shape.balls; ++k, ball += BALL_SIZE) add(at + R * three(ball), ball[3], shape.on_face != 0);
       continue;

@@ -3,8 +3,8 @@
 #pragma once
 #include <array>
 
+#include "hull.h"
 #include "round_pairs.h"
-#include "topology.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -29,56 +29,6 @@ template <class T> TRAJOPT_INLINE Direction<T> flat_direction(const V3<T>& y) {
   return {{y.x / length, y.y / length, zero}, length};
 }
 
-// Vertices of a mesh, in the shape's axes, and its triangles and edges.
-struct Hull {
-  const double* vertices;
-  const HullTopology* topology;
-  V3<double> vertex(int k) const { return {vertices[3 * k], vertices[3 * k + 1], vertices[3 * k + 2]}; }
-  int count() const { return topology->vertices; }
-
-  double extent() const {
-    double low[3], high[3], sum = 0;
-    for (int i = 0; i < 3; ++i) low[i] = high[i] = vertices[i];
-    for (int k = 1; k < count(); ++k)
-      for (int i = 0; i < 3; ++i) low[i] = std::fmin(low[i], vertices[3 * k + i]), high[i] = std::fmax(high[i], vertices[3 * k + i]);
-    for (int i = 0; i < 3; ++i) sum += high[i] - low[i];
-    return sum / 2;
-  }
-  int farthest(V3<double> y) const {
-    int best = 0;
-    double most = dot(y, vertex(0));
-    for (int k = 1; k < count(); ++k) {
-      const double height = dot(y, vertex(k));
-      if (height > most) most = height, best = k;
-    }
-    return best;
-  }
-  // The triangle most along y.
-  const int* facet(V3<double> y) const {
-    const int* best = topology->triangles.data();
-    double most = -std::numeric_limits<double>::infinity();
-    for (size_t k = 0; k + 2 < topology->triangles.size(); k += 3) {
-      const int* corner = topology->triangles.data() + k;
-      const V3<double> a = vertex(corner[0]), normal = cross(vertex(corner[1]) - a, vertex(corner[2]) - a);
-      const double square = dot(normal, normal), along = square > 0 ? dot(normal, y) / std::sqrt(square) : 0;
-      if (along > most) most = along, best = corner;
-    }
-    return best;
-  }
-  // The edge that the smallest turn makes the farthest along y; of short ones, both ends are high anyway.
-  V3<double> edge(V3<double> y) const {
-    const double highest = dot(y, vertex(farthest(y)));
-    double least = std::numeric_limits<double>::infinity();
-    V3<double> best = {0, 0, 0};
-    for (size_t k = 0; k + 1 < topology->edges.size(); k += 2) {
-      const V3<double> a = vertex(topology->edges[k]), b = vertex(topology->edges[k + 1]), along = b - a;
-      const double length = std::sqrt(dot(along, along)), turn = (highest - std::fmin(dot(y, a), dot(y, b))) / (length > 0 ? length : 1);
-      if (turn < least) least = turn, best = along;
-    }
-    return best;
-  }
-};
-
 // Of a sphere and a capsule the core: a point and a segment, with the radius around it.
 template <class T> struct Convex {
   int kind;
@@ -89,7 +39,6 @@ template <class T> struct Convex {
 
   double radius() const { return kind == SPHERE || kind == CAPSULE ? size[0] : 0; }
   double extent() const {
-    if (kind == MESH) return hull.extent();
     return kind == SPHERE ? size[0] : kind == CAPSULE || kind == CYLINDER ? size[0] + size[1] : size[0] + size[1] + size[2];
   }
   V3<T> axis(int k) const { return {part(rotation.row0, k), part(rotation.row1, k), part(rotation.row2, k)}; }
@@ -208,11 +157,11 @@ template <class T> struct Convex {
   Polygon<T> hull_polygon(V3<double> y) const {
     const auto [normal, first] = facet(y);
     const V3<double> across = cross(normal, first);
-    const double level = dot(normal, hull.vertex(hull.farthest(normal))) - 1.4901161193847656e-08 * hull.extent();
+    const double level = dot(normal, hull.vertex(hull.farthest(normal))) - 1.4901161193847656e-08 * extent();
     int place[MOST_CORNERS];
     double most[MOST_CORNERS];
     for (int k = 0; k < MOST_CORNERS; ++k) place[k] = 0, most[k] = -std::numeric_limits<double>::infinity();
-    for (int i = 0; i < hull.count(); ++i) {
+    for (int i = 0; i < hull.vertices().count; ++i) {
       const V3<double> x = hull.vertex(i);
       if (!(dot(normal, x) >= level)) continue;
       const double along = dot(first, x), beside = dot(across, x);

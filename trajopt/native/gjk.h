@@ -41,20 +41,24 @@ inline ClosestToOrigin closest_to_origin(const V3<double>* p) {
 }
 
 // The point of M closest to the origin, and whether the shapes overlap or touch. farthest(n): the point of M with the smallest n . w;
-// accuracy: of the distance, relative to it.
+// accuracy: of the distance, relative to it. enough: a distance that a direction suffices for, which then is that of the result.
 struct Apart {
   V3<double> v;
   bool overlapping;
 };
-template <class Farthest> Apart separating_direction(Farthest farthest, V3<double> start, double scale, double accuracy, int iterations) {
+template <class Farthest>
+Apart separating_direction(Farthest farthest, V3<double> start, double scale, double accuracy, int iterations,
+                           double enough = std::numeric_limits<double>::infinity()) {
   const V3<double> first = farthest(start);
+  if (dot(start, first) > enough) return {dot(start, first) * start, false};
   const double rounding = 32 * EPSILON * scale, touching = EPSILON * scale * EPSILON * scale;
   V3<double> points[4] = {first, first, first, first}, v = first;
   bool overlapping = dot(v, v) <= touching;
   for (int count = 0; count < iterations && !overlapping; ++count) {
     const double length = std::sqrt(dot(v, v));
     const V3<double> away = (length > 0 ? 1 / length : 1) * v, w = farthest(away);
-    if (!(length - dot(away, w) > accuracy * length + rounding)) break;
+    const double found = dot(away, w);
+    if (!(length - found > accuracy * length + rounding) || found > enough) break;
     points[3] = w;
     const ClosestToOrigin closest = closest_to_origin(points);
     // Rounding ends the search too: no progress.

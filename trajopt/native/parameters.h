@@ -18,8 +18,9 @@ struct Parameters {
   // By user DoF.
   const double *armature, *joint_damping, *stiffness, *spring_reference, *lower, *upper, *friction_loss;
   const double *multiplier, *offset;                // of mimic joints
-  // Of a plane: rotation, position; of a shape against planes: position, rotation, size; against other shapes: the same and, of a mesh,
-  // a ball around it; of hulls: vertices; of a ball: centre, radius.
+  // Of a plane: rotation, position; of a shape against planes: position, rotation, size; against other shapes: the same (of a mesh half
+  // the extents of a box around it) and centre and radius of a ball around a mesh; of hulls: vertices, by component; of a ball: centre,
+  // radius.
   const double *plane, *shape, *pair_shape, *hull, *ball;
   const double *pair_friction, *pair_restitution;
   const double *closure, *coupling;                 // of a closure: rotation and position of either frame; of a coupling: `Coupling`

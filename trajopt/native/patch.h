@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "dual.h"
+#include "points.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -47,59 +48,80 @@ TRAJOPT_INLINE void segment_parameters(const V3<T>& r, const V3<T>& along1, doub
   s = limited(b * t - c, -half1, half1);
 }
 
-// The first entry that is largest up to a relative rounding: its place, and the largest.
+// The first entry that is largest up to a relative rounding: its place, and the largest. None is negative.
 struct Largest { int place; double value; };
 inline Largest largest_of(const double* x, int count) {
-  double most = x[0];
-  for (int k = 1; k < count; ++k) most = std::fmax(most, x[k]);
+  double most = 0;
+  if (count >= LANES) {
+    vec lanes{};
+    blocks(count, [&](int at) { lanes = larger(loadu(x + at), lanes); });
+    most = largest(lanes);
+  }
+  for (int k = 0; count < LANES && k < count; ++k) most = x[k] > most ? x[k] : most;
   for (int k = 0; k < count; ++k)
     if (x[k] >= most * (1 - SAME_LENGTH)) return {k, most};
   return {0, most};
 }
 
-// Memory for the choice among `many` candidates.
-struct PatchScratch {
-  double *weight, *spread, *signed_area;
-  V3<double>* x;
-};
+// Memory for the choice among `many` candidates: arrays of as many numbers, `across` of three times as many.
+struct PatchScratch { double *weight, *spread, *signed_area, *across; };
 
-// Places of a patch of 2 or 4 (features.choose) and whether each of them is a distinct point; valid: null where all are.
-inline void choose_patch(const double* distance, const V3<double>* point, const bool* valid, int many, V3<double> axis, double size, int count,
+// Places of a patch of 2 or 4 (features.choose) and whether each of them is a distinct point; valid: null where all are. Loops over all
+// candidates are free of branches, so that the compiler takes several at once.
+inline void choose_patch(const double* distance, const Points& point, const bool* valid, V3<double> axis, double size, int count,
                          PatchScratch scratch, int* place, bool* used) {
   const double infinite = std::numeric_limits<double>::infinity(), small = SAME_LENGTH * size;
-  double lowest = infinite, *weight = scratch.weight, *spread = scratch.spread;
-  V3<double>* x = scratch.x;
+  const int many = point.count;
+  double lowest = infinite, *weight = scratch.weight, *spread = scratch.spread, *area = scratch.signed_area;
+  double *x = scratch.across, *y = x + many, *z = y + many;
   auto counts = [&](int k) { return !valid || valid[k]; };
   for (int k = 0; k < many; ++k)
     if (counts(k) && distance[k] < lowest) lowest = distance[k];
   int first = 0;
   while (first < many - 1 && !(counts(first) && distance[first] <= lowest + small)) ++first;
   const double scale = DEPTH_SCALE * size + std::numeric_limits<double>::min();
+  const V3<double> from = point[first];
+  const double *px = point.x, *py = px + many, *pz = py + many;
+#pragma GCC ivdep
   for (int k = 0; k < many; ++k) {
-    weight[k] = counts(k) ? scale / (scale + (distance[k] - lowest)) : 0;
-    const V3<double> away = point[k] - point[first];
-    x[k] = away - dot(away, axis) * axis;
-    spread[k] = weight[k] > 0 ? weight[k] * std::sqrt(dot(x[k], x[k])) : 0;
+    const double dx = px[k] - from.x, dy = py[k] - from.y, dz = pz[k] - from.z;
+    const double up = dx * axis.x + dy * axis.y + dz * axis.z, share = scale / (scale + (distance[k] - lowest));
+    const double ax = dx - up * axis.x, ay = dy - up * axis.y, az = dz - up * axis.z;
+    x[k] = ax, y[k] = ay, z[k] = az, weight[k] = share > 0 ? share : 0.0;
+    spread[k] = std::sqrt(ax * ax + ay * ay + az * az);
   }
+  for (int k = 0; valid && k < many; ++k)
+    if (!valid[k]) weight[k] = 0;
+  auto weigh = [&] {  // what has no weight may not be a number
+#pragma GCC ivdep
+    for (int k = 0; k < many; ++k) spread[k] = weight[k] > 0 ? weight[k] * spread[k] : 0.0;
+  };
+  auto at = [&](int k) { return V3<double>{x[k], y[k], z[k]}; };
+  weigh();
   const Largest second = largest_of(spread, many);
   const bool several = second.value > DISTINCT * size;
   place[0] = first, place[1] = second.place, used[0] = true, used[1] = several;
   if (count == 2) return;
   // Twice the area of the triangle; the fourth point adds most beyond one of its three sides.
-  const V3<double> across_first = cross(axis, x[second.place]);
-  for (int k = 0; k < many; ++k)
-    scratch.signed_area[k] = weight[k] > 0 ? weight[k] * dot(x[k], across_first) : 0, spread[k] = std::fabs(scratch.signed_area[k]);
+  const V3<double> turned = cross(axis, at(second.place));
+#pragma GCC ivdep
+  for (int k = 0; k < many; ++k) {
+    const double twice = x[k] * turned.x + y[k] * turned.y + z[k] * turned.z;
+    area[k] = weight[k] > 0 ? weight[k] * twice : 0.0, spread[k] = std::fabs(area[k]);
+  }
   const Largest third = largest_of(spread, many);
-  const V3<double> corner[3] = {x[first], x[second.place], x[third.place]};
-  const V3<double> outwards = (scratch.signed_area[third.place] > 0 ? 1. : -1.) * axis;
+  const V3<double> corner[3] = {at(first), at(second.place), at(third.place)};
+  const V3<double> outwards = (area[third.place] > 0 ? 1. : -1.) * axis;
   V3<double> across[3];
   double level[3];
   for (int e = 0; e < 3; ++e) across[e] = cross(corner[(e + 1) % 3] - corner[e], outwards), level[e] = dot(corner[e], across[e]);
+#pragma GCC ivdep
   for (int k = 0; k < many; ++k) {
-    double beyond = -infinite;
-    for (int e = 0; e < 3; ++e) beyond = std::fmax(beyond, dot(x[k], across[e]) - level[e]);
-    spread[k] = weight[k] > 0 ? weight[k] * beyond : 0;
+    auto beyond = [&](int e) { return x[k] * across[e].x + y[k] * across[e].y + z[k] * across[e].z - level[e]; };
+    const double one = beyond(0), two = beyond(1), three = beyond(2), most = one > two ? one : two;
+    spread[k] = most > three ? most : three;
   }
+  weigh();
   const Largest fourth = largest_of(spread, many);
   const double span = DISTINCT * size * second.value;
   place[2] = third.place, place[3] = fourth.place;
@@ -110,12 +132,14 @@ inline void choose_patch(const double* distance, const V3<double>* point, const 
 // deepest with a distance that is larger by `size`, the sum of the shapes' sizes.
 template <int MANY, class T>
 void patch(const Touch<T>* candidate, const bool* valid, int many, V3<double> axis, double size, int count, Touch<T>* out) {
-  double distance[MANY], weight[MANY], spread[MANY], area[MANY];
-  V3<double> point[MANY], x[MANY];
-  for (int k = 0; k < many; ++k) distance[k] = value(candidate[k].distance), point[k] = value(candidate[k].point);
+  double distance[MANY], weight[MANY], spread[MANY], area[MANY], point[3 * MANY], across[3 * MANY];
+  for (int k = 0; k < many; ++k) {
+    const V3<double> x = value(candidate[k].point);
+    distance[k] = value(candidate[k].distance), point[k] = x.x, point[many + k] = x.y, point[2 * many + k] = x.z;
+  }
   int place[MOST_TOUCHES];
   bool used[MOST_TOUCHES];
-  choose_patch(distance, point, valid, many, axis, size, count, {weight, spread, area, x}, place, used);
+  choose_patch(distance, {point, many}, valid, axis, size, count, {weight, spread, area, across}, place, used);
   for (int k = 0; k < count; ++k) {
     out[k] = candidate[used[k] ? place[k] : place[0]];
     if (!used[k]) out[k].distance = out[k].distance + T(size);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "box_bound.h"
 #include "box_pairs.h"
 #include "capsule_cylinder.h"
 #include "compliance.h"
@@ -48,16 +49,21 @@ bool is_general(const Topology& t, const ShapePair& pair) {
   };
   return general(pair.one) || general(pair.two);
 }
-// A lower bound of the distance of two shapes from a direction that separates them (broadphase.exact_bounds).
-double separation_bound(const Topology& t, const ShapePair& pair, const PairWork& w) {
+Box box_around(const Topology& t, int shape, const PairWork& w) {
+  const Placed<double>& x = w.shape[shape];
+  return box_of(t.pair_shapes[shape].kind, x.rotation, w.centre[shape], x.size);
+}
+// A lower bound of the distance of two shapes from a direction that separates them (broadphase.exact_bounds), by `enough` or nearly the most.
+double separation_bound(const Topology& t, const ShapePair& pair, double enough, const PairWork& w) {
   const Placed<double>&x1 = w.shape[pair.one], &x2 = w.shape[pair.two];
   const Convex<double> one = convex_of(t.pair_shapes[pair.one].kind, x1, x1.position - x2.position);
   const Convex<double> two = convex_of(t.pair_shapes[pair.two].kind, x2, V3<double>{0, 0, 0});
   auto farthest = [&](V3<double> n) { return apart_along(one, two, n); };
   const double size = w.reach[pair.one] + w.reach[pair.two];
   const V3<double> start = unit(one.centre - two.centre, two.axis(2)).along;
-  const V3<double> n = unit(separating_direction(farthest, start, size, 0.02, 16).v, start).along;
-  return dot(n, farthest(n)) - one.radius() - two.radius();
+  const double round = one.radius() + two.radius();
+  const V3<double> n = unit(separating_direction(farthest, start, size, 0.02, 16, enough + round).v, start).along;
+  return dot(n, farthest(n)) - round;
 }
 
 // The distance of two shapes changes no faster than this: relative velocity of the bodies at a centre, and their turns.
@@ -104,7 +110,10 @@ int pair_candidates(const Topology& t, const Parameters& p, double dt, int wante
     const double size = w.reach[pair.one] + w.reach[pair.two];
     w.bound[k] = std::sqrt(dot(apart, apart)) - size;
     const double margin = std::fmax(std::fmax(NEARBY * size, least), STEPS_AHEAD * dt * fastest_approach(pair, w));
-    if (w.bound[k] <= margin && is_general(t, pair)) w.bound[k] = std::fmax(w.bound[k], separation_bound(t, pair, w));
+    if (is_general(t, pair)) {
+      if (w.bound[k] <= margin) w.bound[k] = std::fmax(w.bound[k], box_bound(box_around(t, pair.one, w), box_around(t, pair.two, w)));
+      if (w.bound[k] <= margin) w.bound[k] = std::fmax(w.bound[k], separation_bound(t, pair, margin, w));
+    }
     if (w.bound[k] > margin) w.order[--later] = k;  // what is not a number is near
     else take(k), ++w.taken;
   }

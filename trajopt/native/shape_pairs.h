@@ -13,6 +13,7 @@ inline namespace TRAJOPT_ISA {
 struct PairWork {
   Placed<double>* shape;
   Hull* hull;
+  HullTables* tables;    // of the hulls of the topology
   V3<double>* centre;    // and radius of a ball around each shape
   V6<double>* velocity;  // of that centre, and spin
   double *reach, *bound, *least;
@@ -34,11 +35,12 @@ template <class Size> void move_shapes(const Topology& t, const Kinematics<Size>
 
 template <class Size>
 void place_shapes(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, PairWork& w) {
+  for (size_t k = 0; k < t.hulls.size(); ++k) w.tables[k].current = false;
   for (size_t k = 0; k < t.pair_shapes.size(); ++k) {
     const PairShape& shape = t.pair_shapes[k];
     const double* x = p.pair_shape + PAIR_SHAPE * k;
     const M3<double> R = kin.rotation.matrix_of(shape.link);
-    if (shape.kind == MESH) w.hull[k] = {p.hull + 3 * t.hulls[shape.hull].first, &t.hulls[shape.hull]};
+    if (shape.kind == MESH) w.hull[k] = {p.hull + 3 * t.hulls[shape.hull].first, &t.hulls[shape.hull], w.tables + shape.hull};
     Placed<double>& at = w.shape[k] = {R * nine(x + 3), position_of(kin, shape.link) + R * three(x), x + 12,
                                        shape.kind == MESH ? w.hull + k : nullptr};
     w.centre[k] = at.position + at.rotation * three(x + 15);

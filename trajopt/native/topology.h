@@ -20,11 +20,17 @@ struct Node { int type, parent, v, dofs, q; };  // parent: last DoF of the paren
 struct Mimic { int dof, source; };
 struct Coordinate { int user, slot; };  // a tree coordinate reads this coordinate of the user's; slot: of a mimic joint, or -1
 // Candidates of one shape against one plane: `kept` of them at `slot`, ... in the list of all candidates of the model.
-struct ShapePlane { int kind, link, node, plane, plane_node, pair, on_face, ball, balls, kept, slot; };
+struct ShapePlane { int kind, link, node, plane, plane_node, pair, on_face, ball, balls, hull, kept, slot; };
 // Two shapes against each other, in the order of the model's pair; swapped: the other way round in the functions of shape_pairs.h.
 // hull: in Topology::hulls, of a mesh.
 struct PairShape { int kind, link, node, hull; };
-struct HullTopology { int vertices, first; std::vector<int> triangles, edges; };  // first: number of vertices of the hulls before
+struct HullTopology {
+  int vertices;
+  int64_t first;  // number of vertices of the hulls before
+  std::vector<int> triangles, edges;
+  int faces() const { return static_cast<int>(triangles.size() / 3); }
+  int edge_count() const { return static_cast<int>(edges.size() / 2); }
+};
 struct ShapePair { int one, two, swapped, pair, kept, slot; };
 
 // A closure of two bodies: those of its eight rows (closures.h) that its kind has, the first of them in the place `first`.
@@ -92,7 +98,12 @@ struct Topology {
     };
     along(link1, link2, 1), along(link2, link1, -1);
   }
-  int hull_vertices() const { return hulls.empty() ? 0 : hulls.back().first + hulls.back().vertices; }
+  int64_t hull_vertices() const { return hulls.empty() ? 0 : hulls.back().first + hulls.back().vertices; }
+  int64_t largest_hull() const {
+    int64_t most = 0;
+    for (const HullTopology& hull : hulls) most = std::max<int64_t>(most, hull.vertices);
+    return most;
+  }
   int most_contacts() const { return candidates < 128 ? candidates : 128; }
   // Rows of equality constraints: of closures, then of couplings.
   int first_coupling() const { return closures.empty() ? 0 : closures.back().first + static_cast<int>(closures.back().rows.size()); }
@@ -121,11 +132,13 @@ struct Topology {
     for (int k = t.next(); k > 0; --k) {
       ShapePlane s{};
       s.kind = t.next(), s.node = t.next(), s.link = node_link[s.node], s.plane = t.next(), s.plane_node = t.next();
-      s.pair = t.next(), s.on_face = t.next(), s.ball = t.next(), s.balls = t.next(), s.kept = t.next(), s.slot = t.next();
+      s.pair = t.next(), s.on_face = t.next(), s.ball = t.next(), s.balls = t.next(), s.hull = t.next();
+      s.kept = t.next(), s.slot = t.next();
       shape_planes.push_back(s);
     }
     for (int k = t.next(); k > 0; --k) {
-      const int first = hull_vertices(), vertices = t.next();
+      const int64_t first = hull_vertices();
+      const int vertices = t.next();
       std::vector<int> triangles = t.list();
       hulls.push_back({vertices, first, std::move(triangles), t.list()});
     }

@@ -102,15 +102,21 @@ template <class Size> struct Workspace {
     r.candidate = block.take<Candidate>(t.candidates + 1), r.contact = block.take<ContactRow>(contacts + 1);
     r.limit = block.take<LimitRow>(limits + 1), r.all_limits = block.take<LimitRow>(limits + 1);
     r.choice = block.take<unsigned char>(t.candidates + 1), r.limit_choice = block.take<unsigned char>(limits + 1);
-    auto points = [&] { return block.take<V3<double>>(t.balls + 1); };
-    r.vertices = {matrix(1, t.balls + 1), points(), points(), {matrix(1, t.balls + 1), matrix(1, t.balls + 1), matrix(1, t.balls + 1), points()}};
+    const int64_t many = std::max<int64_t>(t.balls, t.largest_hull()) + 1;
+    r.vertices = {matrix(1, many), {matrix(1, many), matrix(1, many), matrix(1, many), matrix(3, many)}};
     r.support = block.take<int>((contacts + 1) * N), r.order = block.take<int>(t.candidates + limits + 1);
     r.J = matrix(most, N), r.MJT = matrix(most, N), r.MJ = matrix(N, most), r.G = matrix(most, most);
     r.g = matrix(1, most), r.mu = matrix(1, contacts + PADDING), r.bound = matrix(1, intervals + PADDING);
     r.softness = matrix(1, contacts + PADDING);
     const int64_t shapes = static_cast<int64_t>(t.pair_shapes.size()), pairs = static_cast<int64_t>(t.shape_pairs.size());
-    r.pairs = {block.take<Placed<double>>(shapes), block.take<Hull>(shapes), block.take<V3<double>>(shapes), block.take<V6<double>>(shapes), matrix(1, shapes), matrix(1, pairs), matrix(1, t.candidates + 1),
-               block.take<int>(pairs), 0, -1, block.take<Slope>(MOST_TOUCHES)};
+    HullTables* tables = block.take<HullTables>(static_cast<int64_t>(t.hulls.size()));
+    for (const HullTopology& hull : t.hulls) {
+      const HullTables made = {matrix(3, hull.vertices), matrix(3, hull.faces()), matrix(1, hull.edge_count()), false, false};
+      if (tables) tables[&hull - t.hulls.data()] = made;
+    }
+    r.pairs = {block.take<Placed<double>>(shapes), block.take<Hull>(shapes), tables, block.take<V3<double>>(shapes),
+               block.take<V6<double>>(shapes), matrix(1, shapes), matrix(1, pairs), matrix(1, t.candidates + 1), block.take<int>(pairs), 0, -1,
+               block.take<Slope>(MOST_TOUCHES)};
     Equalities<Size>& e = rows.equality;
     const int64_t equalities = padded(t.equalities());
     e = {0, 0, false, block.take<ClosureAt>(static_cast<int64_t>(t.closures.size())), matrix(1, t.couplings), matrix(equalities, N),

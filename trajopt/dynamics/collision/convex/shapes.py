@@ -147,9 +147,11 @@ class Convex:
         return (jnp.roll(corners, -1, 0) - corners) @ self.rotation.T
 
     def _corners(self, y):
-        """Corners of the triangle most along y, in the shape's axes, (3, 3)."""
+        """Corners of the triangle most along the unit vector y, the first of those that are so up to rounding (a flat face has
+        several), in the shape's axes, (3, 3)."""
         assert self.hull is not None
-        triangle = take(self.hull.triangles, jnp.argmax(jax.lax.stop_gradient(self.hull.normals) @ y))
+        along = jax.lax.stop_gradient(self.hull.normals) @ y
+        triangle = take(self.hull.triangles, jnp.argmax(along >= jnp.max(along) - tolerance(along.dtype)))
         return take(self.hull.vertices, triangle)
 
     def _facet(self, y):

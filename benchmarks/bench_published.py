@@ -1,0 +1,109 @@
+"""Published robots as their files are, meshes and all, fall on the ground: steps and Jacobians beside MuJoCo's of the same file.
+
+    python benchmarks/bench_published.py [--models Go2,G1] [--seconds 1.0] [--processor]
+
+Each robot of `published_robots.py` begins at its default configuration, its lowest point a little above the ground, falls and
+lies for a second, controls zero, at dt = 1 ms, all settings at their defaults, self-collision included. The time of a step is
+that of windows of 50 steps of one compiled loop, that of a step with its Jacobian of a loop over ten states of each window.
+MuJoCo reads the same file (bodies that overlap at the start do not collide in either) and falls by itself; its Jacobian is
+`mjd_transitionFD`, central differences, at the same moments. Medians and largest over the windows, us.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from measure import banner, markdown, pin_to_one_core, use_processor_time
+
+DT, WINDOW, STATES = 1e-3, 50, 10
+HEAD = ("us", "DoF", "pairs", "vertices", "step", "most", "+ Jacobian", "most", "`mj_step`", "most", "differences", "most",
+        "step over `mj_step`", "differences over step + Jacobian")  # fmt: skip
+
+
+def ours(model, q, windows: int) -> tuple[list[float], list[float]]:
+    """Microseconds of a step, and of a step with its Jacobian, in each window of the fall."""
+    import jax
+    import jax.numpy as jnp
+    from measure import once
+
+    from trajopt.dynamics import State, System
+
+    system, u = System(model, DT), jnp.zeros(model.nu)
+    fall = jax.jit(lambda x: jax.lax.scan(lambda x, _: (system.step(x, u)[0], x), x, None, WINDOW))
+
+    def slopes(total, x):
+        found = system.linearize(x, u)
+        return total + found.A[0, 0] + jnp.sum(found.B[:1]), None
+
+    linearize = jax.jit(lambda states: jax.lax.scan(slopes, 0.0, states)[0])
+    x = State(jnp.asarray(q), jnp.zeros(model.nv))
+    times: tuple[list[float], list[float]] = ([], [])
+    jax.block_until_ready(linearize(jax.tree.map(lambda a: a[:: WINDOW // STATES], fall(x)[1])))
+    for _ in range(windows):
+        took, (x, states) = once(lambda x=x: fall(x))
+        times[0].append(took / WINDOW)
+        few = jax.tree.map(lambda a: a[:: WINDOW // STATES], states)
+        times[1].append(once(lambda few=few: linearize(few))[0] / STATES)
+    return times
+
+
+def mujocos(name: str, model, q, windows: int) -> tuple[list[float], list[float]] | None:
+    """The same of MuJoCo; None where it does not read the file."""
+    import dropped_peer
+    import mujoco
+    import numpy as np
+    from measure import once
+    from published_robots import PUBLISHED, folder
+
+    try:
+        peer, start = dropped_peer.compiled(folder() / PUBLISHED[name], folder(), model, q)
+    except dropped_peer.Unreadable as error:
+        print(f"{name}: MuJoCo: {error}")
+        return None
+    peer.opt.timestep = DT
+    data = mujoco.MjData(peer)
+    data.qpos[:] = start
+    n = 2 * peer.nv
+    A, B = np.zeros((n, n)), np.zeros((n, peer.nu))
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(windows):
+        times[0].append(once(lambda: [mujoco.mj_step(peer, data) for _ in range(WINDOW)])[0] / WINDOW)
+        times[1].append(once(lambda: mujoco.mjd_transitionFD(peer, data, 1e-6, True, A, B, None, None))[0])
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", help="names, separated by commas; all by default")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of the fall")
+    parser.add_argument("--processor", action="store_true", help="seconds of the processor, for a machine that does other work")
+    options = parser.parse_args()
+    pin_to_one_core()
+    if options.processor:
+        use_processor_time()
+    import jax
+    import numpy as np
+
+    jax.config.update("jax_enable_x64", True)
+    from dropped_scenes import put_down
+    from published_robots import PUBLISHED, model_of
+
+    print(banner("mujoco", "example-robot-data"))
+    rows = []
+    for name in options.models.split(",") if options.models else PUBLISHED:
+        model = model_of(name)
+        q, windows = put_down(model, np.array(model.q_default, float)), round(options.seconds / DT / WINDOW)
+        vertices = sum(len(mesh) for mesh in model.meshes)
+        step, both = ours(model, q, windows)
+        peer = mujocos(name, model, q, windows)
+        found = [float(of(times)) for times in (step, both, *(peer or ())) for of in (np.median, np.max)]
+        if peer is not None:
+            found += [float(np.median(step) / np.median(peer[0])), float(np.median(peer[1]) / np.median(both))]
+        missing = ["-"] * (len(HEAD) - 4 - len(found))
+        rows.append((name, model.nv, len(model.topology.pairs), vertices, *found, *missing))
+        print(*rows[-1], flush=True)
+    print(markdown(HEAD, rows))
+
+
+if __name__ == "__main__":
+    main()
