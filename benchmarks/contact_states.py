@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from trajopt.dynamics import State, System
+from trajopt import native
+from trajopt.dynamics import RigidContact, State, System
 from trajopt.dynamics.collision.narrowphase import collide
-from trajopt.dynamics.model import Model, NodeType
+from trajopt.dynamics.model import Model, NodeType, ShapeType
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 
 STEPS = 40  # of a rollout
@@ -19,9 +20,26 @@ KEPT = (1, 4, 12, 40)  # the steps of it whose states are used
 DEEPEST = 5e-3  # m: bodies that begin deeper in each other than any motion brings them often cannot be parted by any impulse
 
 
+NEAREST = 64  # candidates of a model with meshes that are looked at
+
+
 @jax.jit
 def gaps(model: Model, q):
+    """Distance and nodes of all candidate contacts."""
     contacts = collide(model, kinematics(model, q))
+    return contacts.distance, contacts.node1, contacts.node2
+
+
+@jax.jit
+def _step(system: System, q):
+    return system.step(State(q, jnp.zeros(system.nv)), jnp.zeros(system.nu))[1].contacts
+
+
+def nearest_gaps(model: Model, q):
+    """The same of the `NEAREST` closest ones of a model with meshes, by the compiled core: JAX takes seconds for all of them."""
+    if not native.available() or all(shape.kind != ShapeType.MESH for shape in model.topology.shapes):
+        return gaps(model, q)
+    contacts = _step(System(model, 1e-3, RigidContact(max_contacts=NEAREST), backend="native"), jnp.asarray(q))
     return contacts.distance, contacts.node1, contacts.node2
 
 
@@ -42,7 +60,7 @@ def lowered(model: Model, q, gap: float) -> np.ndarray:
     q = np.array(q, float)
     for place, nodes in lifts(model):
         for _ in range(8):
-            distance, one, two = (np.asarray(a) for a in gaps(model, q))
+            distance, one, two = (np.asarray(a) for a in nearest_gaps(model, q))
             own = np.isin(one, nodes) ^ np.isin(two, nodes)
             if not own.any():
                 break
@@ -123,5 +141,5 @@ def draw(system: System, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray, np
             q[scalar] += 1e-4 * rng.normal(size=len(scalar))
             for place, _ in lifts(model):
                 q[place] = qs[k - 1][place] - rng.uniform(5e-5, 3e-4)
-            if np.min(np.asarray(gaps(model, q)[0]), initial=0.0) > -DEEPEST:
+            if np.min(np.asarray(nearest_gaps(model, q)[0]), initial=0.0) > -DEEPEST:
                 yield q, vs[k - 1], u
