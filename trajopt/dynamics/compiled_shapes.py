@@ -18,7 +18,7 @@ from trajopt.dynamics.rigid_body.spatial import rotate
 _double = functools.partial(jnp.asarray, dtype=jnp.float64)
 
 
-def shape_numbers(top: Topology, law: ContactLaw, model: Model) -> list[Array]:
+def shape_numbers(top: Topology, law: ContactLaw, model: Model) -> list[Float[Array, "..."]]:
     """Planes, shapes against them, shapes against each other, vertices of meshes, and the balls of shapes against planes."""
     pairs = pairs_under(top, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes), law)
     rotation, position, size = (_double(x) for x in (model.shape_rotation, model.shape_position, model.shape_size))
