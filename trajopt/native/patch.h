@@ -48,7 +48,7 @@ TRAJOPT_INLINE void segment_parameters(const V3<T>& r, const V3<T>& along1, doub
   s = limited(b * t - c, -half1, half1);
 }
 
-// The first entry that is largest up to a relative rounding: its place, and the largest. None is negative.
+// The first entry that is largest up to a relative rounding: its place, and the largest; 0 where all are negative.
 struct Largest { int place; double value; };
 inline Largest largest_of(const double* x, int count) {
   double most = 0;
