@@ -157,16 +157,20 @@ class StaticSystem:
         self.step, self.nv, self.model = system.step, system.nv, system.model
 
 
-def test_pairs_far_away_are_left_out_and_nothing_changes():
-    """A heap of eight capsules and balls, 20 of whose contacts are reported, the closest."""
+@pytest.mark.parametrize("kind", ["capsules", pytest.param("meshes", marks=pytest.mark.slow)])
+def test_pairs_far_away_are_left_out_and_nothing_changes(kind):
+    """A heap of eight capsules and balls, or of eight meshes, 20 of whose contacts are reported, the closest."""
     rng = np.random.default_rng(3)
+    shapes = {
+        "capsules": ('<geom type="sphere" size="0.07"/>', '<geom type="capsule" size="0.05 {:.3f}"/>'),
+        "meshes": ('<geom type="mesh" mesh="hull" euler="{:.3f} 20 70"/>',) * 2,
+    }[kind]
     bodies = "".join(
-        f'<body pos="{x:.3f} {y:.3f} {z:.3f}"><freejoint/>'
-        + (f'<geom type="capsule" size="0.05 {length:.3f}"/>' if k % 2 else '<geom type="sphere" size="0.07"/>')
-        + "</body>"
+        f'<body pos="{x:.3f} {y:.3f} {z:.3f}"><freejoint/>{shapes[k % 2].format(length)}</body>'
         for k, (x, y, z, length) in enumerate(rng.uniform([0, 0, 0, 0.05], [0.5, 0.5, 0.5, 0.15], (8, 4)))
     )
-    model = load_model_from_string(f'<mujoco model="heap"><worldbody>{bodies}</worldbody></mujoco>').to_device(jnp.float64)
+    model = load_model_from_string(f"""<mujoco model="heap"><asset><mesh name="hull" vertex="{HULL}"/></asset>
+    <worldbody>{bodies}</worldbody></mujoco>""").to_device(jnp.float64)
     system = System(model, dt=1e-3, contact=RigidContact(max_contacts=20), backend="native")
     x = State(jnp.asarray(model.q_default), jnp.asarray(0.1 * rng.normal(size=model.nv)))
     _, info = system.step(x, jnp.zeros(0))
