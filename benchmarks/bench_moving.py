@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 
 from bench_step_jacobian import mujoco_calls, standing
-from measure import banner, markdown, microseconds, pin_to_one_core, use_processor_time
+from measure import banner, begin, markdown, microseconds
 
 STEPS = 20  # of a loop
 SPAN = {"batches": 3, "seconds": 2e-3}
@@ -75,15 +75,9 @@ def main() -> None:
     parser.add_argument("--models", default="half-cheetah,go1,h1,humanoid,atlas")
     parser.add_argument("--states", type=int, default=200)
     parser.add_argument("--velocity", type=float, default=0.02, help="deviation, rad/s and m/s")
-    parser.add_argument("--processor", action="store_true", help="seconds of the processor, for a machine that does other work")
-    options = parser.parse_args()
-    pin_to_one_core()
-    if options.processor:
-        use_processor_time()
-    import jax
+    options = begin(parser)
     import numpy as np
 
-    jax.config.update("jax_enable_x64", True)
     from trajopt.models import load_model
 
     print(banner("mujoco"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 
-from measure import banner, markdown, pin_to_one_core, use_processor_time
+from measure import banner, begin, markdown
 
 DT, WINDOW, STATES = 1e-3, 50, 10
 HEAD = ("us", "DoF", "pairs", "vertices", "step", "most", "+ Jacobian", "most", "`mj_step`", "most", "differences", "most",
@@ -76,15 +76,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", help="names, separated by commas; all by default")
     parser.add_argument("--seconds", type=float, default=1.0, help="of the fall")
-    parser.add_argument("--processor", action="store_true", help="seconds of the processor, for a machine that does other work")
-    options = parser.parse_args()
-    pin_to_one_core()
-    if options.processor:
-        use_processor_time()
-    import jax
+    options = begin(parser)
     import numpy as np
-
-    jax.config.update("jax_enable_x64", True)
     from dropped_scenes import put_down
     from published_robots import PUBLISHED, model_of
 

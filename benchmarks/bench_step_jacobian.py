@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from measure import banner, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize, use_processor_time
+from measure import banner, begin, microseconds, microseconds_in_loop, step_and_linearize
 
 BATCH = 64
 
@@ -198,17 +198,10 @@ def main() -> None:
     parser.add_argument("--moving", action="store_true", help="random velocities in place of zero")
     parser.add_argument("--mjx", action="store_true")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--processor", action="store_true", help="seconds of the processor, for a machine that does other work")
     parser.add_argument("--json")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--cache", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    pin_to_one_core()
-    if arguments.processor:
-        use_processor_time()
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
+    arguments = begin(parser)
     if arguments.child:
         child(arguments.child, arguments.cache)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import statistics
@@ -23,10 +24,19 @@ def pin_to_one_core() -> None:
 _clock = time.perf_counter
 
 
-def use_processor_time() -> None:
-    """Measure seconds of the processor from now on, which hardly depend on what else runs."""
+def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments, --processor among them; one core and one thread from now on, float64. Call before importing JAX."""
     global _clock
-    _clock = time.process_time
+    text = "seconds of the processor, which hardly depend on what else runs, in place of the clock's"
+    parser.add_argument("--processor", action="store_true", help=text)
+    arguments = parser.parse_args()
+    pin_to_one_core()
+    if arguments.processor:
+        _clock = time.process_time
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    return arguments
 
 
 def microseconds(call: Callable[[], object], *, batches: int = 11, seconds: float = 0.05) -> float:
