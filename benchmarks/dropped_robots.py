@@ -231,6 +231,8 @@ def main() -> None:
     if args.turned:
         return None
     rows = [json.loads(path.read_text()) for path in (KEPT / f"{name}.json" for name in by_name) if path.exists()]
+    if missing := [name for name in by_name if args.write and not (KEPT / f"{name}.json").exists()]:
+        parser.error(f"the page wants rows of all robots; drop these first: {', '.join(missing)}")
     for marker, head, lines in tables(rows):
         if args.write:
             write_table(PAGE, marker, head, lines)
