@@ -30,20 +30,19 @@ def chain(kind: str, links: int) -> str:
 
 
 def model_of(name: str):
-    import importlib.metadata
     import warnings
+
+    from published_robots import PUBLISHED, folder
 
     from trajopt.models import load_model, load_model_from_string
 
     if name.startswith(("box-", "capsule-")):
         kind, links = name.split("-")
         return load_model_from_string(chain(kind, int(links)))
-    files = importlib.metadata.files("example-robot-data") or []
-    ending = {"solo12": "solo_description/robots/solo12.urdf", "ur5": "ur_description/urdf/ur5_robot.urdf"}[name]
-    file = next(f for f in files if str(f).endswith(ending))
+    file = {"solo12": PUBLISHED["Solo12"], "ur5": "ur_description/urdf/ur5_robot.urdf"}[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return load_model(str(file.locate()), ground=True, self_collision="all")  # as many pairs as there can be
+        return load_model(folder() / file, ground=True, self_collision="all")  # as many pairs as there can be
 
 
 def measure(name: str, jacobian: bool) -> dict:

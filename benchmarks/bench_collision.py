@@ -49,19 +49,16 @@ def shapes(name: str):
 
 
 def points(name: str):
-    import importlib.metadata
-    from pathlib import Path
 
     import numpy as np
+    from published_robots import folder
 
     from trajopt.models.meshes import load_vertices
 
     if name.startswith("hull"):
         x = np.random.default_rng(int(name[-1])).normal(size=(500, 3))
         return x / np.linalg.norm(x, axis=1, keepdims=True) * [0.3, 0.2, 0.15]
-    files = importlib.metadata.files("example-robot-data") or []
-    file = next(f for f in files if str(f).endswith(f"ur5/collision/{name}.stl"))
-    vertices = load_vertices(Path(str(file.locate())))
+    vertices = load_vertices(next(folder().rglob(f"ur5/collision/{name}.stl")))
     return vertices - (vertices.max(0) + vertices.min(0)) / 2
 
 
