@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 import jax
 import numpy as np
 import pinocchio as pin
 import pytest
+from published import robot_file
 
 from trajopt import models
 from trajopt.dynamics.rigid_body.crba import crba
@@ -27,12 +26,6 @@ ROBOTS = (
     "ur_description/urdf/ur5_robot.urdf",
     "xarm_description/urdf/xarm7.urdf",
 )
-
-
-def robot_file(robot: str):
-    """Where the package example-robot-data keeps a robot's file."""
-    package = importlib.metadata.distribution("example-robot-data")
-    return package.locate_file("cmeel.prefix/share/example-robot-data/robots") / robot
 
 
 def nodes_of(model) -> dict[str, tuple[int, ...]]:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from published import robot_file, robots_folder
 
 from native.cases import needs_core
 from trajopt import load_model
@@ -107,6 +108,23 @@ def test_each_column_is_that_of_two_steps_from_nothing():
         A = by_differences(system, x, u, columns)
         np.testing.assert_allclose(linear.A[:, columns], A, atol=1e-7 * np.abs(linear.A).max())
     assert found >= 20
+
+
+@pytest.mark.filterwarnings("ignore::trajopt.models.ModelWarning")  # meshes that are not convex
+def test_a_robot_that_lies_on_many_links():
+    """Solo12 on its trunk, legs and feet: contacts slide where they contradict each other, and the regularised problem is solved
+    from the impulses of the column before."""
+    file = robot_file("solo_description/robots/solo12.urdf")
+    system = System(load_model(file, floating_base=True, ground=True, package_dirs=(robots_folder(),)), 1e-3, backend="native")
+    x, u = State(system.model.q_default.at[2].set(0.4), np.zeros(system.nv)), np.zeros(system.nu)
+    _, motion = jax.lax.scan(lambda x, _: (system.step(x, u)[0],) * 2, x, None, 900)
+    for k in (600, 700, 800):
+        lying = State(motion.q[k], motion.v[k])
+        linear = system.linearize(lying, u)
+        columns = np.flatnonzero(linear.one_sided)
+        assert columns.size >= 2
+        A = by_differences(system, lying, u, columns)
+        np.testing.assert_allclose(linear.A[:, columns], A, atol=1e-7 * np.abs(linear.A).max())
 
 
 def test_forward_and_reverse_mode_take_the_same_columns():

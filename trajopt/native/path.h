@@ -60,11 +60,14 @@ class Path {
     for (int r = 0; r < ncp.m; ++r) heaviest_ = std::max(heaviest_, ncp.rho[r]);
   }
 
-  // In steps no longer than `longest`, until `lawful(s.at)`, which is whether it does. `finish()` solves the problem itself in the modes
-  // of s, if they are those of a solution.
+  // In steps no longer than `longest`, until `lawful(s.at)`, which is whether it does. from: the eps of which s is near the solution; zero
+  // is the beginning. `finish()` solves the problem itself in the modes of s, if they are those of a solution.
   template <class Lawful, class Finish>
-  bool follow(double longest, Lawful lawful, Finish finish) {
-    if (!(top_ > 0) || !begin()) return false;
+  bool follow(double longest, double from, Lawful lawful, Finish finish) {
+    if (!(top_ > 0)) return false;
+    if (from > 0) t_ = std::log(from);
+    else begin();
+    if (!settle_modes()) return false;
     longest_ = longest, stride_ = std::min(longest, FIRST_STRIDE), fresh_ = NO_SLOT, tried_ = false;
     set_scale();
     std::memset(w_.border, 0, sizeof(double) * ld_);
@@ -487,8 +490,8 @@ class Path {
     return s_.mode[c] == SLIDING ? 2 * c + 1 : 2 * c;
   }
 
-  // The solution where eps dwarfs G, so that every contact is almost alone.
-  bool begin() {
+  // Near the solution where eps dwarfs G, so that every contact is almost alone.
+  void begin() {
     t_ = std::log(FROM * top_);
     const Regularised regular{ncp_, FROM * top_};
     double* x = s_.at.x;
@@ -506,6 +509,10 @@ class Path {
     }
     for (int k = 0; k < p_.dry; ++k)
       if (!(p_.bound[k] > 0)) s_.mode[p_.contacts + p_.limits + k] = 0;
+  }
+
+  // From near a solution to it, at the same eps: modes that are over become their neighbours, all at once.
+  bool settle_modes() {
     for (int k = 0; k < PATH_STARTS; ++k) {
       hold();
       set_scale();

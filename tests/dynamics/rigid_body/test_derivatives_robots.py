@@ -7,7 +7,6 @@ inertias that no body can have; asked for are 1e-10 and, for derivatives, 1e-8.
 
 from __future__ import annotations
 
-import importlib.metadata
 import warnings
 
 import jax
@@ -15,6 +14,7 @@ import mujoco
 import numpy as np
 import pinocchio as pin
 import pytest
+from published import robot_file
 
 from dynamics.models_for_tests import PinocchioModel, random_state, relative
 from trajopt import models
@@ -117,14 +117,9 @@ def test_bundled(name):
         check_inverses(model, got, a)
 
 
-def published_file(file):
-    package = importlib.metadata.distribution("example-robot-data")
-    return package.locate_file("cmeel.prefix/share/example-robot-data/robots") / file
-
-
 @published
 def test_published(file):
-    path = published_file(file)
+    path = robot_file(file)
     model = load(path, floating_base=False)
     q, v, a = random_state(model, 1)
     got = jax.tree.map(np.asarray, everything(model, q, v, a))
@@ -139,7 +134,7 @@ def test_published(file):
 
 @published
 def test_published_on_a_floating_base(file):
-    floating = load(published_file(file), floating_base=True)
+    floating = load(robot_file(file), floating_base=True)
     q, v, a = random_state(floating, 2)
     got = jax.tree.map(np.asarray, everything(floating, q, v, a))
     by_q, by_v = tree_derivatives(floating, q, v, a)
