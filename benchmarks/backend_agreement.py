@@ -2,8 +2,8 @@
 
     python benchmarks/backend_agreement.py [--models go1,Talos] [--states 1000] [--seed 0] [--json FILE]
 
-All bundled models, and ten robots of the package example-robot-data as they are published (with a free base and a ground plane
-where they have none; overlapping pairs are left out). States come from drops and short rollouts under random controls
+All bundled models, and sixteen robots of the package example-robot-data as they are published (with a free base and a ground
+plane where they have none; overlapping pairs are left out). States come from drops and short rollouts under random controls
 (`contact_states`), dt = 1 ms, settings being defaults. A state is compared where the JAX implementation drops no contact and the
 core reports all of them.
 
@@ -40,7 +40,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from contact_states import draw  # noqa: E402
 from measure import banner, markdown  # noqa: E402
-from published_robots import PUBLISHED, model_of  # noqa: E402
+from published_robots import PRIMITIVE, PUBLISHED, model_of  # noqa: E402
 
 from trajopt.dynamics import NoContact, State, System  # noqa: E402
 from trajopt.models import bundled_models  # noqa: E402
@@ -114,7 +114,7 @@ def compared(name: str, count: int, seed: int) -> tuple[int, Agreement]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = (*bundled_models(), *PUBLISHED)
+    known = (*bundled_models(), *PUBLISHED, *PRIMITIVE)
     parser.add_argument("--models", default=",".join(known), help="names, separated by commas")
     parser.add_argument("--states", type=int, default=1000, help="of each model")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""Ten robots of the package example-robot-data, as their files are: for `backend_agreement.py` and `bench_published.py`."""
+"""Robots of the package example-robot-data, as their files are: for `backend_agreement.py` and `bench_published.py`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ PUBLISHED = {
     "Talos": "talos_data/robots/talos_reduced.urdf",
     "UR5 published": "ur_description/urdf/ur5_gripper.urdf",
 }
+# Robots whose shapes are boxes, cylinders and spheres alone: JAX collides them in milliseconds.
+PRIMITIVE = {
+    "Allegro": "allegro_hand_description/urdf/allegro_right_hand.urdf",
+    "B1": "b1_description/urdf/b1.urdf",
+    "Laikago": "laikago_description/urdf/laikago.urdf",
+    "Panda of spheres": "panda_description/urdf/panda_collision.urdf",
+    "quadruped": "quadruped_description/urdf/quadruped.urdf",
+    "Romeo": "romeo_description/urdf/romeo_laas_small.urdf",
+}
 
 
 def folder() -> pathlib.Path:
@@ -32,6 +41,7 @@ def folder() -> pathlib.Path:
 
 def model_of(name: str) -> Model:
     """A bundled model, or a published one with a free base and a ground where it has none; overlapping pairs are left out."""
-    if name not in PUBLISHED:
+    files = PUBLISHED | PRIMITIVE
+    if name not in files:
         return load_model(name)
-    return load(Robot(name, "", PUBLISHED[name]), folder(), packages=folder())[0]
+    return load(Robot(name, "", files[name]), folder(), packages=folder())[0]
