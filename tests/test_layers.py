@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import subprocess
 import sys
@@ -38,6 +39,7 @@ ORDER = {
 }
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -73,18 +75,19 @@ def imported(module: str, tree: ast.Module, known: set[str]) -> set[str]:
     return {name for name in found if name in known}
 
 
-TREES = modules()
-GRAPH = {name: imported(name, tree, set(TREES)) for name, tree in TREES.items()}
+@functools.cache
+def graph() -> dict[str, set[str]]:
+    return {name: imported(name, tree, set(modules())) for name, tree in modules().items()}
 
 
 def test_every_module_belongs_to_a_layer():
-    assert {layer(name) for name in GRAPH} <= set(LAYERS)
+    assert {layer(name) for name in graph()} <= set(LAYERS)
 
 
 def test_layers_import_downwards_only():
     wrong = [
         f"{name} imports {other}"
-        for name, others in GRAPH.items()
+        for name, others in graph().items()
         for other in others
         if LAYERS.index(layer(other)) > LAYERS.index(layer(name))
     ]
@@ -95,7 +98,7 @@ def test_files_of_a_folder_keep_the_order_of_the_design():
     wrong = []
     for folder, order in ORDER.items():
         prefix = f"trajopt.{folder}."
-        for name, others in GRAPH.items():
+        for name, others in graph().items():
             for other in others:
                 if name.startswith(prefix) and other.startswith(prefix):
                     own, theirs = (module.removeprefix(prefix).split(".")[0] for module in (name, other))
@@ -110,17 +113,17 @@ def test_no_import_cycles():
     def visit(name: str, path: tuple[str, ...]) -> None:
         assert name not in path, "cycle: " + " -> ".join(path[path.index(name) :] + (name,))
         if name not in done:
-            for other in GRAPH[name]:
+            for other in graph()[name]:
                 visit(other, (*path, name))
             done.add(name)
 
-    for name in GRAPH:
+    for name in graph():
         visit(name, ())
 
 
 def test_the_check_sees_a_forbidden_import():
     tree = ast.parse("from trajopt import solvers\ndef f():\n    from trajopt.viz.animation import speed\n")
-    found = imported("trajopt.dynamics.rigid_body.rnea", tree, set(TREES) | {"trajopt.viz.animation"})
+    found = imported("trajopt.dynamics.rigid_body.rnea", tree, set(modules()) | {"trajopt.viz.animation"})
     assert found == {"trajopt.solvers.__init__", "trajopt.viz.animation"}
 
 
@@ -142,7 +145,7 @@ def test_the_numerical_layers_do_not_import_presentation():
 
 
 def test_importing_every_module_changes_no_jax_setting_and_starts_no_backend():
-    names = [name.removesuffix(".__init__") for name in TREES if "__main__" not in name]
+    names = [name.removesuffix(".__init__") for name in modules() if "__main__" not in name]
     code = (
         "import importlib, os, jax\n"
         "read = lambda: {k: v for k, v in os.environ.items() if k.startswith(('JAX', 'XLA'))}\n"
