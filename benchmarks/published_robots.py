@@ -22,7 +22,7 @@ PUBLISHED = {
     "Talos": "talos_data/robots/talos_reduced.urdf",
     "UR5 published": "ur_description/urdf/ur5_gripper.urdf",
 }
-# Robots whose shapes are boxes, cylinders and spheres alone: JAX collides them in milliseconds.
+# Robots whose shapes are boxes, cylinders and spheres alone.
 PRIMITIVE = {
     "Allegro": "allegro_hand_description/urdf/allegro_right_hand.urdf",
     "B1": "b1_description/urdf/b1.urdf",
