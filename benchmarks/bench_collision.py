@@ -49,7 +49,6 @@ def shapes(name: str):
 
 
 def points(name: str):
-
     import numpy as np
     from published_robots import folder
 
