@@ -18,8 +18,8 @@ BASE = {"errors", "names", "result", "walltime", "__init__"}
 # Order of the design inside a folder; a file or folder that is not named is held to the absence of cycles only.
 ORDER = {
     "dynamics": (
-        "arguments model state rigid_body collision contact compiled_pairs compiled compiled_step gradients integrators backend "
-        "linearization system policies"
+        "precision arguments model state rigid_body collision contact compiled_pairs compiled compiled_step gradients "
+        "integrators backend linearization system policies"
     ).split(),
     "dynamics.rigid_body": "spatial lie configuration kinematics rnea crba aba derivatives energy".split(),
     "dynamics.collision": "features primitives convex terrain broadphase narrowphase".split(),

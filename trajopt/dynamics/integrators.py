@@ -33,6 +33,7 @@ from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING
 from trajopt.dynamics.contact.rows import contact_frames
 from trajopt.dynamics.contact.step import DerivativeRule, VelocityStep, step
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.crba import forward_dynamics
 from trajopt.dynamics.rigid_body.lie import right_jacobian_inverse
@@ -97,6 +98,7 @@ def where_impulses_act(integrator: str, start: StepInputs) -> StepInputs:
     return dataclasses.replace(start, q=integrate(start.model, start.q, (0.5 * start.dt) * start.v))
 
 
+@in_full_precision
 def impulse_step(integrator: str, start: StepInputs, rule: DerivativeRule | None) -> tuple[State, VelocityStep]:
     """One step under a law at velocity level, with the derivative of `rule`; `start` is at the state before the step."""
     q, result = step(where_impulses_act(integrator, start), rule)
@@ -138,6 +140,7 @@ class _Rates:
     forces: Forces | None
 
 
+@in_full_precision
 def explicit_step(
     integrator: str, law: Law, model: Model, x: State, tau: Float[Array, " nv"], dt: Float[Array, ""]
 ) -> tuple[State, StepInfo]:

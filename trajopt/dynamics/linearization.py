@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.contact.inputs import StepInputs
-from trajopt.dynamics.contact.precision import Threshold
 from trajopt.dynamics.contact.rows import Rows
 from trajopt.dynamics.contact.step import VelocityStep
 from trajopt.dynamics.gradients.closed_form import StepJacobian, step_jacobian
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import impulse_info, impulse_step, share_after_impulses, where_impulses_act
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import Threshold, in_full_precision
 from trajopt.dynamics.rigid_body.actuation import force_slopes
 from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
@@ -39,6 +39,7 @@ class Parts:
     impulse: bool
 
 
+@in_full_precision
 def linearize_impulse_step(
     integrator: str,
     mode: GradientMode,
@@ -174,6 +175,7 @@ def _through_the_midpoint(start: StepInputs, q_mid, jacobian: StepJacobian, by_c
     return both[:, : 2 * n], both[:, 2 * n :]
 
 
+@in_full_precision
 def linearize_by_columns(
     step: Callable[..., tuple[State, StepInfo]], model: Model, x: State, u: Float[Array, " nu"], impulse: bool = False
 ) -> Linearization:
@@ -200,6 +202,7 @@ def tangent_of(model: Model, origin: State, x: State) -> Float[Array, " n"]:
     return jnp.concatenate(parts)
 
 
+@in_full_precision
 def impulse_slopes(
     names: tuple[str, ...],
     integrator: str,
@@ -226,6 +229,7 @@ def impulse_slopes(
     return {name: stack(slopes[name]) for name in names}
 
 
+@in_full_precision
 def slopes_by_columns(
     names: tuple[str, ...], step: Callable[[Model], tuple[State, StepInfo]], model: Model
 ) -> dict[str, Float[Array, "n ..."]]:

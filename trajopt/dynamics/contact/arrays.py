@@ -18,6 +18,7 @@ from trajopt.dynamics.contact.derivative import impulse_tangent
 from trajopt.dynamics.contact.laws.base import check_effort
 from trajopt.dynamics.contact.ncp import make_ncp
 from trajopt.dynamics.contact.solve.cascade import solve, zero_tangent
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.errors import OptionError, ShapeError
 
 
@@ -45,6 +46,7 @@ class NCPResult:
     degenerate: Bool[Array, "*b"]
 
 
+@in_full_precision
 def solve_ncp(
     G: Shaped[ArrayLike, "..."],
     g: Shaped[ArrayLike, "..."],
@@ -145,6 +147,7 @@ def _solve(options: Options, G, g, mu, init):
 
 
 @_solve.defjvp
+@in_full_precision
 def _solve_jvp(options: Options, primals, tangents):
     G, g, mu, _ = primals
     dG, dg, dmu, _ = tangents
@@ -156,6 +159,7 @@ def _solve_jvp(options: Options, primals, tangents):
     return (impulse, velocity, solution), (dlam, velocity_tangent, zero_tangent(solution))
 
 
+@in_full_precision
 def solve_boxed_lcp(
     G: Shaped[ArrayLike, "..."],
     g: Shaped[ArrayLike, "..."],

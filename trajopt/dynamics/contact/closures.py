@@ -23,8 +23,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics import linear_algebra
-from trajopt.dynamics.contact.precision import Threshold
 from trajopt.dynamics.model import Model, Topology
+from trajopt.dynamics.precision import Threshold, in_full_precision
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics, mimic_matrix
 from trajopt.dynamics.rigid_body.spatial import cross
 
@@ -123,6 +123,7 @@ def rows_at(model: Model, q: Float[Array, " nq"]) -> Float[Array, "k nv"]:
     return closure_rows(model, kinematics(model, q), q)[1]
 
 
+@in_full_precision
 def closure_error(model: Model, q: Float[Array, " nq"]) -> Float[Array, " k"]:
     """How far the equality constraints of the model are from holding at q (m, rad, or the unit of a coupling)."""
     if not model.topology.constrained:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from trajopt.dynamics.contact.precision import Threshold
+from trajopt.dynamics.precision import Threshold
 
 # Eigenvalue of J J^T over its trace from which on it counts as zero.
 SINGULAR = Threshold(1e-12, 1e-5)

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.dynamics.contact.precision import Threshold
+from trajopt.dynamics.precision import Threshold
 
 TOLERANCE = Threshold(1e-10, 1e-5)  # relative residual that counts as solved
 SLOWEST = 1e-3  # m/s: problems without faster velocities are solved to this share of the tolerance
@@ -95,6 +95,21 @@ def make_ncp(
     moves = effective > float(jnp.finfo(dtype).eps) ** 0.5 * largest
     effective = jnp.where(moves, effective, jnp.where(largest > 0, largest, jnp.ones((), dtype)))
     return NCP(G, g, mu, exists, bound, 1.0 / effective, cone)
+
+
+def nearest(ncp: NCP) -> tuple[NCP, Int[Array, " k"]]:
+    """The problem of the half of the contacts and of the limits that approach fastest, and of all dry friction; and its rows in
+    the whole problem, whose solution is the same where the other rows stay open."""
+    cone, limit, dry = split(ncp, ncp.g)
+    approach = jnp.where(ncp.exists, -jnp.concatenate([cone[:, 2], limit]), -jnp.inf)
+    contacts = jax.lax.top_k(approach[: ncp.nc], (ncp.nc + 1) // 2)[1]
+    unilateral = ncp.nc + jax.lax.top_k(approach[ncp.nc :], (ncp.nl + 1) // 2)[1]
+    cones = (3 * contacts[:, None] + jnp.arange(3, dtype=contacts.dtype)).reshape(-1)
+    others = 3 * ncp.nc + ncp.nl + jnp.arange(dry.shape[0], dtype=contacts.dtype)
+    rows = jnp.concatenate([cones, 2 * ncp.nc + unilateral, others])
+    exists = ncp.exists[jnp.concatenate([contacts, unilateral])]
+    part = NCP(ncp.G[rows[:, None], rows], ncp.g[rows], ncp.mu[contacts], exists, ncp.bound, ncp.rho[rows], ncp.cone)
+    return part, rows
 
 
 @jax.tree_util.register_dataclass
@@ -188,12 +203,12 @@ def approach_scale(ncp: NCP, lam: Float[Array, " m"]) -> Float[Array, ""]:
 
 def classify(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"], tie: float = 0.0, slow: float = 0.0) -> Modes:
     """Modes at (lambda, nu). `tie`: relative size of y_n (as a velocity over `velocity_scale`) below which a contact with zero
-    impulse and zero velocity counts as separating. `slow`: relative speed below which a contact on its cone counts as sticking:
-    the direction of such a slip has no derivative that means anything."""
+    impulse and zero velocity counts as separating. `slow`: speed over `approach_scale` below which a contact on its cone counts
+    as sticking: the direction of such a slip has no derivative that means anything."""
     nc = ncp.nc
     cone, limit, dry = split(ncp, lam - ncp.rho * nu)
     # Newton asks without thresholds, in every iteration: for it the scale is not computed.
-    scale = velocity_scale(ncp, lam) if tie or slow else jnp.zeros((), lam.dtype)
+    scale = velocity_scale(ncp, lam) if tie else jnp.zeros((), lam.dtype)
     threshold_c, threshold_l, _ = split(ncp, tie * scale * ncp.rho)
     closed = ncp.exists[:nc] & (cone[:, 2] > threshold_c[:, 2])
     radius = ncp.mu * jnp.maximum(cone[:, 2], 0.0)
@@ -204,7 +219,7 @@ def classify(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"], tie: flo
         tangent = jnp.where(held | ~closed[:, None], 0, jnp.where(cone[:, :2] >= 0, 1, -1))
         sticks = jnp.all(held, 1)
     else:
-        creeps = safe_norm(split(ncp, nu)[0][:, :2]) < slow * scale
+        creeps = safe_norm(split(ncp, nu)[0][:, :2]) < (slow * approach_scale(ncp, lam) if slow else 0.0)
         sticks = ((safe_norm(cone[:, :2]) <= radius) | creeps) & (radius > 0)
     mode = jnp.where(closed, jnp.where(sticks, STICKING, SLIDING), SEPARATING)
     return Modes(mode, ncp.exists[nc:] & (limit > threshold_l), jnp.abs(dry) < ncp.bound, tangent)

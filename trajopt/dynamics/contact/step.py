@@ -31,6 +31,7 @@ from trajopt.dynamics.contact.solve.cascade import NCPSolution, solve
 from trajopt.dynamics.contact.sweeps import swept_solution
 from trajopt.dynamics.linear_algebra import cholesky, triangular_solve
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.crba import project_matrix, solve_mass_matrix, tree_mass_matrix
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, kinematics
 from trajopt.dynamics.rigid_body.rnea import passive_forces, project_forces, tree_forces
@@ -213,6 +214,7 @@ def _with_tangents(rule: DerivativeRule, inputs: StepInputs):
 
 
 @_with_tangents.defjvp
+@in_full_precision
 def _tangents(rule: DerivativeRule, primals, tangents):
     return rule.tangents(primals[0], tangents[0])
 
@@ -222,11 +224,13 @@ def _with_cotangents(rule: DerivativeRule, inputs: StepInputs):
     return inputs.q, solve_step(inputs).result
 
 
+@in_full_precision
 def _forward(rule: DerivativeRule, inputs: StepInputs):
     solved = solve_step(inputs)
     return (inputs.q, solved.result), (inputs, solved)
 
 
+@in_full_precision
 def _backward(rule: DerivativeRule, saved, outputs):
     inputs, solved = saved
     return (rule.cotangents(inputs, solved, outputs),)

@@ -28,10 +28,10 @@ from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
 from trajopt.dynamics.contact.closures import rows_at
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.ncp import NCP, SLIDING, apply_blocks, newton_matrix, projection_jacobian
-from trajopt.dynamics.contact.precision import Threshold
 from trajopt.dynamics.contact.rows import Rows, offset_slopes
 from trajopt.dynamics.contact.solve import selection
 from trajopt.dynamics.contact.solve.cascade import NCPSolution, consistent_solution, solution_null_space
+from trajopt.dynamics.contact.solve.conditional import cond_in_batch
 from trajopt.dynamics.contact.step import EquationOfMotion, SolvedStep, VelocityStep, solve_step
 from trajopt.dynamics.gradients.contact_geometry import (
     ContactGeometry,
@@ -39,6 +39,7 @@ from trajopt.dynamics.gradients.contact_geometry import (
     force_turning,
     velocity_turning,
 )
+from trajopt.dynamics.precision import Threshold
 from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.derivatives import (
     DynamicsTerms,
@@ -103,10 +104,10 @@ def step_jacobian(
     equations = _equations(inputs, terms, geometry, solved.ncp, step, M_inverse, (id_q, id_v))
     blocks, pushed = equations.blocks(), equations.impulse_slopes() if impulse else None
     if null_space and pushed is None:
-        blocks = jax.lax.cond(needs_null_space(step), equations.with_null_space, lambda b: b, blocks)
+        blocks = cond_in_batch(needs_null_space(step), equations.with_null_space, blocks)
     elif null_space and pushed is not None:
         nothing = jnp.zeros_like(pushed)
-        part = jax.lax.cond(solution.degenerate, equations.null_space_part, lambda: nothing)
+        part = cond_in_batch(solution.degenerate, lambda _: equations.null_space_part(), nothing)
         pushed = pushed + part
         blocks = equations.moved_by(jnp.where(needs_null_space(step), part, 0.0), blocks)
     by_q, by_v, by_tau = blocks

@@ -46,6 +46,7 @@ from trajopt.dynamics.contact.step import (
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.linear_algebra import cholesky
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.crba import solve_mass_matrix
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
 from trajopt.dynamics.rigid_body.rnea import inverse_dynamics
@@ -87,6 +88,7 @@ def outputs_in_modes(offset_weight: Float[Array, ""], solved: SolvedStep, inputs
 
 
 @outputs_in_modes.defjvp
+@in_full_precision
 def _outputs_in_modes_jvp(primals, tangents):
     offset_weight, solved, inputs = primals
     return solved.result, implicit_tangents(solved, inputs, tangents[2], offset_weight)

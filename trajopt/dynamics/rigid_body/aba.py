@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import NODE_NV, Model, Topology
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.configuration import check_vector
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics, node_inertias, node_velocities
 from trajopt.dynamics.rigid_body.rnea import lift, passive_forces
@@ -28,6 +29,7 @@ from trajopt.dynamics.rigid_body.spatial import cross_force, cross_motion, inert
 from trajopt.errors import ModelError
 
 
+@in_full_precision
 def aba(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], tau: Float[Array, " nv"]) -> Float[Array, " nv"]:
     """Acceleration of the generalised forces tau, with armature, damping and springs; equals `crba.forward_dynamics`.
 

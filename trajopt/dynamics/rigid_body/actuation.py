@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import in_full_precision
 
 _ROUNDING = 8  # in units of eps: a motor at its range, as bounds of controls let it be, is not beyond it
 
@@ -125,6 +126,7 @@ def actuators(model: Model) -> Actuators:
     )
 
 
+@in_full_precision
 def actuation_force(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], u: Float[Array, " nu"]
 ) -> Float[Array, " nv"]:

@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from trajopt.dynamics.model import Model, Topology
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.lie import (
     normalise_quaternion,
     quaternion_conjugate,
@@ -67,6 +68,7 @@ def difference(model: Model, q0: Float[Array, " nq"], q1: Float[Array, " nq"]) -
     return jnp.concatenate([moved, turned.ravel()])[layout.v_order]
 
 
+@in_full_precision
 def integrate_jacobians(
     model: Model, q: Float[Array, " nq"], dq: Float[Array, " nv"]
 ) -> tuple[Float[Array, "nv nv"], Float[Array, "nv nv"]]:

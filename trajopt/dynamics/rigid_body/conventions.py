@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import JointSpec, Model
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.configuration import check_vector
 from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion
 from trajopt.dynamics.rigid_body.spatial import cross, rotate
@@ -28,6 +29,7 @@ from trajopt.names import closest
 REPRESENTATIONS = ("mixed", "body", "inertial")
 
 
+@in_full_precision
 def from_pinocchio(
     model: Model,
     q: Float[Array, " nq_pin"],
@@ -52,6 +54,7 @@ def from_pinocchio(
     return jnp.concatenate([parts_q[j.name] for j in joints]), jnp.concatenate([parts_v[j.name] for j in joints])
 
 
+@in_full_precision
 def to_pinocchio(
     model: Model,
     q: Float[Array, " nq"],
@@ -72,6 +75,7 @@ def to_pinocchio(
     return jnp.concatenate(parts_q), jnp.concatenate(parts_v)
 
 
+@in_full_precision
 def base_velocity(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], representation: str = "mixed"
 ) -> Float[Array, "6"]:
@@ -89,6 +93,7 @@ def base_velocity(
     return jnp.concatenate([linear, angular])
 
 
+@in_full_precision
 def from_base_velocity(
     model: Model,
     q: Float[Array, " nq"],
@@ -113,6 +118,7 @@ def from_base_velocity(
     return jnp.concatenate([v[:start], linear, spin, v[start + 6 :]])
 
 
+@in_full_precision
 def to_mujoco_contact(
     frame: Float[Array, "*b 3 3"], impulse: Float[Array, "*b 3"]
 ) -> tuple[Float[Array, "*b 3 3"], Float[Array, "*b 3"]]:
@@ -125,6 +131,7 @@ def to_mujoco_contact(
     return jnp.swapaxes(frame, -1, -2)[..., order, :], impulse[..., order]
 
 
+@in_full_precision
 def from_mujoco_contact(
     frame: Float[Array, "*b 3 3"], impulse: Float[Array, "*b 3"]
 ) -> tuple[Float[Array, "*b 3 3"], Float[Array, "*b 3"]]:

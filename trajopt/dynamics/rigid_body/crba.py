@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.linear_algebra import cho_solve_vector, cholesky
 from trajopt.dynamics.model import Model, Topology
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.kinematics import (
     Kinematics,
     check_vector,
@@ -24,11 +25,13 @@ from trajopt.dynamics.rigid_body.rnea import passive_forces, project_forces, tre
 from trajopt.dynamics.rigid_body.spatial import inertia_times
 
 
+@in_full_precision
 def crba(model: Model, q: Float[Array, " nq"]) -> Float[Array, "nv nv"]:
     """Mass matrix of the rigid bodies alone, without armature; symmetric."""
     return project_matrix(model, tree_mass_matrix(model, kinematics(model, q)))
 
 
+@in_full_precision
 def mass_matrix(model: Model, q: Float[Array, " nq"]) -> Float[Array, "nv nv"]:
     """Mass matrix with armature: `crba` + diag(armature). Equals MuJoCo's `mj_fullM`."""
     matrix = crba(model, q)
@@ -57,6 +60,7 @@ def project_matrix(model: Model, matrix: Float[Array, "nvt nvt"]) -> Float[Array
     return matrix if mimic is None else mimic.T @ matrix @ mimic
 
 
+@in_full_precision
 def forward_dynamics(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], tau: Float[Array, " nv"]
 ) -> Float[Array, " nv"]:

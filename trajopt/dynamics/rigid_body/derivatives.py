@@ -35,6 +35,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.linear_algebra import cholesky, triangular_solve
 from trajopt.dynamics.model import Model, Topology
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.configuration import check_vector
 from trajopt.dynamics.rigid_body.crba import project_matrix, select_by_ancestry
 from trajopt.dynamics.rigid_body.kinematics import (
@@ -162,6 +163,7 @@ def rnea_derivatives_from_terms(
     return dtau_dq + jnp.diag(stiffness), dtau_dv + jnp.diag(jnp.asarray(model.damping, dtype))
 
 
+@in_full_precision
 def rnea_derivatives(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], a: Float[Array, " nv"]
 ) -> tuple[Float[Array, "nv nv"], Float[Array, "nv nv"], Float[Array, "nv nv"]]:
@@ -170,6 +172,7 @@ def rnea_derivatives(
     return *rnea_derivatives_from_terms(model, terms, a), terms.M
 
 
+@in_full_precision
 def forward_dynamics_derivatives(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], tau: Float[Array, " nv"]
 ) -> tuple[Float[Array, " nv"], Float[Array, "nv nv"], Float[Array, "nv nv"], Float[Array, "nv nv"]]:
@@ -190,6 +193,7 @@ def inverse_mass_matrix(matrix: Float[Array, "nv nv"]) -> Float[Array, "nv nv"]:
     return half.T @ half
 
 
+@in_full_precision
 def inertial_regressor(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], a: Float[Array, " nv"]
 ) -> Float[Array, "nv n 10"]:

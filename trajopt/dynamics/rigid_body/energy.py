@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.configuration import check_vector
 from trajopt.dynamics.rigid_body.kinematics import (
     expand_v,
@@ -23,6 +24,7 @@ from trajopt.dynamics.rigid_body.kinematics import (
 from trajopt.dynamics.rigid_body.spatial import cross, inertia_times
 
 
+@in_full_precision
 def kinetic_energy(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"]) -> Float[Array, ""]:
     """$v^T M(q) v / 2$ in joules, armature included."""
     v = check_vector("v", v, model.nv)
@@ -32,6 +34,7 @@ def kinetic_energy(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"])
     return (bodies + (jnp.asarray(model.armature, v.dtype) * v * v).sum()) / 2
 
 
+@in_full_precision
 def potential_energy(model: Model, q: Float[Array, " nq"]) -> Float[Array, ""]:
     """Energy of gravity, zero with all centres of mass at the world's origin, plus that of the joint springs (J)."""
     q = check_vector("q", q, model.nq)
@@ -47,6 +50,7 @@ def potential_energy(model: Model, q: Float[Array, " nq"]) -> Float[Array, ""]:
     return weight + spring.sum() / 2
 
 
+@in_full_precision
 def centroidal_momentum(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"]) -> Float[Array, "6"]:
     """[linear; angular] momentum of the whole model about its centre of mass, world axes (armature not included)."""
     v = check_vector("v", v, model.nv)
@@ -56,6 +60,7 @@ def centroidal_momentum(model: Model, q: Float[Array, " nq"], v: Float[Array, " 
     return _about(_centre(kin, inertia), kin.origin, momentum).sum(0)
 
 
+@in_full_precision
 def centroidal_momentum_matrix(model: Model, q: Float[Array, " nq"]) -> Float[Array, "6 nv"]:
     """$A_G$, with which `centroidal_momentum` is $A_G v$: the momentum of the subtree of every DoF at unit velocity."""
     top = model.topology

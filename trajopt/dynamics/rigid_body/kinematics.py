@@ -21,6 +21,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.model import Model, NodeType, Topology
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.configuration import check_vector
 from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion
 from trajopt.dynamics.rigid_body.spatial import (
@@ -80,6 +81,7 @@ def mimic_matrix(model: Model, dtype: DTypeLike) -> Float[Array, "nvt nv"] | Non
     return None if matrix is None else jnp.asarray(matrix, dtype)
 
 
+@in_full_precision
 def kinematics(model: Model, q: Float[Array, " nq"]) -> Kinematics:
     """Placements and motion subspaces at the configuration q (user coordinates, MuJoCo's conventions).
 
@@ -119,11 +121,13 @@ def subtree_mask(top: Topology, dtype: DTypeLike) -> Float[Array, "n nvt"]:
     return jnp.asarray(top.node_mask[:, top.dof_node], dtype)
 
 
+@in_full_precision
 def frame_placement(model: Model, q: Float[Array, " nq"], name: str) -> tuple[Float[Array, "3 3"], Float[Array, "3"]]:
     """Rotation and position of a named frame in the world."""
     return _place(model, kinematics(model, q), name)[:2]
 
 
+@in_full_precision
 def frame_jacobian(model: Model, q: Float[Array, " nq"], name: str, reference: str = "world") -> Float[Array, "6 nv"]:
     """Jacobian of a frame's spatial velocity [linear; angular] with respect to v.
 
@@ -136,6 +140,7 @@ def frame_jacobian(model: Model, q: Float[Array, " nq"], name: str, reference: s
     return _project(model, _refer(reference, columns, origin, rotation, position))
 
 
+@in_full_precision
 def frame_jacobian_derivative(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], name: str, reference: str = "world"
 ) -> Float[Array, "6 nv"]:
@@ -163,6 +168,7 @@ def frame_jacobian_derivative(
     return _project(model, result)
 
 
+@in_full_precision
 def point_jacobian(model: Model, q: Float[Array, " nq"], node: int, point: Float[Array, "3"]) -> Float[Array, "3 nv"]:
     """Jacobian of the world velocity of the point of `node` that is now at `point` (world coordinates)."""
     top = model.topology
@@ -175,6 +181,7 @@ def point_jacobian(model: Model, q: Float[Array, " nq"], node: int, point: Float
     return _project(model, columns)
 
 
+@in_full_precision
 def centre_of_mass(model: Model, q: Float[Array, " nq"]) -> Float[Array, "3"]:
     """Centre of mass of the whole model, world coordinates."""
     kin = kinematics(model, q)
@@ -183,6 +190,7 @@ def centre_of_mass(model: Model, q: Float[Array, " nq"]) -> Float[Array, "3"]:
     return (mass[:, None] * com).sum(0) / mass.sum()
 
 
+@in_full_precision
 def com_jacobian(model: Model, q: Float[Array, " nq"]) -> Float[Array, "3 nv"]:
     """Jacobian of the centre of mass: $sum_i m_i J_i(c_i) / sum_i m_i$."""
     top = model.topology

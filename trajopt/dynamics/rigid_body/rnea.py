@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.kinematics import (
     Kinematics,
     check_vector,
@@ -29,6 +30,7 @@ from trajopt.dynamics.rigid_body.kinematics import (
 from trajopt.dynamics.rigid_body.spatial import cross_force, cross_motion, inertia_times
 
 
+@in_full_precision
 def rnea(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], a: Float[Array, " nv"]) -> Float[Array, " nv"]:
     """Generalised forces (nv,) of the rigid bodies alone: M(q) a + C(q, v) v + g(q), dual to v.
 
@@ -80,6 +82,7 @@ def passive_forces(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"])
     return -jnp.asarray(model.damping, v.dtype) * v - spring
 
 
+@in_full_precision
 def inverse_dynamics(
     model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], a: Float[Array, " nv"]
 ) -> Float[Array, " nv"]:
@@ -88,12 +91,14 @@ def inverse_dynamics(
     return rnea(model, q, v, a) + jnp.asarray(model.armature, a.dtype) * a - passive_forces(model, q, v)
 
 
+@in_full_precision
 def bias_forces(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"]) -> Float[Array, " nv"]:
     """C(q, v) v + g(q): `rnea` at zero acceleration, MuJoCo's `qfrc_bias`."""
     kin = kinematics(model, q)
     return project_forces(model, tree_forces(model, kin, expand_v(model, v), None))
 
 
+@in_full_precision
 def generalised_gravity(model: Model, q: Float[Array, " nq"]) -> Float[Array, " nv"]:
     """g(q): the gradient of the potential energy, the forces that hold the model still."""
     kin = kinematics(model, q)

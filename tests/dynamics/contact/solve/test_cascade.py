@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dynamics.contact import scenes
-from trajopt.dynamics.contact.ncp import SEPARATING, STICKING, make_ncp, residual, velocity_scale
+from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, residual, velocity_scale
 from trajopt.dynamics.contact.solve import cascade
 from trajopt.dynamics.contact.solve.stages import Stage
 from trajopt.result import Status
@@ -56,6 +56,15 @@ def test_a_slip_of_unknown_direction_sticks(dtype, slip):
     lam = jnp.asarray([-0.5, 0.0, 1.0], dtype)
     nu = jnp.asarray([slip, 0.0, 0.0], dtype)
     assert cascade.solution_modes(ncp, lam, nu).cone[0] == STICKING
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_a_distant_contact_leaves_slips_as_they_are(dtype):
+    """A slip of a hundredth of the approach, of known direction, beside a contact whose gap of 1 m is a velocity of 1 km/s."""
+    ncp = normals([[1.0, 0.0], [0.0, 1.0]], [-1.0, 1e3], dtype, mu=0.5)
+    lam = jnp.asarray([-0.5, 0.0, 1.0, 0.0, 0.0, 0.0], dtype)
+    nu = jnp.asarray([0.01, 0.0, 0.0, 0.0, 0.0, 1e3], dtype)
+    assert cascade.solution_modes(ncp, lam, nu).cone[0] == SLIDING
 
 
 def test_the_shortest_impulse_is_no_less_lawful_in_single_precision():

@@ -35,10 +35,10 @@ from trajopt.dynamics.contact.ncp import (
     residual,
     split,
 )
-from trajopt.dynamics.contact.precision import Threshold
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch
 from trajopt.dynamics.contact.solve.lemke import lemke
 from trajopt.dynamics.contact.solve.newton import refine
+from trajopt.dynamics.precision import Threshold
 
 CORRECTIONS = 3  # of a guess before pivoting, and of a pivoting solution before the next
 RELAXATIONS, WEAKER = 3, 1e-2  # values of eps that are tried, and the ratio of one to the one before

@@ -8,6 +8,7 @@ recomputed from scratch.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,6 @@ from trajopt.dynamics.contact.ncp import (
     projection_jacobian,
     residual,
 )
-from trajopt.dynamics.contact.precision import Threshold
 from trajopt.dynamics.contact.solve import selection
 from trajopt.dynamics.contact.solve.active_set import direct
 from trajopt.dynamics.contact.solve.admm import admm
@@ -40,6 +40,7 @@ from trajopt.dynamics.contact.solve.infeasibility import infeasible
 from trajopt.dynamics.contact.solve.newton import merit, polish, refine, regularisation, regularised_inverse
 from trajopt.dynamics.contact.solve.pgs import pgs
 from trajopt.dynamics.contact.solve.stages import Limits, search
+from trajopt.dynamics.precision import Threshold
 from trajopt.result import Status
 
 SOLVERS = ("newton", "admm", "pgs")
@@ -114,8 +115,9 @@ def solve(
             lam, inverse = ended.best.impulse, ended.best.inverse
             regular = ended.best.eps == eps
             polishing = regular & _is_degenerate(ncp, inverse, eps) & _slides(ncp, ended.current, eps)
-            lam, inverse = cond_in_batch(
-                polishing, lambda x: _polished(ncp, x[0], x[1], ended.current, eps, rounding, tol), (lam, inverse)
+            polished = functools.partial(_polished, tol=tol)
+            lam, inverse = cond_one_at_a_time(
+                polishing, polished, (lam, inverse), ncp, ended.current, eps, rounding
             )
             eps = ended.best.eps
         elif solver == "direct":
@@ -141,7 +143,8 @@ def solve(
         # The selected impulse slides in other directions than the regularised one, for which the inverse was formed; a contact
         # that crept there, slower than `SLOW`, sticks in the modes of the solution.
         crept = jnp.any((classify(ncp, lam, nu).cone == SLIDING) & (modes.cone != SLIDING))
-        inverse = cond_in_batch(slides | crept, lambda _: _inverse_in_modes(ncp, lam, nu, modes, eps), inverse)
+        anew = lambda _, *given: _inverse_in_modes(*given)  # noqa: E731
+        inverse = cond_one_at_a_time(slides | crept, anew, inverse, ncp, lam, nu, modes, eps)
     size = residual(ncp, lam, tol)
     return NCPSolution(
         lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, inverse
@@ -200,9 +203,10 @@ def _slides(ncp: NCP, lam, eps):
     return jnp.any(classify(ncp, lam, ncp.G @ lam + eps * lam + ncp.g).cone == SLIDING)
 
 
-def _polished(ncp: NCP, lam, inverse, near, eps, rounding, tol):
-    """(impulse, inverse) from the regularised solution to rounding; near: that solution to a tolerance, which depends on the
-    start."""
+def _polished(found, ncp: NCP, near, eps, rounding, tol):
+    """`found`, (impulse, inverse), from the regularised solution to rounding; near: that solution to a tolerance, which depends
+    on the start."""
+    lam, inverse = found
     exact = polish(ncp, near, eps)
     anew = regularised_inverse(ncp, exact, eps)
     chosen, lawful = if_lawful(ncp, lam, refine(ncp, exact, anew, rounding), tol)

@@ -10,6 +10,10 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool
 
+from trajopt.dynamics.precision import in_full_precision
+
+CHUNKS, SMALLEST_CHUNK = 32, 64  # parts of a batch in lockstep; members of the smallest, below which a device is idle
+
 
 def cond_in_batch(needed: Bool[Array, ""], fn: Callable, operand: Any):
     """fn(operand) where `needed`, else operand. Unlike `lax.cond`, a batch in which nobody needs fn does not pay for it."""
@@ -20,12 +24,15 @@ def cond_in_batch(needed: Bool[Array, ""], fn: Callable, operand: Any):
     return jax.lax.while_loop(lambda carry: carry[1], body, (operand, needed))[0]
 
 
-def cond_one_at_a_time(needed: Bool[Array, ""], fn: Callable, value: Any, *given: Any):
+def cond_one_at_a_time(needed: Bool[Array, ""], fn: Callable, value: Any, *given: Any, quick: Callable | None = None):
     """fn(value, *given), of the type of `value`, where `needed`, else `value`.
 
     In a batch on a CPU fn runs once for each who needs it, one after another, so that nobody waits for the slowest: long loops of
-    very different lengths belong here. Elsewhere a batch runs in lockstep, as with `cond_in_batch`.
+    very different lengths belong here. Elsewhere a batch runs `in_chunks`; there quick(value, *given) -> (value, still needed)
+    comes before fn, for everybody: what a device in lockstep does best is the same short work for all.
     """
+    # `jax.vmap` traces them when it is applied, which may be after the caller has returned.
+    fn, quick = in_full_precision(fn), None if quick is None else in_full_precision(quick)
 
     def where_needed(needed, value, given):
         return cond_in_batch(needed, lambda x: fn(x, *given), value)
@@ -34,7 +41,8 @@ def cond_one_at_a_time(needed: Bool[Array, ""], fn: Callable, value: Any, *given
 
     @custom_vmap
     def batch(needed, value, given):
-        return jax.lax.platform_dependent(needed, value, given, cpu=in_turn, default=jax.vmap(where_needed))
+        lockstep = lambda *operands: in_chunks(where_needed, *operands, quick=quick)  # noqa: E731
+        return jax.lax.platform_dependent(needed, value, given, cpu=in_turn, default=lockstep)
 
     def in_turn(needed, value, given):
         def body(carry):
@@ -62,6 +70,35 @@ def cond_one_at_a_time(needed: Bool[Array, ""], fn: Callable, value: Any, *given
         return out, jax.tree.map(lambda _: True, out)
 
     return single(needed, value, given)
+
+
+def in_chunks(
+    where_needed: Callable, needed: Bool[Array, " b"], value: Any, given: Any, *, quick: Callable | None = None
+) -> Any:
+    """where_needed(needed, value, given) of a batch in lockstep, of those who need it alone: `CHUNKS` times a part of the batch.
+
+    quick: as in `cond_one_at_a_time`.
+    """
+    batch = needed.shape[0]
+    if quick is not None:
+        begun, unfinished = jax.vmap(quick)(value, *given)
+        value = jax.tree.map(lambda new, old: jnp.where(_along(needed, new), new, old), begun, value)
+        needed = needed & unfinished
+    size = min(batch, max(SMALLEST_CHUNK, -(-batch // CHUNKS)))
+
+    def body(carry):
+        needed, value = carry
+        members = jnp.nonzero(needed, size=size, fill_value=batch)[0]  # out of the batch where fewer are left
+        mine, with_it = jax.tree.map(lambda x: x.at[members].get(mode="clip"), (value, given))
+        done = jax.vmap(where_needed)(members < batch, mine, with_it)
+        value = jax.tree.map(lambda all_of, some: all_of.at[members].set(some, mode="drop"), value, done)
+        return needed.at[members].set(False, mode="drop"), value
+
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (needed, value))[1]
+
+
+def _along(needed: Bool[Array, " b"], x: Array) -> Bool[Array, "b ..."]:
+    return needed.reshape(needed.shape + (1,) * (x.ndim - 1))
 
 
 def _all_batched(axis_size: int, in_batched, operands):

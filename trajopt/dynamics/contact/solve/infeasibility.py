@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.ncp import NCP, project, split
-from trajopt.dynamics.contact.precision import Threshold
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch
+from trajopt.dynamics.precision import Threshold
 
 RESISTED = Threshold(1e-8, 1e-5)  # |G r| of a ray of length one: zero but for rounding
 SUSPECT = 1e-3  # |G lambda| / |lambda| above which no ray is looked for

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.contact.ncp import NCP
-from trajopt.dynamics.contact.precision import Threshold
+from trajopt.dynamics.precision import Threshold
 
 TIE = Threshold(1e-12, 1e-6)  # ratios, of numbers of the order of one, that are closer than this are equal but for rounding
 UNREACHED = 1e6  # of an impulse, in units in which those that stop the fastest row alone are one

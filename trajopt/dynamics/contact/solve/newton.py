@@ -23,8 +23,8 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.ncp import NCP, classify, natural_map, newton_matrix, projection_jacobian, split
-from trajopt.dynamics.contact.precision import Threshold
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch
+from trajopt.dynamics.precision import Threshold
 
 # eps over the smallest scale of a row: the impulses of redundant contacts are told apart by it, those of others moved by
 # less than the refinement mends.

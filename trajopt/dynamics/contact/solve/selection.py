@@ -44,7 +44,7 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.ncp import NCP, Modes, apply_blocks, mode_map, newton_matrix, projection_jacobian
-from trajopt.dynamics.contact.precision import Threshold
+from trajopt.dynamics.precision import Threshold
 
 ITERATIONS = 50  # of least-norm corrections; the loop ends earlier once a correction is at rounding
 RANK = Threshold(1e-10, 1e-5)  # singular values of K below this share of the largest are zero but for rounding

@@ -32,13 +32,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.dynamics.contact.ncp import NCP, approach_scale, residual, split
-from trajopt.dynamics.contact.precision import Threshold
+from trajopt.dynamics.contact.ncp import NCP, approach_scale, nearest, residual, split
 from trajopt.dynamics.contact.solve.admm import admm
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
 from trajopt.dynamics.contact.solve.infeasibility import infeasible
 from trajopt.dynamics.contact.solve.newton import newton_regularised, past_first_event, refine, regularised_inverse
 from trajopt.dynamics.contact.solve.pgs import pgs
+from trajopt.dynamics.precision import Threshold
 
 
 class Stage(enum.IntEnum):
@@ -67,6 +67,7 @@ SWEEPS = 300  # of Gauss-Seidel in a round: some ten times what neighbours of ne
 COARSE = Threshold(1e-6, 1e-4)
 RESTARTS = 6  # past the first change of a mode, within one turn: as many contacts as may change theirs one after another
 WEAKENINGS, WEAKEST = 8, 4  # turns with a weaker regularisation, and the power of ten by which it is weaker at most
+QUICK_ITERATIONS = 4  # of Newton in which a batch in lockstep ends for most
 WEAKENINGS_SCATTERED = 2  # of a scattered turn: another start is worth more than many steps from this one
 CLOSER = 1e-2  # share of the least residual that a weaker regularisation has to reach to be preferred: what rounding cannot do
 
@@ -145,7 +146,29 @@ def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: L
 
         return jax.lax.while_loop(lambda state: ~state.ended, body, state)
 
-    return cond_one_at_a_time(~no, to_its_end, begun, ncp, eps, limits.inner, limits.rounding)
+    def quick(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
+        begun = _among_nearest(ncp, state, eps, Limits(inner, rounding, limits.accuracy), max_iterations)
+        return begun, ~begun.ended
+
+    return cond_one_at_a_time(~no, to_its_end, begun, ncp, eps, limits.inner, limits.rounding, quick=quick)
+
+
+def _among_nearest(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
+    """The search ended where a few iterations on the nearest half of the contacts and limits solve the whole problem, else as it
+    was. What is far opens by itself, and most states need no more."""
+    near, rows = nearest(ncp)
+    current, iterations, converged = newton_regularised(
+        near, state.current[rows], eps, limits.inner, min(QUICK_ITERATIONS, max_iterations)
+    )
+    inverse = regularised_inverse(near, current, eps)
+    impulse = jnp.zeros_like(state.current).at[rows].set(refine(near, current, inverse, limits.rounding))
+    inverse = jnp.eye(impulse.shape[0], dtype=impulse.dtype).at[rows[:, None], rows].set(inverse)
+    found = Candidate(impulse, residual(ncp, impulse, limits.accuracy), inverse, eps)
+    current = jnp.zeros_like(impulse).at[rows].set(current)
+    solved = dataclasses.replace(state, best=found, current=current, anchor=current, iterations=iterations)
+    ended = converged & (found.residual <= limits.accuracy)
+    solved = dataclasses.replace(solved, ended=ended)
+    return jax.tree.map(lambda new, old: jnp.where(ended, new, old), solved, state)
 
 
 def _begin_turn(ncp: NCP, state: Search, eps, max_iterations: int) -> Search:

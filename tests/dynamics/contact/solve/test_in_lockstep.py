@@ -1,0 +1,72 @@
+"""Batches on devices that run them in lockstep: a short attempt for everybody, then those who need more, in chunks."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajopt.dynamics.contact.ncp import make_ncp, nearest, residual
+from trajopt.dynamics.contact.solve import cascade, conditional
+
+CONTACTS, DOF, BATCH = 6, 12, 200
+
+
+def halvings(x, count):
+    """x halved `count` times, by a loop whose length differs between members of a batch."""
+    return jax.lax.fori_loop(0, count, lambda _, x: 0.5 * x, x)
+
+
+@pytest.mark.parametrize("batch", [1, 5, 64, 65, 1000])
+@pytest.mark.parametrize("quick", [None, lambda x, count: (jnp.where(count < 3, halvings(x, count), x), count >= 3)])
+def test_chunks_give_everybody_its_own_answer(batch, quick):
+    rng = np.random.default_rng(batch)
+    needed, x = jnp.asarray(rng.uniform(size=batch) < 0.4), jnp.asarray(rng.normal(size=batch))
+    counts = jnp.asarray(rng.integers(0, 9, batch))
+
+    def where_needed(needed, x, given):
+        return conditional.cond_in_batch(needed, lambda x: halvings(x, *given), x)
+
+    found = conditional.in_chunks(where_needed, needed, x, (counts,), quick=quick)
+    np.testing.assert_array_equal(found, np.where(needed, np.ldexp(x, -np.asarray(counts)), x))
+
+
+def problems(seed: int):
+    """(G, g, mu) of a batch. A third of the problems approach with one contact to three, a third with any number; a third have
+    contacts that are far besides."""
+    rng = np.random.default_rng(seed)
+    J = rng.normal(size=(BATCH, 3 * CONTACTS, DOF))
+    g = rng.normal(size=(BATCH, CONTACTS, 3))
+    approaching = rng.integers(1, 4, BATCH)
+    few = (np.arange(BATCH) % 3 != 1)[:, None] & (np.arange(CONTACTS) >= approaching[:, None])
+    g[..., 2] = np.where(few, np.abs(g[..., 2]) + 5.0, g[..., 2])
+    g[..., 2] *= np.where(few & (np.arange(BATCH) % 3 == 2)[:, None], 1e4, 1.0)
+    return J @ J.swapaxes(1, 2) / DOF, g.reshape(BATCH, -1), rng.uniform(0.1, 0.6, (BATCH, CONTACTS))
+
+
+def test_a_batch_in_lockstep_has_the_solutions_of_its_members(monkeypatch):
+    given = [jnp.asarray(a) for a in problems(0)]
+
+    def solution(G, g, mu):
+        found = cascade.solve(make_ncp(G, g, mu))
+        return found.velocity, found.impulse, residual(make_ncp(G, g, mu), found.impulse), found.iterations
+
+    alone = jax.jit(jax.vmap(solution))(*given)
+    assert np.max(alone[2]) < 1e-10
+    # What another device would run: on a CPU members are solved one after another.
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cpu, default: default(*operands))
+    lockstep = jax.jit(jax.vmap(lambda *a: solution(*a)))(*given)
+    assert np.max(lockstep[2]) < 1e-10
+    np.testing.assert_allclose(lockstep[0], alone[0], rtol=0, atol=1e-9 * 1e4)
+    np.testing.assert_allclose(lockstep[1], alone[1], rtol=0, atol=1e-9)
+
+
+def test_the_nearest_half_is_what_approaches():
+    for G, g, mu in zip(*(a[:12] for a in problems(1)), strict=True):
+        whole = make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.asarray(mu))
+        part, rows = nearest(whole)
+        assert part.nc == 3
+        np.testing.assert_array_equal(part.G, G[np.ix_(rows, rows)])
+        np.testing.assert_array_equal(part.rho, np.asarray(whole.rho)[rows])
+        assert set(np.asarray(rows)[2::3]) == set(2 + 3 * np.argsort(g[2::3])[:3])
