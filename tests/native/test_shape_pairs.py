@@ -126,6 +126,31 @@ def test_flat_faces_of_many_triangles(size):
     assert (np.abs(np.asarray(found.distance)).min(1) < 0.01).all()
 
 
+@pytest.mark.parametrize("kind, beside", [("box", [0.1, 0.03]), ("cylinder", [0.06, 0.08])])
+def test_rounding_does_not_move_a_ball_from_a_face_to_its_rim(kind, beside):
+    """A ball whose centre is in the plane of a side, as where links move in parallel planes, or above the rim of a cap: in any
+    orientation both backends let it touch the face at its own lowest point."""
+    radius, half, count = 0.05, float(SIZES[kind].split()[-1]), 200
+    model = load_model_from_string(f"""<mujoco model="tie"><option gravity="0 0 0"/><worldbody>
+      <body name="one"><freejoint/><geom type="sphere" size="{radius}" mass="1"/></body>
+      <body name="two"><freejoint/><geom type="{kind}" size="{SIZES[kind]}" mass="1"/></body>
+    </worldbody></mujoco>""").to_device(jnp.float64)
+    rng = np.random.default_rng(0)
+    q = np.tile(np.asarray(model.q_default), (count, 1))
+    turn = rng.normal(size=(count, 4))
+    q[:, 10:14] = turn / np.linalg.norm(turn, axis=1, keepdims=True)
+    q[:, 7:10] = rng.normal(size=(count, 3))
+    rotation = np.asarray(jax.vmap(rotation_from_quaternion)(jnp.asarray(q[:, 10:14])))
+    q[:, :3] = q[:, 7:10] + rotation @ np.array([*beside, half + radius - 1e-4])
+    system = System(model, dt=1e-2, backend="native")
+    still = jnp.zeros((count, model.nv))
+    found = jax.jit(jax.vmap(lambda q, v: system.step(State(q, v), jnp.zeros(0))[1].contacts))(jnp.asarray(q), still)
+    expected = jax.jit(jax.vmap(lambda q: collide(model, kinematics(model, q))))(jnp.asarray(q))
+    lowest = q[:, :3] - radius * rotation[:, :, 2]
+    for points in (found.point, expected.point):
+        np.testing.assert_allclose(points[:, 0], lowest, rtol=0, atol=1e-12)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def tangent(system, x0, reference, moved):
     """x+ of the state x0 moved by a tangent vector, in tangent coordinates at `reference`."""

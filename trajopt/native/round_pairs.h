@@ -59,15 +59,22 @@ template <class T> void capsule_capsule(const Placed<T>& one, const Placed<T>& t
   for (int k = 0; k < 2; ++k) out[k].point = two.position + out[k].point;
 }
 
+// What |x| has more than `limit`, with the sign of x; nothing below `small`, so that rounding does not choose between a face and its
+// edge.
+template <class T> T beyond(const T& x, double limit, double small) {
+  return std::fabs(value(x)) > limit + small ? x - limited(x, -limit, limit) : T(0.);
+}
+
 // A centre inside the box leaves through the closest face.
 template <class T> void sphere_box(const Placed<T>& one, const Placed<T>& two, Touch<T>* out) {
   const V3<T> x = transposed_times(two.rotation, one.position - two.position);
+  const double small = SAME_LENGTH * (two.size[0] + two.size[1] + two.size[2] + one.size[0]);
   V3<T> outside;
-  int beyond = 0, axis = 0;
+  int sides = 0, axis = 0;
   double depth[3];
   for (int k = 0; k < 3; ++k) {
-    part(outside, k) = part(x, k) - limited(part(x, k), -two.size[k], two.size[k]);
-    beyond += value(part(outside, k)) != 0;
+    part(outside, k) = beyond(part(x, k), two.size[k], small);
+    sides += value(part(outside, k)) != 0;
     depth[k] = two.size[k] - std::fabs(value(part(x, k)));
     if (depth[k] < depth[axis]) axis = k;
   }
@@ -78,7 +85,7 @@ template <class T> void sphere_box(const Placed<T>& one, const Placed<T>& two, T
   const V3<T> normal = two.rotation * (inside ? lifted<T>(face) : away.along);
   const T distance = inside ? magnitude(part(x, axis)) - T(two.size[axis]) : away.length;
   const V3<T> on_box = two.position + two.rotation * (x - outside);
-  out[0] = {distance - T(one.size[0]), beyond <= 1 ? one.position - T(one.size[0]) * normal : on_box, normal};
+  out[0] = {distance - T(one.size[0]), sides <= 1 ? one.position - T(one.size[0]) * normal : on_box, normal};
 }
 
 // A point in a cylinder's axes: signed distance, outward normal and closest rim, and whether the rim is closest.
@@ -90,8 +97,8 @@ template <class T> struct PointToCylinder {
 template <class T> PointToCylinder<T> point_cylinder(const V3<T>& x, double radius, double half) {
   const T zero(0.);
   const Direction<T> radial = unit<T>({x.x, x.y, zero}, constant<T>(1, 0, 0));
-  const T height = x.z, past = value(radial.length) > radius ? radial.length - T(radius) : zero;
-  const T over = height - limited(height, -half, half);
+  const double small = SAME_LENGTH * (radius + half);
+  const T height = x.z, past = beyond(radial.length, radius, small), over = beyond(height, half, small);
   const Direction<T> away = unit<T>({past, over, zero}, {zero, zero, zero});
   const bool inside = value(away.length) == 0;
   const double up = value(height) >= 0 ? 1 : -1;

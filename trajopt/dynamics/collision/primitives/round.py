@@ -85,6 +85,12 @@ def capsule_capsule(
     return distance, p2 + point, normal
 
 
+def _beyond(x: Float[Array, "..."], limit: Float[Array, "..."], small: Float[Array, ""]) -> Float[Array, "..."]:
+    """What |x| has more than `limit`, with the sign of x; nothing below `small`, so that rounding does not choose between a face
+    and its edge."""
+    return jnp.where(jnp.abs(x) > limit + small, x - jnp.clip(x, -limit, limit), jnp.zeros_like(x))
+
+
 def sphere_box(
     R1: Float[Array, "3 3"],
     p1: Float[Array, "3"],
@@ -95,7 +101,7 @@ def sphere_box(
 ):
     """One contact; a centre inside the box leaves through the closest face."""
     x = R2.T @ (p1 - p2)
-    outside = x - jnp.clip(x, -size2, size2)
+    outside = _beyond(x, size2, tolerance(x.dtype) * (jnp.sum(size2) + size1[0]))
     away, apart = unit(outside, jnp.zeros_like(x))
     depth = size2 - jnp.abs(x)
     axis = jnp.argmin(jax.lax.stop_gradient(depth))
@@ -113,7 +119,8 @@ def point_cylinder(x: Float[Array, "*b 3"], radius: Float[Array, ""], half: Floa
     """Signed distance, outward normal and closest rim of points in the cylinder's axes, and whether the rim is closest."""
     flat, height = x[..., :2], x[..., 2]
     radial, rho = unit(flat, jnp.asarray([1.0, 0.0], x.dtype))
-    beyond = jnp.stack([jnp.maximum(rho - radius, 0.0), height - jnp.clip(height, -half, half)], -1)
+    small = tolerance(x.dtype) * (radius + half)
+    beyond = jnp.stack([_beyond(rho, radius, small), _beyond(height, half, small)], -1)
     away, apart = unit(beyond, jnp.zeros_like(beyond))
     through_side = jax.lax.stop_gradient(radius - rho < half - jnp.abs(height))
     up = jnp.where(height >= 0, jnp.ones_like(height), -jnp.ones_like(height))
