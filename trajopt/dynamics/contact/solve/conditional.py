@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
+from jax.extend.backend import backends
 from jaxtyping import Array, Bool
 
 from trajopt.dynamics.precision import in_full_precision
@@ -41,6 +42,8 @@ def cond_one_at_a_time(needed: Bool[Array, ""], fn: Callable, value: Any, *given
 
     @custom_vmap
     def batch(needed, value, given):
+        if not accelerated():
+            return in_turn(needed, value, given)
         lockstep = lambda *operands: in_chunks(where_needed, *operands, quick=quick)  # noqa: E731
         return jax.lax.platform_dependent(needed, value, given, cpu=in_turn, default=lockstep)
 
@@ -70,6 +73,11 @@ def cond_one_at_a_time(needed: Bool[Array, ""], fn: Callable, value: Any, *given
         return out, jax.tree.map(lambda _: True, out)
 
     return single(needed, value, given)
+
+
+def accelerated() -> bool:
+    """Whether a program may be for another device than a CPU. Where none can be, what is for others is not traced either."""
+    return set(backends()) != {"cpu"}
 
 
 def in_chunks(
