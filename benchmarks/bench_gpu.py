@@ -6,8 +6,8 @@ All settings are defaults: `jax.vmap` of `System(model, dt=1e-3).step` and `.lin
 10 um inside the floor with velocities of deviation 0.02 (seed 0). Without a GPU the same runs on JAX's default device. Least of
 ten calls, results waited for; compile times are those of all programs compiled side by side. The compiled core of the same
 machine, double precision, runs the same batches on all of its processors in a process of its own; its answers are what single
-precision is compared with: velocities in m/s and rad/s, Jacobians relative to their largest entry. --profile writes the device
-time of each kernel of the largest batch.
+precision is compared with: modes, velocities in m/s and rad/s, Jacobians relative to their largest entry. --profile writes the
+device time of each kernel of the largest batch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def programs(model, backend: str, dtype) -> dict:
 
     def linearize(q, v):
         result = system.linearize(State(q, v), u)
-        return result.x_next.v, result.info.residual, result.info.status, result.A, result.B
+        info = result.info
+        return result.x_next.v, info.residual, info.status, result.A, result.B, info.contacts.mode
 
     return {"step": jax.jit(jax.vmap(step)), "step and Jacobian": jax.jit(jax.vmap(linearize))}
 
@@ -170,12 +171,15 @@ def accuracy(single: list, double: list, solved_is: int) -> None:
 
     solved = single[2] == solved_is
     print(f"single precision: {int((~solved).sum())} of {len(solved)} unsolved; largest residual {single[1].max():.1e}")
+    same = (single[5] == double[5]).all(1)
+    print(f"contacts have other modes in {int((~same).sum())}")
     for label, k in (("v+", 0), ("A", 3), ("B", 4)):
         far = np.abs(single[k] - double[k]).reshape(len(solved), -1).max(1)
         if k:
             far = far / np.abs(double[k]).reshape(len(solved), -1).max(1)
-        quantiles = ", ".join(f"{x:.1e}" for x in np.quantile(far, (0.5, 0.99, 1.0)))
-        print(f"{label}: median, 99th percentile, largest difference from double precision {quantiles}")
+        quantiles = ", ".join(f"{x:.1e}" for x in np.quantile(far, (0.5, 0.99)))
+        worst = f"{far.max():.1e}, where the modes are the same {far[same].max(initial=0.0):.1e}"
+        print(f"{label}: median, 99th percentile, largest difference from double precision {quantiles}, {worst}")
 
 
 if __name__ == "__main__":
