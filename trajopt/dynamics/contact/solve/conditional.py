@@ -32,8 +32,9 @@ def cond_one_at_a_time(needed: Bool[Array, ""], fn: Callable, value: Any, *given
     very different lengths belong here. Elsewhere a batch runs `in_chunks`; there quick(value, *given) -> (value, still needed)
     comes before fn, for everybody: what a device in lockstep does best is the same short work for all.
     """
-    # `jax.vmap` traces them when it is applied, which may be after the caller has returned.
-    fn, quick = in_full_precision(fn), None if quick is None else in_full_precision(quick)
+    # `jax.vmap` traces them when it is applied, which may be after the caller has returned; `jit` keeps what was traced before.
+    fn = jax.jit(in_full_precision(fn))
+    quick = None if quick is None else in_full_precision(quick)
 
     def where_needed(needed, value, given):
         return cond_in_batch(needed, lambda x: fn(x, *given), value)
