@@ -35,7 +35,7 @@ def solve_batch(
     gradient: str | None = None,
     max_iterations: int | None = None,
 ) -> BatchSolution:
-    """Solve `problem` from many starts, or with many data, at once: one compiled program under `vmap`.
+    """Solve `problem` from many starts, or with many data, at once, in one compiled program.
 
     Arrays have one more axis, the first, for the B samples; what is not given is the problem's own in all of them.
 
@@ -48,8 +48,8 @@ def solve_batch(
             (B,), {name: (B, ...)}.
         gradient: as of `solve`. max_iterations: of each sample; default the solver's own.
 
-    Every sample has a status of its own; values that are not finite stay in their sample. Samples that are done wait for the
-    slowest. Raises, before anything is compiled, what the problem's validation finds wrong with a sample, naming it, `ShapeError`
+    Every sample has a status of its own; values that are not finite stay in their sample. On a CPU the program takes one sample
+    after the other, elsewhere all in lockstep, where those that are done wait for the slowest. Raises, before anything is compiled, what the problem's validation finds wrong with a sample, naming it, `ShapeError`
     for first axes of different lengths, and `OptionError` for what this kind of problem or solver does not take.
     """
     if type(problem) not in (LeastSquaresProblem, OptimalControlProblem):

@@ -22,6 +22,7 @@ from trajopt.solvers.least_squares.gauss_newton import GaussNewton, covariance, 
 from trajopt.solvers.least_squares.iteration import FitIteration, FitState
 from trajopt.solvers.least_squares.state import free_variables
 from trajopt.solvers.loop.codes import status_of
+from trajopt.solvers.subproblems.batching import each_sample
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ FitMethod = BatchedGaussNewton | JaxoptFit
 
 
 def solve_fits(samples: Samples, method: FitMethod) -> BatchSolution:
-    """The answers of all samples by one program under `vmap`, their covariances where the method is Gauss-Newton."""
+    """The answers of all samples by one program, their covariances where the method is Gauss-Newton."""
     problem, solver = method.problem, method.solver
     points, leaves = jax.tree.map(jnp.asarray, (samples.points, samples.leaves))
     program, compiling = PROGRAMS.compiled(_solved, method, points, leaves)
@@ -84,8 +85,8 @@ def _mapped(fn: Callable[[Any, Array], Any], subject: Any, points: Array, leaves
     """fn(subject with its own leaves, point), mapped over the samples."""
     problem, rebuilt = subject
     if leaves is None:
-        return jax.vmap(lambda x: fn(rebuilt(problem), x))(points)
-    return jax.vmap(lambda own, x: fn(rebuilt(problem.with_leaves(own)), x))(leaves, points)
+        return each_sample(lambda x: fn(rebuilt(problem), x), points)
+    return each_sample(lambda own, x: fn(rebuilt(problem.with_leaves(own)), x), leaves, points)
 
 
 def _solved(method: FitMethod, points: Array, leaves: Any) -> FitState:

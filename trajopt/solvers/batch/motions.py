@@ -23,6 +23,7 @@ from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.passes import Passes, Progress
 from trajopt.solvers.ddp.state import COST_ROUNDING
 from trajopt.solvers.loop.codes import CODES, GOING_ON, status_of
+from trajopt.solvers.subproblems.batching import each_sample
 from trajopt.solvers.subproblems.iterate import iterate
 
 
@@ -132,7 +133,7 @@ class BatchedMotions:
 
 
 def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlProblem, gradient: str) -> BatchSolution:
-    """The answers of all samples by one program under `vmap`.
+    """The answers of all samples by one program.
 
     Raises `OptionError` for gradient modes that relabel contacts.
     """
@@ -186,11 +187,11 @@ def _solved(method: BatchedMotions, points: Trajectory, follows: Array, leaves: 
     def at(guess: Trajectory, follows: Array, own: Any) -> Run:
         return method.on(method.problem.with_leaves(own)).solve(guess, follows)
 
-    return jax.vmap(at)(points, follows, leaves)
+    return each_sample(at, points, follows, leaves)
 
 
 def _examined(problem: OptimalControlProblem, motion: Trajectory, leaves: Any) -> Any:
-    return jax.vmap(lambda motion, own: examine(problem.with_leaves(own), motion))(motion, leaves)
+    return each_sample(lambda motion, own: examine(problem.with_leaves(own), motion), motion, leaves)
 
 
 def _certified(

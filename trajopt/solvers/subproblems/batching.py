@@ -1,4 +1,4 @@
-"""How the steps, or the shooting intervals, of a motion are worked on together."""
+"""How the steps, or the shooting intervals, of a motion are worked on together, and the samples of a batch."""
 
 from __future__ import annotations
 
@@ -24,3 +24,14 @@ def each(problem: OptimalControlProblem, fn: Callable, *arguments: Any) -> Any:
     if native or twice_differentiable(problem) or jax.default_backend() != "cpu":
         return jax.vmap(fn)(*arguments)
     return scan(problem, lambda _, row: (None, fn(*row)), None, arguments)[1]
+
+
+def each_sample(fn: Callable, *arguments: Any) -> Any:
+    """fn of each sample of the arguments, stacked: on a CPU one after the other, elsewhere in lockstep.
+
+    Samples differ in their iterations and branches. In lockstep all of them wait for the slowest and pay for every branch that
+    one of them takes; one after the other each pays for its own, and none for the launch of a program.
+    """
+    if jax.default_backend() != "cpu":
+        return jax.vmap(fn)(*arguments)
+    return jax.lax.map(lambda sample: fn(*sample), arguments)
