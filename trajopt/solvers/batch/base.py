@@ -49,8 +49,9 @@ def solve_batch(
         gradient: as of `solve`. max_iterations: of each sample; default the solver's own.
 
     Every sample has a status of its own; values that are not finite stay in their sample. On a CPU the program takes one sample
-    after the other, elsewhere all in lockstep, where those that are done wait for the slowest. Raises, before anything is compiled, what the problem's validation finds wrong with a sample, naming it, `ShapeError`
-    for first axes of different lengths, and `OptionError` for what this kind of problem or solver does not take.
+    after the other, elsewhere all in lockstep, where those that are done wait for the slowest. Raises, before anything is
+    compiled, what the problem's validation finds wrong with a sample, naming it, `ShapeError` for first axes of different
+    lengths, and `OptionError` for what this kind of problem or solver does not take.
     """
     if type(problem) not in (LeastSquaresProblem, OptimalControlProblem):
         raise OptionError(

@@ -81,7 +81,7 @@ def test_a_search_among_the_nearest_ends_where_it_solves_the_whole_problem():
         nothing = stages.Candidate(start, jnp.full((), jnp.inf), jnp.eye(len(g)), eps)
         begun = stages.Search(nothing, start, start, start, zero, zero, zero, zero, zero, no)
         limits = stages.Limits(jnp.asarray(1e-12), jnp.asarray(1e-14), 1e-10)
-        return stages._among_nearest(ncp, begun, eps, limits, 50)
+        return stages.among_nearest(ncp, begun, eps, limits, 50)
 
     found = attempt(*(jnp.asarray(a) for a in (G, g, mu)))
     ended = np.asarray(found.ended)

@@ -147,13 +147,13 @@ def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: L
         return jax.lax.while_loop(lambda state: ~state.ended, body, state)
 
     def quick(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
-        begun = _among_nearest(ncp, state, eps, Limits(inner, rounding, limits.accuracy), max_iterations)
+        begun = among_nearest(ncp, state, eps, Limits(inner, rounding, limits.accuracy), max_iterations)
         return begun, ~begun.ended
 
     return cond_one_at_a_time(~no, to_its_end, begun, ncp, eps, limits.inner, limits.rounding, quick=quick)
 
 
-def _among_nearest(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
+def among_nearest(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
     """The search ended where a few iterations on the nearest half of the contacts and limits solve the whole problem, else as it
     was. What is far opens by itself, and most states need no more."""
     near, rows = nearest(ncp)
