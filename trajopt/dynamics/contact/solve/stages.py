@@ -153,21 +153,21 @@ def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: L
     return cond_one_at_a_time(~no, to_its_end, begun, ncp, eps, limits.inner, limits.rounding, quick=quick)
 
 
-def among_nearest(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
+def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits, max_iterations: int) -> Search:
     """The search ended where a few iterations on the nearest half of the contacts and limits solve the whole problem, else as it
     was. What is far opens by itself, and most states need no more."""
     near, rows = nearest(ncp)
-    current, iterations, converged = newton_regularised(
-        near, state.current[rows], eps, limits.inner, min(QUICK_ITERATIONS, max_iterations)
-    )
+    count, nothing = min(QUICK_ITERATIONS, max_iterations), jnp.zeros_like(state.current)
+    current, iterations, converged = newton_regularised(near, state.current[rows], eps, limits.inner, count)
     inverse = regularised_inverse(near, current, eps)
-    impulse = jnp.zeros_like(state.current).at[rows].set(refine(near, current, inverse, limits.rounding))
-    inverse = jnp.eye(impulse.shape[0], dtype=impulse.dtype).at[rows[:, None], rows].set(inverse)
+    impulse = nothing.at[rows].set(refine(near, current, inverse, limits.rounding))
+    inverse = jnp.eye(len(nothing), dtype=nothing.dtype).at[rows[:, None], rows].set(inverse)
     found = Candidate(impulse, residual(ncp, impulse, limits.accuracy), inverse, eps)
-    current = jnp.zeros_like(impulse).at[rows].set(current)
-    solved = dataclasses.replace(state, best=found, current=current, anchor=current, iterations=iterations)
+    current = nothing.at[rows].set(current)
     ended = converged & (found.residual <= limits.accuracy)
-    solved = dataclasses.replace(solved, ended=ended)
+    solved = dataclasses.replace(
+        state, best=found, current=current, anchor=current, iterations=iterations, ended=ended
+    )
     return jax.tree.map(lambda new, old: jnp.where(ended, new, old), solved, state)
 
 
