@@ -84,7 +84,7 @@ def accelerated() -> bool:
 def in_chunks(
     where_needed: Callable, needed: Bool[Array, " b"], value: Any, given: Any, *, quick: Callable | None = None
 ) -> Any:
-    """where_needed(needed, value, given) of a batch in lockstep, of those who need it alone: `CHUNKS` times a part of the batch.
+    """where_needed(needed, value, given) of a batch in lockstep, for those who need it, a `CHUNKS`-th of the batch at a time.
 
     quick: as in `cond_one_at_a_time`.
     """
