@@ -44,8 +44,9 @@ from trajopt.dynamics.precision import Threshold
 from trajopt.result import Status
 
 SOLVERS = ("newton", "admm", "pgs")
-# What separates a contact that is tied from one that carries an impulse, relative to `ncp.velocity_scale`: a tenth of the tolerance;
-# and a slip from sticking, relative to `ncp.approach_scale`: the direction of a slower one is known to fewer than four digits.
+# What separates a contact that is tied from one that carries an impulse, relative to `ncp.velocity_scale`: a tenth of the
+# tolerance; and a slip from sticking, relative to `ncp.approach_scale`: the direction of a slower one is known to fewer than
+# four digits.
 TIE, SLOW = Threshold(1e-11, 1e-6), Threshold(1e-6, 1e-3)
 REFINEMENTS = 3  # solves for a derivative with the regularised inverse: each gains the digits that eps costs
 FIRST_ORDER = 40  # iterations of ADMM or Gauss-Seidel, each, in place of one of Newton
