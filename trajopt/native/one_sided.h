@@ -30,6 +30,7 @@ struct StepOutput { double *q, *v, *report, *impulse; const Linear* linear; };
 template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w);
 
 constexpr double MOVED = 1e-6;           // rad, m; rad/s, m/s
+constexpr double JUMP = 1e-2;            // rad/s, m/s: a step that a start leads so far over MOVED has another of several solutions
 constexpr double CONTRADICTS = 1e-6;     // share of a column's right-hand side that is out of the law's range
 constexpr double SMALLEST_COLUMN = 1e-9; // of the largest column's: what is below is rounding
 constexpr double SMALLEST_SLOPE = 1e-9;  // 1/s, of the constraint velocity: what is below is rounding
@@ -60,16 +61,17 @@ template <class Size> bool find_one_sided(const Topology& t, bool moreau, Worksp
 }
 
 // The steps at +MOVED and -MOVED along a column. They start from the impulses of the column before, at the side where it contradicts
-// the same way; the first column from those of the step itself.
+// the same way; the first column from those of the step itself, `at`. Where such a start leads to another solution, the step is
+// solved from nothing, as one by itself is.
 template <class Size>
-void step_to_both_sides(const Topology& t, const StepInput& in, const double* impulse, bool select, int column, bool first, Workspace<Size>& w) {
+void step_to_both_sides(const Topology& t, const StepInput& in, const StepOutput& at, bool select, int column, bool first, Workspace<Size>& w) {
   const int nv = t.nv;
   OneSidedWork& s = w.one_sided;
   for (int side = 0; side < 2; ++side) {
     const double by = side == 0 ? MOVED : -MOVED;
     double* found = s.found[s.alike[column] >= 0 ? side : 1 - side];
     StepInput moved = in;
-    moved.start = first ? impulse : found, moved.known = first ? Start::CONTRADICTING : Start::ALIKE, moved.select = select;
+    moved.start = first ? at.impulse : found, moved.known = first ? Start::CONTRADICTING : Start::ALIKE, moved.select = select;
     if (column < nv) {
       std::memset(s.direction, 0, sizeof(double) * nv);
       s.direction[column] = 1;
@@ -78,7 +80,11 @@ void step_to_both_sides(const Topology& t, const StepInput& in, const double* im
       std::memcpy(s.v, in.v, sizeof(double) * nv);
       s.v[column - nv] += by, moved.v = s.v;
     }
-    step(t, moved, {s.q_next[side], s.v_next[side], s.report, s.impulse[side], nullptr}, w);
+    const StepOutput beside = {s.q_next[side], s.v_next[side], s.report, s.impulse[side], nullptr};
+    step(t, moved, beside, w);
+    double apart = 0;
+    for (int i = 0; i < nv; ++i) apart = std::max(apart, std::fabs(beside.v[i] - at.v[i]));
+    if (!(apart <= JUMP)) moved.start = nullptr, moved.known = Start::ANY, step(t, moved, beside, w);
     std::memcpy(found, s.impulse[side], sizeof(double) * t.impulses());
   }
 }
@@ -101,7 +107,7 @@ template <class Size> void replace_one_sided(const Topology& t, const StepInput&
   for (int k = 0; k < rows; ++k) s.slot[k] = w.reported[k].slot;
   for (int place = 0; place < count; ++place) {
     const int column = s.order[place];
-    step_to_both_sides(t, in, out.impulse, rows > 0, column, place == 0, w);
+    step_to_both_sides(t, in, out, rows > 0, column, place == 0, w);
     difference(t, w.balls, s.q_next[1], s.q_next[0], s.direction);
     for (int i = 0; i < nv; ++i) {
       out.linear->A[i * width + column] = 0.5 / MOVED * s.direction[i];
