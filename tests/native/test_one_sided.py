@@ -127,6 +127,30 @@ def test_a_robot_that_lies_on_many_links():
         np.testing.assert_allclose(linear.A[:, columns], A, atol=1e-7 * np.abs(linear.A).max())
 
 
+@pytest.mark.filterwarnings("ignore::trajopt.models.ModelWarning")
+def test_a_start_does_not_lead_to_another_solution():
+    """The quadruped on three feet, drawn at random: a step beside this one, begun at its impulses, was faster by 1 m/s."""
+    file = robot_file("quadruped_description/urdf/quadruped.urdf")
+    system = System(load_model(file, floating_base=True, ground=True, package_dirs=(robots_folder(),)), 1e-3, backend="native")
+    q = [
+        5.217631291989643e-05, -0.0001491934258000725, 0.34483301948284034, 1.0, 0.0, 0.0, 0.0, -0.014420966690157744,
+        0.009179904023073433, 0.015225732999433654, 0.005557095483006098, 0.0019031088382333253, -0.007397740558791649,
+        0.07281440749245867, -0.016460255374950626,
+    ]  # fmt: skip
+    v = [
+        -0.0006536088860586546, 0.0009474225797523781, -5.757452284476629e-05, -0.0012944469369551455, -0.00010426048494576209,
+        0.00032845482541961335, -0.0013502886633756312, 0.00020186026560592028, 0.000771993506510751, 0.0003463809660593579,
+        -0.0003738607543372722, 0.0008212247005367286, 0.00013332031892450674, -0.0015539702323558713,
+    ]  # fmt: skip
+    u = [-1.0081357200718903, 0.18764287720371145, 1.9340546078566987, 0.3720824459129006, 1.3985580848800776,
+         -0.08430870354534381, -0.21443318572634906, 2.5615248830445885]  # fmt: skip
+    x, u = State(np.array(q), np.array(v)), np.array(u)
+    linear = system.linearize(x, u)
+    columns = np.flatnonzero(linear.one_sided)
+    np.testing.assert_array_equal(columns, [4])
+    np.testing.assert_allclose(linear.A[:, columns], by_differences(system, x, u, columns), atol=1e-7 * np.abs(linear.A).max())
+
+
 def test_forward_and_reverse_mode_take_the_same_columns():
     system = System(load_model_from_string(RAIL), DT, contact=RigidContact(erp=ERP), backend="native")
 
