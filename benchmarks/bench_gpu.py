@@ -26,7 +26,7 @@ import tempfile
 import time
 
 from bench_step_jacobian import standing
-from measure import markdown
+from measure import markdown, once
 
 CALLS = 10
 
@@ -74,15 +74,8 @@ def compiled(jobs: dict) -> dict:
 
 
 def least(program, args) -> float:
-    """Seconds of the fastest of `CALLS` calls."""
-    import jax
-
-    times = []
-    for _ in range(CALLS + 1):
-        start = time.perf_counter()
-        jax.block_until_ready(program(*args))
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
+    """Seconds of the fastest of `CALLS` calls, after a warm-up."""
+    return 1e-6 * min([once(lambda: program(*args))[0] for _ in range(CALLS + 1)][1:])
 
 
 def write_profile(program, args, path: pathlib.Path) -> None:

@@ -117,9 +117,7 @@ def solve(
             regular = ended.best.eps == eps
             polishing = regular & _is_degenerate(ncp, inverse, eps) & _slides(ncp, ended.current, eps)
             polished = functools.partial(_polished, tol=tol)
-            lam, inverse = cond_one_at_a_time(
-                polishing, polished, (lam, inverse), ncp, ended.current, eps, rounding
-            )
+            lam, inverse = cond_one_at_a_time(polishing, polished, (lam, inverse), ncp, ended.current, eps, rounding)
             eps = ended.best.eps
         elif solver == "direct":
             lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, inner_tol, rounding, tol, max_iterations)
@@ -144,8 +142,7 @@ def solve(
         # The selected impulse slides in other directions than the regularised one, for which the inverse was formed; a contact
         # that crept there, slower than `SLOW`, sticks in the modes of the solution.
         crept = jnp.any((classify(ncp, lam, nu).cone == SLIDING) & (modes.cone != SLIDING))
-        anew = lambda _, *given: _inverse_in_modes(*given)  # noqa: E731
-        inverse = cond_one_at_a_time(slides | crept, anew, inverse, ncp, lam, nu, modes, eps)
+        inverse = cond_one_at_a_time(slides | crept, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
     size = residual(ncp, lam, tol)
     return NCPSolution(
         lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, inverse
@@ -188,8 +185,8 @@ def _better_start(ncp: NCP, init, eps):
     return jnp.where(merits[0] < merits[1], both[0], both[1])
 
 
-def _inverse_in_modes(ncp: NCP, lam, nu, modes: Modes, eps):
-    """Inverse of K for G + eps I at the solution (lam, nu)."""
+def _inverse_in_modes(_, ncp: NCP, lam, nu, modes: Modes, eps):
+    """Inverse of K for G + eps I at the solution (lam, nu), in place of the one before."""
     G = ncp.G + eps * jnp.eye(lam.shape[0], dtype=lam.dtype)
     return linear_algebra.inverse(newton_matrix(ncp, projection_jacobian(ncp, lam, nu, modes), G))
 
