@@ -280,10 +280,12 @@ def project_in_modes(ncp: NCP, y: Float[Array, " m"], modes: Modes):
     if modes.tangent is not None:
         bounded, u = modes.tangent != 0, modes.tangent.astype(y.dtype)
     else:
-        length = safe_norm(cone[:, :2])
-        moving = length > 0
         bounded = (modes.cone == SLIDING)[:, None]
-        u = jnp.where(moving[:, None], cone[:, :2] / jnp.where(moving, length, 1.0)[:, None], 0.0)
+        # Powers of the lengths of others, which may be rounding alone, divide in the derivatives and would be zero.
+        slip = jnp.where(bounded, cone[:, :2], 1.0)
+        length = safe_norm(slip)
+        moving = length > 0
+        u = jnp.where(moving[:, None], slip / jnp.where(moving, length, 1.0)[:, None], 0.0)
     tangent = jnp.where(bounded, ncp.mu[:, None] * cone[:, 2:] * u, cone[:, :2])
     tangent = jnp.where((modes.cone == CLAMPED)[:, None], 0.0, tangent)
     out = jnp.where(closed[:, None], jnp.concatenate([tangent, cone[:, 2:]], 1), 0.0)

@@ -21,17 +21,27 @@ def halvings(x, count):
 
 
 @pytest.mark.parametrize("batch", [5, 65, 1000])
-@pytest.mark.parametrize("quick", [None, lambda x, count: (jnp.where(count < 3, halvings(x, count), x), count >= 3)])
-def test_chunks_give_everybody_its_own_answer(batch, quick):
+@pytest.mark.parametrize("at_a_time", [3, 9])
+@pytest.mark.parametrize("quick", [False, True])
+def test_chunks_give_everybody_its_own_answer(batch, at_a_time, quick):
+    """The value is (x, halvings left): a part takes at most so many of them at a time, the quick attempt all of up to two."""
     rng = np.random.default_rng(batch)
     needed, x = jnp.asarray(rng.uniform(size=batch) < 0.4), jnp.asarray(rng.normal(size=batch))
-    counts = jnp.asarray(rng.integers(0, 9, batch))
+    counts, factor = jnp.asarray(rng.integers(0, 9, batch)), jnp.asarray(rng.normal(size=batch))
 
-    def where_needed(needed, x, given):
-        return conditional.cond_in_batch(needed, lambda x: halvings(x, *given), x)
+    def part(value, factor):
+        x, left = value
+        now = jnp.minimum(left, at_a_time)
+        return (halvings(x, now) * jnp.where(left > now, 1.0, factor), left - now), left > now
 
-    found = conditional.in_chunks(where_needed, needed, x, (counts,), quick=quick)
-    np.testing.assert_array_equal(found, np.where(needed, np.ldexp(x, -np.asarray(counts)), x))
+    def attempt(value, factor):
+        x, left = value
+        few = left < 3
+        return (jnp.where(few, halvings(x, left) * factor, x), jnp.where(few, 0, left)), ~few
+
+    found, left = conditional.in_chunks(part, needed, (x, counts), (factor,), quick=attempt if quick else None)
+    np.testing.assert_array_equal(found, np.where(needed, np.ldexp(x, -np.asarray(counts)) * factor, x))
+    np.testing.assert_array_equal(left, np.where(needed, 0, counts))
 
 
 def as_elsewhere(monkeypatch):

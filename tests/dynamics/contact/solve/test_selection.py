@@ -51,6 +51,22 @@ def null_of(G):
     return Vt[s < 1e-10 * s[0]].T
 
 
+@pytest.mark.parametrize("dtype, tiny", [(np.float32, 1e-15), (np.float64, 1e-110)])
+def test_the_law_in_given_modes_has_derivatives_beside_contacts_held_by_rounding_alone(dtype, tiny):
+    """The cube of what holds such a contact sideways, by which second derivatives of its direction divide, is zero."""
+    modes = Modes(jnp.array([SLIDING, STICKING]), jnp.zeros(0, bool), jnp.zeros(0, bool))
+    G = np.eye(6, dtype=dtype)
+    G[:3, :3] += 0.25
+
+    def curvature(held):
+        lam = jnp.asarray([3.0, 4.0, 10.0, held, -held, 10.0], dtype)
+        ncp = make_ncp(jnp.asarray(G), -G @ lam, jnp.full(2, MU, dtype))
+        return jax.hessian(lambda x: mode_map(ncp, x, modes))(lam)
+
+    assert np.abs(curvature(tiny)).max() > 0
+    np.testing.assert_array_equal(curvature(tiny), curvature(1.0))
+
+
 def test_frictionless_redundancy_is_a_quadratic_programme():
     """mu = 0: among all impulses that hold the box (some of its corners may lift) the one of least norm, by SLSQP."""
     for v, w in (((0, 0, -1.0), (0.0, 0, 0)), ((0.5, 0, -1.0), (1.5, -0.7, 0)), ((0, 0, -0.2), (6.0, 3.0, 0))):

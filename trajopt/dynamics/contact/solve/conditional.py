@@ -25,27 +25,36 @@ def cond_in_batch(needed: Bool[Array, ""], fn: Callable, operand: Any):
     return jax.lax.while_loop(lambda carry: carry[1], body, (operand, needed))[0]
 
 
-def cond_one_at_a_time(needed: Bool[Array, ""], fn: Callable, value: Any, *given: Any, quick: Callable | None = None):
+def cond_one_at_a_time(
+    needed: Bool[Array, ""],
+    fn: Callable,
+    value: Any,
+    *given: Any,
+    quick: Callable | None = None,
+    part: Callable | None = None,
+):
     """fn(value, *given), of the type of `value`, where `needed`, else `value`.
 
     In a batch on a CPU fn runs once for each who needs it, one after another, so that nobody waits for the slowest: long loops of
-    very different lengths belong here. Elsewhere a batch runs `in_chunks`; there quick(value, *given) -> (value, still needed)
-    comes before fn, for everybody: what a device in lockstep does best is the same short work for all.
+    very different lengths belong here. Elsewhere a batch runs `in_chunks`, where two functions (value, *given) -> (value, still
+    needed) spare it work: quick comes before fn, for everybody, since what a device in lockstep does best is the same short work
+    for all; and part, again and again where it is still needed, does what fn does.
     """
     # `jax.vmap` traces them when it is applied, which may be after the caller has returned; `jit` keeps what was traced before.
     fn = jax.jit(in_full_precision(fn))
     quick = None if quick is None else in_full_precision(quick)
+    whole = lambda *operands: (fn(*operands), jnp.zeros((), bool))  # noqa: E731
+    part = whole if part is None else in_full_precision(part)
 
-    def where_needed(needed, value, given):
+    @custom_vmap
+    def single(needed, value, given):
         return cond_in_batch(needed, lambda x: fn(x, *given), value)
-
-    single = custom_vmap(where_needed)
 
     @custom_vmap
     def batch(needed, value, given):
         if not accelerated():
             return in_turn(needed, value, given)
-        lockstep = lambda *operands: in_chunks(where_needed, *operands, quick=quick)  # noqa: E731
+        lockstep = lambda *operands: in_chunks(part, *operands, quick=quick)  # noqa: E731
         return jax.lax.platform_dependent(needed, value, given, cpu=in_turn, default=lockstep)
 
     def in_turn(needed, value, given):
@@ -82,11 +91,13 @@ def accelerated() -> bool:
 
 
 def in_chunks(
-    where_needed: Callable, needed: Bool[Array, " b"], value: Any, given: Any, *, quick: Callable | None = None
+    part: Callable, needed: Bool[Array, " b"], value: Any, given: Any, *, quick: Callable | None = None
 ) -> Any:
-    """where_needed(needed, value, given) of a batch in lockstep, for those who need it, a `CHUNKS`-th of the batch at a time.
+    """The values of a batch in lockstep after `part`, as often as it is needed, for those who need it, a `CHUNKS`-th of the batch
+    at a time.
 
-    quick: as in `cond_one_at_a_time`.
+    The least advanced are next, so that those who need it for longest end up in one chunk, and the others do not wait for them.
+    quick, part: as in `cond_one_at_a_time`.
     """
     batch = needed.shape[0]
     if quick is not None:
@@ -96,14 +107,17 @@ def in_chunks(
     size = min(batch, max(SMALLEST_CHUNK, -(-batch // CHUNKS)))
 
     def body(carry):
-        needed, value = carry
-        members = jnp.nonzero(needed, size=size, fill_value=batch)[0]  # out of the batch where fewer are left
-        mine, with_it = jax.tree.map(lambda x: x.at[members].get(mode="clip"), (value, given))
-        done = jax.vmap(where_needed)(members < batch, mine, with_it)
-        value = jax.tree.map(lambda all_of, some: all_of.at[members].set(some, mode="drop"), value, done)
-        return needed.at[members].set(False, mode="drop"), value
+        needed, turns, value = carry
+        members = jnp.argsort(jnp.where(needed, turns, jnp.iinfo(turns.dtype).max))[:size]
+        # Where fewer are left, the first of them again: nothing else could not take longer.
+        members = jnp.where(needed[members], members, members[0])
+        mine, with_it = jax.tree.map(lambda x: x[members], (value, given))
+        done, unfinished = jax.vmap(part)(mine, *with_it)
+        value = jax.tree.map(lambda all_of, some: all_of.at[members].set(some), value, done)
+        return needed.at[members].set(unfinished), turns.at[members].add(1), value
 
-    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (needed, value))[1]
+    turns = jnp.zeros(batch, jnp.int32)
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (needed, turns, value))[2]
 
 
 def _along(needed: Bool[Array, " b"], x: Array) -> Bool[Array, "b ..."]:

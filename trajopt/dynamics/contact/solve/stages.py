@@ -137,20 +137,19 @@ def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: L
     nothing = Candidate(start, jnp.full((), jnp.inf, start.dtype), jnp.eye(start.shape[0], dtype=start.dtype), eps)
     begun = Search(nothing, start, start, jnp.zeros_like(start), zero, zero, zero, zero, zero, no)
 
-    def to_its_end(state: Search, ncp: NCP, eps, inner, rounding) -> Search:
-        given = Limits(inner, rounding, limits.accuracy)
+    def attempt(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
+        state = _begin_turn(ncp, state, eps, max_iterations)
+        state = _attempt(ncp, state, eps, Limits(inner, rounding, limits.accuracy), max_iterations)
+        return state, ~state.ended
 
-        def body(state: Search) -> Search:
-            state = _begin_turn(ncp, state, eps, max_iterations)
-            return _attempt(ncp, state, eps, given, max_iterations)
-
-        return jax.lax.while_loop(lambda state: ~state.ended, body, state)
+    def to_its_end(state: Search, *given) -> Search:
+        return jax.lax.while_loop(lambda state: ~state.ended, lambda state: attempt(state, *given)[0], state)
 
     def quick(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
         begun = among_nearest(ncp, state, eps, Limits(inner, rounding, limits.accuracy), max_iterations)
         return begun, ~begun.ended
 
-    return cond_one_at_a_time(~no, to_its_end, begun, ncp, eps, limits.inner, limits.rounding, quick=quick)
+    return cond_one_at_a_time(~no, to_its_end, begun, ncp, eps, limits.inner, limits.rounding, quick=quick, part=attempt)
 
 
 def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits, max_iterations: int) -> Search:
