@@ -54,13 +54,16 @@ lint: setup
 	@$(BIN)/mypy
 
 # Types are checked beside the tests: one of them leaves a core free for a while.
+TYPES_BESIDE = $(BIN)/mypy & types=$$!; $(1); tests=$$?; wait $$types && exit $$tests
+
 check: setup
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy & types=$$!; $(PYTEST) -m check; tests=$$?; wait $$types && exit $$tests
+	@$(call TYPES_BESIDE,$(PYTEST) -m check)
 
 # Checks of shapes at every call of the package take a fifth of the time: `test` alone does without them.
-test: lint
-	@TRAJOPT_SHAPE_CHECKS=0 $(PYTEST)
+test: setup
+	@$(BIN)/ruff check .
+	@$(call TYPES_BESIDE,TRAJOPT_SHAPE_CHECKS=0 $(PYTEST))
 
 test-all: lint
 	@scripts/install_browser.sh

@@ -53,12 +53,10 @@ def impulse_tangent(
     space = jax.lax.stop_gradient(solution_null_space(ncp, solution))
 
     def null_part(arguments):
-        free, dmu, dbound, tangents, dlam = arguments
-        return selection.null_space_tangent(
-            ncp, space, lam, solution.modes, free, dmu, dbound, through_G(space, tangents), dlam
-        )
+        free, dmu, tangents, dlam = arguments
+        return selection.null_space_tangent(ncp, space, lam, solution.modes, free, dmu, through_G(space, tangents), dlam)
 
     # Where the impulse is unique the null space is empty and its part is zero, whichever branch is taken.
     needed = any_in_batch(jax.lax.stop_gradient(solution.degenerate))
-    linear = (free, dmu, dbound, tangents, dlam)
+    linear = (free, dmu, tangents, dlam)
     return dlam + jax.lax.cond(needed, null_part, lambda _: jnp.zeros_like(lam), linear)

@@ -252,6 +252,41 @@ def projection_jacobian(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"
     return blocks, diagonal
 
 
+def projection_turning(
+    ncp: NCP,
+    lam: Float[Array, " m"],
+    nu: Float[Array, " m"],
+    modes: Modes,
+    dy: Float[Array, " m"],
+    dmu: Float[Array, " nc"],
+):
+    """The change of `projection_jacobian` in given modes, in blocks like it, with y = lambda - rho nu and with mu.
+
+    Linear in dy and dmu. Only contacts that slide have one: of mu y_n u(y_t), u the direction of y_t, in the disc, of mu y_n u in
+    the box.
+    """
+    (y, _, _), (dy, _, _) = split(ncp, lam - ncp.rho * nu), split(ncp, dy)
+    sliding = modes.cone == SLIDING
+    if modes.tangent is not None:
+        tangent = jnp.zeros((ncp.nc, 2, 2), lam.dtype)
+        coupling = jnp.where(sliding, dmu, 0.0)[:, None] * modes.tangent.astype(lam.dtype)
+    else:
+        length = safe_norm(jnp.where(sliding[:, None], y[:, :2], 1.0))
+        moving = sliding & (length > 0)
+        per_length = jnp.where(moving, 1.0 / jnp.where(moving, length, 1.0), 0.0)
+        u = y[:, :2] * per_length[:, None]
+        along = jnp.sum(u * dy[:, :2], 1)
+        du = (dy[:, :2] - along[:, None] * u) * per_length[:, None]
+        ratio = ncp.mu * y[:, 2] * per_length
+        dratio = (dmu * y[:, 2] + ncp.mu * dy[:, 2] - ratio * along) * per_length
+        across = jnp.eye(2, dtype=lam.dtype) - u[:, :, None] * u[:, None, :]
+        turned = du[:, :, None] * u[:, None, :]
+        tangent = dratio[:, None, None] * across - ratio[:, None, None] * (turned + turned.mT)
+        coupling = jnp.where(moving, dmu, 0.0)[:, None] * u + ncp.mu[:, None] * du
+    top = jnp.concatenate([tangent, coupling[:, :, None]], 2)
+    return jnp.concatenate([top, jnp.zeros_like(top[:, :1])], 1), jnp.zeros_like(lam[3 * ncp.nc :])
+
+
 def apply_blocks(P: tuple[Float[Array, "nc 3 3"], Float[Array, " s"]], x: Float[Array, "m ..."]):
     """P x for P in blocks (see `projection_jacobian`) and x of shape (m,) or (m, k)."""
     blocks, diagonal = P

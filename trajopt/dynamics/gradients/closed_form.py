@@ -227,12 +227,10 @@ def _null_space_shift(equations: _Equations, free_slope, dlam) -> Float[Array, "
     dMz, _ = rnea_derivatives_from_terms(weightless, still, z)
     by_q = jnp.sum(by_A * z[None, :, None], 1) + B.T @ (by_w - dMz)
     through_G = jnp.concatenate([by_q, jnp.zeros((by_q.shape[0], 2 * n), by_q.dtype)], 1)
-    no_mu, no_bound = jnp.zeros_like(ncp.mu), jnp.zeros_like(ncp.bound)
+    no_mu = jnp.zeros_like(ncp.mu)
 
     def column(free, through, dlam):
-        return selection.null_space_tangent(
-            ncp, space, solution.impulse, solution.modes, free, no_mu, no_bound, through, dlam
-        )
+        return selection.null_space_tangent(ncp, space, solution.impulse, solution.modes, free, no_mu, through, dlam)
 
     return jax.vmap(column, 1, 1)(free_slope, through_G, dlam)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,17 @@ from scipy import optimize
 
 from dynamics.contact import scenes
 from trajopt.dynamics import solve_ncp
-from trajopt.dynamics.contact.ncp import SLIDING, STICKING, Modes, make_ncp, mode_map, residual
+from trajopt.dynamics.contact.ncp import (
+    SLIDING,
+    STICKING,
+    Modes,
+    apply_blocks,
+    make_ncp,
+    mode_map,
+    project_in_modes,
+    projection_turning,
+    residual,
+)
 from trajopt.dynamics.contact.solve import cascade as solve_module
 from trajopt.dynamics.contact.solve import selection
 
@@ -49,6 +61,24 @@ def test_held_contacts_give_the_pseudoinverse():
 def null_of(G):
     _, s, Vt = np.linalg.svd(G)
     return Vt[s < 1e-10 * s[0]].T
+
+
+@pytest.mark.parametrize("tangent", [None, [[1, 0], [0, 0], [-1, 1], [0, 0]]])
+def test_the_turning_of_the_projection_is_its_second_derivative(tangent):
+    """Contacts that slide, stick, slide and separate, a limit and dry friction, in the disc and in the box."""
+    rng = np.random.default_rng(0)
+    y, dy, mu, dmu = (jnp.asarray(rng.normal(size=n)) for n in (14, 14, 4, 4))
+    cone = jnp.array([SLIDING, STICKING, SLIDING, 0])
+    modes = Modes(cone, jnp.ones(1, bool), jnp.zeros(1, bool), None if tangent is None else jnp.asarray(tangent))
+    ncp = make_ncp(jnp.eye(14), y, mu, jnp.ones(5, bool), jnp.ones(1), "disc" if tangent is None else "box")
+
+    def slope(y, mu):
+        return jax.jacfwd(lambda y: project_in_modes(dataclasses.replace(ncp, mu=mu), y, modes))(y)
+
+    _, expected = jax.jvp(slope, (y, mu), (dy, dmu))
+    got = apply_blocks(projection_turning(ncp, y, jnp.zeros(14), modes, dy, dmu), jnp.eye(14))
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)
+    assert np.abs(expected).max() > 0.1
 
 
 @pytest.mark.parametrize("dtype, tiny", [(np.float32, 1e-15), (np.float64, 1e-110)])

@@ -22,11 +22,16 @@ N, Z, y, r frozen at the solution, dc is the change of
     shortest:   h = N^T lambda - N^T K^T y
     limit:      h = Z^T (P rho lambda - K r)
 
+where K = I - P (I - rho G). With dP, the change of P with lambda, nu and mu (`ncp.projection_turning`),
+
+    shortest:   dh = N^T (dlambda + (I - G rho) dP^T y)
+    limit:      dh = Z^T (P rho dlambda + dP (rho lambda + (I - rho G) r))
+
 so that with any particular solution dlambda_p of K dlambda_p = -dF, dlambda = dlambda_p + N x where
 
     h_lambda N x = -h_lambda dlambda_p - dh.
 
-K depends on the inputs through nu, mu and the bounds in P, and through G, which contributes -A^T dG w to dh, with
+K depends on the inputs through nu and mu in P, and through G, which contributes -A^T dG w to dh, with
 (A, w) = (N, rho P^T y) for the shortest and (rho P^T Z, r) for the limit. The caller supplies A^T dG w, since G = J M^-1 J^T
 gives it without dG:
 
@@ -43,7 +48,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics import linear_algebra
-from trajopt.dynamics.contact.ncp import NCP, Modes, apply_blocks, mode_map, newton_matrix, projection_jacobian
+from trajopt.dynamics.contact.ncp import (
+    NCP,
+    Modes,
+    apply_blocks,
+    mode_map,
+    newton_matrix,
+    projection_jacobian,
+    projection_turning,
+)
 from trajopt.dynamics.precision import Threshold
 
 ITERATIONS = 50  # of least-norm corrections; the loop ends earlier once a correction is at rounding
@@ -141,8 +154,7 @@ def _selected_by(ncp: NCP, lam, modes: Modes, shortest):
     nu = ncp.G @ lam + ncp.g
     P = projection_jacobian(ncp, lam, nu, modes)
     inverse, N, Z = _null_spaces(newton_matrix(ncp, P, ncp.G))
-    blocks, diagonal = P
-    transposed = jnp.swapaxes(blocks, 1, 2), diagonal
+    transposed = _transposed(P)
     y, r = inverse.T @ lam, inverse @ apply_blocks(P, ncp.rho * lam)
     beside = jax.vmap(lambda x: ncp.rho * apply_blocks(transposed, x), 1, 1)(Z)
     A, w = jnp.where(shortest, N, beside), jnp.where(shortest, ncp.rho * apply_blocks(transposed, y), r)
@@ -152,21 +164,24 @@ def _selected_by(ncp: NCP, lam, modes: Modes, shortest):
     return dataclasses.replace(partial, inverse=linear_algebra.inverse(system)), inverse
 
 
-def _h(ncp: NCP, space: NullSpace, x, shift, mu, bound, modes: Modes):
-    """h at the impulse x, with nu shifted by `shift`."""
+def _change(ncp: NCP, space: NullSpace, lam, modes: Modes, dlam, dnu, dmu):
+    """dh for a change of the impulse, of nu beside that of the impulse, and of mu; see the module docstring."""
+    nu = ncp.G @ lam + ncp.g
+    dP = projection_turning(ncp, lam, nu, modes, dlam - ncp.rho * (ncp.G @ dlam + dnu), dmu)
+    pulled = apply_blocks(_transposed(dP), space.y)
+    shortest = space.N.T @ (dlam + pulled - ncp.G @ (ncp.rho * pulled))
+    pushed = apply_blocks(projection_jacobian(ncp, lam, nu, modes), ncp.rho * dlam)
+    turned = apply_blocks(dP, ncp.rho * lam + space.w - ncp.rho * (ncp.G @ space.w))
+    return jnp.where(space.shortest, shortest, space.Z.T @ (pushed + turned))
 
-    def law(x, more):
-        return mode_map(dataclasses.replace(ncp, g=ncp.g + shift + more, mu=mu, bound=bound), x, modes)
 
-    zero = jnp.zeros_like(x)
-    _, pullback = jax.vjp(lambda z: law(z, zero), x)
-    _, pushed = jax.jvp(law, (x, zero), (-space.w, x))
-    return jnp.where(space.shortest, space.N.T @ (x - pullback(space.y)[0]), space.Z.T @ pushed)
+def _transposed(P):
+    blocks, diagonal = P
+    return jnp.swapaxes(blocks, 1, 2), diagonal
 
 
 def _slope_in_impulse(ncp: NCP, space: NullSpace, lam, modes: Modes, direction):
-    zero = jnp.zeros_like(lam)
-    return jax.jvp(lambda x: _h(ncp, space, x, zero, ncp.mu, ncp.bound, modes), (lam,), (direction,))[1]
+    return _change(ncp, space, lam, modes, direction, jnp.zeros_like(lam), jnp.zeros_like(ncp.mu))
 
 
 def null_space_tangent(
@@ -176,19 +191,13 @@ def null_space_tangent(
     modes: Modes,
     free: Float[Array, " m"],
     dmu: Float[Array, " nc"],
-    dbound: Float[Array, " nf"],
     through_G: Float[Array, " m"],
     dlam: Float[Array, " m"],
 ):
-    """Component N x of the derivative of the selected impulse (see the module docstring); linear in its last five arguments.
+    """Component N x of the derivative of the selected impulse (see the module docstring); linear in its last four arguments.
 
-    free (m,): tangent of nu at fixed impulse; dmu (nc,), dbound (nf,): of the coefficients and friction bounds; through_G
-    (m,): A^T dG w; dlam (m,): a particular solution of the linearised law.
+    free (m,): tangent of nu at fixed impulse; dmu (nc,): of the coefficients; through_G (m,): A^T dG w; dlam (m,): a particular
+    solution of the linearised law.
     """
-
-    def inputs(x, shift, mu, bound):
-        return _h(ncp, space, x, shift, mu, bound, modes)
-
-    point = (lam, jnp.zeros_like(lam), ncp.mu, ncp.bound)
-    _, dh = jax.jvp(inputs, point, (dlam, free, dmu, dbound))
+    dh = _change(ncp, space, lam, modes, dlam, free, dmu)
     return space.N @ (space.inverse @ (through_G - dh))
