@@ -311,3 +311,8 @@ def test_importing_the_command_line_is_light():
     code = "import sys, trajopt.cli; print([m for m in ('jax', 'matplotlib', 'mujoco') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_python_runs_the_package_as_the_command():
+    done = subprocess.run([sys.executable, "-m", "trajopt", "run", "no-such-problem"], capture_output=True, text=True)
+    assert done.returncode == 2 and "no problem 'no-such-problem'" in done.stderr

@@ -50,7 +50,7 @@ def modules() -> dict[str, ast.Module]:
 
 def layer(module: str) -> str:
     parts = module.split(".")
-    return "base" if len(parts) == 1 or parts[1] in BASE else parts[1]
+    return "base" if len(parts) == 1 or parts[1] in BASE else {"__main__": "cli"}.get(parts[1], parts[1])
 
 
 def imported(module: str, tree: ast.Module, known: set[str]) -> set[str]:
