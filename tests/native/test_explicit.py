@@ -13,6 +13,7 @@ from native.cases import needs_core, relative
 from trajopt import load_model
 from trajopt.dynamics import NoContact, State, System, random_configuration
 from trajopt.dynamics.policies import follow_policy
+from trajopt.errors import DerivativeError
 from trajopt.models import load_model_from_string
 
 pytestmark = needs_core
@@ -113,3 +114,10 @@ def test_states_that_are_not_finite_are_told():
     one, _ = pair("cart-pole", "rk4")
     x, info = jax.jit(lambda v: one.step(State(jnp.zeros(2), v), jnp.zeros(1)))(jnp.array([0.0, 1e200]))
     assert not np.all(np.isfinite(x.v)) and "non-finite" in str(info.status).lower().replace("_", "-")
+
+
+def test_a_second_derivative_through_contact_is_refused():
+    system = System(load_model("cube"), DT, backend="native")
+    x, u = system.initial_state(), jnp.zeros(system.nu)
+    with pytest.raises(DerivativeError, match="of steps that solve for impulses, .*DDP, hessian='differenced'"):
+        jax.jacfwd(jax.jacfwd(lambda v: system.step(State(x.q, v), u)[0].v))(x.v)

@@ -44,7 +44,7 @@ from trajopt.dynamics.contact.laws.base import ContactLaw, Law
 from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.contact_geometry import contact_geometry
-from trajopt.dynamics.gradients.first_order import is_zero
+from trajopt.dynamics.gradients.first_order import first_order_only, is_zero
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import (
     explicit_info,
@@ -224,7 +224,7 @@ def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -
 
 
 def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: Any) -> Any:
-    (start,), (dstart,) = primals, tangents
+    (start,), (dstart,) = first_order_only(rule.name, primals), tangents
     along = _instantiated(start, dstart)
     law = law_linearized(rule, start.law)
     if law is None or not _by_state_alone(dstart):

@@ -214,7 +214,7 @@ def test_undefined_combinations_are_refused_with_a_remedy(mode, law):
         System(skid(), DT, contact=LAWS[law], gradient=MODES[mode])
 
 
-@pytest.mark.parametrize("mode", ["smoothed", "bounce", "unrolled", "randomized", "finite-difference"])
+@pytest.mark.parametrize("mode", ["implicit", "smoothed", "bounce", "unrolled", "randomized", "finite-difference"])
 def test_second_derivatives_raise(mode):
     system = System(skid(), DT, gradient=mode)
     z = jnp.array([0.0, -1e-4, 1.0, -1e-3, 0.0, 0.0])

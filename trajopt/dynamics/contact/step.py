@@ -85,10 +85,11 @@ class DerivativeRule:
     """Base of the derivatives that gradient modes define for `step`; hashable. A rule defines one of the two methods; a class
     that lacks its own is refused with a TypeError where it is defined.
 
-    reverse_only: the rule is `cotangents`, and forward mode is refused; else it is `tangents`, forward, and transposed for
-    reverse mode.
+    name: what messages call the rule. reverse_only: the rule is `cotangents`, and forward mode is refused; else it is `tangents`,
+    forward, and transposed for reverse mode.
     """
 
+    name: ClassVar[str]
     reverse_only: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:

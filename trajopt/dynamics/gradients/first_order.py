@@ -1,4 +1,4 @@
-"""Gradient modes that define first derivatives only: whoever differentiates these once more is told so."""
+"""Derivatives that are defined once only: whoever differentiates them once more is told so."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ def _once_jvp(mode: str, primals, tangents):
     (tree,), (slopes,) = primals, tangents
     if all(is_zero(slope) for slope in jax.tree.leaves(slopes, is_leaf=lambda x: isinstance(x, SymbolicZero))):
         return tree, slopes
+    exact = mode == "implicit"
+    where, instead = (" of steps that solve for impulses", "") if exact else ("", "'implicit' where no impulses are solved for, ")
     raise DerivativeError(
-        f"gradient='{mode}' defines first derivatives only, and a second one was asked for; use 'implicit', or a solver "
-        "that takes first derivatives (GaussNewton, iLQR, hessian='gauss-newton')"
+        f"gradient='{mode}' defines first derivatives only{where}, and a second one was asked for; use {instead}a solver that "
+        "takes first derivatives (GaussNewton, iLQR, hessian='gauss-newton'), or one that differences them (DDP, "
+        "hessian='differenced')"
     )
 
 

@@ -31,7 +31,7 @@ from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact import derivative
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
-from trajopt.dynamics.contact.rows import Rows, assemble
+from trajopt.dynamics.contact.rows import Rows, assemble, row_count
 from trajopt.dynamics.contact.solve.cascade import zero_tangent
 from trajopt.dynamics.contact.step import (
     DerivativeRule,
@@ -43,6 +43,7 @@ from trajopt.dynamics.contact.step import (
     solve_step,
     step,
 )
+from trajopt.dynamics.gradients.first_order import first_order_only
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.linear_algebra import cholesky
 from trajopt.dynamics.model import Model
@@ -66,6 +67,8 @@ class Implicit(GradientMode, DerivativeRule):
         return law if type(self) is Implicit else None  # a mode derived from it may have another derivative
 
     def tangents(self, inputs: StepInputs, dinputs: StepInputs) -> tuple[Any, Any]:
+        if row_count(inputs.law, inputs.model):
+            inputs = first_order_only(self.name, inputs)
         solved = solve_step(inputs)
         return (inputs.q, solved.result), (dinputs.q, implicit_tangents(solved, inputs, dinputs))
 
