@@ -236,11 +236,8 @@ def projection_jacobian(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"
         tangent = jnp.where(held[:, :, None], eye2, 0.0)
         u = modes.tangent.astype(dtype)
     else:
-        length = safe_norm(y[:, :2])
-        moving = length > 0
-        u = jnp.where(moving[:, None], y[:, :2] / jnp.where(moving, length, 1.0)[:, None], 0.0)
-        radius = ncp.mu * jnp.maximum(y[:, 2], 0.0)
-        ratio = jnp.where(moving & sliding, radius / jnp.where(moving, length, 1.0), 0.0)
+        u, per_length = _direction(y[:, :2], sliding)
+        ratio = ncp.mu * jnp.maximum(y[:, 2], 0.0) * per_length
         tangent = ratio[:, None, None] * (eye2 - u[:, :, None] * u[:, None, :]) + jnp.where(
             sticking[:, None, None], eye2, 0.0
         )
@@ -250,6 +247,17 @@ def projection_jacobian(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"
     blocks = jnp.concatenate([jnp.concatenate([tangent, coupling[:, :, None]], 2), bottom[:, None, :]], 1)
     diagonal = jnp.concatenate([modes.limit, modes.dry]).astype(dtype)
     return blocks, diagonal
+
+
+def _direction(x: Float[Array, "nc 2"], sliding: Bool[Array, " nc"]):
+    """(x / |x|, 1 / |x|) of the contacts that slide, else zeros.
+
+    The lengths of the others may be rounding alone: their powers, by which derivatives divide, would be zero.
+    """
+    length = safe_norm(jnp.where(sliding[:, None], x, 1.0))
+    moving = sliding & (length > 0)
+    per_length = jnp.where(moving, 1.0 / jnp.where(moving, length, 1.0), 0.0)
+    return x * per_length[:, None], per_length
 
 
 def projection_turning(
@@ -271,10 +279,7 @@ def projection_turning(
         tangent = jnp.zeros((ncp.nc, 2, 2), lam.dtype)
         coupling = jnp.where(sliding, dmu, 0.0)[:, None] * modes.tangent.astype(lam.dtype)
     else:
-        length = safe_norm(jnp.where(sliding[:, None], y[:, :2], 1.0))
-        moving = sliding & (length > 0)
-        per_length = jnp.where(moving, 1.0 / jnp.where(moving, length, 1.0), 0.0)
-        u = y[:, :2] * per_length[:, None]
+        u, per_length = _direction(y[:, :2], sliding)
         along = jnp.sum(u * dy[:, :2], 1)
         du = (dy[:, :2] - along[:, None] * u) * per_length[:, None]
         ratio = ncp.mu * y[:, 2] * per_length
@@ -282,7 +287,7 @@ def projection_turning(
         across = jnp.eye(2, dtype=lam.dtype) - u[:, :, None] * u[:, None, :]
         turned = du[:, :, None] * u[:, None, :]
         tangent = dratio[:, None, None] * across - ratio[:, None, None] * (turned + turned.mT)
-        coupling = jnp.where(moving, dmu, 0.0)[:, None] * u + ncp.mu[:, None] * du
+        coupling = dmu[:, None] * u + ncp.mu[:, None] * du
     top = jnp.concatenate([tangent, coupling[:, :, None]], 2)
     return jnp.concatenate([top, jnp.zeros_like(top[:, :1])], 1), jnp.zeros_like(lam[3 * ncp.nc :])
 
@@ -315,12 +320,8 @@ def project_in_modes(ncp: NCP, y: Float[Array, " m"], modes: Modes):
     if modes.tangent is not None:
         bounded, u = modes.tangent != 0, modes.tangent.astype(y.dtype)
     else:
-        bounded = (modes.cone == SLIDING)[:, None]
-        # Powers of the lengths of others, which may be rounding alone, divide in the derivatives and would be zero.
-        slip = jnp.where(bounded, cone[:, :2], 1.0)
-        length = safe_norm(slip)
-        moving = length > 0
-        u = jnp.where(moving[:, None], slip / jnp.where(moving, length, 1.0)[:, None], 0.0)
+        sliding = modes.cone == SLIDING
+        bounded, u = sliding[:, None], _direction(cone[:, :2], sliding)[0]
     tangent = jnp.where(bounded, ncp.mu[:, None] * cone[:, 2:] * u, cone[:, :2])
     tangent = jnp.where((modes.cone == CLAMPED)[:, None], 0.0, tangent)
     out = jnp.where(closed[:, None], jnp.concatenate([tangent, cone[:, 2:]], 1), 0.0)

@@ -109,7 +109,7 @@ def in_chunks(
     def body(carry):
         needed, turns, value = carry
         members = jnp.argsort(jnp.where(needed, turns, jnp.iinfo(turns.dtype).max))[:size]
-        # Where fewer are left, the first of them again: nothing else could not take longer.
+        # Where fewer are left, the first of them again: it takes no longer than itself.
         members = jnp.where(needed[members], members, members[0])
         mine, with_it = jax.tree.map(lambda x: x[members], (value, given))
         done, unfinished = jax.vmap(part)(mine, *with_it)
