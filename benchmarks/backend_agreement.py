@@ -23,6 +23,7 @@ import itertools
 import json
 import os
 import pathlib
+import sys
 import time
 
 # Large programs that run for a second or two: optimising them takes XLA minutes.
@@ -50,6 +51,7 @@ DT = 1e-3
 VELOCITY, MATRIX, ONE_SIDED = 1e-9, 1e-8, 1e-4  # what is asked, of the largest entry
 LEAST = 1e-6  # of A and B without contact: the least scale of theirs
 ANOTHER, LAWFUL = 1e-6, 1e-9  # relative difference of v+ and residuals of two solutions
+PROGRESS = 50  # states after which what is found so far is printed: of large robots 1,000 take an hour and more
 HEAD = ("model", "DoF", "states", "v+", "above", "A, B", "above", "one-sided columns", "A, B there", "other", "unsolved", "s")
 
 
@@ -106,9 +108,11 @@ def compared(name: str, count: int, seed: int) -> tuple[int, Agreement]:
     model, found = model_of(name), Agreement()
     core, reference = (System(model, DT, backend=backend) for backend in ("native", "jax"))
     free = System(model, DT, NoContact())
-    for q, v, u in itertools.islice(draw(core, seed), count):
+    for number, (q, v, u) in enumerate(itertools.islice(draw(core, seed), count), 1):
         x, u = State(jnp.asarray(q), jnp.asarray(v)), jnp.asarray(u)
         found.add(core.linearize(x, u), reference.linearize(x, u), free.linearize(x, u))
+        if number % PROGRESS == 0:
+            print(f"{name}, {number} drawn: {found}", file=sys.stderr, flush=True)
     return model.nv, found
 
 
