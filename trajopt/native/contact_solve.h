@@ -175,8 +175,7 @@ struct Search {
   // Where contacts slide there may be several solutions, of which the attempts without a start decide.
   bool creep_from(const double* from) {
     if (at_a_cone(from)) return false;
-    std::memset(w.spare.x, 0, sizeof(double) * ncp.width);
-    std::memcpy(w.spare.x, from, sizeof(double) * ncp.m);
+    with_padding(ncp, from, w.spare.x);
     evaluate(Regularised{ncp}, w.spare);
     double size = residual(w.spare);
     std::memset(w.spare.nu, 0, sizeof(double) * ncp.width);  // the modes are those of the impulses
@@ -194,8 +193,7 @@ struct Search {
   // with an eps that dwarfs the difference, which these impulses nearly solve, and from there on as eps falls, each time in the modes of
   // the last. Where the curve of solutions turns back no step leads on; the path follows it from there.
   bool ease_from(const double* from) {
-    std::memset(w.current.x, 0, sizeof(double) * ncp.width);
-    std::memcpy(w.current.x, from, sizeof(double) * ncp.m);
+    with_padding(ncp, from, w.current.x);
     const auto with = [&](double decades) { return Regularised{ncp, ncp.eps * std::pow(10.0, decades)}; };
     double at = EASES_FROM + EASES_BY, by = EASES_BY;
     while (at > 0) {
@@ -359,9 +357,9 @@ inline void better_start(const Ncp& ncp, ContactWorkspace& w, const double* init
   std::memset(w.current.x, 0, sizeof(double) * ncp.width);
   evaluate(regular, w.current);
   const double without = w.current.merit;
-  std::memcpy(w.current.x, init, sizeof(double) * ncp.m);
+  with_padding(ncp, init, w.current.x);
   evaluate(regular, w.current);
-  if (w.current.merit < without) std::memcpy(w.start, init, sizeof(double) * ncp.m);
+  if (w.current.merit < without) with_padding(ncp, init, w.start);
 }
 
 // Keeps `candidate` in place of w.best where w.best solves the problem and it does so too, to the same order; whether it did.

@@ -105,6 +105,12 @@ inline Ncp scaled(const ContactProblem& p, double* rho) {
   return ncp;
 }
 
+// `from` (m,) with zeros in the padding, into x (width,).
+inline void with_padding(const Ncp& ncp, const double* from, double* x) {
+  std::memcpy(x, from, sizeof(double) * ncp.m);
+  std::memset(x + ncp.m, 0, sizeof(double) * (ncp.width - ncp.m));
+}
+
 // The problem with G + weight I around an anchor, nu = G x + weight (x - anchor) + g, and rho larger by `stretch`. weight = 0 is
 // the problem itself; anchor null is zero.
 struct Regularised {
