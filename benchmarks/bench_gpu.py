@@ -75,11 +75,10 @@ def compiled(jobs: dict) -> dict:
 
 def least(program, args) -> float:
     """Seconds of the fastest of `CALLS` calls, or of those that begin within `CALLS_S`, after a warm-up."""
-    call = lambda: 1e-6 * once(lambda: program(*args))[0]  # noqa: E731
-    call()
-    times = [call()]
+    once(lambda: program(*args))
+    times: list[float] = []
     while len(times) < CALLS and sum(times) < CALLS_S:
-        times.append(call())
+        times.append(1e-6 * once(lambda: program(*args))[0])
     return min(times)
 
 
