@@ -11,9 +11,10 @@ import pytest
 
 from trajopt import load_model
 from trajopt.dynamics import NoContact, System
+from trajopt.dynamics.effort import Effort, compiled_with
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.problems.programs import PROGRAMS, Effort, Programs, compiled_with
+from trajopt.problems.programs import PROGRAMS, Programs
 
 
 @dataclasses.dataclass(frozen=True)

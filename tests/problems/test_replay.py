@@ -8,10 +8,11 @@ import pytest
 
 from trajopt.dynamics import RigidContact, State, System
 from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.models import load_model
 from trajopt.problems.library.replay import candidate_shapes, replay
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 
 
 @pytest.mark.parametrize("name", ["cube", "catapult", "go1"])

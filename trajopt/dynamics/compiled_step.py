@@ -231,9 +231,7 @@ class PackedStepInfo(StepInfo):
 
     def one_sided(self, n: int) -> Bool[Array, "*b n"]:
         """Which of the n columns of A are one-sided (`Linearization.one_sided`); none in the report of a step alone."""
-        columns = np.arange(n)
-        words = self.report[..., ONE_SIDED:HEAD][..., columns // ONE_SIDED_BITS].astype(jnp.int64)
-        return (words >> (columns % ONE_SIDED_BITS)) & 1 > 0
+        return _one_sided(n, self.report)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _READ:
@@ -275,6 +273,13 @@ def _fields(layout: tuple[int, int, int], report: Float[Array, "*b r"], dropped_
     for _ in report.shape[:-1]:
         read = jax.vmap(read)
     return read(report, dropped_pairs)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _one_sided(n: int, report: Float[Array, "*b r"]) -> Bool[Array, "*b n"]:
+    columns = np.arange(n)
+    words = report[..., ONE_SIDED:HEAD][..., columns // ONE_SIDED_BITS].astype(jnp.int64)
+    return (words >> (columns % ONE_SIDED_BITS)) & 1 > 0
 
 
 def _fields_of_one(layout: tuple[int, int, int], report: Float[Array, " r"], dropped_pairs: Int[Array, ""]) -> StepFields:

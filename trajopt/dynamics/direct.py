@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
 from trajopt.dynamics.compiled_step import NON_FINITE, STATUS_AT, PackedStepInfo, direct_linearize, direct_step
 from trajopt.dynamics.contact.laws.base import ContactLaw
+from trajopt.dynamics.effort import Effort, compiled_with
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import Actuators, actuators
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
@@ -154,13 +155,28 @@ def direct_calls(
         return None
     driven = actuators(model)
     with jax.ensure_compile_time_eval():
-        constants, none = _constants(compiled, model, dt, kappa, driven), jnp.zeros((), int)
+        none = jnp.zeros((), int)
+    numbers, kinds = jax.tree.flatten((model, dt, kappa, driven))
+    pack = _packing(compiled, kinds, tuple((np.shape(x), np.dtype(x.dtype)) for x in numbers))
+    constants = pack(*jax.tree.unflatten(kinds, numbers))
     leaves, structure = jax.tree.flatten(driven)
     programs = _programs(compiled, structure, tuple(np.shape(leaf) for leaf in leaves))
     return DirectCalls(compiled, constants, none, driven.arms.shape[1], programs)
 
 
-@functools.partial(jax.jit, static_argnums=0)  # operation by operation it would be dozens of small compilations
+@functools.lru_cache(maxsize=128)
+def _packing(
+    compiled: CompiledSystem, kinds: Any, numbers: tuple[tuple[tuple[int, ...], np.dtype], ...]
+) -> Callable[..., Float[Array, " c"]]:
+    """The program of `_constants` for arguments of these kinds, shapes and types.
+
+    It is compiled ahead because a system may be called within another function's trace, where only a compiled program computes at
+    once; `ensure_compile_time_eval` does too, but one operation of the packing after the other, forty small compilations.
+    """
+    arguments = jax.tree.unflatten(kinds, [jax.ShapeDtypeStruct(*x) for x in numbers])
+    return compiled_with(jax.jit(functools.partial(_constants, compiled)).lower(*arguments), Effort.QUICK.value)
+
+
 def _constants(compiled: CompiledSystem, model: Model, dt, kappa, driven: Actuators) -> Float[Array, " c"]:
     """What belongs to the system alone: parameters and dt, as native/direct_ffi.cc reads them, and the actuators."""
     parts = [pack_parameters(compiled, model, kappa), dt, *jax.tree.leaves(driven)]

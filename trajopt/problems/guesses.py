@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.narrowphase import Contacts, collide
 from trajopt.dynamics.contact.rows import contact_frames, point_columns, project_columns, signed_mask
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics
@@ -25,7 +26,7 @@ from trajopt.dynamics.rigid_body.rnea import bias_forces
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError, ShapeError
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.trajectory import Answer, Trajectory
 
 EDGES = 8  # of a friction cone

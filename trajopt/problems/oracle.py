@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
 from trajopt.problems.horizons import cut_motion, lengthened, lengthened_motion, of_taken, padded, scan
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.signature import ProblemSignature
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state

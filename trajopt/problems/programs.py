@@ -16,54 +16,21 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import enum
 import functools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from trajopt.dynamics.effort import Effort, compiled_with
+
 KEPT_PROGRAMS = 64
 _LOG = logging.getLogger(__name__)  # every program compiled, at DEBUG
-
-
-_NO_OPTIONS: dict[str, bool | int] = {}
-
-
-class Effort(enum.Enum):
-    """How a program is compiled for a CPU; the value holds XLA's options. On other devices all are `FULL`.
-
-    The rollout of catapult, 500 steps with a collision of boxes: `FULL` takes 3 s of processor time to compile and 0.08 s to run,
-    `LIGHT` 1.7 s and the same 0.08 s (without XLA's fusion by MLIR; what is vectorised over a batch may run half as fast), and
-    `QUICK` 0.45 s and 0.16 s.
-    """
-
-    FULL = _NO_OPTIONS  # no empty tuple: in Python 3.11.2, Debian's, a member of that value holds an `object()`
-    LIGHT = {"xla_cpu_use_fusion_emitters": False}
-    QUICK = {
-        "xla_cpu_use_fusion_emitters": False,
-        "xla_backend_optimization_level": 0,
-        "xla_llvm_disable_expensive_passes": True,
-        "xla_cpu_parallel_codegen_split_count": 1,
-    }
-
-
-def compiled_with(lowered: Any, options: Mapping[str, bool | int]) -> Callable[..., Any]:
-    """The compiled program of a lowered one (`jax.stages.Lowered`) with options of XLA for CPUs; without any of them where the
-    device is another or this XLA does not know one."""
-    if not options or jax.default_backend() != "cpu":
-        return lowered.compile()
-    try:
-        return lowered.compile(compiler_options=dict(options))
-    except jax.errors.JaxRuntimeError as error:
-        if "No such compile option" not in str(error):
-            raise
-        return lowered.compile()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,10 +24,11 @@ from trajopt import problems
 from trajopt.dynamics.collision.broadphase import PairLimit
 from trajopt.dynamics.collision.narrowphase import collide, contact_count
 from trajopt.dynamics.contact.rows import contact_frames
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import ModelError, OptionError, UnknownNameError
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 
 _REMEDY = "give the model with --model (a bundled name or a file)"
 

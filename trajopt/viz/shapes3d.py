@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.collision.terrain import ground_height
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model, ShapeType
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 
 _ROUND = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.ELLIPSOID)
 _GROUND = 33  # points of a height field along each side, as drawn

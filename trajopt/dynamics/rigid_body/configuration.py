@@ -45,7 +45,20 @@ def integrate(model: Model, q: Float[Array, " nq"], dq: Float[Array, " nv"]) -> 
     Quaternions are normalised, so that long simulations do not drift off the manifold.
     """
     top = model.topology
-    q, dq = check_vector("q", q, top.nq), check_vector("dq", dq, top.nv)
+    return _integrated(top, check_vector("q", q, top.nq), check_vector("dq", dq, top.nv))
+
+
+def difference(model: Model, q0: Float[Array, " nq"], q1: Float[Array, " nq"]) -> Float[Array, " nv"]:
+    """The tangent vector from q0 to q1, the shorter way round: integrate(model, q0, difference(...)) is q1."""
+    top = model.topology
+    return _difference(top, check_vector("q0", q0, top.nq), check_vector("q1", q1, top.nq))
+
+
+# Compiled as wholes: operation by operation each of them would be a dozen small compilations.
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _integrated(top: Topology, q: Float[Array, " nq"], dq: Float[Array, " nv"]) -> Float[Array, " nq"]:
     layout = _layout(top)
     moved = q[layout.scalar_q] + dq[layout.scalar_v]
     if not layout.balls:
@@ -55,10 +68,8 @@ def integrate(model: Model, q: Float[Array, " nq"], dq: Float[Array, " nv"]) -> 
     return jnp.concatenate([moved, turned.ravel()])[layout.q_order]
 
 
-def difference(model: Model, q0: Float[Array, " nq"], q1: Float[Array, " nq"]) -> Float[Array, " nv"]:
-    """The tangent vector from q0 to q1, the shorter way round: integrate(model, q0, difference(...)) is q1."""
-    top = model.topology
-    q0, q1 = check_vector("q0", q0, top.nq), check_vector("q1", q1, top.nq)
+@functools.partial(jax.jit, static_argnums=0)
+def _difference(top: Topology, q0: Float[Array, " nq"], q1: Float[Array, " nq"]) -> Float[Array, " nv"]:
     layout = _layout(top)
     moved = q1[layout.scalar_q] - q0[layout.scalar_q]
     if not layout.balls:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model, ShapeSpec, ShapeType
 from trajopt.dynamics.state import StepInfo
 from trajopt.dynamics.system import RigidContact, State, System
@@ -30,7 +31,7 @@ from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.static_pose import PoseCertificate, certify
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.ranges import Real, ranged
 
 TOLERANCE = 1e-6  # of |v+| / dt

@@ -40,6 +40,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics import linear_algebra
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference
 from trajopt.dynamics.rigid_body.lie import right_jacobian
@@ -48,7 +49,7 @@ from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.replay import replay
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.ranges import Choice, Count, Real, ranged
 
 VELOCITY_TRUTH = (3.0, 1.0, 0.0, 0.0, 0.0, 2.0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.narrowphase import pair_groups
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.state import StepInfo
 from trajopt.dynamics.system import State, System
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 
 
 def replay(system: System, x0: State, us: Float[Array, "T nu"]) -> tuple[State, StepInfo]:

@@ -29,6 +29,7 @@ import scipy
 from jaxtyping import Float
 
 from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics
@@ -36,7 +37,7 @@ from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
 from trajopt.problems.guesses import equilibrium_terms
 from trajopt.problems.library.replay import candidate_shapes
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 
 _MAX_ITERATIONS = 60
 _CONVERGED = 2e-15

@@ -23,12 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
+from trajopt.dynamics.effort import Effort
 from trajopt.errors import OptionError
 from trajopt.problems.estimates import deviations
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import LeastSquaresOracle
-from trajopt.problems.programs import Effort
 from trajopt.result import Status, status_name
 from trajopt.solvers.estimation.horizon import HorizonGaussNewton
 from trajopt.solvers.least_squares.iteration import FitIteration, FitState

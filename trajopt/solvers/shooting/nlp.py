@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from trajopt.dynamics.effort import Effort
 from trajopt.problems.ocp import Trajectory
-from trajopt.problems.programs import Effort
 from trajopt.solvers.shooting.functions import DIFFERENCED, EXACT, GAUSS_NEWTON, ShootingFunctions, euclidean
 from trajopt.solvers.shooting.hessian import lagrangian_hessian
 

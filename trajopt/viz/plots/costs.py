@@ -12,8 +12,9 @@ from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from trajopt.dynamics.effort import Effort
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.programs import PROGRAMS, Effort
+from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import Trajectory
 from trajopt.viz.plots.axes import COLOURS, figure, save
