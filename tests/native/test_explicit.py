@@ -15,6 +15,9 @@ from trajopt.dynamics import NoContact, State, System, random_configuration
 from trajopt.dynamics.policies import follow_policy
 from trajopt.errors import DerivativeError
 from trajopt.models import load_model_from_string
+from trajopt.problems import OptimalControlProblem
+from trajopt.problems.expansions import dynamics_hessian, moved
+from trajopt.problems.trajectory import flat_state
 
 pytestmark = needs_core
 DT = 5e-3
@@ -78,6 +81,52 @@ def test_second_derivatives_are_those_of_jax(name):
     at = arguments_of_energy(one)
     by_velocity, by_velocity_in_jax = (jax.jit(jax.hessian(energy(s), 1))(*at) for s in (one, other))
     assert relative(by_velocity, by_velocity_in_jax) < 1e-10
+
+
+def stage(system: System):
+    """(problem, the arguments of `dynamics_hessian` at a random state)."""
+    x, u = jax.tree.map(lambda a: a[0], states(system, 1))
+    problem = OptimalControlProblem("any", system, 1, x, terminal_cost=lambda x: jnp.vdot(x.v, x.v))
+    w = jnp.asarray(np.random.default_rng(0).normal(size=problem.n))
+    return problem, (flat_state(x), u, jnp.zeros(()), jnp.zeros(0), w)
+
+
+@pytest.mark.parametrize("name, integrator", [("tree", "moreau"), ("double-cart-pole", "rk4")])
+def test_hessians_of_the_solvers_are_second_differences(name, integrator):
+    """By differences of the core's first derivatives, also of coordinates on a manifold; the oracle takes steps alone."""
+    system, _ = pair(name, integrator)
+    problem, at = stage(system)
+    x, u, t, p, w = at
+    x_next = problem.step(x, u, t, p)
+
+    def value(z):
+        here, u_here, _ = moved(problem, x, u, p)(z)
+        return jnp.vdot(w, problem.local(x_next, problem.step(here, u_here, t, p)))
+
+    size = problem.n + problem.nu
+    i, j = np.triu_indices(size)
+    ones = np.eye(size)
+
+    def differences(h):
+        corners = h * np.stack([a * ones[i] + b * ones[j] for a in (1, -1) for b in (1, -1)])
+        pp, pm, mp, mm = values(jnp.asarray(corners))
+        H = np.zeros((size, size))
+        H[i, j] = H[j, i] = (pp - pm - mp + mm) / (4 * h * h)
+        return H
+
+    values = jax.jit(jax.vmap(jax.vmap(value)))
+    expected = (4 * differences(1e-3) - differences(2e-3)) / 3  # Richardson's extrapolation
+    assert relative(jax.jit(dynamics_hessian(problem))(*at), expected) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("integrator", ["semi-implicit", "moreau", "rk4"])
+def test_hessians_of_the_solvers_are_those_of_jax(integrator):
+    found = []
+    for system in pair("tree", integrator):
+        problem, at = stage(system)
+        found.append(jax.jit(dynamics_hessian(problem))(*at))
+    assert relative(*found) < 1e-8
 
 
 def energy(system):

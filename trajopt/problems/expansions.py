@@ -283,6 +283,8 @@ def _twice_differentiable(system: Any) -> bool:
 def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
     """The function (x, u, t, p, w) -> d^2 (w . f) / dz^2 (z, z), with f in tangent coordinates about x_next.
 
+    By JAX; of steps by the compiled core, which has first derivatives alone, by central differences of these.
+
     Raises `DerivativeError` where the dynamics have no second derivative.
     """
     if not twice_differentiable(problem):
@@ -291,7 +293,9 @@ def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
         if problem.system.contact.second_derivatives:
             law = "a step with equality constraints"
         raise DerivativeError(f"{law} defines no second derivative of a step; use iLQR or a Gauss-Newton Hessian")
-    if problem.system is not None:  # the compiled core has first derivatives alone
+    if problem.system is not None:
+        if problem.system.resolved_backend == "native":
+            return _differenced_hessian(problem)
         problem = problem.with_system(dataclasses.replace(problem.system, backend="jax"))
 
     def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
@@ -303,5 +307,28 @@ def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
 
         # Forward over reverse: one gradient per direction, where forward mode twice takes the square of the directions.
         return jax.jacfwd(jax.grad(f))(jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype))
+
+    return hessian
+
+
+def _differenced_hessian(problem: ControlProblem) -> Callable[..., Array]:
+    """`dynamics_hessian` by central differences of the closed-form first derivatives, good to some 1e-9 of the largest entry: all
+    second derivatives by JAX are a program that takes several times as long to compile and to run."""
+    linear, n = linear_dynamics(problem), problem.n
+
+    def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
+        at, x_next = moved(problem, x, u, p), problem.step(x, u, t, p)
+
+        def gradient(z: Array) -> Array:
+            """That of w . f at z, in the coordinates about x and x_next."""
+            here, u, p = at(z)
+            end, F = linear(here, u, t, p)
+            by_end = jax.grad(lambda e: jnp.vdot(w, problem.local(x_next, problem.retract(end, e))))(jnp.zeros_like(w))
+            by_z = F.T @ by_end
+            by_x = jax.grad(lambda d: jnp.vdot(by_z[:n], problem.local(here, problem.retract(x, z[:n] + d))))(jnp.zeros_like(w))
+            return jnp.concatenate([by_x, by_z[n:]])
+
+        H = central_differences(gradient, central_step(x.dtype) * (1.0 + jnp.abs(jnp.concatenate([jnp.zeros(n), u, p]))))
+        return 0.5 * (H + H.T)
 
     return hessian
