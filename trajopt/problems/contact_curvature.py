@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike
 
-from trajopt.problems.expansions import linear_dynamics, moved
+from trajopt.problems.expansions import dynamics_hessian, linear_dynamics, moved, twice_differentiable
 from trajopt.problems.horizons import of_taken
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.trajectory import ControlProblem
@@ -26,11 +26,12 @@ STEP = 1e-7  # of each coordinate: first derivatives are good to 1e-12, and cont
 AGREE = 0.5  # greatest difference of two quotients' sizes, as a share of the larger one, at which both are in one mode
 
 
-def contact_curvature(
+def motion_curvature(
     problem: OptimalControlProblem, motion: Trajectory, costates: Float[Array, "T1 n"]
 ) -> Float[Array, "T z z"]:
-    """M_t of each stage, symmetric, in [dx, du, dp]; zero where it is not finite."""
-    curvature, times = step_curvature(problem), jnp.asarray(problem.times)[:-1]
+    """M_t of each stage, symmetric, in [dx, du, dp]; through contact within its mode, and zero where it is not finite."""
+    curvature = dynamics_hessian(problem) if twice_differentiable(problem) else step_curvature(problem)
+    times = jnp.asarray(problem.times)[:-1]
     M = jax.vmap(lambda x, u, t, w: curvature(x, u, t, motion.p, w))(motion.xs[:-1], motion.us, times, costates[1:])
     return of_taken(problem, M)
 

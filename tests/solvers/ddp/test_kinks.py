@@ -14,7 +14,7 @@ from trajopt import problems
 from trajopt.dynamics import RigidContact, State, System
 from trajopt.models import load_model_from_string
 from trajopt.problems import OptimalControlProblem
-from trajopt.problems.contact_curvature import contact_curvature, curvature_along, one_mode
+from trajopt.problems.contact_curvature import curvature_along, motion_curvature, one_mode
 from trajopt.problems.expansions import linear_dynamics, moved
 from trajopt.solvers import DDP, iLQR, solve
 from trajopt.solvers.ddp import kinks
@@ -114,7 +114,7 @@ def test_curvature_of_a_step_through_contact_against_central_differences():
     motion = problem.rollout(jnp.asarray(problem.initial_point.xs[0]), jnp.asarray(problem.u0), jnp.zeros(0))
     rng, size = np.random.default_rng(0), problem.n + problem.nu
     costates, directions = rng.normal(size=(241, problem.n)), rng.normal(size=(240, size))
-    M = np.asarray(contact_curvature(problem, motion, jnp.asarray(costates)))
+    M = np.asarray(motion_curvature(problem, motion, jnp.asarray(costates)))
     products = np.asarray(curvature_along(problem, motion, jnp.asarray(costates), jnp.asarray(directions)))
     linear = jax.jit(linear_dynamics(problem))
     at = jax.jit(lambda x, u, z: moved(problem, x, u, jnp.zeros(0))(z)[:2])
@@ -180,7 +180,7 @@ def test_curvature_through_contact_knows_how_far_a_step_holds(worm):
     def full_step(us, share):
         at = worm.rollout(jnp.asarray(worm.x0), us, jnp.zeros(0))
         model = iteration.modeller.expand(at, multipliers)
-        M = contact_curvature(worm, at, model.costates)
+        M = motion_curvature(worm, at, model.costates)
         bent = dataclasses.replace(model, lq=with_curvature(model.lq, share * M))
         direction = iteration.backward_pass(at, bent, damping)
         _, cost = iteration.forward_pass(Iterate(at, model, damping, 0.0), direction, jnp.ones(()), multipliers)

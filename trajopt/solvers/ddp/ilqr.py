@@ -2,8 +2,8 @@
 
 An iteration makes a quadratic model of cost and dynamics along the motion, solves it by a Riccati pass and follows the
 policy with a line search (`iteration` has the rules). iLQR linearises the dynamics and takes Gauss-Newton Hessians of
-residuals (exact ones of general costs); DDP adds the second derivatives of the dynamics, contracted with the gradient of
-the cost to go, and exact Hessians throughout, so that it converges quadratically. States on manifolds are handled in their
+residuals (exact ones of general costs); DDP adds the second derivatives of the dynamics, contracted with the costates,
+and exact Hessians throughout, so that it converges quadratically. States on manifolds are handled in their
 tangent coordinates, a free initial state and free parameters are part of the minimisation.
 
 Controls are kept in their bounds by projected Newton in the pass. All other constraints, bounds on states included, enter
@@ -100,8 +100,6 @@ class _DifferentialDynamicProgramming:
             raise OptionError(f"{self.name}: max_iterations must not be negative and max_inner_iterations at least 1")
         if not 0 <= self.damping <= DAMPING[1]:
             raise OptionError(f"{self.name}: damping is {self.damping}; expected a number from 0 to {DAMPING[1]:.0e}")
-        if self.riccati == "parallel" and self._second_order:
-            raise OptionError("DDP: riccati='parallel' contracts no second derivatives; use iLQR, or 'sequential'")
 
     @property
     def name(self) -> str:
@@ -124,11 +122,10 @@ class _DifferentialDynamicProgramming:
         followed = (multiple or self.regularisation == "state") and not twice_differentiable(problem)
         return Iteration(
             Modeller(problem, gradient, multiple, second, followed, runs_native(problem), self._terms),
-            curvature=second,
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
             secant=self._learns(problem),
-            differenced=self._differenced(problem) if exact else "never",
+            computed=self._computed(problem) if exact else "never",
             kinked=exact and self._kinked(problem),
             stationary=self.tolerance_of(problem),
         )
@@ -151,8 +148,11 @@ class _DifferentialDynamicProgramming:
             and not (problem.free_initial_state or problem.n_p)
         )
 
-    def _differenced(self, problem: OptimalControlProblem) -> str:
-        """When the curvature of steps through contact is taken by differences of the compiled core's derivatives."""
+    def _computed(self, problem: OptimalControlProblem) -> str:
+        """When the curvature of the dynamics is computed: that of smooth ones by DDP always, that of steps through contact by
+        differences of the compiled core's derivatives."""
+        if self._second_order and twice_differentiable(problem):
+            return "always"
         if self.curvature == "none" or twice_differentiable(problem) or not runs_native(problem) or problem.n_p:
             return "never"
         return "always" if self._second_order else "short"
@@ -165,7 +165,7 @@ class _DifferentialDynamicProgramming:
         self.check(oracle.problem)
         iteration = self.iteration_of(oracle.problem, oracle.gradient)
         modeller = dataclasses.replace(iteration.modeller, followed=False, terms=TERMS)
-        plain = dataclasses.replace(iteration, modeller=modeller, secant=False, differenced="never", kinked=False)
+        plain = dataclasses.replace(iteration, modeller=modeller, secant=False, computed="never", kinked=False)
         return Replanning(plain, self.damping)
 
     def check(self, problem: OptimalControlProblem) -> None:
@@ -326,7 +326,7 @@ class _DifferentialDynamicProgramming:
         )
 
     def _without_second_derivatives(self, problem: OptimalControlProblem) -> str:
-        if self._differenced(problem) == "never":
+        if self._computed(problem) == "never":
             return "contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used"
         return (
             "contact defines no second derivatives: differences of the first within contact modes, and Gauss-Newton Hessians of "
@@ -357,11 +357,12 @@ _OPTIONS = """
         regularisation: what the damping is added to, the Hessian by "control" or by "state". Through contact "state" takes no
             step below 1/8, and more damping instead.
         damping: the first one. It is multiplied by 10 when a pass is not convex or no step length is accepted, or only one
-            below 0.1 (from zero: set to 1e-6 or, by iLQR on smooth dynamics, to 1 % of the curvature along the step), and
-            divided by 10 after a step of at least 0.5, down to 0 below 1e-6.
+            below 0.1, also with a half, a quarter and none of the dynamics' curvature (from zero: set to 1e-6 or, by iLQR on
+            smooth dynamics, to 1 % of the curvature along the step), and divided by 10 after a step of at least 0.5, down to 0
+            below 1e-6.
         riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
         curvature: what iLQR takes for the second derivatives of smooth dynamics: "secant", learnt from the steps, or
-            "none", pure Gauss-Newton. DDP computes them, and contact has none.
+            "none", pure Gauss-Newton. DDP computes them. Through contact "none" leaves them out in both.
         inequalities: what inequalities and bounds on states add to the cost: an "augmented" Lagrangian, or a "barrier" that may
             be exceeded (`elastic_barrier`), for bounds on states of contact-rich motions.
         barrier: the first mu of the barrier, in units of the cost. It falls to a tenth of the tolerance.

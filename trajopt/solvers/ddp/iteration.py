@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.policies import follow_policy
-from trajopt.problems.contact_curvature import contact_curvature
-from trajopt.problems.expansions import advance, dynamics_hessian, needs_steps, twice_differentiable
-from trajopt.problems.horizons import kept_last, of_taken, scan, taken
+from trajopt.problems.contact_curvature import motion_curvature
+from trajopt.problems.expansions import advance, needs_steps, twice_differentiable
+from trajopt.problems.horizons import kept_last, of_taken, scan
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.solvers.ddp.kinks import FIRST_SHORT, SHORT, USEFUL, Cuts
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
@@ -56,18 +56,16 @@ LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
 class Iteration:
     """The program for one problem.
 
-    curvature: second derivatives of the dynamics; secant: curvature of the dynamics is
-    learnt from step to step; differenced: that of steps through contact is taken by differences, "always" all of it, or
-    "short", after a step below `kinks.SHORT`, along that step alone, and learnt; kinked: short steps are looked at for kinks,
-    down to gradients of `stationary` relative to their scale; the rest are the options of iLQR.
+    secant: curvature of the dynamics is learnt from step to step; computed: curvature is computed (`motion_curvature`), "always"
+    all of it, or "short", after a step through contact below `kinks.SHORT`, along that step alone, and learnt; kinked: short
+    steps are looked at for kinks, down to gradients of `stationary` relative to their scale; the rest are the options of iLQR.
     """
 
     modeller: Modeller
-    curvature: bool
     damp_state: bool
     parallel: bool
     secant: bool = False
-    differenced: str = "never"
+    computed: str = "never"
     kinked: bool = False
     stationary: float = 0.0
 
@@ -95,18 +93,7 @@ class Iteration:
             policy = riccati_parallel(damped)
         else:
             low, high = self.modeller.control_room(at)
-            order, times = self.modeller.order(), jnp.asarray(problem.times)[:-1]
-            fn = dynamics_hessian(problem) if self.curvature else None
-
-            def curvature(data: tuple, w: Array) -> Array:
-                assert fn is not None
-                M = fn(*data[:-1], at.p, w[:n])[order][:, order]
-                return M if data[-1] is None else jnp.where(data[-1], M, 0.0)
-
-            extra = (curvature, (at.xs[:-1], at.us, times, taken(problem))) if self.curvature else ()
-            policy = (
-                riccati_native(damped, low, high) if self.modeller.native and not extra else riccati(damped, low, high, *extra)
-            )
+            policy = (riccati_native if self.modeller.native else riccati)(damped, low, high)
         start = jnp.zeros(n_e, lq.q.dtype)
         slope, total, convex = policy.slope, policy.c[0], policy.convex
         if free.size:
@@ -323,7 +310,7 @@ class Iteration:
     @property
     def _bent(self) -> bool:
         """Whether passes have curvature of the dynamics that is kept from step to step."""
-        return self.secant or self.differenced != "never"
+        return self.secant or self.computed != "never"
 
     def _shortest(self, cuts: Cuts | None) -> Float[Array, ""] | float:
         """The least length of a line search: as long as cuts may be taken, the first one that is looked at for a kink.
@@ -359,7 +346,7 @@ class Iteration:
         Where contacts open and close steps are short for another reason, and DDP's own Hessian knows how far it holds.
         """
         bend = policy.curvature / jnp.sum(policy.k**2)
-        felt = policy.convex & jnp.isfinite(bend) & (twice_differentiable(self.problem) and not self.curvature)
+        felt = policy.convex & jnp.isfinite(bend) & (twice_differentiable(self.problem) and self.computed == "never")
         return jnp.where(felt, TELLING_DAMPING * bend, 0.0)
 
     def report(self, dtype: Any) -> Report:
@@ -377,18 +364,19 @@ class Iteration:
         secant = iterate.secant
         if self.secant:
             secant = learnt(self.problem, secant, (iterate.motion, iterate.model), (moved.motion, model))
-        elif self.differenced != "never":
+        elif self.computed != "never":
             secant = jax.lax.cond(
-                ((self.differenced == "always") | (report.length < SHORT)) & (model.bad_step < 0),
-                lambda: self._curvature_through_contact(iterate, moved.motion, model),
+                ((self.computed == "always") | (report.length < SHORT)) & (model.bad_step < 0),
+                lambda: self._curvature(iterate, moved.motion, model),
                 lambda: secant,
             )
         return dataclasses.replace(moved, model=model, secant=secant), report
 
-    def _curvature_through_contact(self, before: Iterate, motion: Trajectory, model: LocalModel) -> Float[Array, "T z z"]:
+    def _curvature(self, before: Iterate, motion: Trajectory, model: LocalModel) -> Float[Array, "T z z"]:
         """The curvature of the steps of a motion: all of it, or with what is learnt along the step that led there."""
-        if self.differenced == "always":
-            return contact_curvature(self.problem, motion, model.costates)
+        if self.computed == "always":
+            order = self.modeller.order()
+            return motion_curvature(self.problem, motion, model.costates)[:, order][:, :, order]
         return learnt_within_modes(self.problem, before.secant, before.motion, motion, model.costates)
 
 

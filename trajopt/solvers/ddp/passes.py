@@ -108,7 +108,7 @@ class Passes:
         dtype = problem.dtype
         multipliers = self.rule.initial(penalty)
         size, zero, none = problem.n + problem.n_p + problem.nu, np.zeros((), dtype), np.zeros((), np.int32)
-        bent = self.iteration.secant or self.iteration.differenced != "never"
+        bent = self.iteration.secant or self.iteration.computed != "never"
         secant = np.zeros((problem.horizon if bent else 0, size, size), dtype)
         cuts = Cuts.blank(problem.horizon, problem.nu, dtype) if self.iteration.kinked else None
         no, huge = np.zeros((), bool), np.full((), np.inf, dtype)

@@ -67,7 +67,7 @@ class Replanning:
         for reason, wrong in reasons.items():
             if wrong:
                 raise OptionError(f"problem '{problem.name}' {reason}")
-        if modeller.multiple or self.iteration.curvature or modeller.aware:
+        if modeller.multiple or modeller.second_order or modeller.aware:
             raise OptionError(
                 "a receding horizon takes iLQR with shooting='single' and a gradient mode that needs no direction of the loss"
             )

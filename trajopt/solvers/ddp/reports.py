@@ -46,7 +46,7 @@ class Report:
 @dataclasses.dataclass(frozen=True)
 class Iterate:
     """A motion, the model there, the damping mu, the penalty nu of the gaps of multiple shooting, and the curvature of the
-    dynamics (T, z, z) that is learnt or taken by differences, which only `Iteration.secant` and `Iteration.differenced` read, and
+    dynamics (T, z, z) that is learnt or taken by differences, which only `Iteration.secant` and `Iteration.computed` read, and
     the gradients found around the motion, or around the one before (`kinks`).
     """
 

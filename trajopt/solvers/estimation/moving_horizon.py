@@ -320,7 +320,7 @@ class MovingHorizon:
 
     def _minimised(self, modeller: Modeller, window: Window) -> tuple[Trajectory, LocalModel, Array, Array]:
         """(the window's estimate, the model there, iterations, whether it is stationary)."""
-        iteration = Iteration(modeller, curvature=False, damp_state=True, parallel=False)
+        iteration = Iteration(modeller, damp_state=True, parallel=False)
         dtype = window.xs.dtype
         tolerance = self.tolerance or default_tolerance(np.dtype(dtype)) ** DEFAULT_EXPONENT
         multipliers = jax.tree.map(jnp.asarray, modeller.constraints.initial(1.0))

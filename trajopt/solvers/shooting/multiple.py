@@ -86,7 +86,7 @@ class MultipleShooting(LibrarySolver):
     Options:
         interval: number of steps from one node to the next; the last interval may be shorter.
         hessian: Hessian of the Lagrangian: "exact" (needs dynamics with a second derivative: functions, systems without
-            contact; `dynamics_hessian`), "differenced" (through contact by differences of first derivatives within a contact mode, otherwise exact),
+            contact), "differenced" (through contact by differences of first derivatives within a contact mode, otherwise exact),
             "gauss-newton" (of the cost alone: $J^T J$ of residuals), "limited-memory" (IPOPT's quasi-Newton update).
             Default: "exact" where there is one, else "gauss-newton".
         damping: added to the diagonal of a Gauss-Newton Hessian. Where the cost leaves directions free, as that of a final

@@ -15,7 +15,6 @@ pass needs R_t + B_t^T P_{t+1} B_t to be.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -63,29 +62,16 @@ class Policy:
 
 
 def riccati(
-    lq: LQProblem,
-    lower: Float[Array, "T m"] | None = None,
-    upper: Float[Array, "T m"] | None = None,
-    curvature: Callable[[Any, Array], Array] | None = None,
-    curvature_data: Any = None,
+    lq: LQProblem, lower: Float[Array, "T m"] | None = None, upper: Float[Array, "T m"] | None = None
 ) -> Policy:
-    """Sequential backward pass.
-
-    lower, upper: bounds on u_t at x_t = 0; the feedback may leave them. curvature: a function (data_t, w (n,)) -> (n + m, n +
-    m), added to the Hessian of the cost to go with respect to (x_t, u_t), with w = p_{t+1} + P_{t+1} d_t and data_t the t-th
-    slice of `curvature_data`; second-order dynamics enter here.
-    """
-    n = lq.A.shape[1]
+    """Sequential backward pass. lower, upper: bounds on u_t at x_t = 0; the feedback may leave them."""
 
     def body(carry: tuple, inputs: tuple) -> tuple[Any, Any]:
         P, p, c, k_next, slope, bend, convex = carry
-        A, B, d, Q, R, S, q, r, low, high, data = inputs
+        A, B, d, Q, R, S, q, r, low, high = inputs
         w = p + P @ d
         PB = P @ B
         H, G, F = R + B.T @ PB, S.T + PB.T @ A, Q + A.T @ P @ A
-        if curvature is not None:
-            extra = curvature(data, w)
-            F, G, H = F + extra[:n, :n], G + extra[n:, :n], H + extra[n:, n:]
         H = _symmetric(H)
         g, f = r + B.T @ w, q + A.T @ w
         if low is None:
@@ -105,7 +91,7 @@ def riccati(
     zero = jnp.zeros((), lq.q.dtype)
     start = (lq.Q[-1], lq.q[-1], zero, jnp.zeros_like(lq.r[-1]), zero, zero, jnp.ones((), bool))
     low, high = (None, None) if lower is None else (lower, upper)
-    inputs = (lq.A, lq.B, lq.d, lq.Q[:-1], lq.R, lq.S, lq.q[:-1], lq.r, low, high, curvature_data)
+    inputs = (lq.A, lq.B, lq.d, lq.Q[:-1], lq.R, lq.S, lq.q[:-1], lq.r, low, high)
     (_, _, _, _, slope, bend, convex), (K, k, P, p, c) = jax.lax.scan(body, start, inputs, reverse=True)
     P, p = jnp.concatenate([P, lq.Q[-1:]]), jnp.concatenate([p, lq.q[-1:]])
     return Policy(K, k, P, p, jnp.concatenate([c, zero[None]]), slope, bend, convex)
