@@ -203,7 +203,7 @@ def test_convergence_is_quadratic_for_ddp_and_linear_for_ilqr():
         d = solution.trace["step_size"][1:]
         d = d[d > 1e-8][-4:]
         ratios[solver], rates[solver] = d[1:] / d[:-1] ** 2, d[1:] / d[:-1]
-    assert ratios[DDP].max() < 0.2 and rates[DDP][-1] < 1e-3
+    assert ratios[DDP].max() < 0.2 and rates[DDP][-1] < 1e-2
     assert ratios[iLQR].min() > 1e3 and rates[iLQR].min() > 0.3
 
 
