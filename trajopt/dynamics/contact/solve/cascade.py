@@ -128,21 +128,23 @@ def solve(
             inverse = regularised_inverse(ncp, lam, eps)
         if solver != "newton":
             lam = refine(ncp, lam, inverse, rounding)
-        degenerate = _is_degenerate(ncp, inverse, eps)
     nu = ncp.G @ lam + ncp.g
     modes = solution_modes(ncp, lam, nu)
     selected = jnp.ones((), bool)
     if m:
+        # A contact that creeps in the regularised solution, for which the inverse was formed, slower than `SLOW`, sticks in the modes
+        # of the solution, in which contacts can be redundant that were not before.
+        crept = jnp.any((classify(ncp, lam, nu).cone == SLIDING) & (modes.cone != SLIDING))
+        inverse = cond_one_at_a_time(crept, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
+        degenerate = _is_degenerate(ncp, inverse, eps)
         held = degenerate & ~jnp.any(modes.cone == SLIDING)
         found = lam, selected
         found = cond_in_batch(held, lambda x: _without_null_space(ncp, x[0], modes, inverse, eps, tol), found)
         slides = degenerate & jnp.any(modes.cone == SLIDING)
         lam, selected = cond_one_at_a_time(slides, lambda x, ncp, modes: _select(ncp, x[0], modes, tol), found, ncp, modes)
         nu = ncp.G @ lam + ncp.g
-        # The selected impulse slides in other directions than the regularised one, for which the inverse was formed; a contact
-        # that crept there, slower than `SLOW`, sticks in the modes of the solution.
-        crept = jnp.any((classify(ncp, lam, nu).cone == SLIDING) & (modes.cone != SLIDING))
-        inverse = cond_one_at_a_time(slides | crept, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
+        # The selected impulse slides in other directions than the one before.
+        inverse = cond_one_at_a_time(slides, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
     size = residual(ncp, lam, tol)
     return NCPSolution(
         lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, inverse
