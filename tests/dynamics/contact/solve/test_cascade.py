@@ -48,6 +48,30 @@ def test_regular_problems_are_not_called_degenerate(dtype):
     redundant = solve(normals([[1.0, 1.0], [1.0, 1.0]], [-1.0, -1.0], dtype))
     assert bool(redundant.degenerate)
 
+# Links of a robot that lie on each other: three contacts (friction 1, 4, 1) and a joint limit move six directions: J M^-1/2.
+ON_ITSELF = [
+    [-0.120268, 0.334297, -0.0340376, -0.0317916, 0.0237895, -0.000355749],
+    [0.00249859, -0.00548802, 0.00263703, 0.353242, 0.0101184, 0.00892044],
+    [0.11946, -0.330391, 0.0360063, 0.433056, -0.0115453, 0.0105025],
+    [0.0916393, -0.260056, 0.0192824, -1.27195, 3.34174, -0.062603],
+    [0.0902511, -0.247473, 0.029821, 0.846358, -1.71166, 0.0362825],
+    [-0.0179477, 0.0528242, -0.000190774, 0.693779, 8.21767, -0.0549704],
+    [-0.386384, -0.180998, -0.0677083, 0.00654256, 0.000714557, -0.113588],
+    [-0.169962, -0.0456589, 1.06153, -0.0121029, -0.00835526, -0.0480052],
+    [-0.310737, -0.158027, -0.455031, 0.0107605, 0.00375692, -0.0920689],
+    [-0.00176844, -0.000836105, 2.36136e-05, -0.00173011, 0.015885, 45.5209],
+]
+ON_ITSELF_FREE = [0.0749793, -0.287257, -0.403927, -0.401901, -0.0173615, -3.91858, -0.13959, 1.00004, -0.501889, -20.5212]
+
+
+def test_redundancy_is_that_of_the_modes_of_the_solution():
+    """One contact creeps in the regularised solution and sticks in that of the law, where impulses then are not unique."""
+    J = np.array(ON_ITSELF)
+    ncp = make_ncp(jnp.asarray(J @ J.T), jnp.asarray(ON_ITSELF_FREE), jnp.array([1.0, 4.0, 1.0]), jnp.ones(4, bool))
+    solution = solve(ncp)
+    assert solution.status == Status.solved and bool(solution.degenerate)
+    np.testing.assert_array_equal(solution.modes.cone, [SLIDING, SLIDING, STICKING])
+
 
 @pytest.mark.parametrize("dtype, slip", [(jnp.float64, 1e-7), (jnp.float32, 1e-5)])
 def test_a_slip_of_unknown_direction_sticks(dtype, slip):

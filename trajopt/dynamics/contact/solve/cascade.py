@@ -132,8 +132,8 @@ def solve(
     modes = solution_modes(ncp, lam, nu)
     selected = jnp.ones((), bool)
     if m:
-        # A contact that creeps in the regularised solution, for which the inverse was formed, slower than `SLOW`, sticks in the modes
-        # of the solution, in which contacts can be redundant that were not before.
+        # A contact that creeps in the regularised solution, for which the inverse was formed, slower than `SLOW`, sticks in the
+        # modes of the solution, in which contacts can be redundant that were not before.
         crept = jnp.any((classify(ncp, lam, nu).cone == SLIDING) & (modes.cone != SLIDING))
         inverse = cond_one_at_a_time(crept, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
         degenerate = _is_degenerate(ncp, inverse, eps)
