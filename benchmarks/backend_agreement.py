@@ -2,7 +2,7 @@
 
     python benchmarks/backend_agreement.py [--models go1,Talos] [--states 1000] [--seed 0] [--json FILE]
 
-All bundled models, and sixteen robots of the package example-robot-data as they are published (with a free base and a ground
+All bundled models, and seventeen robots of the package example-robot-data as they are published (with a free base and a ground
 plane where they have none; overlapping pairs are left out). States come from drops and short rollouts under random controls
 (`contact_states`), dt = 1 ms, settings being defaults. A state is compared where the JAX implementation drops no contact and the
 core reports all of them.

@@ -26,6 +26,7 @@ PUBLISHED = {
 PRIMITIVE = {
     "Allegro": "allegro_hand_description/urdf/allegro_right_hand.urdf",
     "B1": "b1_description/urdf/b1.urdf",
+    "Go1 published": "go1_description/urdf/go1.urdf",
     "Laikago": "laikago_description/urdf/laikago.urdf",
     "Panda of spheres": "panda_description/urdf/panda_collision.urdf",
     "quadruped": "quadruped_description/urdf/quadruped.urdf",

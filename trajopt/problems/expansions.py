@@ -314,7 +314,7 @@ def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
 def _differenced_hessian(problem: ControlProblem) -> Callable[..., Array]:
     """`dynamics_hessian` by central differences of the closed-form first derivatives, good to some 1e-9 of the largest entry: all
     second derivatives by JAX are a program that takes several times as long to compile and to run."""
-    linear, n = linear_dynamics(problem), problem.n
+    linear, n = linear_dynamics(problem.with_gradient("implicit")), problem.n
 
     def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
         at, x_next = moved(problem, x, u, p), problem.step(x, u, t, p)

@@ -375,8 +375,8 @@ class Iteration:
     def _curvature(self, before: Iterate, motion: Trajectory, model: LocalModel) -> Float[Array, "T z z"]:
         """The curvature of the steps of a motion: all of it, or with what is learnt along the step that led there."""
         if self.computed == "always":
-            order = self.modeller.order()
-            return motion_curvature(self.problem, motion, model.costates)[:, order][:, :, order]
+            order, costates = self.modeller.order(), model.costates[:, : self.problem.n]  # without those of parameters
+            return motion_curvature(self.problem, motion, costates)[:, order][:, :, order]
         return learnt_within_modes(self.problem, before.secant, before.motion, motion, model.costates)
 
 
