@@ -6,7 +6,7 @@ While no contact opens, closes, sticks or slips, a step is smooth, and the Lagra
 
 which Gauss-Newton Hessians lack. Each column is the difference quotient of F to one side or to the other. Where both agree, it is
 their mean; where they do not, a mode ends within `STEP`, and the smaller quotient is the one that did not jump (the minmod rule
-of slope limiters, here for columns: Harten 1983).
+of slope limiters, here for columns: Harten 1983). Where all steps are smooth `motion_curvature` takes `dynamics_hessian`.
 """
 
 from __future__ import annotations
