@@ -13,6 +13,7 @@ from native.cases import needs_core, relative
 from trajopt import load_model
 from trajopt.dynamics import NoContact, State, System, random_configuration
 from trajopt.dynamics.policies import follow_policy
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.errors import DerivativeError
 from trajopt.models import load_model_from_string
 from trajopt.problems import OptimalControlProblem
@@ -60,6 +61,32 @@ def test_a_step_is_that_of_jax(name, integrator):
     assert relative(y.v, expected.v[3]) < 1e-12 and relative(y.q, expected.q[3]) < 1e-13
     _, told = other.step(State(x.q[3], x.v[3]), u[3])
     assert jax.tree.structure(info) == jax.tree.structure(told)
+
+
+@pytest.mark.parametrize("integrator", ["euler", "rk4"])
+def test_the_jacobian_is_the_slope_of_steps(integrator):
+    """Of a tree with free and ball joints, in tangent coordinates; servo and springs included. The oracle takes steps alone."""
+    system, _ = pair("tree", integrator)
+    n = 2 * system.nv
+    directions = jnp.eye(n + system.nu)
+
+    def beside(x, u, z):
+        start = State(integrate(system.model, x.q, z[: system.nv]), x.v + z[system.nv : n])
+        return system.step(start, u + z[n:])[0]
+
+    def change(x, u, z):
+        here, there = beside(x, u, -z), beside(x, u, z)
+        return jnp.concatenate([difference(system.model, here.q, there.q), there.v - here.v])
+
+    changes = jax.jit(jax.vmap(jax.vmap(change, (None, None, 0)), (0, 0, None)))
+    linearize = jax.jit(jax.vmap(lambda x, u: system.linearize(x, u)))
+    for fast in (100.0, 1e-3):  # series and closed form of the rotations
+        x, u = states(system, 10, fast)
+        found = linearize(x, u)
+        slopes = [changes(x, u, h * directions) / (2 * h) for h in (1e-3, 5e-4)]
+        expected = np.swapaxes((4 * slopes[1] - slopes[0]) / 3, 1, 2)  # Richardson's extrapolation
+        for got, wanted in zip(np.concatenate([found.A, found.B], 2), expected, strict=True):
+            assert relative(got, wanted) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["cart-pole", "tree"])

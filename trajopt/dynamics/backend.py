@@ -9,8 +9,9 @@
 The derivative by state and control of gradient modes "implicit" and "smoothed" is the core's own closed form, in
 `System.linearize` and under `jax.jvp` and `jax.vjp` alike, of the state after the step and of the impulses of `StepInfo`; the
 contacts' distances, points and normals move as JAX's narrow phase says. Under "smoothed" it is that of the smoothed law, of which
-the core takes the step too. Derivatives by parameters of the model, by dt and by kappa, and the other gradient modes, are those
-of the JAX implementation, at the same step.
+the core takes the step too. Explicit steps of free motion have the core's derivative in every mode, and its derivative once more
+is that of the JAX implementation. So are derivatives by parameters of the model, by dt and by kappa, and other gradient modes,
+at the same step.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import dataclasses
 import functools
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -29,8 +31,9 @@ from jaxtyping import Array, Float
 
 from trajopt import native
 from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
-from trajopt.dynamics.compiled import compile_system, pack_parameters, reason_not_covered
+from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters, reason_not_covered
 from trajopt.dynamics.compiled_step import (
+    CompiledStep,
     PackedStepInfo,
     native_linearize,
     native_linearize_impulse,
@@ -47,14 +50,16 @@ from trajopt.dynamics.gradients.contact_geometry import contact_geometry
 from trajopt.dynamics.gradients.first_order import first_order_only, is_zero
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import (
+    EXPLICIT,
+    acts_by_impulses,
     explicit_info,
     explicit_step,
     impulse_info,
     impulse_step,
     share_after_impulses,
-    takes_impulses,
     where_impulses_act,
 )
+from trajopt.dynamics.linearization import linearize_by_columns
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import force_slopes
 from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
@@ -128,12 +133,10 @@ def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: Ste
     return _with_derivative(integrator, rule, start)
 
 
-def native_explicit_step(
-    integrator: str, law: ContactLaw, model: Model, x: State, tau: Float[Array, " nv"], dt: Float[Array, ""]
-) -> tuple[State, StepInfo]:
-    """`integrators.explicit_step` of free motion through the compiled core, with the derivative of the JAX implementation."""
-    x_next = _explicit(integrator, law, _Free(model, x, tau, dt))
-    return x_next, explicit_info(law, model, x_next, None)
+def native_explicit_step(integrator: str, start: StepInputs) -> tuple[State, StepInfo]:
+    """`integrators.explicit_step` of free motion through the compiled core."""
+    x_next = _explicit(integrator, start)
+    return x_next, explicit_info(start.law, start.model, x_next, None)
 
 
 def linearize_native(
@@ -161,9 +164,11 @@ def linearize_native(
 
 def law_of_linearization(mode: GradientMode, law: Law, integrator: str) -> ContactLaw | None:
     """The law whose closed form in the compiled core is the mode's linearisation of a step under `law`; None where none is."""
-    if mode.estimates or not takes_impulses(law, integrator):
+    if mode.estimates or not acts_by_impulses(law):
         return None
-    return law if mode.has_closed_form else law_linearized(mode.rule(law), law)
+    if integrator in EXPLICIT or mode.has_closed_form:  # free motion is smooth: every mode's derivative is the exact one
+        return law
+    return law_linearized(mode.rule(law), law)
 
 
 def law_linearized(rule: DerivativeRule | None, law: ContactLaw) -> ContactLaw | None:
@@ -172,42 +177,66 @@ def law_linearized(rule: DerivativeRule | None, law: ContactLaw) -> ContactLaw |
     return None if other is None or other.not_compiled is not None else other
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Free:
-    """What a step of free motion depends on."""
-
-    model: Model
-    x: State
-    tau: Array
-    dt: Array
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _explicit(integrator: str, law: ContactLaw, start: _Free) -> State:
-    compiled = compile_system(start.model, law, integrator)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _explicit(integrator: str, start: StepInputs) -> State:
+    compiled = compile_system(start.model, start.law, integrator)
     parameters = pack_parameters(compiled, start.model)
-    y = native_step(compiled, start.model, parameters, start.x.q, start.x.v, start.tau, start.dt)
+    y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
     return State(y.q, y.v)
 
 
-def _explicit_derivative(integrator: str, law: ContactLaw, primals: Any, tangents: Any) -> Any:
+def _explicit_derivative(integrator: str, primals: Any, tangents: Any) -> Any:
     (start,), (dstart,) = primals, tangents
-    moving = [not is_zero(slope) for slope in jax.tree.leaves(dstart, is_leaf=_symbolic)]
-    leaves, structure = jax.tree.flatten(start)
-
-    def of_moving(*moved: Array) -> State:
-        rest = iter(moved)
-        given = [next(rest) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
-        free: _Free = jax.tree.unflatten(structure, given)
-        return explicit_step(integrator, law, free.model, free.x, free.tau, free.dt)[0]
-
-    slopes = jax.tree.leaves(_instantiated(start, dstart))
-    at, along = (tuple(leaf for leaf, moves in zip(part, moving, strict=True) if moves) for part in (leaves, slopes))
-    return _explicit(integrator, law, start), jax.jvp(of_moving, at, along)[1]
+    x_next = _explicit(integrator, start)
+    if not _by_state_alone(dstart):
+        return x_next, _slope(functools.partial(_explicit_in_jax, integrator), start, dstart)
+    A, B = _explicit_jacobian(integrator, start)
+    along = _instantiated(start, dstart)
+    return x_next, _ambient(start.model, x_next, A @ _tangent(start, along) + B @ along.tau)
 
 
 _explicit.defjvp(_explicit_derivative, symbolic_zeros=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _explicit_jacobian(integrator: str, start: StepInputs) -> tuple[Array, Array]:
+    """A and B, by forces, of `_explicit`; what differentiates them is the JAX implementation."""
+    found = _linearized(integrator, start, jnp.eye(start.model.nv, dtype=start.q.dtype))
+    return found.A, found.B
+
+
+def _explicit_jacobian_derivative(integrator: str, primals: Any, tangents: Any) -> Any:
+    def in_jax(start: StepInputs) -> tuple[Array, Array]:
+        def step(x: State, tau: Array) -> tuple[State, StepInfo]:
+            return explicit_step(integrator, start.law, start.model, x, tau, start.dt)
+
+        found = linearize_by_columns(step, start.model, State(start.q, start.v), start.tau)
+        return found.A, found.B
+
+    return _explicit_jacobian(integrator, *primals), _slope(in_jax, *primals, *tangents)
+
+
+_explicit_jacobian.defjvp(_explicit_jacobian_derivative, symbolic_zeros=True)
+
+
+def _explicit_in_jax(integrator: str, start: StepInputs) -> State:
+    x = State(start.q, start.v)
+    return explicit_step(integrator, start.law, start.model, x, start.tau, start.dt)[0]
+
+
+def _slope(f: Callable[[StepInputs], Any], start: StepInputs, dstart: StepInputs) -> Any:
+    """That of f along those leaves of `start` that move."""
+    moving = [not is_zero(slope) for slope in jax.tree.leaves(dstart, is_leaf=_symbolic)]
+    leaves, structure = jax.tree.flatten(start)
+
+    def of_moving(*moved: Array) -> Any:
+        rest = iter(moved)
+        given = [next(rest) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
+        return f(jax.tree.unflatten(structure, given))
+
+    slopes = jax.tree.leaves(_instantiated(start, dstart))
+    at, along = (tuple(leaf for leaf, moves in zip(part, moving, strict=True) if moves) for part in (leaves, slopes))
+    return jax.jvp(of_moving, at, along)[1]
 
 
 def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
@@ -234,22 +263,18 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
         at, along = (dataclasses.replace(x, warm_start=w) for x, w in ((start, begin), (along, jnp.zeros_like(begin))))
         _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (at,), (along,))
         return (x_next, info), (slopes[0], packed_slope(info, slopes[1]))
-    model, every = start.model, jnp.eye(start.model.nv, dtype=start.q.dtype)
-    # On the manifold: the ambient tangent of q, in tangent coordinates, through A and B, and back.
-    _, dq = jax.jvp(lambda q: difference(model, start.q, q), (start.q,), (along.q,))
-    dx = jnp.concatenate([dq, along.v])
+    every = jnp.eye(start.model.nv, dtype=start.q.dtype)
     found = _linearized(integrator, _under(law, start), every)
     if law != start.law:
         found = _at_own_step(integrator, start, found)
-    moved = found.A @ dx + found.B @ along.tau
-    _, dq_next = jax.jvp(lambda d: integrate(model, found.x_next.q, d), (jnp.zeros_like(dq),), (moved[: model.nv],))
+    dx = _tangent(start, along)
     # A call of its own: XLA leaves it out of programs in which nobody asks for the report's derivative.
     impulse = _with_impulse(integrator, _under(law, start), every).outputs["impulse"]
     packed: Any = found.info
     no_friction = jnp.zeros(packed.layout[0], dx.dtype)
     pushed, contacts = impulse.C @ dx + impulse.D @ along.tau, _contacts_moved(integrator, start, dx)
     report = report_slope(packed, pushed, contacts, no_friction)
-    return (found.x_next, packed), (State(dq_next, moved[model.nv :]), report)
+    return (found.x_next, packed), (_ambient(start.model, found.x_next, found.A @ dx + found.B @ along.tau), report)
 
 
 def _contacts_moved(integrator: str, start: StepInputs, dx: Float[Array, " n"]) -> Float[Array, "nc 7"]:
@@ -296,7 +321,7 @@ def _linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) 
     compiled = compile_system(start.model, start.law, integrator)
     parameters = pack_parameters(compiled, start.model, start.kappa)
     y, A, B = native_linearize(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt, gain)
-    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {})
+    return Linearization(State(y.q, y.v), A, B, _info(compiled, start.model, y), {})
 
 
 def _with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
@@ -304,7 +329,25 @@ def _with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]
     parameters = pack_parameters(compiled, start.model, start.kappa)
     at = (start.q, start.v, start.tau, start.dt, gain)
     y, A, B, impulse = native_linearize_impulse(compiled, start.model, parameters, *at)
-    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {}, None, {"impulse": impulse})
+    return Linearization(State(y.q, y.v), A, B, _info(compiled, start.model, y), {}, None, {"impulse": impulse})
+
+
+def _info(compiled: CompiledSystem, model: Model, y: CompiledStep) -> StepInfo:
+    if compiled.integrator in EXPLICIT:
+        return explicit_info(compiled.law, model, State(y.q, y.v), None)
+    return step_info(compiled, y)
+
+
+def _tangent(start: StepInputs, along: StepInputs) -> Float[Array, " n"]:
+    """The motion `along` of q, a slope of its numbers, and of v in tangent coordinates."""
+    _, dq = jax.jvp(lambda q: difference(start.model, start.q, q), (start.q,), (along.q,))
+    return jnp.concatenate([dq, along.v])
+
+
+def _ambient(model: Model, x: State, dx: Float[Array, " n"]) -> State:
+    """The slope of x's numbers in a motion dx in tangent coordinates."""
+    dq, dv = jnp.split(dx, 2)
+    return State(jax.jvp(lambda d: integrate(model, x.q, d), (jnp.zeros_like(dq),), (dq,))[1], dv)
 
 
 def _symbolic(tangent: Any) -> bool:

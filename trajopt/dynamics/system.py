@@ -259,7 +259,8 @@ class System:
     ) -> Linearization:
         """The step's exact derivative in tangent coordinates.
 
-        With impulses it has a closed form; explicit steps are differentiated automatically, in forward mode.
+        With impulses, and of free motion through the compiled core, it has a closed form; other explicit steps are
+        differentiated automatically, in forward mode.
         parameters: names of model leaves (`PARAMETERS`) to differentiate by as well.
         outputs: names of what the step finds besides x_next that is to be differentiated by x and u too: "impulse", that is
             `StepInfo.impulse` (m,), N s (N m s for rows of joints that turn), in its order of rows. `Linearization.outputs`
@@ -326,10 +327,9 @@ def _advance(backend: str, system: System, x: State, u, force, warm_start) -> tu
             return native_impulse_step(system.integrator, system.mode.rule(law), start)
         x_next, result = impulse_step(system.integrator, start, system.mode.rule(law))
         return x_next, impulse_info(result)
-    model = system.stepped_model
     if backend == "native" and acts_by_impulses(law):
-        return native_explicit_step(system.integrator, law, model, x, tau, jnp.asarray(system.dt))
-    return explicit_step(system.integrator, law, model, x, tau, jnp.asarray(system.dt))
+        return native_explicit_step(system.integrator, _start(system, law, x, tau, warm_start))
+    return explicit_step(system.integrator, law, system.stepped_model, x, tau, jnp.asarray(system.dt))
 
 
 def _unpacked_advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:
@@ -386,7 +386,7 @@ def _linearize(
     law, complete = system.contact, jnp.zeros((), bool)
     core = backend == "native" and adjoint is None
     differentiated = law_of_linearization(system.mode, law, system.integrator) if core else None
-    if takes_impulses(law, system.integrator) and (differentiated is not None or _has_closed_form(law, system)):
+    if acts_by_impulses(law) and (differentiated is not None or _has_closed_form(law, system)):
         start = _start(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
         if differentiated is not None:
             return linearize_native(system.integrator, start, differentiated, u, parts.impulse), complete

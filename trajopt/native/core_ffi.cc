@@ -91,6 +91,8 @@ ffi::Error check(const Topology& t, const Call& c, int64_t steps) {
   if (c.given_rows > t.given) return wrong_size("candidates", c.given_rows, t.given);
   if (c.integrator < 0 || c.integrator > static_cast<int64_t>(Integrator::RUNGE_KUTTA))
     return ffi::Error::InvalidArgument("trajopt: there is no integrator " + std::to_string(c.integrator));
+  if (c.integrator > static_cast<int64_t>(Integrator::MOREAU) && !t.free())
+    return ffi::Error::InvalidArgument("trajopt: steps by explicit integrators are those of a model on which no impulses act");
   return ffi::Error::Success();
 }
 StepInput input(const Call& c, size_t i, const int64_t* batch, size_t axes) {
@@ -134,8 +136,6 @@ ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const A
                   samples(given, 2), samples(slopes, 2), given.dimensions()[given.dimensions().size() - 2], integrator};
   const Samples gains = samples(gain, 2);
   if (ffi::Error error = check(t, call, 1); error.failure()) return error;
-  if (call.integrator > static_cast<int64_t>(Integrator::MOREAU))
-    return ffi::Error::InvalidArgument("trajopt: steps by explicit integrators have no Jacobian here");
   const int columns = static_cast<int>(gain.dimensions().back());
   if (gains.size() != static_cast<int64_t>(t.nv) * columns) return wrong_size("gain", gains.size(), static_cast<int64_t>(t.nv) * columns);
   const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);

@@ -78,18 +78,16 @@ void times_blocks(Size n, const Topology& t, const std::vector<BallJoint>& balls
   }
 }
 
-// The lower half of B: dt Q gain, of which most entries of the gain are zero.
-template <class Size> void forces_to_velocity(Size n, const Topology& t, double dt, const double* Q, const Linear& out) {
-  const int N = n.lanes(), nv = t.nv;
+// to (nv, columns) = scale X gain, of which most entries of the gain are zero.
+inline void along_gain(int nv, double scale, const double* X, ptrdiff_t ldx, const Linear& out, double* to) {
   const ptrdiff_t columns = out.columns;
   if (columns == 0) return;
-  double* below = out.B + nv * columns;
-  std::memset(below, 0, sizeof(double) * nv * columns);
+  std::memset(to, 0, sizeof(double) * nv * columns);
   for (int row = 0; row < nv; ++row)
     for (int c = 0; c < columns; ++c) {
-      const double gain = dt * out.gain[row * columns + c];
+      const double gain = scale * out.gain[row * columns + c];
       if (gain == 0) continue;
-      for (int i = 0; i < nv; ++i) below[i * columns + c] += gain * Q[i * N + row];
+      for (int i = 0; i < nv; ++i) to[i * columns + c] += gain * X[i * ldx + row];
     }
 }
 
@@ -120,7 +118,7 @@ void assemble_jacobian(Size n, const Topology& t, double dt, double rest, bool m
     for (; b + LANES <= nv; b += LANES) storeu(to + b, scale * load(from + b));
     for (; b < nv; ++b) to[b] = scale * from[b];
   };
-  forces_to_velocity(n, t, dt, j.Q, out);
+  along_gain(nv, dt, j.Q, N, out, out.B + nv * static_cast<ptrdiff_t>(columns));
   for (int i = 0; i < nv; ++i) {
     double *top = out.A + i * width, *bottom = out.A + (nv + i) * width;
     put(bottom, by_q + i * N, 1), put(bottom + nv, j.by_v + i * N, 1);

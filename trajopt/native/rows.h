@@ -60,6 +60,8 @@ template <class Size> struct Rows {
   double *g, *mu, *bound, *softness;               // softness: of contacts with compliance
   Equalities<Size> equality;
   PairWork pairs;
+
+  void clear() { nc = nl = nd = ne = m = dropped = 0; }
 };
 
 template <class Size>
@@ -112,7 +114,7 @@ void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& 
     r.candidates = pair_candidates(t, p, dt, std::max(t.report_contacts, t.max_contacts), r.candidates, r.candidate, r.pairs);
   }
   if (given_rows > 0 || !t.shape_pairs.empty()) sort_candidates(r.candidate, r.candidates);
-  r.nc = r.nl = r.nd = r.ne = r.m = r.dropped = 0;
+  r.clear();
   std::memset(r.choice, LEFT_OUT, r.candidates);
   const int limits = all_limits(t, p, q, v, dt, r.all_limits);
   std::memset(r.limit_choice, LEFT_OUT, limits);

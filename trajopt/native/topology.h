@@ -112,6 +112,8 @@ struct Topology {
   int intervals() const { return static_cast<int>(dry.size()) + equalities(); }
   int impulses() const { return 3 * candidates + static_cast<int>(limited.size()) + intervals(); }
   int reported() const { return 3 * report_contacts + report_limits + intervals(); }
+  // Whether no impulse can act, nor is told of; explicit integrators take such motions alone.
+  bool free() const { return impulses() == 0 && reported() == 0; }
 
   Topology(const int64_t* data, int64_t size) {
     Table t(data, size);

@@ -53,8 +53,9 @@ struct OneSidedWork {
   int *order, *slot;
 };
 
-// A stage of an explicit step (runge_kutta.h), and the weighted sums of rates so far.
-struct StageWork { double *theta, *v, *theta_rate, *acceleration, *theta_sum, *acceleration_sum; };
+// A stage of an explicit step (runge_kutta.h), the weighted sums of rates so far, and the slopes of all of these.
+struct StageSlopes { double *theta, *q, *v, *theta_rate, *v_rate, *theta_sum, *v_sum; };
+struct StageWork { double *theta, *v, *theta_rate, *acceleration, *theta_sum, *acceleration_sum; StageSlopes slopes; };
 
 // Of an impulse in the report: its row of the problem, and its slot among those of all rows of the model; -1 where there is none.
 struct ReportedRow { int row, slot; };
@@ -139,7 +140,9 @@ template <class Size> struct Workspace {
          block.take<int>(t.reported() + 1)};
     V_free = field(6), V_after = field(6), none = Field<Size>{nullptr, size};
     tree_q = matrix(1, 4 * N), middle = matrix(1, 4 * N), v_free = matrix(1, N), v_plus = matrix(1, N), tree_velocity = matrix(1, N);
-    stage = {matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N)};
+    auto slopes = [&] { return t.free() ? matrix(N, 3 * N) : nullptr; };
+    stage = {matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N),
+             {slopes(), slopes(), slopes(), slopes(), slopes(), slopes(), slopes()}};
     init = matrix(1, most), closest = block.take<int>(t.candidates + limits + 1);
     reported = block.take<ReportedRow>(t.reported() + 1);
   }
