@@ -19,7 +19,7 @@ BASE = {"errors", "names", "result", "walltime", "__init__"}
 ORDER = {
     "dynamics": (
         "precision arguments model state rigid_body collision contact compiled_pairs compiled compiled_step gradients "
-        "integrators backend linearization system policies"
+        "integrators linearization backend system policies"
     ).split(),
     "dynamics.rigid_body": "spatial lie configuration kinematics rnea crba aba derivatives energy".split(),
     "dynamics.collision": "features primitives convex terrain broadphase narrowphase".split(),
