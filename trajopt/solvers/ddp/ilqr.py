@@ -34,7 +34,7 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import KEPT_PROGRAMS
 from trajopt.result import Status, status_name, status_named
-from trajopt.solvers.ddp.iteration import DAMPING, Iteration
+from trajopt.solvers.ddp.iteration import DAMPING, Computed, Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller, bounds_controls, runs_native
 from trajopt.solvers.ddp.passes import Passes, Summary
 from trajopt.solvers.ddp.replanning import Replanning
@@ -148,7 +148,7 @@ class _DifferentialDynamicProgramming:
             and not (problem.free_initial_state or problem.n_p)
         )
 
-    def _computed(self, problem: OptimalControlProblem) -> str:
+    def _computed(self, problem: OptimalControlProblem) -> Computed:
         """When the curvature of the dynamics is computed: that of smooth ones by DDP always, that of steps through contact by
         differences of the compiled core's derivatives."""
         if self._second_order and twice_differentiable(problem):

@@ -14,7 +14,7 @@ d_t and nu is as large as Nocedal and Wright, eq. 18.36, ask for a descent direc
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,7 @@ DAMPED_LENGTH = 2.0**-3  # jump-worm, regularisation="state": at 2^-12 and with 
 GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
 TELLING_DAMPING = 0.01  # of the curvature along the step that was refused: less damping would not be felt
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
+Computed = Literal["never", "short", "always"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Iteration:
     damp_state: bool
     parallel: bool
     secant: bool = False
-    computed: str = "never"
+    computed: Computed = "never"
     kinked: bool = False
     stationary: float = 0.0
 
