@@ -33,6 +33,7 @@ import bench_step_jacobian
 from measure import banner, markdown, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize
 
 MODELS = "half-cheetah,go1,h1,humanoid,atlas"
+ROUNDS = 3  # of both engines in turn
 # us on other machines. Nimble on Atlas: a step, and its five Jacobians. JaxSim 0.9: RNEA, CRBA, ABA, `jax.jacfwd` of ABA.
 NIMBLE = {"step": 1699.0, "five Jacobians": 5608.0}
 JAXSIM = {"go1": (125, 106, 164, 1958), "h1": (161, 155, 222, 3472), "atlas": (224, 261, 300, 8707)}
@@ -41,13 +42,13 @@ JAXSIM = {"go1": (125, 106, 164, 1958), "h1": (161, 155, 222, 3472), "atlas": (2
 def steps(models: list[str], with_mjx: list[str]) -> dict:
     rows, found = [], {}
     for name in models:
-        ours, peer = bench_step_jacobian.ours(name, False), bench_step_jacobian.mujoco_times(name, False)
+        ours, peer, ratios = bench_step_jacobian.in_turn(name, False, ROUNDS)
         mjx = bench_step_jacobian.mjx_times(name) if name in with_mjx else None
-        found[name] = {"trajopt": ours, "mujoco": peer, "mjx": mjx}
+        found[name] = {"trajopt": ours, "mujoco": peer, "ratios": ratios, "mjx": mjx}
         both = ours["step_jacobian_us"]
         rows.append((
             name, f"{ours['dof']}, {ours['contacts']}", ours["backend"], ours["step_us"], both, peer["step_us"],
-            peer["jacobian_us"], f"{peer['jacobian_us'] / both:.1f}x", mjx["jacfwd_us"] if mjx else "",
+            peer["jacobian_us"], bench_step_jacobian.spread(ratios["loop"]), mjx["jacfwd_us"] if mjx else "",
             f"{mjx['jacfwd_us'] / both:.0f}x" if mjx else "", f"{mjx['compile_s']:.0f} s" if mjx else "",
         ))  # fmt: skip
     head = ("standing, us", "DoF, contacts", "backend", "step", "+ Jacobian", "`mj_step`", "MuJoCo's differences", "faster",

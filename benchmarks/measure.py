@@ -22,6 +22,7 @@ def pin_to_one_core() -> None:
 
 
 _clock = time.perf_counter
+LOOP = 100  # steps of `in_loop`
 
 
 def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
@@ -66,8 +67,13 @@ def once(call: Callable[[], object]) -> tuple[float, object]:
     return (_clock() - start) * 1e6, result
 
 
-def microseconds_in_loop(function: Callable, q, *, steps: int = 100) -> float:
-    """A step of a compiled scan over function(q), whose first result has the shape of q; each step waits for the one before."""
+def microseconds_in_loop(function: Callable, q) -> float:
+    """A step of `in_loop`."""
+    return microseconds(in_loop(function, q)) / LOOP
+
+
+def in_loop(function: Callable, q) -> Callable[[], object]:
+    """A compiled scan of `LOOP` steps over function(q), whose first result has the shape of q; each waits for the one before."""
     import jax
     import jax.numpy as jnp
 
@@ -75,8 +81,8 @@ def microseconds_in_loop(function: Callable, q, *, steps: int = 100) -> float:
         out = jax.tree.leaves(function(q))
         return q + 0.0 * out[0], sum(jnp.sum(jnp.reshape(a, -1)[:1]) for a in out[1:])
 
-    loop = jax.jit(lambda q: jax.lax.scan(body, q, None, steps))
-    return microseconds(lambda: loop(q)) / steps
+    loop = jax.jit(lambda q: jax.lax.scan(body, q, None, LOOP))
+    return lambda: loop(q)
 
 
 def step_and_linearize(system, v, u) -> tuple[Callable, Callable]:
