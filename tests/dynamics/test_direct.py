@@ -17,6 +17,7 @@ from native.cases import needs_core
 from dynamics import linkages
 from trajopt import load_model
 from trajopt.dynamics import Linearization, NoContact, RigidContact, SmoothedContact, State, StepInfo, System
+from trajopt.dynamics.direct import direct_calls
 from trajopt.dynamics.state import StepFields
 from trajopt.errors import NonFiniteError, ShapeError
 from trajopt.models import load_model_from_string
@@ -217,3 +218,13 @@ def test_the_variable_decides_for_systems_that_were_called_before(monkeypatch):
     assert not isinstance(system.step(x, u)[1], StepFields)
     monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
     assert isinstance(system.step(x, u)[1], StepFields)
+
+
+def test_what_motors_make_of_controls_is_computed_by_the_core():
+    """XLA gives programs with products of a thousand operations and more to another thread, which costs as much as the step."""
+    system = System(load_model("atlas"), DT, backend="native")
+    calls = direct_calls(system.model, system.contact, system.integrator, jnp.asarray(DT))
+    assert calls is not None
+    x, u = system.initial_state(), jnp.zeros(system.nu)
+    for program in (calls.programs.step, calls.programs.linearize):
+        assert "dot" not in program.lower(calls.constants, x.q, x.v, u, None).as_text()

@@ -119,15 +119,17 @@ def direct_step(
     v: Float[Array, " nv"],
     u: Float[Array, " nu"],
     tau: Float[Array, " nv"],
+    motors: int,
 ) -> list[Float[Array, " _"]]:
-    """(report, q+, v+) of a single step. constants: the parameters, dt, and what the core does not read.
+    """(report, q+, v+) of a single step. constants: the parameters, dt, and what else belongs to the system. motors: where it is
+    not zero, the constants go on with the lever arms (nv, motors), and arms u is added to tau.
 
     Where q, v or u (which makes tau) holds a number that is not finite, the report's status says so and nothing else is defined.
     """
     top, double = compiled.topology, constants.dtype
     shapes = tuple(jax.ShapeDtypeStruct((k,), double) for k in (compiled.report_size, top.nq, top.nv))
     arguments = (constants, q, v, u, tau)
-    return native.call("direct_step", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme)
+    return native.call("direct_step", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme, motors=motors)
 
 
 def direct_linearize(
@@ -139,9 +141,13 @@ def direct_linearize(
     tau: Float[Array, " nv"],
     gain: Float[Array, "nv k"],
     impulse: bool,
+    motors: int,
 ) -> list[Float[Array, "..."]]:
-    """([report, q+, v+], A, B) of a single step, otherwise as `native_linearize`; with C and D where `impulse` is true."""
-    top, columns, double = compiled.topology, gain.shape[1], constants.dtype
+    """([report, q+, v+], A, B) of a single step, otherwise as `native_linearize`; with C and D where `impulse` is true.
+
+    motors: as for `direct_step`; where it is not zero the lever arms are the gain, and the one given is not read.
+    """
+    top, columns, double = compiled.topology, motors or gain.shape[1], constants.dtype
     n, size = 2 * top.nv, compiled.report_size + top.nq + top.nv
     matrices = [(n, n), (n, columns)]
     if impulse:
@@ -150,7 +156,7 @@ def direct_linearize(
     shapes = tuple(jax.ShapeDtypeStruct(shape, double) for shape in ((size,), *matrices))
     arguments = (constants, q, v, u, tau, gain)
     handler = "direct_linearize_impulse" if impulse else "direct_linearize"
-    return native.call(handler, shapes, *arguments, topology=compiled.key, integrator=compiled.scheme)
+    return native.call(handler, shapes, *arguments, topology=compiled.key, integrator=compiled.scheme, motors=motors)
 
 
 def native_rollout(

@@ -185,7 +185,11 @@ def _constants(compiled: CompiledSystem, model: Model, dt, kappa, driven: Actuat
 
 @functools.lru_cache(maxsize=128)
 def _programs(compiled: CompiledSystem, structure: Any, shapes: tuple[tuple[int, ...], ...]) -> Programs:
-    """structure, shapes: of the actuators, the last numbers of the constants."""
+    """structure, shapes: of the actuators, the last numbers of the constants, lever arms first.
+
+    What plain motors make of u is left to the core: XLA gives programs with products of a thousand operations and more to another
+    thread, and the wait for it costs as much as the step.
+    """
 
     def unpacked(constants: Float[Array, " c"]) -> Actuators:
         ends = np.cumsum([math.prod(shape) for shape in shapes])
@@ -193,18 +197,22 @@ def _programs(compiled: CompiledSystem, structure: Any, shapes: tuple[tuple[int,
         parts = jnp.split(flat, ends[:-1])
         return jax.tree.unflatten(structure, [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
 
-    def driving_force(driven: Actuators, q, v, u, force):
-        tau = driven.force(q, v, u)
+    def motors(driven: Actuators) -> int:
+        return driven.arms.shape[1] if driven.plain else 0
+
+    def other_force(driven: Actuators, q, v, u, force):
+        tau = jnp.zeros_like(v) if motors(driven) else driven.force(q, v, u)
         return tau if force is None else tau + force
 
     def step(constants, q, v, u, force):
-        return direct_step(compiled, constants, q, v, u, driving_force(unpacked(constants), q, v, u, force))
+        driven = unpacked(constants)
+        return direct_step(compiled, constants, q, v, u, other_force(driven, q, v, u, force), motors(driven))
 
     def linearize(constants, q, v, u, force, *, impulse: bool = False):
         driven = unpacked(constants)
-        tau, slopes = driving_force(driven, q, v, u, force), driven.slopes(q, v, u)
-        gain = driven.arms if slopes is None else slopes.columns()
-        packed, A, B, *by = direct_linearize(compiled, constants, q, v, u, tau, gain, impulse)
+        tau, slopes = other_force(driven, q, v, u, force), driven.slopes(q, v, u)
+        gain = slopes.columns() if slopes is not None else driven.arms[:, :0] if motors(driven) else driven.arms
+        packed, A, B, *by = direct_linearize(compiled, constants, q, v, u, tau, gain, impulse, motors(driven))
         if slopes is not None:
             A, B = slopes.chained(A, B)
             by = list(slopes.chained(*by)) if impulse else []

@@ -106,14 +106,21 @@ def sizes(key: int) -> Sizes:
 
 
 def call(
-    name: str, shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], topology: int, integrator: int
+    name: str,
+    shapes: tuple[jax.ShapeDtypeStruct, ...],
+    *arguments: Shaped[Array, "..."],
+    topology: int,
+    integrator: int,
+    **others: int,
 ) -> list[Shaped[Array, "..."]]:
-    """Results of one of `HANDLERS` with these shapes; jit, vmap and scan pass through it. integrator: place in `INTEGRATORS`."""
+    """Results of one of `HANDLERS` with these shapes; jit, vmap and scan pass through it. integrator: place in `INTEGRATORS`;
+    others: further attributes of the handler."""
     if name not in HANDLERS:
         raise OptionError(f"name is '{name}'{closest(name, HANDLERS)}")
     isa = instruction_set()
     _know(isa, topology)
-    return _bind(f"{HANDLERS[name]}_{isa}", shapes, arguments, topology=np.int64(topology), integrator=np.int64(integrator))
+    attributes = {key: np.int64(value) for key, value in ({"topology": topology, "integrator": integrator} | others).items()}
+    return _bind(f"{HANDLERS[name]}_{isa}", shapes, arguments, **attributes)
 
 
 def riccati(
