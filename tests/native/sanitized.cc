@@ -1,7 +1,7 @@
 // Steps and Jacobians of one model at random states, to be built with the address and undefined-behaviour sanitizers:
 //   sanitized CASE COUNT, CASE written by tests/native/sanitized_cases.py
-// Penetrations and speeds run over three decades; every fifth step is Moreau's, every eleventh state is
-// the pose of the case at rest, every 97th holds a NaN.
+// Penetrations and speeds run over three decades; every state is stepped by Runge-Kutta first, with its Jacobian where no impulse can
+// act; every fifth step is Moreau's, every eleventh state is the pose of the case at rest, every 97th holds a NaN.
 #include <cstdio>
 #include <random>
 
@@ -54,7 +54,7 @@ int run(const Topology& t, const Case& c, int count) {
     if (poisoned) q[k % q.size()] = std::nan("");
     const Linear linear{c.actuation.data(), c.nu, A.data(), B.data()};
     StepInput in{c.parameters.data(), q.data(), v.data(), tau.data(), nullptr, nullptr, 1e-3, 0, Integrator::RUNGE_KUTTA};
-    step(t, in, {q_next.data(), v_next.data(), report.data(), impulse.data(), nullptr}, w);
+    step(t, in, {q_next.data(), v_next.data(), report.data(), impulse.data(), t.free() ? &linear : nullptr}, w);
     in.integrator = k % 5 == 4 ? Integrator::MOREAU : Integrator::SEMI_IMPLICIT;
     step(t, in, {q_next.data(), v_next.data(), report.data(), impulse.data(), &linear}, w);
     const auto status = static_cast<ContactStatus>(static_cast<int>(report[STATUS]));

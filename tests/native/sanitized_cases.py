@@ -1,6 +1,7 @@
 """Writes what `sanitized.cc` needs of models, standing, into a folder: python sanitized_cases.py FOLDER NAME ...
 
-A name is that of a bundled model, of one in `linkages.py`, or HEAP; with `-smoothed` behind it the law is smoothed contact.
+A name is that of a bundled model, of one in `linkages.py`, or HEAP; with `-smoothed` behind it the law is smoothed contact, with
+`-free` there is no contact.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 jax.config.update("jax_enable_x64", True)
 
-from trajopt.dynamics import RigidContact, SmoothedContact  # noqa: E402
+from trajopt.dynamics import NoContact, RigidContact, SmoothedContact  # noqa: E402
 from trajopt.dynamics.compiled import compile_system, pack_parameters, topology_table  # noqa: E402
 from trajopt.models import load_model  # noqa: E402
 from trajopt.models.registry import load_model_from_string  # noqa: E402
@@ -32,13 +33,17 @@ BODIES = "".join(
 HEAP = f"""<mujoco model="heap"><asset><mesh name="hull" vertex="{HULL}"/></asset><worldbody>
 <geom type="plane" size="0 0 1" pos="0 0 -0.1"/>{BODIES}</worldbody></mujoco>"""
 
+LAWS = {"": RigidContact(), "smoothed": SmoothedContact(300.0), "free": NoContact()}
+
 
 def write(folder: pathlib.Path, name: str) -> None:
     """Sizes, table of the topology, parameters, configuration and actuation of a model."""
-    which = name.removesuffix("-smoothed")
+    which, _, contact = name.rpartition("-")
+    if contact not in LAWS:
+        which, contact = name, ""
     scene = HEAP if which == "HEAP" else getattr(linkages, which, None)
     model = load_model(which) if scene is None else load_model_from_string(scene)
-    model, law = model.to_device(), RigidContact() if which == name else SmoothedContact(300.0)
+    model, law = model.to_device(), LAWS[contact]
     table = topology_table(model, law)
     parameters = np.asarray(pack_parameters(compile_system(model, law, "semi-implicit"), model))
     q = np.array(model.keyframes.get("home", model.q_default), float)

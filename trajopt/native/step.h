@@ -75,7 +75,7 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   const int passes = solve_rows(t, p, in, w, V_after, out.impulse);
   std::memcpy(out.v, w.v_plus, sizeof(double) * t.nv);
   integrate(t, w.balls, q, rest, w.v_plus, out.q);
-  if (passes == 0) std::memset(out.impulse, 0, sizeof(double) * t.impulses());
+  if (passes == 0) std::fill_n(out.impulse, t.impulses(), 0.0);
   if (!t.shape_pairs.empty()) {
     move_shapes(t, w.kin, V_after, w.rows.pairs);
     w.rows.dropped += pairs_missed(t, in.dt, w.rows.pairs);
