@@ -1,9 +1,11 @@
 // Direct calls of one step and of its Jacobian: few arrays, since each of them costs a microsecond to hand over or to take back.
 //
 // In: constants (the parameters, dt, and what else belongs to the system alone), q, v, u, the generalised force tau and, for the
-// Jacobian, d tau / d u. motors: where it is not zero, the constants go on with the lever arms (nv, motors), arms u is added to tau, and
-// they are d tau / d u; a product of that size within the program would have XLA hand it over to another thread. Out: the report of the step, q+ and v+; beside the Jacobian the three are one array. Where q, v or u holds a
+// Jacobian, d tau / d u. Out: the report of the step, q+ and v+; beside the Jacobian the three are one array. Where q, v or u holds a
 // number that is not finite, the report's status says so and nothing else is written.
+//
+// motors: where it is not zero, the constants go on with the lever arms (nv, motors), arms u is added to tau, and they are d tau / d u.
+// A product of that size within the program would have XLA hand the call over to another thread.
 #include <cmath>
 
 #include "engine.h"
