@@ -192,7 +192,7 @@ def _explicit_derivative(integrator: str, primals: Any, tangents: Any) -> Any:
     (start,), (dstart,) = primals, tangents
     x_next = _explicit(integrator, start)
     if not _by_state_alone(dstart):
-        return x_next, _slope(functools.partial(_explicit_in_jax, integrator), start, dstart)
+        return x_next, _slope(lambda at: _explicit_in_jax(integrator, at)[0], start, dstart)
     A, B = _explicit_jacobian(integrator, start)
     along = _instantiated(start, dstart)
     return x_next, _ambient(start.model, x_next, A @ _tangent(start, along) + B @ along.tau)
@@ -211,7 +211,7 @@ def _explicit_jacobian(integrator: str, start: StepInputs) -> tuple[Array, Array
 def _explicit_jacobian_derivative(integrator: str, primals: Any, tangents: Any) -> Any:
     def in_jax(start: StepInputs) -> tuple[Array, Array]:
         def step(x: State, tau: Array) -> tuple[State, StepInfo]:
-            return explicit_step(integrator, start.law, start.model, x, tau, start.dt)
+            return _explicit_in_jax(integrator, dataclasses.replace(start, q=x.q, v=x.v, tau=tau))
 
         found = linearize_by_columns(step, start.model, State(start.q, start.v), start.tau)
         return found.A, found.B
@@ -222,9 +222,8 @@ def _explicit_jacobian_derivative(integrator: str, primals: Any, tangents: Any) 
 _explicit_jacobian.defjvp(_explicit_jacobian_derivative, symbolic_zeros=True)
 
 
-def _explicit_in_jax(integrator: str, start: StepInputs) -> State:
-    x = State(start.q, start.v)
-    return explicit_step(integrator, start.law, start.model, x, start.tau, start.dt)[0]
+def _explicit_in_jax(integrator: str, start: StepInputs) -> tuple[State, StepInfo]:
+    return explicit_step(integrator, start.law, start.model, State(start.q, start.v), start.tau, start.dt)
 
 
 def _slope(f: Callable[[StepInputs], Any], start: StepInputs, dstart: StepInputs) -> Any:
