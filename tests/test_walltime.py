@@ -67,7 +67,7 @@ def test_what_jax_compiles_is_heard_while_a_command_keeps_its_time():
         parts = walltime.spent()
     assert parts["compile"] > 0
     assert all(value >= 0 for value in parts.values())
-    assert sum(parts.values()) - parts["total"] == pytest.approx(parts["total"], rel=0.02)
+    assert sum(parts.values()) - parts["total"] == pytest.approx(parts["total"], rel=1e-9)
     before = timeline.parts()["compile"]
     jax.jit(lambda x: jnp.cos(x) + 0.125)(jnp.ones(3)).block_until_ready()  # after the command
     assert timeline.parts()["compile"] == before

@@ -62,8 +62,9 @@ class WallTime:
         return {key: seconds[key] for key in sorted(seconds, key=(COMPILE, OTHER).__contains__)}
 
     def document(self) -> dict[str, float]:
-        """What summary.json holds: the parts and the command's wall time, measured by itself."""
-        return self.parts() | {TOTAL: time.perf_counter() - self.started}
+        """What summary.json holds: the parts, and the command's wall time at the moment they were closed, which is their sum."""
+        parts = self.parts()
+        return parts | {TOTAL: self._since - self.started}
 
 
 def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
