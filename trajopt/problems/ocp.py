@@ -68,6 +68,7 @@ class OptimalControlProblem(Parted):
             dimension n.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
         certificate, certificate_tolerances: `Trajectory -> {name: value}`, what else makes an answer, and its bounds.
+        certificate_suffices: whether a motion within all these bounds is an answer where the solver stops, optimal or not.
         report: `Trajectory -> text` that is printed with the answer.
         model, motion: what the animation draws; with dynamics that are a function, `Trajectory -> {"q", "v", "impulse"}`
             of the model.
@@ -114,6 +115,7 @@ class OptimalControlProblem(Parted):
     tolerance: float = 1e-6
     certificate: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
+    certificate_suffices: bool = dataclasses.field(default=False, metadata=NOT_COMPILED)
     report: Callable[[Trajectory], str] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     model: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
     motion: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
@@ -402,8 +404,8 @@ class OptimalControlProblem(Parted):
 
     @property
     def feasibility_is_success(self) -> bool:
-        """A feasible motion need not be a good one: the solver has to say that it solved the problem."""
-        return False
+        """A feasible motion need not be a good one: unless its certificate suffices, the solver has to say that it solved it."""
+        return self.certificate_suffices
 
     @property
     def constrained(self) -> bool:

@@ -8,7 +8,9 @@ A sampling solver searches until one of three things happens, then a gradient so
 - it has ended by itself, converged or infeasible to its knowledge.
 
 Where the gradient solver gives up or creeps, or the point it solves for is none by the problem's certificate, both begin again
-with other draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws.
+with other draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws. A problem whose
+certificate suffices (`OptimalControlProblem.certificate_suffices`) needs no other search where one has come past a point within
+all limits: the run ends as `acceptable` there, at the best such point.
 
 After the hand-over costs, violations and the measure of optimality in the trace, the status and the certificate are the
 gradient solver's; before, the trace shows the spread of the sampling distribution. A run that ends before the hand-over (a
@@ -47,8 +49,9 @@ class HybridState(SolverState):
 
     idle: generations, or iterations of the gradient solver, since the best motion was improved on (best_excess, best_cost);
     key: of the run; guess: where it began;
-    attempt: which search this is, from 1; polished: iterations of the gradient solver in it; answer: whether the point is solved
-    for and without shortfalls, found out where searches may be repeated.
+    attempt: which search this is, from 1; polished: iterations of the gradient solver in it; answer: whether the point is without
+    shortfalls, and solved for unless the problem's certificate suffices, found out where that decides over another search;
+    answered: whether there has been one.
     """
 
     sampler: Any
@@ -62,6 +65,7 @@ class HybridState(SolverState):
     attempt: int
     polished: int
     answer: bool
+    answered: bool
 
     @property
     def active(self) -> SolverState:
@@ -108,7 +112,7 @@ class Hybrid(LibrarySolver):
         generations: largest number of generations before the gradient solver takes over.
         attempts: largest number of searches. Another one begins, from the initial guess with other draws, where the gradient
             solver has given up, has done its `max_iterations`, creeps or has found what the problem's certificate refuses; the
-            last one may use what is left of the run's iterations.
+            last one may use what is left of the run's iterations, unless there has been an answer.
         creeping: number of iterations of the gradient solver within which its cost must fall by the share `improvement`; where it
             does not, it creeps. Default: it may.
         max_iterations: of both solvers together, over all searches.
@@ -157,7 +161,7 @@ class Hybrid(LibrarySolver):
         polisher = self.polisher.init(oracle, guess, key)
         seed = np.asarray(jax.random.key_data(key))
         rest = {"idle": 0, "best_excess": np.inf, "best_cost": np.inf, "key": seed, "guess": guess}
-        return self._at(sampler, polisher, False, **rest, attempt=1, polished=0, answer=False)
+        return self._at(sampler, polisher, False, **rest, attempt=1, polished=0, answer=False, answered=False)
 
     def _at(self, sampler: Any, polisher: Any, polishing: bool, **rest: Any) -> HybridState:
         at = polisher if polishing else sampler
@@ -201,8 +205,9 @@ class Hybrid(LibrarySolver):
             creeps = state.polishing and polisher.cost >= state.best_cost - self.improvement * abs(state.best_cost)
             progress = {"idle": state.idle + 1} if creeps else {"idle": 0, "best_cost": float(polisher.cost)}
             state = self._next(
-                state, polisher=polisher, polishing=True, polished=state.polished + 1, answer=answer, **progress
-            )
+                state, polisher=polisher, polishing=True, polished=state.polished + 1, answer=answer,
+                answered=answer or state.answered, **progress,
+            )  # fmt: skip
             ended = advance(state)
             return self._given_up(oracle, state) if ended is None else ended
 
@@ -221,26 +226,31 @@ class Hybrid(LibrarySolver):
         return state, ended
 
     def _is_answer(self, oracle: OptimalControlOracle, polisher: Any) -> bool:
-        """Whether the gradient solver has solved the problem and its certificate, recomputed outside the counters, agrees."""
-        if self.attempts == 1:
+        """Whether the point is without shortfalls, recomputed outside the counters, and solved for where that is asked."""
+        suffices = oracle.problem.feasibility_is_success
+        if self.attempts == 1 and not suffices:
             return False  # nobody asks
         status = self.polisher.terminate(oracle, polisher)
-        if status is None or status_name(status) != "solved":
+        solved = status is not None and status_name(status) == "solved"
+        if not solved and not suffices:
             return False
         evaluations = oracle.evaluations
         missing = oracle.shortfalls(oracle.residuals(jax.tree.map(np.asarray, polisher.x)))
-        missing = missing or self.polisher.finish(oracle, polisher).shortfalls
+        if solved:
+            missing = missing or self.polisher.finish(oracle, polisher).shortfalls
         oracle.evaluations = evaluations
         return not missing
 
-    def _given_up(self, oracle: OptimalControlOracle, state: HybridState) -> Status | None:
-        """The status with which the gradient solver leaves the run to another search, None where it goes on or none is left."""
-        if state.attempt >= self.attempts or state.answer:
-            return None
+    def _left(self, oracle: OptimalControlOracle, state: HybridState) -> Status | None:
+        """The status with which the gradient solver ends by itself, creeps or has done its `max_iterations`, else None."""
         status: Status | None = self.polisher.terminate(oracle, state.polisher)
         creeps = self.creeping is not None and state.polishing and state.idle >= self.creeping
         exhausted = status is None and (creeps or state.polished > self.polisher.max_iterations)
         return Status.max_iterations if exhausted else status
+
+    def _given_up(self, oracle: OptimalControlOracle, state: HybridState) -> Status | None:
+        """The status with which the gradient solver leaves the run to another search, None where it goes on or none is left."""
+        return None if state.attempt >= self.attempts or state.answered else self._left(oracle, state)
 
     def _sampled(self, oracle: OptimalControlOracle, state: HybridState) -> HybridState:
         """After one generation."""
@@ -263,7 +273,10 @@ class Hybrid(LibrarySolver):
         """As the gradient solver says, unless another search follows; the sampling solver only hands over."""
         if not state.polishing or self._given_up(oracle, state) is not None:
             return None
-        return self.polisher.terminate(oracle, state.polisher)
+        status: Status | None = self.polisher.terminate(oracle, state.polisher)
+        if not state.answered or (state.answer and status is not None and status_name(status) == "solved"):
+            return status
+        return None if self._left(oracle, state) is None else Status.acceptable
 
     def finish(self, oracle: OptimalControlOracle, state: HybridState) -> Findings:
         """The certificate of the solver that found the point; one that was drawn and not polished falls short."""
