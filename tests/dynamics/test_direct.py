@@ -21,6 +21,7 @@ from trajopt.dynamics.direct import direct_calls
 from trajopt.dynamics.state import StepFields
 from trajopt.errors import NonFiniteError, ShapeError
 from trajopt.models import load_model_from_string
+from trajopt.result import Status
 
 pytestmark = needs_core
 DT = 1e-3
@@ -37,6 +38,8 @@ SYSTEMS = {
     "moreau": lambda: System(load_model("hopper"), DT, integrator="moreau", backend="native"),
     "smoothed": lambda: System(load_model("half-cheetah"), DT, contact=SmoothedContact(), kappa=200.0, backend="native"),
     "no contact": lambda: System(load_model("ur5"), DT, contact=NoContact(), backend="native"),
+    "runge-kutta": lambda: System(load_model("double-cart-pole"), DT, contact=NoContact(), integrator="rk4", backend="native"),
+    "euler, ball joints": lambda: System(load_model("drone"), DT, contact=NoContact(), integrator="euler", backend="native"),
     "implicit damping": lambda: System(load_model("go1"), DT, implicit_damping=True, backend="native"),
     "a closed loop": lambda: System(load_model_from_string(linkages.THREE), DT, contact=RigidContact(), backend="native"),
 }  # fmt: skip
@@ -127,15 +130,16 @@ def test_a_control_that_a_servo_would_clip_has_to_be_finite_too():
             method(x, u.at[0].set(jnp.inf))
 
 
-def test_numbers_that_only_the_step_makes_infinite_are_an_answer():
+@pytest.mark.parametrize("name", ["half-cheetah", "runge-kutta"])
+def test_numbers_that_only_the_step_makes_infinite_are_an_answer(name):
     """Velocities of 1e200 are finite; their squares are not."""
-    system = SYSTEMS["half-cheetah"]()
+    system = SYSTEMS[name]()
     (x, u), *_ = draws(system, 1)
-    fast = State(x.q, x.v.at[3:].set(1e200))
+    fast = State(x.q, x.v.at[-2:].set(1e200))
     first, second = (system.step(fast, u) for _ in range(2))
     same(first, second)
     same(second, jax.jit(system.step)(fast, u))
-    assert not np.isfinite(np.asarray(second[0].v)).all()
+    assert not np.isfinite(np.asarray(second[0].v)).all() and bool(second[1].status == Status.non_finite)
     found = [system.linearize(fast, u) for _ in range(2)]
     same(found[0], found[1])
 

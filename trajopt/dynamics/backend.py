@@ -31,9 +31,8 @@ from jaxtyping import Array, Float
 
 from trajopt import native
 from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
-from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters, reason_not_covered
+from trajopt.dynamics.compiled import compile_system, pack_parameters, reason_not_covered
 from trajopt.dynamics.compiled_step import (
-    CompiledStep,
     PackedStepInfo,
     native_linearize,
     native_linearize_impulse,
@@ -52,7 +51,6 @@ from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import (
     EXPLICIT,
     acts_by_impulses,
-    explicit_info,
     explicit_step,
     impulse_info,
     impulse_step,
@@ -137,9 +135,8 @@ def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: Ste
 
 
 def native_explicit_step(integrator: str, start: StepInputs) -> tuple[State, StepInfo]:
-    """`integrators.explicit_step` of free motion through the compiled core."""
-    x_next = _explicit(integrator, start)
-    return x_next, explicit_info(start.law, start.model, x_next, None)
+    """`integrators.explicit_step` of free motion and its report through the compiled core."""
+    return _explicit(integrator, start)
 
 
 def linearize_native(
@@ -181,21 +178,20 @@ def law_linearized(rule: DerivativeRule | None, law: ContactLaw) -> ContactLaw |
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _explicit(integrator: str, start: StepInputs) -> State:
-    compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model)
-    y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
-    return State(y.q, y.v)
+def _explicit(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
+    return _stepped(integrator, start)
 
 
 def _explicit_derivative(integrator: str, primals: Any, tangents: Any) -> Any:
     (start,), (dstart,) = primals, tangents
-    x_next = _explicit(integrator, start)
+    x_next, info = _explicit(integrator, start)
+    none = jnp.zeros(0, x_next.q.dtype)
+    still = report_slope(info, none, none.reshape(0, 7), none)
     if not _by_state_alone(dstart):
-        return x_next, _slope(lambda at: _explicit_in_jax(integrator, at)[0], start, dstart)
+        return (x_next, info), (_slope(lambda at: _explicit_in_jax(integrator, at)[0], start, dstart), still)
     A, B = _explicit_jacobian(integrator, start)
     along = _instantiated(start, dstart)
-    return x_next, _ambient(start.model, x_next, A @ _tangent(start, along) + B @ along.tau)
+    return (x_next, info), (_ambient(start.model, x_next, A @ _tangent(start, along) + B @ along.tau), still)
 
 
 _explicit.defjvp(_explicit_derivative, symbolic_zeros=True)
@@ -248,10 +244,7 @@ def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, PackedStepInfo]:
-    compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa)
-    y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
-    return State(y.q, y.v), step_info(compiled, y)
+    return _stepped(integrator, start)
 
 
 def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: Any) -> Any:
@@ -303,12 +296,9 @@ def _under(law: ContactLaw, start: StepInputs) -> StepInputs:
 def _at_own_step(integrator: str, start: StepInputs, other: Linearization) -> Linearization:
     """The step of `start`, with d v+ and d impulse of another law's linearisation `other`, and q+ moved at its own v+."""
     model, nv = start.model, start.model.nv
-    compiled = compile_system(model, start.law, integrator)
-    y = native_step(
-        compiled, model, pack_parameters(compiled, model, start.kappa), start.q, start.v, start.tau, start.dt
-    )
+    x_next, info = _stepped(integrator, start)
     rest = share_after_impulses(integrator, start.dt)
-    by_q, by_dq = integrate_jacobians(model, start.q, rest * y.v)
+    by_q, by_dq = integrate_jacobians(model, start.q, rest * x_next.v)
     onward = jnp.concatenate([by_q, jnp.zeros_like(by_q)], 1)
     if integrator == "moreau":
         there, there_by_v = integrate_jacobians(model, start.q, rest * start.v)
@@ -316,14 +306,22 @@ def _at_own_step(integrator: str, start: StepInputs, other: Linearization) -> Li
     below, pushed = other.A[nv:], other.B[nv:]
     A = jnp.concatenate([onward + rest * (by_dq @ below), below])
     B = jnp.concatenate([rest * (by_dq @ pushed), pushed])
-    return dataclasses.replace(other, x_next=State(y.q, y.v), A=A, B=B, info=step_info(compiled, y))
+    return dataclasses.replace(other, x_next=x_next, A=A, B=B, info=info)
+
+
+def _stepped(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
+    """The state after a step of the core, and its report."""
+    compiled = compile_system(start.model, start.law, integrator)
+    parameters = pack_parameters(compiled, start.model, start.kappa)
+    y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
+    return State(y.q, y.v), step_info(compiled, y)
 
 
 def _linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
     compiled = compile_system(start.model, start.law, integrator)
     parameters = pack_parameters(compiled, start.model, start.kappa)
     y, A, B = native_linearize(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt, gain)
-    return Linearization(State(y.q, y.v), A, B, _info(compiled, start.model, y), {})
+    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {})
 
 
 def _with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
@@ -331,13 +329,7 @@ def _with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]
     parameters = pack_parameters(compiled, start.model, start.kappa)
     at = (start.q, start.v, start.tau, start.dt, gain)
     y, A, B, impulse = native_linearize_impulse(compiled, start.model, parameters, *at)
-    return Linearization(State(y.q, y.v), A, B, _info(compiled, start.model, y), {}, None, {"impulse": impulse})
-
-
-def _info(compiled: CompiledSystem, model: Model, y: CompiledStep) -> StepInfo:
-    if compiled.integrator in EXPLICIT:
-        return explicit_info(compiled.law, model, State(y.q, y.v), None)
-    return step_info(compiled, y)
+    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {}, None, {"impulse": impulse})
 
 
 def _tangent(start: StepInputs, along: StepInputs) -> Float[Array, " n"]:

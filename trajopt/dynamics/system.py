@@ -173,10 +173,10 @@ class System:
     def _direct(self) -> DirectCalls | None:
         """Direct calls through the compiled core, where the system is one that it covers and its derivative needs no more."""
         law = self.contact
-        if self.mode.estimates or not takes_impulses(law, self.integrator):
+        if self.mode.estimates or not acts_by_impulses(law):
             return None
         rule = self.mode.rule(law)
-        if rule is None or rule.reverse_only:
+        if self.integrator not in EXPLICIT and (rule is None or rule.reverse_only):
             return None
         kappa = self.mode.sharpness(self.kappa)
         return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt), kappa)
@@ -280,7 +280,8 @@ class System:
         backend = self.resolved_backend
         if (
             backend == "native" and adjoint is None and not parameters and not is_traced(x.q, x.v, u, force)
-            and self.mode.has_closed_form and (direct := self._direct) is not None
+            and law_of_linearization(self.mode, self.contact, self.integrator) == self.contact
+            and (direct := self._direct) is not None
         ):  # fmt: skip
             return direct.linearize(x, u, None if unforced else force, impulse)
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.

@@ -73,6 +73,13 @@ ffi::Error unknown_topology() {
 ffi::Error wrong_size(const char* what, int64_t received, int64_t expected) {
   return ffi::Error::InvalidArgument(std::string("trajopt: ") + what + " holds " + std::to_string(received) + " numbers, expected " + std::to_string(expected));
 }
+ffi::Error known_integrator(const Topology& t, int64_t integrator) {
+  if (integrator < 0 || integrator > static_cast<int64_t>(Integrator::RUNGE_KUTTA))
+    return ffi::Error::InvalidArgument("trajopt: there is no integrator " + std::to_string(integrator));
+  if (integrator > static_cast<int64_t>(Integrator::MOREAU) && !t.free())
+    return ffi::Error::InvalidArgument("trajopt: steps by explicit integrators are those of a model on which no impulses act");
+  return ffi::Error::Success();
+}
 
 namespace {
 
@@ -89,11 +96,7 @@ ffi::Error check(const Topology& t, const Call& c, int64_t steps) {
   if (c.v.size() != t.nv) return wrong_size("v", c.v.size(), t.nv);
   if (c.tau.size() != steps * t.nv) return wrong_size("tau", c.tau.size(), steps * t.nv);
   if (c.given_rows > t.given) return wrong_size("candidates", c.given_rows, t.given);
-  if (c.integrator < 0 || c.integrator > static_cast<int64_t>(Integrator::RUNGE_KUTTA))
-    return ffi::Error::InvalidArgument("trajopt: there is no integrator " + std::to_string(c.integrator));
-  if (c.integrator > static_cast<int64_t>(Integrator::MOREAU) && !t.free())
-    return ffi::Error::InvalidArgument("trajopt: steps by explicit integrators are those of a model on which no impulses act");
-  return ffi::Error::Success();
+  return known_integrator(t, c.integrator);
 }
 StepInput input(const Call& c, size_t i, const int64_t* batch, size_t axes) {
   auto at = [&](const Samples& s) { return s.at(i, batch, axes); };

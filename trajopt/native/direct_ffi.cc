@@ -6,8 +6,6 @@
 //
 // motors: where it is not zero, the constants go on with the lever arms (nv, motors), arms u is added to tau, and they are d tau / d u.
 // A product of that size within the program would have XLA hand the call over to another thread.
-#include <cmath>
-
 #include "engine.h"
 #include "samples.h"
 
@@ -17,13 +15,9 @@ namespace {
 
 struct Next { double *report, *q, *v; };
 
-bool finite(const Array& a) {
-  bool all = true;
-  for (size_t k = 0; k < a.element_count(); ++k) all &= std::isfinite(a.typed_data()[k]);
-  return all;
-}
-
 int64_t count(const Array& a) { return static_cast<int64_t>(a.element_count()); }
+
+bool finite(const Array& a) { return all_finite(a.typed_data(), count(a)); }
 
 // Where the lever arms begin in the constants.
 int64_t arms_at(const Topology& t) { return Parameters::size(t) + 1; }
@@ -36,9 +30,7 @@ ffi::Error check(const Topology& t, const Array& constants, const Array& q, cons
   if (count(q) != t.nq) return wrong_size("q", count(q), t.nq);
   if (count(v) != t.nv) return wrong_size("v", count(v), t.nv);
   if (count(tau) != t.nv) return wrong_size("tau", count(tau), t.nv);
-  if (integrator != static_cast<int64_t>(Integrator::SEMI_IMPLICIT) && integrator != static_cast<int64_t>(Integrator::MOREAU))
-    return ffi::Error::InvalidArgument("trajopt: direct calls are for steps by impulses");
-  return ffi::Error::Success();
+  return known_integrator(t, integrator);
 }
 
 // A step; with its Jacobian where `linear` is not null.

@@ -21,6 +21,7 @@ Own* own(int64_t key);  // of this thread; null for a topology that nobody has r
 
 ffi::Error unknown_topology();
 ffi::Error wrong_size(const char* what, int64_t received, int64_t expected);
+ffi::Error known_integrator(const Topology& t, int64_t integrator);
 
 }  // namespace TRAJOPT_ISA
 }  // namespace trajopt

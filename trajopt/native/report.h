@@ -111,10 +111,7 @@ void write_report(const Topology& t, const Parameters& p, const double* q, const
   out[ITERATIONS] = solved ? w.solution.iterations : 0;
   out[FALLBACKS] = solved ? w.solution.fallbacks : 0;
   out[STATUS] = solved ? static_cast<double>(w.solution.status) : static_cast<double>(ContactStatus::solved);
-  bool finite = true;
-  for (int k = 0; k < t.nv; ++k) finite = finite && std::isfinite(w.v_plus[k]);
-  for (int k = 0; k < t.nq; ++k) finite = finite && std::isfinite(q[k]);
-  if (!finite) out[STATUS] = static_cast<double>(ContactStatus::non_finite);
+  if (!all_finite(w.v_plus, t.nv) || !all_finite(q, t.nq)) out[STATUS] = static_cast<double>(ContactStatus::non_finite);
   out[IS_DEGENERATE] = solved && w.solution.degenerate, out[IS_SELECTED] = solved ? w.solution.selected : 1;
   out[DROPPED] = r.dropped, out[OVERFLOW_ROWS] = acting - shown;
   out[ACTIVE_CONTACTS] = r.nc, out[ACTIVE_ROWS] = r.m, out[PASSES] = passes;

@@ -1,5 +1,5 @@
 // One step of free motion by Euler's method or the classical Runge-Kutta method (trajopt/dynamics/integrators.py), and its Jacobian,
-// of a topology that is `free`: the report stays empty. The configuration moves as q (+) theta, with d theta/dt = J_r^-1(theta) omega of every
+// of a topology that is `free`: the report holds the status alone. The configuration moves as q (+) theta, with d theta/dt = J_r^-1(theta) omega of every
 // ball joint.
 //
 // Slopes are matrices with rows of 3 `lanes`, by [dq, dv, dtau] at the start of the step; those of rates are slopes of dt rate.
@@ -176,6 +176,7 @@ void explicit_step(const Topology& t, const Parameters& p, const StepInput& in, 
   integrate(t, w.balls, in.q, 1, s.theta, out.q);
   if (out.linear) assemble_explicit(t, s.theta, w, *out.linear);
   std::memset(out.report, 0, sizeof(double) * report_size(t));
+  if (!all_finite(out.v, t.nv) || !all_finite(out.q, t.nq)) out.report[STATUS] = static_cast<double>(ContactStatus::non_finite);
 }
 
 }  // namespace TRAJOPT_ISA
