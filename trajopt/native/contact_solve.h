@@ -362,6 +362,18 @@ inline void better_start(const Ncp& ncp, ContactWorkspace& w, const double* init
   if (w.current.merit < without) with_padding(ncp, init, w.start);
 }
 
+// Where other contacts approach, those without an impulse that neither approach nor part, as between the boxes of a pile that falls as
+// one, get the impulse that would stop what approaches fastest: whether they close is up to the others, and from zero rounding decides
+// of each.
+inline void press_resting(const Ncp& ncp, double* x) {
+  const ContactProblem& p = ncp.problem;
+  const double still = SLOW * ncp.approach;
+  bool falls = false;
+  for (int c = 0; c < p.contacts; ++c) falls |= p.g[3 * c + 2] < -still;
+  for (int n = 2; falls && n < 3 * p.contacts; n += 3)
+    if (std::fabs(p.g[n]) <= still && x[n] == 0.0) x[n] = ncp.rho[n] * ncp.approach;
+}
+
 // Keeps `candidate` in place of w.best where w.best solves the problem and it does so too, to the same order; whether it did.
 inline bool if_lawful(const Ncp& ncp, ContactWorkspace& w, Point& candidate, double tol) {
   const Regularised law{ncp};
@@ -422,6 +434,7 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
     const bool near = init && options.start != Start::ANY;
     if (!near || !search.creep_from(init)) {
       better_start(ncp, w, near ? nullptr : init);
+      press_resting(ncp, w.start);
       if (!search.attempt(w.start) && !(near && search.ease_from(init))) search.fallbacks(out.fallbacks);
     }
   } else {

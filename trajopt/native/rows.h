@@ -60,6 +60,7 @@ template <class Size> struct Rows {
   double *g, *mu, *bound, *softness;               // softness: of contacts with compliance
   Equalities<Size> equality;
   PairWork pairs;
+  double fastest, slowest;  // of the last choice, m/s: approach of a row that was added, and least speed of parting of a contact that was not
 
   void clear() { nc = nl = nd = ne = m = dropped = 0; }
 };
@@ -142,6 +143,7 @@ template <class Size>
 int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const Field<Size>& V_after,
            const double* after, double dt, double slack, const double* start, Rows<Size>& r) {
   int found = 0;
+  r.fastest = 0, r.slowest = std::numeric_limits<double>::infinity();
   auto acted = [&](int place) { return start && start[place] != 0; };
   for (int k = 0; k < r.candidates; ++k) {
     if (r.choice[k] != LEFT_OUT) continue;
@@ -149,19 +151,28 @@ int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, 
     if (t.smoothed && !in_reach(p, c.distance)) continue;
     const double then = dot(c.normal, relative_velocity(kin, V_after, c));
     const bool again = acted(3 * c.slot + 2);
-    if (!(t.smoothed || c.distance <= 0 || c.restitution > 0 || again) && !(then + c.distance / dt < -slack)) continue;
+    if (!(t.smoothed || c.distance <= 0 || c.restitution > 0 || again) && !(then + c.distance / dt < -slack)) {
+      r.slowest = std::min(r.slowest, then + c.distance / dt);
+      continue;
+    }
     const Offset offset = offset_of(t, p, kin, V, c, dt);
-    if (!offset.exists || !(again || then + offset.value < -slack)) continue;
+    if (!offset.exists) continue;
+    const double parting = then + offset.value;
+    if (!(again || parting < -slack)) {
+      r.slowest = std::min(r.slowest, parting);
+      continue;
+    }
     if (r.nc == t.most_contacts()) { ++r.dropped; continue; }
-    r.choice[k] = CHOSEN;
+    r.choice[k] = CHOSEN, r.fastest = std::max(r.fastest, -parting);
     r.contact[r.nc++] = {k, offset, frame_of(c.normal), 0, 0, false};
     ++found;
   }
   for (size_t k = 0; k < t.limited.size(); ++k) {
     const LimitRow& limit = r.all_limits[k];
     if (r.limit_choice[k] != LEFT_OUT || !limit.offset.exists) continue;
-    if (!acted(3 * t.candidates + static_cast<int>(k)) && !(limit.sign * after[limit.dof] + limit.offset.value < -slack)) continue;
-    r.limit_choice[k] = CHOSEN, r.limit[r.nl++] = limit, ++found;
+    const double parting = limit.sign * after[limit.dof] + limit.offset.value;
+    if (!acted(3 * t.candidates + static_cast<int>(k)) && !(parting < -slack)) continue;
+    r.limit_choice[k] = CHOSEN, r.fastest = std::max(r.fastest, -parting), r.limit[r.nl++] = limit, ++found;
   }
   if (r.nd == 0 && !t.dry.empty()) found += r.nd = static_cast<int>(t.dry.size());
   if (r.ne == 0 && t.equalities() > 0) found += r.ne = t.equalities();

@@ -42,6 +42,9 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
   std::memcpy(w.v_plus, w.v_free, sizeof(double) * w.size.lanes());
   link_velocities(t, p, w.v_free, w.V_free, w);
   int found = choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, 0.0, in.start, r);
+  const double still = TOUCHES * std::max(1e-3, r.fastest);
+  if (found > 0 && r.slowest < still)  // contacts that rest on what falls, of which rounding would choose some
+    found += choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, -still, in.start, r);
   while (found > 0) {
     if (passes == 0) invert(w.size, t, w.dynamics);
     ++passes;

@@ -111,6 +111,7 @@ def solve(
         inner_tol = jnp.minimum(jnp.asarray(0.01 * tol, dtype) * speed, 100 * rounding)
         start = lam if init is None else init if solver == "direct" else _better_start(ncp, init, eps)
         if solver == "newton":
+            start = _press_resting(ncp, start, speed)
             ended = search(ncp, start, eps, Limits(inner_tol, rounding, tol), max_iterations)
             iterations, fallbacks = ended.iterations, ended.stage
             lam, inverse = ended.best.impulse, ended.best.inverse
@@ -185,6 +186,18 @@ def _better_start(ncp: NCP, init, eps):
     nu = both @ ncp.G + eps * both + ncp.g
     merits = merit(ncp, jax.vmap(lambda x, nu: natural_map(ncp, x, nu))(both, nu))
     return jnp.where(merits[0] < merits[1], both[0], both[1])
+
+
+def _press_resting(ncp: NCP, start: Float[Array, " m"], speed) -> Float[Array, " m"]:
+    """`start`, with the impulse that would stop what approaches fastest at contacts without one that neither approach nor part,
+    where others approach.
+
+    Whether the contacts of a pile that falls as one close is up to those below; from zero rounding decides of each.
+    """
+    normals, still = np.arange(2, 3 * ncp.nc, 3), SLOW.at(ncp.g.dtype) * speed
+    parting = jnp.where(ncp.exists[: ncp.nc], ncp.g[normals], jnp.inf)
+    rests = (jnp.abs(parting) <= still) & (start[normals] == 0) & jnp.any(parting < -still)
+    return start.at[normals].set(jnp.where(rests, ncp.rho[normals] * speed, start[normals]))
 
 
 def _inverse_in_modes(_, ncp: NCP, lam, nu, modes: Modes, eps):
