@@ -4,7 +4,8 @@
 //
 // 1. Newton on the regularised problem, from the better of the given start and zero: a step on the natural map, then in the modes
 //    that it has found and their revisions (in_modes.h); where that leads nowhere, on the natural map to the end, after a stall from
-//    where the first mode changes on the way of its step, six times at most;
+//    where the first mode changes on the way of its step, six times at most; where contacts rest on others that approach, before all
+//    of these in modes in which they are held;
 // 2. near a solution the path of the regularised problem (path.h): contacts contradict each other, by what sweeps do not see;
 // 3. rounds of block Gauss-Seidel with exact one-contact solutions (10, 20, 40 sweeps), each followed by Newton from its result;
 // 4. one round with contacts that jam where they also could open, one through the contacts in the other order, one with both;
@@ -223,11 +224,14 @@ struct Search {
     const auto on_the_map = [&](int most, int events) {
       return newton(regular, w.current, w.factor, w.newton, inner, most, events, true, iterations);
     };
-    bool found = on_the_map(std::min(FIRST_STEPS, options.max_iterations), 0);
-    if (!found && newton_in_modes(regular, w.current, w.creep, w.factor, inner, iterations)) {
+    const auto in_modes = [&](Resting resting) {
+      if (!newton_in_modes(regular, w.current, w.creep, w.factor, inner, iterations, resting)) return false;
       factorise(regular, w.current.x, w.current.nu, w.newton.mode, w.factor);
-      found = true;
-    }
+      return true;
+    };
+    bool found = false;
+    if (rests(ncp)) evaluate(regular, w.current), found = in_modes(Resting::HELD);
+    found = found || on_the_map(std::min(FIRST_STEPS, options.max_iterations), 0) || in_modes(Resting::AS_FOUND);
     if (!found) found = on_the_map(options.max_iterations, EVENTS);
     if (!keep()) return found && weaken();
     if (!found) regularised_from_best();
@@ -362,18 +366,6 @@ inline void better_start(const Ncp& ncp, ContactWorkspace& w, const double* init
   if (w.current.merit < without) with_padding(ncp, init, w.start);
 }
 
-// Where other contacts approach, those without an impulse that neither approach nor part, as between the boxes of a pile that falls as
-// one, get the impulse that would stop what approaches fastest: whether they close is up to the others, and from zero rounding decides
-// of each.
-inline void press_resting(const Ncp& ncp, double* x) {
-  const ContactProblem& p = ncp.problem;
-  const double still = SLOW * ncp.approach;
-  bool falls = false;
-  for (int c = 0; c < p.contacts; ++c) falls |= p.g[3 * c + 2] < -still;
-  for (int n = 2; falls && n < 3 * p.contacts; n += 3)
-    if (std::fabs(p.g[n]) <= still && x[n] == 0.0) x[n] = ncp.rho[n] * ncp.approach;
-}
-
 // Keeps `candidate` in place of w.best where w.best solves the problem and it does so too, to the same order; whether it did.
 inline bool if_lawful(const Ncp& ncp, ContactWorkspace& w, Point& candidate, double tol) {
   const Regularised law{ncp};
@@ -434,7 +426,6 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
     const bool near = init && options.start != Start::ANY;
     if (!near || !search.creep_from(init)) {
       better_start(ncp, w, near ? nullptr : init);
-      press_resting(ncp, w.start);
       if (!search.attempt(w.start) && !(near && search.ease_from(init))) search.fallbacks(out.fallbacks);
     }
   } else {

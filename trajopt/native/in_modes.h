@@ -16,6 +16,7 @@ inline namespace TRAJOPT_ISA {
 constexpr int MODE_ITERATIONS = 24, MODE_REVISIONS = 6;
 constexpr int TOGETHER_IN_MODES = 3;  // revisions of all modes that are wrong at once; later ones of the worst alone
 constexpr int PATIENT_STEPS = 8;      // in the same modes, after which the velocities that remain must be small
+constexpr double AT_REST = 1e-6;      // share of the approaching velocities up to which a contact neither approaches nor parts
 constexpr double SMALL = 1e-2;        // share of the approaching velocities: from there on the signs say whether the modes are right
 
 // Modes, directions, slips and impulses to begin with: those of a point of the regularised problem.
@@ -30,6 +31,20 @@ inline void begin_in_modes(const Regularised& of, const Point& at, CreepScratch&
     s.slip[c] = s.mode[c] == SLIDING ? std::max(0.0, -(at.nu[r] * u[0] + at.nu[r + 1] * u[1])) : 0.0;
   }
 }
+
+// Whether a contact neither approaches nor parts, as between the boxes of a pile that falls as one: whether it closes is up to others,
+// and at zero impulse rounding decides.
+inline bool rests(const Ncp& ncp, int contact) { return std::fabs(ncp.problem.g[3 * contact + 2]) <= AT_REST * ncp.approach; }
+
+// Whether there is one while another approaches.
+inline bool rests(const Ncp& ncp) {
+  bool some = false, falls = false;
+  for (int c = 0; c < ncp.problem.contacts; ++c) some |= rests(ncp, c), falls |= ncp.problem.g[3 * c + 2] < -AT_REST * ncp.approach;
+  return some && falls;
+}
+
+// Contacts that rest: as they are at the point to begin with, or held.
+enum class Resting { AS_FOUND, HELD };
 
 // Of a contact that slides, row 3 c stands for the direction across its friction, row 3 c + 2 for its normal; row 3 c + 1 is not there.
 inline bool across(const Ncp& ncp, const CreepScratch& s, int row) { return row % 3 == 0 && slides(ncp, s, row); }
@@ -154,10 +169,13 @@ inline bool move_in_modes(const Ncp& ncp, CreepScratch& s, const int* held, int 
 
 // The solution of the regularised problem by revisions of the modes of `at`; whether `at` is it now, else `at` is as it was. The memory
 // of `work` is used.
-inline bool newton_in_modes(const Regularised& of, Point& at, CreepScratch& s, Factor& work, double tol, int& iterations) {
+inline bool newton_in_modes(const Regularised& of, Point& at, CreepScratch& s, Factor& work, double tol, int& iterations,
+                            Resting resting = Resting::AS_FOUND) {
   const Ncp& ncp = of.ncp;
   work.valid = false;
   begin_in_modes(of, at, s);
+  for (int c = 0; resting == Resting::HELD && c < ncp.problem.contacts; ++c)
+    if (rests(ncp, c)) s.mode[c] = STICKING, s.slip[c] = 0.0;
   into_modes(ncp, s);
   int revisions = 0, since = 0;
   double before = HUGE_VAL;

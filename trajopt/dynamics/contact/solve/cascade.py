@@ -31,6 +31,7 @@ from trajopt.dynamics.contact.ncp import (
     newton_matrix,
     projection_jacobian,
     residual,
+    split,
 )
 from trajopt.dynamics.contact.solve import selection
 from trajopt.dynamics.contact.solve.active_set import direct
@@ -111,7 +112,11 @@ def solve(
         inner_tol = jnp.minimum(jnp.asarray(0.01 * tol, dtype) * speed, 100 * rounding)
         start = lam if init is None else init if solver == "direct" else _better_start(ncp, init, eps)
         if solver == "newton":
-            start = _press_resting(ncp, start, speed)
+            # Whether the contacts of a pile that falls as one close is up to those below; from zero rounding decides of each.
+            still = SLOW.at(dtype) * speed
+            parting = jnp.where(ncp.exists[: ncp.nc], split(ncp, ncp.g)[0][:, 2], jnp.inf)
+            piled = jnp.any(jnp.abs(parting) <= still) & jnp.any(parting < -still) & jnp.all(start == 0)
+            start = cond_one_at_a_time(piled, _held_at_rest, start, ncp, eps, still)
             ended = search(ncp, start, eps, Limits(inner_tol, rounding, tol), max_iterations)
             iterations, fallbacks = ended.iterations, ended.stage
             lam, inverse = ended.best.impulse, ended.best.inverse
@@ -188,16 +193,15 @@ def _better_start(ncp: NCP, init, eps):
     return jnp.where(merits[0] < merits[1], both[0], both[1])
 
 
-def _press_resting(ncp: NCP, start: Float[Array, " m"], speed) -> Float[Array, " m"]:
-    """`start`, with the impulse that would stop what approaches fastest at contacts without one that neither approach nor part,
-    where others approach.
-
-    Whether the contacts of a pile that falls as one close is up to those below; from zero rounding decides of each.
-    """
-    normals, still = np.arange(2, 3 * ncp.nc, 3), SLOW.at(ncp.g.dtype) * speed
-    parting = jnp.where(ncp.exists[: ncp.nc], ncp.g[normals], jnp.inf)
-    rests = (jnp.abs(parting) <= still) & (start[normals] == 0) & jnp.any(parting < -still)
-    return start.at[normals].set(jnp.where(rests, ncp.rho[normals] * speed, start[normals]))
+def _held_at_rest(_, ncp: NCP, eps, still) -> Float[Array, " m"]:
+    """The impulse that stops all contacts that approach or rest, and limits that approach, or zero where its merit is higher."""
+    cone, limit, dry = split(ncp, ncp.g)
+    parting = jnp.concatenate([cone[:, 2], limit])
+    holds = ncp.exists & (parting <= still)
+    held = jnp.concatenate([jnp.repeat(holds[: ncp.nc], 3), holds[ncp.nc :], jnp.ones(dry.shape, bool)])
+    among = held[:, None] & held
+    K = jnp.where(among, ncp.G, 0.0) + jnp.diag(jnp.where(held, eps, 1.0))
+    return _better_start(ncp, -linear_algebra.inverse(K) @ jnp.where(held, ncp.g, 0.0), eps)
 
 
 def _inverse_in_modes(_, ncp: NCP, lam, nu, modes: Modes, eps):
