@@ -280,8 +280,7 @@ class System:
         backend = self.resolved_backend
         if (
             backend == "native" and adjoint is None and not parameters and not is_traced(x.q, x.v, u, force)
-            and law_of_linearization(self.mode, self.contact, self.integrator) == self.contact
-            and (direct := self._direct) is not None
+            and self.contact == law_of_linearization(self.mode, self.contact, self.integrator) and (direct := self._direct)
         ):  # fmt: skip
             return direct.linearize(x, u, None if unforced else force, impulse)
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.

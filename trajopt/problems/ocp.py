@@ -69,10 +69,9 @@ class OptimalControlProblem(Parted):
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
         certificate, certificate_tolerances: `Trajectory -> {name: value}`, what else makes an answer, and its bounds.
         certificate_suffices: whether a motion within all these bounds is an answer where the solver stops, optimal or not.
-        report: `Trajectory -> text` that is printed with the answer.
         model, motion: what the animation draws; with dynamics that are a function, `Trajectory -> {"q", "v", "impulse"}`
             of the model.
-        observations: the data of an estimation problem, for its pictures.
+        report: `Trajectory -> text` printed with the answer; observations: the data of an estimation problem, for its pictures.
         control_names, control_units: for plots ("N m"; "" for a pure number). Default: the actuators of the `System`'s model.
         solver, solver_options: the solver that suits the problem, by name, and its options.
         gradient: the mode where `solvers.solve` is given none. Default: the `System`'s own, for a function "implicit".
@@ -288,8 +287,7 @@ class OptimalControlProblem(Parted):
     def check_point(self, value: Any, key: str = "x0") -> Trajectory:
         """An initial guess as a `Trajectory`: one, or an array of controls (T, nu)."""
         guess = self.initial_point
-        if not isinstance(value, Trajectory):
-            value = Trajectory(guess.xs, value, guess.p)
+        value = value if isinstance(value, Trajectory) else Trajectory(guess.xs, value, guess.p)
         arrays = {}
         for field in ("xs", "us", "p"):
             array = np.asarray(getattr(value, field), self.dtype)
@@ -410,7 +408,7 @@ class OptimalControlProblem(Parted):
     @property
     def constrained(self) -> bool:
         """Whether there are constraints beside the dynamics and the bounds on controls."""
-        bounded = np.isfinite(self.state_lower).any() or np.isfinite(self.state_upper).any()
+        bounded = np.isfinite([self.state_lower, self.state_upper]).any()
         return bool(bounded) or any(getattr(self, key) is not None for key in CONSTRAINTS)
 
 

@@ -112,11 +112,7 @@ def solve(
         inner_tol = jnp.minimum(jnp.asarray(0.01 * tol, dtype) * speed, 100 * rounding)
         start = lam if init is None else init if solver == "direct" else _better_start(ncp, init, eps)
         if solver == "newton":
-            # Whether the contacts of a pile that falls as one close is up to those below; from zero rounding decides of each.
-            still = SLOW.at(dtype) * speed
-            parting = jnp.where(ncp.exists[: ncp.nc], split(ncp, ncp.g)[0][:, 2], jnp.inf)
-            piled = jnp.any(jnp.abs(parting) <= still) & jnp.any(parting < -still) & jnp.all(start == 0)
-            start = cond_one_at_a_time(piled, _held_at_rest, start, ncp, eps, still)
+            start = _with_piles_held(ncp, start, eps, SLOW.at(dtype) * speed)
             ended = search(ncp, start, eps, Limits(inner_tol, rounding, tol), max_iterations)
             iterations, fallbacks = ended.iterations, ended.stage
             lam, inverse = ended.best.impulse, ended.best.inverse
@@ -191,6 +187,16 @@ def _better_start(ncp: NCP, init, eps):
     nu = both @ ncp.G + eps * both + ncp.g
     merits = merit(ncp, jax.vmap(lambda x, nu: natural_map(ncp, x, nu))(both, nu))
     return jnp.where(merits[0] < merits[1], both[0], both[1])
+
+
+def _with_piles_held(ncp: NCP, start: Float[Array, " m"], eps, still) -> Float[Array, " m"]:
+    """`start`; where it is zero and contacts neither approach nor part while others approach, an impulse that holds them.
+
+    Whether the contacts of a pile that falls as one close is up to those below; from zero rounding decides of each.
+    """
+    parting = jnp.where(ncp.exists[: ncp.nc], split(ncp, ncp.g)[0][:, 2], jnp.inf)
+    piled = jnp.any(jnp.abs(parting) <= still) & jnp.any(parting < -still) & jnp.all(start == 0)
+    return cond_one_at_a_time(piled, _held_at_rest, start, ncp, eps, still)
 
 
 def _held_at_rest(_, ncp: NCP, eps, still) -> Float[Array, " m"]:
