@@ -71,7 +71,7 @@ class OptimalControlProblem(Parted):
         certificate_suffices: whether a motion within all these bounds is an answer where the solver stops, optimal or not.
         model, motion: what the animation draws; with dynamics that are a function, `Trajectory -> {"q", "v", "impulse"}`
             of the model.
-        report: `Trajectory -> text` printed with the answer; observations: the data of an estimation problem, for its pictures.
+        report, observations: `Trajectory -> text` printed with the answer; the data of an estimation problem, for its pictures.
         control_names, control_units: for plots ("N m"; "" for a pure number). Default: the actuators of the `System`'s model.
         solver, solver_options: the solver that suits the problem, by name, and its options.
         gradient: the mode where `solvers.solve` is given none. Default: the `System`'s own, for a function "implicit".
