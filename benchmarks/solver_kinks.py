@@ -3,7 +3,7 @@
     python benchmarks/solver_kinks.py
     python benchmarks/solver_kinks.py --problems jump-worm --solvers iLQR --budget 60
 
-Default tolerances, not those of the problems; `own` uses the problem's. `plain` is curvature="none": Gauss-Newton Hessians;
+Default options; `own` are those that the problem names for the solver. `plain` is curvature="none": Gauss-Newton Hessians;
 `state` is regularisation="state".
 """
 
@@ -17,11 +17,11 @@ jax.config.update("jax_enable_x64", True)
 
 from trajopt import problems, solvers  # noqa: E402
 from trajopt.result import status_name  # noqa: E402
+from trajopt.solvers.registry import chosen_solver  # noqa: E402
 
 PROBLEMS = ("catapult", "half-cheetah", "hopper", "jump-worm")
-VARIANTS = ("default", "plain", "own", "state", "barrier")
-BARRIER = {"regularisation": "state", "inequalities": "barrier", "barrier": 0.3, "max_iterations": 1000}
-OPTIONS = {"plain": {"curvature": "none"}, "state": {"regularisation": "state"}, "barrier": BARRIER}
+VARIANTS = ("default", "plain", "own", "state")
+OPTIONS = {"plain": {"curvature": "none"}, "state": {"regularisation": "state"}}
 
 
 def main() -> None:
@@ -39,14 +39,11 @@ def main() -> None:
         problem = problems.get(name)
         for solver in options.solvers:
             for variant in options.variants:
-                own = dict(problem.solver_options) if variant == "own" and problem.solver == solver else {}
-                if variant == "own" and not own:
+                plain = solvers.get(solver, **OPTIONS.get(variant, {}))
+                chosen = chosen_solver(problem, solver) if variant == "own" else plain
+                if variant == "own" and chosen == plain:
                     continue
-                found = solvers.solve(
-                    problem,
-                    solvers.get(solver, **(own | OPTIONS.get(variant, {}))),
-                    time_budget=options.budget,
-                )
+                found = solvers.solve(problem, chosen, time_budget=options.budget)
                 row = (name, solver, variant, status_name(found.status), found.iterations, f"{found.cost:.6g}")
                 end = f"{found.residuals['stationarity']:.2g}", f"{found.wall_time_s:.2f}"
                 print(f"| {' | '.join(map(str, row + end))} |", flush=True)

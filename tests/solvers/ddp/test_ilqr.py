@@ -303,15 +303,17 @@ def test_an_arm_under_effort_alone_reaches_most_places():
     assert max(run.residuals["terminal_equality"] for run in runs if run.success) < 1e-6
 
 
-def test_the_units_of_the_cost_do_not_matter_to_the_multipliers():
-    """The swing-up with its cost, penalty and tolerance a millionth: the same motion, after about as many iterations. Gradients
-    are below 1e-3 then; were they held against 1, each step would count as a minimisation and raise the penalties."""
-    usual = solve(cart_pole(xs0=None), iLQR())
-    small = cart_pole(xs0=None, stage_residual=lambda x, u, t: 1e-3 * effort(0.02)(x, u, t))
-    solution = solve(small, iLQR(penalty=1e-5, tolerance=1e-12))
-    assert usual.success and solution.success
-    assert abs(solution.iterations - usual.iterations) <= 0.2 * usual.iterations
-    np.testing.assert_allclose(solution.us, usual.us, atol=1e-3)
+def test_the_units_of_the_cost_do_not_matter():
+    """The swing-up with its cost, penalty and tolerance 2^-20 of their size: the same iterates. Gradients are below 1e-3 then; were
+    they held against 1, each step would count as a minimisation and raise the penalties."""
+    usual = solve(cart_pole(xs0=None), iLQR(penalty=8.0, tolerance=2.0**-23))
+    small = cart_pole(xs0=None, stage_residual=lambda x, u, t: 2.0**-10 * effort(0.02)(x, u, t))
+    solution = solve(small, iLQR(penalty=8.0 * 2.0**-20, tolerance=2.0**-43))
+    assert usual.success and solution.success and usual.iterations > 40
+    assert abs(solution.iterations - usual.iterations) <= 2  # the last tolerances are relative to max(1, ...)
+    both = slice(0, min(usual.iterations, solution.iterations))
+    np.testing.assert_array_equal(solution.trace["cost"][both] * 2.0**20, usual.trace["cost"][both])
+    np.testing.assert_array_equal(solution.trace["violation"][both], usual.trace["violation"][both])
 
 
 def test_a_guess_that_is_worth_less_than_none_is_not_rolled_out():

@@ -1,5 +1,7 @@
 """The elastic barrier: its minimiser, its derivatives, its limits, and problems solved with it."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,11 @@ import pytest
 import scipy.optimize
 
 from trajopt import problems
-from trajopt.errors import OptionError
+from trajopt.errors import OptionError, UnknownNameError
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.solvers import DDP, iLQR, solve, solve_batch
+from trajopt.solvers.registry import chosen_solver
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems import elastic_barrier as eb
 
@@ -128,10 +131,19 @@ def test_bad_options():
         iLQR(barrier=0.0)
 
 
+def test_a_problem_names_the_options_of_other_solvers():
+    """As jump-worm does for DDP: `trajopt run jump-worm --solver DDP` has them, iLQR its defaults."""
+    problem = problems.get("jump-worm")
+    assert chosen_solver(problem, "ddp") == DDP(**problem.other_options["DDP"]) != DDP()
+    assert chosen_solver(problem, "iLQR") == iLQR()
+    assert chosen_solver(problem, problem.solver).interval == problem.solver_options["interval"]
+    with pytest.raises(UnknownNameError, match="barier"):
+        chosen_solver(dataclasses.replace(problem, other_options={"DDP": {"barier": 0.3}}), "DDP")
+
+
 @pytest.mark.slow
 def test_jump_worm_from_its_guess():
     problem = problems.get("jump-worm")
-    options = {"inequalities": "barrier", "barrier": 0.3, "regularisation": "state"}
-    solution = solve(problem, DDP(**options, max_iterations=1000))
+    solution = solve(problem, chosen_solver(problem, "DDP"))
     assert solution.success, solution.message
     assert solution.residuals["stationarity"] < 1e-6 and solution.residuals["fastest_joint"] < 20.0 + 1e-5

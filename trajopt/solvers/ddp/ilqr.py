@@ -359,7 +359,7 @@ _OPTIONS = """
         damping: the first one. It is multiplied by 10 when a pass is not convex or no step length is accepted, or only one
             below 0.1, also with a half, a quarter and none of the dynamics' curvature (from zero: set to 1e-6 or, by iLQR on
             smooth dynamics, to 1 % of the curvature along the step), and divided by 10 after a step of at least 0.5, down to 0
-            below 1e-6.
+            below that.
         riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
         curvature: what iLQR takes for the second derivatives of smooth dynamics: "secant", learnt from the steps, or
             "none", pure Gauss-Newton. DDP computes them. Through contact "none" leaves them out in both.

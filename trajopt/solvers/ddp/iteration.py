@@ -2,7 +2,7 @@
 
 Damping mu is added to R_t of the model ("control") or to Q_t, t >= 1 ("state"); the pass is repeated with a larger mu until it
 is strictly convex and the line search succeeds. For iLQR on smooth dynamics it begins at a share of the curvature along the step
-that was refused, k^T H k / |k|^2, so that it is felt whatever the units. Curvature that iLQR has learnt (`secant`) may make a
+that was refused, k^T H k / |k|^2, and is zero below that, so that it is felt whatever the units. Curvature that iLQR has learnt (`secant`) may make a
 pass that is not convex: a half, a quarter and none of it are tried before any damping.
 
 Line search: lengths 1, 1/2, ..., 2^-MAX_HALVINGS, the controls being u_t + a k_t + K_t (x (-) x_t), clipped to their bounds.
@@ -48,7 +48,7 @@ DAMPING_FACTOR = 10.0
 ROUNDING = 100.0  # in units of rounding: changes of the merit below it say nothing
 DAMPED_LENGTH = 2.0**-3  # jump-worm, regularisation="state": at 2^-12 and with cuts iLQR ends below the floor, else at 0.476 m
 GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
-TELLING_DAMPING = 0.01  # of the curvature along the step that was refused: less damping would not be felt
+TELLING_DAMPING = 0.01  # of the curvature along the step: less damping would not be felt
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
 Computed = Literal["never", "short", "always"]
 
@@ -282,9 +282,10 @@ class Iteration:
                 settled = kink & cuts.near & (left <= self.stationary * model.scale)
                 report = dataclasses.replace(report, settled=settled)
                 told = told & ~settled
-            raised = jnp.maximum(DAMPING_FACTOR * damping, smallest)
-            raised = jnp.where(damping > 0, raised, jnp.maximum(raised, self._first_damping(direction.policy)))
-            lowered = jnp.where(damping > DAMPING_FACTOR * smallest, damping / DAMPING_FACTOR, 0.0)
+            felt = self._felt_damping(direction.policy)
+            least = jnp.where(felt > 0, felt, smallest)
+            raised = jnp.where(damping > 0, DAMPING_FACTOR * damping, least)
+            lowered = jnp.where(damping > DAMPING_FACTOR * least, damping / DAMPING_FACTOR, 0.0)
             kept = jnp.where(report.length >= 0.5, lowered, jnp.where((report.length < SHORT) & ~kink, raised, damping))
             refused_next = jnp.where(share > 0, damping, raised)
             less = jnp.where(share > LEAST_SHARE, 0.5 * share, 0.0)
@@ -341,8 +342,8 @@ class Iteration:
         short = ready & (report.length < SHORT) & ~cuts.full
         return jax.lax.cond(short, look, lambda cuts: (cuts, jnp.zeros((), bool)), cuts)
 
-    def _first_damping(self, policy: Policy) -> Float[Array, ""]:
-        """A share of the curvature along the step that was refused, for iLQR on smooth dynamics; else 0.
+    def _felt_damping(self, policy: Policy) -> Float[Array, ""]:
+        """The least damping that counts, for iLQR on smooth dynamics: a share of the curvature along the step; else 0.
 
         Where contacts open and close steps are short for another reason, and DDP's own Hessian knows how far it holds.
         """
