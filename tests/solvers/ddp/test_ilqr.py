@@ -304,8 +304,8 @@ def test_an_arm_under_effort_alone_reaches_most_places():
 
 
 def test_the_units_of_the_cost_do_not_matter():
-    """The swing-up with its cost, penalty and tolerance 2^-20 of their size: the same iterates. Gradients are below 1e-3 then; were
-    they held against 1, each step would count as a minimisation and raise the penalties."""
+    """The swing-up with its cost, penalty and tolerance 2^-20 of their size: the same iterates. Gradients are below 1e-3 then;
+    were they held against 1, each step would count as a minimisation and raise the penalties."""
     usual = solve(cart_pole(xs0=None), iLQR(penalty=8.0, tolerance=2.0**-23))
     small = cart_pole(xs0=None, stage_residual=lambda x, u, t: 2.0**-10 * effort(0.02)(x, u, t))
     solution = solve(small, iLQR(penalty=8.0 * 2.0**-20, tolerance=2.0**-43))

@@ -2,8 +2,8 @@
 
 Damping mu is added to R_t of the model ("control") or to Q_t, t >= 1 ("state"); the pass is repeated with a larger mu until it
 is strictly convex and the line search succeeds. For iLQR on smooth dynamics it begins at a share of the curvature along the step
-that was refused, k^T H k / |k|^2, and is zero below that, so that it is felt whatever the units. Curvature that iLQR has learnt (`secant`) may make a
-pass that is not convex: a half, a quarter and none of it are tried before any damping.
+that was refused, k^T H k / |k|^2, and is zero below that, so that it is felt whatever the units. Curvature that iLQR has learnt
+(`secant`) may make a pass that is not convex: a half, a quarter and none of it are tried before any damping.
 
 Line search: lengths 1, 1/2, ..., 2^-MAX_HALVINGS, the controls being u_t + a k_t + K_t (x (-) x_t), clipped to their bounds.
 The first length is taken whose decrease of the merit is at least ACCEPT times what the model predicts. The merit is the
