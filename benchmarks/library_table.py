@@ -5,7 +5,7 @@
     python benchmarks/library_table.py --page-only                  # the page again from the rows that are there
 
 A cell is one problem, one solver, one seed and --budget seconds of solving (compilation left out) from the problem's own guess,
-with the options that the problem names for the solver that suits it and with defaults otherwise. It runs in a process beside this
+with the options that the problem names for the solver, if any, and with defaults otherwise. It runs in a process beside this
 one, which is stopped --limit seconds after the cell began. Seconds are processor seconds (`cells`). Finished cells are kept in
 --cache: an interrupted table goes on where it was, and --again runs cells once more whose status it names (such as
 "error,hard limit"). The page is written anew between its markers after every cell.

@@ -10,7 +10,7 @@ from trajopt import problems
 from trajopt.errors import OptionError
 from trajopt.problems import residuals
 from trajopt.problems.library.behaviours import task
-from trajopt.problems.library.go1_backflip import LIMITS, flip_quantities, pitch_turned
+from trajopt.problems.library.go1_backflip import LANDING, LIMITS, SHORT_OF_UPRIGHT, flip_quantities, pitch_turned
 from trajopt.problems.trajectory import Trajectory
 
 
@@ -55,6 +55,20 @@ def test_the_motion_is_planned_below_the_limits_of_the_motors(problem):
     assert problem.certificate_tolerances["torque_use"] > 0.9
     with pytest.raises(OptionError, match="torque_share"):
         problems.get("go1-backflip", torque_share=1.2)
+
+
+def test_a_base_that_lands_has_nearly_turned(problem):
+    """0.3 rad before upright as it comes from a turn backwards, nose down: the row of the pitch is zero there, and nowhere else."""
+    (term,) = (term for term in problem.stage_residual.terms if term.name == "landing")
+    step = round(0.608 / problem.dt) + round(LANDING / problem.dt)
+    assert np.flatnonzero(np.asarray(term.weight).any(1)).tolist() == [step]
+    for pitch, expected in ((-2 * np.pi + SHORT_OF_UPRIGHT, 0.0), (-2 * np.pi, -6.0 * SHORT_OF_UPRIGHT), (-5.0, 6.0 * (2 * np.pi - 5.3))):
+        x = problem.x0.copy()
+        x[3], x[5] = np.cos(pitch / 2), np.sin(pitch / 2)
+        outcome = problem.outcome(jnp.asarray(x), jnp.zeros(12), problem.parameters)
+        rows = np.asarray(task(term)(outcome.x, jnp.zeros(12), problem.times[step], outcome))
+        free = expected / np.sqrt(1 + (expected / 6.0 / 3.0) ** 2)
+        assert np.abs(rows).max() == pytest.approx(abs(free), abs=1e-9) and rows.sum() * expected >= 0
 
 
 def test_falling_costs_so_much_and_no_more(problem):
