@@ -43,7 +43,7 @@ class Contest:
 
 CONTESTS = {
     "cartpole-swingup": Contest(10.0, 0.05, 1e3, 64.8, "cost 58.89 (multiple shooting) and a tenth"),
-    "double-cartpole-swingup": Contest(15.0, 0.05, 1e3, 166.7, "cost 151.6 (multiple shooting) and a tenth"),
+    "double-cartpole-swingup": Contest(20.0, 0.05, 1e3, 166.7, "cost 151.6 (multiple shooting) and a tenth"),
     "catapult": Contest(30.0, 0.002, 1.0, 1e-4, "a miss of 1 cm"),
 }
 LONG = {"problem": "catapult", "solvers": ("CMAES", "StochasticSearch"), "budget": 60.0, "seeds": 1}

@@ -283,8 +283,9 @@ class Iteration:
                 report = dataclasses.replace(report, settled=settled)
                 told = told & ~settled
             felt = self._felt_damping(direction.policy)
-            least = jnp.where(felt > 0, felt, smallest)
-            raised = jnp.where(damping > 0, DAMPING_FACTOR * damping, least)
+            first = jnp.where(felt > 0, felt, smallest)
+            least = smallest if self.damp_state else first  # the curvature is that by the controls
+            raised = jnp.where(damping > 0, DAMPING_FACTOR * damping, first)
             lowered = jnp.where(damping > DAMPING_FACTOR * least, damping / DAMPING_FACTOR, 0.0)
             kept = jnp.where(report.length >= 0.5, lowered, jnp.where((report.length < SHORT) & ~kink, raised, damping))
             refused_next = jnp.where(share > 0, damping, raised)
