@@ -39,6 +39,43 @@ inline void project_columns(const Ncp& ncp, const ContactSolution& solution, con
   }
 }
 
+// Shares of a column out of the range of K: more than rounding, and from which on it has no derivative in these modes (one_sided.h).
+constexpr double BARELY = 1e-12, CONTRADICTS = 1e-6;
+
+// Takes from Y what rows contradict in columns that count as in the range of K, so that the derivative does not depend on which rows
+// elimination finds redundant: the part P rho N x of the right-hand side, out of the range, that (K + eps P rho)^-1 leaves as eps
+// vanishes, with Z^T P rho N x = Z^T (P rho R). On entry R (m, ldr) is eliminated: its redundant rows hold Z^T (P rho R).
+inline void without_contradiction(const Ncp& ncp, const ContactSolution& solution, const int* mode, SelectionScratch& s, const double* R,
+                                  int ldr, int columns, double* Y, int ldy, const double* left_over, const double* sizes) {
+  const Elimination& e = s.elimination;
+  Curvature& c = s.curvature;
+  const int n = e.n, ld = e.ld, count = n - e.rank, sld = padded(count);
+  auto pushed = [&](const double* x, double* out) { push_held(ncp, mode, s.held, n, solution.lambda, solution.nu, false, x, out); };
+  bool factored = false;
+  for (int column = 0; column < columns; ++column) {
+    const double share = left_over[column] / sizes[column];
+    if (!(share > BARELY && share <= CONTRADICTS)) continue;
+    if (!factored) {
+      null_space(e, c.N, ld);
+      left_null_space(e, c.Z, ld);
+      for (int k = 0; k < count; ++k) {
+        pushed(c.N + (ptrdiff_t)k * ld, s.one);
+        for (int j = 0; j < count; ++j) c.S[(ptrdiff_t)j * sld + k] = dot(c.Z + (ptrdiff_t)j * ld, s.one, n);
+        for (int j = count; j < sld; ++j) c.S[(ptrdiff_t)k * sld + j] = 0.0;
+      }
+      factor_general(c.S, sld, count, MACHINE, c.row, c.inverse);
+      factored = true;
+    }
+    for (int k = 0; k < count; ++k) s.two[k] = R[(ptrdiff_t)s.held[e.row[e.rank + k]] * ldr + column];
+    solve_general(c.S, sld, count, c.row, c.inverse, s.two, s.three);
+    std::memset(s.candidate, 0, sizeof(double) * ld);
+    for (int k = 0; k < count; ++k) add(s.three[k], c.N + (ptrdiff_t)k * ld, s.candidate, n);
+    pushed(s.candidate, s.one);
+    solve_eliminated(e, s.one, s.found);
+    for (int i = 0; i < n; ++i) Y[(ptrdiff_t)s.held[i] * ldy + column] -= s.found[i];
+  }
+}
+
 // Y (m, ldy) = K^+ P rho R for R (m, ldr), which is overwritten. Rows of Y without an impulse, and redundant ones, are zero.
 // Returns whether rows are redundant; then left_over and sizes (columns) hold the largest entry of what these rows contradict in each
 // column, and that of P rho R in it: a column where the share is not small has no derivative in these modes. alike (columns): inner
@@ -69,6 +106,7 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
     }
     store(alike + at, sum);
   }
+  without_contradiction(ncp, solution, w.mode, s, R, ldr, columns, Y, ldy, left_over, sizes);
   return true;
 }
 
