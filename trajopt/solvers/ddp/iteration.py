@@ -283,9 +283,9 @@ class Iteration:
                 report = dataclasses.replace(report, settled=settled)
                 told = told & ~settled
             felt = self._felt_damping(direction.policy)
-            first = jnp.where(felt > 0, felt, smallest)
-            least = smallest if self.damp_state else first  # the curvature is that by the controls
-            raised = jnp.where(damping > 0, DAMPING_FACTOR * damping, first)
+            telling = jnp.where(felt > 0, felt, smallest)
+            least = smallest if self.damp_state else telling  # the curvature is that by the controls
+            raised = jnp.where(damping > 0, DAMPING_FACTOR * damping, telling)
             lowered = jnp.where(damping > DAMPING_FACTOR * least, damping / DAMPING_FACTOR, 0.0)
             kept = jnp.where(report.length >= 0.5, lowered, jnp.where((report.length < SHORT) & ~kink, raised, damping))
             refused_next = jnp.where(share > 0, damping, raised)
