@@ -110,6 +110,36 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
   return true;
 }
 
+// x (ld), by held rows: a vector of the null space of K in modes without sliding, or null where K is regular. Its weights are such
+// that the vectors of two feet alike do not cancel.
+inline const double* some_null_vector(ContactWorkspace& w) {
+  const Elimination& e = w.selection.elimination;
+  if (e.rank == e.n) return nullptr;
+  double *weights = w.selection.one, *z = e.scratch, *x = w.selection.two;
+  for (int i = 0; i < e.ld; ++i) weights[i] = e.rank <= i && i < e.n ? std::cos(i) : 0.0, z[i] = x[i] = 0.0;
+  for (int i = 0; i < e.rank; ++i) z[i] = -dot(e.u(i), weights, e.n);
+  back_substitute(e, z);
+  for (int i = 0; i < e.n; ++i) x[e.col[i]] = i < e.rank ? z[i] : weights[i];
+  return x;
+}
+
+// Takes from Y (m, ldy) what lies in the null space of K: of all solutions the shortest is left.
+inline void without_null_space(ContactWorkspace& w, double* Y, int ldy, int columns) {
+  const SelectionScratch& s = w.selection;
+  const Elimination& e = s.elimination;
+  double* N = s.curvature.N;
+  null_space(e, N, e.ld);
+  for (int k = 0; k < e.n - e.rank; ++k, N += e.ld)
+    for (int at = 0; at < columns; at += W) {
+      Lanes share = {};
+      for (int i = 0; i < e.n; ++i) share += N[i] * load(Y + (ptrdiff_t)s.held[i] * ldy + at);
+      for (int i = 0; i < e.n; ++i) {
+        double* y = Y + (ptrdiff_t)s.held[i] * ldy + at;
+        store(y, load(y) - N[i] * share);
+      }
+    }
+}
+
 // A^T: `count` vectors over all rows of the problem, and w (m); count is 0 where no row is redundant.
 struct LawNullSpace {
   int count;

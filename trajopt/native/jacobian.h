@@ -13,7 +13,7 @@ inline namespace TRAJOPT_ISA {
 struct Linear { const double* gain; int columns; double *A, *B, *C = nullptr, *D = nullptr; };
 
 // Rows of Y that are not zero, and the rows of J M^-1 they belong to, to the front of Y_used and MJT; returns how many. Rows without
-// impulse are zero, and so are redundant ones.
+// impulse are zero, and so, but where solutions are shortened, are redundant ones.
 template <class Size> int gather_rows(Size n, int columns, Workspace<Size>& w) {
   const int N = n.lanes(), stride = 3 * N;
   JacobianWork<Size>& j = w.jacobian;
@@ -45,6 +45,7 @@ void velocity_jacobian(Size n, const Topology& t, const Parameters& p, double dt
   if (w.rows.m > 0) {
     std::memset(j.left_over, 0, sizeof(double) * stride), std::memset(j.sizes, 0, sizeof(double) * stride);
     j.redundant = law_solution(w.problem, w.solution, w.solver, j.right, stride, columns, j.Y, stride, j.left_over, j.sizes, j.alike);
+    if (j.redundant && !sliding(w)) shorten_where_it_matters(n, columns, w);
     used = gather_rows(n, columns, w);
   }
   const Strided MJ = {j.MJT, 1, N};

@@ -43,10 +43,34 @@ void turning_along(Size n, const Topology& t, const Parameters& p, const double*
   if (w.rows.ne > 0) add_couplings(n, t, p, w_impulse, w);
 }
 
-template <class Size> bool redundant_sliding(const Workspace<Size>& w) {
+template <class Size> bool sliding(const Workspace<Size>& w) {
   bool slides = false;
   for (int k = 0; k < w.rows.nc; ++k) slides |= w.solution.cone_mode[k] == SLIDING;
-  return slides && w.solution.degenerate;
+  return slides;
+}
+
+template <class Size> bool redundant_sliding(const Workspace<Size>& w) { return w.solution.degenerate && sliding(w); }
+
+// Rows whose J is a sum of other rows' but for 1e-8 are so but for 1e-16 in G = J M^-1 J^T: redundant, since more is not known of G, and
+// yet their impulses move v+, by M^-1 J^T N along the null space N of the law. Where they do, the solution Y that is meant is the
+// shortest one, as the impulse of the step is. Where contacts slide, `add_selection` sees to it.
+constexpr double FELT = 1e-11;  // of v+, beside what the rows do one by one: more than rounding
+
+template <class Size> void shorten_where_it_matters(Size n, int columns, Workspace<Size>& w) {
+  const double* x = some_null_vector(w.solver);
+  if (!x) return;
+  const int N = n.lanes();
+  const SelectionScratch& s = w.solver.selection;
+  double moved = 0, one_by_one = 0;
+  for (int b = 0; b < N; b += LANES) {
+    vec sum = {}, sizes = {};
+    for (int i = 0; i < s.elimination.n; ++i) {
+      const vec one = x[i] * load(w.rows.MJT + s.held[i] * N + b);
+      sum += one, sizes += magnitude(one);
+    }
+    moved = std::max(moved, largest(magnitude(sum))), one_by_one = std::max(one_by_one, largest(sizes));
+  }
+  if (moved > FELT * one_by_one) without_null_space(w.solver, w.jacobian.Y, 3 * N, columns);
 }
 
 // A particular solution of the linearised law, d lambda / d (q, v, tau) in dlam, from Y, X_q and X_v.

@@ -49,7 +49,7 @@ SOLVERS = ("newton", "admm", "pgs")
 # tolerance; and a slip from sticking, relative to `ncp.approach_scale`: the direction of a slower one is known to fewer than
 # four digits.
 TIE, SLOW = Threshold(1e-11, 1e-6), Threshold(1e-6, 1e-3)
-REFINEMENTS = 3  # solves for a derivative with the regularised inverse: each gains the digits that eps costs
+REFINEMENTS = 5  # solves for a derivative with the regularised inverse: each gains the digits that eps costs
 FIRST_ORDER = 40  # iterations of ADMM or Gauss-Seidel, each, in place of one of Newton
 NULL_POWER = 4  # of the matrix that is one on the null space and of the order of eps elsewhere
 # Entries of that matrix: of the order of one where K has a null space, else eps cond(K), below this for conditions up to 1e3.
@@ -171,14 +171,16 @@ def consistent_solution(ncp: NCP, solution: NCPSolution, right: Float[Array, "m 
     """x with K x = right, K the derivative of the law at the solution; right (m,) or (m, k), linear in it.
 
     K is singular where the impulse is not unique: iterative refinement with the regularised inverse gives a particular
-    solution of a consistent system to rounding, without the cancellation that a smaller regularisation would bring.
+    solution of a consistent system to rounding, without the cancellation that a smaller regularisation would bring. What
+    of `right` is out of the range of K is left whole by every refinement, and each adds the same multiple of it over the
+    regularisation to x, in the null space of K; that is taken off again.
     """
     P = projection_jacobian(ncp, solution.impulse, solution.velocity, solution.modes)
     K = newton_matrix(ncp, P, ncp.G)
     x = solution.inverse @ right
     for _ in range(REFINEMENTS - 1):
         x = x + solution.inverse @ (right - K @ x)
-    return x
+    return x - REFINEMENTS * (solution.inverse @ (right - K @ x))
 
 
 def _better_start(ncp: NCP, init, eps):
