@@ -12,8 +12,9 @@ fi
 folder=build/native-sanitize
 mkdir -p "$folder"
 models=(cube half-cheetah go1 h1 atlas)  # contacts of H1 contradict each other where it stands
-# Closed loops of tests/dynamics/linkages.py; all shapes against each other; smoothed contact; free motion, by Runge-Kutta too.
-scenes=(THREE MIXED SPATIAL HEAP go1-smoothed half-cheetah-smoothed go1-free HEAP-free)
+# Closed loops of tests/dynamics/linkages.py; all shapes against each other; boxes on each other; contacts that hardly contradict each
+# other; smoothed contact; free motion, by Runge-Kutta too.
+scenes=(THREE MIXED SPATIAL HEAP PILE FEET go1-smoothed half-cheetah-smoothed go1-free HEAP-free)
 compiling=()
 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu "$python" tests/native/sanitized_cases.py "$folder" "${models[@]}" "${scenes[@]}"
 for architecture in x86-64-v3 x86-64-v4; do

@@ -27,6 +27,14 @@ DT = 1e-3
 VELOCITY, MATRIX = 1e-9, 1e-8
 
 
+def two_feet(apart: float) -> str:
+    """MJCF of a body that slides along z and pitches, on two feet side by side, under its centre of mass."""
+    places = (0.1 - apart / 2, 0.1 + apart / 2)
+    feet = "".join(f'<geom type="sphere" size="0.05" pos="{x:.17g} 0 0.05" mass="1" friction="1"/>' for x in places)
+    return f"""<mujoco><worldbody><geom name="floor" type="plane" size="0 0 1" friction="1"/>
+    <body><joint type="slide" axis="0 0 1"/><joint type="hinge" axis="0 1 0"/>{feet}</body></worldbody></mujoco>"""
+
+
 def random_lq(seed: int, sizes: tuple[int, int, int], leading: tuple[int, ...] = ()) -> LQProblem:
     """A convex problem of (steps, states, controls), or a batch of them."""
     rng, (T, N, M) = np.random.default_rng(seed), sizes

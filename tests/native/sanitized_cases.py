@@ -1,7 +1,7 @@
 """Writes what `sanitized.cc` needs of models, standing, into a folder: python sanitized_cases.py FOLDER NAME ...
 
-A name is that of a bundled model, of one in `linkages.py`, or HEAP; with `-smoothed` behind it the law is smoothed contact, with
-`-free` there is no contact.
+A name is that of a bundled model, of one in `linkages.py`, or of a scene below; with `-smoothed` behind it the law is smoothed
+contact, with `-free` there is no contact.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from trajopt.models.registry import load_model_from_string  # noqa: E402
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from dynamics import linkages  # noqa: E402
 
+from native.cases import two_feet  # noqa: E402
+
 # All convex shapes, two of each, within each other's reach.
 SHAPES = ('type="sphere" size="0.1"', 'type="capsule" size="0.06 0.1"', 'type="box" size="0.1 0.12 0.08"',
           'type="cylinder" size="0.1 0.08"', 'type="ellipsoid" size="0.1 0.13 0.07"', 'type="mesh" mesh="hull"')  # fmt: skip
@@ -33,6 +35,13 @@ BODIES = "".join(
 HEAP = f"""<mujoco model="heap"><asset><mesh name="hull" vertex="{HULL}"/></asset><worldbody>
 <geom type="plane" size="0 0 1" pos="0 0 -0.1"/>{BODIES}</worldbody></mujoco>"""
 
+BOXES = "".join(
+    f'<body pos="0 0 {0.1 + 0.2 * k}"><freejoint/><geom type="box" size="0.1 0.1 0.1" mass="{100 ** (k % 2)}"/></body>'
+    for k in range(4)
+)
+PILE = f"""<mujoco model="pile"><worldbody><geom type="plane" size="0 0 1"/>{BOXES}</worldbody></mujoco>"""
+SCENES = {"HEAP": HEAP, "PILE": PILE, "FEET": two_feet(4e-8)}  # the last: rows that contradict each other by a share of 4e-7
+
 LAWS = {"": RigidContact(), "smoothed": SmoothedContact(300.0), "free": NoContact()}
 
 
@@ -41,7 +50,7 @@ def write(folder: pathlib.Path, name: str) -> None:
     which, _, contact = name.rpartition("-")
     if contact not in LAWS:
         which, contact = name, ""
-    scene = HEAP if which == "HEAP" else getattr(linkages, which, None)
+    scene = SCENES.get(which) or getattr(linkages, which, None)
     model = load_model(which) if scene is None else load_model_from_string(scene)
     model, law = model.to_device(), LAWS[contact]
     table = topology_table(model, law)

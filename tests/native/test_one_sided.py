@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from published import robot_file, robots_folder
 
-from native.cases import needs_core
+from native.cases import needs_core, two_feet
 from trajopt import load_model
 from trajopt.dynamics import RigidContact, State, System
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
@@ -151,6 +151,17 @@ def test_a_start_does_not_lead_to_another_solution():
     columns = np.flatnonzero(linear.one_sided)
     np.testing.assert_array_equal(columns, [4])
     np.testing.assert_allclose(linear.A[:, columns], by_differences(system, x, u, columns), atol=1e-7 * np.abs(linear.A).max())
+
+
+@pytest.mark.parametrize("backend", ["native", pytest.param("jax", marks=pytest.mark.slow)])
+def test_two_feet_that_are_one_but_for_rounding(backend):
+    """4e-8 m apart they are two rows of J, one of G = J M^-1 J^T in double precision. The law leaves the pitch free along which
+    they contradict each other, and the derivative is that of feet in one place: which of them is in front plays no part."""
+    x, u = State(np.zeros(2), np.zeros(2)), np.zeros(2)
+    one, two = (System(load_model_from_string(two_feet(d)), DT, backend=backend).linearize(x, u) for d in (0.0, 4e-8))
+    assert not np.any(two.one_sided)
+    np.testing.assert_allclose(two.A, one.A, rtol=0, atol=1e-11 * np.abs(one.A).max())
+    np.testing.assert_allclose(two.B, one.B, rtol=0, atol=1e-11 * np.abs(one.B).max())
 
 
 @pytest.mark.slow

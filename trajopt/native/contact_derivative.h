@@ -39,22 +39,23 @@ inline void project_columns(const Ncp& ncp, const ContactSolution& solution, con
   }
 }
 
-// Shares of a column out of the range of K: more than rounding, and from which on it has no derivative in these modes (one_sided.h).
+// What of a column is out of the range of K: more than rounding, beside the largest column; and from which share of the column on it has
+// no derivative in these modes (one_sided.h).
 constexpr double BARELY = 1e-12, CONTRADICTS = 1e-6;
 
-// Takes from Y what rows contradict in columns that count as in the range of K, so that the derivative does not depend on which rows
-// elimination finds redundant: the part P rho N x of the right-hand side, out of the range, that (K + eps P rho)^-1 leaves as eps
-// vanishes, with Z^T P rho N x = Z^T (P rho R). On entry R (m, ldr) is eliminated: its redundant rows hold Z^T (P rho R).
+// Takes from Y what rows contradict, so that the derivative does not depend on which rows elimination finds redundant: the part
+// P rho N x of the right-hand side, out of the range, that (K + eps P rho)^-1 leaves as eps vanishes, with
+// Z^T P rho N x = Z^T (P rho R). On entry R (m, ldr) is eliminated: its redundant rows hold Z^T (P rho R).
 inline void without_contradiction(const Ncp& ncp, const ContactSolution& solution, const int* mode, SelectionScratch& s, const double* R,
                                   int ldr, int columns, double* Y, int ldy, const double* left_over, const double* sizes) {
+  const double rounding = BARELY * *std::max_element(sizes, sizes + columns);
   const Elimination& e = s.elimination;
   Curvature& c = s.curvature;
   const int n = e.n, ld = e.ld, count = n - e.rank, sld = padded(count);
   auto pushed = [&](const double* x, double* out) { push_held(ncp, mode, s.held, n, solution.lambda, solution.nu, false, x, out); };
   bool factored = false;
   for (int column = 0; column < columns; ++column) {
-    const double share = left_over[column] / sizes[column];
-    if (!(share > BARELY && share <= CONTRADICTS)) continue;
+    if (!(left_over[column] > rounding)) continue;
     if (!factored) {
       null_space(e, c.N, ld);
       left_null_space(e, c.Z, ld);
