@@ -42,20 +42,22 @@ inline void project_columns(const Ncp& ncp, const ContactSolution& solution, con
 // What of a column is out of the range of K: more than rounding, beside the largest column; and from which share of the column on it has
 // no derivative in these modes (one_sided.h).
 constexpr double BARELY = 1e-12, CONTRADICTS = 1e-6;
+constexpr double SMALLEST_COLUMN = 1e-9;  // of the largest column's: what is below is rounding, and no contradiction
 
 // Takes from Y what rows contradict, so that the derivative does not depend on which rows elimination finds redundant: the part
 // P rho N x of the right-hand side, out of the range, that (K + eps P rho)^-1 leaves as eps vanishes, with
 // Z^T P rho N x = Z^T (P rho R). On entry R (m, ldr) is eliminated: its redundant rows hold Z^T (P rho R).
 inline void without_contradiction(const Ncp& ncp, const ContactSolution& solution, const int* mode, SelectionScratch& s, const double* R,
-                                  int ldr, int columns, double* Y, int ldy, const double* left_over, const double* sizes) {
-  const double rounding = BARELY * *std::max_element(sizes, sizes + columns);
+                                  int ldr, int columns, int pushes, double* Y, int ldy, const double* left_over, const double* sizes) {
+  const double largest = *std::max_element(sizes, sizes + columns);
   const Elimination& e = s.elimination;
   Curvature& c = s.curvature;
   const int n = e.n, ld = e.ld, count = n - e.rank, sld = padded(count);
   auto pushed = [&](const double* x, double* out) { push_held(ncp, mode, s.held, n, solution.lambda, solution.nu, false, x, out); };
   bool factored = false;
   for (int column = 0; column < columns; ++column) {
-    if (!(left_over[column] > rounding)) continue;
+    if (!(left_over[column] > BARELY * largest)) continue;
+    if (column >= pushes && left_over[column] > std::max(SMALLEST_COLUMN * largest, CONTRADICTS * sizes[column])) continue;  // one-sided
     if (!factored) {
       null_space(e, c.N, ld);
       left_null_space(e, c.Z, ld);
@@ -80,9 +82,10 @@ inline void without_contradiction(const Ncp& ncp, const ContactSolution& solutio
 // Y (m, ldy) = K^+ P rho R for R (m, ldr), which is overwritten. Rows of Y without an impulse, and redundant ones, are zero.
 // Returns whether rows are redundant; then left_over and sizes (columns) hold the largest entry of what these rows contradict in each
 // column, and that of P rho R in it: a column where the share is not small has no derivative in these modes. alike (columns): inner
-// product of what a column contradicts with what the one contradicts that does so most.
+// product of what a column contradicts with what the one contradicts that does so most. pushes: the first columns, of forces, which
+// have a derivative whatever they contradict.
 inline bool law_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, double* R, int ldr,
-                         int columns, double* Y, int ldy, double* left_over, double* sizes, double* alike) {
+                         int columns, int pushes, double* Y, int ldy, double* left_over, double* sizes, double* alike) {
   const Ncp ncp = scaled(problem, w.rho);
   SelectionScratch& s = w.selection;
   Elimination& e = s.elimination;
@@ -107,7 +110,7 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
     }
     store(alike + at, sum);
   }
-  without_contradiction(ncp, solution, w.mode, s, R, ldr, columns, Y, ldy, left_over, sizes);
+  without_contradiction(ncp, solution, w.mode, s, R, ldr, columns, pushes, Y, ldy, left_over, sizes);
   return true;
 }
 

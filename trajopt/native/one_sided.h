@@ -31,7 +31,6 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
 
 constexpr double MOVED = 1e-6;           // rad, m; rad/s, m/s
 constexpr double JUMP = 1e-2;            // rad/s, m/s: a step that a start leads so far over MOVED has another of several solutions
-constexpr double SMALLEST_COLUMN = 1e-9; // of the largest column's: what is below is rounding
 constexpr double SMALLEST_SLOPE = 1e-9;  // 1/s, of the constraint velocity: what is below is rounding
 
 // The columns of A that contradict, into w.jacobian.one_sided; returns whether there are any.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -184,7 +185,12 @@ def test_budget_interruption_and_resuming_return_the_best_point(swing_up, tmp_pa
     none = solve(cart_pole(), MultipleShooting(), time_budget=0.0)
     assert (status_name(none.status), none.iterations) == ("time_budget", 0)
     rows = []
-    some = solve(cart_pole(), MultipleShooting(), time_budget=0.01, callback=rows.append)
+
+    def slow(row):
+        rows.append(row)
+        time.sleep(0.1)
+
+    some = solve(cart_pole(), MultipleShooting(), time_budget=0.5, callback=slow)
     assert status_name(some.status) == "time_budget" and 1 <= some.iterations < swing_up.iterations
     assert len(rows) == some.iterations + 1 == some.trace["cost"].size
     path = tmp_path / "checkpoint.npz"
