@@ -9,7 +9,7 @@ core reports all of them.
 
 v+: largest difference over the largest entry (asked: 1e-9), where both find the same solution. A, B: the same of the columns
 of `linearize` that neither backend marks as one-sided (asked: 1e-8), then of the others (asked: 1e-4). Where contact leaves
-less of A or B than 1e-5 of what they are without contact, as of B where a limit holds the joint, that share takes
+less of A or B than a millionth of what they are without contact, as of B where a limit holds the joint, that millionth takes
 the place of the largest entry: what is left is rounding. above: in how many states it is. other: states in which v+ differs by
 more than 1e-6 though both residuals are below 1e-9, so that the law has several solutions there. unsolved: states in which one
 of them reports another status than solved. s: seconds, most of them of compiling.
@@ -49,7 +49,7 @@ from trajopt.result import Status  # noqa: E402
 
 DT = 1e-3
 VELOCITY, MATRIX, ONE_SIDED = 1e-9, 1e-8, 1e-4  # what is asked, of the largest entry
-LEAST = 1e-5  # of A and B without contact: the least scale of theirs, so that 1e-13 of what cancels counts as rounding
+LEAST = 1e-6  # of A and B without contact: the least scale of theirs
 ANOTHER, LAWFUL = 1e-6, 1e-9  # relative difference of v+ and residuals of two solutions
 PROGRESS = 50  # states after which what is found so far is printed: of large robots 1,000 take an hour and more
 HEAD = ("model", "DoF", "states", "v+", "above", "A, B", "above", "one-sided columns", "A, B there", "other", "unsolved", "s")

@@ -58,7 +58,6 @@ constexpr double FELT = 1e-11;  // of v+, beside what the rows do one by one: mo
 
 template <class Size> void shorten_where_it_matters(Size n, int columns, Workspace<Size>& w) {
   const double* x = some_null_vector(w.solver);
-  if (!x) return;
   const int N = n.lanes();
   const SelectionScratch& s = w.solver.selection;
   double moved = 0, one_by_one = 0;
