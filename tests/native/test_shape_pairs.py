@@ -15,6 +15,7 @@ from ridders import compare, ridders_jacobian
 from native.cases import check, compiled_of, needs_core, relative
 from trajopt.dynamics import RigidContact, State, System
 from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.ncp import SLIDING
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.rigid_body.lie import quaternion_product, rotation_from_quaternion
@@ -205,6 +206,45 @@ def test_pairs_far_away_are_left_out_and_nothing_changes(kind):
     assert np.array_equal(info.contacts.pair, every.pair[nearest])
     assert np.max(every.distance) > 0.2
     assert info.dropped == 0
+
+
+def held(kinds, backend, count, seed):
+    """The system, placements q and v, their steps, and those in which at least two contacts hold the bodies and none slides."""
+    model = two_bodies(kinds).to_device(jnp.float64)
+    system = System(model, dt=1e-3, backend=backend)
+    q, v = placements(model, count, seed)
+    info = jax.jit(jax.vmap(lambda q, v: system.step(State(q, v), jnp.zeros(0))[1].unpacked()))(q, v)
+    mode = np.asarray(info.contacts.mode)
+    return system, q, v, info, np.flatnonzero(((mode > 0).sum(1) >= 2) & ~(mode == SLIDING).any(1))
+
+
+@pytest.mark.parametrize("backend", ["native", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kinds", [("box", "box"), ("mesh", "box"), ("mesh", "cylinder")], ids="-".join)
+def test_bodies_that_two_contacts_hold_are_held_by_many_impulses(kinds, backend):
+    """Of two points' six rows at most five are independent: pushes along the line between them cancel."""
+    _, _, _, info, found = held(kinds, backend, 100, seed=2)
+    assert len(found) > 20
+    assert np.asarray(info.degenerate)[found].all()
+
+
+@pytest.mark.parametrize("backend", ["native", pytest.param("jax", marks=pytest.mark.slow)])
+def test_slopes_of_impulses_on_their_cones(backend):
+    """Where the shortest impulse that holds two bodies would leave a cone: the first three states against Ridders."""
+    system, q, v, info, found = held(("box", "box"), backend, 100, seed=2)
+    n, impulse = system.nv, np.asarray(info.contacts.impulse)
+    # MuJoCo's friction of shapes that name none: 1.
+    on_cone = (np.linalg.norm(impulse[..., :2], axis=-1) > (1 - 1e-9) * impulse[..., 2]) & (impulse[..., 2] > 0)
+    cases = [k for k in found if on_cone[k].any()][:3]
+    assert len(cases) == 3
+
+    @jax.jit
+    def moved(q, v, z):
+        return system.step(State(integrate(system.model, q, z[:n]), v + z[n:]), jnp.zeros(0))[1].impulse
+
+    for k in cases:
+        found = system.linearize(State(q[k], v[k]), jnp.zeros(0), outputs=("impulse",)).outputs["impulse"].C
+        estimate = ridders_jacobian(lambda z, k=k: np.asarray(moved(q[k], v[k], jnp.asarray(z))), 2 * n, 1e-5)
+        compare(found, estimate, smallest=1e-3, label=f"{k}")
 
 
 THROWN = """<mujoco model="cradle"><option gravity="0 0 0"/><worldbody>

@@ -70,7 +70,7 @@ class StepInfo:
         dropped: active rows that did not fit into max_contacts or max_limits, and pairs that did not fit into max_pairs.
         dropped_pairs: the pairs among them: those that could touch within the step by bounds of distance and velocity. The
             pairs that would touch may be fewer, never more.
-        degenerate: whether the impulse is not unique; then the one of least norm was selected.
+        degenerate: whether the impulse is not unique; then one was selected (docs/contact-semantics.md, Selection).
         overflow: rows with an impulse for which the report had no room, although the step was solved with them (compiled
             core only).
 

@@ -9,7 +9,7 @@
 // (`curvature.h`; the equations of selection.py). The caller supplies A^T dG w, since G = J M^-1 J^T gives it without dG.
 //
 // All arrays are row-major and aligned, leading dimensions and numbers of columns multiples of `PAD`. The functions are called in
-// the order law_solution, law_null_space, law_null_space_solution, on the workspace that holds the solution.
+// the order law_solution, law_solution_along_cones where `follows_cones`, law_null_space, law_null_space_solution, on the workspace that holds the solution.
 #pragma once
 #include "contact_solve.h"
 
@@ -142,6 +142,25 @@ inline void without_null_space(ContactWorkspace& w, double* Y, int ldy, int colu
     }
 }
 
+// Whether contacts that stick follow their cones in the selected impulse.
+inline bool follows_cones(const ContactProblem& problem, const ContactWorkspace& w) {
+  return std::memcmp(w.mode, w.selecting_mode, sizeof(int) * problem.contacts) != 0;
+}
+
+// Y (m, ldy) = K^+ P rho R as in `law_solution`, in the modes that select the impulse, whose K is eliminated from here on.
+inline void law_solution_along_cones(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, double* R, int ldr,
+                                     int columns, double* Y, int ldy) {
+  const Ncp ncp = scaled(problem, w.rho);
+  SelectionScratch& s = w.selection;
+  Elimination& e = s.elimination;
+  std::memcpy(e.U, s.Ghh, sizeof(double) * e.n * e.ld);
+  law_matrix(Regularised{ncp}, w.selecting_mode, solution.lambda, solution.nu, s.held, e.n, e.U, e.ld);
+  eliminate(e, false);
+  project_columns(ncp, solution, w.selecting_mode, s.held, e.n, R, ldr, columns);
+  for (int r = 0; r < ncp.m; ++r) std::memset(Y + (ptrdiff_t)r * ldy, 0, sizeof(double) * columns);
+  solve_eliminated(e, s.held, R, ldr, columns, Y, ldy);
+}
+
 // A^T: `count` vectors over all rows of the problem, and w (m); count is 0 where no row is redundant.
 struct LawNullSpace {
   int count;
@@ -157,13 +176,13 @@ inline LawNullSpace law_null_space(const ContactProblem& problem, const ContactS
   const Elimination& e = s.elimination;
   c.count = 0;
   if (!(solution.degenerate && e.rank < e.n)) return {0, nullptr, 0, nullptr};
-  curvature(ncp, w.mode, s.held, e, solution.lambda, solution.nu, s.Ghh, solution.selected, c, s.three, s.one, s.two);
+  curvature(ncp, w.selecting_mode, s.held, e, solution.lambda, solution.nu, s.Ghh, solution.selected, c, s.three, s.one, s.two);
   auto scatter = [&](const double* from, double* to) {
     std::memset(to, 0, sizeof(double) * ncp.width);
     for (int i = 0; i < e.n; ++i) to[s.held[i]] = from[i];
   };
   for (int k = 0; k < c.count; ++k) scatter(c.C + (ptrdiff_t)k * c.ld, w.spread + (ptrdiff_t)k * ncp.width);
-  if (c.shortest) push_held(ncp, w.mode, s.held, e.n, solution.lambda, solution.nu, true, c.along, s.one);
+  if (c.shortest) push_held(ncp, w.selecting_mode, s.held, e.n, solution.lambda, solution.nu, true, c.along, s.one);
   scatter(c.shortest ? s.one : c.along, w.pull);
   return {c.count, w.spread, ncp.width, w.pull};
 }

@@ -379,33 +379,59 @@ inline bool if_lawful(const Ncp& ncp, ContactWorkspace& w, Point& candidate, dou
   return lawful;
 }
 
+// eps over the smallest pivot of K for G + eps I in `mode`.
+inline double share_of_eps(const Ncp& ncp, const int* mode, ContactWorkspace& w) {
+  SelectionScratch& s = w.selection;
+  Elimination& e = s.elimination;
+  bool slides;
+  e.n = held_rows(ncp.problem, mode, s.held, slides), e.ld = padded(e.n);
+  gather(ncp.problem, s.held, e.n, e.U, e.ld);
+  law_matrix(Regularised{ncp, ncp.eps}, mode, w.best.x, w.best.nu, s.held, e.n, e.U, e.ld);
+  eliminate(e, !slides);
+  return e.n ? REGULARISATION * e.inverse[0] / e.smallest : 0.0;
+}
+
+// w.selecting_mode: the modes of the solution, but that contacts slide which stick in it and creep along their cones in that of the
+// regularised problem; whether there are any.
+inline bool creeping_contacts(const ContactProblem& p, ContactWorkspace& w) {
+  bool creeps = false;
+  for (int c = 0; c < p.contacts; ++c)
+    if (w.mode[c] == STICKING && w.factor.mode[c] == SLIDING) w.selecting_mode[c] = SLIDING, creeps = true;
+  return creeps;
+}
+
 // Puts the selected solution in place of w.best, and whether it is the shortest in its modes. Where the shortest breaks the law,
 // because a contact that does not move would leave its cone or one that slides would turn back, it is the limit of the regularised
-// problem's solution.
+// problem's solution, in which the former creep along their cones.
 inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double tol, bool slides, ContactSolution& out) {
   const ContactProblem& p = ncp.problem;
   const double share = REGULARISATION * (w.factor.weight / ncp.eps) / w.factor.weakest;
-  const bool creeps = std::memcmp(w.mode, w.factor.mode, sizeof(int) * modes_count(p)) != 0;
-  out.degenerate = share > DEGENERATE;
-  if (w.factor.n == 0 || (share < SUSPECT && !creeps)) return;
-  const auto lawful = [&](bool shortest) {
+  const bool differs = std::memcmp(w.mode, w.factor.mode, sizeof(int) * modes_count(p)) != 0;
+  if (w.factor.n == 0 || (share < SUSPECT && !differs)) return;
+  const auto lawful = [&](const int* mode, bool shortest) {
     std::memcpy(w.spare.x, w.best.x, sizeof(double) * ncp.width);
-    selected_impulse(ncp, w.mode, shortest, w.spare, w.selection);
+    selected_impulse(ncp, mode, shortest, w.spare, w.selection);
     return if_lawful(ncp, w, w.spare, tol);
   };
-  if (slides && share >= SUSPECT) {
-    out.selected = lawful(true);
+  if (slides) {
+    out.selected = lawful(w.mode, true);
     out.degenerate = w.selection.elimination.rank < w.selection.elimination.n;
     if (out.selected || !out.degenerate) return;
+  } else {
+    out.degenerate = (!differs && share > DEGENERATE) || share_of_eps(ncp, w.mode, w) > DEGENERATE;
   }
+  const bool creeps = creeping_contacts(p, w);
   if (w.factor.slides && w.factor.weight == ncp.eps) {
     polish(Regularised{ncp, ncp.eps}, w.current, w.factor, w.newton);
     std::swap(w.current, w.spare);
     refine(ncp, w.spare, w.factor, w.newton, search.rounding);
     if_lawful(ncp, w, w.spare, tol);
   }
+  if (slides || creeps) {
+    if (out.degenerate) out.selected = false, lawful(w.selecting_mode, false);
+    return;
+  }
   if (share < SUSPECT) return;
-  if (slides) return (void)lawful(false);
   without_null_space(ncp, w.factor, w.best, w.spare.x);
   if (w.factor.slides) refine(ncp, w.spare, w.factor, w.newton, search.rounding);  // back onto the circles
   out.selected = if_lawful(ncp, w, w.spare, tol);
@@ -433,6 +459,7 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   }
   out.selected = true;
   const bool slides = search.slides();
+  std::memcpy(w.selecting_mode, w.mode, sizeof(int) * modes_count(problem));
   if (usable && (options.select || slides)) select(ncp, w, search, options.tolerance, slides, out);
   out.residual = usable ? search.residual(w.best) : std::nan("");
   out.lambda = w.best.x, out.nu = w.best.nu;

@@ -48,7 +48,7 @@ class ContactWorkspace {
     for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
-         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode,
+         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selecting_mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode,
           &creep.place, &path.row, &path.held})
       *v = index, index += rows_;
     if (reinterpret_cast<char*>(index) > reinterpret_cast<char*>(memory_) + bytes) throw std::logic_error("more arrays than counted");
@@ -62,10 +62,10 @@ class ContactWorkspace {
   SelectionScratch selection;
   CreepScratch creep;
   PathScratch path;
-  int* mode;
+  int *mode, *selecting_mode;  // of the solution, and of the equations that select it among many
 
  private:
-  static constexpr int VECTORS = 64, WIDE = 1, MATRICES = 11, INDICES = 13;
+  static constexpr int VECTORS = 64, WIDE = 1, MATRICES = 11, INDICES = 14;
   double* memory_ = nullptr;
   int rows_ = 0;
 };

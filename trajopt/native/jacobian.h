@@ -61,8 +61,7 @@ void velocity_jacobian(Size n, const Topology& t, const Parameters& p, double dt
   if (still)
     for (int row = 0; row < w.rows.m; ++row) std::memset(j.Y + row * stride + 2 * N, 0, sizeof(double) * N);
   impulse_slopes(n, t, dt, w);
-  if (!selecting || !add_selection(n, t, p, dt, given_slopes, w) || !impulses) return;
-  for (int at = 0; at < w.rows.m * stride; at += LANES) store(j.dlam + at, load(j.dlam + at) + load(j.shift + at));
+  if (selecting) add_selection(n, t, p, dt, given_slopes, w);
 }
 
 // X := X D of a block-diagonal D that is 1 but for the 3 x 3 blocks of ball joints, scaled.

@@ -87,39 +87,69 @@ template <class Size> void impulse_slopes(Size n, const Topology& t, double dt, 
     }
 }
 
-// What d lambda / d (q, v, tau) gains by the null space, into `shift`, and what d v+ / d (q, v, tau / dt) does, added to by_q, by_v
-// and Q; returns whether there is a null space. On entry dlam, X_q, X_v are complete, and `shift` holds the right-hand sides of the law.
-template <class Size>
-bool add_selection(Size n, const Topology& t, const Parameters& p, double dt, const double* given_slopes, Workspace<Size>& w) {
-  const LawNullSpace space = law_null_space(w.problem, w.solution, w.solver);
-  if (space.count == 0) return false;
+// d nu / d (q, v, tau) at fixed impulse into `free`; `right`: the right-hand sides of the law.
+template <class Size> void free_slopes(Size n, const Topology& t, double dt, const double* right, Workspace<Size>& w) {
   const int N = n.lanes(), nv = t.nv, stride = 3 * N, m = w.rows.m;
-  Rows<Size>& r = w.rows;
   JacobianWork<Size>& j = w.jacobian;
-  double *free = j.free, *through = j.through;
-  const double* right = j.shift;
   const Strided J{right, stride, 1};
-  // d nu at fixed impulse.
-  product(m, N, free, stride, right + N, stride, J, j.X_q, N, nv, 1);
-  product(m, N, free + N, stride, right + 2 * N, stride, J, j.X_v, N, nv, 1);
+  product(m, N, j.free, stride, right + N, stride, J, j.X_q, N, nv, 1);
+  product(m, N, j.free + N, stride, right + 2 * N, stride, J, j.X_v, N, nv, 1);
   for (int row = 0; row < m; ++row)
-    for (int b = 0; b < N; b += LANES) store(free + row * stride + 2 * N + b, dt * load(right + row * stride + b));
-  // z, B and A^T dG w, which depends on q alone.
+    for (int b = 0; b < N; b += LANES) store(j.free + row * stride + 2 * N + b, dt * load(right + row * stride + b));
+}
+
+// Where contacts that stick follow their cones in the selected impulse, dlam becomes the solution of the law that does so too; what it
+// changes by goes into Y.
+template <class Size> void along_cones(Size n, Workspace<Size>& w) {
+  const int stride = 3 * n.lanes(), m = w.rows.m;
+  JacobianWork<Size>& j = w.jacobian;
+  std::memcpy(j.right, j.free, sizeof(double) * m * stride);
+  law_solution_along_cones(w.problem, w.solution, w.solver, j.right, stride, stride, j.Y, stride);
+  for (int at = 0; at < m * stride; at += LANES) {
+    const vec before = load(j.dlam + at), now = -load(j.Y + at);
+    store(j.dlam + at, now), store(j.Y + at, now - before);
+  }
+}
+
+// A^T dG w into `through`: z, B and the turning of J and M along them, which depend on q alone.
+template <class Size>
+void slopes_through_mass(Size n, const Topology& t, const Parameters& p, const double* given_slopes, const LawNullSpace& space,
+                         Workspace<Size>& w) {
+  const int N = n.lanes(), nv = t.nv, stride = 3 * N, m = w.rows.m;
+  JacobianWork<Size>& j = w.jacobian;
   std::memset(j.z, 0, sizeof(double) * N);
   for (int row = 0; row < m; ++row)
-    for (int b = 0; b < N; b += LANES) store(j.z + b, load(j.z + b) + space.w[row] * load(r.MJT + row * N + b));
+    for (int b = 0; b < N; b += LANES) store(j.z + b, load(j.z + b) + space.w[row] * load(w.rows.MJT + row * N + b));
   turning_along(n, t, p, given_slopes, space.w, j.z, j.turned, w);
-  std::memset(through, 0, sizeof(double) * space.count * stride);
-  product(space.count, N, j.B, N, nullptr, 0, {space.A, space.stride, 1}, r.MJT, N, m, 1);
-  product(space.count, N, through, stride, nullptr, 0, {space.A, space.stride, 1}, j.turned, N, m, 1);
-  product(space.count, N, through, stride, through, stride, {j.B, N, 1}, j.X_q, N, nv, 1);
-  law_null_space_solution(w.problem, w.solution, w.solver, free, j.dlam, through, stride, stride, j.shift);
-  if (!redundant_sliding(w)) return true;  // v+ is the same for every solution
-  const Strided MJ{r.MJT, 1, N};
+  std::memset(j.through, 0, sizeof(double) * space.count * stride);
+  product(space.count, N, j.B, N, nullptr, 0, {space.A, space.stride, 1}, w.rows.MJT, N, m, 1);
+  product(space.count, N, j.through, stride, nullptr, 0, {space.A, space.stride, 1}, j.turned, N, m, 1);
+  product(space.count, N, j.through, stride, j.through, stride, {j.B, N, 1}, j.X_q, N, nv, 1);
+}
+
+// Adds to d lambda / d (q, v, tau) in `dlam` what it gains by the null space, and to by_q, by_v and Q what d v+ / d (q, v, tau / dt) does.
+// On entry dlam, X_q, X_v are complete, and `shift` holds the right-hand sides of the law.
+template <class Size>
+void add_selection(Size n, const Topology& t, const Parameters& p, double dt, const double* given_slopes, Workspace<Size>& w) {
+  const int N = n.lanes(), nv = t.nv, stride = 3 * N, m = w.rows.m;
+  JacobianWork<Size>& j = w.jacobian;
+  free_slopes(n, t, dt, j.shift, w);
+  const bool cones = follows_cones(w.problem, w.solver);
+  if (cones) along_cones(n, w);
+  const LawNullSpace space = law_null_space(w.problem, w.solution, w.solver);
+  if (space.count > 0) {
+    slopes_through_mass(n, t, p, given_slopes, space, w);
+    law_null_space_solution(w.problem, w.solution, w.solver, j.free, j.dlam, j.through, stride, stride, j.shift);
+    for (int at = 0; at < m * stride; at += LANES) store(j.dlam + at, load(j.dlam + at) + load(j.shift + at));
+  } else {
+    std::memset(j.shift, 0, sizeof(double) * m * stride);
+  }
+  if (!redundant_sliding(w)) return;  // v+ is the same for every solution
+  for (int at = 0; cones && at < m * stride; at += LANES) store(j.shift + at, load(j.shift + at) + load(j.Y + at));
+  const Strided MJ{w.rows.MJT, 1, N};
   product(nv, N, j.by_q, N, j.by_q, N, MJ, j.shift, stride, m, 1);
   product(nv, N, j.by_v, N, j.by_v, N, MJ, j.shift + N, stride, m, 1);
   product(nv, N, j.Q, N, j.Q, N, MJ, j.shift + 2 * N, stride, m, 1 / dt);
-  return true;
 }
 
 }  // namespace TRAJOPT_ISA

@@ -12,6 +12,7 @@ from scipy import optimize
 
 from dynamics.contact import scenes
 from dynamics.contact.scenes import solved_step as step
+from trajopt.dynamics.contact.arrays import solve_ncp
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, newton_matrix, projection_jacobian
 from trajopt.dynamics.contact.solve.cascade import consistent_solution, solve
@@ -232,3 +233,60 @@ def test_where_the_shortest_impulse_breaks_the_law_the_limit_is_selected(backend
 
     estimate = ridders_jacobian(velocity, 2 * n, np.r_[np.full(n, 1e-5), np.full(n, 1e-3)])
     compare(np.asarray(sys.linearize(x, u).A)[n:], estimate, label=backend)
+
+
+def held_by_many(seed: int):
+    """(J, c, mu) of two contacts of a body with three degrees of freedom, which hold it: G = J J^T, g = J c."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(6, 3)), rng.normal(size=3), np.full(2, 0.8)
+
+
+def creeping(count: int):
+    """The first `count` of these problems in which all contacts stick, but creep along their cones in the regularised problem."""
+    found = []
+    for seed in range(400):
+        J, c, mu = held_by_many(seed)
+        solution = _solved(J, c, mu)
+        if solution.status == Status.solved and (np.asarray(solution.modes.cone) == STICKING).all() and solution.creeps.any():
+            found.append((J, c, mu))
+        if len(found) == count:
+            return found
+    raise AssertionError(f"only {len(found)} of 400 problems have a contact that creeps")
+
+
+@jax.jit
+def _solved(J, c, mu, eps=0.0):
+    """The problem with G + eps I."""
+    return solve(make_ncp(J @ J.T + eps * jnp.eye(6), J @ c, mu))
+
+
+def test_the_limit_is_that_of_the_regularised_problem():
+    """Against the unique solutions of problems with eps of 4e-3, 2e-3, ... of G, extrapolated to zero."""
+    for J, c, mu in creeping(4):
+        solution = _solved(J, c, mu)
+        assert bool(solution.degenerate) and not bool(solution.selected)
+        sizes = 4e-3 * 0.5 ** np.arange(7)
+        rows = [np.asarray(_solved(J, c, mu, eps).impulse) for eps in sizes]
+        for k in range(1, len(rows)):  # Richardson
+            rows = [(2**k * fine - coarse) / (2**k - 1) for coarse, fine in zip(rows, rows[1:], strict=False)]
+        lam = np.asarray(solution.impulse)
+        np.testing.assert_allclose(lam, rows[0], atol=1e-7 * np.abs(lam).max())
+        on_cone = np.hypot(*lam.reshape(2, 3)[:, :2].T) / (mu * lam[2::3])
+        np.testing.assert_allclose(on_cone[np.asarray(solution.creeps)], 1.0, atol=1e-12)
+
+
+def test_impulses_on_their_cones():
+    """d(impulse) of `solve_ncp` along changes of masses, velocities and friction, against differences of the solution."""
+    rng = np.random.default_rng(0)
+
+    @jax.jit
+    def impulse(s, J, c, mu, dL, dc, dmu):
+        L = J @ (jnp.eye(3) + s * dL)
+        return solve_ncp(L @ L.T, L @ (c + s * dc), mu + s * dmu).impulse
+
+    slope = jax.jit(jax.jacfwd(impulse))
+    for problem in creeping(4):
+        change = 0.2 * rng.normal(size=(3, 3)), 0.2 * rng.normal(size=3), 0.1 * rng.normal(size=2)
+        case = *problem, *change
+        estimate = ridders_jacobian(lambda z, case=case: np.asarray(impulse(z[0], *case)), 1, 1e-3)
+        compare(np.asarray(slope(0.0, *case))[:, None], estimate, relative=1e-6, smallest=1e-2)

@@ -34,7 +34,7 @@ class NCPResult:
         iterations: of Newton; of `solve_boxed_lcp`, corrections of the guess and pivots.
         fallbacks: number of the last fallback that ran; of `solve_boxed_lcp` 1 where pivoting was needed.
         status: how the solver ended, a `Status`.
-        degenerate: whether the impulse is not unique; then the one of least norm is returned.
+        degenerate: whether the impulse is not unique; then one is selected (docs/contact-semantics.md, Selection).
     """
 
     impulse: Float[Array, "*b m"]

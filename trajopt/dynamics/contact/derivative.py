@@ -54,7 +54,8 @@ def impulse_tangent(
 
     def null_part(arguments):
         free, dmu, tangents, dlam = arguments
-        return selection.null_space_tangent(ncp, space, lam, solution.modes, free, dmu, through_G(space, tangents), dlam)
+        through = through_G(space, tangents)
+        return selection.null_space_tangent(ncp, space, lam, solution.selecting_modes, free, dmu, through, dlam)
 
     # Where the impulse is unique the null space is empty and its part is zero, whichever branch is taken.
     needed = any_in_batch(jax.lax.stop_gradient(solution.degenerate))

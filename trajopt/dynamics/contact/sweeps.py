@@ -56,8 +56,7 @@ def _report(tolerance: float | None, problem: NCP, impulse, sweeps: int) -> NCPS
     return NCPSolution(
         impulse, velocity, size, jnp.full((), sweeps, jnp.int32), jnp.zeros((), jnp.int32),
         solve_status(problem, impulse, size, tol), solution_modes(problem, impulse, velocity), jnp.zeros((), bool),
-        jnp.ones((), bool),
-        jnp.zeros((m, m), dtype),
+        jnp.ones((), bool), jnp.zeros(problem.nc, bool), jnp.zeros((m, m), dtype),
     )  # fmt: skip
 
 

@@ -230,7 +230,8 @@ def _null_space_shift(equations: _Equations, free_slope, dlam) -> Float[Array, "
     no_mu = jnp.zeros_like(ncp.mu)
 
     def column(free, through, dlam):
-        return selection.null_space_tangent(ncp, space, solution.impulse, solution.modes, free, no_mu, through, dlam)
+        modes = solution.selecting_modes
+        return selection.null_space_tangent(ncp, space, solution.impulse, modes, free, no_mu, through, dlam)
 
     return jax.vmap(column, 1, 1)(free_slope, through_G, dlam)
 

@@ -22,6 +22,7 @@ from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.ncp import (
     NCP,
     SLIDING,
+    STICKING,
     Modes,
     apply_blocks,
     approach_scale,
@@ -38,7 +39,14 @@ from trajopt.dynamics.contact.solve.active_set import direct
 from trajopt.dynamics.contact.solve.admm import admm
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
 from trajopt.dynamics.contact.solve.infeasibility import infeasible
-from trajopt.dynamics.contact.solve.newton import merit, polish, refine, regularisation, regularised_inverse
+from trajopt.dynamics.contact.solve.newton import (
+    merit,
+    polish,
+    refine,
+    regularisation,
+    regularised_inverse,
+    sliding_contacts,
+)
 from trajopt.dynamics.contact.solve.pgs import pgs
 from trajopt.dynamics.contact.solve.stages import Limits, search
 from trajopt.dynamics.precision import Threshold
@@ -66,7 +74,8 @@ class NCPSolution:
     fallbacks: the last `stages.Stage` that ran; of the direct solve with box friction: iterations are
     corrections of the guess and pivots, fallbacks 1 where pivoting was needed; status; modes; degenerate: the impulse is not
     unique; selected: it is the shortest in these modes (else, where that breaks the law, the limit of the regularised problem);
-    inverse (m, m): of the regularised K near the solution, the preconditioner of the derivative's linear system.
+    creeps (nc,): the contacts that stick and yet follow their cones in that limit; inverse (m, m): of the regularised K near the
+    solution, the preconditioner of the derivative's linear system.
     """
 
     impulse: Float[Array, " m"]
@@ -78,7 +87,13 @@ class NCPSolution:
     modes: Modes
     degenerate: Bool[Array, ""]
     selected: Bool[Array, ""]
+    creeps: Bool[Array, " nc"]
     inverse: Float[Array, "m m"]
+
+    @property
+    def selecting_modes(self) -> Modes:
+        """The modes of the equations that the selected impulse solves."""
+        return _with_creeping(self.modes, self.creeps)
 
 
 def solution_null_space(ncp: NCP, solution: NCPSolution) -> selection.NullSpace:
@@ -86,8 +101,8 @@ def solution_null_space(ncp: NCP, solution: NCPSolution) -> selection.NullSpace:
     m, dtype = ncp.G.shape[0], ncp.G.dtype
     return cond_in_batch(
         solution.degenerate,
-        lambda _: selection.null_space(ncp, solution.impulse, solution.modes, solution.selected),
-        selection.empty_null_space(m, dtype),
+        lambda _: selection.null_space(ncp, solution.impulse, solution.selecting_modes, solution.creeps, solution.selected),
+        selection.empty_null_space(m, ncp.nc, dtype),
     )
 
 
@@ -105,7 +120,7 @@ def solve(
     tol = default_tolerance(dtype) if tol is None else tol
     eps = regularisation(ncp)
     lam, iterations, fallbacks = jnp.zeros(m, dtype), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
-    degenerate, inverse = jnp.zeros((), bool), jnp.zeros((m, m), dtype)
+    degenerate, inverse, creeps = jnp.zeros((), bool), jnp.zeros((m, m), dtype), jnp.zeros(ncp.nc, bool)
     if m:
         speed = approach_scale(ncp, lam)
         rounding = ROUNDING * jnp.finfo(dtype).eps * speed
@@ -115,11 +130,12 @@ def solve(
             start = _with_piles_held(ncp, start, eps, SLOW.at(dtype) * speed)
             ended = search(ncp, start, eps, Limits(inner_tol, rounding, tol), max_iterations)
             iterations, fallbacks = ended.iterations, ended.stage
-            lam, inverse = ended.best.impulse, ended.best.inverse
+            lam, inverse, slides = ended.best.impulse, ended.best.inverse, ended.best.slides
             regular = ended.best.eps == eps
-            polishing = regular & _is_degenerate(ncp, inverse, eps) & _slides(ncp, ended.current, eps)
+            polishing = regular & _is_degenerate(ncp, inverse, eps) & jnp.any(slides)
             polished = functools.partial(_polished, tol=tol)
-            lam, inverse = cond_one_at_a_time(polishing, polished, (lam, inverse), ncp, ended.current, eps, rounding)
+            found = lam, inverse, slides
+            lam, inverse, slides = cond_one_at_a_time(polishing, polished, found, ncp, ended.current, eps, rounding)
             eps = ended.best.eps
         elif solver == "direct":
             lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, inner_tol, rounding, tol, max_iterations)
@@ -129,28 +145,48 @@ def solve(
             lam, iterations = method(ncp, start, eps, criterion, FIRST_ORDER * max_iterations, missed)
             inverse = regularised_inverse(ncp, lam, eps)
         if solver != "newton":
+            slides = sliding_contacts(ncp, lam, eps)
             lam = refine(ncp, lam, inverse, rounding)
     nu = ncp.G @ lam + ncp.g
     modes = solution_modes(ncp, lam, nu)
     selected = jnp.ones((), bool)
     if m:
-        # A contact that creeps in the regularised solution, for which the inverse was formed, slower than `SLOW`, sticks in the
-        # modes of the solution, in which contacts can be redundant that were not before.
-        crept = jnp.any((classify(ncp, lam, nu).cone == SLIDING) & (modes.cone != SLIDING))
-        inverse = cond_one_at_a_time(crept, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
-        degenerate = _is_degenerate(ncp, inverse, eps)
-        held = degenerate & ~jnp.any(modes.cone == SLIDING)
-        found = lam, selected
-        found = cond_in_batch(held, lambda x: _without_null_space(ncp, x[0], modes, inverse, eps, tol), found)
-        slides = degenerate & jnp.any(modes.cone == SLIDING)
-        lam, selected = cond_one_at_a_time(slides, lambda x, ncp, modes: _select(ncp, x[0], modes, tol), found, ncp, modes)
+        lam, inverse, degenerate, selected, creeps = _chosen(ncp, lam, modes, slides, inverse, eps, tol)
         nu = ncp.G @ lam + ncp.g
-        # The selected impulse slides in other directions than the one before.
-        inverse = cond_one_at_a_time(slides, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
     size = residual(ncp, lam, tol)
     return NCPSolution(
-        lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, inverse
+        lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, creeps, inverse
     )
+
+
+def _chosen(ncp: NCP, lam, modes: Modes, slides, inverse, eps, tol):
+    """(impulse, inverse, degenerate, selected, creeps) of `NCPSolution`; where contacts are redundant, of the selected impulse.
+
+    lam: a solution; inverse: of K in the modes of the regularised solution, in which the contacts `slides` slide.
+    """
+    nu = ncp.G @ lam + ncp.g
+    # A contact that creeps in the regularised solution, slower than `SLOW`, sticks in the modes of the solution, in which
+    # contacts can be redundant that were not before.
+    crept = jnp.any(slides & (modes.cone != SLIDING))
+    inverse = cond_one_at_a_time(crept, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
+    degenerate = _is_degenerate(ncp, inverse, eps)
+    creeps = degenerate & slides & (modes.cone == STICKING) & (ncp.cone != "box")
+    along = _with_creeping(modes, creeps)
+    sliding, moving = (degenerate & jnp.any(x.cone == SLIDING) for x in (modes, along))
+    found = lam, jnp.ones((), bool)
+    held = degenerate & ~moving
+    found = cond_in_batch(held, lambda x: _without_null_space(ncp, x[0], modes, inverse, eps, tol), found)
+    select = functools.partial(_select, tol=tol)
+    lam, selected = cond_one_at_a_time(moving, select, found, ncp, modes, along)
+    nu = ncp.G @ lam + ncp.g
+    # The selected impulse slides in other directions than the one before.
+    inverse = cond_one_at_a_time(sliding, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
+    return lam, inverse, degenerate, selected, creeps & ~selected
+
+
+def _with_creeping(modes: Modes, creeps: Bool[Array, " nc"]) -> Modes:
+    """`modes` in which the contacts `creeps` slide."""
+    return dataclasses.replace(modes, cone=jnp.where(creeps, SLIDING, modes.cone))
 
 
 def _missed(ncp: NCP, eps, rounding, tol):
@@ -223,19 +259,15 @@ def _is_degenerate(ncp: NCP, inverse, eps):
     return jnp.max(jnp.abs(inverse * (ncp.rho * eps)[None, :])) > DEGENERATE.at(ncp.G.dtype)
 
 
-def _slides(ncp: NCP, lam, eps):
-    """Whether a contact slides in the solution of the problem with G + eps I, however slowly."""
-    return jnp.any(classify(ncp, lam, ncp.G @ lam + eps * lam + ncp.g).cone == SLIDING)
-
-
 def _polished(found, ncp: NCP, near, eps, rounding, tol):
-    """`found`, (impulse, inverse), from the regularised solution to rounding; near: that solution to a tolerance, which depends
-    on the start."""
-    lam, inverse = found
+    """`found`, (impulse, inverse, the contacts that slide), from the regularised solution to rounding; near: that solution to a
+    tolerance, which depends on the start."""
+    lam, inverse, slides = found
     exact = polish(ncp, near, eps)
     anew = regularised_inverse(ncp, exact, eps)
     chosen, lawful = if_lawful(ncp, lam, refine(ncp, exact, anew, rounding), tol)
-    return chosen, jnp.where(lawful, anew, inverse)
+    sliding = sliding_contacts(ncp, exact, eps)
+    return chosen, jnp.where(lawful, anew, inverse), jnp.where(lawful, sliding, slides)
 
 
 def _without_null_space(ncp: NCP, lam, modes: Modes, inverse, eps, tol):
@@ -251,11 +283,12 @@ def _without_null_space(ncp: NCP, lam, modes: Modes, inverse, eps, tol):
     return if_lawful(ncp, lam, lam - null, tol)
 
 
-def _select(ncp: NCP, lam, modes: Modes, tol):
-    """(`selection.smallest_norm`, True), or where it breaks the law (`selection.limit`, False), if the law holds there."""
+def _select(found, ncp: NCP, modes: Modes, along: Modes, tol):
+    """(`selection.smallest_norm`, True), or where it breaks the law (`selection.limit` in the modes `along`, False)."""
+    lam, _ = found
     shortest, lawful = if_lawful(ncp, lam, selection.smallest_norm(ncp, lam, modes), tol)
     limit = jax.lax.cond(
-        lawful, lambda x: x, lambda x: if_lawful(ncp, x, selection.limit(ncp, x, modes), tol)[0], shortest
+        lawful, lambda x: x, lambda x: if_lawful(ncp, x, selection.limit(ncp, x, along), tol)[0], shortest
     )
     return limit, lawful
 

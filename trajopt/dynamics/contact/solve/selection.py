@@ -12,6 +12,9 @@ conditions c(lambda) = 0, as many as K lacks in rank:
     shortest:   c = N^T lambda
     limit:      c = Z^T P rho lambda,   since 0 = Z^T F_eps = Z^T (F + eps P rho lambda) + O(eps^2)
 
+A contact that sticks in the solution and creeps along its cone in the regularised problem keeps its impulse on the cone in the
+limit: it slides, at no speed, in the modes in which K, N and Z of the limit are formed (`cascade.NCPSolution.creeps`).
+
 For held contacts K is the Delassus matrix up to scaling and iterative refinement from the regularised solution already
 ends there. With sliding redundant contacts the directions of sliding make F curved: `smallest_norm` iterates least-norm Newton
 corrections, `limit` Newton's steps on both equations.
@@ -27,7 +30,8 @@ where K = I - P (I - rho G). With dP, the change of P with lambda, nu and mu (`n
     shortest:   dh = N^T (dlambda + (I - G rho) dP^T y)
     limit:      dh = Z^T (P rho dlambda + dP (rho lambda + (I - rho G) r))
 
-so that with any particular solution dlambda_p of K dlambda_p = -dF, dlambda = dlambda_p + N x where
+so that with any particular solution dlambda_p of K dlambda_p = -dF (where contacts creep, one of the law in the modes of the
+solution, moved onto their cones by K^+), dlambda = dlambda_p + N x where
 
     h_lambda N x = -h_lambda dlambda_p - dh.
 
@@ -54,6 +58,7 @@ from trajopt.dynamics.contact.ncp import (
     apply_blocks,
     mode_map,
     newton_matrix,
+    project_in_modes,
     projection_jacobian,
     projection_turning,
 )
@@ -67,7 +72,8 @@ RANK = Threshold(1e-10, 1e-5)  # singular values of K below this share of the la
 @dataclasses.dataclass(frozen=True)
 class NullSpace:
     """N, Z (m, m): bases of the null spaces of K and K^T in their non-zero columns; y, w (m,) and A (m, m) of the module
-    docstring; inverse (m, m) of h_lambda N; shortest: which of the two selections."""
+    docstring; inverse (m, m) of h_lambda N; shortest: which of the two selections; pseudo_inverse (m, m): K^+; creeps (nc,): the
+    contacts that stick and slide in the modes of K, along their cones."""
 
     N: Float[Array, "m m"]
     Z: Float[Array, "m m"]
@@ -76,12 +82,14 @@ class NullSpace:
     w: Float[Array, " m"]
     inverse: Float[Array, "m m"]
     shortest: Bool[Array, ""]
+    pseudo_inverse: Float[Array, "m m"]
+    creeps: Bool[Array, " nc"]
 
 
-def empty_null_space(m: int, dtype: DTypeLike) -> NullSpace:
+def empty_null_space(m: int, nc: int, dtype: DTypeLike) -> NullSpace:
     """The null space of a regular K."""
     none, zero = jnp.zeros((m, m), dtype), jnp.zeros(m, dtype)
-    return NullSpace(none, none, zero, none, zero, jnp.eye(m, dtype=dtype), jnp.ones((), bool))
+    return NullSpace(none, none, zero, none, zero, jnp.eye(m, dtype=dtype), jnp.ones((), bool), none, jnp.zeros(nc, bool))
 
 
 def _null_spaces(K):
@@ -112,8 +120,8 @@ def limit(ncp: NCP, lam: Float[Array, " m"], modes: Modes):
     """The limit of the regularised problem's solution in `modes`, from a solution `lam` near it; see the module docstring."""
 
     def improved(x):
-        space, inverse = _selected_by(ncp, x, modes, jnp.zeros((), bool))
-        step = -inverse @ mode_map(ncp, x, modes)
+        space = _selected_by(ncp, x, modes, jnp.zeros((), bool))
+        step = -space.pseudo_inverse @ mode_map(ncp, x, modes)
         missing = space.Z.T @ _pushed(ncp, x, modes) + _slope_in_impulse(ncp, space, x, modes, step)
         step = step - space.N @ (space.inverse @ missing)
         return x + step, jnp.linalg.norm(step)
@@ -138,9 +146,12 @@ def _iterated(improved, lam):
     return jax.lax.while_loop(proceed, body, (lam, infinity, infinity, jnp.zeros((), jnp.int32)))[0]
 
 
-def null_space(ncp: NCP, lam: Float[Array, " m"], modes: Modes, shortest: Bool[Array, ""]) -> NullSpace:
-    """What the derivative of the selection needs at the solution `lam`; nothing in it is differentiated further."""
-    return _selected_by(ncp, lam, modes, shortest)[0]
+def null_space(
+    ncp: NCP, lam: Float[Array, " m"], modes: Modes, creeps: Bool[Array, " nc"], shortest: Bool[Array, ""]
+) -> NullSpace:
+    """What the derivative of the selection needs at the solution `lam`; nothing in it is differentiated further. modes, in which
+    the contacts `creeps` slide."""
+    return dataclasses.replace(_selected_by(ncp, lam, modes, shortest), creeps=creeps)
 
 
 def _pushed(ncp: NCP, lam, modes: Modes):
@@ -149,8 +160,7 @@ def _pushed(ncp: NCP, lam, modes: Modes):
     return apply_blocks(P, ncp.rho * lam)
 
 
-def _selected_by(ncp: NCP, lam, modes: Modes, shortest):
-    """(`NullSpace`, pseudo-inverse of K)."""
+def _selected_by(ncp: NCP, lam, modes: Modes, shortest) -> NullSpace:
     nu = ncp.G @ lam + ncp.g
     P = projection_jacobian(ncp, lam, nu, modes)
     inverse, N, Z = _null_spaces(newton_matrix(ncp, P, ncp.G))
@@ -158,10 +168,10 @@ def _selected_by(ncp: NCP, lam, modes: Modes, shortest):
     y, r = inverse.T @ lam, inverse @ apply_blocks(P, ncp.rho * lam)
     beside = jax.vmap(lambda x: ncp.rho * apply_blocks(transposed, x), 1, 1)(Z)
     A, w = jnp.where(shortest, N, beside), jnp.where(shortest, ncp.rho * apply_blocks(transposed, y), r)
-    partial = NullSpace(N, Z, y, A, w, inverse, shortest)
+    partial = NullSpace(N, Z, y, A, w, inverse, shortest, inverse, jnp.zeros(ncp.nc, bool))
     along = jax.vmap(lambda x: _slope_in_impulse(ncp, partial, lam, modes, x), in_axes=1, out_axes=1)
     system = along(N) + jnp.diag(jnp.where(jnp.any(N != 0, 0), 0.0, 1.0).astype(lam.dtype))
-    return dataclasses.replace(partial, inverse=linear_algebra.inverse(system)), inverse
+    return dataclasses.replace(partial, inverse=linear_algebra.inverse(system))
 
 
 def _change(ncp: NCP, space: NullSpace, lam, modes: Modes, dlam, dnu, dmu):
@@ -194,10 +204,25 @@ def null_space_tangent(
     through_G: Float[Array, " m"],
     dlam: Float[Array, " m"],
 ):
-    """Component N x of the derivative of the selected impulse (see the module docstring); linear in its last four arguments.
+    """What the derivative of the selected impulse has more than dlam, N x (see the module docstring) and, where contacts creep
+    along their cones, what keeps their impulses on them; linear in its last four arguments.
 
-    free (m,): tangent of nu at fixed impulse; dmu (nc,): of the coefficients; through_G (m,): A^T dG w; dlam (m,): a particular
-    solution of the linearised law.
+    modes: those of `space`; free (m,): tangent of nu at fixed impulse; dmu (nc,): of the coefficients; through_G (m,): A^T dG w;
+    dlam (m,): a particular solution of the linearised law in the modes of the solution.
     """
-    dh = _change(ncp, space, lam, modes, dlam, free, dmu)
-    return space.N @ (space.inverse @ (through_G - dh))
+    onto_cones = -space.pseudo_inverse @ _off_cones(ncp, space, lam, modes, free, dmu, dlam)
+    dh = _change(ncp, space, lam, modes, dlam + onto_cones, free, dmu)
+    return onto_cones + space.N @ (space.inverse @ (through_G - dh))
+
+
+def _off_cones(ncp: NCP, space: NullSpace, lam, modes: Modes, free, dmu, dlam):
+    """By how much `dlam` misses F = 0, linearised, in the rows of the contacts that creep; the other rows are as in the law."""
+    y = lam - ncp.rho * (ncp.G @ lam + ncp.g)
+    dy = dlam - ncp.rho * (ncp.G @ dlam + free)
+
+    def branch(y, mu):
+        return project_in_modes(dataclasses.replace(ncp, mu=mu), y, modes)
+
+    missed = dlam - jax.jvp(branch, (y, ncp.mu), (dy, dmu))[1]
+    rows = jnp.concatenate([jnp.repeat(space.creeps, 3), jnp.zeros(len(lam) - 3 * ncp.nc, bool)])
+    return jnp.where(rows, missed, 0.0)

@@ -36,7 +36,13 @@ from trajopt.dynamics.contact.ncp import NCP, approach_scale, nearest, residual,
 from trajopt.dynamics.contact.solve.admm import admm
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
 from trajopt.dynamics.contact.solve.infeasibility import infeasible
-from trajopt.dynamics.contact.solve.newton import newton_regularised, past_first_event, refine, regularised_inverse
+from trajopt.dynamics.contact.solve.newton import (
+    newton_regularised,
+    past_first_event,
+    refine,
+    regularised_inverse,
+    sliding_contacts,
+)
 from trajopt.dynamics.contact.solve.pgs import pgs
 from trajopt.dynamics.precision import Threshold
 
@@ -83,11 +89,13 @@ class Limits(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An impulse (m,), its relative residual, and the inverse (m, m) of K for G + eps I in its modes."""
+    """An impulse (m,), its relative residual, and the inverse (m, m) of K for G + eps I in its modes, in which the contacts
+    `slides` (nc,) slide."""
 
     impulse: Float[Array, " m"]
     residual: Float[Array, ""]
     inverse: Float[Array, "m m"]
+    slides: Bool[Array, " nc"]
     eps: Float[Array, ""]
 
 
@@ -134,7 +142,8 @@ class Search:
 def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: Limits, max_iterations: int) -> Search:
     """The search from the impulse `start`, ended; in a batch, on a CPU, one search after another."""
     zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-    nothing = Candidate(start, jnp.full((), jnp.inf, start.dtype), jnp.eye(start.shape[0], dtype=start.dtype), eps)
+    infinity, identity = jnp.full((), jnp.inf, start.dtype), jnp.eye(start.shape[0], dtype=start.dtype)
+    nothing = Candidate(start, infinity, identity, jnp.zeros(ncp.nc, bool), eps)
     begun = Search(nothing, start, start, jnp.zeros_like(start), zero, zero, zero, zero, zero, no)
 
     def attempt(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
@@ -161,7 +170,8 @@ def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits
     inverse = regularised_inverse(near, current, eps)
     impulse = nothing.at[rows].set(refine(near, current, inverse, limits.rounding))
     inverse = jnp.eye(len(nothing), dtype=nothing.dtype).at[rows[:, None], rows].set(inverse)
-    found = Candidate(impulse, residual(ncp, impulse, limits.accuracy), inverse, eps)
+    slides = jnp.zeros(ncp.nc, bool).at[rows[: 3 * near.nc : 3] // 3].set(sliding_contacts(near, current, eps))
+    found = Candidate(impulse, residual(ncp, impulse, limits.accuracy), inverse, slides, eps)
     current = nothing.at[rows].set(current)
     ended = converged & (found.residual <= limits.accuracy)
     solved = dataclasses.replace(
@@ -215,7 +225,8 @@ def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) 
     # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
     inverse = regularised_inverse(centred, current, weight)
     refined = refine(ncp, current, inverse, limits.rounding)
-    found = Candidate(refined, residual(ncp, refined, limits.accuracy), inverse, weight)
+    slides = sliding_contacts(centred, current, weight)
+    found = Candidate(refined, residual(ncp, refined, limits.accuracy), inverse, slides, weight)
     best = _better(state, found, converged, limits.accuracy)
     state = dataclasses.replace(state, best=best, current=current, iterations=state.iterations + more)
     violated = ~(best.residual <= limits.accuracy)
