@@ -11,8 +11,9 @@ v+: largest difference over the largest entry (asked: 1e-9), where both find the
 of `linearize` that neither backend marks as one-sided (asked: 1e-8), then of the others (asked: 1e-4). Where contact leaves
 less of A or B than a millionth of what they are without contact, as of B where a limit holds the joint, that millionth takes
 the place of the largest entry: what is left is rounding. above: in how many states it is. other: states in which v+ differs by
-more than 1e-6 though both residuals are below 1e-9, so that the law has several solutions there. unsolved: states in which one
-of them reports another status than solved. s: seconds, most of them of compiling.
+more than 1e-6 though both residuals are below 1e-9, so that the law has several solutions there. none: states in which one of
+them proves that the law has no solution, and the other finds none. unsolved: other states in which one of them reports another
+status than solved. s: seconds, most of them of compiling.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ VELOCITY, MATRIX, ONE_SIDED = 1e-9, 1e-8, 1e-4  # what is asked, of the largest 
 LEAST = 1e-6  # of A and B without contact: the least scale of theirs
 ANOTHER, LAWFUL = 1e-6, 1e-9  # relative difference of v+ and residuals of two solutions
 PROGRESS = 50  # states after which what is found so far is printed: of large robots 1,000 take an hour and more
-HEAD = ("model", "DoF", "states", "v+", "above", "A, B", "above", "one-sided columns", "A, B there", "other", "unsolved", "s")
+HEAD = (
+    "model", "DoF", "states", "v+", "above", "A, B", "above", "one-sided columns", "A, B there", "other", "none", "unsolved", "s",
+)  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -67,6 +70,7 @@ class Agreement:
     one_sided: int = 0
     sided_matrix: float = 0.0
     other: int = 0
+    none: int = 0
     unsolved: int = 0
 
     def add(self, core, reference, free) -> None:
@@ -74,8 +78,11 @@ class Agreement:
         if int(reference.info.dropped) or int(core.info.overflow):
             return
         self.states += 1
-        if not (core.info.status == Status.solved and reference.info.status == Status.solved):
-            self.unsolved += 1
+        status = core.info.status, reference.info.status
+        if not all(x == Status.solved for x in status):
+            proven = any(x == Status.infeasible for x in status) and not any(x == Status.solved for x in status)
+            self.none += proven
+            self.unsolved += not proven
             return
         v, expected = np.asarray(core.x_next.v), np.asarray(reference.x_next.v)
         apart = relative(v, expected, expected)

@@ -207,6 +207,17 @@ def test_a_linearisation_is_whole_whatever_is_done_to_it():
         system.linearize(x, u).x_nxt  # noqa: B018
 
 
+def test_what_a_compiled_function_reads_first_is_known_outside_of_it():
+    """A result that a function closes over is read for the first time while JAX traces that function."""
+    system = SYSTEMS["half-cheetah"]()
+    (x, u), *_ = draws(system, 1)
+    expected, (_, info), linear = system.linearize(x, u), system.step(x, u), system.linearize(x, u)
+    jax.jit(lambda y: y + linear.x_next.q + linear.info.residual + info.residual)(x.q)
+    same(linear, expected)
+    same(linear.info.unpacked(), expected.info.unpacked())
+    same(info.unpacked(), system.step(x, u)[1].unpacked())
+
+
 def test_a_call_of_known_numbers_inside_of_a_compiled_function():
     system = SYSTEMS["half-cheetah"]()
     (x, u), *_ = draws(system, 1)

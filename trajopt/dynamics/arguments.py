@@ -60,6 +60,11 @@ def is_traced(*arrays: Any) -> bool:
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
+def holds_traced(*trees: Any) -> bool:
+    """Whether an array in one of the `trees` is so."""
+    return is_traced(*jax.tree.leaves(trees))
+
+
 def in_precision(name: str, value: Any, dtype: Any) -> Shaped[Array, "..."]:
     """`value` as an array of the model's dtype. Arrays of another float dtype are refused, not rounded in silence."""
     require_real(name, value)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from trajopt import native
+from trajopt.dynamics.arguments import holds_traced, is_traced
 from trajopt.dynamics.compiled import CompiledSystem, given_candidates
 from trajopt.dynamics.contact.rows import contact_frames
 from trajopt.dynamics.model import Model
@@ -228,9 +229,14 @@ class PackedStepInfo(StepInfo):
     dropped_pairs: Int[Array, "*b"]
     layout: tuple[int, int, int] = dataclasses.field(metadata={"static": True})
 
-    @functools.cached_property
+    @property
     def _fields(self) -> StepFields:
-        return _fields(self.layout, self.report, self.dropped_pairs)
+        known = self.__dict__.get("_known")
+        if known is None:
+            known = _fields(self.layout, self.report, self.dropped_pairs)
+            if holds_traced(known) == is_traced(self.report):  # else read where JAX traces, beyond which it means nothing
+                self.__dict__["_known"] = known
+        return known
 
     def unpacked(self) -> StepFields:
         return self._fields

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from trajopt.dynamics.arguments import holds_traced
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
 from trajopt.dynamics.compiled_step import NON_FINITE, STATUS_AT, PackedStepInfo, direct_linearize, direct_step
 from trajopt.dynamics.contact.laws.base import ContactLaw
@@ -148,7 +149,7 @@ def direct_calls(
 ) -> DirectCalls | None:
     """The direct calls of a system that the core covers; None where some of its numbers are traced, or some of its shapes touch
     in pairs whose candidates JAX computes in every step."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, dt, kappa))):
+    if holds_traced(model, dt, kappa):
         return None
     compiled = compile_system(model, law, integrator)
     if compiled.given:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from trajopt.dynamics.arguments import holds_traced
 from trajopt.dynamics.contact.laws.base import Law, PushOut
 from trajopt.dynamics.model import Model
 
@@ -34,7 +34,7 @@ def deep_limits(model: Model, q: Float[np.ndarray, " nq"], depth: float) -> list
 
 def warn_of_start(where: str, model: Model, law: Law, dt: float | Float[Array, ""], q: Float[Array, " nq"]) -> None:
     """`warn_of_limits`, unless something is traced: then nothing is known yet."""
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((model, dt, q))):
+    if not holds_traced(model, dt, q):
         warn_of_limits(where, model, law, float(dt), np.asarray(q), stacklevel=5)
 
 

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from trajopt.dynamics.arguments import holds_traced, is_traced
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -191,9 +193,10 @@ class Linearization:
             if deferred is None:
                 raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
             make, numbers = deferred
-            x_next, info = make(numbers)
-            self.__dict__.update(x_next=x_next, info=info)
-            return self.__dict__[name]
+            x_next, info = made = make(numbers)
+            if holds_traced(made) == is_traced(numbers):  # else read where JAX traces, beyond which it means nothing
+                self.__dict__.update(x_next=x_next, info=info)
+            return x_next if name == "x_next" else info
 
     def __getstate__(self) -> dict[str, Any]:
         """All fields, the deferred ones made: what makes them is not copied."""

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from trajopt.dynamics.arguments import is_traced, positive_number, require_finite, require_real
+from trajopt.dynamics.arguments import holds_traced, is_traced, positive_number, require_finite, require_real
 from trajopt.dynamics.backend import (
     asks_for_core,
     environment,
@@ -284,7 +284,7 @@ class System:
         ):  # fmt: skip
             return direct.linearize(x, u, None if unforced else force, impulse)
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((self, x, u, force)))
+        traced = holds_traced(self, x, u, force)
         arguments = (backend, self, x, u, force, warm_start, adjoint)
         found, incomplete = _linearize(Parts(traced, False, impulse), *arguments)
         if not traced and bool(incomplete):

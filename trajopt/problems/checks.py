@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from trajopt.dynamics.arguments import holds_traced
 from trajopt.dynamics.start import warn_of_limits, warn_of_overlaps
 from trajopt.dynamics.system import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
@@ -92,7 +93,7 @@ def _check_labels(where: str, problem: Any, nu: int) -> None:
 
 def _warn_of_violations(where: str, system: System, q: np.ndarray) -> None:
     """Issue a `StartWarning` where the initial configuration will be pushed out of joint limits or of other shapes."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(system)):
+    if holds_traced(system):
         return
     law, dt, model = system.contact, float(system.dt), jax.tree.map(np.asarray, system.model)
     push = law.push_out(dt)
