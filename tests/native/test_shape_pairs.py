@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ridders import compare, ridders_jacobian
+from ridders import Estimate, compare, ridders_jacobian
 
 from native.cases import check, compiled_of, needs_core, relative
 from trajopt.dynamics import RigidContact, State, System
@@ -125,6 +125,44 @@ def test_flat_faces_of_many_triangles(size):
         assert relative(found.distance, reference.distance) < 1e-12
         assert relative(found.point, reference.point) < 1e-12
     assert (np.abs(np.asarray(found.distance)).min(1) < 0.01).all()
+
+
+@pytest.mark.parametrize("backend", ["native", pytest.param("jax", marks=pytest.mark.slow)])
+def test_slopes_on_faces_that_are_flat_to_single_precision(backend):
+    """A ball on a side of a prism, askew in the axes of its file, whose vertices MuJoCo reads in single precision: triangles of
+    a side differ by 1e-7 rad, and the normal turns with the one that touches. Random states against Ridders."""
+    corners = " ".join(f"{x:.9g}" for x in (PRISM @ TILT.T).ravel())
+    model = load_model_from_string(f"""<mujoco model="flat"><option gravity="0 0 0"/>
+    <asset><mesh name="prism" vertex="{corners}"/></asset><worldbody>
+      <body name="one"><freejoint/><geom type="mesh" mesh="prism" mass="1"/></body>
+      <body name="two"><freejoint/><geom type="sphere" size="0.03" mass="0.3"/></body></worldbody></mujoco>""")
+    model = model.to_device(jnp.float64)
+    system, n = System(model, dt=1e-3, backend=backend), model.nv
+    hull, rng = np.asarray(model.meshes[0]), np.random.default_rng(1)
+    triangles = np.array(next(shape.triangles for shape in model.topology.shapes if shape.triangles))
+
+    @jax.jit
+    def moved(q, v, z):
+        y = system.step(State(integrate(model, q, z[:n]), v + z[n:]), jnp.zeros(0))[0]
+        return jnp.concatenate([difference(model, q, y.q), y.v])
+
+    touching = 0
+    for k in rng.choice(len(triangles), 20, replace=False):
+        a, b, c = hull[triangles[k]]
+        outward = np.cross(b - a, c - a)
+        above = (a + 2 * b + 3 * c) / 6 + 0.0299 * outward / np.linalg.norm(outward)
+        turn, q = rng.normal(size=4), np.array(model.q_default)
+        q[3:7] = turn / np.linalg.norm(turn)
+        in_body = model.shape_position[0] + model.shape_rotation[0] @ above
+        q[7:10] = q[:3] + np.asarray(rotation_from_quaternion(jnp.asarray(q[3:7])) @ in_body)
+        q, v = jnp.asarray(q), jnp.asarray(0.3 * rng.normal(size=n))
+        linear = system.linearize(State(q, v), jnp.zeros(0))
+        if int(linear.info.contacts.mode[0]) == 0:
+            continue
+        touching += 1
+        estimate = ridders_jacobian(lambda z, q=q, v=v: np.asarray(moved(q, v, jnp.asarray(z))), 2 * n, 1e-5)
+        compare(linear.A[n:], Estimate(estimate.value[n:], estimate.error[n:]), relative=1e-5, untrusted=0.1, label=f"{k}")
+    assert touching >= 10
 
 
 @pytest.mark.parametrize("kind, beside", [("box", [0.1, 0.03]), ("cylinder", [0.06, 0.08])])

@@ -22,14 +22,22 @@ struct Hull {
   Points vertices() const { return {numbers, topology->vertices}; }
   V3<double> vertex(int k) const { return vertices()[k]; }
   int farthest(V3<double> y) const { return trajopt::farthest(vertices(), y); }
-  // The triangle most along the unit vector y, the first of those that are so up to rounding: a flat face has several.
+  // The triangle most along the unit vector y, the first of those that are so up to rounding: a flat face has several. The cosine of an
+  // angle tells no triangles apart that differ by less than its root: of those that it leaves the nearest normal decides.
   const int* facet(V3<double> y) const {
     prepare();
     const Points normal = {tables->normals, topology->faces()};
     const int best = trajopt::farthest(normal, y);
     const double enough = dot(y, normal[best]) - SAME_LENGTH;
-    int first = 0;
-    while (first < best && !(dot(y, normal[first]) >= enough)) ++first;
+    auto apart = [&](int k) {
+      const V3<double> turned = normal[k] - y;
+      return std::sqrt(dot(turned, turned));
+    };
+    int nearest = best, first = 0;
+    double least = apart(best);
+    for (int k = 0; k < normal.count; ++k)
+      if (dot(y, normal[k]) >= enough && apart(k) < least) nearest = k, least = apart(k);
+    while (first < nearest && !(dot(y, normal[first]) >= enough && apart(first) <= least + SAME_LENGTH)) ++first;
     return topology->triangles.data() + 3 * first;
   }
   // The edge that the smallest turn makes the farthest along y; of short ones, both ends are high anyway.

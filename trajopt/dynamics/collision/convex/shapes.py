@@ -148,10 +148,11 @@ class Convex:
 
     def _corners(self, y):
         """Corners of the triangle most along the unit vector y, the first of those that are so up to rounding (a flat face has
-        several), in the shape's axes, (3, 3)."""
+        several), in the shape's axes, (3, 3). The cosine of an angle tells no triangles apart that differ by less than its root."""
         assert self.hull is not None
-        along = jax.lax.stop_gradient(self.hull.normals) @ y
-        triangle = take(self.hull.triangles, jnp.argmax(along >= jnp.max(along) - tolerance(along.dtype)))
+        turned = jax.lax.stop_gradient(self.hull.normals) - y
+        apart = jnp.sqrt(jnp.sum(turned * turned, -1))
+        triangle = take(self.hull.triangles, jnp.argmax(apart <= jnp.min(apart) + tolerance(apart.dtype)))
         return take(self.hull.vertices, triangle)
 
     def _facet(self, y):
