@@ -148,7 +148,7 @@ class Convex:
 
     def _corners(self, y):
         """Corners of the triangle most along the unit vector y, the first of those that are so up to rounding (a flat face has
-        several), in the shape's axes, (3, 3). The cosine of an angle tells no triangles apart that differ by less than its root."""
+        several), in the shape's axes, (3, 3). The cosine of an angle would tell none apart that differ by less than its root."""
         assert self.hull is not None
         turned = jax.lax.stop_gradient(self.hull.normals) - y
         apart = jnp.sqrt(jnp.sum(turned * turned, -1))
