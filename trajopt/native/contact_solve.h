@@ -420,13 +420,13 @@ inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double t
   } else {
     out.degenerate = (!differs && share > DEGENERATE) || share_of_eps(ncp, w.mode, w) > DEGENERATE;
   }
-  const bool creeps = creeping_contacts(p, w);
   if (w.factor.slides && w.factor.weight == ncp.eps) {
     polish(Regularised{ncp, ncp.eps}, w.current, w.factor, w.newton);
     std::swap(w.current, w.spare);
     refine(ncp, w.spare, w.factor, w.newton, search.rounding);
     if_lawful(ncp, w, w.spare, tol);
   }
+  const bool creeps = creeping_contacts(p, w);
   if (slides || creeps) {
     if (out.degenerate) out.selected = false, lawful(w.selecting_mode, false);
     return;
