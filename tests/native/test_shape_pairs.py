@@ -3,6 +3,7 @@ pairs that are left out because they are far away are counted where they could h
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 
@@ -267,11 +268,12 @@ def test_bodies_that_two_contacts_hold_are_held_by_many_impulses(kinds, backend)
 
 @pytest.mark.parametrize("backend", ["native", pytest.param("jax", marks=pytest.mark.slow)])
 def test_slopes_of_impulses_on_their_cones(backend):
-    """Where the shortest impulse that holds two bodies would leave a cone: the first three states against Ridders."""
+    """Where the shortest impulse that holds two bodies would leave a cone: the first three states. JAX against Ridders; the core,
+    whose impulse is 1e-7 off its limit, against JAX."""
     system, q, v, info, found = held(("box", "box"), backend, 100, seed=2)
-    n, impulse = system.nv, np.asarray(info.contacts.impulse)
+    jax_system, n, impulse = dataclasses.replace(system, backend="jax"), system.nv, np.asarray(info.contacts.impulse)
     # MuJoCo's friction of shapes that name none: 1.
-    on_cone = (np.linalg.norm(impulse[..., :2], axis=-1) > (1 - 1e-9) * impulse[..., 2]) & (impulse[..., 2] > 0)
+    on_cone = (np.linalg.norm(impulse[..., :2], axis=-1) > (1 - 1e-6) * impulse[..., 2]) & (impulse[..., 2] > 0)
     cases = [k for k in found if on_cone[k].any()][:3]
     assert len(cases) == 3
 
@@ -280,9 +282,14 @@ def test_slopes_of_impulses_on_their_cones(backend):
         return system.step(State(integrate(system.model, q, z[:n]), v + z[n:]), jnp.zeros(0))[1].impulse
 
     for k in cases:
-        found = system.linearize(State(q[k], v[k]), jnp.zeros(0), outputs=("impulse",)).outputs["impulse"].C
+        def slopes(system, k=k):
+            return system.linearize(State(q[k], v[k]), jnp.zeros(0), outputs=("impulse",)).outputs["impulse"].C
+
+        if backend == "native":
+            assert relative(slopes(system), slopes(jax_system)) < 1e-5
+            continue
         estimate = ridders_jacobian(lambda z, k=k: np.asarray(moved(q[k], v[k], jnp.asarray(z))), 2 * n, 1e-5)
-        compare(found, estimate, smallest=1e-3, label=f"{k}")
+        compare(slopes(system), estimate, smallest=1e-3, label=f"{k}")
 
 
 THROWN = """<mujoco model="cradle"><option gravity="0 0 0"/><worldbody>

@@ -397,6 +397,7 @@ inline bool creeping_contacts(const ContactProblem& p, ContactWorkspace& w) {
   bool creeps = false;
   for (int c = 0; c < p.contacts; ++c)
     if (w.mode[c] == STICKING && w.factor.mode[c] == SLIDING) w.selecting_mode[c] = SLIDING, creeps = true;
+    else w.selecting_mode[c] = w.mode[c];
   return creeps;
 }
 
@@ -413,25 +414,30 @@ inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double t
     selected_impulse(ncp, mode, shortest, w.spare, w.selection);
     return if_lawful(ncp, w, w.spare, tol);
   };
-  if (slides) {
+  if (slides && share >= SUSPECT) {
     out.selected = lawful(w.mode, true);
     out.degenerate = w.selection.elimination.rank < w.selection.elimination.n;
     if (out.selected || !out.degenerate) return;
-  } else {
-    out.degenerate = (!differs && share > DEGENERATE) || share_of_eps(ncp, w.mode, w) > DEGENERATE;
+  } else if (!slides) {
+    // Contacts that creep stick in the modes of the solution; and a small pivot may hide a null space that others show.
+    const bool plain = !creeping_contacts(p, w) && (share > DEGENERATE || share < SUSPECT);
+    out.degenerate = (plain ? share : share_of_eps(ncp, w.mode, w)) > DEGENERATE;
   }
-  if (w.factor.slides && w.factor.weight == ncp.eps) {
+  const bool regular = w.factor.slides && w.factor.weight == ncp.eps;
+  if (regular) {
     polish(Regularised{ncp, ncp.eps}, w.current, w.factor, w.newton);
     std::swap(w.current, w.spare);
     refine(ncp, w.spare, w.factor, w.newton, search.rounding);
     if_lawful(ncp, w, w.spare, tol);
   }
-  const bool creeps = creeping_contacts(p, w);
-  if (slides || creeps) {
-    if (out.degenerate) out.selected = false, lawful(w.selecting_mode, false);
+  if (!slides && creeping_contacts(p, w)) {
+    if (!out.degenerate) return;
+    out.selected = false;
+    if (!regular) lawful(w.selecting_mode, false);  // else it is there but for eps
     return;
   }
   if (share < SUSPECT) return;
+  if (slides) return (void)lawful(w.mode, false);
   without_null_space(ncp, w.factor, w.best, w.spare.x);
   if (w.factor.slides) refine(ncp, w.spare, w.factor, w.newton, search.rounding);  // back onto the circles
   out.selected = if_lawful(ncp, w, w.spare, tol);

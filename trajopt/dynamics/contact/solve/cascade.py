@@ -170,7 +170,7 @@ def _chosen(ncp: NCP, lam, modes: Modes, slides, inverse, eps, tol):
     crept = jnp.any(slides & (modes.cone != SLIDING))
     inverse = cond_one_at_a_time(crept, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
     degenerate = _is_degenerate(ncp, inverse, eps)
-    creeps = degenerate & slides & (modes.cone == STICKING) & (ncp.cone != "box")
+    creeps = degenerate & slides & (modes.cone == STICKING) & ~jnp.any(modes.cone == SLIDING) & (ncp.cone != "box")
     along = _with_creeping(modes, creeps)
     sliding, moving = (degenerate & jnp.any(x.cone == SLIDING) for x in (modes, along))
     found = lam, jnp.ones((), bool)
