@@ -9,7 +9,8 @@
 // (`curvature.h`; the equations of selection.py). The caller supplies A^T dG w, since G = J M^-1 J^T gives it without dG.
 //
 // All arrays are row-major and aligned, leading dimensions and numbers of columns multiples of `PAD`. The functions are called in
-// the order law_solution, law_solution_along_cones where `follows_cones`, law_null_space, law_null_space_solution, on the workspace that holds the solution.
+// the order law_solution, law_solution_along_cones where `follows_cones`, law_null_space, law_null_space_solution, on the workspace that
+// holds the solution.
 #pragma once
 #include "contact_solve.h"
 

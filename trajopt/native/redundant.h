@@ -98,17 +98,14 @@ template <class Size> void free_slopes(Size n, const Topology& t, double dt, con
     for (int b = 0; b < N; b += LANES) store(j.free + row * stride + 2 * N + b, dt * load(right + row * stride + b));
 }
 
-// Where contacts that stick follow their cones in the selected impulse, dlam becomes the solution of the law that does so too; what it
-// changes by goes into Y.
+// Where contacts that stick follow their cones in the selected impulse, dlam becomes the solution of the law that does so too. Nothing
+// slides there, and v+ is the same for every solution.
 template <class Size> void along_cones(Size n, Workspace<Size>& w) {
   const int stride = 3 * n.lanes(), m = w.rows.m;
   JacobianWork<Size>& j = w.jacobian;
   std::memcpy(j.right, j.free, sizeof(double) * m * stride);
   law_solution_along_cones(w.problem, w.solution, w.solver, j.right, stride, stride, j.Y, stride);
-  for (int at = 0; at < m * stride; at += LANES) {
-    const vec before = load(j.dlam + at), now = -load(j.Y + at);
-    store(j.dlam + at, now), store(j.Y + at, now - before);
-  }
+  for (int at = 0; at < m * stride; at += LANES) store(j.dlam + at, -load(j.Y + at));
 }
 
 // A^T dG w into `through`: z, B and the turning of J and M along them, which depend on q alone.
@@ -134,18 +131,13 @@ void add_selection(Size n, const Topology& t, const Parameters& p, double dt, co
   const int N = n.lanes(), nv = t.nv, stride = 3 * N, m = w.rows.m;
   JacobianWork<Size>& j = w.jacobian;
   free_slopes(n, t, dt, j.shift, w);
-  const bool cones = follows_cones(w.problem, w.solver);
-  if (cones) along_cones(n, w);
+  if (follows_cones(w.problem, w.solver)) along_cones(n, w);
   const LawNullSpace space = law_null_space(w.problem, w.solution, w.solver);
-  if (space.count > 0) {
-    slopes_through_mass(n, t, p, given_slopes, space, w);
-    law_null_space_solution(w.problem, w.solution, w.solver, j.free, j.dlam, j.through, stride, stride, j.shift);
-    for (int at = 0; at < m * stride; at += LANES) store(j.dlam + at, load(j.dlam + at) + load(j.shift + at));
-  } else {
-    std::memset(j.shift, 0, sizeof(double) * m * stride);
-  }
+  if (space.count == 0) return;
+  slopes_through_mass(n, t, p, given_slopes, space, w);
+  law_null_space_solution(w.problem, w.solution, w.solver, j.free, j.dlam, j.through, stride, stride, j.shift);
+  for (int at = 0; at < m * stride; at += LANES) store(j.dlam + at, load(j.dlam + at) + load(j.shift + at));
   if (!redundant_sliding(w)) return;  // v+ is the same for every solution
-  for (int at = 0; cones && at < m * stride; at += LANES) store(j.shift + at, load(j.shift + at) + load(j.Y + at));
   const Strided MJ{w.rows.MJT, 1, N};
   product(nv, N, j.by_q, N, j.by_q, N, MJ, j.shift, stride, m, 1);
   product(nv, N, j.by_v, N, j.by_v, N, MJ, j.shift + N, stride, m, 1);
