@@ -44,6 +44,29 @@ def test_chunks_give_everybody_its_own_answer(batch, at_a_time, quick):
     np.testing.assert_array_equal(left, np.where(needed, 0, counts))
 
 
+def test_a_chunk_holds_members_at_one_place():
+    """Members stay at place 0 for one to four parts; place 1 takes one part. Whoever comes to it waits for the others."""
+    batch, ran = 300, []
+    stays = jnp.asarray(np.random.default_rng(0).integers(1, 5, batch))
+
+    def part(value):
+        place, left = value
+        jax.debug.callback(lambda x: ran.append(int(x)), place)
+        leaves = (place == 0) & (left <= 1)
+        return (jnp.where(leaves, 1, place), left - 1), place == 0
+
+    place, left = conditional.in_chunks(
+        part, jnp.ones(batch, bool), (jnp.zeros(batch, int), stays), (), place=lambda value: value[0]
+    )
+    jax.effects_barrier()
+    chunks = np.reshape(ran, (-1, conditional.SMALLEST_CHUNK))
+    assert (chunks == chunks[:, :1]).all()
+    last = -(-batch // conditional.SMALLEST_CHUNK)
+    np.testing.assert_array_equal(chunks[:, 0], np.repeat([0, 1], [len(chunks) - last, last]))
+    np.testing.assert_array_equal(place, 1)
+    np.testing.assert_array_equal(left, -1)
+
+
 def as_elsewhere(monkeypatch):
     """What other devices would run, on the CPU, where members are solved one after another."""
     monkeypatch.setattr(conditional, "accelerated", lambda: True)

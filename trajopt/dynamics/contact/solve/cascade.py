@@ -287,9 +287,7 @@ def _select(found, ncp: NCP, modes: Modes, along: Modes, tol):
     """(`selection.smallest_norm`, True), or where it breaks the law (`selection.limit` in the modes `along`, False)."""
     lam, _ = found
     shortest, lawful = if_lawful(ncp, lam, selection.smallest_norm(ncp, lam, modes), tol)
-    limit = jax.lax.cond(
-        lawful, lambda x: x, lambda x: if_lawful(ncp, x, selection.limit(ncp, x, along), tol)[0], shortest
-    )
+    limit = cond_in_batch(~lawful, lambda x: if_lawful(ncp, x, selection.limit(ncp, x, along), tol)[0], shortest)
     return limit, lawful
 
 

@@ -32,13 +32,14 @@ def cond_one_at_a_time(
     *given: Any,
     quick: Callable | None = None,
     part: Callable | None = None,
+    place: Callable | None = None,
 ):
     """fn(value, *given), of the type of `value`, where `needed`, else `value`.
 
     In a batch on a CPU fn runs once for each who needs it, one after another, so that nobody waits for the slowest: long loops of
     very different lengths belong here. Elsewhere a batch runs `in_chunks`, where two functions (value, *given) -> (value, still
     needed) spare it work: quick comes before fn, for everybody, since what a device in lockstep does best is the same short work
-    for all; and part, again and again where it is still needed, does what fn does.
+    for all; and part, again and again where it is still needed, does what fn does. place: value -> integer, which part is next.
     """
     # `jax.vmap` traces them when it is applied, which may be after the caller has returned; `jit` keeps what was traced before.
     fn = jax.jit(in_full_precision(fn))
@@ -54,7 +55,7 @@ def cond_one_at_a_time(
     def batch(needed, value, given):
         if not accelerated():
             return in_turn(needed, value, given)
-        lockstep = lambda *operands: in_chunks(part, *operands, quick=quick)  # noqa: E731
+        lockstep = lambda *operands: in_chunks(part, *operands, quick=quick, place=place)  # noqa: E731
         return jax.lax.platform_dependent(needed, value, given, cpu=in_turn, default=lockstep)
 
     def in_turn(needed, value, given):
@@ -91,13 +92,19 @@ def accelerated() -> bool:
 
 
 def in_chunks(
-    part: Callable, needed: Bool[Array, " b"], value: Any, given: Any, *, quick: Callable | None = None
+    part: Callable,
+    needed: Bool[Array, " b"],
+    value: Any,
+    given: Any,
+    *,
+    quick: Callable | None = None,
+    place: Callable | None = None,
 ) -> Any:
     """The values of a batch in lockstep after `part`, as often as it is needed, for those who need it, a `CHUNKS`-th of the batch
     at a time.
 
-    The least advanced are next, so that those who need it for longest end up in one chunk, and the others do not wait for them.
-    quick, part: as in `cond_one_at_a_time`.
+    Only those at the same place are in one chunk, the first place before the others: what one place alone needs, and may take
+    long, is done once for all who come there, and nobody waits for it elsewhere. quick, part, place: as in `cond_one_at_a_time`.
     """
     batch = needed.shape[0]
     if quick is not None:
@@ -105,19 +112,21 @@ def in_chunks(
         value = jax.tree.map(lambda new, old: jnp.where(_along(needed, new), new, old), begun, value)
         needed = needed & unfinished
     size = min(batch, max(SMALLEST_CHUNK, -(-batch // CHUNKS)))
+    nowhere = jnp.iinfo(jnp.int32).max
 
     def body(carry):
-        needed, turns, value = carry
-        members = jnp.argsort(jnp.where(needed, turns, jnp.iinfo(turns.dtype).max))[:size]
-        # Where fewer are left, the first of them again: it takes no longer than itself.
-        members = jnp.where(needed[members], members, members[0])
+        needed, value = carry
+        places = jnp.zeros(batch, jnp.int32) if place is None else jax.vmap(place)(value)
+        places = jnp.where(needed, places, nowhere)
+        members = jnp.argsort(places)[:size]
+        # Where fewer are there, the first of them again: it takes no longer than itself.
+        members = jnp.where(places[members] == places[members[0]], members, members[0])
         mine, with_it = jax.tree.map(lambda x: x[members], (value, given))
         done, unfinished = jax.vmap(part)(mine, *with_it)
         value = jax.tree.map(lambda all_of, some: all_of.at[members].set(some), value, done)
-        return needed.at[members].set(unfinished), turns.at[members].add(1), value
+        return needed.at[members].set(unfinished), value
 
-    turns = jnp.zeros(batch, jnp.int32)
-    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (needed, turns, value))[2]
+    return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (needed, value))[1]
 
 
 def _along(needed: Bool[Array, " b"], x: Array) -> Bool[Array, "b ..."]:

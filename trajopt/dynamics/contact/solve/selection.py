@@ -62,10 +62,9 @@ from trajopt.dynamics.contact.ncp import (
     projection_jacobian,
     projection_turning,
 )
-from trajopt.dynamics.precision import Threshold
+from trajopt.dynamics.contact.solve.null_spaces import null_spaces
 
 ITERATIONS = 50  # of least-norm corrections; the loop ends earlier once a correction is at rounding
-RANK = Threshold(1e-10, 1e-5)  # singular values of K below this share of the largest are zero but for rounding
 
 
 @jax.tree_util.register_dataclass
@@ -92,23 +91,13 @@ def empty_null_space(m: int, nc: int, dtype: DTypeLike) -> NullSpace:
     return NullSpace(none, none, zero, none, zero, jnp.eye(m, dtype=dtype), jnp.ones((), bool), none, jnp.zeros(nc, bool))
 
 
-def _null_spaces(K):
-    """Singular value decomposition of K split by rank: (pseudo-inverse, bases of the null spaces of K and of K^T, with zero
-    columns elsewhere)."""
-    U, s, Vt = linear_algebra.svd(K)
-    tolerance = s[0] * RANK.at(K.dtype)
-    regular = s > tolerance
-    inverse = jnp.where(regular, 1.0 / jnp.where(regular, s, 1.0), 0.0)
-    return (Vt.T * inverse) @ U.T, jnp.where(regular, 0.0, Vt.T), jnp.where(regular, 0.0, U)
-
-
 def smallest_norm(ncp: NCP, lam: Float[Array, " m"], modes: Modes):
     """Impulse of smallest norm in `modes`, from a solution `lam` near it; iterates until the correction is at rounding."""
 
     def improved(x):
         nu = ncp.G @ x + ncp.g
         K = newton_matrix(ncp, projection_jacobian(ncp, x, nu, modes), ncp.G)
-        inverse, N, _ = _null_spaces(K)
+        inverse, N, _ = null_spaces(K)
         candidate = x - inverse @ mode_map(ncp, x, modes)
         candidate = candidate - N @ (N.T @ candidate)
         return candidate, jnp.linalg.norm(candidate - x)
@@ -163,7 +152,7 @@ def _pushed(ncp: NCP, lam, modes: Modes):
 def _selected_by(ncp: NCP, lam, modes: Modes, shortest) -> NullSpace:
     nu = ncp.G @ lam + ncp.g
     P = projection_jacobian(ncp, lam, nu, modes)
-    inverse, N, Z = _null_spaces(newton_matrix(ncp, P, ncp.G))
+    inverse, N, Z = null_spaces(newton_matrix(ncp, P, ncp.G))
     transposed = _transposed(P)
     y, r = inverse.T @ lam, inverse @ apply_blocks(P, ncp.rho * lam)
     beside = jax.vmap(lambda x: ncp.rho * apply_blocks(transposed, x), 1, 1)(Z)

@@ -158,7 +158,15 @@ def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: L
         begun = among_nearest(ncp, state, eps, Limits(inner, rounding, limits.accuracy), max_iterations)
         return begun, ~begun.ended
 
-    return cond_one_at_a_time(~no, to_its_end, begun, ncp, eps, limits.inner, limits.rounding, quick=quick, part=attempt)
+    given = ncp, eps, limits.inner, limits.rounding
+    return cond_one_at_a_time(~no, to_its_end, begun, *given, quick=quick, part=attempt, place=_place)
+
+
+def _place(state: Search) -> Int[Array, ""]:
+    """Where a search stands among those of a batch: the stage; of Gauss-Seidel, whose sweeps take far longer than Newton's
+    method, each turn's sweeps and what follows them by themselves."""
+    part = 2 * state.turn + jnp.where(state.fresh, 0, 1)
+    return 2 * ROUNDS * state.stage + jnp.where(state.stage == int(Stage.GAUSS_SEIDEL), part, 0)
 
 
 def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits, max_iterations: int) -> Search:
