@@ -45,7 +45,7 @@ from trajopt.dynamics.contact.solve.newton import (
     refine,
     regularisation,
     regularised_inverse,
-    sliding_contacts,
+    regularised_modes,
 )
 from trajopt.dynamics.contact.solve.pgs import pgs
 from trajopt.dynamics.contact.solve.stages import Limits, search
@@ -130,12 +130,11 @@ def solve(
             start = _with_piles_held(ncp, start, eps, SLOW.at(dtype) * speed)
             ended = search(ncp, start, eps, Limits(inner_tol, rounding, tol), max_iterations)
             iterations, fallbacks = ended.iterations, ended.stage
-            lam, inverse, slides = ended.best.impulse, ended.best.inverse, ended.best.slides
+            found = lam, inverse, near = ended.best.impulse, ended.best.inverse, ended.best.modes
             regular = ended.best.eps == eps
-            polishing = regular & _is_degenerate(ncp, inverse, eps) & jnp.any(slides)
+            polishing = regular & _is_degenerate(ncp, inverse, eps) & jnp.any(near.cone == SLIDING)
             polished = functools.partial(_polished, tol=tol)
-            found = lam, inverse, slides
-            lam, inverse, slides = cond_one_at_a_time(polishing, polished, found, ncp, ended.current, eps, rounding)
+            lam, inverse, near = cond_one_at_a_time(polishing, polished, found, ncp, ended.current, eps, rounding)
             eps = ended.best.eps
         elif solver == "direct":
             lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, inner_tol, rounding, tol, max_iterations)
@@ -145,13 +144,13 @@ def solve(
             lam, iterations = method(ncp, start, eps, criterion, FIRST_ORDER * max_iterations, missed)
             inverse = regularised_inverse(ncp, lam, eps)
         if solver != "newton":
-            slides = sliding_contacts(ncp, lam, eps)
+            near = regularised_modes(ncp, lam, eps)
             lam = refine(ncp, lam, inverse, rounding)
     nu = ncp.G @ lam + ncp.g
     modes = solution_modes(ncp, lam, nu)
     selected = jnp.ones((), bool)
     if m:
-        lam, inverse, degenerate, selected, creeps = _chosen(ncp, lam, modes, slides, inverse, eps, tol)
+        lam, inverse, degenerate, selected, creeps = _chosen(ncp, lam, modes, near, inverse, eps, tol)
         nu = ncp.G @ lam + ncp.g
     size = residual(ncp, lam, tol)
     return NCPSolution(
@@ -159,16 +158,17 @@ def solve(
     )
 
 
-def _chosen(ncp: NCP, lam, modes: Modes, slides, inverse, eps, tol):
+def _chosen(ncp: NCP, lam, modes: Modes, near: Modes, inverse, eps, tol):
     """(impulse, inverse, degenerate, selected, creeps) of `NCPSolution`; where contacts are redundant, of the selected impulse.
 
-    lam: a solution; inverse: of K in the modes of the regularised solution, in which the contacts `slides` slide.
+    lam: a solution; inverse: of K in the modes `near` of the regularised solution.
     """
     nu = ncp.G @ lam + ncp.g
     # A contact that creeps in the regularised solution, slower than `SLOW`, sticks in the modes of the solution, in which
-    # contacts can be redundant that were not before.
-    crept = jnp.any(slides & (modes.cone != SLIDING))
-    inverse = cond_one_at_a_time(crept, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
+    # contacts can be redundant that were not before; one that hardly touches is tied.
+    differ = functools.reduce(jnp.logical_or, jax.tree.map(lambda x, y: jnp.any(x != y), *map(jax.tree.leaves, (near, modes))))
+    inverse = cond_one_at_a_time(differ, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
+    slides = near.cone == SLIDING
     degenerate = _is_degenerate(ncp, inverse, eps)
     creeps = degenerate & slides & (modes.cone == STICKING) & ~jnp.any(modes.cone == SLIDING) & (ncp.cone != "box")
     along = _with_creeping(modes, creeps)
@@ -260,14 +260,14 @@ def _is_degenerate(ncp: NCP, inverse, eps):
 
 
 def _polished(found, ncp: NCP, near, eps, rounding, tol):
-    """`found`, (impulse, inverse, the contacts that slide), from the regularised solution to rounding; near: that solution to a
-    tolerance, which depends on the start."""
-    lam, inverse, slides = found
+    """`found`, (impulse, inverse, the modes it was formed in), from the regularised solution to rounding; near: that solution to
+    a tolerance, which depends on the start."""
+    lam, inverse, modes = found
     exact = polish(ncp, near, eps)
     anew = regularised_inverse(ncp, exact, eps)
     chosen, lawful = if_lawful(ncp, lam, refine(ncp, exact, anew, rounding), tol)
-    sliding = sliding_contacts(ncp, exact, eps)
-    return chosen, jnp.where(lawful, anew, inverse), jnp.where(lawful, sliding, slides)
+    polished = anew, regularised_modes(ncp, exact, eps)
+    return chosen, *jax.tree.map(lambda new, old: jnp.where(lawful, new, old), polished, (inverse, modes))
 
 
 def _without_null_space(ncp: NCP, lam, modes: Modes, inverse, eps, tol):

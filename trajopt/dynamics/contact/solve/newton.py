@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics import linear_algebra
-from trajopt.dynamics.contact.ncp import NCP, SLIDING, classify, natural_map, newton_matrix, projection_jacobian, split
+from trajopt.dynamics.contact.ncp import NCP, Modes, classify, natural_map, newton_matrix, projection_jacobian, split
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch
 from trajopt.dynamics.precision import Threshold
 
@@ -172,9 +172,9 @@ def regularised_inverse(ncp: NCP, lam: Float[Array, " m"], eps: float | Float[Ar
     return linear_algebra.inverse(newton_matrix(ncp, P, ncp.G + eps * jnp.eye(lam.shape[0], dtype=lam.dtype)))
 
 
-def sliding_contacts(ncp: NCP, lam: Float[Array, " m"], eps: float | Float[Array, ""]) -> Bool[Array, " nc"]:
-    """The contacts that slide, however slowly, at the impulse `lam` of the problem with G + eps I."""
-    return classify(ncp, lam, ncp.G @ lam + eps * lam + ncp.g).cone == SLIDING
+def regularised_modes(ncp: NCP, lam: Float[Array, " m"], eps: float | Float[Array, ""]) -> Modes:
+    """The modes at the impulse `lam` of the problem with G + eps I, in which `regularised_inverse` is formed."""
+    return classify(ncp, lam, ncp.G @ lam + eps * lam + ncp.g)
 
 
 def polish(ncp: NCP, lam: Float[Array, " m"], eps: float | Float[Array, ""]):

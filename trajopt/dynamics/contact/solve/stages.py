@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.dynamics.contact.ncp import NCP, approach_scale, nearest, residual, split
+from trajopt.dynamics.contact.ncp import NCP, Modes, approach_scale, nearest, residual, split
 from trajopt.dynamics.contact.solve.admm import admm
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
 from trajopt.dynamics.contact.solve.infeasibility import infeasible
@@ -41,7 +41,7 @@ from trajopt.dynamics.contact.solve.newton import (
     past_first_event,
     refine,
     regularised_inverse,
-    sliding_contacts,
+    regularised_modes,
 )
 from trajopt.dynamics.contact.solve.pgs import pgs
 from trajopt.dynamics.precision import Threshold
@@ -89,13 +89,12 @@ class Limits(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """An impulse (m,), its relative residual, and the inverse (m, m) of K for G + eps I in its modes, in which the contacts
-    `slides` (nc,) slide."""
+    """An impulse (m,), its relative residual, and the inverse (m, m) of K for G + eps I, formed in `modes`."""
 
     impulse: Float[Array, " m"]
     residual: Float[Array, ""]
     inverse: Float[Array, "m m"]
-    slides: Bool[Array, " nc"]
+    modes: Modes
     eps: Float[Array, ""]
 
 
@@ -143,7 +142,7 @@ def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: L
     """The search from the impulse `start`, ended; in a batch, on a CPU, one search after another."""
     zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
     infinity, identity = jnp.full((), jnp.inf, start.dtype), jnp.eye(start.shape[0], dtype=start.dtype)
-    nothing = Candidate(start, infinity, identity, jnp.zeros(ncp.nc, bool), eps)
+    nothing = Candidate(start, infinity, identity, regularised_modes(ncp, start, eps), eps)
     begun = Search(nothing, start, start, jnp.zeros_like(start), zero, zero, zero, zero, zero, no)
 
     def attempt(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
@@ -178,9 +177,11 @@ def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits
     inverse = regularised_inverse(near, current, eps)
     impulse = nothing.at[rows].set(refine(near, current, inverse, limits.rounding))
     inverse = jnp.eye(len(nothing), dtype=nothing.dtype).at[rows[:, None], rows].set(inverse)
-    slides = jnp.zeros(ncp.nc, bool).at[rows[: 3 * near.nc : 3] // 3].set(sliding_contacts(near, current, eps))
-    found = Candidate(impulse, residual(ncp, impulse, limits.accuracy), inverse, slides, eps)
     current = nothing.at[rows].set(current)
+    within, scalars = jnp.zeros(len(nothing), bool).at[rows].set(True), 3 * ncp.nc + np.arange(ncp.nl)
+    among = jnp.concatenate([within[: 3 * ncp.nc : 3], within[scalars]])
+    modes = regularised_modes(dataclasses.replace(ncp, exists=ncp.exists & among), current, eps)
+    found = Candidate(impulse, residual(ncp, impulse, limits.accuracy), inverse, modes, eps)
     ended = converged & (found.residual <= limits.accuracy)
     solved = dataclasses.replace(
         state, best=found, current=current, anchor=current, iterations=iterations, ended=ended
@@ -233,8 +234,8 @@ def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) 
     # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
     inverse = regularised_inverse(centred, current, weight)
     refined = refine(ncp, current, inverse, limits.rounding)
-    slides = sliding_contacts(centred, current, weight)
-    found = Candidate(refined, residual(ncp, refined, limits.accuracy), inverse, slides, weight)
+    modes = regularised_modes(centred, current, weight)
+    found = Candidate(refined, residual(ncp, refined, limits.accuracy), inverse, modes, weight)
     best = _better(state, found, converged, limits.accuracy)
     state = dataclasses.replace(state, best=best, current=current, iterations=state.iterations + more)
     violated = ~(best.residual <= limits.accuracy)
