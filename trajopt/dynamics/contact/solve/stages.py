@@ -72,7 +72,8 @@ SWEEPS = 300  # of Gauss-Seidel in a round: some ten times what neighbours of ne
 # Gauss-Seidel and ADMM hand over here, relative to the velocities of the problem: near enough for Newton to tell the modes.
 COARSE = Threshold(1e-6, 1e-4)
 RESTARTS = 6  # past the first change of a mode, within one turn: as many contacts as may change theirs one after another
-WEAKENINGS, WEAKEST = 8, 4  # turns with a weaker regularisation, and the power of ten by which it is weaker at most
+WEAKENINGS = 8  # turns with a weaker regularisation
+WEAKEST = Threshold(4.0, 2.0)  # power of ten by which it is weaker at most: above rounding, G + eps I is regular
 QUICK_ITERATIONS = 4  # of Newton in which a batch in lockstep ends for most
 WEAKENINGS_SCATTERED = 2  # of a scattered turn: another start is worth more than many steps from this one
 CLOSER = 1e-2  # share of the least residual that a weaker regularisation has to reach to be preferred: what rounding cannot do
@@ -222,9 +223,10 @@ def _scattered(ncp: NCP, turn) -> Float[Array, " m"]:
 def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
     """One attempt by Newton, from `state.current` or just past the first change of a mode, and what follows from it."""
     weakened, relaxed = state.weakened, state.relaxed
-    weaker = jnp.where(state.deep, WEAKEST, jnp.minimum(state.weakenings, WEAKEST))
-    exponent = jnp.where(relaxed, CONTINUATION - state.turn, -weaker).astype(eps.dtype)
-    weight = eps * jnp.asarray(10.0, eps.dtype) ** exponent
+    weakest, dtype = WEAKEST.at(eps.dtype), eps.dtype
+    weaker = jnp.where(state.deep, weakest, jnp.minimum(state.weakenings.astype(dtype), weakest))
+    exponent = jnp.where(relaxed, (CONTINUATION - state.turn).astype(dtype), -weaker)
+    weight = eps * jnp.asarray(10.0, dtype) ** exponent
     centred = dataclasses.replace(ncp, g=ncp.g - jnp.where(weakened, weight, 0.0) * state.anchor)
     stretch = jnp.where(weakened, eps / weight, 1.0)
     start = cond_in_batch(~state.fresh, lambda x: past_first_event(centred, x, weight, stretch), state.current)
