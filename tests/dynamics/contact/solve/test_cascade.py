@@ -10,9 +10,19 @@ import numpy as np
 import pytest
 
 from dynamics.contact import scenes
-from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, residual, velocity_scale
+from trajopt.dynamics.contact.ncp import (
+    SEPARATING,
+    SLIDING,
+    STICKING,
+    make_ncp,
+    newton_matrix,
+    projection_jacobian,
+    residual,
+    velocity_scale,
+)
 from trajopt.dynamics.contact.solve import cascade
-from trajopt.dynamics.contact.solve.stages import Stage
+from trajopt.dynamics.contact.solve.newton import regularisation, regularised_inverse
+from trajopt.dynamics.contact.solve.stages import WEAKEST, Stage
 from trajopt.result import Status
 
 solve = jax.jit(cascade.solve)
@@ -38,6 +48,28 @@ def test_tied_contacts_separate_in_either_precision(dtype):
     for a, b, c in zip(rng.uniform(1.0, 3.0, 20), rng.uniform(-0.9, 0.9, 20), rng.uniform(1.0, 3.0, 20), strict=True):
         solution = solve(normals([[a, b], [b, c]], [-1.0, -b / a], dtype))
         assert solution.modes.cone[1] == SEPARATING, (a, b, c, solution.velocity, solution.impulse)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_the_inverse_is_that_of_the_modes_of_the_solution(dtype):
+    """The tied contact above carries an impulse in the regularised solution, of the order of eps, in which it is held."""
+    rng = np.random.default_rng(1)
+    for a, b, c in zip(rng.uniform(1.0, 3.0, 20), rng.uniform(0.5, 0.9, 20), rng.uniform(1.0, 3.0, 20), strict=True):
+        ncp = normals([[a, b], [b, c]], [-1.0, -b / a], dtype, mu=0.5)
+        solution = solve(ncp)
+        assert solution.modes.cone.tolist() == [STICKING, SEPARATING]
+        P = projection_jacobian(ncp, solution.impulse, solution.velocity, solution.modes)
+        product = solution.inverse @ newton_matrix(ncp, P, ncp.G)
+        np.testing.assert_allclose(product, np.eye(6), rtol=0, atol={jnp.float64: 1e-5, jnp.float32: 1e-3}[dtype])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_the_weakest_regularisation_is_above_rounding(dtype):
+    """Four contacts that are the same one: the redundant problem has an inverse, of the size of 1 / eps, with every eps used."""
+    ncp = normals(np.ones((4, 4)), -np.ones(4), dtype)
+    eps = regularisation(ncp) * 10.0 ** -WEAKEST.at(dtype)
+    inverse = regularised_inverse(ncp, jnp.full(12, 0.25, dtype), eps)
+    np.testing.assert_allclose(jnp.max(jnp.abs(inverse * ncp.rho * eps)), 0.75, rtol=0.2)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
