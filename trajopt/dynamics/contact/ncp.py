@@ -126,6 +126,11 @@ class Modes:
     dry: Bool[Array, " nf"]
     tangent: Int[Array, "nc 2"] | None = None
 
+    def differ_from(self, other: Modes) -> Bool[Array, ""]:
+        """Whether a row has another mode."""
+        pairs = zip(jax.tree.leaves(self), jax.tree.leaves(other), strict=True)
+        return jnp.any(jnp.concatenate([jnp.ravel(x != y) for x, y in pairs]))
+
 
 def split(ncp: NCP, x: Float[Array, " m"]):
     """Rows of x as (nc, 3) cone rows, (nl,) limit rows and (nf,) dry-friction rows."""

@@ -180,7 +180,7 @@ def _part(solved: SolvedStep, truth: Modes, modes: Modes):
     """(modes, inverse of K there, degenerate); the labelling that equals the true one keeps its inverse."""
     ncp, solution = solved.ncp, solved.solution
     K = newton_matrix(ncp, projection_jacobian(ncp, solution.impulse, solution.velocity, modes), ncp.G)
-    same = jnp.all(modes.cone == truth.cone) & jnp.all(modes.limit == truth.limit)
+    same = ~modes.differ_from(truth)
     inverse = jnp.where(same, solution.inverse, linear_algebra.pinv(K, _RANK))
     return modes, inverse, same & solution.degenerate
 

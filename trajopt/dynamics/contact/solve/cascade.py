@@ -166,8 +166,7 @@ def _chosen(ncp: NCP, lam, modes: Modes, near: Modes, inverse, eps, tol):
     nu = ncp.G @ lam + ncp.g
     # A contact that creeps in the regularised solution, slower than `SLOW`, sticks in the modes of the solution, in which
     # contacts can be redundant that were not before; one that hardly touches is tied.
-    differ = functools.reduce(jnp.logical_or, jax.tree.map(lambda x, y: jnp.any(x != y), *map(jax.tree.leaves, (near, modes))))
-    inverse = cond_one_at_a_time(differ, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
+    inverse = cond_one_at_a_time(near.differ_from(modes), _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
     slides = near.cone == SLIDING
     degenerate = _is_degenerate(ncp, inverse, eps)
     creeps = degenerate & slides & (modes.cone == STICKING) & ~jnp.any(modes.cone == SLIDING) & (ncp.cone != "box")
