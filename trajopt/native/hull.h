@@ -1,5 +1,6 @@
 // A convex mesh in its shape's axes (trajopt/dynamics/collision/convex/shapes.py): its farthest vertex, face and edge along a direction.
 #pragma once
+#include <algorithm>
 #include <cstring>
 
 #include "patch.h"
@@ -33,12 +34,11 @@ struct Hull {
       const V3<double> turned = normal[k] - y;
       return std::sqrt(dot(turned, turned));
     };
-    int nearest = best, first = 0;
     double least = apart(best);
-    for (int k = 0; k < normal.count; ++k)
-      if (dot(y, normal[k]) >= enough && apart(k) < least) nearest = k, least = apart(k);
-    while (first < nearest && !(dot(y, normal[first]) >= enough && apart(first) <= least + SAME_LENGTH)) ++first;
-    return topology->triangles.data() + 3 * first;
+    reaching(normal, y, enough, [&](int k) { least = std::min(least, apart(k)); });
+    int first = -1;
+    reaching(normal, y, enough, [&](int k) { first = first < 0 && apart(k) <= least + SAME_LENGTH ? k : first; });
+    return topology->triangles.data() + 3 * (first < 0 ? best : first);
   }
   // The edge that the smallest turn makes the farthest along y; of short ones, both ends are high anyway.
   V3<double> edge(V3<double> y) const {

@@ -56,6 +56,19 @@ inline int farthest(const Points& p, V3<double> d) {
   return place < p.count ? place : 0;
 }
 
+// f(place) of the points with d . p of at least `height`, in their order.
+template <class F> TRAJOPT_INLINE void reaching(const Points& p, V3<double> d, double height, F&& f) {
+  int at = 0;
+  for (; at + LANES <= p.count; at += LANES) {
+    const vec heights = along(p, d, at);
+    if (largest(heights) < height) continue;
+    for (int k = 0; k < LANES; ++k)
+      if (heights[k] >= height) f(at + k);
+  }
+  for (; at < p.count; ++at)
+    if (dot(d, p[at]) >= height) f(at);
+}
+
 // The largest d . p less the smallest.
 inline double width_along(const Points& p, V3<double> d) {
   constexpr double infinite = std::numeric_limits<double>::infinity();
