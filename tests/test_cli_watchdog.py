@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -147,6 +148,65 @@ with heeding_signals(lambda: "ended from outside"):
         until(pathlib.Path(tmp_path, "ready").exists, process)
         err, seconds = stop(process, (signal.SIGTERM, signal.SIGTERM), BURST_S + 1.0)
     assert process.returncode == 7 and not err and seconds < PATIENCE_S
+
+
+DROPPED = """
+import gc, os, signal, sys, time
+from trajopt.cli.watchdog import heeding_signals
+
+class Dropping:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(0.1)
+
+def collected(phase, info):
+    if phase == "start":
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(0.6)
+
+with heeding_signals(lambda: "ended from outside"):
+    try:
+        if {finaliser}:
+            Dropping()
+        else:
+            gc.callbacks.append(collected)
+            gc.collect()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        gc.callbacks.clear()
+        if not {finaliser}:
+            time.sleep(4)  # a signal that counted twice ends the process meanwhile
+        sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(("number", "finaliser"), [("SIGINT", False), ("SIGINT", True), ("SIGTERM", True)])
+def test_an_interrupt_that_python_drops_is_raised_once_more(number, finaliser):
+    """In a finaliser, and in a callback of the garbage collector, where it takes longer than a burst."""
+    with python(DROPPED.format(number=number, finaliser=finaliser)) as process:
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 7 and not err
+
+
+def test_what_else_python_drops_is_still_told():
+    """By hooks that were there before, which are there again afterwards."""
+    from trajopt.cli.watchdog import heeding_signals
+    from trajopt.solvers.loop.interrupt import end_signals
+
+    class Dropping:
+        def __del__(self):
+            raise ValueError("told")
+
+    for heeded in (heeding_signals(lambda: ""), end_signals()):
+        told: list[type] = []
+        before, sys.unraisablehook = sys.unraisablehook, lambda dropped, told=told: told.append(dropped.exc_type)
+        try:
+            hook = sys.unraisablehook
+            with heeded:
+                Dropping()
+            assert told == [ValueError] and sys.unraisablehook is hook
+        finally:
+            sys.unraisablehook = before
 
 
 def test_signals_are_as_before_after_the_command():

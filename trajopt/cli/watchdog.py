@@ -4,6 +4,8 @@ Python runs the handlers of signals in its main thread, between two of its own i
 compiled program, neither Ctrl-C nor a termination signal does anything; if the program never ends, nothing but SIGKILL
 would. The handler in C, though, runs at once and writes the number of the signal to a file descriptor
 (`signal.set_wakeup_fd`). A second thread reads it, and ends the process after the second signal.
+
+An interrupt that Python raises in a callback of the garbage collector or in a finalizer is dropped; it is raised once more.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 BURST_S = 0.5  # signals closer than this count once: `timeout` sends two, to the process and to its group
 PATIENCE_S = 3.0  # after the first signal until a hint is printed, and after the second until the process is ended
+AGAIN_S = 0.01  # until a dropped interrupt is raised once more, by then outside of what dropped it
 EXIT_STATUS = 1  # ran without reaching the tolerance
 HINT = "waiting for compiled code to come back; a second Ctrl-C or termination signal ends the run now"
 
@@ -35,6 +39,7 @@ class Watchdog:
         self.last_words = last_words
         self.count = 0  # of signals to end, bursts as one
         self.heard = False  # by the main thread
+        self.again = False  # whether the next signal is one that was counted already
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._thread = threading.Thread(target=self._watch, name="trajopt-watchdog", daemon=True)
@@ -59,10 +64,10 @@ class Watchdog:
                 if not received:
                     return
                 if any(number in (signal.SIGINT, signal.SIGTERM) for number in received):
-                    if now - last >= BURST_S:
+                    if now - last >= BURST_S and not self.again:
                         self.count += 1
                         deadline = now + PATIENCE_S if self.count <= 2 else deadline
-                    last = now
+                    last, self.again = now, False
             if deadline is not None and now >= deadline:
                 if self.count >= 2:
                     self._end()
@@ -88,31 +93,46 @@ def _say(text: str) -> None:
 @contextlib.contextmanager
 def heeding_signals(last_words: Callable[[], str]) -> Iterator[None]:
     """Within the block, Ctrl-C and a termination signal raise KeyboardInterrupt, those of a burst once; the second ends the
-    process within a few seconds where the main thread does not.
+    process within a few seconds where the main thread does not. A KeyboardInterrupt that Python drops is raised once more.
 
     last_words: see `Watchdog`. Only in the main thread; elsewhere signals are left as they are.
     """
-    if threading.current_thread() is not threading.main_thread():
+    main = threading.main_thread()
+    if threading.current_thread() is not main:
         yield
         return
     watchdog = Watchdog(last_words)
-    raised = 0
+    raised = latest = 0
+    tell = sys.unraisablehook
 
     def interrupt(number, frame) -> None:
-        nonlocal raised
+        nonlocal raised, latest
+        latest = number
         watchdog.heard = True
         time.sleep(0.05)  # lets the watchdog read and count this signal; the first counts in any case
         if raised == 0 or watchdog.count > raised:
             raised = max(watchdog.count, 1)
             raise KeyboardInterrupt
 
+    def raise_again(dropped: Any) -> None:
+        nonlocal raised
+        if not (latest and issubclass(dropped.exc_type, KeyboardInterrupt)):
+            tell(dropped)
+            return
+        raised, watchdog.again = watchdog.count - 1, True
+        again = threading.Timer(AGAIN_S, signal.pthread_kill, (main.ident, latest))
+        again.daemon = True
+        again.start()
+
     previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
     # Not where Ctrl-C is ignored, as in programs that a shell starts in the background.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         previous[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = raise_again
     try:
         yield
     finally:
+        sys.unraisablehook = tell
         for number, handler in previous.items():
             signal.signal(number, handler)
         watchdog.close()

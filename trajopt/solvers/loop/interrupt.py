@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,10 +18,16 @@ from typing import Any
 def end_signals() -> Iterator[Callable[[], bool]]:
     """Yields a function that says whether a signal to end has come since; the signals' own handlers run as before.
 
-    Outside the main thread, where signals never raise, it always says no.
+    Python says nothing of an interrupt that it drops within the block: whoever asks the function hears of it. Outside the main
+    thread, where signals never raise, the function always says no.
     """
     seen: list[int] = []
     replaced = {}
+    tell = sys.unraisablehook
+
+    def tell_others(dropped: Any) -> None:
+        if not (seen and issubclass(dropped.exc_type, KeyboardInterrupt)):
+            tell(dropped)
 
     def listen(number: int) -> None:
         handler = signal.getsignal(number)
@@ -37,9 +44,12 @@ def end_signals() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is threading.main_thread():
         listen(signal.SIGINT)
         listen(signal.SIGTERM)
+        sys.unraisablehook = tell_others
     try:
         yield lambda: bool(seen)
     finally:
         for number, (remember, handler) in replaced.items():
             if signal.getsignal(number) is remember:
                 signal.signal(number, handler)
+        if sys.unraisablehook is tell_others:
+            sys.unraisablehook = tell
