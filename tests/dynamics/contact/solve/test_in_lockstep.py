@@ -112,7 +112,7 @@ def test_a_search_among_the_nearest_ends_where_it_solves_the_whole_problem():
         ncp = make_ncp(G, g, mu)
         eps, start, zero, no = regularisation(ncp), jnp.zeros_like(g), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
         nothing = stages.Candidate(start, jnp.full((), jnp.inf), jnp.eye(len(g)), classify(ncp, start, g), eps)
-        begun = stages.Search(nothing, start, start, start, zero, zero, zero, zero, zero, no)
+        begun = stages.Search(nothing, start, start, start, zero, zero, zero, zero, zero, zero, no)
         limits = stages.Limits(jnp.asarray(1e-12), jnp.asarray(1e-14), 1e-10)
         return stages.among_nearest(ncp, begun, eps, limits, 50)
 

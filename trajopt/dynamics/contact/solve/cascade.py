@@ -38,7 +38,7 @@ from trajopt.dynamics.contact.solve import selection
 from trajopt.dynamics.contact.solve.active_set import direct
 from trajopt.dynamics.contact.solve.admm import admm
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
-from trajopt.dynamics.contact.solve.infeasibility import infeasible
+from trajopt.dynamics.contact.solve.infeasibility import Proof, refuted
 from trajopt.dynamics.contact.solve.newton import (
     merit,
     polish,
@@ -121,6 +121,7 @@ def solve(
     eps = regularisation(ncp)
     lam, iterations, fallbacks = jnp.zeros(m, dtype), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
     degenerate, inverse, creeps = jnp.zeros((), bool), jnp.zeros((m, m), dtype), jnp.zeros(ncp.nc, bool)
+    proven = jnp.full((), int(Proof.NONE), jnp.int32)
     if m:
         speed = approach_scale(ncp, lam)
         rounding = ROUNDING * jnp.finfo(dtype).eps * speed
@@ -129,7 +130,7 @@ def solve(
         if solver == "newton":
             start = _with_piles_held(ncp, start, eps, SLOW.at(dtype) * speed)
             ended = search(ncp, start, eps, Limits(inner_tol, rounding, tol), max_iterations)
-            iterations, fallbacks = ended.iterations, ended.stage
+            iterations, fallbacks, proven = ended.iterations, ended.stage, ended.proof
             found = lam, inverse, near = ended.best.impulse, ended.best.inverse, ended.best.modes
             regular = ended.best.eps == eps
             polishing = regular & _is_degenerate(ncp, inverse, eps) & jnp.any(near.cone == SLIDING)
@@ -153,9 +154,8 @@ def solve(
         lam, inverse, degenerate, selected, creeps = _chosen(ncp, lam, modes, near, inverse, eps, tol)
         nu = ncp.G @ lam + ncp.g
     size = residual(ncp, lam, tol)
-    return NCPSolution(
-        lam, nu, size, iterations, fallbacks, solve_status(ncp, lam, size, tol), modes, degenerate, selected, creeps, inverse
-    )
+    status = solve_status(ncp, lam, size, tol, proven)
+    return NCPSolution(lam, nu, size, iterations, fallbacks, status, modes, degenerate, selected, creeps, inverse)
 
 
 def _chosen(ncp: NCP, lam, modes: Modes, near: Modes, inverse, eps, tol):
@@ -300,12 +300,17 @@ def if_lawful(
     return jnp.where(lawful, candidate, lam), lawful
 
 
-def solve_status(ncp: NCP, lam: Float[Array, " m"], size: Float[Array, ""], tol: float | Float[Array, ""]):
-    """solved, non_finite, infeasible (with its proof: `infeasibility`) or stalled, of the impulse `lam` of residual `size`."""
+def solve_status(
+    ncp: NCP, lam: Float[Array, " m"], size: Float[Array, ""], tol: float | Float[Array, ""], proven: int | Int[Array, ""] = 0
+):
+    """solved, non_finite, infeasible (with its proof: `infeasibility`) or stalled, of the impulse `lam` of residual `size`.
+
+    proven: a `Proof` that was found on the way.
+    """
     choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
     solved = size <= tol
     status = choose(solved, Status.solved, Status.stalled)
-    status = choose(infeasible(ncp, lam, solved), Status.infeasible, status)
+    status = choose(refuted(ncp, lam, solved, proven), Status.infeasible, status)
     return choose(jnp.isfinite(size), status, Status.non_finite)
 
 

@@ -30,7 +30,7 @@ from trajopt.dynamics.precision import Threshold
 # less than the refinement mends.
 REGULARISATION = Threshold(1e-6, 1e-4)
 ARMIJO = 1e-4  # share of the predicted decrease of the merit that counts as sufficient (Nocedal and Wright, section 3.1)
-STEP_LENGTHS = 8  # 1, 1/2, ... 1/128; below that the stages restart elsewhere
+STEP_LENGTHS = 12  # 1, 1/2, ... 1/2048; below that the stages restart elsewhere
 STAGNATION = 0.8  # share of the merit that an iteration may leave without being called stagnant
 STAGNANT_ITERATIONS = 2  # in a row, at which the line search gives up
 CORRECTION = 1e-3  # share of the merit that a straight step may leave without the second-order correction being tried

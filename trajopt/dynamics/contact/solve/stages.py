@@ -4,9 +4,10 @@ r"""The search for a solution of the contact problem in stages, each only where 
 `CONTINUATION`  the same with eps (relative) falling from 1 to its final value, each turn started from the last
 `GAUSS_SEIDEL`  projected Gauss-Seidel on the regularised problem, then Newton from its result, in rounds
 `ADMM`          ADMM on the regularised problem, then Newton from its result
-`SCATTERED`     Newton from random impulses of the size that stops the approach, always the same ones; every other turn with the
-                weakest regularisation. Where a foot's pressure from the side lifts it (mu |G_tn| > G_nn) the merit has local
-                minima around the solution, which no path from zero leaves; one start in five to ten reaches it
+`SCATTERED`     Newton from random impulses of the size that stops the approach, or from what holds the contacts in random modes,
+                always the same ones; every other turn with the weakest regularisation. Where a foot's pressure from the side
+                lifts it (mu |G_tn| > G_nn) the merit has local minima around the solution, which no path from zero leaves; one
+                start in five to ten reaches it
 
 A stage has one or more turns (`TURNS`), a turn one or more attempts by Newton, each in one of three phases:
 
@@ -17,8 +18,8 @@ weakened        the regularised problem is solved, but its modes leave a residua
                 point method, which needs no vanishing eps), from where the first mode changes on the way there, and with rho as
                 much larger: the slip is that much smaller than the impulses, and lambda - rho nu has to tell its direction
 
-The search ends with the first problem that is solved, or with the proof that there is no solution. Every attempt is freed of the
-regularisation by iterative refinement, and the one with the least residual is kept.
+The search ends with the first problem that is solved, or with the proof that nothing solves it, sliding or not. Every attempt is
+freed of the regularisation by iterative refinement, and the one with the least residual is kept.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.dynamics.contact.ncp import NCP, Modes, approach_scale, nearest, residual, split
+from trajopt.dynamics import linear_algebra
+from trajopt.dynamics.contact.ncp import NCP, Modes, approach_scale, nearest, project, residual, split
 from trajopt.dynamics.contact.solve.admm import admm
 from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
-from trajopt.dynamics.contact.solve.infeasibility import infeasible
+from trajopt.dynamics.contact.solve.infeasibility import Proof, proof, refuted
 from trajopt.dynamics.contact.solve.newton import (
     newton_regularised,
     past_first_event,
@@ -61,6 +63,7 @@ CONTINUATION = 6  # powers of ten from a regularisation as large as G to the fin
 ROUNDS = 3  # of Gauss-Seidel and Newton in turn
 STARTS = 300  # scattered ones; of recorded failures the hardest was solved from 7 of 100, of 8,192 states of H1 one by the 200th
 SCATTER = 10.0  # factor up and down by which their normal impulses differ from those that stop each contact by itself
+CLOSED, SLIDES = 0.6, 0.7  # shares of the contacts in random modes that are closed, and of these that slide
 TURNS = {
     Stage.NEWTON: 1,
     Stage.CONTINUATION: CONTINUATION + 1,
@@ -106,7 +109,8 @@ class Search:
 
     best: the attempt of least residual; current (m,): where the next attempt starts; anchor (m,): the last solution of a
     regularised problem; swept (m,): where Gauss-Seidel stands; iterations of Newton; stage, and turn within it; weakenings and
-    restarts within the turn; ended: the problem is solved, or nothing is left to try.
+    restarts within the turn; proof: the strongest `Proof` that there is no solution; ended: the problem is solved, or nothing is
+    left to try.
     """
 
     best: Candidate
@@ -118,6 +122,7 @@ class Search:
     turn: Int[Array, ""]
     weakenings: Int[Array, ""]
     restarts: Int[Array, ""]
+    proof: Int[Array, ""]
     ended: Bool[Array, ""]
 
     @property
@@ -144,7 +149,7 @@ def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: L
     zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
     infinity, identity = jnp.full((), jnp.inf, start.dtype), jnp.eye(start.shape[0], dtype=start.dtype)
     nothing = Candidate(start, infinity, identity, regularised_modes(ncp, start, eps), eps)
-    begun = Search(nothing, start, start, jnp.zeros_like(start), zero, zero, zero, zero, zero, no)
+    begun = Search(nothing, start, start, jnp.zeros_like(start), zero, zero, zero, zero, zero, zero, no)
 
     def attempt(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
         state = _begin_turn(ncp, state, eps, max_iterations)
@@ -182,7 +187,7 @@ def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits
     within, scalars = jnp.zeros(len(nothing), bool).at[rows].set(True), 3 * ncp.nc + np.arange(ncp.nl)
     among = jnp.concatenate([within[: 3 * ncp.nc : 3], within[scalars]])
     modes = regularised_modes(dataclasses.replace(ncp, exists=ncp.exists & among), current, eps)
-    found = Candidate(impulse, residual(ncp, impulse, limits.accuracy), inverse, modes, eps)
+    found = Candidate(impulse, _residual(ncp, impulse, limits, state.proof), inverse, modes, eps)
     ended = converged & (found.residual <= limits.accuracy)
     solved = dataclasses.replace(
         state, best=found, current=current, anchor=current, iterations=iterations, ended=ended
@@ -203,21 +208,43 @@ def _begin_turn(ncp: NCP, state: Search, eps, max_iterations: int) -> Search:
     start = state.best.impulse
     current = cond_in_batch(splitting, lambda _: admm(ncp, start, eps, coarse, 40 * max_iterations)[0], current)
     scattered = fresh & (state.stage == int(Stage.SCATTERED))
-    current = cond_in_batch(scattered, lambda _: _scattered(ncp, state.turn), current)
+    current = cond_in_batch(scattered, lambda _: _scattered(ncp, state.turn, eps), current)
     return dataclasses.replace(state, current=current, swept=swept)
 
 
-def _scattered(ncp: NCP, turn) -> Float[Array, " m"]:
-    """A random impulse for every contact that approaches: inside the cone or, one in three, on it; the same for the same turn."""
+def _scattered(ncp: NCP, turn, eps) -> Float[Array, " m"]:
+    """Where Newton begins in a turn, from random impulses or in random modes, two turns each; the same for the same turn."""
+    draws = jax.random.uniform(jax.random.fold_in(jax.random.key(0), turn), (4, ncp.nc), ncp.g.dtype)
+    angle = 2.0 * jnp.pi * draws[2]
+    way = jnp.stack([jnp.cos(angle), jnp.sin(angle)], -1)
+    in_modes = _in_random_modes(ncp, way, draws[3] < CLOSED, draws[0] < SLIDES, eps)
+    return jnp.where(turn // 2 % 2 == 0, in_modes, _random_impulses(ncp, way, draws))
+
+
+def _random_impulses(ncp: NCP, way, draws) -> Float[Array, " m"]:
+    """An impulse for every contact that approaches, its friction along `way` (nc, 2): inside the cone or, one in three, on it."""
     nc, dtype = ncp.nc, ncp.g.dtype
-    draws = jax.random.uniform(jax.random.fold_in(jax.random.key(0), turn), (3, nc), dtype)
     cone, _, _ = split(ncp, ncp.g)
     stops = jnp.where(ncp.exists[:nc], jnp.maximum(-cone[:, 2], 0.0) * split(ncp, ncp.rho)[0][:, 2], 0.0)
     normal = stops * jnp.asarray(SCATTER, dtype) ** (2.0 * draws[0] - 1.0)
     radius = ncp.mu * normal * jnp.minimum(1.5 * draws[1], 1.0)
-    angle = 2.0 * jnp.pi * draws[2]
-    contacts = jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle), normal], -1).reshape(3 * nc)
+    contacts = jnp.concatenate([radius[:, None] * way, normal[:, None]], -1).reshape(3 * nc)
     return jnp.concatenate([contacts, jnp.zeros_like(ncp.g[3 * nc :])])
+
+
+def _in_random_modes(ncp: NCP, way, closed, slides, eps) -> Float[Array, " m"]:
+    """What holds the contacts `closed` (nc,) still with G + eps I, or of those that slide their normals, their friction being mu
+    times as large along `way` (nc, 2); into the cones. However large the impulses of a solution, its modes lead there."""
+    nc, m, dtype = ncp.nc, len(ncp.g), ncp.g.dtype
+    closed = closed & ncp.exists[:nc]
+    slides = closed & slides
+    sticks = closed & ~slides
+    held = jnp.concatenate([jnp.stack([sticks, sticks, closed], -1).reshape(-1), jnp.zeros(m - 3 * nc, bool)])
+    eye, normal = jnp.eye(m, dtype=dtype), 3 * np.arange(nc) + 2
+    K = jnp.where(held[:, None], ncp.G + eps * eye, eye)
+    friction = jnp.where(slides[:, None], ncp.mu[:, None] * way, 0.0)
+    K = K.at[normal - 2, normal].add(-friction[:, 0]).at[normal - 1, normal].add(-friction[:, 1])
+    return project(ncp, linear_algebra.inverse(K) @ jnp.where(held, -ncp.g, 0.0))
 
 
 def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
@@ -237,11 +264,17 @@ def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) 
     inverse = regularised_inverse(centred, current, weight)
     refined = refine(ncp, current, inverse, limits.rounding)
     modes = regularised_modes(centred, current, weight)
-    found = Candidate(refined, residual(ncp, refined, limits.accuracy), inverse, modes, weight)
+    found = Candidate(refined, _residual(ncp, refined, limits, state.proof), inverse, modes, weight)
     best = _better(state, found, converged, limits.accuracy)
     state = dataclasses.replace(state, best=best, current=current, iterations=state.iterations + more)
     violated = ~(best.residual <= limits.accuracy)
     return _following(ncp, state, converged, violated)
+
+
+def _residual(ncp: NCP, lam, limits: Limits, proven) -> Float[Array, ""]:
+    """The relative residual; as large as that of no impulse where it seems to solve the problem and is `refuted`."""
+    size = residual(ncp, lam, limits.accuracy)
+    return jnp.where((size <= limits.accuracy) & refuted(ncp, lam, True, proven), jnp.ones_like(size), size)
 
 
 def _better(state: Search, found: Candidate, converged, accuracy) -> Candidate:
@@ -273,8 +306,9 @@ def _following(ncp: NCP, state: Search, converged, violated) -> Search:
     turns = jnp.asarray(np.array([TURNS[stage] for stage in Stage], np.int32))[state.stage]
     next_stage = ~stays & (state.turn + 1 >= turns)
     asked = next_stage & violated
-    hopeless = cond_in_batch(asked, lambda no: infeasible(ncp, state.best.impulse, no), jnp.zeros((), bool))
-    exhausted = next_stage & ((state.stage == int(max(Stage))) | hopeless)
+    unsolved = jnp.zeros((), bool)
+    proven = cond_in_batch(asked, lambda x: jnp.maximum(x, proof(ncp, state.best.impulse, unsolved)), state.proof)
+    exhausted = next_stage & ((state.stage == int(max(Stage))) | (proven == int(Proof.NOTHING_HELPS)))
     advance = ~stays & ~solved & ~exhausted
     return dataclasses.replace(
         state,
@@ -284,5 +318,6 @@ def _following(ncp: NCP, state: Search, converged, violated) -> Search:
         turn=jnp.where(advance, jnp.where(next_stage, 0, state.turn + 1), state.turn),
         weakenings=jnp.where(weaken, state.weakenings + 1, jnp.where(restart, state.weakenings, 0)),
         restarts=jnp.where(restart, state.restarts + 1, 0),
+        proof=proven,
         ended=solved | exhausted,
     )
