@@ -103,7 +103,7 @@ def heeding_signals(last_words: Callable[[], str]) -> Iterator[None]:
         return
     watchdog = Watchdog(last_words)
     raised = latest = 0
-    tell = sys.unraisablehook
+    tell, timers = sys.unraisablehook, []
 
     def interrupt(number, frame) -> None:
         nonlocal raised, latest
@@ -123,6 +123,7 @@ def heeding_signals(last_words: Callable[[], str]) -> Iterator[None]:
         again = threading.Timer(AGAIN_S, signal.pthread_kill, (main.ident, latest))
         again.daemon = True
         again.start()
+        timers.append(again)
 
     previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, interrupt)}
     # Not where Ctrl-C is ignored, as in programs that a shell starts in the background.
@@ -133,6 +134,8 @@ def heeding_signals(last_words: Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = tell
+        for again in timers:
+            again.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
         watchdog.close()
