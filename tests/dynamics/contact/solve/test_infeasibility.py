@@ -52,7 +52,7 @@ def by_the_core(problems):
     return np.asarray(found.status) == STATUSES.index("solved"), found.impulse
 
 
-@pytest.mark.parametrize("contacts, share", [(2, 0.97), (3, 0.93)])
+@pytest.mark.parametrize("contacts, share", [(2, 0.97), (3, 0.91)])
 @pytest.mark.parametrize("by", [by_jax, pytest.param(by_the_core, marks=needs_core)])
 def test_a_ray_with_friction_does_not_end_the_search(by, contacts, share):
     """It proves that the contacts cannot rest, but nearly all of these slide, or rest along no ray."""

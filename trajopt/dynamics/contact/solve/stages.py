@@ -62,6 +62,7 @@ class Stage(enum.IntEnum):
 CONTINUATION = 6  # powers of ten from a regularisation as large as G to the final one, 1e-6 (`newton.REGULARISATION`)
 ROUNDS = 3  # of Gauss-Seidel and Newton in turn
 STARTS = 300  # scattered ones; of recorded failures the hardest was solved from 7 of 100, of 8,192 states of H1 one by the 200th
+STARTS_TO_PART = 20  # of them where contacts cannot rest: few problems of this kind have a solution
 SCATTER = 10.0  # factor up and down by which their normal impulses differ from those that stop each contact by itself
 CLOSED, SLIDES = 0.6, 0.7  # shares of the contacts in random modes that are closed, and of these that slide
 TURNS = {
@@ -187,7 +188,8 @@ def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits
     within, scalars = jnp.zeros(len(nothing), bool).at[rows].set(True), 3 * ncp.nc + np.arange(ncp.nl)
     among = jnp.concatenate([within[: 3 * ncp.nc : 3], within[scalars]])
     modes = regularised_modes(dataclasses.replace(ncp, exists=ncp.exists & among), current, eps)
-    found = Candidate(impulse, _residual(ncp, impulse, limits, state.proof), inverse, modes, eps)
+    size, _ = _residual(ncp, impulse, limits, state.proof)
+    found = Candidate(impulse, size, inverse, modes, eps)
     ended = converged & (found.residual <= limits.accuracy)
     solved = dataclasses.replace(
         state, best=found, current=current, anchor=current, iterations=iterations, ended=ended
@@ -264,17 +266,21 @@ def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) 
     inverse = regularised_inverse(centred, current, weight)
     refined = refine(ncp, current, inverse, limits.rounding)
     modes = regularised_modes(centred, current, weight)
-    found = Candidate(refined, _residual(ncp, refined, limits, state.proof), inverse, modes, weight)
+    size, proven = _residual(ncp, refined, limits, state.proof)
+    found = Candidate(refined, size, inverse, modes, weight)
     best = _better(state, found, converged, limits.accuracy)
-    state = dataclasses.replace(state, best=best, current=current, iterations=state.iterations + more)
+    state = dataclasses.replace(state, best=best, current=current, iterations=state.iterations + more, proof=proven)
     violated = ~(best.residual <= limits.accuracy)
     return _following(ncp, state, converged, violated)
 
 
-def _residual(ncp: NCP, lam, limits: Limits, proven) -> Float[Array, ""]:
-    """The relative residual; as large as that of no impulse where it seems to solve the problem and is `refuted`."""
+def _residual(ncp: NCP, lam, limits: Limits, proven) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """The relative residual, as large as that of no impulse where `lam` seems to solve the problem and is `refuted`; and the
+    strongest `Proof`, `proven` being that before."""
     size = residual(ncp, lam, limits.accuracy)
-    return jnp.where((size <= limits.accuracy) & refuted(ncp, lam, True, proven), jnp.ones_like(size), size)
+    against = (size <= limits.accuracy) & refuted(ncp, lam, True, proven)
+    holds = jnp.where(against, int(Proof.NOTHING_HOLDS), int(Proof.NONE)).astype(proven.dtype)
+    return jnp.where(against, jnp.ones_like(size), size), jnp.maximum(proven, holds)
 
 
 def _better(state: Search, found: Candidate, converged, accuracy) -> Candidate:
@@ -304,6 +310,7 @@ def _following(ncp: NCP, state: Search, converged, violated) -> Search:
     stays = weaken | restart
     solved = (reached | state.weakened) & ~violated
     turns = jnp.asarray(np.array([TURNS[stage] for stage in Stage], np.int32))[state.stage]
+    turns = jnp.where(state.proof == int(Proof.NONE), turns, jnp.minimum(turns, STARTS_TO_PART))
     next_stage = ~stays & (state.turn + 1 >= turns)
     asked = next_stage & violated
     unsolved = jnp.zeros((), bool)
