@@ -1,4 +1,4 @@
-// Closed-form derivatives of inverse dynamics (IDSVA; trajopt/dynamics/derivatives.py has the formulas).
+// Closed-form derivatives of inverse dynamics (IDSVA; trajopt/dynamics/rigid_body/derivatives.py has the formulas).
 #pragma once
 #include "dynamics.h"
 

@@ -1,4 +1,4 @@
-// Bias forces, mass matrix, its tree-sparse factor and inverse (RBDA sections 5.3, 6.2, 6.5; trajopt/dynamics/rnea.py, crba.py).
+// Bias forces, mass matrix, its tree-sparse factor and inverse (RBDA sections 5.3, 6.2, 6.5; trajopt/dynamics/rigid_body/rnea.py, crba.py).
 #pragma once
 #include <cstring>
 

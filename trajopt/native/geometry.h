@@ -1,4 +1,4 @@
-// How contact forces and constraint velocities turn with the configuration (trajopt/dynamics/contact/geometry.py), with S, V at
+// How contact forces and constraint velocities turn with the configuration (trajopt/dynamics/gradients/contact_geometry.py), with S, V at
 // the velocity u, w^C the contact wrenches summed over the subtree, world force F = C lambda at P, signed columns J_j:
 //   d(J^T lambda)_j / dq_i = S_i . (S_j x* w_j^C) [i above j or in its joint] + S_j.w . (dP_i x F) + J_j . (dC_i lambda)
 //   d(c . J u) / dq_i = c . ((V_parent(i) - V_body) x S_i at P, per body, signed) + c . (spin x dP_i) + dc_i . (J u)

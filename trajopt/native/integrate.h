@@ -1,4 +1,4 @@
-// The motion of a configuration along a tangent vector, and its Jacobians (trajopt/dynamics/joints.py, lie.py).
+// The motion of a configuration along a tangent vector, and its Jacobians (trajopt/dynamics/rigid_body/configuration.py, lie.py).
 #pragma once
 #include <utility>
 

@@ -1,4 +1,4 @@
-// The closed-form Jacobian of one step (trajopt/dynamics/contact/jacobian.py):
+// The closed-form Jacobian of one step (trajopt/dynamics/gradients/closed_form.py):
 //   dv+ = Q X - M^-1 J^T Y(N),   Q = M^-1 - M^-1 J^T Y(J M^-1),   Y(R) = K^+ P rho R
 //   X_q = d(J^T lambda)/dq - dt dID/dq,  X_v = M - dt dID/dv,  X_tau = dt 1;  N_q = d(J v+ + b)/dq,  N_v = db/dv
 // and of the motion of the configuration (trajopt/dynamics/linearization.py).

@@ -1,4 +1,4 @@
-// Placements, motion subspaces and velocities of all links (trajopt/dynamics/kinematics.py): world axes, at the tree's origin.
+// Placements, motion subspaces and velocities of all links (trajopt/dynamics/rigid_body/kinematics.py): world axes, at the tree's origin.
 #pragma once
 #include "field.h"
 #include "parameters.h"

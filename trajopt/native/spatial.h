@@ -1,5 +1,5 @@
 // Spatial algebra in world axes, vectors ordered [linear; angular], the same code for numbers and for vectors of lanes.
-// Notation of trajopt/dynamics/spatial.py: motion [l; w], force [p; n], packed inertia about the tree's origin.
+// Notation of trajopt/dynamics/rigid_body/spatial.py: motion [l; w], force [p; n], packed inertia about the tree's origin.
 #pragma once
 #include "vector.h"
 
@@ -55,7 +55,7 @@ template <class T> struct Inertia {
   }
 };
 
-// IDSVA's B = [0, -[p]x; 0, K] of a body (trajopt/dynamics/derivatives.py), k row by row.
+// IDSVA's B = [0, -[p]x; 0, K] of a body (trajopt/dynamics/rigid_body/derivatives.py), k row by row.
 template <class T> struct Coriolis {
   V3<T> p;
   M3<T> k;
