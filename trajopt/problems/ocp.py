@@ -72,7 +72,7 @@ class OptimalControlProblem(Parted):
         model, motion: what the animation draws, and where a function steps, `Trajectory -> {"q", "v", "impulse"}` of the model.
         report, observations: `Trajectory -> text` printed with the answer; the data of an estimation problem, for its pictures.
         control_names, control_units: for plots ("N m"; "" for a pure number). Default: the actuators of the `System`'s model.
-        solver, solver_options, other_options: the solver that suits the problem, its options, and those of others by their names.
+        solver, solver_options: the solver that suits the problem, and its options.
         gradient: the mode where `solvers.solve` is given none. Default: the `System`'s own, for a function "implicit".
         meta, arguments: strings for the summary; what `dataclasses.replace(problem, x0=...)` needs to know, to be left out.
 
@@ -122,7 +122,6 @@ class OptimalControlProblem(Parted):
     control_units: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_COMPILED)
     solver: str = dataclasses.field(default="iLQR", metadata=NOT_COMPILED)
     solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
-    other_options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
     gradient: str | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
     arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False, metadata=NOT_COMPILED)

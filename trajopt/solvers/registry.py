@@ -104,12 +104,9 @@ def _describes_solver(value: Any) -> bool:
 
 
 def chosen_solver(problem: Any, name: str) -> Any:
-    """The solver `name`, with the options that the problem names for it: for the one that suits it, and for some others."""
-    kind, others = type(get(name)), getattr(problem, "other_options", {})
-    for known, options in ((problem.solver, problem.solver_options), *others.items()):
-        if kind is type(get(known)):
-            return get(name, **options)
-    return get(name)
+    """The solver `name`, with the problem's options where it is the one that suits it."""
+    suits = type(get(name)) is type(get(problem.solver))
+    return get(name, **problem.solver_options) if suits else get(name)
 
 
 if TYPE_CHECKING:  # type checkers hold the problems and solvers of the package to their contracts here

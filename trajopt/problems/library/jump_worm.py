@@ -76,7 +76,6 @@ def jump_worm(steps: int = 400, dt: float = 1e-3, rate: float = RATE, effort: fl
             "interval": 5, "hessian": "differenced", "gauss_newton_iterations": 120, "damping": 0.02, "max_iterations": 400,
             "ipopt_options": {"mu_init": 1e-2},
         },
-        other_options={"DDP": {"regularisation": "state", "inequalities": "barrier", "barrier": 0.3, "max_iterations": 1000}},
     )  # fmt: skip
 
 

@@ -42,17 +42,10 @@ from trajopt.solvers.ddp.state import DDPState
 from trajopt.solvers.loop.codes import GOING_ON, status_of
 from trajopt.solvers.loop.contract import Findings, default_tolerance
 from trajopt.solvers.loop.options import check_options
-from trajopt.solvers.subproblems import elastic_barrier
-from trajopt.solvers.subproblems.augmented_lagrangian import (
-    TERMS,
-    Constraints,
-    PenaltyRule,
-    Terms,
-)
+from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, PenaltyRule, estimate
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
-LAST_BARRIER = 0.1  # of the tolerance: the last mu
 DEARER = 10.0  # times the cost of staying at x_0: a guess of controls that is worth less than none
 SUFFICIENT_FALL = 0.1  # a violation above this fraction of the last one raises the penalty
 
@@ -72,8 +65,6 @@ class _DifferentialDynamicProgramming:
     penalty_factor: float = 10.0
     max_penalty: float = 1e8
     max_inner_iterations: int = 100
-    inequalities: str = "augmented"
-    barrier: float = 0.1
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -82,7 +73,6 @@ class _DifferentialDynamicProgramming:
             "regularisation": ("control", "state"),
             "riccati": ("sequential", "parallel"),
             "curvature": ("secant", "none"),
-            "inequalities": ("augmented", "barrier"),
         }
         for key, known in choices.items():
             if getattr(self, key) not in known:
@@ -91,7 +81,7 @@ class _DifferentialDynamicProgramming:
                 )
         if self.tolerance is not None and not self.tolerance > 0:
             raise OptionError(f"{self.name}: tolerance is {self.tolerance}; it must be positive")
-        for key in ("penalty", "max_penalty", "barrier"):
+        for key in ("penalty", "max_penalty"):
             if not getattr(self, key) > 0:
                 raise OptionError(f"{self.name}: {key} is {getattr(self, key)}; it must be positive")
         if not self.penalty_factor > 1:
@@ -121,7 +111,7 @@ class _DifferentialDynamicProgramming:
         # repeats; elsewhere cuts, which damped states have not, are made of gradients by the controls.
         followed = (multiple or self.regularisation == "state") and not twice_differentiable(problem)
         return Iteration(
-            Modeller(problem, gradient, multiple, second, followed, runs_native(problem), self._terms),
+            Modeller(problem, gradient, multiple, second, followed, runs_native(problem)),
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
             secant=self._learns(problem),
@@ -129,10 +119,6 @@ class _DifferentialDynamicProgramming:
             kinked=exact and self._kinked(problem),
             stationary=self.tolerance_of(problem),
         )
-
-    @property
-    def _terms(self) -> Terms:
-        return TERMS if self.inequalities == "augmented" else elastic_barrier.TERMS
 
     def _learns(self, problem: OptimalControlProblem) -> bool:
         """Whether curvature of the dynamics is learnt: where it exists and is not computed."""
@@ -164,7 +150,7 @@ class _DifferentialDynamicProgramming:
         """
         self.check(oracle.problem)
         iteration = self.iteration_of(oracle.problem, oracle.gradient)
-        modeller = dataclasses.replace(iteration.modeller, followed=False, terms=TERMS)
+        modeller = dataclasses.replace(iteration.modeller, followed=False)
         plain = dataclasses.replace(iteration, modeller=modeller, secant=False, computed="never", kinked=False)
         return Replanning(plain, self.damping)
 
@@ -252,11 +238,8 @@ class _DifferentialDynamicProgramming:
 
     def rule(self, problem: OptimalControlProblem) -> PenaltyRule:
         """How multipliers and penalties are updated."""
-        shared = Constraints(problem), self.penalty_factor, self.max_penalty, 0.1 * problem.tolerance, SUFFICIENT_FALL
-        if self.inequalities == "barrier":
-            last = LAST_BARRIER * self.tolerance_of(problem)
-            return elastic_barrier.BarrierRule(*shared, max(self.barrier, last), last)
-        return PenaltyRule(*shared)
+        tolerance = 0.1 * problem.tolerance
+        return PenaltyRule(Constraints(problem), self.penalty_factor, self.max_penalty, tolerance, SUFFICIENT_FALL)
 
     def relaxed(self, problem: OptimalControlProblem) -> float:
         """The stationarity, relative to its scale, that is `acceptable`."""
@@ -300,7 +283,7 @@ class _DifferentialDynamicProgramming:
             "stage": (m.stage, m.stage_penalty, model.rows[0], inequality[0]),
             "terminal": (m.terminal, m.terminal_penalty, model.rows[1], inequality[1]),
         }
-        multipliers = {key: np.asarray(self._terms.estimate(*part)) for key, part in parts.items()}
+        multipliers = {key: np.asarray(estimate(*part)) for key, part in parts.items()}
         if any(kind.any() for kind in inequality):
             slack = [np.minimum(multipliers[key], -np.asarray(part[2]))[..., part[3]] for key, part in parts.items()]
             measures["complementarity"] = max(float(np.max(part, initial=0.0)) for part in slack)
@@ -363,10 +346,7 @@ _OPTIONS = """
         riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
         curvature: what iLQR takes for the second derivatives of smooth dynamics: "secant", learnt from the steps, or
             "none", pure Gauss-Newton. DDP computes them. Through contact "none" leaves them out in both.
-        inequalities: what inequalities and bounds on states add to the cost: an "augmented" Lagrangian, or a "barrier" that may
-            be exceeded (`elastic_barrier`), for bounds on states of contact-rich motions.
-        barrier: the first mu of the barrier, in units of the cost. It falls to a tenth of the tolerance.
-        penalty: first penalty of the augmented Lagrangian; of the barrier, the first slope beyond the bound.
+        penalty: first penalty of the augmented Lagrangian.
         penalty_factor: factor by which a penalty grows.
         max_penalty: largest penalty.
         max_inner_iterations: largest number of iterations between two updates of the multipliers.

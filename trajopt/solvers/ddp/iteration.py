@@ -148,7 +148,7 @@ class Iteration:
             u = jnp.clip(u, low, high) if self.modeller.bounded else u
             x_next, cost, _ = advance(problem, x, u, t, p)
             if inequality[0].size:
-                cost = cost + self.modeller.terms.term(y, w, constraints.stage(x, u, t, p), inequality[0])
+                cost = cost + al.term(y, w, constraints.stage(x, u, t, p), inequality[0])
             if self.multiple:
                 x_next = problem.retract(x_next, (length - 1.0) * d[:n])
             return x_next, (x_next, u, cost)
@@ -164,7 +164,7 @@ class Iteration:
         total = jnp.sum(costs) + problem.final_cost(xs[-1], p) + 0.5 * jnp.vdot(prior, prior)
         if inequality[1].size:
             last = constraints.terminal(xs[-1], p)
-            total = total + self.modeller.terms.term(multipliers.terminal, multipliers.terminal_penalty, last, inequality[1])
+            total = total + al.term(multipliers.terminal, multipliers.terminal_penalty, last, inequality[1])
         return Trajectory(jnp.concatenate([x0[None], xs]), us, p), total
 
     @property

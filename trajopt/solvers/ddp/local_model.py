@@ -90,7 +90,6 @@ class Modeller:
     second_order: bool
     followed: bool = False
     native: bool = False
-    terms: al.Terms = al.TERMS
 
     @property
     def constraints(self) -> al.Constraints:
@@ -137,13 +136,13 @@ class Modeller:
         y, w, y_end, w_end = (
             multipliers.stage, multipliers.stage_penalty, multipliers.terminal, multipliers.terminal_penalty
         )  # fmt: skip
-        augmented = self.terms.term(y, w, c, inequality[0]) + self.terms.term(y_end, w_end, c_end, inequality[1])
+        augmented = al.term(y, w, c, inequality[0]) + al.term(y_end, w_end, c_end, inequality[1])
         costates, stationarity, pull = self._stationarity(at, lq, prior.gradient[free])
         wrong = al.violation(c, self.constraints.relevant(), inequality[0])
         wrong = jnp.maximum(wrong, al.violation(c_end, np.ones(1, bool), inequality[1]))
         violation = jnp.maximum(wrong, jnp.max(jnp.abs(lq.d)))
-        excess = jnp.max(self.terms.excess(y, w, c, inequality[0]), initial=0.0)
-        excess = jnp.maximum(excess, jnp.max(self.terms.excess(y_end, w_end, c_end, inequality[1]), initial=0.0))
+        excess = jnp.max(al.excess(y, w, c, inequality[0]), initial=0.0)
+        excess = jnp.maximum(excess, jnp.max(al.excess(y_end, w_end, c_end, inequality[1]), initial=0.0))
         return LocalModel(
             lq=lq,
             costates=costates,
@@ -255,8 +254,8 @@ class Modeller:
             return jnp.zeros(0, g.dtype), g, H
         zero = jnp.zeros(size, g.dtype)
         C, c = jax.jacfwd(lambda z: (rows_at(z),) * 2, has_aux=True)(zero)
-        pull = self.terms.estimate(y, w, c, inequality)
-        H = H + C.T @ (self.terms.weight(y, w, c, inequality)[:, None] * C)
+        pull = al.estimate(y, w, c, inequality)
+        H = H + C.T @ (al.weight(y, w, c, inequality)[:, None] * C)
         if self.second_order:
             pulled = jax.lax.stop_gradient(pull)
             H = H + jax.jacfwd(jax.jacrev(lambda z: jnp.vdot(pulled, rows_at(z))))(zero)

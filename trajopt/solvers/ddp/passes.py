@@ -102,7 +102,7 @@ class Passes:
         made."""
         modeller, problem = self.iteration.modeller, self.iteration.problem
         dtype = problem.dtype
-        multipliers = self.rule.initial(penalty)
+        multipliers = self.rule.constraints.initial(penalty)
         size, zero, none = problem.n + problem.n_p + problem.nu, np.zeros((), dtype), np.zeros((), np.int32)
         bent = self.iteration.secant or self.iteration.computed != "never"
         secant = np.zeros((problem.horizon if bent else 0, size, size), dtype)
@@ -133,7 +133,7 @@ class Passes:
         streak = jnp.where(stationary, state.streak + new.astype(state.streak.dtype), 0)
         enough = streak >= CONFIRMED if self.iteration.kinked else jnp.ones((), bool)
         settled = stationary & (enough | stuck) | state.settled
-        there = (model.excess <= self._feasible) & self.rule.final(state.multipliers)
+        there = model.excess <= self._feasible
         return dataclasses.replace(state, streak=streak, converged=settled & there)
 
     def around(self, state: Progress) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -203,17 +203,14 @@ class Passes:
         if not self._constrained:
             return jnp.zeros((), bool)
         minimised, late = self._minimised(state), state.inner_iterations >= self.max_inner_iterations
-        if not self.rule.central:
-            return state.forced | (~state.updated & (minimised | late))
-        new = jnp.where(state.updated, ~self.rule.final(state.multipliers), state.inner_iterations > 0)
-        return state.forced | (new & (minimised | late))  # a minimum may be one for the next multipliers, too
+        return state.forced | (~state.updated & (minimised | late))
 
     def _minimised(self, state: Progress) -> Bool[Array, ""]:
         """Whether the present minimisation is good enough for an update."""
         model = state.iterate.model
         enough = self.rule.inner_tolerance(state.multipliers, model.rows, model.excess)
-        measure = 1.0 if self.rule.central else model.pull  # of what cancels, whatever its units
-        return (model.stationarity <= jnp.maximum(enough * measure, self.tolerance * model.scale)) | state.slight
+        # Relative to what cancels, whatever its units.
+        return (model.stationarity <= jnp.maximum(enough * model.pull, self.tolerance * model.scale)) | state.slight
 
     def _slight(self, before: Progress, at: Iterate, report: Report) -> Bool[Array, ""]:
         """Whether a full, undamped step gained little beside what an update is worth, sum w e^2 / 2 over the rows' excess e."""
@@ -227,16 +224,14 @@ class Passes:
         """The state with multipliers, penalties and inner tolerance after an inner minimisation, where one is `due`."""
         model = state.iterate.model
         ended = state.forced | self._minimised(state)  # else violations say nothing about the penalties
-        multipliers, excess = self.rule.updated(state.multipliers, model.rows, state.excess, ended, ~state.updated)
+        multipliers, excess = self.rule.updated(state.multipliers, model.rows, state.excess, ended)
         penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
         largest = jnp.stack([jnp.max(w, initial=0.0) for w in penalties]).max()
         falling = (model.violation <= 0.9 * state.last_violation) | (model.violation <= self._feasible)
         in_vain = (largest >= self.rule.largest) & ~falling
         stubborn = jnp.where(in_vain, state.stubborn + 1, 0)
-        damping = jnp.where(state.forced & self.rule.central, 0.0, state.iterate.damping)
         new = dataclasses.replace(
             state,
-            iterate=dataclasses.replace(state.iterate, damping=damping),
             multipliers=multipliers,
             excess=excess,
             inner_iterations=jnp.zeros_like(state.inner_iterations),
@@ -265,14 +260,13 @@ class Passes:
         stuck = failed | (moved & report.rounded)
         gave_up = (failed & ~report.settled) | stalled
         # No step under these multipliers: others may allow one, and where none do, the problem is infeasible.
-        final = before.updated & (model.violation <= self._feasible) & self.rule.final(before.multipliers)
+        final = before.updated & (model.violation <= self._feasible)
         final = jnp.asarray(not self._constrained) | final
         final = final | (kind == CODES["non_finite"])
         bad = jnp.where((model.bad_step < 0) & failed & ~report.finite_trial, report.bad_step, model.bad_step)
         after = dataclasses.replace(
             before,
             iterate=dataclasses.replace(at, damping=self._damping(before, at, report, moved, better)),
-            multipliers=self._followed(before.multipliers, model.rows, moved),
             inner_iterations=before.inner_iterations + moves.astype(jnp.int32),
             slight=moved & self._slight(before, at, report),
             least_gradient=jnp.where(
@@ -286,10 +280,6 @@ class Passes:
             bad_step=bad.astype(before.bad_step.dtype),
         )
         return self._with_convergence(after, moved, stuck)
-
-    def _followed(self, multipliers: Multipliers, rows: tuple[Array, Array], moved: Array) -> Multipliers:
-        """What the rule keeps of the rows, where the motion moved."""
-        return jax.tree.map(lambda a, b: jnp.where(moved, a, b), self.rule.followed(multipliers, rows), multipliers)
 
     def _damping(self, before: Progress, at: Iterate, report: Report, moved: Array, better: Array) -> Array:
         """The line search cannot tell a good step whose effect drowns in rounding: where Gauss-Newton Hessians are so flat that

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -220,19 +220,6 @@ def excess(
     return jnp.where(w > 0, jnp.abs(jnp.where(inequality, held, c)), 0.0)
 
 
-class Terms(NamedTuple):
-    """What rows add to the cost, its derivative and second derivative by them, and the size of their violation: functions of
-    (y, w, c, inequality)."""
-
-    term: Callable[..., Float[Array, ""]]
-    estimate: Callable[..., Float[Array, "*rows"]]
-    weight: Callable[..., Float[Array, "*rows"]]
-    excess: Callable[..., Float[Array, "*rows"]]
-
-
-TERMS = Terms(term, estimate, weight, excess)
-
-
 def worth(
     y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -263,12 +250,6 @@ class PenaltyRule:
     tolerance: float
     sufficient_fall: float = SUFFICIENT_FALL
 
-    central: ClassVar[bool] = False  # whether minima are followed as multipliers change, and not looked for anew
-
-    def initial(self, penalty: float) -> Multipliers:
-        """What the first minimisation has."""
-        return self.constraints.initial(penalty)
-
     def _parts(
         self, multipliers: Multipliers, rows: tuple[Float[Array, "T m"], Float[Array, " k"]]
     ) -> tuple[tuple[Any, Any, Array, np.ndarray], tuple[Any, Any, Array, np.ndarray]]:
@@ -276,28 +257,16 @@ class PenaltyRule:
         m, (stage, terminal) = multipliers, self.constraints.inequality()
         return (m.stage, m.stage_penalty, rows[0], stage), (m.terminal, m.terminal_penalty, rows[1], terminal)
 
-    def followed(
-        self, multipliers: Multipliers, rows: tuple[Float[Array, "T m"], Float[Array, " k"]]
-    ) -> Multipliers:
-        """What they are after a step to a motion with these rows, (T, m) and (k,): the same."""
-        return multipliers
-
-    def final(self, multipliers: Multipliers) -> Bool[Array, ""]:
-        """Whether an answer may have these."""
-        return jnp.ones((), bool)
-
     def updated(
         self,
         multipliers: Multipliers,
         rows: tuple[Float[Array, "T m"], Float[Array, " k"]],
         last: tuple[Float[Array, "T m"], Float[Array, " k"]],
         grow: Bool[Array, ""] | bool = True,
-        moved: Bool[Array, ""] | bool = True,
     ) -> tuple[Multipliers, tuple[Float[Array, "T m"], Float[Array, " k"]]]:
         """Multipliers and penalties after an inner minimisation, and the rows' excess there.
 
-        rows: constraint values (T, m), (k,); last: excess at the previous update; grow: whether penalties may; moved: whether
-        rows have changed since then, which only rules that follow a `central` path ask.
+        rows: constraint values (T, m), (k,); last: excess at the previous update; grow: whether penalties may.
         """
         m, inequality = multipliers, self.constraints.inequality()
         stage_excess = excess(m.stage, m.stage_penalty, rows[0], inequality[0])
