@@ -84,7 +84,7 @@ fi
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 say "installing trajopt with its extras (a few minutes the first time)"
-.venv/bin/python -m pip install -q -e ".[dev,robots,mesh,bench,viewer,docs,distributed,learning]"
+.venv/bin/python -m pip install -q -e ".[dev,robots,mesh,bench,viewer,docs,distributed,learning,jaxopt]"
 
 if .venv/bin/python -c 'import cyipopt' 2>/dev/null; then
   :

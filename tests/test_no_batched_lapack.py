@@ -18,7 +18,7 @@ from lapack_calls import batched_in, batched_lapack_calls, dumped_programs, lapa
 from trajopt import dynamics, solvers
 from trajopt.dynamics.rigid_body import crba, derivatives
 from trajopt.problems import LeastSquaresProblem
-from trajopt.solvers.batch.jaxopt_methods import JaxoptFit
+from trajopt.solvers.batch.jaxopt_lbfgs import JaxoptFit
 from trajopt.solvers.estimation.moving_horizon import MovingHorizon
 from trajopt.solvers.subproblems.riccati import LQProblem, riccati, riccati_parallel
 
@@ -114,7 +114,7 @@ def estimating_by_jaxopt():
     problem = LeastSquaresProblem("sine", residual, np.zeros(2), data=np.ones(2))
 
     def solved(data):
-        at = lambda d: JaxoptFit(problem.with_leaves(d), solvers.LevenbergMarquardt(), "implicit").solve(jnp.zeros(2))  # noqa: E731
+        at = lambda d: JaxoptFit(problem.with_leaves(d), solvers.LBFGS(), "implicit").solve(jnp.zeros(2))  # noqa: E731
         return jax.vmap(at)(data)
 
     return solved, (stacked(jnp.ones(2)),)

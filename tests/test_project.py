@@ -25,7 +25,7 @@ def test_one_version():
 
 def test_extras_are_those_of_the_design():
     assert set(PROJECT["optional-dependencies"]) == {
-        "ipopt", "robots", "viewer", "mesh", "distributed", "docs", "bench", "dev", "video", "learning",
+        "ipopt", "robots", "viewer", "mesh", "distributed", "docs", "bench", "dev", "video", "learning", "jaxopt",
     }  # fmt: skip
     assert PROJECT["scripts"] == {"trajopt": "trajopt.cli:main"}
 

@@ -28,7 +28,7 @@ LIBRARIES = {
     "canonicalize_dtype", "mj_normalizeQuat", "symmetrize_input", "minimize_scalar", "center",
     "initialize",  # jax.distributed
     "vectorization_mode",  # gymnasium
-    "materialize_jac",  # jaxopt
+    "tokenize",
     "xla_cpu_enable_concurrency_optimized_scheduler", "synchronization_internal",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from trajopt import solvers
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.problems import LeastSquaresProblem, OptimalControlProblem
 from trajopt.problems.programs import Programs
-from trajopt.solvers import LBFGS, GaussNewton, LevenbergMarquardt, iLQR, solve, solve_batch
+from trajopt.solvers import LBFGS, GaussNewton, iLQR, solve, solve_batch
 
 TIMES, SIGMA, TRUTH = np.linspace(0.0, 3.0, 20), 0.05, np.array([1.5, 0.8, 0.3])
 START = np.array([1.0, 0.1, 0.0])
@@ -55,10 +55,7 @@ METHODS = [
     (GaussNewton(), {}, 1e-8),
     (GaussNewton(), BOUNDED, 1e-8),
     (GaussNewton(), {"loss": "cauchy", "f_scale": 2.385}, 1e-6),
-    (LevenbergMarquardt(), {}, 1e-6),
-    # jaxopt builds the residual into the program of its line search, which is long to compile.
-    pytest.param(LBFGS(), {}, 1e-6, marks=pytest.mark.slow),
-    pytest.param(LBFGS(), BOUNDED, 1e-6, marks=pytest.mark.slow),
+    (LBFGS(), {}, 1e-6),
 ]
 
 
@@ -176,7 +173,7 @@ REFUSED = [
     (lambda: solve_batch(fit(), GaussNewton(), x0=np.zeros((2, 3))), OptionError, "x0 is not for LeastSquaresProblem"),
     (lambda: solve_batch(fit(), iLQR(), data=RECORDINGS), OptionError, "iLQR solves an OptimalControlProblem"),
     (lambda: solve_batch(fit(), solvers.GradientDescent(), data=RECORDINGS), OptionError, "does not run in batches"),
-    (lambda: solve_batch(fit(**BOUNDED), LevenbergMarquardt(), data=RECORDINGS), OptionError, "'decay' has bounds"),
+    (lambda: solve_batch(fit(**BOUNDED), LBFGS(), data=RECORDINGS), OptionError, "'decay' has bounds"),
     (
         lambda: solve_batch(fit(), GaussNewton(), data=RECORDINGS, max_iterations=-1),
         OptionError,
@@ -188,7 +185,6 @@ REFUSED = [
         OptionError,
         "CEM does not solve .* use iLQR or DDP",
     ),
-    (lambda: LevenbergMarquardt(damping=0.0), OptionError, "damping is 0.0; it must be positive"),
 ]
 
 

@@ -5,7 +5,7 @@ problems at once.
 """
 
 from trajopt.result import Status
-from trajopt.solvers.batch import BatchSolution, LevenbergMarquardt, solve_batch
+from trajopt.solvers.batch import BatchSolution, solve_batch
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.estimation.moving_horizon import MovingHorizon
 from trajopt.solvers.hybrid import Hybrid
@@ -34,7 +34,6 @@ __all__ = [
     "GradientDescent",
     "Hybrid",
     "LBFGS",
-    "LevenbergMarquardt",
     "MPPI",
     "MovingHorizon",
     "Outcome",

@@ -11,7 +11,7 @@ from trajopt.errors import OptionError
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.solvers.batch.fits import BatchedGaussNewton, FitMethod, solve_fits
-from trajopt.solvers.batch.jaxopt_methods import JaxoptFit, LevenbergMarquardt
+from trajopt.solvers.batch.jaxopt_lbfgs import JaxoptFit
 from trajopt.solvers.batch.motions import solve_motions
 from trajopt.solvers.batch.samples import samples_of
 from trajopt.solvers.batch.solution import BatchSolution
@@ -40,7 +40,7 @@ def solve_batch(
     Arrays have one more axis, the first, for the B samples; what is not given is the problem's own in all of them.
 
     Arguments:
-        solver: for least squares `GaussNewton`, jaxopt's `LevenbergMarquardt` (no bounds) or `LBFGS` (here jaxopt's L-BFGS-B);
+        solver: for least squares `GaussNewton`, or `LBFGS` (here jaxopt's L-BFGS, without bounds);
             for optimal control `iLQR` or `DDP`.
         guesses: where each sample starts: (B, nx), or controls (B, T, nu), or a `Trajectory` of stacked arrays.
         data: of least squares, what stands for the problem's own `data`.
@@ -79,8 +79,6 @@ def _fit_method(problem: LeastSquaresProblem, solver: Any, gradient: str) -> Fit
     """What solves a least-squares problem in batches."""
     if isinstance(solver, GaussNewton):
         return BatchedGaussNewton(solver.iteration(problem, gradient, batched=True), solver)
-    if isinstance(solver, LevenbergMarquardt | LBFGS):
+    if isinstance(solver, LBFGS):
         return JaxoptFit(problem, solver, gradient)
-    raise OptionError(
-        f"solve_batch: {solver.name} does not run in batches; use GaussNewton, LevenbergMarquardt or LBFGS"
-    )
+    raise OptionError(f"solve_batch: {solver.name} does not run in batches; use GaussNewton or LBFGS")

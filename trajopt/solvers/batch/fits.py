@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.programs import PROGRAMS
 from trajopt.result import Status
-from trajopt.solvers.batch.jaxopt_methods import JaxoptFit
+from trajopt.solvers.batch.jaxopt_lbfgs import JaxoptFit
 from trajopt.solvers.batch.samples import Samples
 from trajopt.solvers.batch.solution import BatchSolution
 from trajopt.solvers.least_squares.gauss_newton import GaussNewton, covariance, sandwich
