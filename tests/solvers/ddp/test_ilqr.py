@@ -34,8 +34,8 @@ from trajopt.problems import OptimalControlProblem, residuals
 from trajopt.problems.ocp import Trajectory
 from trajopt.result import status_name
 from trajopt.solvers import DDP, iLQR, solve
+from trajopt.solvers.ddp.curvature import learnt
 from trajopt.solvers.ddp.local_model import Modeller
-from trajopt.solvers.ddp.secant import learnt
 from trajopt.solvers.subproblems.riccati import riccati
 
 riccati_gains = jax.jit(lambda lq: riccati(lq).K)

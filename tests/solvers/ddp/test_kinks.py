@@ -18,9 +18,9 @@ from trajopt.problems.contact_curvature import curvature_along, motion_curvature
 from trajopt.problems.expansions import linear_dynamics, moved
 from trajopt.solvers import DDP, iLQR, solve
 from trajopt.solvers.ddp import kinks
+from trajopt.solvers.ddp.curvature import with_curvature
 from trajopt.solvers.ddp.passes import CONFIRMED
 from trajopt.solvers.ddp.reports import Iterate
-from trajopt.solvers.ddp.secant import with_curvature
 
 MASS = """<mujoco><option gravity="0 0 0"/><worldbody><geom name="floor" type="plane" size="5 5 1"/>
 <body name="mass" pos="0 0 2"><joint name="height" type="slide" axis="0 0 1"/><geom type="sphere" size="0.2" mass="1"/></body>

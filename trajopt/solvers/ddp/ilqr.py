@@ -34,7 +34,8 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import KEPT_PROGRAMS
 from trajopt.result import Status, status_name, status_named
-from trajopt.solvers.ddp.iteration import DAMPING, Computed, Iteration
+from trajopt.solvers.ddp.curvature import Curvature
+from trajopt.solvers.ddp.iteration import DAMPING, Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller, bounds_controls, runs_native
 from trajopt.solvers.ddp.passes import Passes, Summary
 from trajopt.solvers.ddp.replanning import Replanning
@@ -114,15 +115,10 @@ class _DifferentialDynamicProgramming:
             Modeller(problem, gradient, multiple, second, followed, runs_native(problem)),
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
-            secant=self._learns(problem),
-            computed=self._computed(problem) if exact else "never",
+            curvature=self._curvature(problem) if exact else Curvature(),
             kinked=exact and self._kinked(problem),
             stationary=self.tolerance_of(problem),
         )
-
-    def _learns(self, problem: OptimalControlProblem) -> bool:
-        """Whether curvature of the dynamics is learnt: where it exists and is not computed."""
-        return self.curvature == "secant" and not self._second_order and twice_differentiable(problem)
 
     def _kinked(self, problem: OptimalControlProblem) -> bool:
         """Whether short steps are looked at for kinks: through contact, where motions are rollouts of controls alone. States that
@@ -134,14 +130,17 @@ class _DifferentialDynamicProgramming:
             and not (problem.free_initial_state or problem.n_p)
         )
 
-    def _computed(self, problem: OptimalControlProblem) -> Computed:
-        """When the curvature of the dynamics is computed: that of smooth ones by DDP always, that of steps through contact by
-        differences of the compiled core's derivatives."""
-        if self._second_order and twice_differentiable(problem):
-            return "always"
-        if self.curvature == "none" or twice_differentiable(problem) or not runs_native(problem) or problem.n_p:
-            return "never"
-        return "always" if self._second_order else "short"
+    def _curvature(self, problem: OptimalControlProblem) -> Curvature:
+        """Of smooth dynamics DDP computes all, iLQR learns; of steps through contact, by differences of the compiled core's
+        derivatives, likewise."""
+        smooth = twice_differentiable(problem)
+        if self._second_order and smooth:
+            return Curvature("computed")
+        if self.curvature == "none" or (not smooth and (not runs_native(problem) or problem.n_p)):
+            return Curvature()
+        if smooth:
+            return Curvature("learnt")
+        return Curvature("computed" if self._second_order else "within modes")
 
     def replanning(self, oracle: OptimalControlOracle) -> Replanning:
         """One iteration from a measured state, as a receding horizon repeats it.
@@ -151,7 +150,7 @@ class _DifferentialDynamicProgramming:
         self.check(oracle.problem)
         iteration = self.iteration_of(oracle.problem, oracle.gradient)
         modeller = dataclasses.replace(iteration.modeller, followed=False)
-        plain = dataclasses.replace(iteration, modeller=modeller, secant=False, computed="never", kinked=False)
+        plain = dataclasses.replace(iteration, modeller=modeller, curvature=Curvature(), kinked=False)
         return Replanning(plain, self.damping)
 
     def check(self, problem: OptimalControlProblem) -> None:
@@ -309,7 +308,7 @@ class _DifferentialDynamicProgramming:
         )
 
     def _without_second_derivatives(self, problem: OptimalControlProblem) -> str:
-        if self._computed(problem) == "never":
+        if not self._curvature(problem).present:
             return "contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used"
         return (
             "contact defines no second derivatives: differences of the first within contact modes, and Gauss-Newton Hessians of "

@@ -2,8 +2,8 @@
 
 Damping mu is added to R_t of the model ("control") or to Q_t, t >= 1 ("state"); the pass is repeated with a larger mu until it
 is strictly convex and the line search succeeds. For iLQR on smooth dynamics it begins at a share of the curvature along the step
-that was refused, k^T H k / |k|^2, and is zero below that, so that it is felt whatever the units. Curvature that iLQR has learnt
-(`secant`) may make a pass that is not convex: a half, a quarter and none of it are tried before any damping.
+that was refused, k^T H k / |k|^2, and is zero below that, so that it is felt whatever the units. Curvature of the dynamics
+(`curvature`) may make a pass that is not convex: a half, a quarter and none of it are tried before any damping.
 
 Line search: lengths 1, 1/2, ..., 2^-MAX_HALVINGS, the controls being u_t + a k_t + K_t (x (-) x_t), clipped to their bounds.
 The first length is taken whose decrease of the merit is at least ACCEPT times what the model predicts. The merit is the
@@ -14,21 +14,20 @@ d_t and nu is as large as Nocedal and Wright, eq. 18.36, ask for a descent direc
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.policies import follow_policy
-from trajopt.problems.contact_curvature import motion_curvature
 from trajopt.problems.expansions import advance, needs_steps, twice_differentiable
 from trajopt.problems.horizons import kept_last, of_taken, scan
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.solvers.ddp.curvature import Curvature
 from trajopt.solvers.ddp.kinks import FIRST_SHORT, SHORT, USEFUL, Cuts
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.ddp.reports import Attempt, Direction, Iterate, Report, Trial
-from trajopt.solvers.ddp.secant import learnt, learnt_within_modes, with_curvature
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.box_qp import box_qp
 from trajopt.solvers.subproblems.riccati import (
@@ -50,23 +49,20 @@ DAMPED_LENGTH = 2.0**-3  # jump-worm, regularisation="state": at 2^-12 and with 
 GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
 TELLING_DAMPING = 0.01  # of the curvature along the step: less damping would not be felt
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
-Computed = Literal["never", "short", "always"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Iteration:
     """The program for one problem.
 
-    secant: curvature of the dynamics is learnt from step to step; computed: curvature is computed (`motion_curvature`), "always"
-    all of it, or "short", after a step through contact below `kinks.SHORT`, along that step alone, and learnt; kinked: short
-    steps are looked at for kinks, down to gradients of `stationary` relative to their scale; the rest are the options of iLQR.
+    curvature: where that of the dynamics comes from; kinked: short steps are looked at for kinks, down to gradients of
+    `stationary` relative to their scale; the rest are the options of iLQR.
     """
 
     modeller: Modeller
     damp_state: bool
     parallel: bool
-    secant: bool = False
-    computed: Computed = "never"
+    curvature: Curvature = Curvature()
     kinked: bool = False
     stationary: float = 0.0
 
@@ -257,9 +253,7 @@ class Iteration:
 
         def attempt(state: Attempt) -> Attempt:
             damping, nu, share, cuts = state.damping, state.gap_penalty, state.share, state.cuts
-            model = iterate.model
-            if self._bent:
-                model = dataclasses.replace(model, lq=with_curvature(model.lq, share * iterate.secant))
+            model = self.curvature.added(iterate.model, iterate.curvature, share)
             if cuts is not None:
                 tilt = cuts.least_element(*self.modeller.control_bounds(at)) - cuts.gradients[0]
                 model = dataclasses.replace(model, lq=dataclasses.replace(model.lq, r=model.lq.r + tilt))
@@ -299,7 +293,7 @@ class Iteration:
             iterate.damping,
             iterate.gap_penalty,
             self.report(at.us.dtype),
-            jnp.full((), float(self._bent), at.us.dtype),
+            jnp.full((), float(self.curvature.present), at.us.dtype),
             Cuts.at(at.us, adjoint(iterate.model.lq)[1]) if self.kinked else None,
             jnp.ones((), bool),
         )
@@ -308,12 +302,7 @@ class Iteration:
         if self.kinked:  # a motion that is a minimum is kept, with the gradients around it that say so
             report = dataclasses.replace(report, accepted=report.accepted & ~report.settled)
         motion = jax.tree.map(lambda new, old: jnp.where(report.accepted, new, old), last.motion, at)
-        return Iterate(motion, iterate.model, last.damping, last.gap_penalty, iterate.secant, last.cuts), report
-
-    @property
-    def _bent(self) -> bool:
-        """Whether passes have curvature of the dynamics that is kept from step to step."""
-        return self.secant or self.computed != "never"
+        return Iterate(motion, iterate.model, last.damping, last.gap_penalty, iterate.curvature, last.cuts), report
 
     def _shortest(self, cuts: Cuts | None) -> Float[Array, ""] | float:
         """The least length of a line search: as long as cuts may be taken, the first one that is looked at for a kink.
@@ -349,7 +338,7 @@ class Iteration:
         Where contacts open and close steps are short for another reason, and DDP's own Hessian knows how far it holds.
         """
         bend = policy.curvature / jnp.sum(policy.k**2)
-        felt = policy.convex & jnp.isfinite(bend) & (twice_differentiable(self.problem) and self.computed == "never")
+        felt = policy.convex & jnp.isfinite(bend) & (twice_differentiable(self.problem) and self.curvature.kind != "computed")
         return jnp.where(felt, TELLING_DAMPING * bend, 0.0)
 
     def report(self, dtype: Any) -> Report:
@@ -364,23 +353,9 @@ class Iteration:
 
         moved, report = jax.lax.cond(move, self.step, stay, iterate, multipliers)
         model = self.modeller.expand(moved.motion, multipliers)
-        secant = iterate.secant
-        if self.secant:
-            secant = learnt(self.problem, secant, (iterate.motion, iterate.model), (moved.motion, model))
-        elif self.computed != "never":
-            secant = jax.lax.cond(
-                ((self.computed == "always") | (report.length < SHORT)) & (model.bad_step < 0),
-                lambda: self._curvature(iterate, moved.motion, model),
-                lambda: secant,
-            )
-        return dataclasses.replace(moved, model=model, secant=secant), report
-
-    def _curvature(self, before: Iterate, motion: Trajectory, model: LocalModel) -> Float[Array, "T z z"]:
-        """The curvature of the steps of a motion: all of it, or with what is learnt along the step that led there."""
-        if self.computed == "always":
-            order, costates = self.modeller.order(), model.costates[:, : self.problem.n]  # without those of parameters
-            return motion_curvature(self.problem, motion, costates)[:, order][:, :, order]
-        return learnt_within_modes(self.problem, before.secant, before.motion, motion, model.costates)
+        old, new = (iterate.motion, iterate.model), (moved.motion, model)
+        curvature = self.curvature.after(self.modeller, iterate.curvature, old, new, report.length)
+        return dataclasses.replace(moved, model=model, curvature=curvature), report
 
 
 def _first_bad_state(xs: Array) -> Array:

@@ -103,12 +103,11 @@ class Passes:
         modeller, problem = self.iteration.modeller, self.iteration.problem
         dtype = problem.dtype
         multipliers = self.rule.constraints.initial(penalty)
-        size, zero, none = problem.n + problem.n_p + problem.nu, np.zeros((), dtype), np.zeros((), np.int32)
-        bent = self.iteration.secant or self.iteration.computed != "never"
-        secant = np.zeros((problem.horizon if bent else 0, size, size), dtype)
+        zero, none = np.zeros((), dtype), np.zeros((), np.int32)
+        curvature = self.iteration.curvature.blank(problem)
         cuts = Cuts.blank(problem.horizon, problem.nu, dtype) if self.iteration.kinked else None
         no, huge = np.zeros((), bool), np.full((), np.inf, dtype)
-        start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, secant, cuts)
+        start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, curvature, cuts)
         excess = tuple(np.full_like(w, np.inf) for w in (multipliers.stage_penalty, multipliers.terminal_penalty))
         going_on, bad = np.full((), GOING_ON, np.int32), np.full((), -1, np.int32)
         confirmed = np.full((), CONFIRMED, np.int32)  # the motion given, be it a solution, is not there by luck

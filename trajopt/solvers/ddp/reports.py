@@ -45,16 +45,16 @@ class Report:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Iterate:
-    """A motion, the model there, the damping mu, the penalty nu of the gaps of multiple shooting, and the curvature of the
-    dynamics (T, z, z) that is learnt or taken by differences, which only `Iteration.secant` and `Iteration.computed` read, and
-    the gradients found around the motion, or around the one before (`kinks`).
+    """A motion, the model there, the damping mu, the penalty nu of the gaps of multiple shooting, the curvature of the dynamics
+    (T, z, z) that is kept from step to step (`curvature`), and the gradients found around the motion, or around the one before
+    (`kinks`).
     """
 
     motion: Trajectory
     model: LocalModel
     damping: Any
     gap_penalty: Any
-    secant: Any = None
+    curvature: Any = None
     cuts: Any = None
 
 
