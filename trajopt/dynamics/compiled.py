@@ -37,7 +37,7 @@ from trajopt.dynamics.contact.solve.cascade import default_tolerance
 from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeSpec, ShapeType, Topology
 from trajopt.dynamics.rigid_body.kinematics import kinematics, mimic_coordinates
 
-INTEGRATORS = ("semi-implicit", "moreau", "euler", "rk4")  # as native/one_sided.h numbers them; the last two take no impulses
+INTEGRATORS = ("semi-implicit", "moreau", "euler", "rk4")  # as native/stepping.h numbers them; the last two take no impulses
 PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
 
 

@@ -7,7 +7,6 @@ others, and gradient modes that are not the exact derivative, are differentiated
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 import jax
@@ -15,27 +14,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.contact.inputs import StepInputs
-from trajopt.dynamics.contact.rows import Rows
 from trajopt.dynamics.contact.step import VelocityStep
 from trajopt.dynamics.gradients.closed_form import StepJacobian, step_jacobian
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import impulse_info, impulse_step, share_after_impulses, where_impulses_act
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.precision import Threshold, in_full_precision
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.actuation import force_slopes
 from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 
-MOVED = Threshold(1e-6, 1e-3)  # to either side of a state for a one-sided column, rad and m, rad/s and m/s
-
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What of the closed form a program computes. null_space: as in `step_jacobian`. both_sides: whether one-sided columns are
-    replaced, which compiles another step (`_to_both_sides`). impulse: whether the impulse is differentiated too."""
+    """What of the closed form a program computes. null_space: as in `step_jacobian`. impulse: whether the impulse is
+    differentiated too."""
 
     null_space: bool
-    both_sides: bool
     impulse: bool
 
 
@@ -70,9 +65,6 @@ def linearize_impulse_step(
     one_sided = _one_sided_columns(integrator, model, jacobian.contradicts)
     if relabel is not None:  # the loss has chosen the modes
         one_sided = jnp.zeros_like(one_sided)
-    elif parts.both_sides:
-        replaced = functools.partial(_to_both_sides, integrator, step.rows if parts.impulse else None)
-        A = jax.lax.cond(jnp.any(one_sided), replaced, lambda *a: a[2], start, one_sided, A)
     if slopes is not None:
         A, B = slopes.chained(A, B)
     n = 2 * model.nv
@@ -100,43 +92,6 @@ def _one_sided_columns(integrator: str, model: Model, contradicts: Bool[Array, "
     for _, at in model.topology.ball_starts:  # of the midpoint the three directions of a ball joint are mixed
         by_q = by_q.at[at : at + 3].set(jnp.any(by_q[at : at + 3]))
     return jnp.concatenate([by_q, by_q | by_v])
-
-
-def _to_both_sides(
-    integrator: str, rows: Rows | None, start: StepInputs, one_sided: Bool[Array, " n"], A: Float[Array, "k n"]
-):
-    """A with the columns `one_sided` replaced by the mean of the slopes to both sides, from steps solved at +- `MOVED`.
-
-    Where contacts contradict each other along a direction, any finite motion changes the modes of the step, so that no derivative
-    at fixed modes tells how it moves. rows: those of the step, of whose impulses A has a row each below those of the state.
-    """
-    model, n = start.model, start.model.nv
-    by = jnp.asarray(MOVED.at(A.dtype), A.dtype)
-
-    def moved(direction):
-        at = dataclasses.replace(start, q=integrate(model, start.q, direction[:n]), v=start.v + direction[n:])
-        y, step = impulse_step(integrator, at, None)
-        return y, step.impulse[:0] if rows is None else _impulse_in(rows, step)
-
-    def slope(direction):
-        y, impulse = jax.lax.map(moved, jnp.stack([by * direction, -by * direction]))
-        return jnp.concatenate([difference(model, y.q[1], y.q[0]), y.v[0] - y.v[1], impulse[0] - impulse[1]]) / (2 * by)
-
-    def column(arguments):
-        flag, direction, column = arguments
-        return jax.lax.cond(flag, lambda: slope(direction), lambda: column)
-
-    return jax.lax.map(column, (one_sided, jnp.eye(2 * n, dtype=A.dtype), A.T)).T
-
-
-def _impulse_in(rows: Rows, step: VelocityStep) -> Float[Array, " m"]:
-    """The impulses of a step in other `rows` of the same model: those of the same contacts and limits; zero where it has none."""
-    nc, nl = rows.nc, rows.limit_dof.shape[0]
-    contact, limit, rest = jnp.split(step.impulse, (3 * nc, 3 * nc + nl))
-    same_contact = rows.selected[:, None] == step.rows.selected[None, :]
-    same_limit = rows.limit_dof[:, None] == step.rows.limit_dof[None, :]
-    contact = same_contact.astype(contact.dtype) @ contact.reshape(nc, 3)
-    return jnp.concatenate([contact.reshape(-1), same_limit.astype(limit.dtype) @ limit, rest])
 
 
 def _loss_direction(inputs: StepInputs, rest, adjoint: Float[Array, " n"]):

@@ -206,8 +206,8 @@ class Linearization:
     def one_sided(self) -> Bool[Array, "*b n_plus_nu"]:
         """The columns of [A, B] along which contacts contradict each other, so that the step has no derivative in its modes.
 
-        They are the mean of the slopes to both sides, from steps solved at +-1e-6, in C of the outputs too. A control never
-        contradicts.
+        They are the columns at fixed modes without the part that no impulse can answer, the limit of those of the regularised
+        problem, in C of the outputs too. A control never contradicts.
         """
         *batch, n, nu = self.B.shape
         by_state = self.info.one_sided(n) if self.columns is None else self.columns

@@ -286,9 +286,9 @@ class System:
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.
         traced = holds_traced(self, x, u, force)
         arguments = (backend, self, x, u, force, warm_start, adjoint)
-        found, incomplete = _linearize(Parts(traced, False, impulse), *arguments)
+        found, incomplete = _linearize(Parts(traced, impulse), *arguments)
         if not traced and bool(incomplete):
-            found, _ = _linearize(Parts(True, True, impulse), *arguments)
+            found, _ = _linearize(Parts(True, impulse), *arguments)
         if not parameters:
             return found
         slopes = _slopes(tuple(parameters), backend, self, x, u, force, found.info.impulse)
@@ -392,7 +392,7 @@ def _linearize(
             return linearize_native(system.integrator, start, differentiated, u, parts.impulse), complete
         found, step = linearize_impulse_step(system.integrator, system.mode, start, u, adjoint, parts)
         redundant = step.solution.degenerate if parts.impulse else needs_null_space(step)
-        return found, redundant | jnp.any(found.one_sided)
+        return found, redundant
 
     def advance(x, u):
         return _advance(backend, system, x, u, force, warm_start)

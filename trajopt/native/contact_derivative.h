@@ -40,36 +40,32 @@ inline void project_columns(const Ncp& ncp, const ContactSolution& solution, con
   }
 }
 
-// What of a column is out of the range of K: more than rounding, beside the largest column; and from which share of the column on it has
-// no derivative in these modes (one_sided.h).
+// What of a column is out of the range of K: more than rounding, beside the largest column; and from which share of the column on it is
+// called one-sided (stepping.h).
 constexpr double BARELY = 1e-12, CONTRADICTS = 1e-6;
 constexpr double SMALLEST_COLUMN = 1e-9;  // of the largest column's: what is below is rounding, and no contradiction
 
 // Takes from Y what rows contradict, so that the derivative does not depend on which rows elimination finds redundant: the part
 // P rho N x of the right-hand side, out of the range, that (K + eps P rho)^-1 leaves as eps vanishes, with
 // Z^T P rho N x = Z^T (P rho R). On entry R (m, ldr) is eliminated: its redundant rows hold Z^T (P rho R).
-inline void without_contradiction(const Ncp& ncp, const ContactSolution& solution, const int* mode, SelectionScratch& s, const double* R,
-                                  int ldr, int columns, int pushes, double* Y, int ldy, const double* left_over, const double* sizes) {
-  const double largest = *std::max_element(sizes, sizes + columns);
+inline void without_contradiction(const Ncp& ncp, const ContactSolution& solution, const int* mode, SelectionScratch& s, const double* R, int ldr,
+                                  int columns, double* Y, int ldy, const double* left_over, const double* sizes) {
+  const double least = BARELY * *std::max_element(sizes, sizes + columns);
+  if (!(*std::max_element(left_over, left_over + columns) > least)) return;
   const Elimination& e = s.elimination;
   Curvature& c = s.curvature;
   const int n = e.n, ld = e.ld, count = n - e.rank, sld = padded(count);
   auto pushed = [&](const double* x, double* out) { push_held(ncp, mode, s.held, n, solution.lambda, solution.nu, false, x, out); };
-  bool factored = false;
+  null_space(e, c.N, ld), c.count = count;
+  left_null_space(e, c.Z, ld);
+  for (int k = 0; k < count; ++k) {
+    pushed(c.N + (ptrdiff_t)k * ld, s.one);
+    for (int j = 0; j < count; ++j) c.S[(ptrdiff_t)j * sld + k] = dot(c.Z + (ptrdiff_t)j * ld, s.one, n);
+    for (int j = count; j < sld; ++j) c.S[(ptrdiff_t)k * sld + j] = 0.0;
+  }
+  factor_general(c.S, sld, count, MACHINE, c.row, c.inverse);
   for (int column = 0; column < columns; ++column) {
-    if (!(left_over[column] > BARELY * largest)) continue;
-    if (column >= pushes && left_over[column] > std::max(SMALLEST_COLUMN * largest, CONTRADICTS * sizes[column])) continue;  // one-sided
-    if (!factored) {
-      null_space(e, c.N, ld);
-      left_null_space(e, c.Z, ld);
-      for (int k = 0; k < count; ++k) {
-        pushed(c.N + (ptrdiff_t)k * ld, s.one);
-        for (int j = 0; j < count; ++j) c.S[(ptrdiff_t)j * sld + k] = dot(c.Z + (ptrdiff_t)j * ld, s.one, n);
-        for (int j = count; j < sld; ++j) c.S[(ptrdiff_t)k * sld + j] = 0.0;
-      }
-      factor_general(c.S, sld, count, MACHINE, c.row, c.inverse);
-      factored = true;
-    }
+    if (!(left_over[column] > least)) continue;
     for (int k = 0; k < count; ++k) s.two[k] = R[(ptrdiff_t)s.held[e.row[e.rank + k]] * ldr + column];
     solve_general(c.S, sld, count, c.row, c.inverse, s.two, s.three);
     std::memset(s.candidate, 0, sizeof(double) * ld);
@@ -82,11 +78,10 @@ inline void without_contradiction(const Ncp& ncp, const ContactSolution& solutio
 
 // Y (m, ldy) = K^+ P rho R for R (m, ldr), which is overwritten. Rows of Y without an impulse, and redundant ones, are zero.
 // Returns whether rows are redundant; then left_over and sizes (columns) hold the largest entry of what these rows contradict in each
-// column, and that of P rho R in it: a column where the share is not small has no derivative in these modes. alike (columns): inner
-// product of what a column contradicts with what the one contradicts that does so most. pushes: the first columns, of forces, which
-// have a derivative whatever they contradict.
+// column, and that of P rho R in it. What they contradict is left out of Y: it is the limit of (K + eps P rho)^-1 P rho R as eps vanishes,
+// without the part that grows as 1 / eps.
 inline bool law_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, double* R, int ldr,
-                         int columns, int pushes, double* Y, int ldy, double* left_over, double* sizes, double* alike) {
+                         int columns, double* Y, int ldy, double* left_over, double* sizes) {
   const Ncp ncp = scaled(problem, w.rho);
   SelectionScratch& s = w.selection;
   Elimination& e = s.elimination;
@@ -102,16 +97,8 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
   const bool redundant = e.rank < e.n;
   solve_eliminated(e, s.held, R, ldr, columns, Y, ldy, redundant ? left_over : nullptr, sizes);
   if (!redundant) return false;
-  const ptrdiff_t most = std::max_element(left_over, left_over + columns) - left_over;
-  for (int at = 0; at < columns; at += W) {
-    Lanes sum = {};
-    for (int i = e.rank; i < e.n; ++i) {
-      const double* row = R + (ptrdiff_t)s.held[e.row[i]] * ldr;
-      sum += row[most] * load(row + at);
-    }
-    store(alike + at, sum);
-  }
-  without_contradiction(ncp, solution, w.mode, s, R, ldr, columns, pushes, Y, ldy, left_over, sizes);
+  s.curvature.count = 0;
+  without_contradiction(ncp, solution, w.mode, s, R, ldr, columns, Y, ldy, left_over, sizes);
   return true;
 }
 
@@ -131,7 +118,7 @@ inline void without_null_space(ContactWorkspace& w, double* Y, int ldy, int colu
   const SelectionScratch& s = w.selection;
   const Elimination& e = s.elimination;
   double* N = s.curvature.N;
-  null_space(e, N, e.ld);
+  if (s.curvature.count == 0) null_space(e, N, e.ld);
   for (int k = 0; k < e.n - e.rank; ++k, N += e.ld)
     for (int at = 0; at < columns; at += W) {
       Lanes share = {};

@@ -15,7 +15,7 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// N, Z, C and T (count, ld); along (n): y or r; H (9 per contact that slides, in the order of the held rows); S (count, sld), factored:
+// N, Z, C and T (count, ld), count 0 where N is not made; along (n): y or r; H (9 per contact that slides, in the order of the held rows); S (count, sld), factored:
 // C^T N + T^T (I - rho G) N, how the conditions change along N. C is the memory of N or `pushed`.
 struct Curvature {
   bool shortest;

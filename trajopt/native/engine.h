@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "one_sided.h"
+#include "stepping.h"
 #include "samples.h"
 
 namespace trajopt {

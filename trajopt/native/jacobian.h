@@ -44,7 +44,7 @@ void velocity_jacobian(Size n, const Topology& t, const Parameters& p, double dt
   j.redundant = false;
   if (w.rows.m > 0) {
     std::memset(j.left_over, 0, sizeof(double) * stride), std::memset(j.sizes, 0, sizeof(double) * stride);
-    j.redundant = law_solution(w.problem, w.solution, w.solver, j.right, stride, columns, N, j.Y, stride, j.left_over, j.sizes, j.alike);
+    j.redundant = law_solution(w.problem, w.solution, w.solver, j.right, stride, columns, j.Y, stride, j.left_over, j.sizes);
     if (j.redundant && !sliding(w)) shorten_where_it_matters(n, columns, w);
     used = gather_rows(n, columns, w);
   }

@@ -5,7 +5,7 @@
 // Slopes are matrices with rows of 3 `lanes`, by [dq, dv, dtau] at the start of the step; those of rates are slopes of dt rate.
 #pragma once
 #include "dual.h"
-#include "one_sided.h"
+#include "stepping.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {

@@ -41,10 +41,10 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
   V_after = w.V_free;
   std::memcpy(w.v_plus, w.v_free, sizeof(double) * w.size.lanes());
   link_velocities(t, p, w.v_free, w.V_free, w);
-  int found = choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, 0.0, in.start, r);
+  int found = choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, 0.0, nullptr, r);
   const double still = TOUCHES * std::max(1e-3, r.fastest);
   if (found > 0 && r.slowest < still)  // contacts that rest on what falls, of which rounding would choose some
-    found += choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, -still, in.start, r);
+    found += choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, -still, nullptr, r);
   while (found > 0) {
     if (passes == 0) invert(w.size, t, w.dynamics);
     ++passes;
@@ -52,9 +52,8 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     w.problem.contacts = r.nc, w.problem.limits = r.nl, w.problem.dry = r.nd + r.ne;
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
     w.problem.softness = t.smoothed ? r.softness : nullptr;
-    const double* start = passes == 1 ? in.start : impulse;
-    if (start) read_impulses(t, start, w);
-    w.solution = solve_contacts(w.problem, start ? w.init : nullptr, {p.tolerance, t.max_iterations, in.select, passes == 1 ? in.known : Start::ANY}, w.solver);
+    if (passes > 1) read_impulses(t, impulse, w);
+    w.solution = solve_contacts(w.problem, passes > 1 ? w.init : nullptr, {p.tolerance, t.max_iterations}, w.solver);
     write_impulses(t, w, impulse);
     push(w);
     V_after = w.V_after;
@@ -88,8 +87,7 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   if (!out.linear) return;
   if (passes == 0) invert(w.size, t, w.dynamics);
   linearize(t, p, in.dt, rest, in.moreau(), in.v, in.slopes, w, *out.linear);
-  // Candidates that were handed over are those of this configuration alone.
-  if (in.given_rows == 0 && find_one_sided(t, in.moreau(), w)) replace_one_sided(t, in, out, w);
+  name_one_sided(t, in.moreau(), w, out.report);
 }
 
 }  // namespace TRAJOPT_ISA

@@ -39,18 +39,10 @@ template <class Size> struct JacobianWork {
   // Of redundant contacts that slide (redundant.h).
   Field<Size> nothing;
   double *free, *dlam, *shift, *through, *turned, *z, *B;
-  // Of redundant contacts that contradict each other (one_sided.h), by column of `right`: what is left over; the largest entry; by
-  // its sign whether what is left over is like that of the column with most of it, or opposed to it.
-  double *left_over, *sizes, *alike;
+  // Of redundant contacts that contradict each other (stepping.h), by column of `right`: what is left over; the largest entry.
+  double *left_over, *sizes;
   bool redundant, *one_sided, pushes;  // pushes: a row of Y is not zero
   ImpulseMotion<Size> whole, part;     // under the impulse of one contact, and under a unit of one of its components
-};
-
-// Steps to both sides of a state (one_sided.h).
-struct OneSidedWork {
-  double *q, *v, *direction, *q_next[2], *v_next[2], *report, *impulse[2], *found[2];
-  double *size, *alike;
-  int *order, *slot;
 };
 
 // A stage of an explicit step (runge_kutta.h), the weighted sums of rates so far, and the slopes of all of these.
@@ -66,7 +58,6 @@ template <class Size> struct Workspace {
   Dynamics<Size> dynamics;
   Rows<Size> rows;
   JacobianWork<Size> jacobian;
-  OneSidedWork one_sided;
   StageWork stage;
   Field<Size> V_free, V_after, none;
   double *tree_q, *middle, *v_free, *v_plus, *tree_velocity, *init;
@@ -132,12 +123,8 @@ template <class Size> struct Workspace {
     w.nothing = field(6), w.free = matrix(most, 3 * N), w.dlam = matrix(most, 3 * N), w.shift = matrix(most, 3 * N);
     w.through = matrix(most, 3 * N), w.turned = matrix(most, N), w.z = matrix(1, N), w.B = matrix(most, N);
     w.whole = {field(6), field(6), field(6)}, w.part = {field(6), field(6), field(6)};
-    w.left_over = matrix(1, 3 * N), w.sizes = matrix(1, 3 * N), w.alike = matrix(1, 3 * N), w.redundant = w.pushes = false, w.one_sided = block.take<bool>(2 * N);
-    OneSidedWork& s = one_sided;
-    s = {matrix(1, 4 * N), matrix(1, N), matrix(1, N), {matrix(1, 4 * N), matrix(1, 4 * N)}, {matrix(1, N), matrix(1, N)},
-         matrix(1, report_size(t)), {matrix(1, t.impulses() + 1), matrix(1, t.impulses() + 1)},
-         {matrix(1, t.impulses() + 1), matrix(1, t.impulses() + 1)}, matrix(1, 2 * N), matrix(1, 2 * N), block.take<int>(2 * N),
-         block.take<int>(t.reported() + 1)};
+    w.left_over = matrix(1, 3 * N), w.sizes = matrix(1, 3 * N), w.redundant = w.pushes = false;
+    w.one_sided = block.take<bool>(2 * N);
     V_free = field(6), V_after = field(6), none = Field<Size>{nullptr, size};
     tree_q = matrix(1, 4 * N), middle = matrix(1, 4 * N), v_free = matrix(1, N), v_plus = matrix(1, N), tree_velocity = matrix(1, N);
     auto slopes = [&] { return t.free() ? matrix(N, 3 * N) : nullptr; };
