@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from trajopt import files
+
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
@@ -75,6 +77,7 @@ class Recording:
         }
 
     def save(self, path: str | os.PathLike) -> None:
-        """All fields as a NumPy archive (.npz)."""
+        """All fields as a NumPy archive; .npz is added to a path that does not end so."""
         fields: dict[str, Any] = {f.name: np.asarray(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        np.savez_compressed(os.fspath(path), **fields)
+        name = os.fspath(path)
+        files.write_arrays(name if name.endswith(".npz") else f"{name}.npz", fields, compressed=True)

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
+from trajopt import files
 from trajopt.dynamics.model import Model
 from trajopt.viz.plots.contacts import NEGLIGIBLE, weight_of
 from trajopt.viz.recording import contact_forces
@@ -240,7 +241,8 @@ def _write_gif(images: Sequence[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path,
     colours = palette(images)
     frames = [Image.fromarray(image).quantize(palette=colours, dither=Image.Dither.NONE) for image in images]
     each = max(int(round(1000 * duration / len(frames))), 20)
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=each, loop=0, optimize=False)
+    with files.replacing(path) as part:
+        frames[0].save(part, save_all=True, append_images=frames[1:], duration=each, loop=0, optimize=False)
 
 
 def palette(images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Image.Image:
@@ -261,11 +263,13 @@ def palette(images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Image.Image:
 
 
 def _write_mp4(images: Sequence[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float, encoder: str) -> None:
-    """Hand the frames to ffmpeg; when it cannot encode them, there is no MP4."""
+    """Hand the frames to ffmpeg; when it cannot encode them, there is no MP4, nor one of another motion."""
     height, width = images[0].shape[:2]
     command = [encoder, "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
     command += ["-r", f"{len(images) / duration:.4f}", "-i", "-", "-vf", "crop=trunc(iw/2)*2:trunc(ih/2)*2"]
-    command += ["-pix_fmt", "yuv420p", str(path)]
-    done = subprocess.run(command, input=b"".join(image.tobytes() for image in images), capture_output=True)
-    if done.returncode != 0 and path.exists():
-        path.unlink()
+    with files.replacing(path) as part:
+        command += ["-pix_fmt", "yuv420p", str(part)]
+        done = subprocess.run(command, input=b"".join(image.tobytes() for image in images), capture_output=True)
+        if done.returncode != 0:
+            part.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from trajopt import files
 from trajopt.names import counted
 
 # The order of the pictures of a run; others follow by name.
@@ -51,7 +52,7 @@ class Entry:
 def pictures(folder: str | os.PathLike) -> list[str]:
     """Names of the pictures in a run's folder, in the order in which they are shown."""
     place = pathlib.Path(folder)
-    found = [path.name for path in place.iterdir() if path.suffix in _PICTURES] if place.is_dir() else []
+    found = [name for name in files.visible(place) if name.endswith(_PICTURES)] if place.is_dir() else []
     return sorted(found, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
@@ -72,7 +73,7 @@ def write_page(entries: Sequence[Entry], path: str | os.PathLike, *, title: str 
     for entry in entries:
         parts += _section(page, entry)
     parts += ["</body>", "</html>"]
-    page.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    files.write_text(page, "\n".join(parts) + "\n")
     return page
 
 

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from trajopt.control.recording import Recording
 from trajopt.viz.plots import COLOURS, figure
+from trajopt.viz.plots.axes import save
 
 
 def plot_recording(recording: Recording, path: str | os.PathLike) -> Figure:
@@ -36,5 +37,4 @@ def plot_recording(recording: Recording, path: str | os.PathLike) -> Figure:
         controls.plot(recording.t[:-1], recording.us[:, k], linewidth=0.7, color=COLOURS[k % len(COLOURS)])
     controls.set_ylabel("controls")
     controls.set_xlabel("time of the plant, s")
-    made.savefig(path, dpi=110)
-    return made
+    return save(made, path)

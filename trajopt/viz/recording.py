@@ -8,11 +8,9 @@ stored impulses are in these frames.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import warnings
-import zipfile
 from typing import Any
 
 import jax
@@ -20,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from trajopt import problems
+from trajopt import files, problems
 from trajopt.dynamics.collision.broadphase import PairLimit
 from trajopt.dynamics.collision.narrowphase import collide, contact_count
 from trajopt.dynamics.contact.rows import contact_frames
@@ -29,6 +27,7 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import ModelError, OptionError, UnknownNameError
 from trajopt.problems.programs import PROGRAMS
+from trajopt.solvers.loop.solution import RESULT_ID, SOLVE_AGAIN, SUMMARY, TRAJECTORY, check_one_result, read_summary
 
 _REMEDY = "give the model with --model (a bundled name or a file)"
 
@@ -141,22 +140,18 @@ def _contacts(count: int, model: Model, q: Float[Array, "k nq"]) -> tuple[Array,
 
 def _read(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """summary.json and the arrays of trajectory.npz, none where that is missing."""
-    if not (folder / "summary.json").is_file():
-        kind = "is not a folder" if not folder.is_dir() else "holds no finished run: summary.json is missing"
-        raise OptionError(f"'{folder}' {kind}; give a folder that `trajopt run` or `trajopt train` wrote, such as runs/go1-stand")
-    try:
-        summary = json.loads((folder / "summary.json").read_text())
-        if not isinstance(summary, dict):
-            raise ValueError("expected an object")
-    except ValueError as error:
-        raise OptionError(f"'{folder / 'summary.json'}' cannot be read: {error}; run the problem again") from None
-    try:
-        with (folder / "trajectory.npz").open("rb") as file, np.load(file) as data:
-            return summary, dict(data)
-    except FileNotFoundError:
-        return summary, {}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise OptionError(f"'{folder / 'trajectory.npz'}' cannot be read: {error}; run the problem again") from None
+    remedy = "give a folder that `trajopt run` or `trajopt train` wrote, such as runs/go1-stand"
+    if not folder.is_dir():
+        raise OptionError(f"'{folder}' is not a folder; {remedy}")
+    with files.reading_together(folder) as path_of:
+        if not path_of(SUMMARY).is_file():
+            raise OptionError(f"'{folder}' holds no finished run: summary.json is missing; {remedy}")
+        summary = read_summary(path_of(SUMMARY))
+        if not path_of(TRAJECTORY).exists():
+            return summary, {}
+        motion = files.read_arrays(path_of(TRAJECTORY), SOLVE_AGAIN)
+    check_one_result(folder, {SUMMARY: summary.get(RESULT_ID), TRAJECTORY: motion.pop(RESULT_ID, None)})
+    return summary, motion
 
 
 def _model_of(folder: pathlib.Path, summary: dict[str, Any]) -> Model:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from trajopt import files
 from trajopt.errors import MissingExtraError, OptionError
 from trajopt.viz.recording import Recording
 from trajopt.viz.stage import Stage
@@ -79,7 +80,7 @@ def export(recordings: Sequence[Recording], path: str | os.PathLike, *, overlay:
     finally:
         with _quiet():
             server.stop()
-    path.write_text(_with_legend(page, stage.legend(recorded=True)), encoding="utf-8")
+    files.write_text(path, _with_legend(page, stage.legend(recorded=True)))
     return path
 
 

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import os
 import pathlib
-import zipfile
 from typing import Any
 
 import jax
 import numpy as np
 
+from trajopt import files
 from trajopt.errors import OptionError
 
 
 def write_checkpoint(path: str | os.PathLike, state: Any, identity: dict[str, str], progress: dict[str, Any]) -> None:
     """Store the leaves of `state`, what it belongs to and how far the run is (numbers and arrays) as one .npz."""
-    target = pathlib.Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
     arrays |= {f"identity_{key}": np.asarray(value) for key, value in identity.items()}
     arrays |= {f"progress_{key}": np.asarray(value) for key, value in progress.items()}
-    temporary = target.with_name(target.name + ".part")
-    with open(temporary, "wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
-    os.replace(temporary, target)
+    files.write_arrays(path, arrays)
+
+
+class _Progress(dict[str, np.ndarray]):
+    """What a checkpoint says of the progress; asking for what it lacks raises `OptionError`."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def __missing__(self, key: str) -> np.ndarray:
+        raise OptionError(f"cannot resume: '{self.path}' does not say '{key}'; another program wrote it: start anew")
 
 
 class Checkpoint:
@@ -33,14 +40,14 @@ class Checkpoint:
         self.path = pathlib.Path(path)
         if not self.path.exists():
             raise OptionError(f"cannot resume: there is no checkpoint '{self.path}'")
-        try:
-            with open(self.path, "rb") as stream, np.load(stream, allow_pickle=False) as data:
-                arrays = dict(data)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise OptionError(f"cannot resume: '{self.path}' is not a checkpoint ({error})") from error
+        arrays = files.read_arrays(self.path, "start anew, without resuming")
         self.identity = {k.removeprefix("identity_"): str(v) for k, v in arrays.items() if k.startswith("identity_")}
-        self.progress = {k.removeprefix("progress_"): v for k, v in arrays.items() if k.startswith("progress_")}
-        self._leaves = [arrays[f"leaf_{i}"] for i in range(sum(k.startswith("leaf_") for k in arrays))]
+        self.progress = _Progress(self.path)
+        self.progress |= {k.removeprefix("progress_"): v for k, v in arrays.items() if k.startswith("progress_")}
+        names = [f"leaf_{i}" for i in range(sum(k.startswith("leaf_") for k in arrays))]
+        if not self.identity or any(name not in arrays for name in names):
+            raise OptionError(f"cannot resume: '{self.path}' is not a checkpoint, which has identity_... and leaf_0, leaf_1, ...")
+        self._leaves = [arrays[name] for name in names]
 
     def check(self, identity: dict[str, str]) -> None:
         """Raise `OptionError` unless the checkpoint belongs to this problem, solver and gradient."""

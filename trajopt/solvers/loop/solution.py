@@ -9,15 +9,21 @@ import json
 import os
 import pathlib
 import platform
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 import trajopt
+from trajopt import files
 from trajopt.errors import OptionError
 from trajopt.result import Status, status_name, status_named
 
+SUMMARY, TRAJECTORY = "summary.json", "trajectory.npz"
+FILES = (SUMMARY, "solution.npz", TRAJECTORY, "solver.log")  # of a result
+RESULT_ID = "result_id"  # what the files of one result have in common: an entry of the summary and of every archive
+SOLVE_AGAIN = "run the problem again"
 TRACE_KEYS = ("iteration", "cost", "violation", "step_size", "gradient_norm", "evaluations", "time")
 _SCALARS: tuple[str, ...] = (
     "problem",
@@ -135,62 +141,121 @@ class Solution:
         values["versions"] = versions()
         return values
 
-    def save(self, directory: str | os.PathLike) -> pathlib.Path:
-        """Write summary.json, solution.npz and, where they exist, trajectory.npz and solver.log; returns the directory."""
+    def save(self, directory: str | os.PathLike, more: Mapping[str, Any] | None = None) -> pathlib.Path:
+        """Write summary.json, solution.npz and, where they exist, trajectory.npz and solver.log, all or none; returns the
+        directory. more: further entries of the summary."""
         folder = pathlib.Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "summary.json").write_text(json.dumps(_finite(self.summary()), indent=2) + "\n")
+        result_id = new_result_id()
+        summary = self.summary() | dict(more or {}) | {RESULT_ID: result_id}
         arrays: dict[str, Any] = {"x": self.x} | {f"trace_{key}": value for key, value in self.trace.items()}
         for key in ("xs", "us", "covariance", "parameters", "gains"):
             if getattr(self, key) is not None:
                 arrays[key] = getattr(self, key)
         arrays |= {f"multipliers_{key}": value for key, value in self.multipliers.items()}
         arrays |= {f"covariances_{key}": value for key, value in self.covariances.items()}
-        (folder / "solver.log").unlink(missing_ok=True)
-        if self.log:
-            (folder / "solver.log").write_text(self.log)
-        np.savez(folder / "solution.npz", allow_pickle=False, **arrays)
-        if self.trajectory:
-            np.savez(folder / "trajectory.npz", allow_pickle=False, **self.trajectory)
+        with files.replacing_together(folder, FILES) as part:
+            (part / SUMMARY).write_text(json_text(summary))
+            np.savez(part / "solution.npz", allow_pickle=False, **arrays, **{RESULT_ID: np.asarray(result_id)})
+            if self.trajectory:
+                np.savez(part / TRAJECTORY, allow_pickle=False, **self.trajectory, **{RESULT_ID: np.asarray(result_id)})
+            if self.log:
+                (part / "solver.log").write_text(self.log)
         return folder
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Solution:
-        """Read back what `save` wrote. Raises `OptionError` when the directory holds no finished run."""
-        folder = pathlib.Path(directory)
-        if not (folder / "summary.json").exists() or not (folder / "solution.npz").exists():
-            raise OptionError(f"'{folder}' holds no finished run: summary.json and solution.npz are expected there")
-        summary = json.loads((folder / "summary.json").read_text())
-        with np.load(folder / "solution.npz") as data:
-            arrays = dict(data)
-        trajectory: dict[str, np.ndarray] = {}
-        if (folder / "trajectory.npz").exists():
-            with np.load(folder / "trajectory.npz") as data:
-                trajectory = dict(data)
+        """Read back what `save` wrote. Raises `OptionError` when the directory holds no finished run, a damaged one, or files of
+        several runs."""
+        summary, arrays, trajectory, log = _read_files(pathlib.Path(directory))
         nan = float("nan")
-        values: dict[str, Any] = {key: nan if summary[key] is None else summary[key] for key in _SCALARS}
-        values |= {key: arrays.get(key) for key in ("xs", "us", "covariance", "parameters", "gains")}
-        log = folder / "solver.log"
-        values["log"] = log.read_text() if log.exists() else ""
-        for key in ("multipliers", "covariances"):
-            prefix = f"{key}_"
-            values[key] = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-        return cls(
-            **values,
-            violation=summary["constraint_violation"],
-            status=status_named(summary["status"]),
-            residuals={key: nan if value is None else value for key, value in summary["residuals"].items()},
-            terms={key: nan if value is None else value for key, value in summary.get("terms", {}).items()},
-            trace={key.removeprefix("trace_"): value for key, value in arrays.items() if key.startswith("trace_")},
-            trajectory=trajectory,
-            x=arrays["x"],
+        try:
+            values: dict[str, Any] = {key: nan if summary[key] is None else summary[key] for key in _SCALARS}
+            values |= {key: arrays.get(key) for key in ("xs", "us", "covariance", "parameters", "gains")}
+            for key in ("multipliers", "covariances"):
+                prefix = f"{key}_"
+                values[key] = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+            return cls(
+                **values,
+                violation=nan if summary["constraint_violation"] is None else summary["constraint_violation"],
+                status=status_named(summary["status"]),
+                residuals={key: nan if value is None else value for key, value in summary["residuals"].items()},
+                terms={key: nan if value is None else value for key, value in summary.get("terms", {}).items()},
+                trace={key.removeprefix("trace_"): value for key, value in arrays.items() if key.startswith("trace_")},
+                trajectory=trajectory,
+                log=log,
+                x=arrays["x"],
+            )
+        except (KeyError, AttributeError, TypeError) as error:
+            raise OptionError(
+                f"the run in '{directory}' cannot be read: summary.json or solution.npz lacks {error}, or another program "
+                f"changed it; {SOLVE_AGAIN}"
+            ) from error
+
+
+def new_result_id() -> str:
+    """What all files of one result have in common, and no other result has."""
+    return uuid.uuid4().hex
+
+
+def json_text(values: Mapping[str, Any]) -> str:
+    """The text of a summary; numbers that are not finite are null, as JSON has none."""
+    return json.dumps(_finite(values), indent=2, default=str) + "\n"
+
+
+def read_summary(path: pathlib.Path) -> dict[str, Any]:
+    """A summary.json. Raises `OptionError` for a damaged one."""
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(summary, dict):
+            raise ValueError("expected an object")
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"'{path}' cannot be read: {error}; {SOLVE_AGAIN}") from error
+    return summary
+
+
+def amend_summary(folder: str | os.PathLike, more: Mapping[str, Any]) -> None:
+    """Add entries to the summary.json of a folder."""
+    path = pathlib.Path(folder) / SUMMARY
+    files.write_text(path, json_text(read_summary(path) | dict(more)))
+
+
+def check_one_result(folder: str | os.PathLike, ids: Mapping[str, Any]) -> None:
+    """Raise `OptionError`, naming the files, unless all have the same result id (None: none, as older files)."""
+    kinds = {None if value is None else str(value) for value in ids.values()}
+    if len(kinds) > 1:
+        said = ", ".join(f"{name} of {'no' if value is None else str(value)[:8]}" for name, value in ids.items())
+        raise OptionError(
+            f"'{os.fspath(folder)}' mixes files of several results ({said}, by their result_id); put the files of one result "
+            f"there, or {SOLVE_AGAIN}"
         )
+
+
+def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray], str]:
+    """summary, arrays of the solution and of the trajectory, and the log of one result."""
+    missing = OptionError(f"'{folder}' holds no finished run: summary.json and solution.npz are expected there")
+    if not folder.is_dir():
+        raise missing
+    with files.reading_together(folder) as path_of:
+        if not path_of(SUMMARY).exists() or not path_of("solution.npz").exists():
+            raise missing
+        summary = read_summary(path_of(SUMMARY))
+        arrays = files.read_arrays(path_of("solution.npz"), SOLVE_AGAIN)
+        ids = {SUMMARY: summary.get(RESULT_ID), "solution.npz": arrays.pop(RESULT_ID, None)}
+        trajectory: dict[str, np.ndarray] = {}
+        if path_of(TRAJECTORY).exists():
+            trajectory = files.read_arrays(path_of(TRAJECTORY), SOLVE_AGAIN)
+            ids[TRAJECTORY] = trajectory.pop(RESULT_ID, None)
+        log = path_of("solver.log")
+        check_one_result(folder, ids)
+        return summary, arrays, trajectory, log.read_text(errors="replace") if log.exists() else ""
 
 
 def _finite(value: Any) -> Any:
     """`value` with non-finite numbers as None, since JSON has none."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value

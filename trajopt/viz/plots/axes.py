@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, ScalarFormatter
+
+from trajopt import files
 
 COLOURS = ("#1f5fa8", "#d1622b", "#3b8a4f", "#8a4fa3", "#b8962e", "#4aa5b5", "#b23a48", "#5b5b5b")
 LIMIT, BAND, FORBIDDEN = "#8c8c8c", "#eeeae2", "#f6dcd3"  # edge of a limit, what is allowed, what is not
@@ -46,8 +49,11 @@ def plain(ax: Axes) -> None:
 
 
 def save(made: Figure, path: str | os.PathLike) -> Figure:
-    """Write a figure as PNG."""
-    made.savefig(path, dpi=_RESOLUTION)
+    """Write a figure, as PNG unless the path ends otherwise; .png is added to a path without an ending."""
+    path = pathlib.Path(path)
+    path = path if path.suffix else path.with_name(f"{path.name}.png")
+    with files.replacing(path) as part:
+        made.savefig(part, dpi=_RESOLUTION)
     return made
 
 
