@@ -3,8 +3,8 @@
 Whoever reads finds the old file or the new one, however the writer ended, and of files that belong together all the old ones or
 all the new ones. A writer that is killed leaves nothing but temporary names, which `tidy` removes.
 
-Several files take their places together through a folder. They are written into one with a temporary name; renaming it to `MOVING`
-decides that they are the new ones; then they move to their places. Where that is cut short, readers find them in `MOVING`
+Several files take their places together through a folder. They are written into one with a temporary name; when it is renamed to
+`MOVING`, they are the new ones; then they move to their places. Where that is cut short, readers find them in `MOVING`
 (`reading_together`), and the next writer moves the rest.
 """
 
@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from trajopt.errors import OptionError
 
@@ -68,8 +69,8 @@ def write_arrays(path: str | os.PathLike, arrays: Mapping[str, Any], *, compress
         (np.savez_compressed if compressed else np.savez)(stream, allow_pickle=False, **arrays)
 
 
-def read_arrays(path: str | os.PathLike, remedy: str) -> dict[str, np.ndarray]:
-    """The arrays of a NumPy archive. Raises `OptionError` for one that is damaged, whatever NumPy raises then, with the remedy."""
+def read_arrays(path: str | os.PathLike, remedy: str) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays of a NumPy archive. Raises `OptionError`, with the remedy, for a damaged one, whatever NumPy raises then."""
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as data:
             return dict(data)
@@ -77,7 +78,7 @@ def read_arrays(path: str | os.PathLike, remedy: str) -> dict[str, np.ndarray]:
         raise
     except Exception as error:  # zipfile, zlib and NumPy raise a dozen kinds of errors for damaged bytes
         reason = str(error).strip() or type(error).__name__
-        raise OptionError(f"'{os.fspath(path)}' cannot be read: it is damaged or no NumPy archive ({reason}); {remedy}") from error
+        raise OptionError(f"'{os.fspath(path)}' cannot be read: damaged, or no NumPy archive ({reason}); {remedy}") from error
 
 
 @contextlib.contextmanager

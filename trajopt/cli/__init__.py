@@ -13,7 +13,7 @@ import pathlib
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trajopt
 from trajopt import walltime
@@ -257,12 +257,7 @@ def _run(args: argparse.Namespace) -> int:
         from trajopt.cli.run import last_words, run
 
     since = time.time()
-    with heeding_signals(lambda: last_words(args, since)):
-        try:
-            return run(args)
-        except KeyboardInterrupt:
-            print(f"trajopt: interrupted: {last_words(args, since)}", file=sys.stderr)
-            return 1
+    return _heeded(lambda: last_words(args, since), lambda terminated: run(args, terminated))
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -270,8 +265,17 @@ def _train(args: argparse.Namespace) -> int:
         from trajopt.cli.train import last_words, train
 
     since = time.time()
-    with heeding_signals(lambda: last_words(args, since)):
-        return train(args)
+    return _heeded(lambda: last_words(args, since), lambda terminated: train(args, terminated))
+
+
+def _heeded(last_words: Callable[[], str], command: Callable[[Callable[[], bool]], int]) -> int:
+    """A command's exit status; an interruption that it passes on is told in a line that says what is left."""
+    with heeding_signals(last_words) as terminated:
+        try:
+            return command(terminated)
+        except KeyboardInterrupt:
+            print(f"trajopt: interrupted: {last_words()}", file=sys.stderr)
+            return 1
 
 
 def _view(args: argparse.Namespace) -> int:
@@ -291,8 +295,7 @@ def _gallery(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     from trajopt.cli.compare import compare, last_words
 
-    with heeding_signals(lambda: last_words(args)):
-        return compare(args)
+    return _heeded(lambda: last_words(args), lambda terminated: compare(args, terminated))
 
 
 __all__ = ["main"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.console import Console
 from trajopt.cli.progress import say, table
 from trajopt.cli.run import chosen_settings, drawn
 from trajopt.errors import OptionError
+from trajopt.occupied import occupying
 from trajopt.result import status_name
 from trajopt.solvers.registry import chosen_solver, is_random
 from trajopt.solvers.sweeps.comparison import Comparison
@@ -53,15 +55,23 @@ def last_words(args: argparse.Namespace) -> str:
     return f"finished runs are in {folder_of(args)}: the same command goes on from there"
 
 
-def compare(args: argparse.Namespace) -> int:
-    """Run the command; returns 0 when some run solved the problem, 1 when none did."""
+def compare(args: argparse.Namespace, terminated: Callable[[], bool] = lambda: False) -> int:
+    """Run the command; returns 0 when some run solved the problem, 1 when none did. terminated: whether a termination signal has
+    come, after which nothing is drawn."""
     console = Console()
     if args.workers is not None:
         check_workers(args.workers)
     given = reference(args.problem, chosen_settings(args.problem, args.settings, None))
     problem = given.make()
-    tasks, folder = _tasks(args, given, problem), folder_of(args)
-    folder.mkdir(parents=True, exist_ok=True)
+    tasks = _tasks(args, given, problem)
+    with occupying(folder_of(args)):
+        found = _compared(args, console, tasks)
+        return _finish(console, found, len(tasks), folder_of(args), problem.violation_tolerance, terminated)
+
+
+def _compared(args: argparse.Namespace, console: Console, tasks: list[Task]) -> Comparison:
+    """What became of the runs, up to an interruption."""
+    folder = folder_of(args)
     if args.again:
         Results(folder).clear()
     outcomes: dict[int, Outcome] = {}
@@ -77,8 +87,7 @@ def compare(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if not outcomes:
             raise
-    found = Comparison(args.problem, [outcomes[index] for index in sorted(outcomes)])
-    return _finish(console, found, len(tasks), folder, problem.violation_tolerance)
+    return Comparison(args.problem, [outcomes[index] for index in sorted(outcomes)])
 
 
 def _tasks(args: argparse.Namespace, given: Reference, problem: Any) -> list[Task]:
@@ -95,10 +104,13 @@ def _tasks(args: argparse.Namespace, given: Reference, problem: Any) -> list[Tas
     ]  # fmt: skip
 
 
-def _finish(console: Console, found: Comparison, total: int, folder: pathlib.Path, tolerance: float) -> int:
+def _finish(
+    console: Console, found: Comparison, total: int, folder: pathlib.Path, tolerance: float, terminated: Callable[[], bool]
+) -> int:
     found.write(folder)
     options = {"title": found.problem, "tolerance": tolerance}
-    pictured = bool(found.solutions) and drawn(plots.comparison, found.solutions, folder / "compare.png", **options)
+    wanted = bool(found.solutions) and not terminated()
+    pictured = wanted and drawn(plots.comparison, found.solutions, folder / "compare.png", **options)
     rows = found.rows()
     shown = [[_cell(row[key]) for key in SHOWN] for row in rows]
     say(console, "\n" + table(found.problem, list(SHOWN.values()), shown))

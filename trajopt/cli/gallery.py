@@ -7,13 +7,16 @@ import pathlib
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from rich.console import Console
 
 from trajopt import problems
 from trajopt.cli.progress import say
-from trajopt.errors import TrajoptError
-from trajopt.problems.registry import entry
+from trajopt.errors import OptionError, TrajoptError
+from trajopt.occupied import occupying
+from trajopt.problems import registry
+from trajopt.solvers.loop.solution import RESULT_ID, read_summary
 from trajopt.viz import recording, viewer
 from trajopt.viz.gallery import Entry, pictures, write_page
 
@@ -25,10 +28,15 @@ _RUN = "import sys; from trajopt.cli import main; sys.exit(main())"
 def gallery(args: argparse.Namespace) -> int:
     """Run the command; returns 0 when every run left a result. Raises `UnknownNameError` for a name that is no problem."""
     console = Console()
-    chosen = {name: entry(name) for name in args.problems or problems.names()}
+    chosen = {name: registry.entry(name) for name in args.problems or problems.names()}
     if args.viewer:
         viewer.check_extra()
-    args.out.mkdir(parents=True, exist_ok=True)
+    with occupying(args.out):
+        return _shown(args, console, chosen)
+
+
+def _shown(args: argparse.Namespace, console: Console, chosen: Mapping[str, registry.Entry]) -> int:
+    """The exit status, after the runs and the page."""
     entries: list[Entry] = []
     for name, found in chosen.items():
         folder = args.out / name
@@ -53,23 +61,31 @@ def _run(name: str, folder: pathlib.Path, limit: float, max_iterations: int | No
     command += [] if max_iterations is None else ["--max-iterations", str(max_iterations)]
     folder.mkdir(parents=True, exist_ok=True)
     summary = folder / "summary.json"
-    summary.unlink(missing_ok=True)
+    before = _identity(summary)
     with (folder / "run.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as process:
         try:
             try:
                 process.wait(limit)
             except subprocess.TimeoutExpired:
-                if not summary.exists():
+                if _identity(summary) == before:
                     process.send_signal(signal.SIGINT)
                 process.wait(_GRACE_S)
         except BaseException as error:
             process.kill()
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-    if summary.exists():
+    if _identity(summary) != before:
         return ""
     lines = [line.strip() for line in (folder / "run.log").read_text(errors="replace").splitlines() if line.strip()]
     return f"ended with status {process.returncode}: {lines[-1] if lines else 'nothing was said'}"
+
+
+def _identity(summary: pathlib.Path) -> str | None:
+    """Which result a summary belongs to; None where there is none."""
+    try:
+        return str(read_summary(summary).get(RESULT_ID))
+    except (OSError, OptionError):
+        return None
 
 
 def _view(folder: pathlib.Path) -> str:

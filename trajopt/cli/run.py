@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import pathlib
 import sys
 from collections.abc import Callable
@@ -12,14 +11,16 @@ from typing import Any
 
 from rich.console import Console
 
-from trajopt import problems, solvers, walltime
+from trajopt import files, problems, solvers, walltime
 from trajopt.cli.dropped import dropped_warning
 from trajopt.cli.progress import Progress, say
-from trajopt.errors import OptionError
+from trajopt.errors import OptionError, TrajoptError
 from trajopt.names import counted
+from trajopt.occupied import occupying
 from trajopt.result import status_name
-from trajopt.solvers.loop.solution import Solution
+from trajopt.solvers.loop.solution import Solution, amend_summary
 from trajopt.solvers.registry import chosen_solver
+from trajopt.viz.gallery import ORDER
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -58,15 +59,21 @@ def last_words(args: argparse.Namespace, since: float) -> str:
     return f"the last checkpoint is {checkpoint}: go on with --resume"
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the command; returns the exit status."""
+def run(args: argparse.Namespace, terminated: Callable[[], bool] = lambda: False) -> int:
+    """Run the command; returns the exit status. terminated: whether a termination signal has come: then nothing is drawn."""
     console = Console(quiet=args.quiet)
     with walltime.part("load"):
         problem = make_problem(args.problem, args.settings, args.contact)
         solver = chosen_solver(problem, problem.solver if args.solver is None else args.solver)
+    with occupying(folder_of(args)):
+        solution = _solved(args, console, problem, solver)
+        return _told(args, console, problem, solution, terminated)
+
+
+def _solved(args: argparse.Namespace, console: Console, problem: Any, solver: Any) -> Solution:
+    """The solution, saved."""
     gradient = problem.gradient if args.gradient is None else args.gradient
     folder = folder_of(args)
-    folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / CHECKPOINT
     say(console, f"{problem.name}: {solver.name}, {gradient} gradients, into {folder}")
     with walltime.part("solve"), Progress(console, args.quiet) as progress:
@@ -80,27 +87,42 @@ def run(args: argparse.Namespace) -> int:
             checkpoint=checkpoint,
             resume=checkpoint if args.resume else None,
         )
-    solution.save(folder)
-    amend(folder, {"settings": chosen_settings(args.problem, args.settings, args.contact)})
+    settings = {"settings": chosen_settings(args.problem, args.settings, args.contact)}  # to make the problem again: `view`
+    try:
+        solution.save(folder, settings)
+    except KeyboardInterrupt:
+        solution.save(folder, settings)  # a signal at this moment does not lose what was computed
+        raise
+    except OSError as error:
+        raise TrajoptError(
+            f"the result could not be saved into '{folder}' ({error.strerror or error}); make room, then give the same command "
+            f"with --resume, which goes on from the last checkpoint that could be written"
+        ) from error
+    for name in (*ORDER, "animation.mp4"):
+        (folder / name).unlink(missing_ok=True)  # of an earlier run
+    return solution
+
+
+def _told(
+    args: argparse.Namespace, console: Console, problem: Any, solution: Solution, terminated: Callable[[], bool]
+) -> int:
+    """The exit status, after the report and the pictures."""
+    folder = folder_of(args)
     with walltime.part("certificate"):
         report(console, problem, solution)
-        warning = dropped_warning(problem, solution)
+        warning = None if terminated() else dropped_warning(problem, solution)
     if warning is not None and not args.quiet:
         print(f"trajopt: warning: {warning}", file=sys.stderr)
-    draw(problem, solution, folder)
-    say(console, f"written: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    if terminated():
+        say(console, "no pictures are drawn after a termination signal")
+    else:
+        draw(problem, solution, folder)
+    say(console, f"written: {', '.join(files.visible(folder))}")
     spent = walltime.spent()
     if spent:
-        amend(folder, {"wall_clock_s": {key: round(value, 4) for key, value in spent.items()}})
+        amend_summary(folder, {"wall_clock_s": {key: round(value, 4) for key, value in spent.items()}})
         say(console, walltime.sentence(spent))
     return 0 if solution.success else 1
-
-
-def amend(folder: pathlib.Path, values: dict[str, Any]) -> None:
-    """Add to summary.json: the settings, so that the problem can be made again (`trajopt view`), and where the time went."""
-    path = folder / "summary.json"
-    summary = json.loads(path.read_text()) | values
-    path.write_text(json.dumps(summary, indent=2, default=str) + "\n")
 
 
 def report(console: Console, problem: Any, solution: Solution) -> None:

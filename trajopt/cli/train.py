@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import pathlib
 import time
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 
-from trajopt import learning, walltime
+from trajopt import files, learning, walltime
 from trajopt.cli.progress import say
 from trajopt.cli.run import drawn
 from trajopt.errors import OptionError
 from trajopt.learning.algorithm import Algorithm
 from trajopt.learning.curves import Row
 from trajopt.learning.trainer import CHECKPOINT
+from trajopt.occupied import occupying
+from trajopt.solvers.loop.solution import RESULT_ID, SUMMARY, TRAJECTORY, json_text, new_result_id
 
 _HEADER = f"{'update':>7}  {'samples':>10}  {'time [s]':>9}  {'reward':>10}  {'return':>10}  {'success':>8}"
 _INTERVAL_S = 5.0  # between lines without an evaluation
@@ -38,8 +39,9 @@ def last_words(args: argparse.Namespace, since: float) -> str:
     return f"the last checkpoint is {checkpoint}: go on with --resume"
 
 
-def train(args: argparse.Namespace) -> int:
-    """Run the command; returns 0 where the last evaluation reached the task, 1 where it did not."""
+def train(args: argparse.Namespace, terminated: Callable[[], bool] = lambda: False) -> int:
+    """Run the command; returns 0 where the last evaluation reached the task, 1 where it did not. terminated: whether a
+    termination signal has come: then nothing is drawn."""
     console = Console(quiet=args.quiet)
     with walltime.part("load"):
         task = learning.tasks.task(args.task)
@@ -49,6 +51,15 @@ def train(args: argparse.Namespace) -> int:
             environment = environment.with_gradient(args.gradient)
         algorithm.check(environment)
     samples = task.samples.get(algorithm.name, DEFAULT_SAMPLES) if args.samples is None else args.samples
+    with occupying(folder_of(args)):
+        return _trained(args, console, environment, algorithm, samples, terminated)
+
+
+def _trained(
+    args: argparse.Namespace, console: Console, environment: learning.Environment, algorithm: Algorithm, samples: int,
+    terminated: Callable[[], bool],
+) -> int:  # fmt: skip
+    """The exit status, after the training, its files and its report."""
     folder = folder_of(args)
     gradient = environment.system.mode.name
     say(console, f"{args.task}: {algorithm.name}, {gradient} gradients, {samples} samples, into {folder}; compiling ...")
@@ -57,22 +68,31 @@ def train(args: argparse.Namespace) -> int:
             environment, algorithm, samples=samples, seed=args.seed, folder=folder, resume=args.resume,
             callback=_Lines(console),
         )  # fmt: skip
-    learning.save_policy(folder / "policy.npz", training.policy)
-    (folder / "summary.json").write_text(json.dumps(_summary(args, training), indent=2) + "\n")
-    show(training, folder)
+    result_id = save(args, training, folder)
+    if not terminated():
+        show(training, folder, result_id)
     share = training.evaluations[-1]["success_rate"]
     reached = "reached" if training.success else "not reached"
     say(console, f"the task is {reached}: {share:.0%} of the episodes, {training.wall_time_s:.1f} s after compiling")
-    say(console, f"written: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    say(console, f"written: {', '.join(files.visible(folder))}")
     return 0 if training.success else 1
 
 
-def show(training: learning.Training, folder: pathlib.Path) -> None:
+def save(args: argparse.Namespace, training: learning.Training, folder: pathlib.Path) -> str:
+    """Write policy and summary together, in place of an earlier training's, whose episode goes; the result's id."""
+    result_id = new_result_id()
+    with files.replacing_together(folder, ("policy.npz", SUMMARY, TRAJECTORY, "animation.gif", "animation.mp4")) as part:
+        learning.save_policy(part / "policy.npz", training.policy)
+        (part / SUMMARY).write_text(json_text(_summary(args, training) | {RESULT_ID: result_id}))
+    return result_id
+
+
+def show(training: learning.Training, folder: pathlib.Path, result_id: str) -> None:
     """Write the seed's episode of the policy as trajectory.npz, for `trajopt view`, and as animation.gif."""
     with walltime.part("import"):
         from trajopt.viz import animation
     motion = learning.episode(training.environment, training.policy, training.seed)
-    np.savez(folder / "trajectory.npz", allow_pickle=False, **motion)
+    files.write_arrays(folder / TRAJECTORY, motion | {RESULT_ID: result_id})
     with walltime.part("animation"):
         drawn(functools.partial(animation.animate, training.environment.system.model), motion, folder / "animation.gif")
 

@@ -91,23 +91,25 @@ def _say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def heeding_signals(last_words: Callable[[], str]) -> Iterator[None]:
+def heeding_signals(last_words: Callable[[], str]) -> Iterator[Callable[[], bool]]:
     """Within the block, Ctrl-C and a termination signal raise KeyboardInterrupt, those of a burst once; the second ends the
     process within a few seconds where the main thread does not. A KeyboardInterrupt that Python drops is raised once more.
 
-    last_words: see `Watchdog`. Only in the main thread; elsewhere signals are left as they are.
+    Yields a function that says whether a termination signal has come: who sends one waits for the end of the process, so that
+    nothing is drawn any more. last_words: see `Watchdog`. Only in the main thread; elsewhere signals are left as they are.
     """
     main = threading.main_thread()
     if threading.current_thread() is not main:
-        yield
+        yield lambda: False
         return
     watchdog = Watchdog(last_words)
     raised = latest = 0
+    terminated = False
     tell, timers = sys.unraisablehook, []
 
     def interrupt(number, frame) -> None:
-        nonlocal raised, latest
-        latest = number
+        nonlocal raised, latest, terminated
+        latest, terminated = number, terminated or number == signal.SIGTERM
         watchdog.heard = True
         time.sleep(0.05)  # lets the watchdog read and count this signal; the first counts in any case
         if raised == 0 or watchdog.count > raised:
@@ -131,7 +133,7 @@ def heeding_signals(last_words: Callable[[], str]) -> Iterator[None]:
         previous[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = raise_again
     try:
-        yield
+        yield lambda: terminated
     finally:
         sys.unraisablehook = tell
         for again in timers:

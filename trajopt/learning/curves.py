@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from trajopt import files
 
 Row = dict[str, float | int | None]
 
@@ -25,21 +28,39 @@ class Curve:
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "curve.csv", "w", newline="") as file:
-            table = csv.DictWriter(file, self.columns)
-            table.writeheader()
-            table.writerows(self.rows)
-        (self.folder / "curve.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+        self._write(self.folder)
+        self.behind = False  # whether rows are missing from the files
+
+    def _write(self, folder: pathlib.Path) -> None:
+        """All rows so far."""
+        with files.replacing_together(folder, ("curve.csv", "curve.jsonl")) as part:
+            with open(part / "curve.csv", "w", newline="") as file:
+                table = csv.DictWriter(file, self.columns)
+                table.writeheader()
+                table.writerows(self.rows)
+            (part / "curve.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+
+    def _append(self, folder: pathlib.Path, row: Row) -> None:
+        """One more line in both files; none of a part of it."""
+        line = io.StringIO(newline="")
+        csv.DictWriter(line, self.columns).writerow(row)
+        for name, text in (("curve.csv", line.getvalue()), ("curve.jsonl", json.dumps(row) + "\n")):
+            length = (folder / name).stat().st_size
+            try:
+                with open(folder / name, "a", newline="") as file:
+                    file.write(text)
+            except OSError:
+                os.truncate(folder / name, length)
+                raise
 
     def add(self, row: Mapping[str, Any]) -> Row:
         """One more row; it is returned as it was written."""
         kept: Row = {name: _number(row.get(name)) for name in self.columns}
         self.rows.append(kept)
-        if self.folder is not None:
-            with open(self.folder / "curve.csv", "a", newline="") as file:
-                csv.DictWriter(file, self.columns).writerow(kept)
-            with open(self.folder / "curve.jsonl", "a") as file:
-                file.write(json.dumps(kept) + "\n")
+        folder = self.folder
+        if folder is not None:
+            write = (lambda: self._write(folder)) if self.behind else (lambda: self._append(folder, kept))
+            self.behind = not files.try_to_write(write, folder / "curve.csv", "the training goes on; the next row tries again")
         return kept
 
 

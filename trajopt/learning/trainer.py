@@ -9,6 +9,7 @@ that was killed and goes on from its checkpoint has the curve of one that was no
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -22,12 +23,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from trajopt import files
 from trajopt.errors import OptionError
 from trajopt.learning.algorithm import Algorithm, Learner
 from trajopt.learning.curves import Curve, Row
 from trajopt.learning.environment import Environment
 from trajopt.learning.networks import Policy
 from trajopt.learning.rollouts import play, refuse_faults
+from trajopt.occupied import occupying
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
 
 CHECKPOINT = "checkpoint.npz"
@@ -89,7 +92,8 @@ def train(
     samples: actions to learn from, rounded up to whole updates. folder: for the log (`curve.csv`, `curve.jsonl`) and the
     checkpoint. resume: go on from the checkpoint in the folder. evaluations: how often the policy is judged, without
     exploration, by `episodes` whole episodes, always the same. solved: share of successes from which the task counts as
-    reached; stop_when_solved: end there. callback: of every row. An interruption leaves a checkpoint.
+    reached; stop_when_solved: end there. checkpoint_every_s: seconds between checkpoints, after one at the start.
+    callback: of every row. An interruption leaves a checkpoint; a full disk is a warning, and the training goes on.
 
     Raises `OptionError`, and `NonFiniteError` naming step and term where a reward or state is not finite.
     """
@@ -101,13 +105,24 @@ def train(
     path = None if folder is None else pathlib.Path(folder) / CHECKPOINT
     checkpoint = Checkpoint(path) if resume and path is not None else None
     algorithm.check(environment)
-    loop = _Loop(environment, algorithm, seed, updates, max(updates // evaluations, 1), episodes)
+    with contextlib.nullcontext() if folder is None else occupying(folder):
+        loop = _Loop(environment, algorithm, seed, updates, max(updates // evaluations, 1), episodes)
+        return _trained(loop, checkpoint, path, solved, stop_when_solved, checkpoint_every_s, callback)
+
+
+def _trained(
+    loop: _Loop, checkpoint: Checkpoint | None, path: pathlib.Path | None, solved: float, stop_when_solved: bool,
+    checkpoint_every_s: float, callback: Callable[[Row], Any] | None,
+) -> Training:  # fmt: skip
+    """The updates that are missing, their log and their checkpoints."""
     learner, rows, spent = loop.begun(checkpoint)
+    if path is not None:
+        loop.save(path, learner, rows, spent)  # what cannot be written is told before anything is learnt
     clock, last = time.perf_counter() - spent, time.perf_counter()
-    curve = Curve(folder, loop.columns, rows)
+    curve = Curve(None if path is None else path.parent, loop.columns, rows)
     kept = learner, len(rows)  # what belongs together, in one assignment: an interruption may come anywhere
     try:
-        for update in range(len(rows), updates):
+        for update in range(len(rows), loop.updates):
             learner, row = loop.advance(learner, update)
             row = curve.add(row | {"wall_time_s": time.perf_counter() - clock})
             kept = learner, update + 1
@@ -115,17 +130,17 @@ def train(
                 callback(row)
             if path is not None and time.perf_counter() - last >= checkpoint_every_s:
                 last = time.perf_counter()
-                loop.save(path, learner, curve.rows, last - clock)
+                loop.try_to_save(path, learner, curve.rows, last - clock, "the training goes on and tries again")
             if stop_when_solved and (row["success_rate"] or 0.0) >= solved:
                 break
     finally:  # an interruption too: what the last whole update left
         learner, count = kept
-        if path is not None and count > 0:
-            loop.save(path, learner, curve.rows[:count], time.perf_counter() - clock)
+        if path is not None:
+            loop.try_to_save(path, learner, curve.rows[:count], time.perf_counter() - clock, "the policy is not affected")
     judged = [row["success_rate"] or 0.0 for row in curve.rows if row["return"] is not None]
     return Training(
-        environment, algorithm, learner.policy, curve.rows, bool(judged) and judged[-1] >= solved, loop.compile_time_s,
-        time.perf_counter() - clock, seed,
+        loop.environment, loop.algorithm, learner.policy, curve.rows, bool(judged) and judged[-1] >= solved,
+        loop.compile_time_s, time.perf_counter() - clock, loop.seed,
     )  # fmt: skip
 
 
@@ -141,7 +156,8 @@ class _Loop:
     def __init__(
         self, environment: Environment, algorithm: Algorithm, seed: int, updates: int, every: int, episodes: int
     ) -> None:
-        self.environment, self.algorithm, self.updates, self.every = environment, algorithm, updates, every
+        self.environment, self.algorithm, self.seed = environment, algorithm, seed
+        self.updates, self.every = updates, every
         begin = time.perf_counter()
         own, self.judged_by = jax.random.split(jax.random.PRNGKey(seed))
         self.start: Learner = jax.jit(functools.partial(algorithm.init, environment))(own)
@@ -176,7 +192,12 @@ class _Loop:
         return learner, row
 
     def save(self, path: pathlib.Path, learner: Learner, rows: list[Row], spent: float) -> None:
+        """Write the checkpoint."""
         write_checkpoint(path, learner, self.identity, {"rows": json.dumps(rows), "wall_time_s": spent})
+
+    def try_to_save(self, path: pathlib.Path, learner: Learner, rows: list[Row], spent: float, meanwhile: str) -> None:
+        """Write the checkpoint; a full disk does not end the training."""
+        files.try_to_write(lambda: self.save(path, learner, rows, spent), path, meanwhile)
 
     def begun(self, checkpoint: Checkpoint | None) -> tuple[Learner, list[Row], float]:
         """The learner, the rows and the seconds to go on from: those of a checkpoint, or fresh ones."""

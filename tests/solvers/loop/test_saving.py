@@ -1,4 +1,4 @@
-"""A result on disk is whole, the old one or the new one, wherever the process that saves it is killed; what is damaged says so."""
+"""A result on disk is whole, the old one or the new one, wherever the process that saves it is killed; damage is named."""
 
 from __future__ import annotations
 

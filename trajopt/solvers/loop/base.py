@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from trajopt import walltime
+from trajopt import files, walltime
 from trajopt.errors import OptionError
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
@@ -21,7 +21,7 @@ from trajopt.solvers.loop.interrupt import end_signals
 from trajopt.solvers.loop.options import check_kind
 from trajopt.solvers.loop.solution import TRACE_KEYS, Solution
 
-CHECKPOINT_INTERVAL_S = 0.5
+CHECKPOINT_INTERVAL_S, RETRY_S = 0.5, 5.0  # between checkpoints; after one that could not be written
 _LOG = logging.getLogger(__name__)  # the start and the end of a solve, and every iteration, at INFO
 # Statuses of runs that another guess may lead elsewhere.
 UNCONVERGED = ("max_iterations", "line_search_failed", "stalled", "infeasible", "non_finite")
@@ -145,7 +145,8 @@ class _Run:
             self.iteration = int(progress["iteration"])
             self.initial_cost, self.elapsed_before = float(progress["initial_cost"]), float(progress["elapsed"])
             oracle.evaluations = int(progress["evaluations"])
-        self._save()
+        if path is not None:
+            self._save(path)  # what cannot be written is told before anything is computed
 
     def elapsed(self) -> float:
         """Seconds of solving so far, compilation left out."""
@@ -159,9 +160,7 @@ class _Run:
         _LOG.info("iteration %d: cost %.6g, violation %.2g, step %.2g, gradient %.2g, %d evaluations, %.3f s", *self.rows[-1])
         return dict(zip(TRACE_KEYS, self.rows[-1], strict=True))
 
-    def _save(self) -> None:
-        if self.path is None:
-            return
+    def _save(self, path: str | os.PathLike) -> None:
         progress = {
             "trace": self.rows,
             "iteration": self.iteration,
@@ -169,8 +168,14 @@ class _Run:
             "elapsed": self.elapsed(),
             "evaluations": self.oracle.evaluations,
         }
-        write_checkpoint(self.path, (self.state, self.best), self.identity, progress)
+        write_checkpoint(path, (self.state, self.best), self.identity, progress)
         self.saved_at = time.perf_counter()
+
+    def _try_to_save(self, meanwhile: str) -> None:
+        """Write the checkpoint, if there is to be one; a full disk does not end the solve."""
+        path = self.path
+        if path is not None and not files.try_to_write(lambda: self._save(path), path, meanwhile):
+            self.saved_at = time.perf_counter() + RETRY_S - CHECKPOINT_INTERVAL_S
 
     def loop(self, limit: int, time_budget: float | None, callback: Callable[[dict[str, float]], Any] | None) -> Status:
         """Iterate until something ends the run; returns its status."""
@@ -185,7 +190,7 @@ class _Run:
             return Status.interrupted
         finally:
             self.wall_time = self.elapsed()
-            self._save()
+            self._try_to_save("the solution is not affected")
 
     def _iterate(self) -> Status:
         if self.callback is not None:
@@ -219,7 +224,7 @@ class _Run:
             self.iteration += 1
             row = self._record()
             if time.perf_counter() - self.saved_at > CHECKPOINT_INTERVAL_S:
-                self._save()
+                self._try_to_save("the solve goes on and tries again")
             if self.callback is not None and self.callback(row):
                 return Status.interrupted
         return self.ended()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
+from trajopt import files
 from trajopt.solvers.loop.solution import Solution, versions
 from trajopt.solvers.sweeps.many import Outcome, solve_tasks
 from trajopt.solvers.sweeps.tasks import grid
@@ -56,11 +57,6 @@ class Comparison:
     def write(self, folder: str | os.PathLike) -> None:
         """Write compare.csv, and compare.json with the traces and the errors of failed runs."""
         place, rows = pathlib.Path(folder), self.rows()
-        place.mkdir(parents=True, exist_ok=True)
-        with open(place / "compare.csv", "w", newline="") as stream:
-            writer = csv.DictWriter(stream, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
         runs = []
         for row, outcome in zip(rows, self.outcomes, strict=True):
             trace = {} if outcome.solution is None else outcome.solution.trace
@@ -68,7 +64,12 @@ class Comparison:
             more |= {"error": outcome.error} if outcome.error else {}
             runs.append({key: _finite(value) for key, value in row.items()} | more)
         document = {"problem": self.problem, "versions": versions(), "runs": runs}
-        (place / "compare.json").write_text(json.dumps(document, indent=1) + "\n")
+        with files.replacing_together(place, ("compare.csv", "compare.json")) as part:
+            with open(part / "compare.csv", "w", newline="") as stream:
+                writer = csv.DictWriter(stream, COLUMNS)
+                writer.writeheader()
+                writer.writerows(rows)
+            (part / "compare.json").write_text(json.dumps(document, indent=1) + "\n")
 
 
 def compare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from trajopt.errors import OptionError
 from trajopt.names import counted
+from trajopt.occupied import occupying
 from trajopt.result import status_name
 from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.sweeps.fingerprint import fingerprint
@@ -113,13 +115,21 @@ def solve_tasks(
 def iterate_tasks(
     tasks: Sequence[Task], *, executor: Executor | None = None, folder: str | os.PathLike | None = None
 ) -> Iterator[Outcome]:
-    """The outcomes of tasks as they come, as `solve_tasks` has them."""
+    """The outcomes of tasks as they come, as `solve_tasks` has them. The folder belongs to the sweep until it ends."""
     tasks = list(tasks)
     if executor is not None and not isinstance(executor, Executor):
         raise OptionError(
             f"executor is {executor!r}; expected a concurrent.futures.Executor, such as solvers.Processes(2), or None"
         )
-    results, keys = None if folder is None else Results(folder), _keys(tasks)
+    keys = _keys(tasks)
+    with contextlib.nullcontext() if folder is None else occupying(folder):
+        yield from _outcomes(tasks, keys, executor, None if folder is None else Results(folder))
+
+
+def _outcomes(
+    tasks: list[Task], keys: list[str], executor: Executor | None, results: Results | None
+) -> Iterator[Outcome]:
+    """The outcomes, those that are kept first."""
     finished, missing = 0, list[int]()
     for index, task in enumerate(tasks):
         known = None if results is None else results.get(keys[index])

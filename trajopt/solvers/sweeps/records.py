@@ -1,8 +1,8 @@
 """Results on disk, one by one: a file of JSON lines, and a folder for each solution.
 
 A sweep writes every result as it comes, so that whatever ends it leaves all that was finished; a second one reads them first and
-goes on with what is missing. A solution's folder is written under another name and renamed, and the line that names it follows:
-what a line promises is there. The last line of a file whose writer was killed may be cut short; it is dropped.
+goes on with what is missing. The line that names a solution follows when all its files are there: what a line promises is there.
+The last line of a file whose writer was killed may be cut short; it is dropped. What cannot be read is solved again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import json
 import os
 import pathlib
 import shutil
+import warnings
 from typing import Any
 
+from trajopt import files
+from trajopt.errors import OptionError
 from trajopt.solvers.loop.solution import Solution
 
 
@@ -26,9 +29,15 @@ class Records:
             whole = content[: content.rfind(b"\n") + 1]
             if len(whole) < len(content):
                 os.truncate(self.path, len(whole))
-            for line in whole.splitlines():
-                entry = json.loads(line)
-                self.rows[entry["key"]] = entry["row"]
+            for number, line in enumerate(whole.splitlines(), 1):
+                self._read(number, line)
+
+    def _read(self, number: int, line: bytes) -> None:
+        try:
+            entry = json.loads(line)
+            self.rows[entry["key"]] = entry["row"]
+        except (ValueError, KeyError, TypeError):
+            warnings.warn(f"line {number} of '{self.path}' is damaged; its task is solved again", stacklevel=4)
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The row of `key`, None where there is none."""
@@ -40,6 +49,8 @@ class Records:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as stream:
             stream.write(json.dumps({"key": key, "row": row}) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 class Results:
@@ -50,17 +61,20 @@ class Results:
         self.records = Records(self.folder / "results.jsonl")
 
     def get(self, key: str) -> Solution | None:
-        """The solution of `key`, None where there is none."""
-        return None if self.records.get(key) is None else Solution.load(self._place(key))
+        """The solution of `key`, None where there is none; a damaged one is told in a warning."""
+        if self.records.get(key) is None:
+            return None
+        try:
+            return Solution.load(self._place(key))
+        except OptionError as error:
+            warnings.warn(f"a kept result is solved again: {error}", stacklevel=3)
+            return None
 
     def put(self, key: str, solution: Solution, row: dict[str, Any]) -> None:
         """Keep a solution, with a row about it, on disk before this returns."""
         place = self._place(key)
-        part = place.with_name(f"{key}.part")
-        for old in (part, place):
-            if old.exists():
-                shutil.rmtree(old)
-        os.replace(solution.save(part), place)
+        files.tidy(place)
+        solution.save(place)
         self.records.put(key, row)
 
     def clear(self) -> None:
