@@ -1,11 +1,27 @@
-"""Names that the command line knows before it imports anything heavy, suggestions for mistyped ones, and counts of things."""
+"""Names: those that the command line knows before it imports anything heavy, which are allowed, suggestions for mistyped ones."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from typing import Any
+
+from trajopt.errors import OptionError
 
 SELF_COLLISION = ("auto", "all", "none")  # which links of one robot collide (`models.load_model`)
+
+
+_NAME = re.compile(r"[^\W_][\w .+-]{0,99}")
+
+
+def check_name(kind: str, name: Any) -> None:
+    """Raise `OptionError` unless a name can also be that of a folder: a letter or digit, then up to 99 more, spaces and -_.+."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise OptionError(
+            f"the name of the {kind} is {name!r}; expected a letter or digit, then up to 99 more, spaces and -_.+, "
+            "such as 'my-problem': its results go into a folder of this name"
+        )
 
 
 def counted(count: int, thing: str) -> str:

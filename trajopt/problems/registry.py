@@ -15,7 +15,7 @@ from typing import Any
 
 from trajopt import walltime
 from trajopt.errors import OptionError, UnknownNameError
-from trajopt.names import closest
+from trajopt.names import check_name, closest
 from trajopt.problems.ranges import Range
 
 
@@ -125,7 +125,9 @@ def entry(name: str) -> Entry:
 
 
 def register(name: str, factory: Callable[..., Any], summary: str, solver: str = "GaussNewton") -> None:
-    """Add a problem of one's own under `name`; `factory(**settings)` returns the problem."""
+    """Add a problem of one's own under `name`; `factory(**settings)` returns the problem. Raises `OptionError` for a name that is
+    taken, and for one that cannot be that of a folder."""
+    check_name("problem", name)
     if name in _ENTRIES:
         raise OptionError(f"a problem '{name}' is already registered; choose another name")
     _ENTRIES[name] = Entry(factory, summary, solver)

@@ -21,9 +21,9 @@ from trajopt.cli import main
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.problems import LeastSquaresProblem
 from trajopt.solvers import Processes, Task, solve_many, solve_tasks
+from trajopt.solvers.loop.fingerprint import fingerprint
 from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.sweeps import WorkerDiedError, executor_for, grid
-from trajopt.solvers.sweeps.fingerprint import fingerprint
 from trajopt.solvers.sweeps.processes import share
 from trajopt.solvers.sweeps.records import Records, Results
 
@@ -59,7 +59,7 @@ def test_fingerprints_are_of_numbers_options_and_code():
 
 @pytest.mark.slow
 def test_fingerprints_are_the_same_in_every_process():
-    code = "from trajopt import problems; from trajopt.solvers.sweeps.fingerprint import fingerprint as f\n"
+    code = "from trajopt import problems; from trajopt.solvers.loop.fingerprint import fingerprint as f\n"
     code += "print(f(problems.get('cartpole-swingup')))"
     # Other processes order sets and hash words otherwise.
     seen = {

@@ -17,6 +17,7 @@ from trajopt.errors import OptionError
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
 from trajopt.solvers.loop.contract import LibrarySolver, OracleOut, Point, Problem, Shared, Solver, SolverState, StateT
+from trajopt.solvers.loop.fingerprint import fingerprints
 from trajopt.solvers.loop.interrupt import end_signals
 from trajopt.solvers.loop.options import check_kind
 from trajopt.solvers.loop.solution import TRACE_KEYS, Solution
@@ -50,7 +51,8 @@ def solve(
         time_budget: seconds of solving, compilation left out.
         max_iterations: iterations of this call (a resumed run does as many again); default the solver's own.
         checkpoint: path where the state is kept, at the start, about twice a second and at the end.
-        resume: path of a checkpoint of the same problem, solver and gradient to go on from.
+        resume: path of a checkpoint of the same problem, solver and gradient to go on from; guess, tolerances and the options of
+            the solver may be others.
 
     Ctrl-C returns the best point so far with status `interrupted`. Raises, before compiling, what the problem's
     validation finds wrong with `x0`, and `OptionError` for unusable options.
@@ -63,14 +65,15 @@ def solve(
     gradient = problem.gradient if gradient is None else gradient
     assert gradient is not None  # validation of a problem sets its own
     identity = {"problem": problem.name, "solver": solver.name, "gradient": gradient}
+    asked = {} if resume is None and checkpoint is None else fingerprints(problem)
     previous = None
     if resume is not None:
         previous = Checkpoint(resume)
-        previous.check(identity)
+        previous.check(identity, asked)
     _LOG.info("%s: %s, %s gradients, seed %d", problem.name, solver.name, gradient, seed)
     oracle = problem.compile(gradient)
     key = jax.random.key(seed)
-    run = _Run(problem, solver, oracle, guess, key, seed, identity, checkpoint, previous)
+    run = _Run(problem, solver, oracle, guess, key, seed, identity, asked, checkpoint, previous)
     status = run.loop(limit, time_budget, callback)
     with walltime.part("certificate"):
         solution = run.solution(status)
@@ -125,10 +128,10 @@ class _Run:
 
     def __init__(
         self, problem: Problem, solver: Any, oracle: Any, guess: Any, key: jax.Array, seed: int, identity: dict[str, str],
-        path: str | os.PathLike | None, previous: Checkpoint | None,
+        asked: dict[str, str], path: str | os.PathLike | None, previous: Checkpoint | None,
     ) -> None:  # fmt: skip
         self.problem, self.solver, self.oracle = problem, solver, oracle
-        self.seed, self.identity, self.path = seed, identity, path
+        self.seed, self.identity, self.asked, self.path = seed, identity, asked, path
         self.start, self.elapsed_before, self.saved_at = time.perf_counter(), 0.0, -np.inf
         self.compiled_before = oracle.compile_time_s
         self.interrupted: Callable[[], bool] = lambda: False
@@ -168,7 +171,7 @@ class _Run:
             "elapsed": self.elapsed(),
             "evaluations": self.oracle.evaluations,
         }
-        write_checkpoint(path, (self.state, self.best), self.identity, progress)
+        write_checkpoint(path, (self.state, self.best), self.identity, progress, self.asked)
         self.saved_at = time.perf_counter()
 
     def _try_to_save(self, meanwhile: str) -> None:

@@ -13,11 +13,15 @@ from trajopt import files
 from trajopt.errors import OptionError
 
 
-def write_checkpoint(path: str | os.PathLike, state: Any, identity: dict[str, str], progress: dict[str, Any]) -> None:
-    """Store the leaves of `state`, what it belongs to and how far the run is (numbers and arrays) as one .npz."""
+def write_checkpoint(
+    path: str | os.PathLike, state: Any, identity: dict[str, str], progress: dict[str, Any], problem: dict[str, str] | None = None
+) -> None:
+    """Store the leaves of `state`, what it belongs to and how far the run is (numbers and arrays) as one .npz. problem: what
+    `fingerprints` says of what is solved."""
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
     arrays |= {f"identity_{key}": np.asarray(value) for key, value in identity.items()}
+    arrays |= {f"problem_{key}": np.asarray(value) for key, value in (problem or {}).items()}
     arrays |= {f"progress_{key}": np.asarray(value) for key, value in progress.items()}
     files.write_arrays(path, arrays)
 
@@ -34,7 +38,7 @@ class _Progress(dict[str, np.ndarray]):
 
 
 class Checkpoint:
-    """A checkpoint read back. `identity` and `progress` are what was given to `write_checkpoint`."""
+    """A checkpoint read back. `identity`, `progress` and `problem` are what was given to `write_checkpoint`."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = pathlib.Path(path)
@@ -42,6 +46,7 @@ class Checkpoint:
             raise OptionError(f"cannot resume: there is no checkpoint '{self.path}'")
         arrays = files.read_arrays(self.path, "start anew, without resuming")
         self.identity = {k.removeprefix("identity_"): str(v) for k, v in arrays.items() if k.startswith("identity_")}
+        self.problem = {k.removeprefix("problem_"): str(v) for k, v in arrays.items() if k.startswith("problem_")}
         self.progress = _Progress(self.path)
         self.progress |= {k.removeprefix("progress_"): v for k, v in arrays.items() if k.startswith("progress_")}
         names = [f"leaf_{i}" for i in range(sum(k.startswith("leaf_") for k in arrays))]
@@ -49,14 +54,21 @@ class Checkpoint:
             raise OptionError(f"cannot resume: '{self.path}' is not a checkpoint, which has identity_... and leaf_0, leaf_1, ...")
         self._leaves = [arrays[name] for name in names]
 
-    def check(self, identity: dict[str, str]) -> None:
-        """Raise `OptionError` unless the checkpoint belongs to this problem, solver and gradient."""
+    def check(self, identity: dict[str, str], problem: dict[str, str] | None = None) -> None:
+        """Raise `OptionError` unless the checkpoint belongs to this problem, solver and gradient, and names what differs."""
         for key, value in identity.items():
             if self.identity.get(key) != value:
                 raise OptionError(
                     f"cannot resume: '{self.path}' was made with {key} '{self.identity.get(key)}', not '{value}'; "
                     "use the same one, or start anew"
                 )
+        asked = problem or {}
+        differing = sorted(key for key in self.problem.keys() | asked.keys() if self.problem.get(key) != asked.get(key))
+        if self.problem and problem is not None and differing:
+            raise OptionError(
+                f"cannot resume: '{self.path}' was made for another '{self.identity.get('problem')}', with another "
+                f"{', another '.join(differing)}; give the same settings, or start anew"
+            )
 
     def restore(self, template: Any) -> Any:
         """The stored state, in the structure of `template` (a freshly initialised state of the same solver)."""

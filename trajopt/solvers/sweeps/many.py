@@ -13,8 +13,8 @@ from trajopt.errors import OptionError
 from trajopt.names import counted
 from trajopt.occupied import occupying
 from trajopt.result import status_name
+from trajopt.solvers.loop.fingerprint import fingerprint
 from trajopt.solvers.loop.solution import Solution
-from trajopt.solvers.sweeps.fingerprint import fingerprint
 from trajopt.solvers.sweeps.records import Results
 from trajopt.solvers.sweeps.stream import Answer, stream
 from trajopt.solvers.sweeps.tasks import Reference, Task, grid

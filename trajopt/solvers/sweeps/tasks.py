@@ -16,8 +16,8 @@ import trajopt
 from trajopt.errors import MissingExtraError, OptionError
 from trajopt.problems import registry as library
 from trajopt.solvers.loop.base import check_solver
+from trajopt.solvers.loop.fingerprint import fingerprint
 from trajopt.solvers.registry import chosen_solver
-from trajopt.solvers.sweeps.fingerprint import fingerprint
 
 
 @dataclasses.dataclass(frozen=True)

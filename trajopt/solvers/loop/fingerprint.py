@@ -16,6 +16,12 @@ from typing import Any
 import jax
 import numpy as np
 
+# Fields of a problem that leave what is to be solved as it is: the guess, what is shown, the solver, what an answer must reach.
+APART = {
+    "name", "u0", "xs0", "parameters", "tolerance", "certificate", "certificate_tolerances", "certificate_suffices",
+    "trajectory", "report", "motion", "model", "observations", "control_names", "control_units", "labels", "truth", "solver",
+    "solver_options", "other_options", "gradient", "meta", "arguments",
+}  # fmt: skip
 LENGTH = 20  # hexadecimal digits of a key: two of a million tasks share one with a probability of 1e-12
 
 
@@ -25,6 +31,26 @@ def fingerprint(value: Any) -> str:
     for part in _parts(value, set()):
         hashed.update(len(part).to_bytes(8, "little") + part)
     return hashed.hexdigest()[:LENGTH]
+
+
+def fingerprints(problem: Any) -> dict[str, str]:
+    """Of each field of a problem that says what is to be solved, and of the fields of what it consists of, such as dynamics.dt,
+    by their names; a free x0 is a guess and is left out. Empty for a problem that is no dataclass."""
+    if not dataclasses.is_dataclass(problem):
+        return {}
+    apart = APART | ({"x0"} if getattr(problem, "free_initial_state", True) else set())
+    found = dict[str, str]()
+    for name, value in _fields(problem):
+        if name in apart:
+            continue
+        inner = _fields(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else []
+        found |= {f"{name}.{key}": fingerprint(item) for key, item in inner} or {name: fingerprint(value)}
+    return found
+
+
+def _fields(value: Any) -> list[list[Any]]:
+    """The fields of a dataclass that its maker gives it, with their names."""
+    return [[field.name, getattr(value, field.name, None)] for field in dataclasses.fields(value) if field.init]
 
 
 def _parts(value: Any, above: set[int]) -> Iterator[bytes]:
@@ -65,7 +91,7 @@ def _members(value: Any) -> Sequence[Any]:
     if isinstance(value, types.CodeType):
         return [value.co_code, value.co_names, value.co_consts]
     if dataclasses.is_dataclass(value):
-        return [[field.name, getattr(value, field.name, None)] for field in dataclasses.fields(value) if field.init]
+        return _fields(value)
     return []
 
 
