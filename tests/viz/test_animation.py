@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kills import snapshots
 from PIL import Image
 
 from trajopt.dynamics.model import ShapeType
 from trajopt.models import load_model
 from trajopt.viz import animation
+from trajopt.viz.gallery import write_page
+from trajopt.viz.plots import axes
 from trajopt.viz.shapes3d import polygons
 
 SIZE = np.array([0.3, 0.5, 0.4])
@@ -146,3 +149,30 @@ def test_models_without_floor_or_shapes_are_drawn(tmp_path):
         path = animation.animate(model, {"q": q}, tmp_path / f"{name}.gif", pixels=80)
         with Image.open(path) as image:
             assert image.n_frames >= 1
+
+
+def test_wherever_drawing_is_killed_a_picture_is_the_old_or_the_new_one(tmp_path):
+    """Animations, plots and pages; a picture that fails leaves the old one."""
+    folder, model = tmp_path / "out", load_model("cube")
+    folder.mkdir()
+    figure, _ = axes.figure(1)
+
+    def draw(shift: float) -> dict[str, bytes]:
+        animation.animate(model, motion(model, 4, shift), folder / "animation.gif", pixels=60)
+        figure.suptitle(str(shift))
+        axes.save(figure, folder / "plot.png")
+        write_page([], folder / "index.html", title=str(shift))
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    old = draw(0.5)
+    with snapshots(folder, tmp_path / "copies") as found:
+        new = draw(1.0)
+    assert {"animation.gif", "plot.png", "index.html"} <= old.keys() and all(old[name] != new[name] for name in old)
+    for name in old:
+        seen = [(copy / name).read_bytes() for copy in found]
+        assert set(seen) == {old[name], new[name]}
+        assert [content == new[name] for content in seen] == sorted(content == new[name] for content in seen)
+    with pytest.raises(ValueError, match="format"):
+        axes.save(figure, folder / "plot.nothing")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == new
+    assert axes.save(figure, folder / "other") is figure and (folder / "other.png").exists()

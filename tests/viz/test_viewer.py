@@ -27,7 +27,6 @@ from scipy.spatial.transform import Rotation
 
 from trajopt import problems
 from trajopt.cli import main
-from trajopt.cli.run import amend
 from trajopt.dynamics import RigidContact
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.inputs import StepInputs
@@ -35,7 +34,9 @@ from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.model import ShapeType
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError, UnknownNameError
+from trajopt.files import read_arrays
 from trajopt.models import load_model
+from trajopt.solvers.loop.solution import amend_summary
 from trajopt.viz import viewer
 from trajopt.viz.recording import Recording, contact_forces, read_run
 from trajopt.viz.shapes3d import surface
@@ -202,7 +203,7 @@ def test_settings_of_the_run_choose_its_model(tmp_path, request):
     folder = write_run(tmp_path / "run", swing("cart-pole"), problem="any")
     with pytest.raises(OptionError, match="does not fit the model 'cube'.*--model"):
         read_run(folder)
-    amend(folder, {"settings": {"robot": "cart-pole", "at": (1, 2)}})
+    amend_summary(folder, {"settings": {"robot": "cart-pole", "at": (1, 2)}})
     assert json.loads((folder / "summary.json").read_text())["settings"] == {"robot": "cart-pole", "at": [1, 2]}
     recording = read_run(folder)
     assert recording.model.topology.name == "cart-pole" and recording.caption == "any, iLQR, solved, cost 2.5"
@@ -214,7 +215,7 @@ def test_the_model_of_a_training_is_that_of_its_task(tmp_path):
     (folder / "summary.json").write_text(json.dumps(values))
     recording = read_run(folder)
     assert recording.model.topology.name == "hopper" and recording.caption == "hopper, PPO, return 12.34"
-    amend(folder, {"task": "hoper"})
+    amend_summary(folder, {"task": "hoper"})
     with pytest.raises(UnknownNameError, match="there is no task 'hoper'; did you mean 'hopper'.*--model"):
         read_run(folder)
 
@@ -260,6 +261,18 @@ def test_bad_input_is_answered_in_one_line_with_status_two(tmp_path, monkeypatch
     assert main(["view", *arguments, "--no-browser"]) == 2
     error = capsys.readouterr().err
     assert expected in error and error.startswith("trajopt: error: ") and error.count("\n") == 1
+
+
+def test_a_motion_of_another_result_is_refused(tmp_path):
+    """As a copy that was cut short leaves it; of both files together, the motion is that of the summary."""
+    folders = [write_run(tmp_path / name, swing("cart-pole"), result_id=name) for name in ("one", "other")]
+    for folder in folders:
+        motion = read_arrays(folder / "trajectory.npz", "")
+        np.savez(folder / "trajectory.npz", **motion, result_id=folder.name)
+        np.testing.assert_array_equal(read_run(folder).q, motion["q"])
+    shutil.copy(folders[0] / "trajectory.npz", folders[1])
+    with pytest.raises(OptionError, match=r"mixes files of several results \(summary.json of other, trajectory.npz of one"):
+        read_run(folders[1])
 
 
 def test_without_viser_the_line_to_install_it_is_given(tmp_path, monkeypatch, capsys):

@@ -13,10 +13,9 @@ from rich.console import Console
 
 from trajopt import problems
 from trajopt.cli.progress import say
-from trajopt.errors import OptionError, TrajoptError
+from trajopt.errors import TrajoptError
 from trajopt.occupied import occupying
 from trajopt.problems import registry
-from trajopt.solvers.loop.solution import RESULT_ID, read_summary
 from trajopt.viz import recording, viewer
 from trajopt.viz.gallery import Entry, pictures, write_page
 
@@ -80,12 +79,13 @@ def _run(name: str, folder: pathlib.Path, limit: float, max_iterations: int | No
     return f"ended with status {process.returncode}: {lines[-1] if lines else 'nothing was said'}"
 
 
-def _identity(summary: pathlib.Path) -> str | None:
-    """Which result a summary belongs to; None where there is none."""
+def _identity(summary: pathlib.Path) -> tuple[int, int] | None:
+    """Which file a summary is, and when it was written; None where there is none."""
     try:
-        return str(read_summary(summary).get(RESULT_ID))
-    except (OSError, OptionError):
+        found = summary.stat()
+    except FileNotFoundError:
         return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _view(folder: pathlib.Path) -> str:

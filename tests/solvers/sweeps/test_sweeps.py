@@ -120,6 +120,25 @@ def test_a_second_run_goes_on(toy, tmp_path):
     assert Results(tmp_path / "out").records.rows == {}
 
 
+def test_what_is_damaged_on_disk_is_solved_again(toy, tmp_path):
+    """A result, a file of another result, a line of the list."""
+    sweep = {"problems": toy, "solvers": SOLVER, "starts": [np.array([0.2 * k, -0.1]) for k in range(4)], "folder": tmp_path}
+    first = solve_many(**sweep)
+    records = tmp_path / "results.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    places = [tmp_path / "solutions" / json.loads(line)["key"] for line in lines]
+    content = (places[0] / "solution.npz").read_bytes()
+    (places[0] / "solution.npz").write_bytes(content[: len(content) // 2])
+    (places[1] / "solution.npz").write_bytes((places[2] / "solution.npz").read_bytes())
+    records.write_text("".join([*lines[:3], lines[3].replace('"row"', '"roe"')]))
+    with pytest.warns(UserWarning) as told:
+        second = solve_many(**sweep)
+    said = " ".join(str(warning.message) for warning in told)
+    assert all(words in said for words in ("is damaged; its task", "damaged, or no NumPy archive", "mixes files of several"))
+    assert [outcome.kept for outcome in second] == [False, False, True, False] and numbers(second) == numbers(first)
+    assert all(outcome.kept for outcome in solve_many(**sweep))
+
+
 def test_a_failure_is_reported_and_tried_again_by_the_next_run(tmp_path):
     broken = LeastSquaresProblem("broken", lambda x: x, jnp.ones(1), certificate=lambda x: {}["missing"])
     for _ in range(2):

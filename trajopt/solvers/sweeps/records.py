@@ -25,19 +25,22 @@ class Records:
     def __init__(self, path: str | os.PathLike) -> None:
         self.path, self.rows = pathlib.Path(path), dict[str, dict[str, Any]]()
         if self.path.exists():
-            content = self.path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]
-            if len(whole) < len(content):
-                os.truncate(self.path, len(whole))
-            for number, line in enumerate(whole.splitlines(), 1):
-                self._read(number, line)
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            read = [self._read(number, line) for number, line in enumerate(lines, 1)]
+            if not all(read):
+                files.write_text(self.path, "".join(_line(key, row) for key, row in self.rows.items()))
 
-    def _read(self, number: int, line: bytes) -> None:
+    def _read(self, number: int, line: bytes) -> bool:
+        """Whether a line was whole; of a damaged one a warning says so."""
+        if not line.endswith(b"\n"):
+            return False
         try:
             entry = json.loads(line)
             self.rows[entry["key"]] = entry["row"]
         except (ValueError, KeyError, TypeError):
             warnings.warn(f"line {number} of '{self.path}' is damaged; its task is solved again", stacklevel=4)
+            return False
+        return True
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The row of `key`, None where there is none."""
@@ -48,9 +51,13 @@ class Records:
         self.rows[key] = row
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as stream:
-            stream.write(json.dumps({"key": key, "row": row}) + "\n")
+            stream.write(_line(key, row))
             stream.flush()
             os.fsync(stream.fileno())
+
+
+def _line(key: str, row: dict[str, Any]) -> str:
+    return json.dumps({"key": key, "row": row}) + "\n"
 
 
 class Results:
