@@ -82,9 +82,14 @@ def read_arrays(path: str | os.PathLike, remedy: str) -> dict[str, Shaped[np.nda
 
 
 @contextlib.contextmanager
-def replacing_together(folder: str | os.PathLike, names: Collection[str]) -> Iterator[pathlib.Path]:
+def replacing_together(
+    folder: str | os.PathLike, names: Collection[str], *, synchronised: bool = True
+) -> Iterator[pathlib.Path]:
     """Yields an empty folder: the files of `names` written there replace those in `folder`, all at once, and what is not written
-    is removed from `folder`. Where the block raises, everything in `folder` stays as it was."""
+    is removed from `folder`. Where the block raises, everything in `folder` stays as it was.
+
+    synchronised: whether that also holds where the machine loses its power; it takes some waits for the disk.
+    """
     place = pathlib.Path(os.path.realpath(folder))
     place.mkdir(parents=True, exist_ok=True)
     part = _beside(place / "together")
@@ -94,13 +99,16 @@ def replacing_together(folder: str | os.PathLike, names: Collection[str]) -> Ite
         for name in names:
             if not (part / name).exists():
                 (part / (name + _REMOVED)).touch()
-        for path in (*part.iterdir(), part):
-            _synchronise(path)
+        synchronise = _synchronise if synchronised else _leave
+        for name in names:
+            if (part / name).exists():
+                synchronise(part / name)
+        synchronise(part)
         with _held(place, fcntl.LOCK_EX):
             _move(place)
             os.rename(part, place / MOVING)
-            _synchronise(place)
-            _move(place)
+            synchronise(place)
+            _move(place)  # not synchronised: where the power fails, the files may be in `MOVING` again, and are found there
     except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
         if isinstance(error, OSError) and (error.filename is None or str(error.filename).startswith(str(part))):
@@ -173,7 +181,6 @@ def _move(place: pathlib.Path) -> None:
         else:
             os.replace(path, place / path.name)
     moving.rmdir()
-    _synchronise(place)
 
 
 def _beside(target: pathlib.Path) -> pathlib.Path:
@@ -191,6 +198,10 @@ def _synchronise(path: pathlib.Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def _leave(path: pathlib.Path) -> None:
+    """Leave it to the system when a file comes to the disk."""
 
 
 @contextlib.contextmanager

@@ -141,9 +141,11 @@ class Solution:
         values["versions"] = versions()
         return values
 
-    def save(self, directory: str | os.PathLike, more: Mapping[str, Any] | None = None) -> pathlib.Path:
+    def save(
+        self, directory: str | os.PathLike, more: Mapping[str, Any] | None = None, *, synchronised: bool = True
+    ) -> pathlib.Path:
         """Write summary.json, solution.npz and, where they exist, trajectory.npz and solver.log, all or none; returns the
-        directory. more: further entries of the summary."""
+        directory. more: further entries of the summary. synchronised: wait until all is on the disk."""
         folder = pathlib.Path(directory)
         result_id = new_result_id()
         summary = self.summary() | dict(more or {}) | {RESULT_ID: result_id}
@@ -153,7 +155,7 @@ class Solution:
                 arrays[key] = getattr(self, key)
         arrays |= {f"multipliers_{key}": value for key, value in self.multipliers.items()}
         arrays |= {f"covariances_{key}": value for key, value in self.covariances.items()}
-        with files.replacing_together(folder, FILES) as part:
+        with files.replacing_together(folder, FILES, synchronised=synchronised) as part:
             (part / SUMMARY).write_text(json_text(summary))
             np.savez(part / "solution.npz", allow_pickle=False, **arrays, **{RESULT_ID: np.asarray(result_id)})
             if self.trajectory:

@@ -2,7 +2,9 @@
 
 A sweep writes every result as it comes, so that whatever ends it leaves all that was finished; a second one reads them first and
 goes on with what is missing. The line that names a solution follows when all its files are there: what a line promises is there.
-The last line of a file whose writer was killed may be cut short; it is dropped. What cannot be read is solved again.
+The last line of a file whose writer was killed may be cut short; it is dropped. Nothing waits for the disk, which would take
+longer than all else about a short task: where the machine loses its power, results of the last seconds may be damaged. What cannot
+be read is solved again.
 """
 
 from __future__ import annotations
@@ -52,8 +54,6 @@ class Records:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as stream:
             stream.write(_line(key, row))
-            stream.flush()
-            os.fsync(stream.fileno())
 
 
 def _line(key: str, row: dict[str, Any]) -> str:
@@ -78,10 +78,10 @@ class Results:
             return None
 
     def put(self, key: str, solution: Solution, row: dict[str, Any]) -> None:
-        """Keep a solution, with a row about it, on disk before this returns."""
+        """Keep a solution, with a row about it, in the folder before this returns."""
         place = self._place(key)
         files.tidy(place)
-        solution.save(place)
+        solution.save(place, synchronised=False)
         self.records.put(key, row)
 
     def clear(self) -> None:
