@@ -128,7 +128,7 @@ sys.exit(main(["run", "toy", "--max-iterations", sys.argv[3], "--out", sys.argv[
 
 def test_a_run_whose_result_finds_no_room_says_how_to_get_it(tmp_path):
     """Of a real limit of the system."""
-    with python(REALLY_FULL, str(tmp_path), "full", "3000") as process:
+    with python(REALLY_FULL, str(tmp_path), "full", "300") as process:
         _, err = process.communicate(timeout=120)
     assert process.returncode == 2 and "Traceback" not in err, err
     assert f"warning: '{tmp_path / 'checkpoint.npz'}' could not be written (File too large)" in err

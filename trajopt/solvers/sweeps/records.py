@@ -3,8 +3,8 @@
 A sweep writes every result as it comes, so that whatever ends it leaves all that was finished; a second one reads them first and
 goes on with what is missing. The line that names a solution follows when all its files are there: what a line promises is there.
 The last line of a file whose writer was killed may be cut short; it is dropped. Nothing waits for the disk, which would take
-longer than all else about a short task: where the machine loses its power, results of the last seconds may be damaged. What cannot
-be read is solved again.
+longer than all else about a short task: where the machine loses its power, results of the last seconds may be damaged. What
+cannot be read is solved again.
 """
 
 from __future__ import annotations
