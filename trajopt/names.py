@@ -11,6 +11,8 @@ from trajopt.errors import OptionError
 
 SELF_COLLISION = ("auto", "all", "none")  # which links of one robot collide (`models.load_model`)
 
+_COMPARED, _LONGEST = 1000, 100  # names, and their characters, that are compared with a mistyped one
+
 
 _NAME = re.compile(r"[^\W_][\w .+-]{0,99}")
 
@@ -34,8 +36,9 @@ def closest(name: str, known: Iterable[str], most: int = 5) -> str:
     known = sorted(known)
     if not known:
         return "; there are none"
-    near = difflib.get_close_matches(name, known, n=most, cutoff=0.4)
+    comparable = [other for other in known[:_COMPARED] if len(other) <= _LONGEST]
+    near = difflib.get_close_matches(name, comparable, n=most, cutoff=0.4) if len(name) <= _LONGEST else []
     if near:
         return "; did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
-    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    shown = ", ".join(other[:_LONGEST] for other in known[:12]) + (", ..." if len(known) > 12 else "")
     return f"; known are: {shown}"

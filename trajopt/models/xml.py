@@ -6,7 +6,6 @@ Every complaint is a `ModelError` of the form `FILE, line N, <element name="..."
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +17,8 @@ from defusedxml.ElementTree import DefusedXMLParser, ParseError
 from jaxtyping import Float
 
 from trajopt.errors import ModelError
+from trajopt.models.limits import DEPTH, DOCUMENT_BYTES, ELEMENTS, LARGEST, read_bytes, refuse, short
+from trajopt.models.xml_mending import mended
 
 _OWNERS = ("link", "joint", "body")
 _NAMES = frozenset("name class childclass file joint joint1 joint2 body body1 body2 geom geom1 geom2 site mesh".split())
@@ -36,26 +37,41 @@ class _LineParser(DefusedXMLParser):
     """Writes the source line of every element into its `sourceline`, the document into `document`."""
 
     source = ""
+    count = depth = 0
 
     def _start(self, tag, attributes):
         element = super()._start(tag, attributes)
         element.sourceline = self.parser.CurrentLineNumber
         element.document = self.source
+        self.count += 1
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise ModelError(
+                f"{where(element, self.source)}: its nesting is too deep; at most {DEPTH} elements inside each other are read"
+            )
+        if self.count > ELEMENTS:
+            refuse(self.source, self.count, ELEMENTS, "XML elements and more", "split the file")
         return element
+
+    def _end(self, tag):
+        self.depth -= 1
+        return super()._end(tag)
 
 
 def parse_xml(content: str | bytes, source: str) -> Element:
     """The root element of an XML document.
 
     Document type declarations with entities, and external references, are refused. What is not well-formed but read by the
-    tolerant parsers that are common in robotics is mended, and the root's `mended` says so: see `_mended`. Raises `ModelError`
-    with `source` (what to call the document) and the line.
+    tolerant parsers that are common in robotics is mended, and the root's `mended` says so (`trajopt.models.xml_mending`).
+    Raises `ModelError` with `source` (what to call the document) and the line, also for documents beyond `trajopt.models.limits`.
     """
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
+    if len(data) > DOCUMENT_BYTES:
+        refuse(source, len(data), DOCUMENT_BYTES, "bytes", "split the file, and keep meshes in files of their own")
     try:
         return _parse(data, source)
     except ParseError as error:
-        text, notes = _mended(data)
+        text, notes = mended(data)
         if notes:
             try:
                 root = _parse(text, source)
@@ -96,46 +112,9 @@ def _name_owners(root: Element) -> None:
         pending += [(child, below) for child in element]
 
 
-def _mended(data: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """(The document with line numbers kept, what was mended): text around the root element, an XML declaration that
-    is not in front, `--` inside comments, prefixes without a declaration."""
-    notes = []
-
-    def blank(match: re.Match[bytes]) -> bytes:
-        return re.sub(rb"[^\n]", b" ", match[0])
-
-    declaration = re.search(rb"<\?xml\b.*?\?>", data, re.S)
-    if declaration and declaration.start() and not re.search(rb"encoding\s*=\s*[\"'](?!utf-?8)", declaration[0], re.I):
-        data = data[: declaration.start()] + blank(declaration) + data[declaration.end() :]
-        notes.append("an XML declaration that is not in front")
-    commented = re.sub(
-        rb"<!--(.*?)-->", lambda match: b"<!--" + re.sub(rb"-(?=-|$)", b" ", match[1]) + b"-->", data, flags=re.S
-    )
-    if commented != data:
-        data = commented
-        notes.append("'--' inside a comment")
-    body = re.match(rb"(?P<before>.*?)(?P<root>(<!--.*?-->|<[?!][^>]*>|\s)*<[A-Za-z].*>)(?P<after>[^>]*)\Z", data, re.S)
-    if body and (body["before"].strip(b"\xef\xbb\xbf \t\r\n") or body["after"].strip()):
-        rest = re.sub(rb"[^\n]", b" ", body["before"]), re.sub(rb"[^\n]", b" ", body["after"])
-        data = rest[0] + body["root"] + rest[1]
-        notes.append("text outside the root element")
-    bare = re.sub(rb"<!--.*?-->", blank, data, flags=re.S)
-    used = set(re.findall(rb"[<\s/]([A-Za-z_][\w.-]*):[A-Za-z_][\w.-]*(?=[\s=>/])", bare)) - {b"xmlns", b"xml"}
-    unknown = sorted(used - set(re.findall(rb"xmlns:([A-Za-z_][\w.-]*)\s*=", bare)))
-    start = re.search(rb"<[A-Za-z_][\w.:-]*", bare)
-    if unknown and start:
-        declared = b"".join(b' xmlns:%b="%b"' % (name, name) for name in unknown)
-        data = data[: start.end()] + declared + data[start.end() :]
-        notes.append("prefixes without a declaration: " + ", ".join(name.decode() for name in unknown))
-    return data, tuple(notes)
-
-
 def read_file(path: Path) -> bytes:
-    """The bytes of a file; `ModelError` when it is missing, a directory, empty or unreadable."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ModelError(f"cannot read model file '{path}': {error.strerror or error}") from None
+    """The bytes of a file; `ModelError` when it is missing, no regular file, empty, too large or unreadable."""
+    content = read_bytes(path, DOCUMENT_BYTES, "model file")
     if not content.strip():
         raise ModelError(f"{path}: the file is empty; expected a <robot> (URDF), <mujoco> or <sdf> document")
     return content
@@ -146,7 +125,7 @@ def where(element: Element, source: str) -> str:
     line, source = getattr(element, "sourceline", None), getattr(element, "document", None) or source
     name = element.get("name")
     tag = str(element.tag).rpartition("}")[2]  # without its namespace
-    tag = f'<{tag} name="{name}">' if name is not None else f"<{tag}>"
+    tag = f'<{short(tag)} name="{short(name)}">' if name is not None else f"<{short(tag)}>"
     return f"{source}, line {line}, {tag}" if line else f"{source}, {tag}"
 
 
@@ -161,7 +140,7 @@ def fail(element: Element, source: str, reason: str) -> NoReturn:
     """Raise `ModelError` that names file, line, element, what it is a part of, and the reason."""
     owner = getattr(element, "owner", "")
     inside = f" (in {owner})" if owner and owner not in reason else ""
-    raise ModelError(f"{where(element, source)}: {reason}{inside}")
+    raise ModelError(f"{where(element, source)}: {short(reason, 2000)}{inside}")
 
 
 def required(element: Element, attribute: str, source: str) -> str:
@@ -185,11 +164,13 @@ def parse_numbers(text: str, count: int, element: Element, source: str, label: s
     try:
         values = [float(token) for token in text.split()]
     except ValueError:
-        fail(element, source, f"{label} is '{text}'; expected {count} number{'s' if count > 1 else ''}")
+        fail(element, source, f"{label} is '{short(text)}'; expected {count} number{'s' if count > 1 else ''}")
     if len(values) != count:
-        fail(element, source, f"{label} has {len(values)} numbers ('{text}'); expected {count}")
+        fail(element, source, f"{label} has {len(values)} numbers ('{short(text)}'); expected {count}")
     if not all(math.isfinite(value) for value in values):
-        fail(element, source, f"{label} is '{text}'; every number must be finite")
+        fail(element, source, f"{label} is '{short(text)}'; every number must be finite")
+    if any(abs(value) > LARGEST for value in values):
+        fail(element, source, f"{label} is '{short(text)}'; no number may be above {LARGEST:g}")
     return np.array(values)
 
 
@@ -228,4 +209,4 @@ def check_finite(root: Element, source: str) -> None:
             except ValueError:
                 continue
             if any(math.isnan(x) or (math.isinf(x) and not attribute.endswith("range")) for x in values):
-                fail(element, source, f"attribute '{attribute}' is '{text}'; every number must be finite")
+                fail(element, source, f"attribute '{attribute}' is '{short(text)}'; every number must be finite")
