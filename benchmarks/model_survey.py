@@ -8,7 +8,7 @@ the gravity forces, computed from the numbers of the loaded `Model` by the formu
     .venv/bin/python benchmarks/model_survey.py                    # all packages; the first time 0.9 GB are downloaded
     .venv/bin/python benchmarks/model_survey.py --only gymnasium --out survey.json
 
-Xacro files are expanded by the package `xacro`, fetched in the same way. Where Pinocchio and MuJoCo differ in a
+Xacro files are expanded by the package `xacro`, fetched in the same way; that runs the code in them. Where Pinocchio and MuJoCo differ in a
 URDF, agreement with either counts: MuJoCo gives links without <inertial> the mass of their shapes. A result is
 `loaded`, `clear` (a `TrajoptError`) or `ugly` (anything else, or the process ended). Files are read in a process apart.
 """
@@ -256,7 +256,7 @@ def survey_file(path: pathlib.Path, package_folder: pathlib.Path) -> dict[str, A
     row: dict[str, Any] = {"format": {".urdf": "urdf", ".xml": "mjcf", ".xacro": "xacro"}.get(suffix, "sdf")}
     model, start = None, time.perf_counter()
     try:
-        model, report = load_model_with_report(path, package_dirs=(package_folder,))
+        model, report = load_model_with_report(path, package_dirs=(package_folder,), xacro=True)
         row["warnings"] = report.warnings
         row["result"] = "loaded"
     except TrajoptError as error:

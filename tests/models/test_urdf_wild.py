@@ -162,10 +162,10 @@ def test_xacro_without_the_expander_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "xacro", None)
     refusal = r'arm.urdf.xacro, line 1, <property name="m">: this is a xacro file.*`pip install xacro`'
     with pytest.raises(ModelError, match=refusal):
-        models.load_model(path)
+        models.load_model(path, xacro=True)
     with pytest.raises(ModelError, match="`xacro arm.urdf.xacro > arm_expanded.urdf`"):
-        models.load_model(path)
-    with pytest.raises(ModelError, match="this is a xacro file.*expand it first, or load it from a path"):
+        models.load_model(path, xacro=True)
+    with pytest.raises(ModelError, match="this is a xacro file.*expand it first, or load it from the path of a .xacro file"):
         models.load_model_from_string(XACRO)
     with pytest.raises(ModelError, match=r"<mass>.* is left to expand"):
         models.load_model_from_string(ARM.replace('value="2.0"', 'value="${m}"'))
@@ -186,7 +186,7 @@ def test_xacro_is_expanded_by_the_package(tmp_path, monkeypatch):
     package.process_file = process_file
     monkeypatch.setitem(sys.modules, "xacro", package)
     monkeypatch.setitem(sys.modules, "xacro.substitution_args", arguments)
-    np.testing.assert_allclose(models.load_model(path).mass, [2, 1])
+    np.testing.assert_allclose(models.load_model(path, xacro=True).mass, [2, 1])
     assert arguments._eval_find is original
 
     def refuse(name: str):
@@ -195,14 +195,47 @@ def test_xacro_is_expanded_by_the_package(tmp_path, monkeypatch):
     package.process_file = refuse
     path.write_text(XACRO + "\n")
     with pytest.raises(ModelError, match="xacro refuses the file.*there is no folder 'hand_description'; name the one above it"):
-        models.load_model(path)
+        models.load_model(path, xacro=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "refusal"),
+    [
+        ("arm.urdf", {}, "its name does not end in .xacro: files of other names are never expanded"),
+        ("arm.urdf", {"xacro": True}, "its name does not end in .xacro: files of other names are never expanded"),
+        ("arm.xml", {"xacro": True}, "its name does not end in .xacro: files of other names are never expanded"),
+        ("arm.xacro", {}, "expanding it runs the code in it: if you trust it, load it with xacro=True"),
+        ("arm.urdf.xacro", {"xacro": False}, "expanding it runs the code in it: if you trust it, load it with xacro=True"),
+    ],
+)
+def test_a_model_file_runs_no_code_unless_asked(tmp_path, monkeypatch, name, options, refusal):
+    """Expanding is running: a stand-in for the package that does what `${...}` may do, and must never be called."""
+    path, trace = tmp_path / name, tmp_path / "trace"
+    path.write_text(ARM.replace('value="2.0"', f"value=\"${{open('{trace}', 'w')}}\""))
+    package, arguments = types.ModuleType("xacro"), types.ModuleType("xacro.substitution_args")
+
+    def process_file(name: str):
+        trace.write_text("ran")
+        return xml.dom.minidom.parseString(ARM)
+
+    package.process_file = process_file
+    monkeypatch.setitem(sys.modules, "xacro", package)
+    monkeypatch.setitem(sys.modules, "xacro.substitution_args", arguments)
+    for load in (models.load_model, load_model_with_report):
+        with pytest.raises(ModelError, match=refusal):
+            load(path, **options)
+    assert not trace.exists()
+    text = path.read_text()
+    with pytest.raises(ModelError, match="this is a xacro file"):
+        models.load_model_from_string(text)
+    assert not trace.exists()
 
 
 def test_xacro_package_itself(tmp_path):
     pytest.importorskip("xacro")
     path = tmp_path / "arm.xacro"
     path.write_text(XACRO)
-    np.testing.assert_allclose(models.load_model(path).mass, [2, 1])
+    np.testing.assert_allclose(models.load_model(path, xacro=True).mass, [2, 1])
 
 
 def test_warnings_of_one_kind_are_one_line():

@@ -35,6 +35,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         type=pathlib.Path,
         help="look for package:// names here",
     )
+    group.add_argument(
+        "--xacro", action="store_true", help="expand a .xacro file, which runs the code in it: only for files that you trust"
+    )
 
 
 def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
@@ -46,6 +49,7 @@ def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
         "floating_base": args.floating_base,
         "ground": args.ground,
         "package_dirs": tuple(args.package_dir),
+        "xacro": args.xacro,
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.resources
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from trajopt.dynamics.model import Model, ShapeType
 from trajopt.errors import ModelError, OptionError, UnknownNameError
 from trajopt.models.builder import ModelBuilder, ModelWarning
 from trajopt.models.descriptions import DEFAULT_FRICTION, ShapeDescription
+from trajopt.models.limits import is_regular, short
 from trajopt.models.messages import grouped
 from trajopt.models.mjcf import read_mjcf
 from trajopt.models.sdf import read_sdf
@@ -70,12 +72,13 @@ class _Options:
     ground: bool = False
     package_dirs: tuple[str, ...] = ()
     self_collision: SelfCollision = SelfCollision()
+    xacro: bool = False
 
     @classmethod
-    def of(cls, floating_base, ground, package_dirs, self_collision, srdf, exclude) -> _Options:
+    def of(cls, floating_base, ground, package_dirs, self_collision, srdf, exclude, xacro=False) -> _Options:
         pairs = tuple(tuple(pair) for pair in exclude)
         chosen = SelfCollision(self_collision, None if srdf is None else str(srdf), pairs)
-        return cls(floating_base, ground, tuple(str(folder) for folder in package_dirs), chosen)
+        return cls(floating_base, ground, tuple(str(folder) for folder in package_dirs), chosen, bool(xacro))
 
 
 def load_model(
@@ -87,6 +90,7 @@ def load_model(
     self_collision: str = "auto",
     srdf: str | Path | None = None,
     exclude: Sequence[tuple[str, str]] = (),
+    xacro: bool = False,
 ) -> Model:
     """A model by bundled name, or from a URDF, MJCF or SDF file.
 
@@ -98,11 +102,13 @@ def load_model(
       overlap at the default configuration; "all": those too; "none": no links of one robot.
     - `srdf`: a file whose `<disable_collisions>` are left out.
     - `exclude`: pairs of links, by name, that do not collide; "world" is the fixed world.
+    - `xacro`: expand a file whose name ends in .xacro with the package `xacro`. That runs the code in the file, so ask for it
+      only where you trust the file; other files are never expanded.
 
     NumPy float64 leaves. What was left out or looks doubtful is issued as `ModelWarning`s. Raises `UnknownNameError`
     (with the closest names), `OptionError` and `ModelError` (file, element, reason).
     """
-    options = _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude)
+    options = _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude, xacro)
     model, report = _load(name_or_path, options)
     _issue(report.warnings)
     return model
@@ -117,9 +123,11 @@ def load_model_with_report(
     self_collision: str = "auto",
     srdf: str | Path | None = None,
     exclude: Sequence[tuple[str, str]] = (),
+    xacro: bool = False,
 ) -> tuple[Model, LoadReport]:
     """As `load_model`, with all that was found returned: format, warnings, overlapping links."""
-    return _load(name_or_path, _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude))
+    options = _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude, xacro)
+    return _load(name_or_path, options)
 
 
 def load_model_from_string(
@@ -139,7 +147,7 @@ def load_model_from_string(
     Meshes are found by `package://` and absolute names only. Otherwise as `load_model`.
     """
     options = _Options.of(floating_base, ground, package_dirs, self_collision, srdf, exclude)
-    model, report = _read(text.encode(), format, name, f"<{name}>", None, options)
+    model, report = _read(text.encode(errors="surrogateescape"), format, name, f"<{name}>", None, options)
     _issue(report.warnings)
     return model
 
@@ -151,8 +159,9 @@ def _load(name_or_path: str | Path, options: _Options) -> tuple[Model, LoadRepor
         stamp = tuple(
             (s.st_mtime_ns, s.st_size) for s in (path.stat(), *([] if chosen is None else [Path(chosen).stat()]))
         )
-    except OSError as error:
-        raise ModelError(f"cannot read model file '{error.filename}': {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a name that no file system accepts
+        name, reason = getattr(error, "filename", chosen), getattr(error, "strerror", None) or error
+        raise ModelError(f"cannot read model file '{short(str(name))}': {reason}") from None
     key = (str(path), options)
     if key not in _loaded or _loaded[key][0] != stamp:
         _loaded[key] = (stamp, *_read(read_file(path), None, path.stem, str(path), path, options))
@@ -187,12 +196,12 @@ def _find(name_or_path: str | Path) -> Path:
         path = Path(text).expanduser()
     except RuntimeError:  # "~name/..." of a user that this machine does not know
         raise ModelError(f"model file '{text}': there is no such user; give the path without '~'") from None
-    if path.is_file():
+    if is_regular(path):
         return path.resolve()
-    if path.suffix.lower() in _SUFFIXES or path.is_dir() or "/" in text:
-        kind = "is a folder" if path.is_dir() else "does not exist"
-        raise ModelError(f"model file '{text}' {kind}; expected the path of a .urdf, .xml (MJCF) or .sdf file")
-    raise UnknownNameError(f"there is no bundled model '{text}' and no such file{closest(text, bundled)}")
+    if path.suffix.lower() in _SUFFIXES or "/" in text or os.path.exists(path):
+        kind = "is a folder" if os.path.isdir(path) else "is no regular file" if os.path.exists(path) else "does not exist"
+        raise ModelError(f"model file '{short(text)}' {kind}; expected the path of a .urdf, .xml (MJCF) or .sdf file")
+    raise UnknownNameError(f"there is no bundled model '{short(text)}' and no such file{closest(text, bundled)}")
 
 
 def _read(
@@ -215,7 +224,8 @@ def _read(
     elif found == "urdf":
         template = template_element(root)
         if template is not None:
-            content, source = expand(path, template, source, options.package_dirs), f"{source} (expanded)"
+            content = expand(path, template, source, options.package_dirs, options.xacro)
+            source = f"{source} (expanded)"
             root = parse_xml(content, source)
         builder = read_urdf(root, name, source, path, options.package_dirs)
     else:

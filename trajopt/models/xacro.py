@@ -1,6 +1,8 @@
 """Expanding xacro files, templates from which URDF files are made, with the `xacro` package where it is installed.
 
-The package evaluates the expressions in the file. `$(find NAME)` is answered by the same search as `package://NAME`.
+The package evaluates the expressions in the file as Python, and `xacro.load_yaml` in them reads any file: a template is a
+program. So only files whose name ends in .xacro are handed to it, and only if the caller asks for it.
+`$(find NAME)` is answered by the same search as `package://NAME`.
 """
 
 from __future__ import annotations
@@ -36,29 +38,40 @@ def template_element(root: Element) -> Element | None:
     return None
 
 
-def expand(path: Path | None, template: Element, source: str, package_dirs: Sequence[str] = ()) -> bytes:
+def expand(
+    path: Path | None, template: Element, source: str, package_dirs: Sequence[str] = (), trusted: bool = False
+) -> bytes:
     """The URDF document that a xacro file makes; `template` is the element that shows what it is.
 
-    Raises `ModelError`, with the remedy, when the package `xacro` is missing, when there is no file, and with
+    `trusted`: the caller asks for the file's expressions to be evaluated. Raises `ModelError`, with the remedy, when
+    that is not so, when the file's name does not end in .xacro, when the package `xacro` is missing, and with
     xacro's reason when it refuses the file.
     """
     tag = str(template.tag).rpartition("}")[2]
     kind = f"this is a xacro file, a template of a URDF (<{tag}> is left to expand)"
     if path is None:
-        fail(template, source, f"{kind}; expand it first, or load it from a path")
+        fail(template, source, f"{kind}; expand it first, or load it from the path of a .xacro file with xacro=True")
+    name = path.name.removesuffix(".xacro").removesuffix(".urdf")
+    outside = f"expand the file first: `xacro {path.name} > {name}_expanded.urdf`"
+    if path.suffix.lower() != ".xacro":
+        fail(
+            template,
+            source,
+            f"{kind}, but its name does not end in .xacro: files of other names are never expanded, because that runs the "
+            f"code in them; if you trust it, rename it and load it with xacro=True, or {outside}",
+        )
+    if not trusted:
+        fail(
+            template,
+            source,
+            f"{kind}; expanding it runs the code in it: if you trust it, load it with xacro=True (--xacro on the command "
+            f"line), or {outside}",
+        )
     try:
         xacro = importlib.import_module("xacro")
         substitution: Any = importlib.import_module("xacro.substitution_args")
     except ImportError:
-        name = path.name.removesuffix(".xacro").removesuffix(".urdf")
-        fail(
-            template,
-            source,
-            f"{kind}; install the expander with `pip install xacro`, or expand the file first: "
-            f"`xacro {path.name} > {name}_expanded.urdf`",
-        )
-
-    missing: list[str] = []
+        fail(template, source, f"{kind}; install the expander with `pip install xacro`, or {outside}")
 
     def find(package: str, *_: object) -> str:
         folder = find_package(package, path.parent, package_dirs)
@@ -74,8 +87,6 @@ def expand(path: Path | None, template: Element, source: str, package_dirs: Sequ
         document = xacro.process_file(str(path))
     except Exception as error:  # whatever the expressions of the file raise
         reason = " ".join(str(error).split()) or type(error).__name__
-        if missing:
-            reason = f"$(find {missing[0]}): there is no folder '{missing[0]}'; name the one above it in package_dirs"
         raise ModelError(f"{source}: xacro refuses the file: {reason}") from None
     finally:
         substitution._eval_find = before
