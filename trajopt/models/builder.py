@@ -11,7 +11,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,7 @@ from trajopt.models.descriptions import (
     matrix_to_quaternion,
 )
 from trajopt.models.inertias import impossible_inertias, joined
+from trajopt.models.limits import BODIES, SHAPES, refuse
 from trajopt.models.meshes import hull_triangles
 from trajopt.models.nodes import Node, Pose, elementary_joints
 from trajopt.models.pairs import PairFilters, PlacedShape, contact_pairs
@@ -119,6 +122,8 @@ class ModelBuilder:
         """Add a body; its parent may be added later."""
         if body.name in self.bodies:
             raise ModelError(f"{self.source}: two bodies are called '{body.name}'; names must be unique")
+        if len(self.bodies) == BODIES:
+            refuse(self.source, BODIES + 1, BODIES, "bodies and more", "leave out what does not matter, or fuse fixed links")
         self.bodies[body.name] = body
         return body
 
@@ -148,7 +153,7 @@ class ModelBuilder:
             )
         for body in chosen:
             name = "root_joint" if len(chosen) == 1 else f"{body.name}_root_joint"
-            body.joints = [JointDescription(self._unused(name, [j.name for j in self._joints()]), "free")]
+            body.joints = [JointDescription(self._unused(name, {j.name for j in self._joints()}), "free")]
 
     # Building
 
@@ -225,17 +230,15 @@ class ModelBuilder:
         return [joint for body in self.bodies.values() for joint in body.joints]
 
     @staticmethod
-    def _unused(name: str, taken) -> str:
-        taken = set(taken)
+    def _unused(name: str, taken: Collection[str]) -> str:
         candidate, k = name, 2
         while candidate in taken:
             candidate, k = f"{name}_{k}", k + 1
         return candidate
 
     def _check_names(self) -> None:
-        names = [joint.name for joint in self._joints()]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in collections.Counter(joint.name for joint in self._joints()).items():
+            if count > 1:
                 raise ModelError(f"{self.source}: two joints are called '{name}'; names must be unique")
         for body in self.bodies.values():
             if body.parent is not None and body.parent not in self.bodies:
@@ -364,6 +367,9 @@ class ModelBuilder:
             for body, pose, group, tree in placed
             for shape in body.shapes
         ]
+        if len(entries) > SHAPES:
+            refuse(self.source, len(entries), SHAPES, "shapes", "leave out those that do not matter")
+        taken: set[str] = set()
         shapes: list[PlacedShape] = []
         specs: list[ShapeSpec] = []
         meshes: list[np.ndarray] = []
@@ -379,8 +385,9 @@ class ModelBuilder:
             elif shape.vertices is not None:
                 mesh = len(meshes)
                 meshes.append(np.ascontiguousarray(shape.vertices, float))
-            shape.name = self._unused(shape.name, [spec.name for spec in specs])
-            triangles = hull_triangles(meshes[mesh]) if shape.kind is ShapeType.MESH else ()
+            shape.name = self._unused(shape.name, taken)
+            taken.add(shape.name)
+            triangles = hull_triangles(meshes[mesh], shape.name) if shape.kind is ShapeType.MESH else ()
             specs.append(ShapeSpec(shape.name, shape.kind, pose.node, mesh, triangles, surface))
             poses.append(pose.at(shape.rotation, shape.position))
             shapes.append(PlacedShape(shape, body_name, group, self._group_parent[group], tree, robot))

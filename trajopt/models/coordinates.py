@@ -97,7 +97,7 @@ def assemble_coordinates(
 
 def _resolve_mimic(joint: JointDescription, by_name: dict, source: str) -> tuple[str, float, float]:
     """The joint that is followed in the end (mimics of mimics are chained), multiplier and offset."""
-    a, b, seen, current = 1.0, 0.0, [joint.name], joint
+    a, b, seen, current = 1.0, 0.0, {joint.name: None}, joint
     while current.mimic:
         leader = current.mimic.source
         if leader not in by_name:
@@ -114,7 +114,7 @@ def _resolve_mimic(joint: JointDescription, by_name: dict, source: str) -> tuple
                 )
         b += a * current.mimic.offset
         a *= current.mimic.multiplier
-        seen.append(leader)
+        seen[leader] = None
         current = by_name[leader]
     return current.name, a, b
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
 from jaxtyping import Float
-from scipy.spatial import ConvexHull
+from scipy.spatial import ConvexHull, QhullError
 from scipy.spatial.transform import Rotation
 
-from trajopt.errors import MissingExtraError, ModelError
+from trajopt.errors import ModelError
+from trajopt.models.limits import MESH_BYTES, MESH_EXTENT, check_file, is_regular, read_bytes, short
+from trajopt.models.mesh_formats import SUFFIXES as _TRIMESH
+from trajopt.models.mesh_formats import read_with_trimesh
 from trajopt.models.xml import parse_xml, read_file
 
 MAX_HULL_VERTICES = 1000
@@ -40,6 +43,8 @@ def convex_hull(
         warn(f"mesh '{name}' has {'non-finite' if len(points) else 'no'} vertices; its geometry is dropped")
         return None
     extent = np.ptp(points, axis=0)
+    if np.abs(points).max() > MESH_EXTENT:
+        raise ModelError(f"mesh '{name}' reaches {np.abs(points).max():.3g} m from its origin; check its scale and its units")
     thickness = np.linalg.svd(points - points.mean(0), compute_uv=False)[-1] / np.sqrt(len(points))
     if len(points) < 4 or thickness < FLATTEST * extent.max():
         found = f"only {len(points)} distinct vertices" if len(points) < 4 else "all its vertices in one plane"
@@ -47,7 +52,7 @@ def convex_hull(
             f"mesh '{name}' spans no volume: it has {found} (extent {extent[0]:.3g} x {extent[1]:.3g} x {extent[2]:.3g} m); "
             "check its scale, or use a thin box or a plane instead"
         )
-    hull = ConvexHull(points)
+    hull = _hull(points, name)
     points = points[hull.vertices]
     volume = None if triangles is None or not len(triangles) else _enclosed_volume(triangles)
     if volume is not None and volume < CONVEX * hull.volume:
@@ -65,13 +70,25 @@ def convex_hull(
             break
         chosen = more
     kept = points[chosen]
-    facets = ConvexHull(kept).equations
+    facets = _hull(kept, name).equations
     shrink = float((points @ facets[:, :3].T + facets[:, 3]).max())
     warn(
         f"the convex hull of mesh '{name}' has {len(points)} vertices, more than {MAX_HULL_VERTICES}; {len(kept)} are "
         f"kept, which moves its surface inwards by at most {shrink:.2g} m"
     )
     return kept
+
+
+def _hull(points: Float[np.ndarray, "n 3"], name: str) -> ConvexHull:
+    """The convex hull; `ModelError` where rounding leaves none."""
+    try:
+        return ConvexHull(points)
+    except QhullError:
+        extent = np.ptp(points, axis=0)
+        raise ModelError(
+            f"mesh '{name}' has no convex hull: its volume is lost in rounding (extent {extent[0]:.3g} x {extent[1]:.3g} x "
+            f"{extent[2]:.3g} m); check its scale, or use a thin box or a plane instead"
+        ) from None
 
 
 def _enclosed_volume(triangles: Float[np.ndarray, "t 3 3"]) -> float | None:
@@ -86,9 +103,9 @@ def _enclosed_volume(triangles: Float[np.ndarray, "t 3 3"]) -> float | None:
     return abs(float(np.linalg.det(triangles - triangles.mean((0, 1))).sum())) / 6
 
 
-def hull_triangles(vertices: Float[np.ndarray, "n 3"]) -> tuple[tuple[int, int, int], ...]:
+def hull_triangles(vertices: Float[np.ndarray, "n 3"], name: str = "") -> tuple[tuple[int, int, int], ...]:
     """Triangles of the convex hull as indices of `vertices`, wound outwards."""
-    hull = ConvexHull(vertices)
+    hull = _hull(vertices, name)
     a, b, c = (vertices[hull.simplices[:, k]] for k in range(3))
     outward = np.sum(np.cross(b - a, c - a) * hull.equations[:, :3], axis=1) > 0
     triangles = np.where(outward[:, None], hull.simplices, hull.simplices[:, [0, 2, 1]])
@@ -105,16 +122,20 @@ def _directions(count: int) -> Float[np.ndarray, "n 3"]:
 
 
 def load_vertices(path: Path) -> Float[np.ndarray, "n 3"]:
-    """The vertices of a mesh file: STL, OBJ, DAE (nodes placed, unit applied, z taken as up); the rest by `trimesh`.
+    """The vertices of a mesh file: STL, OBJ, DAE (nodes placed, unit applied, z taken as up); PLY, OFF, GLB, glTF by `trimesh`.
 
-    Raises `ModelError` for a malformed file and `MissingExtraError` for other formats without the extra `mesh`.
+    Raises `ModelError` for a malformed file, one of another format or above `limits.MESH_BYTES`, and `MissingExtraError` for
+    the formats of `trimesh` without the extra `mesh`.
     """
-    readers = {".stl": _read_stl, ".obj": _read_obj, ".dae": _read_dae}
-    reader = readers.get(path.suffix.lower(), _read_with_trimesh)
+    readers = {".stl": _read_stl, ".obj": _read_obj, ".dae": _read_dae} | dict.fromkeys(_TRIMESH, read_with_trimesh)
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise ModelError(f"mesh file '{path}' has the unknown ending '{short(path.suffix)}'; expected one of {', '.join(readers)}")
+    check_file(path, MESH_BYTES, "mesh file")
     try:
         vertices = reader(path)
-    except (ValueError, IndexError, OSError, struct.error) as error:
-        raise ModelError(f"mesh file '{path}' is malformed: {error}") from None
+    except (ValueError, IndexError, OverflowError, OSError, struct.error) as error:
+        raise ModelError(f"mesh file '{path}' is malformed: {short(str(error))}") from None
     if not len(vertices):
         raise ModelError(f"mesh file '{path}' is malformed: it holds no vertices")
     return vertices
@@ -127,13 +148,13 @@ def load_triangles(path: Path) -> Float[np.ndarray, "t 3 3"] | None:
     if path.suffix.lower() != ".obj":
         return None
     vertices = _read_obj(path)
-    lines = (line.split() for line in path.read_text(errors="replace").splitlines())
+    lines = (line.split() for line in _text(path).splitlines())
     try:
         faces = [[int(word.split("/")[0]) for word in line[1:]] for line in lines if line[:1] == ["f"]]
         fans = [(face[0], *pair) for face in faces for pair in zip(face[1:-1], face[2:])]
         index = np.array(fans, int).reshape(-1, 3)
         return vertices[np.where(index > 0, index - 1, index)]
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, OverflowError):
         return None
 
 
@@ -142,7 +163,8 @@ def resolve_uri(uri: str, folder: Path | None, package_dirs: Sequence[str | Path
 
     `package://NAME/REST` and `model://NAME/REST` are looked for as NAME/REST in `package_dirs`, in `folder` and each
     folder above it, then in ROS_PACKAGE_PATH, AMENT_PREFIX_PATH (its share) and GZ_SIM_RESOURCE_PATH; a folder that is
-    itself called NAME counts too. Plain names are relative to `folder`; `file://` is stripped.
+    itself called NAME counts too. Names that leave their package by ".." are not looked for. Plain names are relative to
+    `folder`; `file://` is stripped.
     """
     scheme, found, rest = uri.partition("://")
     rest = rest if scheme == "file" else rest.lstrip("/")
@@ -150,20 +172,22 @@ def resolve_uri(uri: str, folder: Path | None, package_dirs: Sequence[str | Path
         scheme, rest = "file", uri
     if scheme == "file":
         path = Path(rest) if folder is None else folder / rest
-        return path if path.is_file() else None
-    if scheme not in ("package", "model"):
+        return path if is_regular(path) else None
+    package, _, inside = posixpath.normpath(rest).partition("/")
+    if scheme not in ("package", "model") or package in ("", ".", "..") or rest.partition("/")[0] != package:
         return None
-    package, _, inside = rest.partition("/")
     for place in places(folder, package_dirs):
-        if (place / rest).is_file():
+        if is_regular(place / rest):
             return place / rest
-        if place.name == package and (place / inside).is_file():
+        if place.name == package and is_regular(place / inside):
             return place / inside
     return None
 
 
 def find_package(name: str, folder: Path | None, package_dirs: Sequence[str | Path] = ()) -> Path | None:
     """The folder of a package, looked for where `resolve_uri` looks; None if there is none."""
+    if name in ("", ".", "..") or "/" in name:
+        return None
     for place in places(folder, package_dirs):
         if (place / name).is_dir():
             return place / name
@@ -183,7 +207,7 @@ def places(folder: Path | None, package_dirs: Sequence[str | Path]) -> list[Path
 
 
 def _read_stl(path: Path) -> np.ndarray:
-    data = path.read_bytes()
+    data = read_bytes(path, MESH_BYTES, "mesh file")
     if len(data) >= 84:
         (count,) = struct.unpack_from("<I", data, 80)
         if len(data) == 84 + 50 * count or not data.lstrip().startswith(b"solid"):
@@ -196,8 +220,12 @@ def _read_stl(path: Path) -> np.ndarray:
 
 
 def _read_obj(path: Path) -> np.ndarray:
-    lines = (line.split() for line in path.read_text(errors="replace").splitlines())
+    lines = (line.split() for line in _text(path).splitlines())
     return np.array([[float(x) for x in line[1:4]] for line in lines if line[:1] == ["v"]]).reshape(-1, 3)
+
+
+def _text(path: Path) -> str:
+    return read_bytes(path, MESH_BYTES, "mesh file").decode(errors="replace")
 
 
 def _read_dae(path: Path) -> np.ndarray:
@@ -243,17 +271,3 @@ def _dae_transform(node: Element) -> np.ndarray:
             step[:3, :3] = Rotation.from_rotvec(np.deg2rad(values[3]) * values[:3]).as_matrix()
         total = total @ step
     return total
-
-
-def _read_with_trimesh(path: Path) -> np.ndarray:
-    try:
-        import trimesh
-    except ImportError:
-        raise MissingExtraError(
-            f"reading the mesh '{path.name}' needs trimesh; install it with: pip install 'trajopt[mesh]'"
-        ) from None
-    try:
-        loaded: Any = trimesh.load(str(path), force="mesh")
-        return np.asarray(loaded.vertices, np.float64).reshape(-1, 3)
-    except Exception as error:  # whatever the many formats' readers raise
-        raise ModelError(f"mesh file '{path}' cannot be read: {error}") from None

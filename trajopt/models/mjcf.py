@@ -38,8 +38,9 @@ from trajopt.models.descriptions import (
 )
 from trajopt.models.meshes import convex_hull
 from trajopt.models.mjcf_actuators import add_actuators
-from trajopt.models.mjcf_compile import check_includes, compile_mjcf
+from trajopt.models.mjcf_compile import compile_mjcf
 from trajopt.models.mjcf_equalities import add_equalities
+from trajopt.models.mjcf_files import check_files
 
 _KINDS = {
     mujoco.mjtJoint.mjJNT_HINGE: "revolute",
@@ -68,7 +69,7 @@ def read_mjcf(root: Element, content: bytes, name: str, source: str, path: Path 
 
     `path` is needed for includes and assets. Raises `ModelError` with MuJoCo's reason when it refuses the document.
     """
-    check_includes(root, source, path.parent if path else None)
+    check_files(root, source, path)
     model, messages = compile_mjcf(content, source, path)
     builder = ModelBuilder(
         root.get("model") or name,

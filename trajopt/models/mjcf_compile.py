@@ -1,36 +1,17 @@
-"""Compiling an MJCF file with the `mujoco` package: includes checked first, missing assets left out, nothing read
-that is for drawing."""
+"""Compiling an MJCF file with the `mujoco` package: missing assets left out, nothing read that is for drawing.
+
+`trajopt.models.mjcf_files` has looked at the document before.
+"""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from xml.etree.ElementTree import Element
 
 import mujoco
 
 from trajopt.errors import ModelError
-from trajopt.models.xml import check_finite, fail, parse_xml, read_file, required
-
-
-def check_includes(root: Element, source: str, folder: Path | None) -> None:
-    """Parse the document and everything it includes with the guarded parser."""
-    check_finite(root, source)
-    pending, seen = [(root, source)], set()
-    while pending:
-        document, label = pending.pop()
-        for include in document.iter("include"):
-            if folder is None:
-                fail(include, label, "a model given as text cannot include files; load it from a path")
-            path = folder / required(include, "file", label)
-            if path in seen:
-                continue  # MuJoCo reports repeated and cyclic inclusion
-            seen.add(path)
-            if not path.is_file():
-                fail(include, label, f"the included file '{path}' does not exist")
-            included = parse_xml(read_file(path), str(path))
-            check_finite(included, str(path))
-            pending.append((included, str(path)))
+from trajopt.models.limits import is_regular, short
 
 
 def compile_mjcf(content: bytes, source: str, path: Path | None) -> tuple[mujoco.MjModel, list[str]]:
@@ -40,6 +21,7 @@ def compile_mjcf(content: bytes, source: str, path: Path | None) -> tuple[mujoco
         try:
             spec = mujoco.MjSpec.from_file(str(path)) if path else mujoco.MjSpec.from_string(content.decode())
             _drop_textures(spec)
+            spec.memory = -1  # of simulations in MuJoCo, which there are none of
             dropped: list[str] = []
             try:
                 model = spec.compile()
@@ -48,14 +30,16 @@ def compile_mjcf(content: bytes, source: str, path: Path | None) -> tuple[mujoco
                 if not dropped:
                     raise
                 model = spec.compile()
-        except (ValueError, mujoco.FatalError, mujoco.UnexpectedError) as error:
+        except (ValueError, RuntimeError, MemoryError, mujoco.FatalError, mujoco.UnexpectedError) as error:
             raise ModelError(f"{source}: MuJoCo refuses the model: {_clean(error)}") from None
     messages = list(dict.fromkeys(" ".join(str(w.message).split()) for w in caught))
     return model, dropped + [f"MuJoCo says: {message}" for message in messages]
 
 
 def _clean(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    text = short(" ".join(str(error).split()), 2000)
+    if "unknown exception" in text or isinstance(error, MemoryError):
+        text = "its compiler runs out of memory, or meets a value that it does not check; look for a count or size that is too large"
     return text.removeprefix("Error: ").removeprefix("XML Error: ")
 
 
@@ -77,7 +61,7 @@ def _drop_missing_assets(spec: mujoco.MjSpec, folder: Path | None) -> list[str]:
             continue
         file = Path(mesh.file).name if spec.strippath else mesh.file
         where = (folder or Path()) / spec.meshdir / file
-        if folder is None or not where.is_file():
+        if folder is None or not is_regular(where):
             missing[mesh.name or Path(mesh.file).stem] = mesh
     if not missing:
         return []

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.dynamics.model import Model, ShapeType
+from trajopt.models.limits import refuse
 from trajopt.models.placements import shape_placements
 
 TOUCHING = 1e-6  # far above the rounding of placements (1e-15 of the size), far below the tolerances of drawings
@@ -89,10 +90,13 @@ def deep_overlaps(model: Model, q: Float[np.ndarray, " nq"], depth: float) -> tu
     return tuple(found)
 
 
-def overlapping_pairs(model: Model, q: Float[np.ndarray, " nq"] | None = None) -> tuple[tuple[int, int], ...]:
+def overlapping_pairs(
+    model: Model, q: Float[np.ndarray, " nq"] | None = None, *, most: int | None = None
+) -> tuple[tuple[int, int], ...]:
     """The contact pairs of the model (indices of shapes) whose shapes overlap at `q`, by default at `q_default`.
 
     Pairs with a height field or a point set are not looked at. Shapes that touch to about 1e-6 of their size do not overlap.
+    Raises `ModelError` where the boxes around more than `most` pairs overlap, about 1 ms of work each.
     """
     shapes = model.topology.shapes
     rotation, position = shape_placements(model, model.q_default if q is None else q)
@@ -110,6 +114,9 @@ def overlapping_pairs(model: Model, q: Float[np.ndarray, " nq"] | None = None) -
         for end in ("low", "high")
     )
     near = np.all((low[:, 0] < high[:, 1]) & (low[:, 1] < high[:, 0]), axis=1)
+    if most is not None and np.count_nonzero(near) > most:
+        remedy = "load it with self_collision='all' or 'none', which compute no overlaps"
+        refuse(f"model '{model.topology.name}'", np.count_nonzero(near), most, "pairs of shapes of one robot near each other", remedy)
     found |= {pair for pair, close in zip(wanted, near, strict=True) if close and _overlap(*(placed[k] for k in pair))}
     return tuple(pair for pair in model.topology.pairs if pair in found)
 

@@ -8,6 +8,7 @@ In a pair the second shape is the plane or the height field, else the one fixed 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from jaxtyping import Float
 from trajopt.dynamics.model import ShapeType
 from trajopt.errors import ModelError
 from trajopt.models.descriptions import PairDescription, ShapeDescription
+from trajopt.models.limits import PAIRS, refuse
 from trajopt.names import closest
 
 _SCENERY = (ShapeType.PLANE, ShapeType.HEIGHTFIELD)
@@ -64,35 +66,45 @@ def contact_pairs(
             continue
         key = _ordered(shapes, index[pair.shape1], index[pair.shape2])
         chosen[key] = (pair.friction, pair.restitution)
-    for i, one in enumerate(shapes):
-        for j in range(i + 1, len(shapes)):
-            other = shapes[j]
-            key = _ordered(shapes, i, j)
-            if key in chosen or not _may_touch(one, other, filters):
-                continue
-            if frozenset((one.body, other.body)) in filters.excludes:
+    for i, partners in enumerate(_partners(shapes, filters)):
+        for j in partners:
+            one, other, key = shapes[i], shapes[j], _ordered(shapes, i, j)
+            if key in chosen or frozenset((one.body, other.body)) in filters.excludes:
                 continue
             chosen[key] = _mix(one.shape, other.shape)
+        if len(chosen) > PAIRS:
+            refuse(source, len(chosen), PAIRS, "contact pairs and more", "let fewer shapes collide (contype, conaffinity, exclude)")
     pairs = sorted(chosen)
     friction = np.array([chosen[pair][0] for pair in pairs], float)
     restitution = np.array([chosen[pair][1] for pair in pairs], float)
     return tuple(pairs), friction, restitution
 
 
-def _may_touch(one: PlacedShape, other: PlacedShape, filters: PairFilters) -> bool:
-    a, b = one.shape, other.shape
-    if not filters.within_robots and one.robot is not None and one.robot == other.robot:
-        return False
-    if not (a.contype & b.conaffinity or b.contype & a.conaffinity):
-        return False
-    if one.group == other.group or (a.kind in _SCENERY and b.kind in _SCENERY):
-        return False
-    adjacent = one.group == other.parent_group or other.group == one.parent_group
-    if adjacent and one.group and other.group:
-        return not filters.parent
-    if adjacent and filters.world_parent and one.tree is not None and one.tree == other.tree:
-        return False
-    return True
+def _partners(shapes: list[PlacedShape], filters: PairFilters) -> Iterator[list[int]]:
+    """For every shape the later ones that it may touch, body pairs that are excluded included."""
+
+    def numbered(keys: list[str | None]) -> np.ndarray:
+        """One number a key, and a number of its own for every None."""
+        index: dict[str | None, int] = {}
+        return np.array([-1 - k if key is None else index.setdefault(key, len(index)) for k, key in enumerate(keys)], int)
+
+    numbers = [(s.shape.contype, s.shape.conaffinity, s.group, s.parent_group) for s in shapes]
+    contype, conaffinity, group, parent = np.array(numbers, int).reshape(-1, 4).T
+    scenery = np.array([s.shape.kind in _SCENERY for s in shapes], bool)
+    tree, robot = numbered([s.tree for s in shapes]), numbered([s.robot for s in shapes])
+    for i in range(len(shapes)):
+        rest = slice(i + 1, None)
+        touching = (contype[i] & conaffinity[rest] | contype[rest] & conaffinity[i]) != 0
+        touching &= (group[rest] != group[i]) & ~(scenery[i] & scenery[rest])
+        if not filters.within_robots:
+            touching &= robot[rest] != robot[i]
+        adjacent = (group[i] == parent[rest]) | (group[rest] == parent[i])
+        moving = (group[i] != 0) & (group[rest] != 0)
+        if filters.parent:
+            touching &= ~(adjacent & moving)
+        if filters.world_parent:
+            touching &= ~(adjacent & ~moving & (tree[rest] == tree[i]))
+        yield (i + 1 + np.flatnonzero(touching)).tolist()
 
 
 def _ordered(shapes: list[PlacedShape], i: int, j: int) -> tuple[int, int]:

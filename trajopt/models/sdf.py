@@ -33,6 +33,7 @@ from trajopt.models.descriptions import (
     Mimic,
     perpendicular_axes,
 )
+from trajopt.models.limits import BODIES, refuse
 from trajopt.models.massless import hold_massless_joints
 from trajopt.models.messages import listed
 from trajopt.models.sdf_frames import Pose, Scope, compose, invert, is_true, text_number, text_numbers
@@ -92,6 +93,8 @@ def _read_scene(scene: Scope, reader: LinkReader) -> None:
         if not own:
             fail(model.element, source, "the model has no <link>")
         elements |= own
+        if len(elements) > BODIES:
+            refuse(source, len(elements), BODIES, "links", "leave some models out")
         if not is_true(model.element, "self_collide"):
             builder.self_excludes |= {frozenset(pair) for pair in itertools.combinations(own, 2)}
     poses = {

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.models.descriptions import quaternion_to_matrix, rpy_to_matrix
+from trajopt.models.limits import CHAIN, short
 from trajopt.models.xml import fail, parse_numbers, required
 from trajopt.names import closest
 
@@ -83,6 +84,8 @@ class Scope:
         self.is_world = element.tag != "model"
         self.static: bool = is_true(element, "static") or (parent is not None and parent.static)
         self.entries: dict[str, Element] = {}
+        self._poses: dict[str, Pose] = {}
+        self._open: set[str] = set()  # names that `resolve` is at
         for tag in ("link", "joint", "frame", "model"):
             for child in element.findall(tag):
                 name = required(child, "name", source)
@@ -134,13 +137,25 @@ class Scope:
             return IDENTITY
         if name == "world":
             return invert(self.world_pose)
+        if name in self._poses:
+            return self._poses[name]
         if name in trail:
             fail(self.entries[name], self.source, f"poses refer to each other in a loop: {' -> '.join([*trail, name])}")
+        if name in self._open or len(self._open) > CHAIN:
+            reason = "in a loop through several models" if name in self._open else f"more than {CHAIN} frames deep"
+            fail(self.element, self.source, f"poses refer to each other {reason}, at '{short(name)}'")
+        self._open.add(name)
+        self._poses[name] = self._resolved(name, trail)
+        self._open.discard(name)
+        return self._poses[name]
+
+    def _resolved(self, name: str, trail: tuple[str, ...]) -> Pose:
+        """`resolve` of a name that is not the model's own frame nor the world."""
         if name not in self.entries:
             outer, _, inner = name.partition("::")
             if inner and outer in self.nested:
                 return compose(self.nested[outer].local_pose, self.nested[outer].resolve(inner))
-            fail(self.element, self.source, f"there is no frame '{name}'{closest(name, self.entries)}")
+            fail(self.element, self.source, f"there is no frame '{short(name)}'{closest(name, self.entries)}")
         entry = self.entries[name]
         relative_to = _relative_to(entry)
         if not relative_to and entry.tag == "joint":
@@ -157,6 +172,8 @@ class Scope:
             return None
         if name in trail:
             fail(where, self.source, f"frames are attached to each other in a loop: {' -> '.join([*trail, name])}")
+        if len(trail) > CHAIN:
+            fail(where, self.source, f"frames are attached to each other more than {CHAIN} deep, at '{short(name)}'")
         outer, _, inner = name.partition("::")
         if inner and outer in self.nested:
             return self.nested[outer].attached_link(inner, where)

@@ -9,15 +9,16 @@ is a plane.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement
 
+from trajopt.models.limits import ELEMENTS, INCLUDES, LEVELS, is_regular
 from trajopt.models.meshes import places, resolve_uri
 from trajopt.models.sdf_frames import Scope, compose, invert, is_true, own_pose
 from trajopt.models.xml import fail, parse_xml, read_file
 
-_DEEPEST = 20
 # Models that worlds made by Gazebo include from its server: a light, and a plane.
 _SUN = "model://sun"
 _GROUND = (
@@ -26,13 +27,31 @@ _GROUND = (
 )
 
 
+@dataclasses.dataclass
+class _Read:
+    """What has been included so far."""
+
+    includes: int = 0
+    elements: int = 0
+
+
 def expand_includes(
-    holder: Element, source: str, path: Path | None, package_dirs: Sequence[str], depth: int = 0
+    holder: Element,
+    source: str,
+    path: Path | None,
+    package_dirs: Sequence[str],
+    depth: int = 0,
+    read: _Read | None = None,
 ) -> None:
-    """Replace the <include> elements of a world or model, and of the models in it. `ModelError` for files that are not found."""
-    if depth > _DEEPEST:
-        fail(holder, source, f"models include each other more than {_DEEPEST} levels deep, probably in a loop")
+    """Replace the <include> elements of a world or model, and of the models in it. `ModelError` for files that are not
+    found, and for more models, or deeper in each other, than `trajopt.models.limits` lets pass."""
+    read = _Read() if read is None else read
+    if depth > LEVELS:
+        fail(holder, source, f"models hold or include each other more than {LEVELS} levels deep, probably in a loop")
     for include in holder.findall("include"):
+        read.includes += 1
+        if read.includes > INCLUDES:
+            fail(include, source, f"more than {INCLUDES} models are included, those in others counted; leave some out")
         uri = (include.findtext("uri") or "").strip()
         file = _find(uri, path, package_dirs)
         if file is None and uri == _SUN:
@@ -49,10 +68,13 @@ def expand_includes(
         model = root.find("model")
         if model is None:
             fail(include, source, f"'{file}' has no <model>; its root element is <{root.tag}>")
+        read.elements += sum(1 for _ in model.iter())
+        if read.elements > ELEMENTS:
+            fail(include, source, f"the included models have more than {ELEMENTS:,} elements; leave some out")
         _override(model, include)
         for element in model.iter():
             element.file = file  # type: ignore[attr-defined]
-        expand_includes(model, source, file, package_dirs, depth + 1)
+        expand_includes(model, source, file, package_dirs, depth + 1, read)
         position = list(holder).index(include)
         holder.remove(include)
         if include.get("merge", "").strip().lower() in ("1", "true"):
@@ -62,7 +84,7 @@ def expand_includes(
         else:
             holder.insert(position, model)
     for model in holder.findall("model"):
-        expand_includes(model, source, getattr(model, "file", path), package_dirs, depth + 1)
+        expand_includes(model, source, getattr(model, "file", path), package_dirs, depth + 1, read)
 
 
 def file_of(element: Element, path: Path | None) -> Path | None:
@@ -77,13 +99,13 @@ def _find(uri: str, path: Path | None, package_dirs: Sequence[str]) -> Path | No
     for name in (uri, f"{uri}/model.config", f"{uri}/model.sdf"):
         file = resolve_uri(name, folder, package_dirs)
         if file is None and "://" not in name:
-            file = next((place / name for place in places(None, package_dirs) if (place / name).is_file()), None)
+            file = next((place / name for place in places(None, package_dirs) if is_regular(place / name)), None)
         if file is None or file.name != "model.config":
             if file is not None:
                 return file
             continue
         named = (parse_xml(read_file(file), str(file)).findtext("sdf") or "").strip()
-        if named and (file.parent / named).is_file():
+        if named and is_regular(file.parent / named):
             return file.parent / named
     return None
 

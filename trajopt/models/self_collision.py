@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trajopt.dynamics.model import Model
 from trajopt.errors import ModelError, OptionError
+from trajopt.models.limits import NEAR_PAIRS
 from trajopt.models.messages import listed
 from trajopt.models.overlaps import overlapping_pairs
 from trajopt.models.pairs import PlacedShape
@@ -99,7 +100,7 @@ def overlapping_links(model: Model, shapes: Sequence[PlacedShape]) -> list[tuple
     found: dict[tuple[str, str], None] = {}
     inside = tuple((i, j) for i, j in model.topology.pairs if one_robot(shapes[i], shapes[j]))
     top = dataclasses.replace(model.topology, pairs=inside)
-    overlaps = overlapping_pairs(dataclasses.replace(model, topology=top))
+    overlaps = overlapping_pairs(dataclasses.replace(model, topology=top), most=NEAR_PAIRS)
     for i, j in sorted((min(pair), max(pair)) for pair in overlaps):
         found[str(shapes[i].body), str(shapes[j].body)] = None
     return list(found)

@@ -37,6 +37,7 @@ from trajopt.models.descriptions import (
     ShapeDescription,
     rpy_to_matrix,
 )
+from trajopt.models.limits import BODIES, refuse
 from trajopt.models.massless import hold_massless_joints
 from trajopt.models.meshes import convex_hull, load_triangles, load_vertices, resolve_uri
 from trajopt.models.urdf_extensions import gazebo_frictions, warn_of_extensions
@@ -66,6 +67,8 @@ def read_urdf(
     joints = _unique(root.findall("joint"), source)
     if not links:
         fail(root, source, "the robot has no <link>; expected a URDF, not a part of one")
+    if len(links) > BODIES:
+        refuse(source, len(links), BODIES, "links", "leave out what does not matter, or fuse fixed links")
     by_child = _check_tree(links, joints, source)
     frictions = gazebo_frictions(root, source)
     for link_name in _file_order(links, by_child):
@@ -126,15 +129,18 @@ def _check_tree(links: dict[str, Element], joints: dict[str, Element], source: s
             fail(joint, source, f"link '{child}' is its own parent")
         by_child[child] = joint
         parent_of[child] = ends["parent"]
+    reached: set[str] = set()  # links from which the way up has been followed
     for start in parent_of:
-        trail, link = [start], start
-        while link in parent_of:
+        trail: dict[str, None] = {}
+        link = start
+        while link in parent_of and link not in reached and link not in trail:
+            trail[link] = None
             link = parent_of[link]
-            trail.append(link)
-            if link == start:
-                fail(by_child[start], source, f"the joints form a loop: {' -> '.join(reversed(trail))}")
-            if len(trail) > len(links):
-                break  # a loop further up, reported from one of its own links
+        if link in trail:
+            names = list(trail)
+            loop = [*names[names.index(link) :], link]
+            fail(by_child[link], source, f"the joints form a loop: {' -> '.join(reversed(loop))}")
+        reached |= set(trail)
     roots = [name for name in links if name not in by_child]
     if len(roots) > 1:
         fail(
