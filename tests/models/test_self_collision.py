@@ -167,7 +167,7 @@ def test_info_names_overlaps_and_takes_the_choices(tmp_path, capsys):
     assert main(["info", str(path)]) == 0
     page = capsys.readouterr().out
     assert "Links that overlap at the default configuration, left out: 3: l0 - l2, l1 - l3, l2 - l4" in page
-    assert "Joints outside their limits at the default configuration: j0 (0)" in page
+    assert "Joints outside their limits at the default configuration: j0 at 0" in page
     assert main(["info", str(path), "--self-collision", "all", "--exclude", "l0,l2", "--ground"]) == 0
     page = capsys.readouterr().out
     assert "left out: " not in page and "Contact pairs: 9" in page

@@ -270,7 +270,8 @@ def _joint_tables(facts: dict[str, Any]) -> list[str]:
     ]
     mimics = [(m["name"], m["follows"], f"{m['multiplier']:.6g}", f"{m['offset']:.6g}") for m in facts["mimics"]]
     head = ("name", "type", "body", "q", "v", "limits [rad, m]", "effort [N m, N]", "armature", "damping")
-    return _table("Joints", head, joints) + _table("Mimic joints", ("name", "follows", "multiplier", "offset"), mimics)
+    followers = _table("Mimic joints", ("name", "follows", "multiplier", "offset"), mimics) if mimics else []
+    return _table("Joints", head, joints) + followers
 
 
 def _body_tables(facts: dict[str, Any]) -> list[str]:
@@ -332,7 +333,7 @@ def _overlap_lines(facts: dict[str, Any]) -> list[str]:
         pairs = ", ".join(f"{a} - {b}" for a, b in initial["overlaps"])
         lines += [f"Contact pairs that overlap at the default configuration: {len(initial['overlaps'])}: {pairs}"]
     if initial["outside_limits"]:
-        joints = ", ".join(f"{entry['joint']} ({entry['q']:.4g})" for entry in initial["outside_limits"])
+        joints = ", ".join(f"{entry['joint']} at {entry['q']:.4g}" for entry in initial["outside_limits"])
         lines += [f"Joints outside their limits at the default configuration: {joints}"]
     return [*lines, ""] if lines else []
 

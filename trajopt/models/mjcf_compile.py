@@ -9,9 +9,19 @@ import warnings
 from pathlib import Path
 
 import mujoco
+import numpy as np
 
 from trajopt.errors import ModelError
-from trajopt.models.limits import is_regular, short
+from trajopt.models.limits import LARGEST, is_regular, short
+
+
+_COMPILED = {  # what the translation reads
+    "body": ("mass", "inertia", "pos", "quat", "ipos", "iquat"),
+    "geom": ("size", "pos", "quat", "friction"),
+    "jnt": ("pos", "axis", "stiffness"),
+    "dof": ("armature", "damping", "frictionloss"),
+    "site": ("pos", "quat"),
+}
 
 
 def compile_mjcf(content: bytes, source: str, path: Path | None) -> tuple[mujoco.MjModel, list[str]]:
@@ -32,8 +42,25 @@ def compile_mjcf(content: bytes, source: str, path: Path | None) -> tuple[mujoco
                 model = spec.compile()
         except (ValueError, RuntimeError, MemoryError, mujoco.FatalError, mujoco.UnexpectedError) as error:
             raise ModelError(f"{source}: MuJoCo refuses the model: {_clean(error)}") from None
+    _check_compiled(model, source)
     messages = list(dict.fromkeys(" ".join(str(w.message).split()) for w in caught))
     return model, dropped + [f"MuJoCo says: {message}" for message in messages]
+
+
+def _check_compiled(model: mujoco.MjModel, source: str) -> None:
+    """Raise `ModelError` for numbers that the compiler let overflow."""
+    counts = {"body": model.nbody, "geom": model.ngeom, "jnt": model.njnt, "site": model.nsite, "dof": model.nv}
+    for name, count in counts.items():
+        for part in _COMPILED[name] if count else ():
+            values = np.abs(np.asarray(getattr(model, f"{name}_{part}"), float).reshape(count, -1))
+            wrong = np.flatnonzero(~(values <= LARGEST).all(axis=1))
+            if len(wrong):
+                k = int(wrong[0])
+                called = "" if name == "dof" else {"jnt": model.joint}.get(name, getattr(model, name, None))(k).name
+                raise ModelError(
+                    f"{source}: the {part} of {name} {k}{called and f' ({called!r})'} is {values[k].max():g} after compilation; "
+                    "look for a number that is far too large or small"
+                )
 
 
 def _clean(error: Exception) -> str:

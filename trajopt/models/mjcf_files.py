@@ -150,7 +150,7 @@ def _check_counts(document: Element, label: str) -> None:
     for element in document.iter():
         if element.tag == "size":
             for attribute, text in element.attrib.items():
-                most = KEYFRAMES if attribute == "nkey" else SAMPLES
+                most = KEYFRAMES if attribute == "nkey" or attribute.startswith("nuser_") else SAMPLES
                 if attribute != "memory" and _product(element, attribute, label) > most:
                     fail(element, label, f"attribute '{attribute}' is '{short(text)}'; at most {most:,} are read")
         elif element.tag == "hfield" and _product(element, "nrow", label) * _product(element, "ncol", label) > SAMPLES:

@@ -1,0 +1,128 @@
+"""No file that is read hangs, crashes or ends in another library's error: structures made by hand, and mutations of good files."""
+
+from __future__ import annotations
+
+import collections
+import warnings
+
+import numpy as np
+import pytest
+from hostile_files import OBJ, load, outcomes, write
+from hostile_structures import lay_out, structures
+
+from trajopt import models
+from trajopt.errors import ModelError
+from trajopt.models.builder import ModelWarning
+from trajopt.models.meshes import find_package, load_triangles, load_vertices, resolve_uri
+from trajopt.models.xml import parse_xml
+
+STRUCTURES = structures()
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_structures_made_by_hand(tmp_path, name):
+    files, message = STRUCTURES[name]
+    path = lay_out(tmp_path, files)
+    if message is not None:
+        with pytest.raises(ModelError, match=message) as caught:
+            models.load_model(path)
+        assert len(str(caught.value)) < 10_000
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ModelWarning)
+        models.load_model(path)
+
+
+@pytest.mark.parametrize("start", range(0, 150, 50))
+def test_mutated_files(tmp_path, start):
+    results = {seed: load(write(tmp_path, seed)) for seed in range(start, start + 50)}
+    assert {seed: result for seed, result in results.items() if result not in ("loaded", "refused")} == {}
+    counts = collections.Counter(results.values())
+    assert counts["loaded"] > 5 and counts["refused"] > 5  # the mutations are neither too small nor too large
+
+
+@pytest.mark.slow
+def test_many_mutated_files_in_child_processes():
+    results = outcomes(range(20_000, 22_000))
+    assert {seed: result for seed, result in results.items() if result not in ("loaded", "refused")} == {}
+
+
+def test_the_watchdog_sees_crashes_and_hangs(tmp_path, monkeypatch):
+    """A child that ends, and one that is slow to answer, are reported and replaced."""
+    good, bad = tmp_path / "good.xml", tmp_path / "bad.xml"
+    good.write_text("<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>")
+    bad.write_text("<mujoco>")
+    found = outcomes([None, str(good), str(bad)])
+    assert found == {None: "crash, exit status 0", str(good): "loaded", str(bad): "refused"}
+    monkeypatch.setattr("hostile_files.PATIENCE", 0.0)
+    assert outcomes([str(good)]) == {str(good): "hangs"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("m.obj", b"v 1 2\nv 1 2 3\n", "is malformed"),
+        ("m.stl", b"solid\nvertex 1e999 0 0\nvertex x 0 0\n", "is malformed"),
+        ("m.stl", b" " * 80 + b"\xff\xff\xff\xff", "announced, the file ends before"),
+        ("m.dae", b"<COLLADA><geometry/></COLLADA>", "holds no vertices"),
+        ("m.zip", b"PK", "unknown ending '.zip'"),
+        ("m", b"v 0 0 0\n", "unknown ending ''"),
+    ],
+)
+def test_meshes_that_are_no_meshes(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelError, match=reason):
+        load_vertices(tmp_path / name)
+
+
+def test_faces_beyond_every_integer(tmp_path):
+    (tmp_path / "m.obj").write_text(OBJ + f"f 1 2 {10**30}\n")
+    assert len(load_vertices(tmp_path / "m.obj")) == 4 and load_triangles(tmp_path / "m.obj") is None
+
+
+def test_names_do_not_leave_their_package(tmp_path):
+    inside = tmp_path / "ws" / "robot" / "meshes"
+    inside.mkdir(parents=True)
+    for path in (inside / "a.stl", tmp_path / "ws" / "b.stl", tmp_path / "c.stl"):
+        path.write_text("solid")
+    search = [tmp_path / "ws"]
+    assert resolve_uri("package://robot/meshes/a.stl", None, search) is not None
+    assert resolve_uri("model://robot/meshes/../meshes/a.stl", None, search) is not None
+    for name in ("package://robot/../b.stl", "package://../c.stl", "model://robot/meshes/../../b.stl", "package://./b.stl"):
+        assert resolve_uri(name, None, search) is None, name
+        assert resolve_uri(name, inside, search) is None, name
+    assert find_package("robot", None, search) == tmp_path / "ws" / "robot"
+    assert find_package("../ws", None, search) is None and find_package("..", inside, search) is None
+
+
+def test_a_pipe_as_srdf_is_not_opened(tmp_path):
+    lay_out(tmp_path, {"r.srdf": None})
+    with pytest.raises(ModelError, match="it is no regular file but a pipe"):
+        models.load_model("go1", srdf=tmp_path / "r.srdf")
+    with pytest.raises(ModelError, match="cannot read model file"):
+        models.load_model("go1", srdf="s" * 5000)
+
+
+def test_mending_is_the_same_for_large_documents():
+    """Text, comments and prefixes that are mended, ten thousand of each: the lines stay, the root is found."""
+    text = "junk\n" * 10_000 + "<!-- a -- b -->\n" * 10_000 + "<robot>\n<link q:a='1'/></robot>\n" + "rest\n" * 10_000
+    root = parse_xml(text, "x")
+    assert root[0].sourceline == 20_002 and len(root.mended) == 3
+
+
+def test_numbers_that_no_power_survives():
+    text = '<robot name="r"><link name="l"><inertial><mass value="1e200"/></inertial></link></robot>'
+    with pytest.raises(ModelError, match=r"<mass>: attribute 'value' is '1e200'; no number may be above 1e\+50"):
+        models.load_model_from_string(text)
+
+
+def test_the_same_pairs_whatever_their_number():
+    """Pairs found by rows are those of the rule for two shapes: a tree, fixed and moving neighbours, and a free ball."""
+    text = """<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1"/><body name="fixed"><geom name="a" size="1"/>
+      <body name="arm"><joint/><geom name="b" size="1"/><body name="hand"><joint/><geom name="c" size="1"/><geom name="d" size="1"
+      contype="2" conaffinity="4"/></body></body></body><body><freejoint/><geom name="e" size="1" contype="4"/></body></worldbody></mujoco>"""
+    model = models.load_model_from_string(text)
+    names = [shape.name for shape in model.topology.shapes]
+    pairs = {frozenset((names[i], names[j])) for i, j in model.topology.pairs}
+    assert pairs == {frozenset(p) for p in ("be", "ae", "ce", "ac", "ab", "de")} | {frozenset(("floor", x)) for x in "bce"}
+    assert np.all(model.pair_friction == 1)
