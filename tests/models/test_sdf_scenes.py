@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+
 import mujoco
 import numpy as np
 import pytest
@@ -268,3 +271,54 @@ def test_sun_and_ground_plane_need_no_files():
     assert [s.kind for s in model.topology.shapes] == [ShapeType.PLANE, ShapeType.SPHERE] and len(model.topology.pairs) == 1
     with pytest.raises(ModelError, match="the included model 'model://moon' is not found"):
         models.load_model_from_string(text.replace("sun", "moon"))
+
+
+SURFACES = {
+    "ode": "<friction><ode><mu>0.3</mu></ode></friction>",
+    "bullet": "<friction><bullet><friction>0.3</friction></bullet></friction>",
+    "equal": "<friction><ode><mu>0.3</mu></ode><bullet><friction>0.3</friction></bullet></friction>",
+    "both": "<friction><bullet><friction>0.7</friction></bullet><ode><mu>0.3</mu></ode></friction>",
+    "across": "<friction><bullet><friction>0.3</friction><friction2>0.1</friction2></bullet></friction>",
+    "rolling": "<friction><bullet><friction>0.3</friction><rolling_friction>0.2</rolling_friction></bullet></friction>",
+    "slip": "<friction><ode><mu>0.3</mu><slip2>0.1</slip2></ode></friction>",
+    "torsional": "<friction><ode><mu>0.3</mu></ode><torsional><coefficient>0.2</coefficient></torsional></friction>",
+}
+SAID = {
+    "both": r"<friction/ode/mu> is 0.3 and <friction/bullet/friction> is 0.7; the first is taken",
+    "across": r"differs with the direction \(friction 0.3, friction2 0.1\)",
+    "rolling": r"line 2, <collision name=\"c\">: <friction><bullet><rolling_friction>, rolling friction, is not supported",
+    "slip": r"<friction><ode><slip2>, slip, is not supported",
+    "torsional": r"<friction><torsional><coefficient>, torsional friction, is not supported",
+}
+
+
+def two_balls(first: str, second: str) -> str:
+    """Two free balls with these surfaces; the line of the collisions is 2."""
+    inertial = "<inertial><mass>1</mass><inertia><ixx>1</ixx><iyy>1</iyy><izz>1</izz></inertia></inertial>"
+    ball = f'<link name="l">{inertial}\n<collision name="c"><geometry><sphere><radius>1</radius></sphere></geometry><surface>'
+    models_ = (
+        f'<model name="{name}"><pose>{x} 0 0 0 0 0</pose>{ball}{surface}</surface></collision></link></model>'
+        for name, x, surface in (("a", 0, first), ("b", 5, second))
+    )
+    return f'<sdf version="1.11" xmlns:trajopt="trajopt"><world name="w">{"".join(models_)}</world></sdf>'
+
+
+@pytest.mark.parametrize("kind", SURFACES)
+def test_frictions_of_every_engine_are_read_or_named(kind):
+    text = two_balls(SURFACES[kind], "<friction><ode><mu>0</mu></ode></friction>")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = models.load_model_from_string(text)
+    assert model.pair_friction.tolist() == [0.3]
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (kind in SAID) and all(re.search(SAID[kind], message) for message in messages)
+
+
+def test_a_shape_with_priority_decides_alone():
+    ice = "<friction><bullet><friction>0</friction></bullet></friction><trajopt:priority>{}</trajopt:priority>"
+    bouncy = "<friction><ode><mu>0.8</mu></ode></friction><bounce><restitution_coefficient>0.5</restitution_coefficient></bounce>"
+    for priority, expected in (("1", (0.0, 0.0)), ("0", (0.8, 0.5)), ("-1", (0.8, 0.5))):
+        model = models.load_model_from_string(two_balls(bouncy, ice.format(priority)))
+        assert (model.pair_friction[0], model.pair_restitution[0]) == expected
+    with pytest.raises(ModelError, match="priority"):
+        models.load_model_from_string(two_balls(bouncy, ice.format("high")))

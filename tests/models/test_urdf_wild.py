@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 import xml.dom.minidom
@@ -243,3 +244,40 @@ def test_warnings_of_one_kind_are_one_line():
     lines = grouped(messages)
     assert lines == [messages[0] + " (and 8 more of this kind: j1, j2, j3, j4, j5, j6 and 2 more)", "f.urdf: another"]
     assert grouped(["a: 'x' 1", "a: 'x' 1"]) == ["a: 'x' 1"]
+
+
+def test_the_contact_of_a_link_is_read_or_named():
+    ball = '<collision><geometry><sphere radius="0.1"/></geometry></collision>'
+    contact = (
+        '<contact>\n<lateral_friction value="0.4"/><restitution value="0.3"/>\n<rolling_friction value="0.03"/>\n'
+        '<spinning_friction value="0"/><contact_cfm value="0"/></contact>'
+    )
+    text = f'<robot name="ball"><link name="ball">{inertial()}{ball}{contact}</link></robot>'
+
+    def read(text: str, **options):
+        with pytest.warns(ModelWarning) as caught:
+            model = models.load_model_from_string(text, floating_base=True, **options)
+        return model, [str(w.message) for w in caught]
+
+    model, messages = read(text, ground=True)
+    assert (model.pair_friction[0], model.pair_restitution[0]) == (1.0, 0.3)  # the ground's friction is the larger one
+    assert len(messages) == 2 and "line 4, <contact_cfm> of link 'ball': it is not supported; it is left out" in messages[1]
+    assert "line 3, <rolling_friction> of link 'ball': it is not supported; it is left out" in messages[0]
+    _, messages = read(text.replace('<spinning_friction value="0"/>', '<spinning_friction value="1e-3"/>'))
+    assert sum("<spinning_friction> of link 'ball'" in message for message in messages) == 1
+    for wrong, expected in (('restitution value="1.5"', "expected 0 to 1"), ('lateral_friction value="-1"', "expected 0 or more")):
+        element = wrong.partition(" ")[0]
+        with pytest.raises(ModelError, match=f"<{element}>: attribute 'value' is .*; {expected}"):
+            models.load_model_from_string(re.sub(f'{element} value="[^"]*"', wrong, text))
+
+
+def test_gazebo_collisions_of_a_link_are_named():
+    extension = '<gazebo reference="upper"><collision><surface/></collision><mu1>0.5</mu1></gazebo></robot>'
+    _, messages = load(ARM.replace("</robot>", extension))
+    assert "<gazebo> of link 'upper': its <collision> is not supported; it is left out" in messages
+
+
+@pytest.mark.parametrize("kind", ["planar", "floating"])
+def test_ranges_of_joints_with_several_coordinates_are_named(kind):
+    _, messages = load(ARM.replace('name="elbow" type="revolute"', f'name="elbow" type="{kind}"'))
+    assert f'<joint name="elbow">: the range of a {kind} joint is not supported; it is unlimited' in messages

@@ -14,6 +14,7 @@ from trajopt.errors import ModelError
 from trajopt.models.builder import ModelBuilder
 from trajopt.models.descriptions import DEFAULT_FRICTION, BodyDescription, ShapeDescription, perpendicular_axes
 from trajopt.models.inertias import Inertial, joined, solid
+from trajopt.models.limits import short
 from trajopt.models.sdf_frames import Scope, is_true, own_pose, text_number, text_numbers
 from trajopt.models.sdf_include import file_of
 from trajopt.models.urdf import read_mesh, unit_axis
@@ -22,6 +23,14 @@ from trajopt.models.xml import fail, required, where
 CONE_SIDES = 32  # of the hull that takes a cone's place: 0.5 % of the radius inside it
 WATER = 1000.0  # kg/m^3, the format's default density
 ALL_BITS = 0xFFFF  # the format's default collide_bitmask
+PRIORITY = "{trajopt}priority"  # a whole number, in an element of this package's own
+_FRICTIONS = (("friction/ode/mu", "friction/ode/mu2"), ("friction/bullet/friction", "friction/bullet/friction2"))
+_LEFT_OUT = (  # in a <surface>: element, its default, what it is
+    ("friction/torsional/coefficient", 0.0, "torsional friction"),
+    ("friction/bullet/rolling_friction", 0.0, "rolling friction"),
+    ("friction/ode/slip1", 0.0, "slip"),
+    ("friction/ode/slip2", 0.0, "slip"),
+)
 
 
 class LinkReader:
@@ -146,30 +155,45 @@ class LinkReader:
         return kind, size, vertices
 
     def _surface(self, collision: Element, shape: ShapeDescription) -> None:
-        """Friction, restitution and collision bits; a warning for the friction models that are not supported."""
+        """Friction, restitution, priority and collision bits; a warning for what is not supported."""
         surface = collision.find("surface")
         if surface is None:
             return
-        shape.friction = self._coefficient(surface, "friction/ode/mu", DEFAULT_FRICTION)
+        self._friction(surface, shape)
         shape.restitution = self._coefficient(surface, "bounce/restitution_coefficient", 0.0)
+        if surface.find(PRIORITY) is not None:
+            shape.priority = int(text_number(surface, PRIORITY, self.source))
         bits = surface.findtext("contact/collide_bitmask")
         if bits is not None:
             try:
                 mask = int(bits.strip(), 0)
             except ValueError:
-                fail(surface, self.source, f"<collide_bitmask> is '{bits}'; expected a whole number")
+                fail(surface, self.source, f"<collide_bitmask> is '{short(bits)}'; expected a whole number")
             shape.contype = shape.conaffinity = mask & ALL_BITS
         if is_true(surface, "contact/collide_without_contact"):
             self.builder.warn(f"{where(collision, self.source)}: it collides without contact; it has no contact pairs")
             shape.contype = shape.conaffinity = 0
-        other = self._coefficient(surface, "friction/ode/mu2", shape.friction)
-        if other != shape.friction:
+        for tag, default, what in _LEFT_OUT:
+            if text_number(surface, tag, self.source, default) != default:
+                path = tag.replace("/", "><")
+                self.builder.warn(f"{where(collision, self.source)}: <{path}>, {what}, is not supported; it is left out")
+
+    def _friction(self, surface: Element, shape: ShapeDescription) -> None:
+        """Sliding friction: ODE's, else Bullet's, else 1; one coefficient for all directions."""
+        place = where(surface, self.source) + f" of '{shape.name}'"
+        given = [pair for pair in _FRICTIONS if surface.find(pair[0]) is not None]
+        first, second = given[0] if given else _FRICTIONS[0]
+        shape.friction = self._coefficient(surface, first, DEFAULT_FRICTION)
+        for tag, _ in given[1:]:
+            other = self._coefficient(surface, tag, shape.friction)
+            if other != shape.friction:
+                self.builder.warn(f"{place}: <{first}> is {shape.friction:g} and <{tag}> is {other:g}; the first is taken")
+        across = self._coefficient(surface, second, shape.friction)
+        if across != shape.friction:
             self.builder.warn(
-                f"{where(collision, self.source)}: friction that differs with the direction (mu "
-                f"{shape.friction:g}, mu2 {other:g}) is not supported; mu is taken"
+                f"{place}: friction that differs with the direction ({first.rpartition('/')[2]} {shape.friction:g}, "
+                f"{second.rpartition('/')[2]} {across:g}) is not supported; {first.rpartition('/')[2]} is taken"
             )
-        if text_number(surface, "friction/torsional/coefficient", self.source, 0.0) > 0:
-            self.builder.warn(f"{where(collision, self.source)}: torsional friction is not supported; it is left out")
 
     def _coefficient(self, surface: Element, tag: str, default: float) -> float:
         value = text_number(surface, tag, self.source, default)

@@ -2,7 +2,8 @@
 
 Reads links (inertial, collision), joints (revolute, continuous, prismatic, fixed, floating, planar, spherical) with limits,
 effort, dynamics and mimic. Transmissions, safety controllers and simulator extensions are ignored, but for the
-friction in `<contact><lateral_friction value="..."/></contact>` of a link or `<gazebo reference="LINK"><mu1>` (else 1).
+friction in `<contact><lateral_friction value="..."/></contact>` of a link or `<gazebo reference="LINK"><mu1>` (else 1), and the
+`<restitution>` in `<contact>` (else 0).
 Visuals are ignored too, but for the primitives of links without collision elements: shapes without contact pairs.
 
 - The tree is fixed to the world at its root link unless the file or the caller says otherwise.
@@ -40,7 +41,7 @@ from trajopt.models.descriptions import (
 from trajopt.models.limits import BODIES, refuse
 from trajopt.models.massless import hold_massless_joints
 from trajopt.models.meshes import convex_hull, load_triangles, load_vertices, resolve_uri
-from trajopt.models.urdf_extensions import gazebo_frictions, warn_of_extensions
+from trajopt.models.urdf_extensions import gazebo_frictions, read_contact, warn_of_extensions
 from trajopt.models.xml import fail, number, numbers, parse_numbers, required, required_child, warn_mended, where
 from trajopt.names import closest
 
@@ -166,14 +167,11 @@ def _read_link(
     inertial = link.find("inertial")
     if inertial is not None:
         body.mass, body.com, body.inertia = _read_inertial(inertial, body.name, builder)
-    friction = frictions.get(body.name, DEFAULT_FRICTION)
-    lateral = link.find("contact/lateral_friction")
-    if lateral is not None:
-        friction = number(lateral, "value", source)
+    friction, restitution = read_contact(link, frictions.get(body.name, DEFAULT_FRICTION), builder)
     for k, collision in enumerate(link.findall("collision")):
         shape = _read_collision(collision, f"{body.name}_collision{k}", builder, path, package_dirs)
         if shape is not None:
-            shape.friction = friction
+            shape.friction, shape.restitution = friction, restitution
             body.shapes.append(shape)
     if link.find("collision") is None:
         body.shapes += _read_visuals(link, body.name, builder)
@@ -315,8 +313,8 @@ def _read_joint(element: Element, known: dict[str, Element], builder: ModelBuild
         joint.frictionloss = _not_negative(dynamics, "friction", source)
     if kind in ("revolute", "prismatic", "continuous"):
         _read_limit(element, kind, joint, builder)
-    elif joint.kind == "ball":
-        _read_ball_limit(element, joint, builder)
+    else:
+        _read_other_limit(element, joint, builder)
     mimic = element.find("mimic")
     if mimic is not None:
         multiplier, offset = number(mimic, "multiplier", source, 1.0), number(mimic, "offset", source, 0.0)
@@ -346,16 +344,16 @@ def _not_negative(element: Element, attribute: str, source: str) -> float:
     return value
 
 
-def _read_ball_limit(element: Element, joint: JointDescription, builder: ModelBuilder) -> None:
-    """The effort; ranges of spherical joints are not supported."""
+def _read_other_limit(element: Element, joint: JointDescription, builder: ModelBuilder) -> None:
+    """The effort of spherical joints; ranges of joints with several coordinates are not supported."""
     limit = element.find("limit")
     if limit is None:
         return
-    joint.effort = _not_negative(limit, "effort", builder.source) or np.inf
+    if joint.kind == "ball":
+        joint.effort = _not_negative(limit, "effort", builder.source) or np.inf
     if any(limit.get(name) is not None for name in ("lower", "upper", "twist")):
-        builder.warn(
-            f"{where(element, builder.source)}: the range of a spherical joint is not supported; it is unlimited"
-        )
+        kind = {"ball": "spherical", "free": "floating"}.get(joint.kind, joint.kind)
+        builder.warn(f"{where(element, builder.source)}: the range of a {kind} joint is not supported; it is unlimited")
 
 
 def _read_limit(element: Element, kind: str, joint: JointDescription, builder: ModelBuilder) -> None:
