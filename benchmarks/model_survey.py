@@ -8,7 +8,8 @@ the gravity forces, computed from the numbers of the loaded `Model` by the formu
     .venv/bin/python benchmarks/model_survey.py                    # all packages; the first time 0.9 GB are downloaded
     .venv/bin/python benchmarks/model_survey.py --only gymnasium --out survey.json
 
-Xacro files are expanded by the package `xacro`, fetched in the same way; that runs the code in them. Where Pinocchio and MuJoCo differ in a
+Xacro files are expanded by the package `xacro`, fetched in the same way,
+which runs the code in them. Where Pinocchio and MuJoCo differ in a
 URDF, agreement with either counts: MuJoCo gives links without <inertial> the mass of their shapes. A result is
 `loaded`, `clear` (a `TrajoptError`) or `ugly` (anything else, or the process ended). Files are read in a process apart.
 """

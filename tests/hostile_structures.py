@@ -32,7 +32,9 @@ def scene(body: str, rest: str = "") -> str:
 
 
 BALL = '<body><freejoint/><geom size="0.1"/></body>'
-MESH_ROBOT = '<robot name="r"><link name="l">{}<collision><geometry><mesh filename="{}"/></geometry></collision></link></robot>'
+MESH_ROBOT = (
+    '<robot name="r"><link name="l">{}<collision><geometry><mesh filename="{}"/></geometry></collision></link></robot>'
+)
 
 
 def frames(count: int, order: int) -> str:
@@ -68,7 +70,8 @@ def mjcf_level(k: int, child: int | None) -> str:
 
 def cyclic_frames() -> str:
     return (
-        f'<sdf version="1.11"><world name="w"><model name="a"><pose relative_to="a::f">0 0 0 0 0 0</pose><link name="l">{BODY}</link>'
+        f'<sdf version="1.11"><world name="w"><model name="a"><pose relative_to="a::f">0 0 0 0 0 0</pose>'
+        f'<link name="l">{BODY}</link>'
         '<frame name="f"><pose relative_to="world">0 0 0 0 0 0</pose></frame></model></world></sdf>'
     )
 
@@ -113,7 +116,10 @@ def structures() -> dict[str, tuple[dict[str, object], str | None]]:
     link, free = INERTIAL, f'<robot name="r"><link name="l">{INERTIAL}'
     kept = {"r.urdf": MESH_ROBOT.format(link, "part.stl"), "part.stl": stl()}
     return {
-        "comments and a cut element": ({"r.urdf": free + "<!-- a comment -->\n" * 3000 + "<link name"}, "not well-formed"),
+        "comments and a cut element": (
+            {"r.urdf": free + "<!-- a comment -->\n" * 3000 + "<link name"},
+            "not well-formed",
+        ),
         "comments without an end": ({"r.urdf": free + "<!--" * 100_000}, "not well-formed"),
         "white space": ({"r.urdf": " " * 300_000 + free}, "not well-formed"),
         "white space behind": ({"r.urdf": robot(1, None) + "\n" * 300_000}, None),
@@ -122,18 +128,30 @@ def structures() -> dict[str, tuple[dict[str, object], str | None]]:
         "long attribute": ({"r.urdf": robot(1, None).replace('"1"', f'"{"1 " * 300_000}"', 1)}, "expected 1"),
         "long names": ({"r.urdf": robot(40, lambda k: ("x" * 30_000, ""))}, "does not exist"),
         "star": ({"r.urdf": collide(robot(2000, lambda k: (0, "")))}, "2,000 links; at most"),
-        "smaller star": ({"r.urdf": collide(robot(200, lambda k: (0, "")))}, "pairs of shapes of one robot near each other"),
+        "smaller star": (
+            {"r.urdf": collide(robot(200, lambda k: (0, "")))},
+            "pairs of shapes of one robot near each other",
+        ),
         "chain": ({"r.urdf": robot(2000, lambda k: (k - 1, ""))}, "2,000 links; at most"),
         "mimics": ({"r.urdf": robot(900, lambda k: (0, f'<mimic joint="j{k - 1}"/>' if k > 1 else ""))}, None),
-        "many mimics": ({"r.urdf": robot(3000, lambda k: (0, f'<mimic joint="j{k - 1}"/>' if k > 1 else ""))}, "links; at most"),
+        "many mimics": (
+            {"r.urdf": robot(3000, lambda k: (0, f'<mimic joint="j{k - 1}"/>' if k > 1 else ""))},
+            "links; at most",
+        ),
         "mimic loop": ({"r.urdf": robot(500, lambda k: (0, f'<mimic joint="j{k % 499 + 1}"/>'))}, "in a loop"),
-        "outside of a package": ({"robot/r.urdf": MESH_ROBOT.format(link, "package://robot/../part.stl"), "part.stl": stl()}, None),
+        "outside of a package": (
+            {"robot/r.urdf": MESH_ROBOT.format(link, "package://robot/../part.stl"), "part.stl": stl()},
+            None,
+        ),
         "zip": ({"r.urdf": MESH_ROBOT.format(link, "m.zip"), "m.zip": bomb()}, None),
         "zip by another name": ({"r.urdf": MESH_ROBOT.format(link, "m.ply"), "m.ply": bomb()}, None),
         "points from nothing": ({"r.urdf": MESH_ROBOT.format(link, "m.glb"), "m.glb": glb(10**10)}, None),
         "sparse mesh": ({"r.urdf": MESH_ROBOT.format(link, "m.stl"), "m.stl": 3_000_000_000}, None),
         "pipe as mesh": ({"r.urdf": MESH_ROBOT.format(link, "m.stl"), "m.stl": None}, None),
-        "thin mesh": ({**kept, "part.obj": OBJ, "r.urdf": kept["r.urdf"].replace("part.stl", 'part.obj" scale="1 1 1e-7')}, None),
+        "thin mesh": (
+            {**kept, "part.obj": OBJ, "r.urdf": kept["r.urdf"].replace("part.stl", 'part.obj" scale="1 1 1e-7')},
+            None,
+        ),
         "vast mesh": ({**kept, "r.urdf": kept["r.urdf"].replace("part.stl", 'part.stl" scale="1e30 1 1')}, None),
         "long file name": ({"r.urdf": MESH_ROBOT.format(link, "m" * 5000)}, None),
         "NUL in a file name": ({"r.sdf": SDF.replace("other.sdf", "a&#0;")}, "not well-formed"),
@@ -146,30 +164,65 @@ def structures() -> dict[str, tuple[dict[str, object], str | None]]:
         "frames against it": ({"r.sdf": frames(3000, -1)}, "deep"),
         "frames through a model": ({"r.sdf": cyclic_frames()}, "in a loop"),
         "pipe as include": ({"r.sdf": SDF, "other.sdf": None}, "is not found"),
-        "self attached": ({"r.xml": scene(BALL + '<attach model="m" prefix="p"/>', '<asset><model name="m" file="r.xml"/></asset>')}, "loop"),
+        "self attached": (
+            {"r.xml": scene(BALL + '<attach model="m" prefix="p"/>', '<asset><model name="m" file="r.xml"/></asset>')},
+            "loop",
+        ),
         "attached in a ring": (
             {f"{k}.xml": scene(BALL, f'<asset><model name="m" file="{(k + 1) % 3}.xml"/></asset>') for k in range(3)},
             "loop",
         ),
         "include and attach": (
-            {"r.xml": scene(BALL + "<include file='i.xml'/>"), "i.xml": "<mujocoinclude><asset><model file='r.xml'/></asset></mujocoinclude>"},
+            {
+                "r.xml": scene(BALL + "<include file='i.xml'/>"),
+                "i.xml": "<mujocoinclude><asset><model file='r.xml'/></asset></mujocoinclude>",
+            },
             "loop",
         ),
         "doubled attachments": (doubling(15, ".xml", mjcf_level), "with replicated and attached ones"),
         "replicated": ({"r.xml": scene(f'<replicate count="1000000">{BALL}</replicate>')}, "with replicated"),
-        "replicated thrice": ({"r.xml": scene('<replicate count="30">' * 3 + BALL + "</replicate>" * 3)}, "with replicated"),
+        "replicated thrice": (
+            {"r.xml": scene('<replicate count="30">' * 3 + BALL + "</replicate>" * 3)},
+            "with replicated",
+        ),
         "keyframes": ({"r.xml": scene(BALL, "<size nkey='1000000000'/>")}, "nkey"),
         "numbers of users": ({"r.xml": scene(BALL, "<size nuser_body='1000000000'/>")}, "nuser_body"),
         "memory": ({"r.xml": scene(BALL, "<size memory='900G'/>")}, None),
-        "flexcomp": ({"r.xml": scene('<flexcomp name="a" type="grid" count="1000 1000 1000" spacing=".1 .1 .1" dim="3"/>')}, "it makes 1,000,000,003"),
-        "hfield": ({"r.xml": scene(BALL, '<asset><hfield name="a" nrow="40000" ncol="40000" size="1 1 1 1"/></asset>')}, "heights"),
-        "hfield from a picture": (
-            {"r.xml": scene(BALL, '<asset><hfield name="a" file="a.png" size="1 1 1 1"/></asset>'), "a.png": png(60000, 60000)},
+        "flexcomp": (
+            {"r.xml": scene('<flexcomp name="a" type="grid" count="1000 1000 1000" spacing=".1 .1 .1" dim="3"/>')},
+            "it makes 1,000,000,003",
+        ),
+        "hfield": (
+            {"r.xml": scene(BALL, '<asset><hfield name="a" nrow="40000" ncol="40000" size="1 1 1 1"/></asset>')},
             "heights",
         ),
-        "pipe as asset": ({"r.xml": scene(BALL, '<asset><mesh name="a" file="m.stl"/></asset>'), "m.stl": None}, "no regular file"),
-        "builtin mesh": ({"r.xml": scene(BALL, '<asset><mesh name="a" builtin="supersphere" params="100000 1 1"/></asset>')}, "params"),
-        "sensor": ({"r.xml": scene(BALL).replace("</mujoco>", "<sensor><user dim='2000000000'/></sensor></mujoco>")}, "dim|too many"),
+        "hfield from a picture": (
+            {
+                "r.xml": scene(BALL, '<asset><hfield name="a" file="a.png" size="1 1 1 1"/></asset>'),
+                "a.png": png(60000, 60000),
+            },
+            "heights",
+        ),
+        "pipe as asset of an included file": (
+            {
+                "r.xml": scene(BALL + '<include file="i.xml"/>', '<compiler meshdir="meshes"/>'),
+                "i.xml": '<mujocoinclude><asset><mesh name="a" file="m.stl"/></asset></mujocoinclude>',
+                "meshes/m.stl": None,
+            },
+            "no regular file",
+        ),
+        "pipe as asset": (
+            {"r.xml": scene(BALL, '<asset><mesh name="a" file="m.stl"/></asset>'), "m.stl": None},
+            "no regular file",
+        ),
+        "builtin mesh": (
+            {"r.xml": scene(BALL, '<asset><mesh name="a" builtin="supersphere" params="100000 1 1"/></asset>')},
+            "params",
+        ),
+        "sensor": (
+            {"r.xml": scene(BALL).replace("</mujoco>", "<sensor><user dim='2000000000'/></sensor></mujoco>")},
+            "dim|too many",
+        ),
     }
 
 

@@ -1,4 +1,4 @@
-"""No file that is read hangs, crashes or ends in another library's error: structures made by hand, and mutations of good files."""
+"""No file hangs or crashes its reader, or ends in another library's error: structures made by hand, mutations of good files."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ def test_the_same_pairs_whatever_their_number():
     """Pairs found by rows are those of the rule for two shapes: a tree, fixed and moving neighbours, and a free ball."""
     text = """<mujoco><worldbody><geom name="floor" type="plane" size="1 1 1"/><body name="fixed"><geom name="a" size="1"/>
       <body name="arm"><joint/><geom name="b" size="1"/><body name="hand"><joint/><geom name="c" size="1"/><geom name="d" size="1"
-      contype="2" conaffinity="4"/></body></body></body><body><freejoint/><geom name="e" size="1" contype="4"/></body></worldbody></mujoco>"""
+      contype="2" conaffinity="4"/></body></body></body><body><freejoint/><geom name="e" size="1" contype="4"/></body>
+      </worldbody></mujoco>"""
     model = models.load_model_from_string(text)
     names = [shape.name for shape in model.topology.shapes]
     pairs = {frozenset((names[i], names[j])) for i, j in model.topology.pairs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import types
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from trajopt import models
+from trajopt.cli.model_options import add_model_options, model_arguments
 from trajopt.errors import ModelError
 from trajopt.models.builder import ModelWarning
 from trajopt.models.messages import grouped
@@ -232,6 +234,13 @@ def test_a_model_file_runs_no_code_unless_asked(tmp_path, monkeypatch, name, opt
     assert not trace.exists()
 
 
+def test_the_command_line_expands_templates_on_request_only():
+    parser = argparse.ArgumentParser()
+    add_model_options(parser)
+    assert model_arguments(parser.parse_args([]))["xacro"] is False
+    assert model_arguments(parser.parse_args(["--xacro"]))["xacro"] is True
+
+
 def test_xacro_package_itself(tmp_path):
     pytest.importorskip("xacro")
     path = tmp_path / "arm.xacro"
@@ -265,7 +274,10 @@ def test_the_contact_of_a_link_is_read_or_named():
     assert "line 3, <rolling_friction> of link 'ball': it is not supported; it is left out" in messages[0]
     _, messages = read(text.replace('<spinning_friction value="0"/>', '<spinning_friction value="1e-3"/>'))
     assert sum("<spinning_friction> of link 'ball'" in message for message in messages) == 1
-    for wrong, expected in (('restitution value="1.5"', "expected 0 to 1"), ('lateral_friction value="-1"', "expected 0 or more")):
+    for wrong, expected in (
+        ('restitution value="1.5"', "expected 0 to 1"),
+        ('lateral_friction value="-1"', "expected 0 or more"),
+    ):
         element = wrong.partition(" ")[0]
         with pytest.raises(ModelError, match=f"<{element}>: attribute 'value' is .*; {expected}"):
             models.load_model_from_string(re.sub(f'{element} value="[^"]*"', wrong, text))

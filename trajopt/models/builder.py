@@ -123,7 +123,7 @@ class ModelBuilder:
         if body.name in self.bodies:
             raise ModelError(f"{self.source}: two bodies are called '{body.name}'; names must be unique")
         if len(self.bodies) == BODIES:
-            refuse(self.source, BODIES + 1, BODIES, "bodies and more", "leave out what does not matter, or fuse fixed links")
+            refuse(self.source, BODIES + 1, BODIES, "bodies and more", "leave out those that do not matter")
         self.bodies[body.name] = body
         return body
 

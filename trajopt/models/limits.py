@@ -30,7 +30,7 @@ CHILD_SECONDS = 20.0  # for a mesh that another package reads, in a process of i
 CHILD_BYTES = 4 << 30  # address space of that process
 
 
-def refuse(source: str, count: float, most: float, things: str, remedy: str) -> NoReturn:
+def refuse(source: str, count: int, most: int, things: str, remedy: str) -> NoReturn:
     """Raise `ModelError` for more than there may be."""
     raise ModelError(f"{source}: {count:,} {things}; at most {most:,} are read, to bound memory and time; {remedy}")
 

@@ -1,4 +1,4 @@
-"""Mesh formats that the package `trimesh` reads, in a process of its own: they may say to hold, or instance, any number of points."""
+"""Mesh formats that the package `trimesh` reads, in a process of its own: a small file may stand for any number of points."""
 
 from __future__ import annotations
 
@@ -59,6 +59,8 @@ def read_with_trimesh(path: Path) -> Float[np.ndarray, "n 3"]:
         raise ModelError(f"mesh file '{path}' cannot be read within {CHILD_SECONDS:g} s; convert it to STL") from None
     if child.returncode:
         said = child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise ModelError(f"mesh file '{path}' cannot be read: {short(said) or f'its reader ended with {child.returncode}'}")
+        raise ModelError(
+            f"mesh file '{path}' cannot be read: {short(said) or f'its reader ended with {child.returncode}'}"
+        )
     vertices: Float[np.ndarray, "n 3"] = np.load(io.BytesIO(child.stdout), allow_pickle=False)
     return vertices

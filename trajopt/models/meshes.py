@@ -44,7 +44,9 @@ def convex_hull(
         return None
     extent = np.ptp(points, axis=0)
     if np.abs(points).max() > MESH_EXTENT:
-        raise ModelError(f"mesh '{name}' reaches {np.abs(points).max():.3g} m from its origin; check its scale and its units")
+        raise ModelError(
+            f"mesh '{name}' reaches {np.abs(points).max():.3g} m from its origin; check its scale and its units"
+        )
     thickness = np.linalg.svd(points - points.mean(0), compute_uv=False)[-1] / np.sqrt(len(points))
     if len(points) < 4 or thickness < FLATTEST * extent.max():
         found = f"only {len(points)} distinct vertices" if len(points) < 4 else "all its vertices in one plane"
@@ -130,7 +132,8 @@ def load_vertices(path: Path) -> Float[np.ndarray, "n 3"]:
     readers = {".stl": _read_stl, ".obj": _read_obj, ".dae": _read_dae} | dict.fromkeys(_TRIMESH, read_with_trimesh)
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise ModelError(f"mesh file '{path}' has the unknown ending '{short(path.suffix)}'; expected one of {', '.join(readers)}")
+        known = ", ".join(readers)
+        raise ModelError(f"mesh file '{path}' has the unknown ending '{short(path.suffix)}'; expected one of {known}")
     check_file(path, MESH_BYTES, "mesh file")
     try:
         vertices = reader(path)

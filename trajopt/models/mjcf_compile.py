@@ -14,7 +14,6 @@ import numpy as np
 from trajopt.errors import ModelError
 from trajopt.models.limits import LARGEST, is_regular, short
 
-
 _COMPILED = {  # what the translation reads
     "body": ("mass", "inertia", "pos", "quat", "ipos", "iquat"),
     "geom": ("size", "pos", "quat", "friction"),
@@ -49,16 +48,13 @@ def compile_mjcf(content: bytes, source: str, path: Path | None) -> tuple[mujoco
 
 def _check_compiled(model: mujoco.MjModel, source: str) -> None:
     """Raise `ModelError` for numbers that the compiler let overflow."""
-    counts = {"body": model.nbody, "geom": model.ngeom, "jnt": model.njnt, "site": model.nsite, "dof": model.nv}
-    for name, count in counts.items():
-        for part in _COMPILED[name] if count else ():
-            values = np.abs(np.asarray(getattr(model, f"{name}_{part}"), float).reshape(count, -1))
-            wrong = np.flatnonzero(~(values <= LARGEST).all(axis=1))
-            if len(wrong):
-                k = int(wrong[0])
-                called = "" if name == "dof" else {"jnt": model.joint}.get(name, getattr(model, name, None))(k).name
+    for kind, parts in _COMPILED.items():
+        for part in parts:
+            values = np.abs(np.asarray(getattr(model, f"{kind}_{part}"), float))
+            wrong = [k for k, numbers in enumerate(values) if not np.all(numbers <= LARGEST)]
+            if wrong:
                 raise ModelError(
-                    f"{source}: the {part} of {name} {k}{called and f' ({called!r})'} is {values[k].max():g} after compilation; "
+                    f"{source}: the {part} of {kind} {wrong[0]} is {np.max(values[wrong[0]]):g} after compilation; "
                     "look for a number that is far too large or small"
                 )
 
@@ -66,7 +62,9 @@ def _check_compiled(model: mujoco.MjModel, source: str) -> None:
 def _clean(error: Exception) -> str:
     text = short(" ".join(str(error).split()), 2000)
     if "unknown exception" in text or isinstance(error, MemoryError):
-        text = "its compiler runs out of memory, or meets a value that it does not check; look for a count or size that is too large"
+        text = (
+            "it runs out of memory, or meets a value that it does not check; look for a count or size that is too large"
+        )
     return text.removeprefix("Error: ").removeprefix("XML Error: ")
 
 

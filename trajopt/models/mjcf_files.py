@@ -1,8 +1,8 @@
 """What an MJCF document reads and becomes, checked before MuJoCo compiles it.
 
 MuJoCo runs in this process: a document that attaches itself ends it, and one that replicates a body a million times fills its
-memory. So every file that the document includes or attaches is parsed here first by the guarded parser, files in a loop are refused,
-the elements that the compiler would make are counted, and the files of meshes and height fields are looked at.
+memory. So every file that the document includes or attaches is parsed here first by the guarded parser, files in a loop are
+refused, the elements that the compiler would make are counted, and the files of meshes and height fields are looked at.
 """
 
 from __future__ import annotations
@@ -56,11 +56,16 @@ class _Documents:
             found = [(place / name).resolve() for place in places if is_regular(place / name)]
             if not found:
                 path = self.folder / name
-                fail(element, source, f"the {kind} file '{short(str(path))}' {'is no regular file' if _exists(path) else 'does not exist'}")
+                reason = "is no regular file" if _exists(path) else "does not exist"
+                fail(element, source, f"the {kind} file '{short(str(path))}' {reason}")
             self.targets[element] = list(dict.fromkeys(found))
             for path in self.targets[element]:
                 if path in trail:
-                    fail(element, source, f"the {kind} file '{path}' is already included: the files name each other in a loop")
+                    fail(
+                        element,
+                        source,
+                        f"the {kind} file '{path}' is already included: the files name each other in a loop",
+                    )
                 if len(trail) > _LEVELS:
                     fail(element, source, f"files name each other more than {_LEVELS} levels deep")
                 if path not in self.roots:
@@ -71,7 +76,9 @@ class _Documents:
         if here not in sizes:
             everything = list(self._merged(here))
             models = {
-                element.get("name") or element.get("file", ""): sum(self.size(path, sizes) for path in self.targets[element])
+                element.get("name", element.get("file", "")): sum(
+                    self.size(path, sizes) for path in self.targets[element]
+                )
                 for element, _ in everything
                 if element.tag == "model" and element in self.targets
             }
@@ -111,11 +118,16 @@ def check_files(root: Element, source: str, path: Path | None) -> None:
             f"it makes {elements:,.0f} elements, {bodies:,.0f} of them bodies, with replicated and attached ones; at most "
             f"{ELEMENTS:,} elements and {BODIES:,} bodies are read, to bound memory and time",
         )
+    folders = {""}
+    for document in documents.roots.values():
+        for compiler in document.iter("compiler"):
+            folders |= {compiler.get(attribute, "") for attribute in ("meshdir", "assetdir", "texturedir")}
     for where, document in documents.roots.items():
         label = documents.labels[where]
         check_finite(document, label)
         _check_counts(document, label)
-        _check_assets(document, root, label, [] if path is None else [path.parent, where.parent])
+        places = [Path()] if path is None else [path.parent, where.parent]
+        _check_assets(document, label, [place / folder for place in places for folder in folders])
 
 
 def _references(document: Element) -> Iterator[Element]:
@@ -158,11 +170,17 @@ def _check_counts(document: Element, label: str) -> None:
         elif element.tag == "mesh" and element.get("builtin") is not None:
             words = element.get("params", "").split()
             if any(_number(word) > 1000 for word in words):
-                fail(element, label, f"attribute 'params' is '{short(element.get('params', ''))}'; expected at most 1000")
+                fail(
+                    element, label, f"attribute 'params' is '{short(element.get('params', ''))}'; expected at most 1000"
+                )
         elif element.tag in ("user", "numeric", "general", "motor", "position", "velocity"):
             for attribute in ("dim", "size", "nsample"):
                 if _product(element, attribute, label) > SAMPLES:
-                    fail(element, label, f"attribute '{attribute}' is '{short(element.get(attribute, ''))}'; at most {SAMPLES:,}")
+                    fail(
+                        element,
+                        label,
+                        f"attribute '{attribute}' is '{short(element.get(attribute, ''))}'; at most {SAMPLES:,}",
+                    )
     keys = sum(1 for keyframe in document.iter("keyframe") for _ in keyframe.iter("key"))
     if keys > KEYFRAMES:
         fail(document, label, f"it has {keys:,} keyframes; at most {KEYFRAMES:,} are read")
@@ -175,14 +193,11 @@ def _number(word: str) -> float:
         return 0.0
 
 
-def _check_assets(document: Element, root: Element, label: str, places: list[Path]) -> None:
+def _check_assets(document: Element, label: str, places: list[Path]) -> None:
     """The files of meshes and height fields, where they exist: regular, and within the limits."""
-    folders = {""}
-    for compiler in (*root.iter("compiler"), *document.iter("compiler")):
-        folders |= {compiler.get(attribute, "") for attribute in ("meshdir", "assetdir", "texturedir")}
     for element in (element for asset in _ASSETS for element in document.iter(asset)):
         name = element.get("file", "")
-        for path in {place / folder / part for place in places for folder in folders for part in (name, Path(name).name)}:
+        for path in {place / part for place in places for part in (name, Path(name).name)}:
             if name and _exists(path) and not path.is_dir():
                 check_file(path, MESH_BYTES, "asset file")
                 if path.suffix.lower() == ".png" and element.tag == "hfield":
@@ -194,4 +209,8 @@ def _check_picture(element: Element, path: Path, label: str) -> None:
     head = read_bytes(path, MESH_BYTES, "height field")[:24]
     width, height = struct.unpack(">II", head[16:24]) if len(head) == 24 else (0, 0)
     if width * height > SAMPLES:
-        fail(element, label, f"its file '{path}' has {width} x {height} heights; at most {SAMPLES:,} are read; make it coarser")
+        fail(
+            element,
+            label,
+            f"its file '{path}' has {width} x {height} heights; at most {SAMPLES:,} are read; make it coarser",
+        )

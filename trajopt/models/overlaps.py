@@ -114,9 +114,10 @@ def overlapping_pairs(
         for end in ("low", "high")
     )
     near = np.all((low[:, 0] < high[:, 1]) & (low[:, 1] < high[:, 0]), axis=1)
-    if most is not None and np.count_nonzero(near) > most:
+    if most is not None and (count := int(np.count_nonzero(near))) > most:
+        things = "pairs of shapes of one robot near each other"
         remedy = "load it with self_collision='all' or 'none', which compute no overlaps"
-        refuse(f"model '{model.topology.name}'", np.count_nonzero(near), most, "pairs of shapes of one robot near each other", remedy)
+        refuse(f"model '{model.topology.name}'", count, most, things, remedy)
     found |= {pair for pair, close in zip(wanted, near, strict=True) if close and _overlap(*(placed[k] for k in pair))}
     return tuple(pair for pair in model.topology.pairs if pair in found)
 

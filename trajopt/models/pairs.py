@@ -73,7 +73,8 @@ def contact_pairs(
                 continue
             chosen[key] = _mix(one.shape, other.shape)
         if len(chosen) > PAIRS:
-            refuse(source, len(chosen), PAIRS, "contact pairs and more", "let fewer shapes collide (contype, conaffinity, exclude)")
+            remedy = "let fewer shapes collide (contype, conaffinity, exclude)"
+            refuse(source, len(chosen), PAIRS, "contact pairs and more", remedy)
     pairs = sorted(chosen)
     friction = np.array([chosen[pair][0] for pair in pairs], float)
     restitution = np.array([chosen[pair][1] for pair in pairs], float)
@@ -86,7 +87,9 @@ def _partners(shapes: list[PlacedShape], filters: PairFilters) -> Iterator[list[
     def numbered(keys: list[str | None]) -> np.ndarray:
         """One number a key, and a number of its own for every None."""
         index: dict[str | None, int] = {}
-        return np.array([-1 - k if key is None else index.setdefault(key, len(index)) for k, key in enumerate(keys)], int)
+        return np.array(
+            [-1 - k if key is None else index.setdefault(key, len(index)) for k, key in enumerate(keys)], int
+        )
 
     numbers = [(s.shape.contype, s.shape.conaffinity, s.group, s.parent_group) for s in shapes]
     contype, conaffinity, group, parent = np.array(numbers, int).reshape(-1, 4).T

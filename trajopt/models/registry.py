@@ -199,7 +199,9 @@ def _find(name_or_path: str | Path) -> Path:
     if is_regular(path):
         return path.resolve()
     if path.suffix.lower() in _SUFFIXES or "/" in text or os.path.exists(path):
-        kind = "is a folder" if os.path.isdir(path) else "is no regular file" if os.path.exists(path) else "does not exist"
+        kind = (
+            "is a folder" if os.path.isdir(path) else "is no regular file" if os.path.exists(path) else "does not exist"
+        )
         raise ModelError(f"model file '{short(text)}' {kind}; expected the path of a .urdf, .xml (MJCF) or .sdf file")
     raise UnknownNameError(f"there is no bundled model '{short(text)}' and no such file{closest(text, bundled)}")
 
@@ -212,8 +214,7 @@ def _read(
     if found is None:
         part = ", a part of an MJCF that other files include" if root.tag == "mujocoinclude" else ""
         raise ModelError(
-            f"{source}: the root element is <{root.tag}>{part}; expected <robot> (URDF), <mujoco> (MJCF) or <sdf> "
-            "(SDF)"
+            f"{source}: the root element is <{root.tag}>{part}; expected <robot> (URDF), <mujoco> (MJCF) or <sdf> (SDF)"
         )
     if format is not None and format != found:
         if format not in _FORMATS.values():

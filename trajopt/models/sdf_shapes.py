@@ -176,7 +176,9 @@ class LinkReader:
         for tag, default, what in _LEFT_OUT:
             if text_number(surface, tag, self.source, default) != default:
                 path = tag.replace("/", "><")
-                self.builder.warn(f"{where(collision, self.source)}: <{path}>, {what}, is not supported; it is left out")
+                self.builder.warn(
+                    f"{where(collision, self.source)}: <{path}>, {what}, is not supported; it is left out"
+                )
 
     def _friction(self, surface: Element, shape: ShapeDescription) -> None:
         """Sliding friction: ODE's, else Bullet's, else 1; one coefficient for all directions."""
@@ -187,7 +189,9 @@ class LinkReader:
         for tag, _ in given[1:]:
             other = self._coefficient(surface, tag, shape.friction)
             if other != shape.friction:
-                self.builder.warn(f"{place}: <{first}> is {shape.friction:g} and <{tag}> is {other:g}; the first is taken")
+                self.builder.warn(
+                    f"{place}: <{first}> is {shape.friction:g} and <{tag}> is {other:g}; the first is taken"
+                )
         across = self._coefficient(surface, second, shape.friction)
         if across != shape.friction:
             self.builder.warn(

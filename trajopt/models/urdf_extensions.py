@@ -40,7 +40,9 @@ def read_contact(link: Element, friction: float, builder: ModelBuilder) -> tuple
                 if not 0 <= restitution <= 1:
                     fail(element, source, f"attribute 'value' is {restitution}; expected 0 to 1")
             elif not _says_nothing(element):
-                builder.warn(f"{where(element, source)} of link '{link.get('name')}': it is not supported; it is left out")
+                builder.warn(
+                    f"{where(element, source)} of link '{link.get('name')}': it is not supported; it is left out"
+                )
     return friction, restitution
 
 
@@ -57,9 +59,13 @@ def warn_of_extensions(root: Element, builder: ModelBuilder) -> None:
     for element in root.findall("gazebo"):
         link = element.get("reference")
         if (element.findtext("turnGravityOff") or "").strip().lower() in ("1", "true"):
-            builder.warn(f"{where(element, builder.source)} of link '{link}': <turnGravityOff> is left out; gravity acts on it")
+            builder.warn(
+                f"{where(element, builder.source)} of link '{link}': <turnGravityOff> is left out; gravity acts on it"
+            )
         if element.find("collision") is not None:
-            builder.warn(f"{where(element, builder.source)} of link '{link}': its <collision> is not supported; it is left out")
+            builder.warn(
+                f"{where(element, builder.source)} of link '{link}': its <collision> is not supported; it is left out"
+            )
         first, second = ((element.findtext(tag) or "").strip() for tag in ("mu1", "mu2"))
         if first and second and first != second:
             builder.warn(
