@@ -22,6 +22,7 @@ from trajopt.dynamics.contact.closures import closure_error
 from trajopt.dynamics.damping import DampingWarning
 from trajopt.dynamics.gradients import GRADIENTS, GradientMode, GradientOptions
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import PrecisionWarning
 from trajopt.dynamics.rigid_body.aba import aba
 from trajopt.dynamics.rigid_body.actuation import actuation_force
 from trajopt.dynamics.rigid_body.configuration import (
@@ -68,9 +69,9 @@ from trajopt.dynamics.system import System
 
 __all__ = [
     "GRADIENTS", "BoxedLCP", "CompliantContact", "ContactLaw", "DampingWarning", "ForceLaw", "GradientMode", "GradientOptions",
-    "Linearization", "Model", "NCPResult", "NoContact", "OutputSlope", "RigidContact", "SmoothedContact", "SpringDamperContact",
-    "StartWarning", "State", "StepInfo", "System", "aba", "actuation_force", "base_velocity", "bias_forces",
-    "centre_of_mass", "centroidal_momentum", "centroidal_momentum_matrix", "closure_error", "com_jacobian", "crba",
+    "Linearization", "Model", "NCPResult", "NoContact", "OutputSlope", "PrecisionWarning", "RigidContact", "SmoothedContact",
+    "SpringDamperContact", "StartWarning", "State", "StepInfo", "System", "aba", "actuation_force", "base_velocity",
+    "bias_forces", "centre_of_mass", "centroidal_momentum", "centroidal_momentum_matrix", "closure_error", "com_jacobian", "crba",
     "difference", "forward_dynamics", "forward_dynamics_derivatives", "frame_jacobian", "frame_jacobian_derivative",
     "frame_placement", "from_base_velocity", "from_mujoco_contact", "from_pinocchio", "generalised_gravity",
     "inertial_regressor", "integrate", "integrate_jacobians", "inverse_dynamics", "kappa_schedule", "kinematics",

@@ -2,8 +2,8 @@
 
 | backend | steps |
 |---|---|
-| `jax` | the JAX implementation: every law, integrator, precision and device |
-| `native` | the compiled core (`trajopt.native`): the same function, in float64 on CPUs, for what `compiled` covers |
+| `jax` | the JAX implementation: every law, integrator and device |
+| `native` | the compiled core (`trajopt.native`): the same function on CPUs, for what `compiled` covers; computed in float64 |
 | `auto` | `native` where it covers the system and is built for this processor, else `jax` |
 
 The derivative by state and control of gradient modes "implicit" and "smoothed" is the core's own closed form, in

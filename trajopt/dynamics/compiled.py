@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
@@ -47,8 +48,8 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
         return law.not_compiled
     if integrator in INTEGRATORS[2:] and law.acts:
         return f"integrator='{integrator}' takes forces that are explicit functions of the state"
-    if np.dtype(dtype) != np.float64:
-        return f"numbers are {np.dtype(dtype).name}; the compiled core computes in float64"
+    if np.dtype(dtype) not in (np.float64, np.float32):
+        return f"numbers are {np.dtype(dtype).name}; the compiled core takes float64 and float32"
     if not model.topology.n_nodes:
         return "the model has no moving body"
     return None if native.available() else native.reason()
@@ -205,33 +206,36 @@ def pack_parameters(
 ) -> Float[Array, " p"]:
     """The model's numbers and the law's as one array in the order of native/parameters.h; differentiable, traced or not.
 
+    In the precision of the model, whose numbers are what they are: the core widens those of float32.
     kappa (1/m): sharpness of smoothed contact, None for the law's own.
     """
     law, top = compiled.law, compiled.topology
-    double = functools.partial(jnp.asarray, dtype=jnp.float64)
+    dtype = jax.dtypes.canonicalize_dtype(model.mass.dtype)
+    numbers = functools.partial(jnp.asarray, dtype=dtype)
     tolerance = default_tolerance(jnp.float64) if law.tolerance is None else law.tolerance
     push_out = np.inf if law.push_out_speed is None else law.push_out_speed
     options = np.array([law.erp, law.damping, law.rest_velocity, tolerance, push_out], float)
     sharpness = law.contact_sharpness(kappa)
-    sharp = double(0.0 if sharpness is None else sharpness).reshape(1)
-    head = jnp.concatenate([double(model.gravity), double(options), sharp, jnp.zeros(PARAMETER_HEAD - 9, jnp.float64)])
+    sharp = numbers(0.0 if sharpness is None else sharpness).reshape(1)
+    head = jnp.concatenate([numbers(model.gravity), numbers(options), sharp, jnp.zeros(PARAMETER_HEAD - 9, dtype)])
     raw = jnp.concatenate(
-        [double(np.array([0.0, 1.0]))] + [double(getattr(model, name)).reshape(-1) for name in _LEAVES]
+        [numbers(np.array([0.0, 1.0]))] + [numbers(getattr(model, name)).reshape(-1) for name in _LEAVES]
     )
     lanes = raw[_lane_places(top)]
-    mimics = [double(model.mimic_multiplier), double(model.mimic_offset)]
+    mimics = [numbers(model.mimic_multiplier), numbers(model.mimic_offset)]
     touching = law.acts
     shapes = shape_numbers(compiled.topology, compiled.law, model) if touching else []
-    pairs = [double(model.pair_friction), double(model.pair_restitution)] if touching else []
-    return jnp.concatenate([head, lanes, *mimics, *shapes, *pairs, *_equality_numbers(model, double)])
+    pairs = [numbers(model.pair_friction), numbers(model.pair_restitution)] if touching else []
+    return jnp.concatenate([head, lanes, *mimics, *shapes, *pairs, *_equality_numbers(model, numbers)])
 
 
-def _equality_numbers(model: Model, double) -> list[Array]:
+def _equality_numbers(model: Model, numbers) -> list[Array]:
     """The frames of closures, each its rotation and position, and the numbers of couplings."""
     closures, couplings = len(model.topology.closures), len(model.topology.couplings)
-    frames = [double(model.closure_rotation).reshape(closures, 2, 9), double(model.closure_position)]
-    arms = double(model.coupling_arms).reshape(couplings, -1) if couplings else jnp.zeros((0, 0), jnp.float64)
-    laws = [arms, double(model.coupling_reference), double(model.coupling_polynomial)]
+    frames = [numbers(model.closure_rotation).reshape(closures, 2, 9), numbers(model.closure_position)]
+    reference = numbers(model.coupling_reference)
+    arms = numbers(model.coupling_arms).reshape(couplings, -1) if couplings else jnp.zeros((0, 0), reference.dtype)
+    laws = [arms, reference, numbers(model.coupling_polynomial)]
     return [jnp.concatenate(frames, 2).reshape(-1), jnp.concatenate(laws, 1).reshape(-1)]
 
 

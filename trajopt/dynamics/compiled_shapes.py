@@ -15,13 +15,12 @@ from trajopt.dynamics.contact.laws import ContactLaw
 from trajopt.dynamics.model import Model, ShapeType, Topology
 from trajopt.dynamics.rigid_body.spatial import rotate
 
-_double = functools.partial(jnp.asarray, dtype=jnp.float64)
-
 
 def shape_numbers(top: Topology, law: ContactLaw, model: Model) -> list[Float[Array, "..."]]:
     """Planes, shapes against them, shapes against each other, vertices of meshes, and the balls of shapes against planes."""
     pairs = pairs_under(top, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes), law)
-    rotation, position, size = (_double(x) for x in (model.shape_rotation, model.shape_position, model.shape_size))
+    numbers = functools.partial(jnp.asarray, dtype=jax.dtypes.canonicalize_dtype(model.mass.dtype))
+    rotation, position, size = (numbers(x) for x in (model.shape_rotation, model.shape_position, model.shape_size))
     planes, shapes = np.array(pairs.planes, int), np.array([x.shape for x in pairs.against], int)
     between = np.array(pairs.shapes_between, int)
 
@@ -30,13 +29,13 @@ def shape_numbers(top: Topology, law: ContactLaw, model: Model) -> list[Float[Ar
         return jnp.concatenate(wide, 1).reshape(-1)
 
     balls = [_balls(x, top, rotation, position, size, model) for x in pairs.against if x.balls]
-    boxes, spheres = size, jnp.zeros((len(top.shapes), 4), jnp.float64)
+    boxes, spheres = size, jnp.zeros((len(top.shapes), 4), size.dtype)
     meshes = [k for k in pairs.shapes_between if top.shapes[k].kind == ShapeType.MESH]
     if meshes:
-        around = {mesh: _around(_double(model.meshes[mesh])) for mesh in sorted({top.shapes[k].mesh for k in meshes})}
+        around = {mesh: _around(numbers(model.meshes[mesh])) for mesh in sorted({top.shapes[k].mesh for k in meshes})}
         half, ball = (jnp.stack(x) for x in zip(*(around[top.shapes[k].mesh] for k in meshes), strict=True))
         boxes, spheres = boxes.at[np.array(meshes)].set(half), spheres.at[np.array(meshes)].set(ball)
-    vertices = [_double(model.meshes[mesh]).T.reshape(-1) for mesh in pairs.hulls(top)]
+    vertices = [numbers(model.meshes[mesh]).T.reshape(-1) for mesh in pairs.hulls(top)]
     return [
         flat(planes, rotation, position), flat(shapes, position, rotation, size),
         flat(between, position, rotation, boxes, spheres), *vertices, *balls,
@@ -54,14 +53,15 @@ def _around(vertices: Float[Array, "n 3"]) -> tuple[Float[Array, "3"], Float[Arr
 def _balls(x: PlanePair, top: Topology, rotation, position, size, model: Model) -> Float[Array, " k"]:
     """Centres in the node's frame and radii of the balls of a shape that touch a plane first."""
     kind, R, p, extent = top.shapes[x.shape].kind, rotation[x.shape], position[x.shape], size[x.shape]
-    zero = jnp.zeros((), jnp.float64)
+    numbers = functools.partial(jnp.asarray, dtype=position.dtype)
+    zero = numbers(0.0)
     radius = extent[0] if kind in (ShapeType.SPHERE, ShapeType.CAPSULE) else zero
     if kind == ShapeType.SPHERE:
-        local = jnp.zeros((1, 3), jnp.float64)
+        local = numbers(np.zeros((1, 3)))
     elif kind == ShapeType.CAPSULE:
-        local = _double(np.array([[0, 0, 1.0], [0, 0, -1.0]])) * extent[1]
+        local = numbers(np.array([[0, 0, 1.0], [0, 0, -1.0]])) * extent[1]
     elif kind == ShapeType.BOX:
-        local = _double(BOX_CORNERS) * extent
+        local = numbers(BOX_CORNERS) * extent
     else:
-        local = _double(model.meshes[top.shapes[x.shape].mesh])
+        local = numbers(model.meshes[top.shapes[x.shape].mesh])
     return jnp.concatenate([p + rotate(R, local), jnp.broadcast_to(radius, (x.balls, 1))], 1).reshape(-1)

@@ -23,8 +23,8 @@ from trajopt.errors import OptionError
 from trajopt.result import Status
 
 # Layout of a report and its status, as in native/report_layout.h and native/contact_solve.h.
-HEAD, PER_CONTACT = 16, 13
-ONE_SIDED, ONE_SIDED_BITS = 11, 50
+HEAD, PER_CONTACT = 24, 13
+ONE_SIDED, ONE_SIDED_BITS = 11, 24
 STATUS = (Status.solved, Status.stalled, Status.infeasible, Status.non_finite)
 STATUS_AT, NON_FINITE = 3, 3  # where a report says it, and the last of them
 
@@ -127,8 +127,8 @@ def direct_step(
 
     Where q, v or u (which makes tau) holds a number that is not finite, the report's status says so and nothing else is defined.
     """
-    top, double = compiled.topology, constants.dtype
-    shapes = tuple(jax.ShapeDtypeStruct((k,), double) for k in (compiled.report_size, top.nq, top.nv))
+    top, dtype = compiled.topology, constants.dtype
+    shapes = tuple(jax.ShapeDtypeStruct((k,), dtype) for k in (compiled.report_size, top.nq, top.nv))
     arguments = (constants, q, v, u, tau)
     return native.call("direct_step", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme, motors=motors)
 
@@ -148,13 +148,13 @@ def direct_linearize(
 
     motors: as for `direct_step`; where it is not zero the lever arms are the gain, and the one given is not read.
     """
-    top, columns, double = compiled.topology, motors or gain.shape[1], constants.dtype
+    top, columns, dtype = compiled.topology, motors or gain.shape[1], constants.dtype
     n, size = 2 * top.nv, compiled.report_size + top.nq + top.nv
     matrices = [(n, n), (n, columns)]
     if impulse:
         m = _row_count(compiled.report_layout)
         matrices += [(m, n), (m, columns)]
-    shapes = tuple(jax.ShapeDtypeStruct(shape, double) for shape in ((size,), *matrices))
+    shapes = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in ((size,), *matrices))
     arguments = (constants, q, v, u, tau, gain)
     handler = "direct_linearize_impulse" if impulse else "direct_linearize"
     return native.call(handler, shapes, *arguments, topology=compiled.key, integrator=compiled.scheme, motors=motors)
@@ -290,8 +290,8 @@ def _fields(layout: tuple[int, int, int], report: Float[Array, "*b r"], dropped_
 @functools.partial(jax.jit, static_argnums=0)
 def _one_sided(n: int, report: Float[Array, "*b r"]) -> Bool[Array, "*b n"]:
     columns = np.arange(n)
-    words = report[..., ONE_SIDED:HEAD][..., columns // ONE_SIDED_BITS].astype(jnp.int64)
-    return (words >> (columns % ONE_SIDED_BITS)) & 1 > 0
+    words = report[..., ONE_SIDED:HEAD][..., columns // ONE_SIDED_BITS].astype(jnp.int32)
+    return (words >> (columns % ONE_SIDED_BITS).astype(np.int32)) & 1 > 0
 
 
 def _fields_of_one(layout: tuple[int, int, int], report: Float[Array, " r"], dropped_pairs: Int[Array, ""]) -> StepFields:

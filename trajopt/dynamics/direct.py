@@ -30,9 +30,8 @@ from trajopt.dynamics.rigid_body.actuation import Actuators, actuators
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 
 Made = TypeVar("Made")
-_status = struct.Struct(
-    f"{8 * STATUS_AT}xd"
-).unpack_from  # waits for the report; half of what NumPy's array would take
+# Of a report, by its precision; waits for it, and takes half of what NumPy's array would.
+_STATUS = {size: struct.Struct(f"{size * STATUS_AT}x{code}").unpack_from for size, code in ((8, "d"), (4, "f"))}
 
 
 class Programs(NamedTuple):
@@ -66,6 +65,7 @@ class DirectCalls:
         self._none_dropped, self._layout = dropped_pairs, compiled.report_layout
         self._array = type(constants)
         self._kinds, self._precision = (self._array, np.ndarray), constants.dtype
+        self._status = _STATUS[constants.dtype.itemsize]
         self._q_shape, self._v_shape, self._u_shape = (top.nq,), (top.nv,), (nu,)
         self._stepped = self._linearized = False
 
@@ -115,7 +115,7 @@ class DirectCalls:
         if type(report) is not self._array:
             return False
         try:
-            return _status(report)[0] != NON_FINITE
+            return self._status(report)[0] != NON_FINITE
         except (BufferError, TypeError):  # of an array in several places at once
             return False
 
@@ -181,7 +181,7 @@ def _packing(
 def _constants(compiled: CompiledSystem, model: Model, dt, kappa, driven: Actuators) -> Float[Array, " c"]:
     """What belongs to the system alone: parameters and dt, as native/direct_ffi.cc reads them, and the actuators."""
     parts = [pack_parameters(compiled, model, kappa), dt, *jax.tree.leaves(driven)]
-    return jnp.concatenate([jnp.asarray(part, jnp.float64).reshape(-1) for part in parts])
+    return jnp.concatenate([jnp.asarray(part, parts[0].dtype).reshape(-1) for part in parts])
 
 
 @functools.lru_cache(maxsize=128)

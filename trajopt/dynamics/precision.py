@@ -7,13 +7,16 @@ Newton's method on contact problems does not converge in its usual three or four
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
+DOUBLE = 'jax.config.update("jax_enable_x64", True)'  # the line that makes JAX's default precision float64
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -27,6 +30,38 @@ class Threshold(NamedTuple):
     def at(self, dtype: DTypeLike) -> float:
         """The value for arrays of `dtype`."""
         return self.double if dtype == jnp.float64 else self.single
+
+
+class PrecisionWarning(UserWarning):
+    """Numbers are float32 because float64 is not enabled in JAX."""
+
+
+def warn_of_single_precision(dtype: DTypeLike) -> None:
+    """Issue a `PrecisionWarning`, once in a process, where `dtype` is float32 and JAX has nothing better."""
+    if dtype == np.float32 and not doubles_exist():
+        _say_single_precision()
+
+
+def doubles_exist() -> bool:
+    """Whether float64 is enabled in JAX."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def precision_hint(dtype: DTypeLike) -> str:
+    """What to say of an end without success in this precision; empty for float64."""
+    if dtype != np.float32:
+        return ""
+    return f"precision may be the cause: numbers are float32, and {DOUBLE} at the start of the program makes them float64"
+
+
+@functools.cache
+def _say_single_precision() -> None:
+    warnings.warn(
+        f"numbers are float32, JAX's default: tolerances are 1e-5 in place of 1e-10, and solvers may end for want of precision; "
+        f"{DOUBLE} at the start of the program makes them float64",
+        PrecisionWarning,
+        stacklevel=5,
+    )
 
 
 def in_full_precision(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

@@ -59,6 +59,7 @@ from trajopt.dynamics.linearization import (
     slopes_by_columns,
 )
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import warn_of_single_precision
 from trajopt.dynamics.rigid_body.actuation import actuation_force
 from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
@@ -121,6 +122,7 @@ class System:
             raise OptionError(f"contact is {self.contact!r}, expected a contact law such as RigidContact() or NoContact()")
         if isinstance(self.model.mass, np.ndarray):
             object.__setattr__(self, "model", self.model.to_device())
+        warn_of_single_precision(self.model.mass.dtype)
         object.__setattr__(self, "dt", positive_number("dt", self.dt, "a positive step in seconds"))
         if self.kappa is not None:
             object.__setattr__(self, "kappa", positive_number("kappa", self.kappa, KAPPA_MEANING))

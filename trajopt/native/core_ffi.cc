@@ -6,7 +6,6 @@
 
 #include "engine.h"
 #include "policy.h"
-#include "samples.h"
 #include "spread.h"
 #include "step.h"
 #include "xla/ffi/api/ffi.h"
@@ -98,11 +97,35 @@ ffi::Error check(const Topology& t, const Call& c, int64_t steps) {
   if (c.given_rows > t.given) return wrong_size("candidates", c.given_rows, t.given);
   return known_integrator(t, c.integrator);
 }
-StepInput input(const Call& c, size_t i, const int64_t* batch, size_t axes) {
-  auto at = [&](const Samples& s) { return s.at(i, batch, axes); };
+StepInput input(const Call& c, size_t i, const int64_t* batch, size_t axes, Border& border) {
+  auto at = [&](const Samples& s) { return s.at(i, batch, axes, border); };
   return {at(c.parameters), at(c.q), at(c.v), at(c.tau), at(c.given), at(c.slopes), *at(c.dt),
           static_cast<int>(c.given_rows), static_cast<Integrator>(c.integrator)};
 }
+
+// The results of the steps of sample i.
+class Steps {
+ public:
+  struct To { Result &q, &v, &report, &impulse; };
+  Steps(Border& border, const To& to, const Topology& t, int64_t i, int64_t steps = 1)
+      : to_(to), t_(t), q_(out(border, to.q, i, steps * t.nq)), v_(out(border, to.v, i, steps * t.nv)),
+        report_(out(border, to.report, i, steps * report_size(t))), impulse_(out(border, to.impulse, i, t.impulses())) {}
+  StepOutput output(int64_t k, const Linear* linear) const {
+    return {q_ + k * t_.nq, v_ + k * t_.nv, report_ + k * report_size(t_), impulse_, linear};
+  }
+  // The state after step k, as it is returned, is that before the next one: several steps are the same function as one step repeated.
+  void go_on(int64_t k, StepInput& in) const {
+    const StepOutput done = output(k, nullptr);
+    Border::settle(to_.q, done.q, t_.nq), Border::settle(to_.v, done.v, t_.nv);
+    in.q = done.q, in.v = done.v;
+  }
+
+ private:
+  static double* out(Border& border, Result& to, int64_t i, int64_t size) { return border.out(to, i * size, size); }
+  const To to_;
+  const Topology& t_;
+  double *q_, *v_, *report_, *impulse_;
+};
 
 // -- handlers --------------------------------------------------------------------------------------------------------------------
 
@@ -117,17 +140,18 @@ ffi::Error step_handler(ffi::ThreadPool pool, Array parameters, Array dt, Array 
   const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
   const size_t count = v_next->element_count() / std::max(1, t.nv);
   spread(pool, count, 1, [&](int64_t begin, int64_t end) {
-    Engine& engine = *own(topology)->engine;
+    auto& [_, engine, border] = *own(topology);
     for (int64_t i = begin; i < end; ++i) {
-      const StepOutput out{q_next->typed_data() + i * t.nq, v_next->typed_data() + i * t.nv, report->typed_data() + i * report_size(t),
-                           impulse->typed_data() + i * t.impulses(), nullptr};
-      engine.run(input(call, i, batch.begin(), batch.size()), out);
+      border.begin();
+      const Steps out{border, {q_next, v_next, report, impulse}, t, i};
+      engine->run(input(call, i, batch.begin(), batch.size(), border), out.output(0, nullptr));
+      border.finish();
     }
   });
   return ffi::Error::Success();
 }
 
-struct ImpulseSlopes { double *C, *D; };  // null where the derivative of the impulses is not asked for
+struct ImpulseSlopes { Result *C, *D; };  // null where the derivative of the impulses is not asked for
 
 ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const Array& dt, const Array& q, const Array& v, const Array& tau,
                          const Array& given, const Array& slopes, const Array& gain, Result& q_next, Result& v_next,
@@ -142,16 +166,18 @@ ffi::Error linearize_all(ffi::ThreadPool& pool, const Array& parameters, const A
   const int columns = static_cast<int>(gain.dimensions().back());
   if (gains.size() != static_cast<int64_t>(t.nv) * columns) return wrong_size("gain", gains.size(), static_cast<int64_t>(t.nv) * columns);
   const auto batch = v_next->dimensions().first(v_next->dimensions().size() - 1);
-  const size_t count = v_next->element_count() / std::max(1, t.nv), square = 4 * static_cast<size_t>(t.nv) * t.nv;
+  const size_t count = v_next->element_count() / std::max(1, t.nv);
   spread(pool, count, 1, [&](int64_t begin, int64_t end) {
-    Engine& engine = *own(topology)->engine;
+    auto& [_, engine, border] = *own(topology);
     for (int64_t i = begin; i < end; ++i) {
-      Linear linear{gains.at(i, batch.begin(), batch.size()), columns, A->typed_data() + i * square,
-                    B->typed_data() + i * 2 * t.nv * columns};
-      if (impulses.C) linear.C = impulses.C + i * t.reported() * 2 * t.nv, linear.D = impulses.D + i * t.reported() * columns;
-      const StepOutput out{q_next->typed_data() + i * t.nq, v_next->typed_data() + i * t.nv, report->typed_data() + i * report_size(t),
-                           impulse->typed_data() + i * t.impulses(), &linear};
-      engine.run(input(call, i, batch.begin(), batch.size()), out);
+      border.begin();
+      auto matrix = [&](Result& to, int64_t size) { return border.out(to, i * size, size); };
+      const int64_t n = 2 * t.nv;
+      Linear linear{gains.at(i, batch.begin(), batch.size(), border), columns, matrix(A, n * n), matrix(B, n * columns)};
+      if (impulses.C) linear.C = matrix(*impulses.C, t.reported() * n), linear.D = matrix(*impulses.D, t.reported() * columns);
+      const Steps out{border, {q_next, v_next, report, impulse}, t, i};
+      engine->run(input(call, i, batch.begin(), batch.size(), border), out.output(0, &linear));
+      border.finish();
     }
   });
   return ffi::Error::Success();
@@ -168,7 +194,7 @@ ffi::Error linearize_impulse_handler(ffi::ThreadPool pool, Array parameters, Arr
                                      Array slopes, Array gain, Result q_next, Result v_next, Result report, Result impulse, Result A, Result B,
                                      Result C, Result D, int64_t topology, int64_t integrator) {
   return linearize_all(pool, parameters, dt, q, v, tau, given, slopes, gain, q_next, v_next, report, impulse, A, B,
-                       {C->typed_data(), D->typed_data()}, topology, integrator);
+                       {&C, &D}, topology, integrator);
 }
 
 // States after each of the steps under the generalised forces tau (steps, nv), each that of `step_handler`; without handed-over
@@ -186,17 +212,17 @@ ffi::Error rollout_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arr
   size_t count = 1;
   for (int64_t axis : batch) count *= axis;
   spread(pool, count, steps, [&](int64_t begin, int64_t end) {
-    Engine& engine = *own(topology)->engine;
+    auto& [_, engine, border] = *own(topology);
     for (int64_t i = begin; i < end; ++i) {
-      StepInput in = input(call, i, batch.begin(), batch.size());
-      double* last = impulse->typed_data() + i * t.impulses();
+      border.begin();
+      StepInput in = input(call, i, batch.begin(), batch.size(), border);
+      const Steps out{border, {qs, vs, reports, impulse}, t, i, steps};
       for (int64_t k = 0; k < steps; ++k) {
-        const size_t at = i * steps + k;
-        const StepOutput out{qs->typed_data() + at * t.nq, vs->typed_data() + at * t.nv,
-                             reports->typed_data() + at * report_size(t), last, nullptr};
-        engine.run(in, out);
-        in.q = out.q, in.v = out.v, in.tau += t.nv;
+        engine->run(in, out.output(k, nullptr));
+        out.go_on(k, in);
+        in.tau += t.nv;
       }
+      border.finish();
     }
   });
   return ffi::Error::Success();
@@ -223,25 +249,27 @@ ffi::Error follow_handler(ffi::ThreadPool pool, Array parameters, Array dt, Arra
   size_t count = 1;
   for (int64_t axis : batch) count *= axis;
   spread(pool, count, steps, [&](int64_t begin, int64_t end) {
-    Engine& engine = *own(topology)->engine;
+    auto& [_, engine, border] = *own(topology);
     thread_local std::vector<double> tau, dx;
     tau.resize(t.nv), dx.resize(2 * t.nv);
     for (int64_t i = begin; i < end; ++i) {
-      auto at = [&](const Samples& s) { return s.at(i, batch.begin(), batch.size()); };
-      StepInput in = input(call, i, batch.begin(), batch.size());
-      double* last = impulse->typed_data() + i * t.impulses();
+      border.begin();
+      auto at = [&](const Samples& s) { return s.at(i, batch.begin(), batch.size(), border); };
+      StepInput in = input(call, i, batch.begin(), batch.size(), border);
+      const Steps out{border, {qs, vs, reports, impulse}, t, i, steps};
+      const double* arm = at(a);
+      double* control = border.out(u, i * steps * nu, steps * nu);
+      PolicyStep policy{at(x_bar), at(u_bar), at(gains), at(low), at(high), static_cast<int>(nu)};
       in.tau = tau.data();
-      for (int64_t step = 0; step < steps; ++step) {
-        const size_t place = i * steps + step;
-        double* control = u->typed_data() + place * nu;
-        const PolicyStep policy{at(x_bar) + step * nx, at(u_bar) + step * nu, at(gains) + step * nu * 2 * t.nv, at(low), at(high), static_cast<int>(nu)};
-        follow_policy(t, engine.balls(), policy, in.q, in.v, dx.data(), control);
-        drive(at(a), control, t.nv, static_cast<int>(nu), tau.data());
-        const StepOutput out{qs->typed_data() + place * t.nq, vs->typed_data() + place * t.nv,
-                             reports->typed_data() + place * report_size(t), last, nullptr};
-        engine.run(in, out);
-        in.q = out.q, in.v = out.v;
+      for (int64_t k = 0; k < steps; ++k) {
+        follow_policy(t, engine->balls(), policy, in.q, in.v, dx.data(), control);
+        Border::settle(u, control, nu);
+        drive(arm, control, t.nv, static_cast<int>(nu), tau.data());
+        engine->run(in, out.output(k, nullptr));
+        out.go_on(k, in);
+        policy.x_bar += nx, policy.u_bar += nu, policy.K += nu * 2 * t.nv, control += nu;
       }
+      border.finish();
     }
   });
   return ffi::Error::Success();
@@ -275,20 +303,20 @@ extern "C" int trajopt_sizes(int64_t key, int64_t* out) {
 }
 
 #define TRAJOPT_BIND ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()
-#define TRAJOPT_STEP_ARGUMENTS .Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>()
-#define TRAJOPT_STEP_RESULTS .Ret<Array>().Ret<Array>().Ret<Array>().Ret<Array>()
+#define TRAJOPT_STEP_ARGUMENTS .Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>()
+#define TRAJOPT_STEP_RESULTS .Ret<trajopt::Array>().Ret<trajopt::Array>().Ret<trajopt::Array>().Ret<trajopt::Array>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_step, trajopt::step_handler,
-                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>() TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<int64_t>("integrator"));
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<trajopt::Array>() TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize, trajopt::linearize_handler,
-                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
-                                  .Ret<Array>().Attr<int64_t>("topology").Attr<int64_t>("integrator"));
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>() TRAJOPT_STEP_RESULTS.Ret<trajopt::Array>()
+                                  .Ret<trajopt::Array>().Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_linearize_impulse, trajopt::linearize_impulse_handler,
-                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
-                                  .Ret<Array>().Ret<Array>().Ret<Array>().Attr<int64_t>("topology").Attr<int64_t>("integrator"));
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>() TRAJOPT_STEP_RESULTS.Ret<trajopt::Array>()
+                                  .Ret<trajopt::Array>().Ret<trajopt::Array>().Ret<trajopt::Array>().Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_rollout, trajopt::rollout_handler,
                               TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS TRAJOPT_STEP_RESULTS.Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_follow, trajopt::follow_handler,
-                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>() TRAJOPT_STEP_RESULTS.Ret<Array>()
+                              TRAJOPT_BIND TRAJOPT_STEP_ARGUMENTS.Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>() TRAJOPT_STEP_RESULTS.Ret<trajopt::Array>()
                                   .Attr<int64_t>("topology").Attr<int64_t>("integrator"));
 
 #pragma GCC visibility pop

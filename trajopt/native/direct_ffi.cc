@@ -7,7 +7,6 @@
 // motors: where it is not zero, the constants go on with the lever arms (nv, motors), arms u is added to tau, and they are d tau / d u.
 // A product of that size within the program would have XLA hand the call over to another thread.
 #include "engine.h"
-#include "samples.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -15,9 +14,7 @@ namespace {
 
 struct Next { double *report, *q, *v; };
 
-int64_t count(const Array& a) { return static_cast<int64_t>(a.element_count()); }
-
-bool finite(const Array& a) { return all_finite(a.typed_data(), count(a)); }
+int64_t count(const Array& a) { return a.element_count(); }
 
 // Where the lever arms begin in the constants.
 int64_t arms_at(const Topology& t) { return Parameters::size(t) + 1; }
@@ -33,46 +30,62 @@ ffi::Error check(const Topology& t, const Array& constants, const Array& q, cons
   return known_integrator(t, integrator);
 }
 
+struct At { const double *constants, *q, *v, *u, *tau; };
+
+At at(Border& border, const Array& constants, const Array& q, const Array& v, const Array& u, const Array& tau) {
+  return {border.in(constants), border.in(q), border.in(v), border.in(u), border.in(tau)};
+}
+
 // A step; with its Jacobian where `linear` is not null.
-ffi::Error take(Own& mine, const Array& constants, const Array& q, const Array& v, const Array& u, const Array& tau, const Next& next,
-                const Linear* linear, int64_t motors, int64_t integrator) {
+void take(Own& mine, const At& at, int64_t controls, const Next& next, const Linear* linear, int64_t motors, int64_t integrator) {
   const Topology& t = *mine.topology;
-  if (ffi::Error error = check(t, constants, q, v, u, tau, motors, integrator); error.failure()) return error;
-  if (!(finite(q) && finite(v) && finite(u))) {
+  if (!(all_finite(at.q, t.nq) && all_finite(at.v, t.nv) && all_finite(at.u, controls))) {
     next.report[STATUS] = static_cast<double>(ContactStatus::non_finite);
-    return ffi::Error::Success();
+    return;
   }
   thread_local std::vector<double> impulse, force;  // impulses of all rows are not asked for
   impulse.resize(t.impulses());
-  force.assign(tau.typed_data(), tau.typed_data() + t.nv);
-  const double *numbers = constants.typed_data(), *arms = numbers + arms_at(t);
+  force.assign(at.tau, at.tau + t.nv);
+  const double* arms = at.constants + arms_at(t);
   for (int64_t i = 0; i < t.nv; ++i)
-    for (int64_t k = 0; k < motors; ++k) force[i] += arms[i * motors + k] * u.typed_data()[k];
+    for (int64_t k = 0; k < motors; ++k) force[i] += arms[i * motors + k] * at.u[k];
   const StepOutput out{next.q, next.v, next.report, impulse.data(), linear};
-  mine.engine->run({numbers, q.typed_data(), v.typed_data(), force.data(), nullptr, nullptr, numbers[Parameters::size(t)],
+  mine.engine->run({at.constants, at.q, at.v, force.data(), nullptr, nullptr, at.constants[Parameters::size(t)],
                     0, static_cast<Integrator>(integrator)}, out);
-  return ffi::Error::Success();
 }
 
 ffi::Error direct_step(Array constants, Array q, Array v, Array u, Array tau, Result report, Result q_next, Result v_next,
                        int64_t topology, int64_t integrator, int64_t motors) {
   Own* mine = own(topology);
   if (!mine) return unknown_topology();
-  return take(*mine, constants, q, v, u, tau, {report->typed_data(), q_next->typed_data(), v_next->typed_data()}, nullptr, motors, integrator);
+  const Topology& t = *mine->topology;
+  if (ffi::Error error = check(t, constants, q, v, u, tau, motors, integrator); error.failure()) return error;
+  Border& border = mine->border;
+  border.begin();
+  const Next next{border.out(report, 0, report_size(t)), border.out(q_next, 0, t.nq), border.out(v_next, 0, t.nv)};
+  take(*mine, at(border, constants, q, v, u, tau), count(u), next, nullptr, motors, integrator);
+  border.finish();
+  return ffi::Error::Success();
 }
 
 // packed: report, q+, v+.
 ffi::Error linearize_packed(const Array& constants, const Array& q, const Array& v, const Array& u, const Array& tau, const Array& gain,
-                            Result& packed, Result& A, Result& B, double* C, double* D, int64_t topology, int64_t integrator, int64_t motors) {
+                            Result& packed, Result& A, Result& B, Result* C, Result* D, int64_t topology, int64_t integrator, int64_t motors) {
   Own* mine = own(topology);
   if (!mine) return unknown_topology();
   const Topology& t = *mine->topology;
-  double *report = packed->typed_data(), *q_next = report + report_size(t), *v_next = q_next + t.nq;
-  const int64_t columns = motors > 0 ? motors : gain.dimensions().back();
+  const int64_t columns = motors > 0 ? motors : gain.dimensions().back(), n = 2 * t.nv, rows = C ? t.reported() : 0;
+  if (ffi::Error error = check(t, constants, q, v, u, tau, motors, integrator); error.failure()) return error;
   if (motors == 0 && count(gain) != t.nv * columns) return wrong_size("gain", count(gain), t.nv * columns);
-  const double* by_u = motors > 0 ? constants.typed_data() + arms_at(t) : gain.typed_data();
-  const Linear linear{by_u, static_cast<int>(columns), A->typed_data(), B->typed_data(), C, D};
-  return take(*mine, constants, q, v, u, tau, {report, q_next, v_next}, &linear, motors, integrator);
+  Border& border = mine->border;
+  border.begin();
+  const At from = at(border, constants, q, v, u, tau);
+  double *report = border.out(packed, 0, report_size(t) + t.nq + t.nv), *q_next = report + report_size(t);
+  const Linear linear{motors > 0 ? from.constants + arms_at(t) : border.in(gain), static_cast<int>(columns), border.out(A, 0, n * n),
+                      border.out(B, 0, n * columns), C ? border.out(*C, 0, rows * n) : nullptr, D ? border.out(*D, 0, rows * columns) : nullptr};
+  take(*mine, from, count(u), {report, q_next, q_next + t.nq}, &linear, motors, integrator);
+  border.finish();
+  return ffi::Error::Success();
 }
 
 ffi::Error direct_linearize(Array constants, Array q, Array v, Array u, Array tau, Array gain, Result packed, Result A, Result B,
@@ -83,7 +96,7 @@ ffi::Error direct_linearize(Array constants, Array q, Array v, Array u, Array ta
 // The same with the derivative of the reported impulses by the state, C, and by u, D.
 ffi::Error direct_linearize_impulse(Array constants, Array q, Array v, Array u, Array tau, Array gain, Result packed, Result A, Result B,
                                     Result C, Result D, int64_t topology, int64_t integrator, int64_t motors) {
-  return linearize_packed(constants, q, v, u, tau, gain, packed, A, B, C->typed_data(), D->typed_data(), topology, integrator, motors);
+  return linearize_packed(constants, q, v, u, tau, gain, packed, A, B, &C, &D, topology, integrator, motors);
 }
 
 }  // namespace
@@ -92,12 +105,12 @@ ffi::Error direct_linearize_impulse(Array constants, Array q, Array v, Array u, 
 
 #pragma GCC visibility push(default)
 
-#define TRAJOPT_DIRECT ffi::Ffi::Bind().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>()
-#define TRAJOPT_RESULTS .Ret<Array>().Ret<Array>().Ret<Array>()
+#define TRAJOPT_DIRECT ffi::Ffi::Bind().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>()
+#define TRAJOPT_RESULTS .Ret<trajopt::Array>().Ret<trajopt::Array>().Ret<trajopt::Array>()
 #define TRAJOPT_WHICH .Attr<int64_t>("topology").Attr<int64_t>("integrator").Attr<int64_t>("motors")
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_direct_step, trajopt::direct_step, TRAJOPT_DIRECT TRAJOPT_RESULTS TRAJOPT_WHICH);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_direct_linearize, trajopt::direct_linearize, TRAJOPT_DIRECT.Arg<Array>() TRAJOPT_RESULTS TRAJOPT_WHICH);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_direct_linearize, trajopt::direct_linearize, TRAJOPT_DIRECT.Arg<trajopt::Array>() TRAJOPT_RESULTS TRAJOPT_WHICH);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_direct_linearize_impulse, trajopt::direct_linearize_impulse,
-                              TRAJOPT_DIRECT.Arg<Array>() TRAJOPT_RESULTS.Ret<Array>().Ret<Array>() TRAJOPT_WHICH);
+                              TRAJOPT_DIRECT.Arg<trajopt::Array>() TRAJOPT_RESULTS.Ret<trajopt::Array>().Ret<trajopt::Array>() TRAJOPT_WHICH);
 
 #pragma GCC visibility pop

@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
+#include "border.h"
 #include "stepping.h"
-#include "samples.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -16,7 +16,7 @@ class Engine {
   virtual const std::vector<BallJoint>& balls() const = 0;
 };
 
-struct Own { std::shared_ptr<const Topology> topology; std::unique_ptr<Engine> engine; };
+struct Own { std::shared_ptr<const Topology> topology; std::unique_ptr<Engine> engine; Border border; };
 Own* own(int64_t key);  // of this thread; null for a topology that nobody has registered
 
 ffi::Error unknown_topology();

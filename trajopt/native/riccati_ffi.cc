@@ -1,8 +1,8 @@
 // The Riccati recursion behind XLA's foreign-function interface; a batch is a loop inside the handler.
 #include <algorithm>
 
+#include "border.h"
 #include "riccati.h"
-#include "samples.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -25,14 +25,18 @@ ffi::Error riccati(Array A, Array B, Array d, Array Q, Array R, Array S, Array q
   const size_t count = sums->element_count() / 3;
   const double open = std::numeric_limits<double>::quiet_NaN();
   thread_local RiccatiWork work;
+  thread_local Border border;
   work.reserve(n, m);
   for (size_t i = 0; i < count; ++i) {
-    auto at = [&](const Samples& s, int64_t step, int64_t size) { return s.at(i, batch.begin(), batch.size()) + step * size; };
-    const PolicyOut first{K->typed_data() + i * T * m * n, k->typed_data() + i * T * m, P->typed_data() + i * (T + 1) * n * n,
-                          p->typed_data() + i * (T + 1) * n};
-    double *to_go = c->typed_data() + i * (T + 1), *total = sums->typed_data() + 3 * i;
-    std::memcpy(first.P + T * n * n, at(in.Q, T, n * n), sizeof(double) * n * n);
-    std::memcpy(first.p + T * n, at(in.q, T, n), sizeof(double) * n);
+    border.begin();
+    auto given = [&](const Samples& s) { return s.at(i, batch.begin(), batch.size(), border); };
+    auto result = [&](Result& to, int64_t size) { return border.out(to, i * size, size); };
+    const LQStep all{given(in.A), given(in.B), given(in.d), given(in.Q), given(in.R), given(in.S), given(in.q), given(in.r),
+                     bounded ? given(in.lower) : nullptr, bounded ? given(in.upper) : nullptr};
+    const PolicyOut first{result(K, T * m * n), result(k, T * m), result(P, (T + 1) * n * n), result(p, (T + 1) * n)};
+    double *to_go = result(c, T + 1), *total = result(sums, 3);
+    std::memcpy(first.P + T * n * n, all.Q + T * n * n, sizeof(double) * n * n);
+    std::memcpy(first.p + T * n, all.q + T * n, sizeof(double) * n);
     pad_rows(first.P + T * n * n, n, n, work.P, work.ldn);
     std::memcpy(work.p, first.p + T * n, sizeof(double) * n);
     std::fill(work.k, work.k + m, 0.0);
@@ -40,9 +44,9 @@ ffi::Error riccati(Array A, Array B, Array d, Array Q, Array R, Array S, Array q
     Sums sum;
     bool convex = true;
     for (int64_t step = T; step-- > 0;) {
-      const LQStep now{at(in.A, step, n * n), at(in.B, step, n * m), at(in.d, step, n), at(in.Q, step, n * n), at(in.R, step, m * m),
-                       at(in.S, step, n * m), at(in.q, step, n), at(in.r, step, m), bounded ? at(in.lower, step, m) : nullptr,
-                       bounded ? at(in.upper, step, m) : nullptr};
+      const LQStep now{all.A + step * n * n, all.B + step * n * m, all.d + step * n, all.Q + step * n * n, all.R + step * m * m,
+                       all.S + step * n * m, all.q + step * n, all.r + step * m, bounded ? all.lower + step * m : nullptr,
+                       bounded ? all.upper + step * m : nullptr};
       const PolicyOut out{first.K + step * m * n, first.k + step * m, first.P + step * n * n, first.p + step * n};
       convex = convex && riccati_step(work, now, out, sum);
       if (!convex) {
@@ -52,6 +56,7 @@ ffi::Error riccati(Array A, Array B, Array d, Array Q, Array R, Array S, Array q
       to_go[step] = sum.c;
     }
     total[0] = sum.slope, total[1] = sum.bend, total[2] = convex;
+    border.finish();
   }
   return ffi::Error::Success();
 }
@@ -62,9 +67,9 @@ ffi::Error riccati(Array A, Array B, Array d, Array Q, Array R, Array S, Array q
 
 #pragma GCC visibility push(default)  // everything else stays inside the shared object
 
-#define TRAJOPT_FIVE .Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>()
+#define TRAJOPT_FIVE .Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_riccati, trajopt::riccati,
-                              ffi::Ffi::Bind() TRAJOPT_FIVE TRAJOPT_FIVE.Ret<Array>().Ret<Array>().Ret<Array>().Ret<Array>().Ret<Array>()
-                                  .Ret<Array>().Attr<bool>("bounded"));
+                              ffi::Ffi::Bind() TRAJOPT_FIVE TRAJOPT_FIVE.Ret<trajopt::Array>().Ret<trajopt::Array>().Ret<trajopt::Array>().Ret<trajopt::Array>().Ret<trajopt::Array>()
+                                  .Ret<trajopt::Array>().Attr<bool>("bounded"));
 
 #pragma GCC visibility pop

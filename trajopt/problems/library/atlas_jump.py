@@ -186,7 +186,7 @@ def guess(
         first = round(wait / dt)  # of the push: the way back ends there
         q = np.concatenate([q, q[first:-1][::-1], np.tile(start, (rest, 1))])
         standing = np.concatenate([standing, standing[first:][::-1], np.ones(rest, bool)])
-    model = model.to_device(np.float64)
+    model = model.to_device()
     turned = np.asarray(jax.vmap(lambda a, b: difference(model, a, b))(jnp.asarray(q[:-1]), jnp.asarray(q[1:])))
     v = np.concatenate([np.zeros((1, model.nv)), turned / dt])
     us = _torques(model, jnp.asarray(q[:-1]), jnp.asarray(v[:-1]), jnp.asarray(np.diff(v, axis=0) / dt), standing)

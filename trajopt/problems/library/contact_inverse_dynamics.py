@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model, ShapeSpec, ShapeType
+from trajopt.dynamics.precision import Threshold
 from trajopt.dynamics.state import StepInfo
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
@@ -34,7 +35,7 @@ from trajopt.problems.library.static_pose import PoseCertificate, certify
 from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.ranges import Real, ranged
 
-TOLERANCE = 1e-6  # of |v+| / dt
+TOLERANCE = Threshold(1e-6, 1e-5)  # of |v+| / dt
 GO1_FEET = ("FR_foot", "FL_foot", "RR_foot", "RL_foot")
 GO1_HANDS = GO1_FEET[:2]
 H1_PUSHUP = ("left_hand", "right_hand", "left_toe_right", "right_toe_left")
@@ -73,7 +74,7 @@ def contact_inverse_dynamics(
     Raises `OptionError` when a support does not touch the floor.
     """
     still = StillStep(model, System(model, dt, contact=RigidContact(max_contacts=8)), np.asarray(q), tuple(supports))
-    _check_supports(model, still.pose)
+    _check_supports(still)
     return LeastSquaresProblem(
         name,
         still.residual,
@@ -82,9 +83,9 @@ def contact_inverse_dynamics(
         lower=model.control_lower,
         upper=model.control_upper,
         scale=np.where(np.isfinite(still.limits), still.limits, 1.0),
-        tolerance=TOLERANCE,
+        tolerance=still.tolerance,
         certificate=still.certificate,
-        certificate_tolerances=LIMITS,
+        certificate_tolerances=still.certificate_tolerances,
         trajectory=still.trajectory,
         report=still.report,
         model=model,
@@ -92,15 +93,15 @@ def contact_inverse_dynamics(
     )
 
 
+SUPPORT_DISTANCE = Threshold(1e-9, 1e-6)  # m, of what is a support at all; a coordinate of 1 m in float32 is rounded by 6e-8
 LIMITS = {
-    "velocity_over_dt": TOLERANCE,
-    "cone_use": 1.0,
-    "torque_use": 1.0,
-    "contact_residual": 1e-8,
-    "dropped_contacts": 0.0,
-    "pose_support_distance": 1e-12,
-    "pose_equilibrium": 1e-9,
-    "pose_use": 1.0,
+    "cone_use": Threshold(1.0, 1.0),
+    "torque_use": Threshold(1.0, 1.0),
+    "contact_residual": Threshold(1e-8, 1e-5),
+    "dropped_contacts": Threshold(0.0, 0.0),
+    "pose_support_distance": Threshold(1e-12, 1e-6),
+    "pose_equilibrium": Threshold(1e-9, 1e-4),
+    "pose_use": Threshold(1.0, 1.0),
 }
 
 
@@ -116,8 +117,21 @@ class StillStep:
     @property
     def state(self) -> State:
         """At rest in the pose."""
-        dtype = self.system.model.mass.dtype
-        return State(jnp.asarray(self.q, dtype), jnp.zeros(self.model.nv, dtype))
+        return State(jnp.asarray(self.q, self.dtype), jnp.zeros(self.model.nv, self.dtype))
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.system.model.mass.dtype
+
+    @property
+    def tolerance(self) -> float:
+        """Of the residual. In float32 the supports of the rounded pose are beside the floor, and a step moves them there."""
+        rounded = 0.0 if self.dtype == np.float64 else 2 * self.pose.support_distance / float(self.dt) ** 2
+        return max(TOLERANCE.at(self.dtype), rounded)
+
+    @property
+    def certificate_tolerances(self) -> dict[str, float]:
+        return {"velocity_over_dt": self.tolerance} | {name: limit.at(self.dtype) for name, limit in LIMITS.items()}
 
     @property
     def dt(self) -> Float[np.ndarray, ""]:
@@ -151,7 +165,7 @@ class StillStep:
         return self.system.step(self.state, u)
 
     def certificate(self, u: Float[Array, " nu"]) -> Mapping[str, float]:
-        """The quantities that `LIMITS` bounds, and all of the pose's."""
+        """The quantities that `certificate_tolerances` bounds, and all of the pose's."""
         x_next, info = self.after(u)
         impulse, friction = np.asarray(info.contacts.impulse), np.asarray(info.contacts.friction)
         return {
@@ -190,11 +204,11 @@ def carries(impulse: Float[np.ndarray, "nc 3"]) -> Bool[np.ndarray, " nc"]:
     return impulse[:, 2] > 1e-12 * max(impulse[:, 2].max(initial=0.0), 1e-12)
 
 
-def _check_supports(model: Model, pose: PoseCertificate) -> None:
-    distance = pose.support_distance
-    if not distance <= 1e-9:
+def _check_supports(still: StillStep) -> None:
+    distance = still.pose.support_distance
+    if not distance <= SUPPORT_DISTANCE.at(still.dtype):
         raise OptionError(
-            f"model '{model.name}': a support is {distance:.2e} m from the floor; solve the static pose first"
+            f"model '{still.model.name}': a support is {distance:.2e} m from the floor; solve the static pose first"
         )
 
 

@@ -121,7 +121,7 @@ def solve_static_pose(
     Raises `OptionError` when the supports cannot be brought to the floor from this reference, or when a joint limit
     is violated by the result.
     """
-    model = model.to_device(np.float64)
+    model = model.to_device()
     chosen = candidates(model, supports)
     weight = np.ones(model.nv)
     weight[:6] = base_weight
@@ -155,7 +155,7 @@ def certify(model: Model, q: Float[np.ndarray, " nq"], supports: Sequence[str]) 
 
     Nothing is raised for a pose that is not static: the caller judges the numbers.
     """
-    model = model.to_device(np.float64)
+    model = model.to_device()
     chosen = list(candidates(model, supports))
     terms, _ = PROGRAMS.run(equilibrium_terms, None, model, np.asarray(q, np.float64), effort=Effort.QUICK)
     contacts, columns, com, h, _ = jax.tree.map(np.asarray, terms)

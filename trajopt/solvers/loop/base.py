@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from trajopt import files, walltime
+from trajopt.dynamics.precision import precision_hint
 from trajopt.errors import OptionError
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
@@ -26,6 +27,7 @@ CHECKPOINT_INTERVAL_S, RETRY_S = 0.5, 5.0  # between checkpoints; after one that
 _LOG = logging.getLogger(__name__)  # the start and the end of a solve, and every iteration, at INFO
 # Statuses of runs that another guess may lead elsewhere.
 UNCONVERGED = ("max_iterations", "line_search_failed", "stalled", "infeasible", "non_finite")
+CUT_SHORT = ("time_budget", "interrupted")  # what ended these is no property of the problem
 
 
 def solve(
@@ -247,6 +249,8 @@ class _Run:
         optimal = self.problem.feasibility_is_success or status_name(status) == "solved"
         success = bool(not missing and optimal and np.isfinite(self.best.cost))
         hints = [self.problem.other_guesses] if not success and status_name(status) in UNCONVERGED else []
+        if not success and status_name(status) not in CUT_SHORT:
+            hints.append(precision_hint(np.result_type(*jax.tree.leaves(x))))
         fields = oracle.fields(x) | found.fields | ending.fields
         oracle.evaluations = evaluations
         return Solution(

@@ -100,7 +100,7 @@ def riccati(
 def riccati_native(
     lq: LQProblem, lower: Float[Array, "T m"] | None = None, upper: Float[Array, "T m"] | None = None
 ) -> Policy:
-    """`riccati` by the compiled core, for float64 on CPUs: the same recursion and the same rules of the box, in one call.
+    """`riccati` by the compiled core, in float64 whatever the arrays: the same recursion, the same rules of the box, one call.
 
     Of a pass that is not convex the steps that are left have gains that are not numbers. No derivative is defined.
     """
