@@ -110,10 +110,12 @@ def test_what_the_core_does_not_cover_falls_back_and_says_why(monkeypatch, optio
 
 
 @needs_core
-def test_single_precision_is_left_to_jax(monkeypatch):
+def test_half_precision_is_left_to_jax(monkeypatch):
     monkeypatch.delenv("TRAJOPT_BACKEND", raising=False)
     system = System(load_model("cube").to_device(jnp.float32), DT)
-    assert system.resolved_backend == "jax" and "float32" in system.backend_reason
+    assert system.resolved_backend == "native" and system.backend_reason == ""
+    system = System(load_model("cube").to_device(jnp.float16), DT)
+    assert system.resolved_backend == "jax" and "float16" in system.backend_reason
 
 
 # -- the same function -------------------------------------------------------------------------------------------------

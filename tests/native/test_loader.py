@@ -106,7 +106,8 @@ def test_equal_content_has_the_same_key():
 @needs_core
 def test_what_is_not_covered_is_said():
     model = load_model("cube")
-    assert reason_not_covered(model, RigidContact(), "semi-implicit", jnp.float64) is None
+    for dtype in (jnp.float64, jnp.float32):
+        assert reason_not_covered(model, RigidContact(), "semi-implicit", dtype) is None
     for integrator in ("moreau", "euler", "rk4"):
         assert reason_not_covered(model, NoContact(), integrator, jnp.float64) is None
     for law, integrator, dtype, word in (
@@ -114,6 +115,6 @@ def test_what_is_not_covered_is_said():
         (CompliantContact(), "semi-implicit", jnp.float64, "CompliantContact"),
         (RigidContact(solver="admm"), "semi-implicit", jnp.float64, "admm"),
         (RigidContact(), "rk4", jnp.float64, "rk4"),
-        (RigidContact(), "semi-implicit", jnp.float32, "float32"),
+        (RigidContact(), "semi-implicit", jnp.float16, "float16"),
     ):
         assert word in reason_not_covered(model, law, integrator, dtype)

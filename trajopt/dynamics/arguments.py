@@ -71,7 +71,10 @@ def in_precision(name: str, value: Any, dtype: Any) -> Shaped[Array, "..."]:
     if not isinstance(value, jax.Array):
         return jnp.asarray(value, dtype)
     if value.dtype != dtype:
-        raise ShapeError(f"{name} is {value.dtype} but the system's model is {dtype}; convert one of them")
+        raise ShapeError(
+            f"{name} is {value.dtype} but the system's model is {dtype}; convert one of them (what is made before "
+            "jax_enable_x64 is set is float32)"
+        )
     return value
 
 

@@ -216,8 +216,8 @@ def _refuse_precision(where: str, x0: np.ndarray, system: System | None) -> None
     numbers = np.dtype(system.model.mass.dtype)
     if numbers != np.float32:
         raise OptionError(
-            f"{where}x0 is float32 and the System's numbers are {numbers}; give x0 in {numbers}, or make the System in single "
-            "precision: System(model.to_device(np.float32), ...)"
+            f"{where}x0 is float32 and the System's numbers are {numbers}; give x0 in {numbers} (what is made before "
+            "jax_enable_x64 is set is float32), or make the System in single precision: System(model.to_device(np.float32), ...)"
         )
 
 

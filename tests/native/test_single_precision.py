@@ -1,0 +1,212 @@
+"""float32 through the compiled core, which computes in float64: the result of float64 at the same numbers, rounded."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dynamics.linkages import THREE
+
+from native.cases import needs_core, random_lq
+from trajopt import load_model, problems, solvers
+from trajopt.dynamics import NoContact, RigidContact, SmoothedContact, State, System, random_configuration
+from trajopt.dynamics.compiled import compile_system, pack_parameters
+from trajopt.dynamics.compiled_step import native_rollout, native_step
+from trajopt.dynamics.policies import follow_policy
+from trajopt.models.registry import load_model_from_string
+from trajopt.result import Status
+from trajopt.solvers.subproblems.riccati import riccati_native
+
+pytestmark = needs_core
+EPS = float(np.finfo(np.float32).eps)
+DT = 0.0009765625  # 2^-10 s, a float32
+# What float32 rounds besides the results: forces from controls, and the numbers of the law, by eps / 2 each. They reach v+ and
+# the matrices with the condition of the step, below 30 here.
+ROUNDED = 32 * EPS
+
+
+def single(tree):
+    return jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), tree)
+
+
+def double(tree):
+    return jax.tree.map(lambda a: jnp.asarray(a, jnp.float64), tree)
+
+
+CASES = {
+    "go1": (lambda: load_model("go1"), {}),
+    "cube": (lambda: load_model("cube"), {"contact": RigidContact(erp=0.25)}),
+    "linkage": (lambda: load_model_from_string(THREE), {}),
+    "cart-pole": (lambda: load_model("cart-pole"), {"contact": NoContact(), "integrator": "rk4"}),
+    "smoothed": (lambda: load_model("half-cheetah"), {"contact": SmoothedContact()}),
+    "moreau": (lambda: load_model("half-cheetah"), {"integrator": "moreau"}),
+}
+cases = pytest.mark.parametrize("name", CASES)
+
+
+@functools.lru_cache
+def systems(name: str) -> tuple[System, System]:
+    """In float32, and in float64 with the same numbers."""
+    make, options = CASES[name]
+    model = make().to_device(np.float32)
+    return tuple(System(m, jnp.asarray(DT, m.mass.dtype), backend="native", **options) for m in (model, double(model)))
+
+
+def draws(name: str, count: int):
+    """(x, u) in float32 near the default configuration, in contact where there is ground."""
+    system, rng = systems(name)[0], np.random.default_rng(len(name))
+    x = system.initial_state("home" if "home" in system.model.keyframes else None)
+    for _ in range(count):
+        v, u = (single(rng.normal(size=size)) for size in (system.nv, system.nu))
+        yield State(x.q, v), u
+
+
+def near(found, expected, scale: float | None = None) -> None:
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.dtype == np.float32 and expected.dtype == np.float64
+    scale = np.abs(expected).max(initial=1e-30) if scale is None else scale
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ROUNDED * scale)
+
+
+@cases
+def test_a_step_and_its_jacobian_are_those_of_float64_rounded(name):
+    system, exact = systems(name)
+    for x, u in draws(name, 4):
+        for step in (lambda s, x, u: s.step(x, u), jax.jit(lambda s, x, u: s.step(x, u))):
+            for _ in range(2):  # the second direct call takes a shorter way
+                (y, info), (y64, info64) = step(system, x, u), step(exact, double(x), double(u))
+                near(y.q, y64.q), near(y.v, y64.v), near(info.impulse, info64.impulse)
+                assert bool(info.status == Status.solved) and info.residual.dtype == np.float32
+                assert info.residual <= 1e-10  # the tolerance of float64, in which the core solves
+        for linearize in (lambda s, x, u: s.linearize(x, u), jax.jit(lambda s, x, u: s.linearize(x, u))):
+            found, found64 = linearize(system, x, u), linearize(exact, double(x), double(u))
+            near(found.A, found64.A), near(found.B, found64.B)
+
+
+@cases
+def test_batches_and_derivatives_are_those_of_float64_rounded(name):
+    system, exact = systems(name)
+    xs, us = (jax.tree.map(lambda *a: jnp.stack(a), *part) for part in zip(*draws(name, 3), strict=True))
+
+    def height(system, x, u):
+        y, _ = system.step(x, u)
+        return jnp.sum(y.v) + jnp.sum(y.q)
+
+    for function in (jax.vmap(height, (None, 0, 0)), jax.vmap(jax.grad(height, 1), (None, 0, 0))):
+        for found, expected in zip(*map(jax.tree.leaves, (function(system, xs, us), function(exact, double(xs), double(us))))):
+            near(found, expected)
+    x, u = jax.tree.map(lambda a: a[0], (xs, us))
+    for s, args in ((system, (x, u)), (exact, (double(x), double(u)))):
+        along = jax.tree.map(jnp.ones_like, args)
+        _, forward = jax.jvp(functools.partial(height, s), args, along)
+        slopes = jax.grad(functools.partial(height, s), (0, 1))(*args)
+        backward = sum(float(jnp.sum(a)) for a in jax.tree.leaves(slopes))
+        size = sum(float(jnp.sum(jnp.abs(a))) for a in jax.tree.leaves(slopes))
+        assert abs(float(forward) - backward) <= (ROUNDED if s is system else 1e-12) * size
+
+
+@pytest.mark.parametrize("name", ["go1", "cart-pole"])
+def test_steps_in_one_call_are_steps_one_after_the_other(name):
+    """Bit by bit: the state between two steps is rounded too."""
+    system = systems(name)[0]
+    (x, _), *_ = draws(name, 1)
+    compiled = compile_system(system.model, system.contact, system.integrator)
+    parameters = pack_parameters(compiled, system.model)
+    assert parameters.dtype == np.float32
+    taus, dt = single(np.random.default_rng(0).normal(size=(5, system.nv))), single(DT)
+    together = native_rollout(compiled, parameters, x.q, x.v, taus, dt)
+    q, v = x.q, x.v
+    for k in range(5):
+        y = native_step(compiled, None, parameters, q, v, taus[k], dt)
+        np.testing.assert_array_equal(together.q[k], y.q)
+        np.testing.assert_array_equal(together.v[k], y.v)
+        np.testing.assert_array_equal(together.report[k], y.report)
+        q, v = y.q, y.v
+
+
+def test_a_policy_is_followed_by_the_steps_that_are_taken_one_by_one():
+    system = systems("go1")[0]
+    rng, T = np.random.default_rng(1), 4
+    x, _ = next(draws("go1", 1))
+    us, gains = single(rng.normal(size=(T, system.nu))), single(0.1 * rng.normal(size=(T, system.nu, 2 * system.nv)))
+    bar = [single(np.asarray(random_configuration(system.model, jax.random.key(k)))) for k in range(T)]
+    low, high = single(np.full(system.nu, -30.0)), single(np.full(system.nu, 30.0))
+    followed, controls, _ = follow_policy(system, x, jnp.stack(bar), jnp.zeros((T, system.nv), jnp.float32), us, gains, low, high)
+    assert controls.dtype == np.float32
+    for k in range(T):
+        x, _ = system.step(x, controls[k])
+        near(followed.q[k], double(x.q)), near(followed.v[k], double(x.v))
+        x = State(followed.q[k], followed.v[k])
+
+
+@pytest.mark.parametrize("bound", [None, 0.3])
+def test_the_recursion_of_riccati(bound):
+    lq = single(random_lq(1, (9, 11, 5)))
+    box = () if bound is None else (jnp.full((9, 5), -bound, jnp.float32), jnp.full((9, 5), bound, jnp.float32))
+    for found, expected in zip(*map(jax.tree.leaves, (riccati_native(lq, *box), riccati_native(double(lq), *double(box))))):
+        if found.dtype != bool:
+            near(found, expected)
+    batch = jax.vmap(riccati_native)(jax.tree.map(lambda a: jnp.stack([a, a]), lq))
+    np.testing.assert_array_equal(batch.K[1], riccati_native(lq).K)
+
+
+def test_contradicting_columns_are_flagged_beyond_the_first_word():
+    """Feet on slanted rails, over a floor that holds them by friction (test_one_sided.py): as many as a report has words for."""
+    feet = "".join(
+        f'''<body pos="{k} 0 0.1"><joint type="slide" axis="0.5 0 0.8660254037844386"/>
+        <geom type="sphere" size="0.1" mass="2" friction="1"/></body>''' for k in range(30)
+    )  # fmt: skip
+    text = f'<mujoco><worldbody><geom type="plane" size="0 0 1" friction="1"/>{feet}</worldbody></mujoco>'
+    model = load_model_from_string(text).to_device(np.float32)
+    q = np.where(np.arange(30) % 4 == 0, 1.0, 0.0)  # every fourth foot is in the air
+    for m in (model, double(model)):
+        system = System(m, jnp.asarray(DT, m.mass.dtype), backend="native")
+        found = system.linearize(State(q, np.zeros(30)), np.zeros(30))
+        np.testing.assert_array_equal(found.one_sided[:30], q == 0)
+        assert not found.one_sided[30:].any()
+
+
+# -- JAX's default precision ----------------------------------------------------------------------------------------------------
+
+DEFAULT = """
+import warnings
+import numpy as np
+from trajopt import dynamics, load_model, problems, solvers
+with warnings.catch_warnings(record=True) as issued:
+    warnings.simplefilter("always")
+    systems = [dynamics.System(load_model(name), 1e-3) for name in ("cube", "hopper")]
+    for system in systems:
+        x = system.initial_state()
+        y, info = system.step(x, np.zeros(system.nu))
+        found = system.linearize(x, np.zeros(system.nu))
+        assert system.resolved_backend == "native" and y.v.dtype == found.A.dtype == np.float32, system.backend_reason
+        assert not found.one_sided.any() and int(info.iterations) >= 0
+    robot = solvers.solve(problems.get("go1-stand"), solvers.GaussNewton())
+    drop = problems.get("falling-mass")
+    short = solvers.solve(drop, solvers.GaussNewton(), max_iterations=1)
+    interrupted = solvers.solve(drop, solvers.GaussNewton(), callback=lambda row: True)
+assert robot.success and "precision" not in robot.message, robot.message
+assert robot.residuals["pose_support_distance"] > 1e-9  # what float32 leaves of the pose
+assert not short.success and 'precision may be the cause: numbers are float32' in short.message, short.message
+assert 'jax.config.update("jax_enable_x64", True)' in short.message
+assert not interrupted.success and "precision" not in interrupted.message, interrupted.message
+[said] = issued
+assert said.category is dynamics.PrecisionWarning and 'jax.config.update("jax_enable_x64", True)' in str(said.message), said
+"""
+
+
+def test_a_program_without_float64_takes_the_core_and_is_told_once():
+    """A process of its own: JAX is made for one default precision a process."""
+    environment = {"PYTHONPATH": ":".join(filter(None, sys.path)), "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", DEFAULT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_end_without_success_in_float64_says_nothing_of_precision():
+    short = solvers.solve(problems.get("falling-mass"), solvers.GaussNewton(), max_iterations=1)
+    assert not short.success and "precision" not in short.message
