@@ -84,11 +84,13 @@ fi
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 say "installing trajopt with its extras (a few minutes the first time)"
-.venv/bin/python -m pip install -q -e ".[dev,robots,mesh,bench,viewer,docs,distributed,learning,jaxopt]"
+# The core is built below, by parts: what does not change is not compiled again.
+in_place=(-q -C wheel.cmake=false -e)
+.venv/bin/python -m pip install "${in_place[@]}" ".[dev,robots,mesh,bench,viewer,docs,distributed,learning,jaxopt]"
 
 if .venv/bin/python -c 'import cyipopt' 2>/dev/null; then
   :
-elif have_ipopt && .venv/bin/python -m pip install -q -e ".[ipopt]" >.venv/ipopt.log 2>&1; then
+elif have_ipopt && .venv/bin/python -m pip install "${in_place[@]}" ".[ipopt]" >.venv/ipopt.log 2>&1; then
   :
 else
   say "IPOPT is not available; everything but the solvers built on it works (details: .venv/ipopt.log)"
