@@ -36,3 +36,7 @@ class MissingExtraError(TrajoptError, ImportError):
 
 class DerivativeError(TrajoptError):
     """A derivative was requested that the chosen gradient mode does not define."""
+
+
+class ForkError(TrajoptError, RuntimeError):
+    """A process was forked from one in which JAX had run, whose threads it lacks."""

@@ -26,8 +26,8 @@ class MujocoPlant:
     """
 
     def __init__(self, model: Any, dt: float | None = None) -> None:
-        self._mujoco = _imported()
-        if not isinstance(model, self._mujoco.MjModel):
+        mujoco = _imported()
+        if not isinstance(model, mujoco.MjModel):
             raise OptionError(
                 f"model is {type(model).__name__}; expected a mujoco.MjModel, or use MujocoPlant.from_file(path)"
             )
@@ -39,7 +39,7 @@ class MujocoPlant:
             raise OptionError(
                 f"the model has {model.na} actuators with a state, which no measured state holds; use plain motors"
             )
-        self.model, self.data = model, self._mujoco.MjData(model)
+        self.model, self.data = model, mujoco.MjData(model)
         self.name = "MuJoCo"
 
     @classmethod
@@ -75,12 +75,12 @@ class MujocoPlant:
     def difference(self, q0: Float[np.ndarray, " nq"], q1: Float[np.ndarray, " nq"]) -> Float[np.ndarray, " nv"]:
         """q1 (-) q0 in tangent coordinates."""
         dq = np.zeros(self.model.nv)
-        self._mujoco.mj_differentiatePos(self.model, dq, 1.0, q0, q1)
+        _imported().mj_differentiatePos(self.model, dq, 1.0, q0, q1)
         return dq
 
     def reset(self, x: Float[np.ndarray, " nx"]) -> None:
         """Go to a state, without the warm start of the contact solver that another motion left."""
-        self._mujoco.mj_resetData(self.model, self.data)
+        _imported().mj_resetData(self.model, self.data)
         self.data.qpos[:], self.data.qvel[:] = x[: self.model.nq], x[self.model.nq :]
 
     def step(self, u: Float[np.ndarray, " nu"], forces: Mapping[str, Float[np.ndarray, "3"]]) -> None:
@@ -91,14 +91,14 @@ class MujocoPlant:
             if body not in self.bodies:
                 raise UnknownNameError(f"{self.name} has no body '{body}'{closest(body, self.bodies)}")
             self.data.xfrc_applied[self.model.body(body).id, :3] = force
-        self._mujoco.mj_step(self.model, self.data)
+        _imported().mj_step(self.model, self.data)
 
     def step_with_force(self, u: Float[np.ndarray, " nu"], force: Float[np.ndarray, " nv"]) -> None:
         """One `mj_step` under a control and a generalised force, dual to the velocities, beside it."""
         self.data.ctrl[:] = u
         self.data.xfrc_applied[:] = 0.0
         self.data.qfrc_applied[:] = force
-        self._mujoco.mj_step(self.model, self.data)
+        _imported().mj_step(self.model, self.data)
         self.data.qfrc_applied[:] = 0.0
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -28,10 +29,12 @@ from jaxtyping import Float
 
 from trajopt.control.plants import Plant, Push, SystemPlant
 from trajopt.control.recording import Recording
+from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
+from trajopt.native.process import check_process
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import PROGRAMS
@@ -58,7 +61,7 @@ class _Acting(NamedTuple):
     begun: int
 
 
-class RecedingHorizon:
+class RecedingHorizon(WithoutCaches):
     """Solves `problem` again and again from the state of `plant` and drives it with what is found.
 
     Options:
@@ -113,7 +116,6 @@ class RecedingHorizon:
                 raise OptionError(f"{key} is {value!r}; expected a whole number of at least 1")
         self.max_iterations, self.first_iterations = max_iterations, first_iterations
         self.replanning = solver.replanning(problem.compile(gradient))
-        self._programs: tuple[Any, Any] | None = None
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
@@ -172,16 +174,18 @@ class RecedingHorizon:
 
     def compile(self) -> float:
         """Compile what a run needs, unless it is there; returns the seconds that took."""
-        if self._programs is not None:
-            return 0.0
+        return 0.0 if "_programs" in vars(self) else self._programs[2]
+
+    @functools.cached_property
+    def _programs(self) -> tuple[Any, Any, float]:
+        """The programs of an iteration and of the control, and the seconds that compiling them took."""
         replanning, problem = self.replanning, self.problem
         x = jax.ShapeDtypeStruct(problem.x0.shape, problem.dtype)
         number = jax.ShapeDtypeStruct((), problem.dtype)
         plan = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), replanning.blank())
         iterate, first = PROGRAMS.compiled(Replanning.replan, replanning, x, number, number, plan, number)
         control, second = PROGRAMS.compiled(Replanning.control, replanning, x, number, plan)
-        self._programs = iterate, control
-        return first + second
+        return iterate, control, first + second
 
     def solve(
         self, x: Float[np.ndarray, " nx"], time_s: float, shift: float, plan: Plan, damping: Any, iterations: int
@@ -189,7 +193,7 @@ class RecedingHorizon:
         """(what became of `plan`, iterations done, seconds that they took), from x at the plant's time `time_s`, the plan having
         been made `shift` knots ago."""
         self.compile()
-        assert self._programs is not None
+        check_process()
         begin = last = time.perf_counter()
         start_time = np.asarray(self.problem.start_time + time_s, self.problem.dtype)
         shifted = np.asarray(shift, self.problem.dtype)
@@ -274,7 +278,6 @@ class _Log:
             self._solve(tick, x)
         while self.coming and self.coming[0][0] <= tick:
             self.acting = self.coming.popleft()[1]
-        assert horizon._programs is not None
         at = np.asarray((tick - self.acting.begun) / self.knot, dtype)
         u = np.asarray(horizon._programs[1](x, at, self.acting.plan))
         now = tick * plant.dt

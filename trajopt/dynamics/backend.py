@@ -171,6 +171,14 @@ def law_of_linearization(mode: GradientMode, law: Law, integrator: str) -> Conta
     return law_linearized(mode.rule(law), law)
 
 
+def calls_directly(mode: GradientMode, law: Law, integrator: str) -> bool:
+    """Whether a system that the core covers is one whose steps and derivative need no more than the core (`direct`)."""
+    if mode.estimates or not acts_by_impulses(law):
+        return False
+    rule = mode.rule(law)
+    return integrator in EXPLICIT or not (rule is None or rule.reverse_only)
+
+
 def law_linearized(rule: DerivativeRule | None, law: ContactLaw) -> ContactLaw | None:
     """The law whose A and B of the compiled core are the derivative of `rule` in a step under `law`; None where none is."""
     other = None if rule is None else rule.differentiated_law(law)

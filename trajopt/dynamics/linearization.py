@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.laws.base import ContactLaw, Law
 from trajopt.dynamics.contact.step import VelocityStep
 from trajopt.dynamics.gradients.closed_form import StepJacobian, step_jacobian
 from trajopt.dynamics.gradients.mode import GradientMode
-from trajopt.dynamics.integrators import impulse_info, impulse_step, share_after_impulses, where_impulses_act
+from trajopt.dynamics.integrators import (
+    impulse_info,
+    impulse_step,
+    share_after_impulses,
+    takes_impulses,
+    where_impulses_act,
+)
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.actuation import force_slopes
@@ -32,6 +40,11 @@ class Parts:
 
     null_space: bool
     impulse: bool
+
+
+def has_closed_form(law: Law, mode: GradientMode, integrator: str) -> TypeGuard[ContactLaw]:
+    """Whether the step's Jacobian has a closed form, in its own contact modes or in those that the loss asks for."""
+    return takes_impulses(law, integrator) and law.has_closed_form and mode.has_closed_form
 
 
 @in_full_precision

@@ -18,6 +18,7 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.state import State
 from trajopt.errors import DerivativeError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
+from trajopt.native.process import check_process
 
 PARAMETERS = (  # leaves of a model that `System.linearize(parameters=...)` differentiates by
     "mass", "com", "inertia", "pair_friction", "pair_restitution", "shape_size", "shape_position", "placement_position",
@@ -29,7 +30,8 @@ OUTPUTS = ("impulse",)  # what `System.linearize(outputs=...)` differentiates be
 def checked_arguments(
     model: Model, law: Law, x: State, u: Any, force: Any
 ) -> tuple[State, Float[Array, " nu"], Float[Array, " nv"]]:
-    """x, u and force (None: zero) in the model's precision; `ShapeError` or `NonFiniteError`."""
+    """x, u and force (None: zero) in the model's precision; `ShapeError`, `NonFiniteError` or `ForkError`."""
+    check_process()
     if not isinstance(x, State):
         raise ShapeError(f"x is {type(x).__name__}, expected a State(q, v)")
     top, dtype = model.topology, model.mass.dtype

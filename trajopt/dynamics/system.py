@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +22,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics.arguments import holds_traced, is_traced, positive_number, require_finite, require_real
 from trajopt.dynamics.backend import (
     asks_for_core,
+    calls_directly,
     environment,
     law_of_linearization,
     linearize_native,
@@ -35,6 +35,7 @@ from trajopt.dynamics.contact.laws.base import ContactLaw, Law
 from trajopt.dynamics.contact.laws.rigid import RigidContact
 from trajopt.dynamics.contact.laws.smoothed import KAPPA_MEANING
 from trajopt.dynamics.contact.rows import row_count
+from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.damping import warn_of_damping, with_implicit_damping
 from trajopt.dynamics.direct import DirectCalls, direct_calls
 from trajopt.dynamics.gradients.closed_form import needs_null_space
@@ -53,6 +54,7 @@ from trajopt.dynamics.integrators import (
 )
 from trajopt.dynamics.linearization import (
     Parts,
+    has_closed_form,
     impulse_slopes,
     linearize_by_columns,
     linearize_impulse_step,
@@ -74,11 +76,12 @@ from trajopt.dynamics.step_arguments import (
 )
 from trajopt.errors import OptionError, ShapeError, UnknownNameError
 from trajopt.names import closest
+from trajopt.native.process import check_process
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class System:
+class System(WithoutCaches):
     """A time-stepped mechanical system with contact (semi-implicit Euler with impulses by default).
 
     Options:
@@ -114,6 +117,7 @@ class System:
     implicit_damping: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self) -> None:
+        check_process()
         if not isinstance(self.model, Model):
             raise OptionError(
                 f"model is {self.model!r}, expected a Model; trajopt.load_model loads one by name or from a file"
@@ -174,18 +178,15 @@ class System:
     @functools.cached_property
     def _direct(self) -> DirectCalls | None:
         """Direct calls through the compiled core, where the system is one that it covers and its derivative needs no more."""
-        law = self.contact
-        if self.mode.estimates or not acts_by_impulses(law):
-            return None
-        rule = self.mode.rule(law)
-        if self.integrator not in EXPLICIT and (rule is None or rule.reverse_only):
+        if not calls_directly(self.mode, self.contact, self.integrator):
             return None
         kappa = self.mode.sharpness(self.kappa)
-        return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt), kappa)
+        return direct_calls(self.stepped_model, self.contact, self.integrator, jnp.asarray(self.dt), kappa)
 
     @property
     def _known_direct(self) -> DirectCalls | None:
         """`_direct` where calls have been made by it and the core takes the steps."""
+        check_process()
         direct = self.__dict__.get("_direct")
         return direct if direct is not None and asks_for_core(self.backend) else None
 
@@ -375,11 +376,6 @@ def _rollout(segment: int | None, backend: str, system: System, x0: State, us):
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), x0, xs), infos
 
 
-def _has_closed_form(law: Law, system: System) -> TypeGuard[ContactLaw]:
-    """Whether the step's Jacobian has a closed form, in its own contact modes or in those that the loss asks for."""
-    return takes_impulses(law, system.integrator) and law.has_closed_form and system.mode.has_closed_form
-
-
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _linearize(
     parts: Parts, backend: str, system: System, x: State, u, force, warm_start, adjoint
@@ -388,7 +384,7 @@ def _linearize(
     law, complete = system.contact, jnp.zeros((), bool)
     core = backend == "native" and adjoint is None
     differentiated = law_of_linearization(system.mode, law, system.integrator) if core else None
-    if acts_by_impulses(law) and (differentiated is not None or _has_closed_form(law, system)):
+    if acts_by_impulses(law) and (differentiated is not None or has_closed_form(law, system.mode, system.integrator)):
         start = _start(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
         if differentiated is not None:
             return linearize_native(system.integrator, start, differentiated, u, parts.impulse), complete
@@ -405,7 +401,7 @@ def _linearize(
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _slopes(names, backend: str, system: System, x: State, u, force, warm_start):
     law = system.contact
-    if _has_closed_form(law, system):
+    if has_closed_form(law, system.mode, system.integrator):
 
         def start_of(model: Model) -> StepInputs:
             tau = actuation_force(model, x.q, x.v, u) + force

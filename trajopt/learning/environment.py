@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.state import State, StepInfo
 from trajopt.dynamics.system import PARAMETERS, System
@@ -129,7 +130,7 @@ def nothing_drawn(key: UInt32[Array, "2"]) -> Float[Array, "0"]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Environment:
+class Environment(WithoutCaches):
     """A task for a policy, made of a `System`: actions, observations, a reward and episodes.
 
     An action, in [-1, 1] for each entry, becomes a control and is held for `substeps` steps of the system. The reward is minus

@@ -8,16 +8,19 @@ Actions are clipped to [-1, 1]. Needs the extra `learning`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
+from trajopt.dynamics.copies import WithoutCaches
 from trajopt.errors import MissingExtraError, NonFiniteError
 from trajopt.learning.environment import STATE, Environment, EnvironmentState, Outcome
 from trajopt.learning.tasks import TASKS, environment
+from trajopt.native.process import check_process
 
 try:
     import gymnasium
@@ -29,6 +32,9 @@ try:
 except ImportError:  # the classes can be named, not made
     gymnasium = None  # type: ignore[assignment]
     _Env = _VectorEnv = object
+
+
+RESET, STEP = range(2)  # places in `_Made._programs`
 
 
 def register() -> None:
@@ -55,7 +61,24 @@ def _spaces(made: Environment) -> tuple[Any, Any]:
     return seen, gymnasium.spaces.Box(-1.0, 1.0, (made.na,), np.float32)
 
 
-class GymnasiumEnvironment(_Env):
+class _Made(WithoutCaches):
+    """What is made of a task: in a copy and in another process anew, by the task's name and settings."""
+
+    _task: str | Environment
+    _settings: dict[str, Any]
+    _programs: Any  # of a reset and of a step, compiled when they are first called
+
+    @functools.cached_property
+    def made(self) -> Environment:
+        """The environment."""
+        return self._task if isinstance(self._task, Environment) else environment(self._task, **self._settings)
+
+    def _program(self, which: int) -> Callable[..., Any]:
+        check_process()
+        return self._programs[which]
+
+
+class GymnasiumEnvironment(_Made, _Env):
     """An environment as a `gymnasium.Env`. `info` holds the terms of the reward.
 
     Options:
@@ -68,17 +91,20 @@ class GymnasiumEnvironment(_Env):
 
     def __init__(self, task: str | Environment, **settings: Any) -> None:
         _require()
-        self.made = task if isinstance(task, Environment) else environment(task, **settings)
+        self._task, self._settings = task, settings
         self.observation_space, self.action_space = _spaces(self.made)
-        self._reset, self._step = jax.jit(self.made.reset), jax.jit(self.made.step)
         self._state: EnvironmentState | None = None
+
+    @functools.cached_property
+    def _programs(self) -> tuple[Any, Any]:
+        return jax.jit(self.made.reset), jax.jit(self.made.step)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float[np.ndarray, " no"], dict[str, Any]]:
         """The beginning of an episode; options are ignored."""
         super().reset(seed=seed)
-        self._state, seen = self._reset(_key(self.np_random))
+        self._state, seen = self._program(RESET)(_key(self.np_random))
         return np.asarray(seen, np.float64), {}
 
     def step(
@@ -87,14 +113,14 @@ class GymnasiumEnvironment(_Env):
         """Observation, reward, whether terminated, whether truncated, terms of the reward."""
         assert self._state is not None, "reset comes first"
         steps = int(self._state.steps)
-        self._state, outcome = self._step(self._state, np.clip(np.asarray(action, self.made.dtype), -1.0, 1.0))
+        self._state, outcome = self._program(STEP)(self._state, np.clip(np.asarray(action, self.made.dtype), -1.0, 1.0))
         _refuse(self.made, np.asarray(outcome.fault)[None], [steps])
         terms = {name: float(value) for name, value in outcome.terms.items()}
         seen = np.asarray(outcome.observation, np.float64)
         return seen, float(outcome.reward), bool(outcome.terminated), bool(outcome.truncated), terms
 
 
-class GymnasiumVector(_VectorEnv):
+class GymnasiumVector(_Made, _VectorEnv):
     """Environments as a `gymnasium.vector.VectorEnv`, stepped as one batch.
 
     What has ended begins again in the same step, and `info["final_obs"]` holds what was observed before that.
@@ -108,21 +134,24 @@ class GymnasiumVector(_VectorEnv):
 
     def __init__(self, task: str | Environment, num_envs: int = 1, **settings: Any) -> None:
         _require()
-        self.made = task if isinstance(task, Environment) else environment(task, **settings)
+        self._task, self._settings = task, settings
         self.num_envs = num_envs
         self.metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space, self.single_action_space = _spaces(self.made)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._reset, self._step = jax.jit(jax.vmap(self.made.reset)), jax.jit(jax.vmap(self.made.step_or_reset))
         self._states: EnvironmentState | None = None
+
+    @functools.cached_property
+    def _programs(self) -> tuple[Any, Any]:
+        return jax.jit(jax.vmap(self.made.reset)), jax.jit(jax.vmap(self.made.step_or_reset))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Float[np.ndarray, "N no"], dict[str, Any]]:
         """The beginnings of episodes; options are ignored."""
         super().reset(seed=seed)
-        self._states, seen = self._reset(jax.random.split(_key(self.np_random), self.num_envs))
+        self._states, seen = self._program(RESET)(jax.random.split(_key(self.np_random), self.num_envs))
         return np.asarray(seen, np.float64), {}
 
     def step(
@@ -135,7 +164,7 @@ class GymnasiumVector(_VectorEnv):
         steps = np.asarray(self._states.steps)
         outcome: Outcome
         clipped = np.clip(np.asarray(actions, self.made.dtype), -1.0, 1.0)
-        self._states, seen, outcome = self._step(self._states, clipped)
+        self._states, seen, outcome = self._program(STEP)(self._states, clipped)
         _refuse(self.made, np.asarray(outcome.fault), steps)
         done = np.asarray(outcome.done)
         info: dict[str, Any] = {}

@@ -27,7 +27,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.effort import Effort, compiled_with
+from trajopt.native.process import check_process
 
 KEPT_PROGRAMS = 64
 _LOG = logging.getLogger(__name__)  # every program compiled, at DEBUG
@@ -60,10 +62,10 @@ class Hashed:
         return self is other or (isinstance(other, Hashed) and self._hash == other._hash and self.value == other.value)
 
 
-class Parted(abc.ABC):
+class Parted(WithoutCaches, abc.ABC):
     """A subject with arrays that are arguments of its programs.
 
-    A base class, not a protocol: `isinstance` of a protocol asks every object anew, which takes longer than many a program.
+    Copied without its caches, some of which are keys by the identity of objects. A base class, not a protocol: `isinstance` of a protocol asks every object anew, which takes longer than many a program.
     """
 
     @property
@@ -151,6 +153,7 @@ class Programs:
 
         arguments: pytrees of JAX's arrays, or of what tells their shapes and types (`jax.ShapeDtypeStruct`).
         """
+        check_process()
         subject_key, own, make = self._parted(subject)
         leaves, structure = jax.tree.flatten((own, arguments))
         types = tuple((leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False))) for leaf in leaves)
@@ -182,6 +185,7 @@ class Programs:
         self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL
     ) -> tuple[Any, float]:
         """(function(subject, *arguments) once it is done, the seconds that compiling took)."""
+        check_process()
         called = function, id(subject), jax.tree.structure(arguments), effort
         known = self._last.get(called)
         if known is not None and known[0] is subject:

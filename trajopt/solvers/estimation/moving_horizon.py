@@ -21,6 +21,7 @@ Sibley, Matthies, Sukhatme, Sliding window filter with application to planetary 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from types import NoneType
 from typing import Any
@@ -30,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
+from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.linear_algebra import cho_solve, symmetric_cholesky, triangular_solve
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
@@ -92,7 +94,7 @@ class Estimate:
     converged: Bool[Array, "*b"]
 
 
-class MovingHorizon:
+class MovingHorizon(WithoutCaches):
     """Moving-horizon estimator: the state now, from the last `window` measurements and a Gaussian prior for what came before.
 
     It minimises $1/2 |x_s (-) prior|^2 + 1/2 sum |r(x_j, y_j)|^2 + 1/2 sum |w_j|^2$ subject to $x_{j+1} = f(x_j, u_j, w_j)$.
@@ -164,7 +166,10 @@ class MovingHorizon:
         self._window = self.start(covariance)
         self._first = self._window
         self._problem(self._window)
-        self._advance = jax.jit(self.advance)
+
+    @functools.cached_property
+    def _advance(self) -> Callable[..., Any]:
+        return jax.jit(self.advance)
 
     def _vector(self, key: str, value: Any) -> np.ndarray:
         array = np.broadcast_to(np.asarray(value, float), (self.control_size,)) if np.ndim(value) == 0 else value

@@ -1,0 +1,102 @@
+"""Objects that tests send to other processes, and what is asked of them there."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from trajopt import control, dynamics, load_model, models, problems, solvers
+from trajopt.dynamics import State, System
+from trajopt.learning.gymnasium_environments import GymnasiumEnvironment, GymnasiumVector
+from trajopt.problems import OptimalControlProblem
+from trajopt.solvers.estimation.moving_horizon import MovingHorizon
+
+DT = 0.05
+
+
+def effort(x, u, t):
+    return 0.1 * jnp.concatenate([x.q, x.v, u])
+
+
+def upright(x):
+    return jnp.concatenate([x.q, x.v])
+
+
+def start(system: System) -> State:
+    return system.initial_state("home" if "home" in system.model.keyframes else None)
+
+
+def swing(x, u, w):
+    return jnp.stack([x[0] + DT * x[1], x[1] - DT * 9.81 * jnp.sin(x[0]) + w[0]])
+
+
+def seen(x, y):
+    return (jnp.sin(x[:1]) - y) / 0.05
+
+
+def cart_pole() -> System:
+    return System(load_model("cart-pole"), DT, dynamics.NoContact())
+
+
+def ocp() -> OptimalControlProblem:
+    return OptimalControlProblem(
+        "upright", cart_pole(), 6, np.array([0.0, 0.1, 0.0, 0.0]), u0=np.zeros((6, 1)), stage_residual=effort,
+        terminal_residual=upright,
+    )  # fmt: skip
+
+
+def estimator() -> MovingHorizon:
+    return MovingHorizon(
+        swing, seen, 4, mean=np.array([0.4, 0.0]), covariance=np.diag([0.1, 0.1]), measurement_size=1, noise_size=1
+    )
+
+
+MADE = {
+    "free system": cart_pole,
+    "system with contact": lambda: System(load_model("go1"), 1e-3),
+    "problem": ocp,
+    "library problem": lambda: problems.get("go1-stand"),
+    "plant": lambda: control.SystemPlant(cart_pole()),
+    "MuJoCo's plant": lambda: control.MujocoPlant.from_file(models.bundled_file("cart-pole"), DT),
+    "receding horizon": lambda: control.RecedingHorizon(ocp(), solvers.iLQR(curvature="none"), cart_pole(), DT),
+    "estimator": estimator,
+    "environment": lambda: GymnasiumEnvironment("cartpole-swingup", duration=1.0),
+    "environments": lambda: GymnasiumVector("cartpole-swingup", 2, duration=1.0),
+}
+
+
+def result(thing) -> np.ndarray:
+    """What it does next: equal things give equal numbers."""
+    if isinstance(thing, System):
+        x, u = start(thing), 0.1 * np.ones(thing.nu)
+        found = thing.linearize(x, u)
+        return np.concatenate([thing.step(x, u)[0].v, found.A.ravel(), found.B.ravel()])
+    if isinstance(thing, OptimalControlProblem):
+        return np.asarray(solvers.solve(thing, solvers.iLQR(), max_iterations=2).us)
+    if isinstance(thing, problems.LeastSquaresProblem):
+        return np.asarray(thing.residual(thing.x0))
+    if isinstance(thing, control.SystemPlant | control.MujocoPlant):
+        thing.step(0.1 * np.ones(thing.nu), {})
+        return thing.state
+    if isinstance(thing, control.RecedingHorizon):
+        return np.asarray(thing.run(2 * DT).us)
+    if isinstance(thing, MovingHorizon):
+        return np.asarray(thing.update(np.array([0.3])).x)
+    observation, *_ = thing.step(np.zeros(thing.action_space.shape))
+    return np.asarray(observation)
+
+
+def used(thing):
+    """The same after it has computed what is kept."""
+    if isinstance(thing, GymnasiumEnvironment | GymnasiumVector):
+        thing.reset(seed=3)
+    result(thing)
+    if isinstance(thing, System):
+        thing.step(start(thing), np.zeros(thing.nu))  # the second call takes a shorter way
+    return thing
+
+
+def results(things: dict) -> dict[str, np.ndarray]:
+    jax.config.update("jax_enable_x64", True)
+    return {name: result(thing) for name, thing in things.items()}
