@@ -73,7 +73,7 @@ def test_options_are_checked():
         System(model, dt=1e-3, gradient="implict")
     with pytest.raises(OptionError, match="contact is 'rigid', expected a contact law"):
         System(model, dt=1e-3, contact="rigid")
-    for dt in ("fast", 1e-3j, [1e-3], np.array("fast"), np.array(1j)):
+    for dt in (None, "fast", 1e-3j, [1e-3], np.array("fast"), np.array(1j)):
         with pytest.raises(OptionError, match="dt is .*, expected a positive step in seconds"):
             System(model, dt=dt)
     for kappa in ("sharp", -1.0, 1j, np.nan):

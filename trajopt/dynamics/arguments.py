@@ -88,6 +88,6 @@ def positive_number(name: str, value: Any, meaning: str) -> Any:
             raise OptionError(f"{name} is {value}, expected {meaning}")
         return jnp.asarray(float(value))
     kind = getattr(getattr(value, "dtype", None), "kind", None)
-    if isinstance(value, numbers.Complex | str | bytes | list | tuple | dict | set) or kind in _NOT_REAL:
+    if value is None or isinstance(value, numbers.Complex | str | bytes | list | tuple | dict | set) or kind in _NOT_REAL:
         raise OptionError(f"{name} is {value!r}, expected {meaning}")
     return value

@@ -21,7 +21,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -171,7 +171,7 @@ def law_of_linearization(mode: GradientMode, law: Law, integrator: str) -> Conta
     return law_linearized(mode.rule(law), law)
 
 
-def calls_directly(mode: GradientMode, law: Law, integrator: str) -> bool:
+def calls_directly(law: Law, mode: GradientMode, integrator: str) -> TypeGuard[ContactLaw]:
     """Whether a system that the core covers is one whose steps and derivative need no more than the core (`direct`)."""
     if mode.estimates or not acts_by_impulses(law):
         return False

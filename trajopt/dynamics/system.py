@@ -178,7 +178,7 @@ class System(WithoutCaches):
     @functools.cached_property
     def _direct(self) -> DirectCalls | None:
         """Direct calls through the compiled core, where the system is one that it covers and its derivative needs no more."""
-        if not calls_directly(self.mode, self.contact, self.integrator):
+        if not calls_directly(self.contact, self.mode, self.integrator):
             return None
         kappa = self.mode.sharpness(self.kappa)
         return direct_calls(self.stepped_model, self.contact, self.integrator, jnp.asarray(self.dt), kappa)

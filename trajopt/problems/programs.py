@@ -65,7 +65,8 @@ class Hashed:
 class Parted(WithoutCaches, abc.ABC):
     """A subject with arrays that are arguments of its programs.
 
-    Copied without its caches, some of which are keys by the identity of objects. A base class, not a protocol: `isinstance` of a protocol asks every object anew, which takes longer than many a program.
+    Copied without its caches, some of which are keys by the identity of objects. A base class, not a protocol: `isinstance` of a
+    protocol asks every object anew, which takes longer than many a program.
     """
 
     @property
