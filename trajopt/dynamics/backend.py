@@ -9,9 +9,8 @@
 The derivative by state and control of gradient modes "implicit" and "smoothed" is the core's own closed form, in
 `System.linearize` and under `jax.jvp` and `jax.vjp` alike, of the state after the step and of the impulses of `StepInfo`; the
 contacts' distances, points and normals move as JAX's narrow phase says. Under "smoothed" it is that of the smoothed law, of which
-the core takes the step too. Explicit steps of free motion have the core's derivative in every mode, and its derivative once more
-is that of the JAX implementation. So are derivatives by parameters of the model, by dt and by kappa, and other gradient modes,
-at the same step.
+the core takes the step too. Derivatives by parameters of the model, by dt and by kappa are those of the JAX implementation at the
+same step, and so are other gradient modes. Smooth steps have derivatives of every order, in every mode (`smooth_step`).
 """
 
 from __future__ import annotations
@@ -20,53 +19,52 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Callable
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from trajopt import native
 from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
-from trajopt.dynamics.compiled import compile_system, pack_parameters, reason_not_covered
+from trajopt.dynamics.compiled import reason_not_covered
+from trajopt.dynamics.compiled_slopes import (
+    ambient_slope,
+    by_state_alone,
+    instantiated,
+    linearized,
+    stepped,
+    tangent_motion,
+    with_impulse,
+)
 from trajopt.dynamics.compiled_step import (
     PackedStepInfo,
-    native_linearize,
-    native_linearize_impulse,
-    native_step,
     packed_slope,
     report_slope,
-    step_info,
 )
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law
 from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.contact_geometry import contact_geometry
-from trajopt.dynamics.gradients.first_order import first_order_only, is_zero
+from trajopt.dynamics.gradients.first_order import first_order_only
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import (
     EXPLICIT,
     acts_by_impulses,
-    explicit_step,
     impulse_info,
     impulse_step,
     share_after_impulses,
     where_impulses_act,
 )
-from trajopt.dynamics.linearization import linearize_by_columns
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import force_slopes
-from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
+from trajopt.dynamics.rigid_body.configuration import integrate_jacobians
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 from trajopt.errors import OptionError
 from trajopt.names import closest
 
-Inputs = TypeVar("Inputs")
 BACKENDS = ("auto", "native", "jax")
 VARIABLE = "TRAJOPT_BACKEND"  # environment variable: what "auto" becomes
 # The dictionary behind os.environ, which answers for a variable that is not set by two exceptions: 6 us of a direct call.
@@ -134,11 +132,6 @@ def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: Ste
     return _with_derivative(integrator, rule, start)
 
 
-def native_explicit_step(integrator: str, start: StepInputs) -> tuple[State, StepInfo]:
-    """`integrators.explicit_step` of free motion and its report through the compiled core."""
-    return _explicit(integrator, start)
-
-
 def linearize_native(
     integrator: str, start: StepInputs, law: ContactLaw, u: Float[Array, " nu"], impulse: bool = False
 ) -> Linearization:
@@ -149,9 +142,9 @@ def linearize_native(
     slopes = force_slopes(start.model, start.q, start.v, u)
     gain = start.model.actuation if slopes is None else slopes.columns()
     found = (
-        _with_impulse(integrator, _under(law, start), gain)
+        with_impulse(integrator, _under(law, start), gain)
         if impulse
-        else _linearized(integrator, _under(law, start), gain)
+        else linearized(integrator, _under(law, start), gain)
     )
     if law != start.law:
         found = _at_own_step(integrator, start, found)
@@ -185,66 +178,6 @@ def law_linearized(rule: DerivativeRule | None, law: ContactLaw) -> ContactLaw |
     return None if other is None or other.not_compiled is not None else other
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _explicit(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
-    return _stepped(integrator, start)
-
-
-def _explicit_derivative(integrator: str, primals: Any, tangents: Any) -> Any:
-    (start,), (dstart,) = primals, tangents
-    x_next, info = _explicit(integrator, start)
-    none = jnp.zeros(0, x_next.q.dtype)
-    still = report_slope(info, none, none.reshape(0, 7), none)
-    if not _by_state_alone(dstart):
-        return (x_next, info), (_slope(lambda at: _explicit_in_jax(integrator, at)[0], start, dstart), still)
-    A, B = _explicit_jacobian(integrator, start)
-    along = _instantiated(start, dstart)
-    return (x_next, info), (_ambient(start.model, x_next, A @ _tangent(start, along) + B @ along.tau), still)
-
-
-_explicit.defjvp(_explicit_derivative, symbolic_zeros=True)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _explicit_jacobian(integrator: str, start: StepInputs) -> tuple[Array, Array]:
-    """A and B, by forces, of `_explicit`; what differentiates them is the JAX implementation."""
-    found = _linearized(integrator, start, jnp.eye(start.model.nv, dtype=start.q.dtype))
-    return found.A, found.B
-
-
-def _explicit_jacobian_derivative(integrator: str, primals: Any, tangents: Any) -> Any:
-    def in_jax(start: StepInputs) -> tuple[Array, Array]:
-        def step(x: State, tau: Array) -> tuple[State, StepInfo]:
-            return _explicit_in_jax(integrator, dataclasses.replace(start, q=x.q, v=x.v, tau=tau))
-
-        found = linearize_by_columns(step, start.model, State(start.q, start.v), start.tau)
-        return found.A, found.B
-
-    return _explicit_jacobian(integrator, *primals), _slope(in_jax, *primals, *tangents)
-
-
-_explicit_jacobian.defjvp(_explicit_jacobian_derivative, symbolic_zeros=True)
-
-
-def _explicit_in_jax(integrator: str, start: StepInputs) -> tuple[State, StepInfo]:
-    return explicit_step(integrator, start.law, start.model, State(start.q, start.v), start.tau, start.dt)
-
-
-def _slope(f: Callable[[StepInputs], Any], start: StepInputs, dstart: StepInputs) -> Any:
-    """That of f along those leaves of `start` that move."""
-    moving = [not is_zero(slope) for slope in jax.tree.leaves(dstart, is_leaf=_symbolic)]
-    leaves, structure = jax.tree.flatten(start)
-
-    def of_moving(*moved: Array) -> Any:
-        rest = iter(moved)
-        given = [next(rest) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
-        return f(jax.tree.unflatten(structure, given))
-
-    slopes = jax.tree.leaves(_instantiated(start, dstart))
-    at, along = (tuple(leaf for leaf, moves in zip(part, moving, strict=True) if moves) for part in (leaves, slopes))
-    return jax.jvp(of_moving, at, along)[1]
-
-
 def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
     x_next, result = impulse_step(integrator, start, rule)
     return x_next, impulse_info(result)
@@ -252,14 +185,14 @@ def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, PackedStepInfo]:
-    return _stepped(integrator, start)
+    return stepped(integrator, start)
 
 
 def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: Any) -> Any:
     (start,), (dstart,) = first_order_only(rule.name, primals), tangents
-    along = _instantiated(start, dstart)
+    along = instantiated(start, dstart)
     law = law_linearized(rule, start.law)
-    if law is None or not _by_state_alone(dstart):
+    if law is None or not by_state_alone(dstart):
         x_next, info = _with_derivative(integrator, rule, start)
         # JAX's solve begins at the core's impulses, so that the derivative is that of the solution which the core has found.
         begin = jax.lax.stop_gradient(info.impulse)
@@ -267,17 +200,17 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
         _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (at,), (along,))
         return (x_next, info), (slopes[0], packed_slope(info, slopes[1]))
     every = jnp.eye(start.model.nv, dtype=start.q.dtype)
-    found = _linearized(integrator, _under(law, start), every)
+    found = linearized(integrator, _under(law, start), every)
     if law != start.law:
         found = _at_own_step(integrator, start, found)
-    dx = _tangent(start, along)
+    dx = tangent_motion(start, along)
     # A call of its own: XLA leaves it out of programs in which nobody asks for the report's derivative.
-    impulse = _with_impulse(integrator, _under(law, start), every).outputs["impulse"]
+    impulse = with_impulse(integrator, _under(law, start), every).outputs["impulse"]
     packed: Any = found.info
     no_friction = jnp.zeros(packed.layout[0], dx.dtype)
     pushed, contacts = impulse.C @ dx + impulse.D @ along.tau, _contacts_moved(integrator, start, dx)
     report = report_slope(packed, pushed, contacts, no_friction)
-    return (found.x_next, packed), (_ambient(start.model, found.x_next, found.A @ dx + found.B @ along.tau), report)
+    return (found.x_next, packed), (ambient_slope(start.model, found.x_next, found.A @ dx + found.B @ along.tau), report)
 
 
 def _contacts_moved(integrator: str, start: StepInputs, dx: Float[Array, " n"]) -> Float[Array, "nc 7"]:
@@ -304,7 +237,7 @@ def _under(law: ContactLaw, start: StepInputs) -> StepInputs:
 def _at_own_step(integrator: str, start: StepInputs, other: Linearization) -> Linearization:
     """The step of `start`, with d v+ and d impulse of another law's linearisation `other`, and q+ moved at its own v+."""
     model, nv = start.model, start.model.nv
-    x_next, info = _stepped(integrator, start)
+    x_next, info = stepped(integrator, start)
     rest = share_after_impulses(integrator, start.dt)
     by_q, by_dq = integrate_jacobians(model, start.q, rest * x_next.v)
     onward = jnp.concatenate([by_q, jnp.zeros_like(by_q)], 1)
@@ -315,61 +248,3 @@ def _at_own_step(integrator: str, start: StepInputs, other: Linearization) -> Li
     A = jnp.concatenate([onward + rest * (by_dq @ below), below])
     B = jnp.concatenate([rest * (by_dq @ pushed), pushed])
     return dataclasses.replace(other, x_next=x_next, A=A, B=B, info=info)
-
-
-def _stepped(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
-    """The state after a step of the core, and its report."""
-    compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa)
-    y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
-    return State(y.q, y.v), step_info(compiled, y)
-
-
-def _linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
-    compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa)
-    y, A, B = native_linearize(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt, gain)
-    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {})
-
-
-def _with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
-    compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa)
-    at = (start.q, start.v, start.tau, start.dt, gain)
-    y, A, B, impulse = native_linearize_impulse(compiled, start.model, parameters, *at)
-    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {}, None, {"impulse": impulse})
-
-
-def _tangent(start: StepInputs, along: StepInputs) -> Float[Array, " n"]:
-    """The motion `along` of q, a slope of its numbers, and of v in tangent coordinates."""
-    _, dq = jax.jvp(lambda q: difference(start.model, start.q, q), (start.q,), (along.q,))
-    return jnp.concatenate([dq, along.v])
-
-
-def _ambient(model: Model, x: State, dx: Float[Array, " n"]) -> State:
-    """The slope of x's numbers in a motion dx in tangent coordinates."""
-    dq, dv = jnp.split(dx, 2)
-    return State(jax.jvp(lambda d: integrate(model, x.q, d), (jnp.zeros_like(dq),), (dq,))[1], dv)
-
-
-def _symbolic(tangent: Any) -> bool:
-    return isinstance(tangent, SymbolicZero)
-
-
-def _by_state_alone(dstart: StepInputs) -> bool:
-    """Whether q, v and tau alone are differentiated by."""
-    others = (dstart.model, dstart.dt, dstart.kappa)
-    return all(is_zero(slope) for slope in jax.tree.leaves(others, is_leaf=_symbolic))
-
-
-def _instantiated(primals: Inputs, tangents: Inputs) -> Inputs:
-    """The tangents with zeros in the place of symbolic ones."""
-
-    def filled(slope: Any) -> Any:
-        if not _symbolic(slope):
-            return slope
-        integer = slope.dtype == jax.dtypes.float0
-        return (np if integer else jnp).zeros(slope.shape, slope.dtype)
-
-    slopes = jax.tree.leaves(tangents, is_leaf=_symbolic)
-    return jax.tree.unflatten(jax.tree.structure(primals), [filled(slope) for slope in slopes])

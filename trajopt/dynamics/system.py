@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from trajopt.dynamics.advance import advance, step_inputs
 from trajopt.dynamics.arguments import holds_traced, is_traced, positive_number, require_finite, require_real
 from trajopt.dynamics.backend import (
     asks_for_core,
@@ -26,12 +27,10 @@ from trajopt.dynamics.backend import (
     environment,
     law_of_linearization,
     linearize_native,
-    native_explicit_step,
-    native_impulse_step,
     resolve_backend,
 )
 from trajopt.dynamics.contact.inputs import StepInputs
-from trajopt.dynamics.contact.laws.base import ContactLaw, Law
+from trajopt.dynamics.contact.laws.base import Law
 from trajopt.dynamics.contact.laws.rigid import RigidContact
 from trajopt.dynamics.contact.laws.smoothed import KAPPA_MEANING
 from trajopt.dynamics.contact.rows import row_count
@@ -47,10 +46,6 @@ from trajopt.dynamics.integrators import (
     WITH_IMPULSES,
     acts_by_impulses,
     check_integrator,
-    explicit_step,
-    impulse_info,
-    impulse_step,
-    takes_impulses,
 )
 from trajopt.dynamics.linearization import (
     Parts,
@@ -63,6 +58,7 @@ from trajopt.dynamics.linearization import (
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.precision import warn_of_single_precision
 from trajopt.dynamics.rigid_body.actuation import actuation_force
+from trajopt.dynamics.smoothness import is_smooth
 from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
 from trajopt.dynamics.step_arguments import (
@@ -206,6 +202,11 @@ class System(WithoutCaches):
         return self.model.nu
 
     @property
+    def smooth(self) -> bool:
+        """Whether steps have derivatives of every order: no contact, limit, dry friction or equality constraint can act."""
+        return is_smooth(self.contact, self.model)
+
+    @property
     def ndx(self) -> int:
         """Size of the tangent coordinates [dq, dv, contact state]."""
         return 2 * self.nv + math.prod(self.contact.contact_state_shape(self.model) or (0,))
@@ -318,38 +319,8 @@ class System(WithoutCaches):
         return row_count(self.contact, self.model)
 
 
-def _advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:
-    if system.mode.estimates:
-        exact = dataclasses.replace(system, gradient="implicit")
-        return system.mode.estimated(functools.partial(_unpacked_advance, backend), exact, x, u, force, warm_start)
-    law, model = system.contact, system.model
-    tau = actuation_force(model, x.q, x.v, u) + force
-    if takes_impulses(law, system.integrator):
-        start = _start(system, law, x, tau, warm_start)
-        if backend == "native":
-            return native_impulse_step(system.integrator, system.mode.rule(law), start)
-        x_next, result = impulse_step(system.integrator, start, system.mode.rule(law))
-        return x_next, impulse_info(result)
-    if backend == "native" and acts_by_impulses(law):
-        return native_explicit_step(system.integrator, _start(system, law, x, tau, warm_start))
-    return explicit_step(system.integrator, law, system.stepped_model, x, tau, jnp.asarray(system.dt))
-
-
-def _unpacked_advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:
-    """`_advance` whose report can be differentiated attribute by attribute."""
-    x_next, info = _advance(backend, system, x, u, force, warm_start)
-    return x_next, info.unpacked()
-
-
-def _start(system: System, law: ContactLaw, x: State, tau, warm_start) -> StepInputs:
-    """The step to be solved, at the state before it."""
-    kappa = system.mode.sharpness(system.kappa)
-    kappa = None if kappa is None else kappa.astype(x.q.dtype)
-    return StepInputs(law, system.stepped_model, x.q, x.v, tau, jnp.asarray(system.dt), kappa, warm_start)
-
-
 # The backend is an argument of every compiled function: another value of the environment variable is another program.
-_step = jax.jit(_advance, static_argnums=0)
+_step = jax.jit(advance, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -357,7 +328,7 @@ def _rollout(segment: int | None, backend: str, system: System, x0: State, us):
     cold = jnp.zeros(row_count(system.contact, system.model), x0.q.dtype)  # every step is a function of its state and control
 
     def body(x, u):
-        x_next, info = _advance(backend, system, x, u, jnp.zeros(system.nv, u.dtype), cold)
+        x_next, info = advance(backend, system, x, u, jnp.zeros(system.nv, u.dtype), cold)
         return x_next, (x_next, info)
 
     def steps(x, us):
@@ -385,7 +356,7 @@ def _linearize(
     core = backend == "native" and adjoint is None
     differentiated = law_of_linearization(system.mode, law, system.integrator) if core else None
     if acts_by_impulses(law) and (differentiated is not None or has_closed_form(law, system.mode, system.integrator)):
-        start = _start(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
+        start = step_inputs(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
         if differentiated is not None:
             return linearize_native(system.integrator, start, differentiated, u, parts.impulse), complete
         found, step = linearize_impulse_step(system.integrator, system.mode, start, u, adjoint, parts)
@@ -393,7 +364,7 @@ def _linearize(
         return found, redundant
 
     def advance(x, u):
-        return _advance(backend, system, x, u, force, warm_start)
+        return advance(backend, system, x, u, force, warm_start)
 
     return linearize_by_columns(advance, system.model, x, u, parts.impulse), complete
 
@@ -405,12 +376,12 @@ def _slopes(names, backend: str, system: System, x: State, u, force, warm_start)
 
         def start_of(model: Model) -> StepInputs:
             tau = actuation_force(model, x.q, x.v, u) + force
-            return _start(dataclasses.replace(system, model=model), law, x, tau, warm_start)
+            return step_inputs(dataclasses.replace(system, model=model), law, x, tau, warm_start)
 
         return impulse_slopes(names, system.integrator, system.mode, system.model, start_of)
 
     def step(model: Model):
-        return _advance(backend, dataclasses.replace(system, model=model), x, u, force, warm_start)
+        return advance(backend, dataclasses.replace(system, model=model), x, u, force, warm_start)
 
     return slopes_by_columns(names, step, system.model)
 

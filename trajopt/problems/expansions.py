@@ -24,6 +24,8 @@ from trajopt.dynamics.gradients.differences import (
     ridders,
 )
 from trajopt.dynamics.gradients.modes import DIFFERENCES
+from trajopt.dynamics.smoothness import law_with_kinks
+from trajopt.dynamics.system import System
 from trajopt.errors import DerivativeError
 from trajopt.problems.residuals.base import Residual, StepOutcome, Terms, is_task
 from trajopt.problems.task_expansion import task_expansion
@@ -252,51 +254,59 @@ def _or_none(value: Array | None, dtype: Any) -> Array:
 
 
 def twice_differentiable(problem: ControlProblem) -> bool:
-    """Whether the dynamics have second derivatives: systems without contact, and user-written functions but those that JAX cannot
-    differentiate twice, such as a step with contact among other terms."""
+    """Whether the dynamics have second derivatives."""
+    return reason_not_smooth(problem) is None
+
+
+def reason_not_smooth(problem: ControlProblem) -> str | None:
+    """What defines no second derivative of the dynamics, as the subject of a sentence; None where they have one.
+
+    Of a `System` its law says so, of a user's function the laws of the steps that it takes; besides, JAX cannot differentiate
+    every function twice.
+    """
     if problem.system is not None:
-        return _twice_differentiable(problem.system)
+        return _steps_with_rows(problem.system)
     sizes = (problem.nx, problem.nu, problem.n_p)
-    return _function_twice_differentiable(problem.dynamics, sizes, np.dtype(problem.dtype))
+    return _reason_of_function(problem.dynamics, sizes, np.dtype(problem.dtype))
+
+
+def _steps_with_rows(system: System) -> str | None:
+    """What rows the steps of a system have, as `reason_not_smooth`."""
+    if system.smooth:
+        return None
+    rows_of_law = system.contact.acts or system.contact.limits or system.contact.joint_friction
+    return system.contact.name if rows_of_law else "a step with equality constraints"
 
 
 @functools.lru_cache(maxsize=64)
-def _function_twice_differentiable(f: Callable[..., Array], sizes: tuple[int, int, int], dtype: np.dtype) -> bool:
+def _reason_of_function(f: Callable[..., Array], sizes: tuple[int, int, int], dtype: np.dtype) -> str | None:
     nx, nu, n_p = sizes
 
     def total(z: Array, t: Array) -> Array:
         p = (z[nx + nu :],) if n_p else ()
         return jnp.sum(f(z[:nx], z[nx : nx + nu], t, *p))
 
+    arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((sum(sizes),), ())]
+    law = law_with_kinks(total, *arguments)
+    if law is not None:
+        return f"{law}, under which the dynamics take steps,"
     try:
-        jax.eval_shape(jax.jacfwd(jax.grad(total)), *(jax.ShapeDtypeStruct(shape, dtype) for shape in ((sum(sizes),), ())))
-    except (NotImplementedError, DerivativeError):
-        return False
-    return True
-
-
-def _twice_differentiable(system: Any) -> bool:
-    """Whether steps have second derivatives: nothing is solved for impulses, those of equality constraints included."""
-    return system.contact.second_derivatives and not system.model.topology.constrained
+        jax.eval_shape(lambda z, t: _hessian_at(lambda z: total(z, t), z), *arguments)
+    except (NotImplementedError, DerivativeError, ValueError):  # the last of reverse mode through a `while_loop`
+        return "a function without a second derivative in JAX"
+    return None
 
 
 def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
     """The function (x, u, t, p, w) -> d^2 (w . f) / dz^2 (z, z), with f in tangent coordinates about x_next.
 
-    By JAX; of steps by the compiled core, which has first derivatives alone, by central differences of these.
-
     Raises `DerivativeError` where the dynamics have no second derivative.
     """
-    if not twice_differentiable(problem):
-        assert problem.system is not None
-        law = type(problem.system.contact).__name__
-        if problem.system.contact.second_derivatives:
-            law = "a step with equality constraints"
-        raise DerivativeError(f"{law} defines no second derivative of a step; use iLQR or a Gauss-Newton Hessian")
-    if problem.system is not None:
-        if problem.system.resolved_backend == "native":
-            return _differenced_hessian(problem)
-        problem = problem.with_system(dataclasses.replace(problem.system, backend="jax"))
+    reason = reason_not_smooth(problem)
+    if reason is not None:
+        raise DerivativeError(f"{reason} defines no second derivative of a step; use iLQR or a Gauss-Newton Hessian")
+
+    problem = problem.with_gradient("implicit")
 
     def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
         at, x_next = moved(problem, x, u, p), jax.lax.stop_gradient(problem.step(x, u, t, p))
@@ -305,30 +315,14 @@ def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
             x, u, p = at(z)
             return jnp.vdot(w, problem.local(x_next, problem.step(x, u, t, p)))
 
-        # Forward over reverse: one gradient per direction, where forward mode twice takes the square of the directions.
-        return jax.jacfwd(jax.grad(f))(jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype))
+        return _hessian_at(f, jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype))
 
     return hessian
 
 
-def _differenced_hessian(problem: ControlProblem) -> Callable[..., Array]:
-    """`dynamics_hessian` by central differences of the closed-form first derivatives, good to some 1e-9 of the largest entry: all
-    second derivatives by JAX are a program that takes several times as long to compile and to run."""
-    linear, n = linear_dynamics(problem.with_gradient("implicit")), problem.n
+def _hessian_at(f: Callable[[Array], Array], z: Float[Array, " z"]) -> Float[Array, "z z"]:
+    """That of a function of steps, at z: the gradient of each slope (forward mode twice takes the square of the directions).
 
-    def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
-        at, x_next = moved(problem, x, u, p), problem.step(x, u, t, p)
-
-        def gradient(z: Array) -> Array:
-            """That of w . f at z, in the coordinates about x and x_next."""
-            here, u, p = at(z)
-            end, F = linear(here, u, t, p)
-            by_end = jax.grad(lambda e: jnp.vdot(w, problem.local(x_next, problem.retract(end, e))))(jnp.zeros_like(w))
-            by_z = F.T @ by_end
-            by_x = jax.grad(lambda d: jnp.vdot(by_z[:n], problem.local(here, problem.retract(x, z[:n] + d))))(jnp.zeros_like(w))
-            return jnp.concatenate([by_x, by_z[n:]])
-
-        H = central_differences(gradient, central_step(x.dtype) * (1.0 + jnp.abs(jnp.concatenate([jnp.zeros(n), u, p]))))
-        return 0.5 * (H + H.T)
-
-    return hessian
+    Reverse mode comes last: through a loop it leaves the steps without their derivative rules.
+    """
+    return jax.vmap(lambda e: jax.grad(lambda z: jax.jvp(f, (z,), (e,))[1])(z))(jnp.eye(z.size, dtype=z.dtype))

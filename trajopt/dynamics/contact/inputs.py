@@ -31,6 +31,10 @@ class StepInputs:
     kappa: Float[Array, ""] | None = None
     warm_start: Float[Array, " m"] | None = None
 
+    def at(self, q: Float[Array, " nq"], v: Float[Array, " nv"], tau: Float[Array, " nv"]) -> StepInputs:
+        """The same step from another state, under another force."""
+        return dataclasses.replace(self, q=q, v=v, tau=tau)
+
     def with_start(self, m: int) -> StepInputs:
         """The same with a warm start of m entries, zero where none was given, that carries no derivative."""
         start = jnp.zeros(m, self.q.dtype) if self.warm_start is None else jax.lax.stop_gradient(self.warm_start)

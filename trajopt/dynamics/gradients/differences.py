@@ -34,6 +34,19 @@ def central_differences(f: Callable[[Array], Array], steps: Float[Array, " n"]) 
     return jax.lax.map(column, jnp.arange(steps.shape[0])).T
 
 
+def fourth_order_step(dtype: np.dtype) -> float:
+    """Step that balances truncation (h^4) against rounding (eps/h) in `fourth_order_differences`: eps^(1/5)."""
+    return float(np.finfo(dtype).eps ** (1.0 / 5.0))
+
+
+def fourth_order_differences(f: Callable[[Array], Array], steps: Float[Array, " n"]) -> Float[Array, "m n"]:
+    """Jacobian of a smooth `f` at zero, column j from (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / (12 h) along e_j with h = h_j;
+    4 n evaluations in one batch, error O(h^4)."""
+    offsets = jnp.array([-2.0, -1.0, 1.0, 2.0], steps.dtype)[:, None, None] * jnp.diag(steps)
+    far_behind, behind, ahead, far_ahead = jax.vmap(jax.vmap(f))(offsets)
+    return ((8.0 * (ahead - behind) - (far_ahead - far_behind)) / (12.0 * steps[:, None])).T
+
+
 def ridders(f: Callable[[Array], Array], steps: Float[Array, " n"]) -> Float[Array, "m n"]:
     """Jacobian of `f` at zero by Ridders' extrapolation of central differences to h = 0, entry by entry.
 

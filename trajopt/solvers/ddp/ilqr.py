@@ -28,7 +28,7 @@ import numpy as np
 
 from trajopt.errors import OptionError
 from trajopt.names import closest
-from trajopt.problems.expansions import aware_dynamics, relabels, twice_differentiable
+from trajopt.problems.expansions import aware_dynamics, reason_not_smooth, relabels, twice_differentiable
 from trajopt.problems.horizons import cut_motion, lengthened_motion
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
@@ -308,11 +308,12 @@ class _DifferentialDynamicProgramming:
         )
 
     def _without_second_derivatives(self, problem: OptimalControlProblem) -> str:
+        subject = "contact" if problem.has_contact else reason_not_smooth(problem)
         if not self._curvature(problem).present:
-            return "contact defines no second derivatives: Gauss-Newton Hessians (iLQR) were used"
+            return f"{subject} defines no second derivatives: Gauss-Newton Hessians (iLQR) were used"
         return (
-            "contact defines no second derivatives: differences of the first within contact modes, and Gauss-Newton Hessians of "
-            "costs, were used"
+            f"{subject} defines no second derivatives: differences of the first within contact modes, and Gauss-Newton Hessians "
+            "of costs, were used"
         )
 
     def _exact_model(self, oracle: OptimalControlOracle, state: DDPState) -> LocalModel:

@@ -18,7 +18,6 @@ class NoContact(ContactLaw):
     joint_friction: bool = False
 
     acts: ClassVar[bool] = False
-    second_derivatives: ClassVar[bool] = True
     offers: ClassVar[frozenset[Need]] = frozenset(Need)
 
     @property

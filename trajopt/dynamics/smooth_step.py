@@ -1,0 +1,115 @@
+"""Smooth steps (`smoothness`) through the compiled core, differentiable as often as one likes.
+
+| derivative | by state and force | by parameters, dt and kappa |
+|---|---|---|
+| first | the core's closed form | the JAX implementation |
+| second | differences of the core's closed form | the JAX implementation |
+| further | the JAX implementation | the JAX implementation |
+
+Second derivatives by the JAX implementation are a program that takes several times as long to compile and to run.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.compiled_slopes import (
+    ambient_slope,
+    by_state_alone,
+    instantiated,
+    linearized,
+    slope_along,
+    stepped,
+    tangent_motion,
+)
+from trajopt.dynamics.compiled_step import PackedStepInfo, report_slope
+from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.gradients.differences import fourth_order_differences, fourth_order_step
+from trajopt.dynamics.integrators import explicit_step
+from trajopt.dynamics.linearization import linearize_by_columns
+from trajopt.dynamics.rigid_body.configuration import integrate
+from trajopt.dynamics.state import State, StepInfo
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def smooth_step(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
+    """`integrators.explicit_step` of free motion, whatever the integrator, and its report through the compiled core."""
+    return stepped(integrator, start)
+
+
+def _derivative(integrator: str, primals: Any, tangents: Any) -> Any:
+    (start,), (dstart,) = primals, tangents
+    x_next, info = smooth_step(integrator, start)
+    none = jnp.zeros(0, x_next.q.dtype)
+    still = report_slope(info, none, none.reshape(0, 7), none)
+    if not by_state_alone(dstart):
+        return (x_next, info), (slope_along(lambda at: _in_jax(integrator, at)[0], start, dstart), still)
+    along, n = instantiated(start, dstart), 2 * start.model.nv
+    F = _jacobian(integrator, start)
+    dx = F[:, :n] @ tangent_motion(start, along) + F[:, n:] @ along.tau
+    return (x_next, info), (ambient_slope(start.model, x_next, dx), still)
+
+
+smooth_step.defjvp(_derivative, symbolic_zeros=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _jacobian(integrator: str, start: StepInputs) -> Float[Array, "n n3"]:
+    """F = [A, B] of a step, B by forces."""
+    found = linearized(integrator, start, jnp.eye(start.model.nv, dtype=start.q.dtype))
+    return jnp.concatenate([found.A, found.B], 1)
+
+
+def _jacobian_derivative(integrator: str, primals: Any, tangents: Any) -> Any:
+    (start,), (dstart,) = primals, tangents
+    F = _jacobian(integrator, start)
+    if not by_state_alone(dstart):
+        return F, slope_along(functools.partial(_jacobian_in_jax, integrator), start, dstart)
+    along = instantiated(start, dstart)
+    dz = jnp.concatenate([tangent_motion(start, along), along.tau])
+    return F, jnp.reshape(_curvature(integrator, start) @ dz, F.shape)
+
+
+_jacobian.defjvp(_jacobian_derivative, symbolic_zeros=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _curvature(integrator: str, start: StepInputs) -> Float[Array, "nn3 n3"]:
+    """dF/dz of the entries of F, row by row, by z = [dq, dv, dtau]: linear in no direction, so that reverse mode passes too."""
+    steps = fourth_order_step(start.q.dtype) * (1.0 + jnp.abs(jnp.concatenate([jnp.zeros_like(start.v), start.v, start.tau])))
+    return fourth_order_differences(lambda z: _jacobian(integrator, _moved(start, z)).reshape(-1), steps)
+
+
+def _curvature_derivative(integrator: str, primals: Any, tangents: Any) -> Any:
+    def in_jax(start: StepInputs) -> Array:
+        zero = jnp.zeros(3 * start.model.nv, start.q.dtype)
+        return jax.jacfwd(lambda z: _jacobian_in_jax(integrator, _moved(start, z)).reshape(-1))(zero)
+
+    return _curvature(integrator, *primals), slope_along(in_jax, *primals, *tangents)
+
+
+_curvature.defjvp(_curvature_derivative, symbolic_zeros=True)
+
+
+def _moved(start: StepInputs, z: Float[Array, " n3"]) -> StepInputs:
+    """The step from q (+) dq, v + dv under tau + dtau."""
+    dq, dv, dtau = jnp.split(z, 3)
+    q = integrate(start.model, start.q, dq)
+    return start.at(q, start.v + dv, start.tau + dtau)
+
+
+def _jacobian_in_jax(integrator: str, start: StepInputs) -> Float[Array, "n n3"]:
+    def step(x: State, tau: Array) -> tuple[State, StepInfo]:
+        return _in_jax(integrator, start.at(x.q, x.v, tau))
+
+    found = linearize_by_columns(step, start.model, State(start.q, start.v), start.tau)
+    return jnp.concatenate([found.A, found.B], 1)
+
+
+def _in_jax(integrator: str, start: StepInputs) -> tuple[State, StepInfo]:
+    return explicit_step(integrator, start.law, start.model, State(start.q, start.v), start.tau, start.dt)
