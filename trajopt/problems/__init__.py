@@ -6,6 +6,7 @@ A problem validates its arguments and compiles itself to an oracle, the function
 from trajopt.problems import guesses, residuals
 from trajopt.problems.least_squares import LeastSquaresProblem, Prior
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.periodic import periodic
 from trajopt.problems.ranges import Choice, Count, Real, ranged
 from trajopt.problems.registry import get, names, parse_settings, register, settings, unregister
 from trajopt.problems.targets import JointTargets
@@ -23,6 +24,7 @@ __all__ = [
     "guesses",
     "names",
     "parse_settings",
+    "periodic",
     "ranged",
     "register",
     "residuals",

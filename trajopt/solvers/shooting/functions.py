@@ -44,7 +44,8 @@ def euclidean(problem: OptimalControlProblem) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ShootingFunctions:
-    """The functions to compile of one problem, cut into intervals of so many steps, in a gradient mode, for one of `HESSIANS`.
+    """The functions to compile of one problem, cut into intervals of so many steps, in a gradient mode, for one of `HESSIANS`;
+    used: as in `Layout`.
 
     Arrays over intervals are (N, ...), over their steps (N, K, ...), padded.
     """
@@ -53,11 +54,12 @@ class ShootingFunctions:
     interval: int
     gradient: str
     hessian_kind: str
+    used: tuple[bytes, ...]
 
     @functools.cached_property
     def layout(self) -> Layout:
         """Where variables, rows and non-zeros lie."""
-        return Layout(self.problem, self.interval, self.hessian_kind in (EXACT, DIFFERENCED))
+        return Layout(self.problem, self.interval, self.hessian_kind in (EXACT, DIFFERENCED), self.used)
 
     @property
     def flat(self) -> bool:

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from trajopt.errors import ShapeError
 from trajopt.problems.ocp import CONSTRAINTS, OptimalControlProblem
+from trajopt.problems.zero_rows import used_rows
 
 
 class NonZeros(NamedTuple):
@@ -44,15 +45,23 @@ class NonZeros(NamedTuple):
         return jnp.concatenate([block.ravel() for block in blocks])[self.picked]
 
 
+def used_at_steps(problem: OptimalControlProblem) -> tuple[bytes, ...]:
+    """(T, m) flags of equality and inequality, those rows that are not zero at every motion: others would count against the
+    degrees of freedom, which IPOPT asks for."""
+    flags = (np.zeros(0, bool) if getattr(problem, kind) is None else used_rows(problem, kind) for kind in CONSTRAINTS[:2])
+    return tuple(each.tobytes() for each in flags)
+
+
 class Layout:
     """Index tables of one transcription; see the module's docstring for N, K and c.
 
     nodes (N+1, n), controls (N, K, nu) and parameters (np,): places in w; `step` (N, K): index of the time step, that of
-    the last step where there is none; `valid` (N, K). `exact`: whether Hessians hold the constraints' curvature. `rows`:
-    places in g of each kind of constraint. `jacobian` and `hessian` (lower triangle): the non-zeros.
+    the last step where there is none; `valid` (N, K). `exact`: whether Hessians hold the constraints' curvature. used: which
+    rows of equality and inequality there are at each step (`used_at_steps`). `rows`: places in g of each kind of constraint.
+    `jacobian` and `hessian` (lower triangle): the non-zeros.
     """
 
-    def __init__(self, problem: OptimalControlProblem, interval: int, exact: bool) -> None:
+    def __init__(self, problem: OptimalControlProblem, interval: int, exact: bool, used: tuple[bytes, ...]) -> None:
         T, n, nu, n_p = problem.horizon, problem.n, problem.nu, problem.n_p
         self.problem, self.exact, self.K = problem, exact, min(interval, T)
         self.N = N = -(-T // self.K)
@@ -61,7 +70,7 @@ class Layout:
         steps = np.arange(N * self.K).reshape(N, self.K)
         self.valid, self.step = steps < T, np.minimum(steps, T - 1)
         self._place_variables(T, n, nu, n_p)
-        self._place_rows()
+        self._place_rows(used)
         self.local = np.concatenate(
             [self.nodes[:-1], np.where(self.valid[:, :, None], self.controls, -1).reshape(N, -1), self._tiled(N)], 1
         )
@@ -101,7 +110,7 @@ class Layout:
 
     # -- constraint rows -----------------------------------------------------------------------------------------------
 
-    def _place_rows(self) -> None:
+    def _place_rows(self, used: tuple[bytes, ...]) -> None:
         problem, N = self.problem, self.N
         bounded = np.isfinite(problem.state_lower) | np.isfinite(problem.state_upper)
         self.bounded = np.flatnonzero(bounded)  # entries of the state with a bound
@@ -109,8 +118,9 @@ class Layout:
         inner = self.valid & (np.arange(self.K) > 0)
         present = self.nodes[:, 0] >= 0
         masks: dict[str, np.ndarray] = {"defect": np.ones((N, problem.n), bool)}
-        for kind in CONSTRAINTS[:2]:
-            masks[kind] = np.repeat(self.valid[:, :, None], self._size(kind), 2)
+        for kind, flags in zip(CONSTRAINTS[:2], used, strict=True):
+            at_steps = np.frombuffer(flags, bool).reshape(problem.horizon, self._size(kind))
+            masks[kind] = self.valid[:, :, None] & at_steps[self.step]
         masks["inner_bounds"] = np.repeat(inner[:, :, None], self.bounded.size, 2)
         masks["node_bounds"] = np.repeat(present[:, None], self.as_rows.size, 1)
         for kind in CONSTRAINTS[2:]:

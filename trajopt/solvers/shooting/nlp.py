@@ -24,6 +24,7 @@ from trajopt.dynamics.effort import Effort
 from trajopt.problems.ocp import Trajectory
 from trajopt.solvers.shooting.functions import DIFFERENCED, EXACT, GAUSS_NEWTON, ShootingFunctions, euclidean
 from trajopt.solvers.shooting.hessian import lagrangian_hessian
+from trajopt.solvers.shooting.layout import used_at_steps
 
 
 @dataclasses.dataclass
@@ -57,7 +58,7 @@ class Shooting:
 
     def __init__(self, oracle: Any, interval: int, hessian: str, reference: Trajectory, damping: float = 0.0) -> None:
         self.oracle, self.problem, self.hessian_kind = oracle, oracle.problem, hessian
-        self._functions = ShootingFunctions(self.problem, interval, oracle.gradient, hessian)
+        self._functions = ShootingFunctions(self.problem, interval, oracle.gradient, hessian, used_at_steps(self.problem))
         if hessian in (EXACT, DIFFERENCED):
             _ = self._functions.curvature  # raises where there is none
         self.layout = layout = self._functions.layout
