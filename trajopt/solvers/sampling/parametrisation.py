@@ -6,7 +6,7 @@
 W (T, K) says how knots become controls: held over stretches ("piecewise-constant"), or interpolated between equidistant
 knots by straight lines ("linear") or a natural cubic spline ("cubic"). With `JointTargets` the knots are those of joint angles
 that a law u = clip(kp (q* - q) - kd v) follows (`problems.targets`). `scale` is the initial standard deviation of each component,
-so that every search starts from a unit deviation in y.
+so that every search starts from a unit deviation in y. What bounds fix, by equal ends, is no component of y.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def basis(kind: str, steps: int, knots: int) -> Float[np.ndarray, "T K"]:
 class Space:
     """The search space of one problem: the bounds of y, and the arrays that a compiled program needs, `data`.
 
-    y begins with `knots` rows of `width` numbers: those of the controls, or of the splines of joint targets. scenarios: (leaf
-    of the model, factor) of each.
+    y begins with `knots` rows of `width` numbers: those of the controls that are not fixed, or of the splines of joint targets.
+    scenarios: (leaf of the model, factor) of each.
     """
 
     problem: OptimalControlProblem
@@ -81,8 +81,9 @@ class Space:
             knots = self._fitted_targets(W, np.asarray(motion.xs, float), us)
         else:
             knots = us if len(us) == self.knots else np.linalg.lstsq(W, us, rcond=None)[0]
-        rest = np.zeros(self.size - knots.size - self.problem.n_p)
-        return self.clip(np.concatenate([knots.ravel(), np.asarray(motion.p, float), rest]) / self.data["scale"])
+        rest = np.zeros(self.problem.n if self.problem.free_initial_state else 0)
+        z = np.concatenate([knots.ravel(), np.asarray(motion.p, float), rest])
+        return self.clip(z[self.data.get("places", np.arange(z.size))] / self.data["scale"])
 
     def _fitted_targets(self, W: np.ndarray, xs: np.ndarray, us: np.ndarray) -> np.ndarray:
         """The knots whose targets come nearest to those that would have given the controls us along xs."""
@@ -125,16 +126,36 @@ def make_space(
     if count > T:
         raise OptionError(f"{solver}: knots is {count}; problem '{problem.name}' has {T} steps, expected 1 to {T}")
     W = basis(kind, T, count)
-    scales, lower, upper = _limits(problem, deviations, solver)
-    scale = np.concatenate([np.tile(scales[0], count), *scales[1:]])
-    below, above = (np.concatenate([np.tile(ends[0], count), *ends[1:]]) for ends in (lower, upper))
-    data = {"basis": W, "scale": scale, "start": np.asarray(start)}
-    data = {key: value.astype(problem.dtype) for key, value in data.items()}
-    return Space(problem, count, problem.nu, below / scale, above / scale, data, changes)
+    limits = _limits(problem, start, deviations, solver)
+    return _space_of(problem, solver, count, limits, {"basis": W, "start": np.asarray(start)}, changes)
+
+
+def _space_of(
+    problem: OptimalControlProblem,
+    solver: str,
+    knots: int,
+    limits: tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]],
+    data: dict[str, np.ndarray],
+    scenarios: tuple[tuple[tuple[str, float], ...], ...],
+) -> Space:
+    """The space of `knots` rows and what comes after them, by their `_limits`; without what is fixed."""
+    scale, lower, upper = (np.concatenate([np.tile(kind[0], knots), *kind[1:]]) for kind in limits)
+    moves = lower < upper
+    if not moves.any():
+        raise OptionError(
+            f"{solver}: problem '{problem.name}' has nothing to search: equal bounds fix all of its controls, parameters and "
+            "initial state; widen bounds, or roll the motion out"
+        )
+    width = int(np.sum(limits[1][0] < limits[2][0]))
+    data = {key: value.astype(problem.dtype) for key, value in (data | {"scale": scale[moves]}).items()}
+    if not moves.all():
+        fixed = np.where(moves, 0.0, lower).astype(problem.dtype)
+        data |= {"fixed": fixed, "places": np.flatnonzero(moves)}
+    return Space(problem, knots, width, lower[moves] / scale[moves], upper[moves] / scale[moves], data, scenarios)
 
 
 def _limits(
-    problem: OptimalControlProblem, deviations: tuple[Any, Any, Any], solver: str
+    problem: OptimalControlProblem, start: Float[np.ndarray, " nx"], deviations: tuple[Any, Any, Any], solver: str
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """(deviations, lower, upper ends) of a knot of the controls, the parameters and the free initial state."""
     unbounded = np.full(problem.n if problem.free_initial_state else 0, np.inf)
@@ -147,8 +168,12 @@ def _limits(
         kinds[2] = ("initial_state_deviation", problem.state_lower, problem.state_upper)
     found = zip(kinds, deviations, strict=True)
     scales = [_deviation(problem, solver, *kind, given) for kind, given in found]
-    lower = [problem.control_lower, problem.parameter_lower, -unbounded]
-    upper = [problem.control_upper, problem.parameter_upper, unbounded]
+    # Bounds on a free initial state are rows like those of other states, but for what they fix.
+    place = np.asarray(problem.state_lower - start, float) if problem.nx == problem.n else unbounded
+    fixed = kinds[2][1] == kinds[2][2]
+    ends = [np.where(fixed, place[: fixed.size], end) for end in (-unbounded, unbounded)]
+    lower = [problem.control_lower, problem.parameter_lower, ends[0]]
+    upper = [problem.control_upper, problem.parameter_upper, ends[1]]
     return scales, lower, upper
 
 
@@ -169,16 +194,17 @@ def _target_space(
     kp, kd = targets.feedback(system.model)
     assert problem.dt is not None
     W = targets.basis(problem.horizon, problem.nu, problem.dt)
-    count = W.shape[2]
-    held = np.full(problem.nu, 1.0)  # controls' deviations are not used
-    scales, lower, upper = _limits(problem, (held, *deviations[1:]), solver)
-    scale = np.concatenate([np.full(count, targets.deviation), *scales[1:]])
-    below = np.concatenate([np.full(count, -targets.reach), *lower[1:]])
-    above = np.concatenate([np.full(count, targets.reach), *upper[1:]])
-    data = {"basis": W, "scale": scale, "start": np.asarray(start), "stiffness": kp, "damping": kd}
-    data = {key: value.astype(problem.dtype) for key, value in data.items()}
-    data["coordinates"] = driven(system.model)[1]
-    return Space(problem, targets.knots, count // targets.knots, below / scale, above / scale, data)
+    any_deviation = np.full(problem.nu, 1.0)  # controls' deviations are not used
+    limits = _limits(problem, start, (any_deviation, *deviations[1:]), solver)
+    moves = problem.control_lower < problem.control_upper
+    # Splines, the width of the rows, by whether they move a joint whose control is not fixed.
+    splines = np.any(W.reshape(*W.shape[:2], targets.knots, -1)[:, moves], axis=(0, 1, 2))
+    own = (np.full(splines.size, targets.deviation), *(np.where(splines, end, 0.0) for end in (-targets.reach, targets.reach)))
+    limits = tuple([first, *kind[1:]] for first, kind in zip(own, limits, strict=True))
+    data = {"basis": W, "start": np.asarray(start), "stiffness": kp, "damping": kd}
+    space = _space_of(problem, solver, targets.knots, limits, data, ())
+    space.data["coordinates"] = driven(system.model)[1]
+    return space
 
 
 def scenarios_of(
@@ -207,21 +233,21 @@ def _deviation(
         if not (np.isfinite(value).all() and (value > 0).all()):
             raise OptionError(f"{solver}: {key} is {given}; it must be positive and finite")
         return np.broadcast_to(value, (size,))
-    bounded = np.isfinite(lower) & np.isfinite(upper) & (upper > lower)
+    bounded = np.isfinite(lower) & np.isfinite(upper)
     if not bounded.all():
         what = {"standard_deviation": "controls", "parameter_deviation": "parameters"}.get(key, "free initial state")
         raise OptionError(
             f"{solver}: problem '{problem.name}' does not bound its {what} on both sides, so there is no default for how "
             f"far to search; give {key}=... (a number, or one for each of the {size}), or bounds"
         )
-    return SHARE_OF_RANGE * (upper - lower)
+    return np.where(upper > lower, SHARE_OF_RANGE * (upper - lower), 1.0)
 
 
 def decode(
     problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
 ) -> tuple[Float[Array, " nx"], Float[Array, "T nu"], Float[Array, " np"]]:
     """(x_0, us (T, nu), p) of a point; controls between knots and parameters are clipped to their bounds."""
-    z = y * data["scale"]
+    z = _whole(data, y)
     count = data["basis"].shape[1] * problem.nu
     us = data["basis"] @ z[:count].reshape(-1, problem.nu)
     dtype = us.dtype
@@ -234,7 +260,7 @@ def decode_targets(
     problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
 ) -> tuple[Float[Array, " nx"], Float[Array, "T nq"], Float[Array, " np"]]:
     """(x_0, configurations whose driven joints are the targets of each step, p) of a point in a space of joint targets."""
-    z, count, system = y * data["scale"], data["basis"].shape[2], problem.system
+    z, count, system = _whole(data, y), data["basis"].shape[2], problem.system
     assert system is not None
     x0, p = _rest(problem, data, z[count:])
     q = jnp.tile(data["start"][: system.nq], (problem.horizon, 1))
@@ -276,6 +302,12 @@ def _followed(
     found, us, residual = follow_policy(system, State(x0[:nq], x0[nq:]), qs, still, us, every, *bounds)
     xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
     return xs, us, residual
+
+
+def _whole(data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]) -> Float[Array, " k"]:
+    """z, with what is fixed."""
+    z = y * data["scale"]
+    return z if "places" not in data else data["fixed"].at[data["places"]].set(z)
 
 
 def _rest(
