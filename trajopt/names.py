@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from trajopt.errors import OptionError
 
@@ -42,3 +44,23 @@ def closest(name: str, known: Iterable[str], most: int = 5) -> str:
         return "; did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
     shown = ", ".join(other[:_LONGEST] for other in known[:12]) + (", ..." if len(known) > 12 else "")
     return f"; known are: {shown}"
+
+
+class NamedOptions:
+    """Base of classes that are made of options: one that they do not have is an `OptionError` with the closest names."""
+
+    def __new__(cls, *options: Any, **named: Any) -> Self:
+        known = _option_names(cls)
+        for name in named if known is not None else ():
+            if name not in known:
+                raise OptionError(f"{cls.__name__} got an unexpected keyword argument '{name}'{closest(name, known)}")
+        return super().__new__(cls)
+
+
+@functools.cache
+def _option_names(kind: type) -> tuple[str, ...] | None:
+    """What a class is made of; None where it takes any name."""
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return tuple(parameter.name for parameter in parameters)

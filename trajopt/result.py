@@ -40,9 +40,21 @@ def status_name(status: Status) -> str:
     return next(name for name, member in Status._name_to_item.items() if bool(member == status))
 
 
-def status_message(status: Status) -> str:
-    """The message of a member: "solved: the recomputed residual is within the tolerance"."""
-    return str(Status[status])  # type: ignore[misc]
+# Of problems that set no tolerance, such as a fit whose residual ends where the noise is.
+_WITHOUT_TOLERANCE = {
+    "solved": "solved: the cost can no longer be reduced",
+    "acceptable": "acceptable: no further progress; the cost can hardly be reduced",
+    "stalled": "stalled: no step reduces the cost, which is not stationary to the solver's tolerance",
+}
+
+
+def status_message(status: Status, tolerance: bool = True) -> str:
+    """The message of a member: "solved: the recomputed residual is within the tolerance".
+
+    tolerance: whether the problem sets one.
+    """
+    message = str(Status[status])  # type: ignore[misc]
+    return message if tolerance else _WITHOUT_TOLERANCE.get(status_name(status), message)
 
 
 def status_named(name: str) -> Status:

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.errors import MissingExtraError, OptionError, UnknownNameError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 
 
-class MujocoPlant:
+class MujocoPlant(NamedOptions):
     """A `mujoco.MjModel` as plant: its contact model, its integrator, its options.
 
     Its qpos and qvel are `trajopt`'s q and v, its actuators take the problem's controls.

@@ -15,7 +15,7 @@ from trajopt.dynamics.rigid_body.spatial import rotate
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.trajectory import flat_state
 
@@ -90,7 +90,7 @@ class Plant(Protocol):
         """One tick under a control, and forces (N, world axes) at the centres of mass of bodies."""
 
 
-class SystemPlant:
+class SystemPlant(NamedOptions):
     """A `System` as plant: its contact law, integrator and time step, which need not be those of the problem.
 
     Options:

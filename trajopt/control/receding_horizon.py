@@ -33,7 +33,7 @@ from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 from trajopt.native.process import check_process
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
@@ -61,7 +61,7 @@ class _Acting(NamedTuple):
     begun: int
 
 
-class RecedingHorizon(WithoutCaches):
+class RecedingHorizon(WithoutCaches, NamedOptions):
     """Solves `problem` again and again from the state of `plant` and drives it with what is found.
 
     Options:

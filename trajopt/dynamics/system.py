@@ -71,13 +71,13 @@ from trajopt.dynamics.step_arguments import (
     checked_warm_start,
 )
 from trajopt.errors import OptionError, ShapeError, UnknownNameError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 from trajopt.native.process import check_process
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class System(WithoutCaches):
+class System(WithoutCaches, NamedOptions):
     """A time-stepped mechanical system with contact (semi-implicit Euler with impulses by default).
 
     Options:

@@ -15,6 +15,7 @@ from trajopt.errors import OptionError
 from trajopt.learning.environment import Environment, EnvironmentState
 from trajopt.learning.networks import Actor, Network, Normaliser, Policy
 from trajopt.learning.rollouts import begin
+from trajopt.names import NamedOptions
 
 
 @jax.tree_util.register_dataclass
@@ -51,7 +52,7 @@ jax.tree_util.register_dataclass(Update)
 
 
 @dataclasses.dataclass(frozen=True)
-class Algorithm(abc.ABC):
+class Algorithm(NamedOptions, abc.ABC):
     """Base of the algorithms; immutable, its fields are the options.
 
     Options:
@@ -104,7 +105,7 @@ class Algorithm(abc.ABC):
     def update(self, environment: Environment, learner: Learner, progress: Float[Array, ""]) -> tuple[Learner, Update]:
         """Experience, and what is learnt from it. progress: share of the training that lies behind, which schedules follow."""
 
-    def check(self, environment: Environment) -> None:  # noqa: B027
+    def check(self, environment: Environment) -> None:
         """Raise `OptionError` for an environment that cannot be learnt from in this way."""
 
     def init(self, environment: Environment, key: UInt32[Array, "2"]) -> Learner:

@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.errors import OptionError
+from trajopt.names import NamedOptions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Prior:
+class Prior(NamedOptions):
     """What is known about x beforehand: adds the rows $W (x (-) mean)$ to the residual, $W^T W = covariance^-1$.
 
     Options:

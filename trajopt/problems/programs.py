@@ -29,6 +29,7 @@ import numpy as np
 
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.effort import Effort, compiled_with
+from trajopt.names import NamedOptions
 from trajopt.native.process import check_process
 
 KEPT_PROGRAMS = 64
@@ -62,7 +63,7 @@ class Hashed:
         return self is other or (isinstance(other, Hashed) and self._hash == other._hash and self.value == other.value)
 
 
-class Parted(WithoutCaches, abc.ABC):
+class Parted(WithoutCaches, NamedOptions, abc.ABC):
     """A subject with arrays that are arguments of its programs.
 
     Copied without its caches, some of which are keys by the identity of objects. A base class, not a protocol: `isinstance` of a

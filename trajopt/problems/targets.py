@@ -22,13 +22,13 @@ from jaxtyping import Float, Int
 
 from trajopt.dynamics.model import Model
 from trajopt.errors import OptionError, ShapeError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 
 INTERPOLATIONS = ("linear", "cubic")
 
 
 @dataclasses.dataclass(frozen=True)
-class JointTargets:
+class JointTargets(NamedOptions):
     """Targets of joints that the sampling solvers search in place of controls: their option `parametrisation`.
 
     A stiff, damped joint follows a spline through few knots:

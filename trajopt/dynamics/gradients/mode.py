@@ -17,6 +17,7 @@ from trajopt.dynamics.contact.step import DerivativeRule, SolvedStep
 from trajopt.dynamics.gradients.options import GradientOptions
 from trajopt.dynamics.model import Model
 from trajopt.errors import OptionError
+from trajopt.names import NamedOptions
 
 # v+ -> d loss / d (q, v+), in tangent coordinates
 LossDirection = Callable[[Float[Array, " nv"]], tuple[Float[Array, " nv"], Float[Array, " nv"]]]
@@ -25,7 +26,7 @@ Step = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class GradientMode(abc.ABC):
+class GradientMode(NamedOptions, abc.ABC):
     """Base of the gradient modes. Immutable and hashable, with its options as fields: part of what a compiled step depends on.
 
     Of the class: name; need, what it asks of a contact law (`Law.offers`), and purpose, what it does, as the end of a

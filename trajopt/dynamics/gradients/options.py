@@ -7,10 +7,11 @@ import math
 
 from trajopt.dynamics.contact.laws.smoothed import R_FACTORS, check_sweeps
 from trajopt.errors import OptionError
+from trajopt.names import NamedOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class GradientOptions:
+class GradientOptions(NamedOptions):
     """Options of the gradient modes that are named by a string; part of what a compiled step depends on.
 
     Options:

@@ -9,7 +9,7 @@ Each is a small object with a name, a weight, a reference and an activation (`ba
 """
 
 from trajopt.problems.residuals.activations import Activation, Barrier, Saturated, SmoothAbsolute
-from trajopt.problems.residuals.base import Residual, StepOutcome, Terms
+from trajopt.problems.residuals.base import Function, Residual, StepOutcome, Terms
 from trajopt.problems.residuals.centroidal import CentreOfMass, CentroidalMomentum
 from trajopt.problems.residuals.contact import (
     CentreOfPressure,
@@ -31,6 +31,6 @@ from trajopt.problems.residuals.joints import Acceleration, Control, LimitMargin
 __all__ = [
     "Acceleration", "Activation", "Barrier", "CentreOfMass", "CentreOfPressure", "CentroidalMomentum", "Clearance",
     "ContactImpulse", "Control", "Distance", "FrameOrientation", "FramePlacement", "FramePosition", "FrameVelocity",
-    "FrictionShare", "Height", "LimitMargin", "Posture", "Residual", "Saturated", "Slip", "SmoothAbsolute", "StepOutcome",
-    "Terms", "Velocity",
+    "FrictionShare", "Function", "Height", "LimitMargin", "Posture", "Residual", "Saturated", "Slip", "SmoothAbsolute",
+    "StepOutcome", "Terms", "Velocity",
 ]  # fmt: skip

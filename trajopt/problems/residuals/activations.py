@@ -22,11 +22,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from trajopt.names import NamedOptions
+
 RELAXED = 0.01  # share of the width
 _SERIES = 1e-2  # y = 1 - s below which h is its series: six terms leave 1e-14
 
 
-class Activation(abc.ABC):
+class Activation(NamedOptions, abc.ABC):
     """A function h of a residual's rows."""
 
     @abc.abstractmethod

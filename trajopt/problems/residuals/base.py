@@ -13,7 +13,7 @@ import abc
 import dataclasses
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import jax
@@ -27,7 +27,7 @@ from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
 from trajopt.dynamics.state import ContactInfo, State, StepInfo
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 from trajopt.problems.residuals.activations import Activation
 
 STATIC = {"static": True}
@@ -93,7 +93,7 @@ class StepOutcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Residual(abc.ABC):
+class Residual(NamedOptions, abc.ABC):
     """An error that a task is made of.
 
         rows(x, u, t) = weight * activation(error(x, u, t; reference))
@@ -107,6 +107,7 @@ class Residual(abc.ABC):
         weight: a number, one for each row (m,), or over the steps (T, 1) or (T, m); 1 / weight is the error that costs 1/2.
         activation: an `Activation`. Default: none, a quadratic cost.
         name: by which the residual is reported and replaced. Default: its kind and what it is about.
+        sense: -1 where an inequality asks for at least the reference, see `at_least`.
     """
 
     _: dataclasses.KW_ONLY
@@ -114,6 +115,7 @@ class Residual(abc.ABC):
     weight: Any = 1.0
     activation: Activation | None = None
     name: str = dataclasses.field(default="", metadata=STATIC)
+    sense: float = dataclasses.field(default=1.0, metadata=STATIC)
 
     # Whether `error` asks for the step (`StepOutcome.x_next`, `contacts`); whether for the control.
     needs_step = False
@@ -136,7 +138,7 @@ class Residual(abc.ABC):
         """What the residual is about, for its name: a frame, shapes."""
         return ()
 
-    def check(self, system: System) -> None:  # noqa: B027
+    def check(self, system: System) -> None:
         """Raise `UnknownNameError` or `OptionError` for what the system does not have."""
 
     @property
@@ -164,7 +166,7 @@ class Residual(abc.ABC):
     def weighted(self, error: Float[Array, " m"], index: Int[Array, ""]) -> Float[Array, " m"]:
         """The rows of an error at a step."""
         weight = _now(jnp.asarray(self.weight).astype(error.dtype), 1, index)
-        return weight * (error if self.activation is None else self.activation(error))
+        return self.sense * weight * (error if self.activation is None else self.activation(error))
 
     def slope(self, x: State, step: StepOutcome) -> Float[Array, "m nv"] | None:
         """d error / d dq in closed form, of an error that depends on the configuration alone; None: automatic differentiation."""
@@ -178,15 +180,18 @@ class Residual(abc.ABC):
         """As an inequality: what is measured is at most `bound`."""
         return self._bounded(bound, 1.0)
 
-    def _bounded(self, bound: Any, sign: float) -> Residual:
-        weight = sign * np.abs(np.asarray(self.weight, float))
-        return dataclasses.replace(self, reference=bound, weight=weight, activation=None)
+    def _bounded(self, bound: Any, sense: float) -> Residual:
+        return dataclasses.replace(self, reference=bound, sense=sense, activation=None)
 
-    def __add__(self, other: Residual | Terms) -> Terms:
-        return Terms((*self.terms, *other.terms))
+    def reference_meaning(self, system: System) -> str:
+        """What of a reference counts, as the end of a sentence; empty where its shape says all."""
+        return ""
 
-    def __radd__(self, other: int) -> Residual | Terms:
-        return self if other == 0 else NotImplemented
+    def __add__(self, other: Any) -> Terms:
+        return Terms(self.terms) + other
+
+    def __radd__(self, other: Any) -> Residual | Terms:
+        return self if _is_nothing(other) else other + Terms(self.terms) if is_task(other) else Terms((*_terms(other), self))
 
 
 def step_index(system: System, t: ScalarLike, dtype: Any) -> Int[Array, ""]:
@@ -209,11 +214,65 @@ class Terms:
         """The rows of all terms."""
         return jnp.concatenate([term(x, u, t, step) for term in self.terms])
 
-    def __add__(self, other: Residual | Terms) -> Terms:
-        return Terms((*self.terms, *other.terms))
+    def __add__(self, other: Any) -> Terms:
+        return self if _is_nothing(other) else Terms((*self.terms, *_terms(other)))
 
-    def __radd__(self, other: int) -> Terms:
-        return self if other == 0 else NotImplemented
+    def __radd__(self, other: Any) -> Terms:
+        return self if _is_nothing(other) else Terms((*_terms(other), *self.terms))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Function(Residual):
+    """A function of one's own as a term: `(x, u, t) -> error`, of the terminal state `x -> error`, minus the reference, a number.
+
+    `term + function` makes one, called by the function's name.
+
+    Options:
+        function: which is given the `State`, the control and the time in seconds.
+    """
+
+    function: Callable[..., Array] = dataclasses.field(metadata=STATIC, kw_only=False)
+
+    @property
+    def label(self) -> str:
+        return self.name or str(getattr(self.function, "__name__", type(self.function).__name__)).strip("<>").replace("_", " ")
+
+    def default_reference(self, system: System) -> Float[np.ndarray, ""]:
+        return np.zeros(())
+
+    def check(self, system: System) -> None:
+        if not callable(self.function):
+            raise OptionError(f"function is {self.function!r}; expected a function (x, u, t) -> error")
+
+    def error(
+        self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, ""]
+    ) -> Float[Array, " m"]:
+        return self._error_at(x, u, jnp.zeros((), x.q.dtype), reference)
+
+    def __call__(self, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, step: StepOutcome) -> Float[Array, " m"]:
+        dtype, index = x.q.dtype, step_index(step.system, t, x.q.dtype)
+        return self.weighted(self._error_at(x, u, t, self.reference_at(step.system, index, dtype)), index)
+
+    def _error_at(self, x: State, u: Array | None, t: ScalarLike, reference: Array) -> Array:
+        error = jnp.asarray(self.function(x) if u is None else self.function(x, u, t))
+        if error.ndim != 1:
+            raise ShapeError(f"term '{self.label}' returned shape {error.shape}; expected a flat array (m,)")
+        return error - reference
+
+
+def _is_nothing(value: Any) -> bool:
+    """What `sum` starts from."""
+    return isinstance(value, int) and value == 0
+
+
+def _terms(value: Any) -> tuple[Residual, ...]:
+    """Of what is added to residuals: residuals, or a function of one's own. Raises `OptionError` for anything else."""
+    if is_task(value):
+        return value.terms
+    if not callable(value):
+        raise OptionError(f"{value!r} is added to residuals; expected a residual, or a function (x, u, t) -> error")
+    return (Function(value),)
 
 
 def is_task(value: Any) -> TypeGuard[Residual | Terms]:
@@ -261,7 +320,7 @@ def _normalised(term: Residual, system: System, dtype: Any, where: str, terminal
     if not fits or reference.ndim > natural.ndim + 1:
         raise ShapeError(
             f"{where}reference has shape {reference.shape}; expected {natural.shape}, or over the steps "
-            f"{('T', *natural.shape)}".replace("'", "")
+            f"{('T', *natural.shape)}".replace("'", "") + term.reference_meaning(system)
         )
     weight = np.atleast_1d(np.asarray(term.weight, dtype))
     if weight.ndim > 2 or weight.shape[-1] != 1:  # else it fits however many rows there are
@@ -273,6 +332,11 @@ def _normalised(term: Residual, system: System, dtype: Any, where: str, terminal
     for key, value in (("reference", reference), ("weight", weight)):
         if not np.isfinite(value).all():
             raise NonFiniteError(f"{where}{key} has non-finite entries")
+    if (weight < 0).any():
+        raise OptionError(
+            f"{where}weight has the negative entry {weight.min():g}; weights multiply errors and must not be negative. at_least "
+            "and at_most choose the side of an inequality"
+        )
     activation = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), term.activation)
     return dataclasses.replace(term, reference=reference, weight=weight, activation=activation)
 

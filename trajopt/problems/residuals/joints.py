@@ -42,6 +42,19 @@ class _OfJoints(Residual):
         specs = [model.topology.joint(name) for name in self.joints]
         return np.concatenate([np.arange(spec.v_start, spec.v_start + spec.nv) for spec in specs]).astype(int)
 
+    def reference_meaning(self, system: System) -> str:
+        if self.joints is None:
+            return ""
+        model = system.model
+        of_q = self.depends_on == "q"
+        whole, start, size = ("q", "q_start", "nq") if of_q else ("v", "v_start", "nv")
+        read = []
+        for name in self.joints:
+            spec = model.topology.joint(name)
+            first, count = getattr(spec, start), getattr(spec, size)
+            read.append(f"'{name}' [{first}]" if count == 1 else f"'{name}' [{first}:{first + count}]")
+        return f". It is as long as all of {whole}, of which the entries of the joints are read: {', '.join(read)}"
+
     def check(self, system: System) -> None:
         if self.joints is not None and (isinstance(self.joints, str) or not self.joints):
             raise OptionError(f"joints is {self.joints!r}; expected a tuple of joint names, or None for all")

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 
 from trajopt.errors import OptionError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 from trajopt.problems.expansions import aware_dynamics, reason_not_smooth, relabels, twice_differentiable
 from trajopt.problems.horizons import cut_motion, lengthened_motion
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
@@ -52,7 +52,7 @@ SUFFICIENT_FALL = 0.1  # a violation above this fraction of the last one raises 
 
 
 @dataclasses.dataclass(frozen=True)
-class _DifferentialDynamicProgramming:
+class _DifferentialDynamicProgramming(NamedOptions):
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
 
     tolerance: float | None = None

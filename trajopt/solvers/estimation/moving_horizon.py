@@ -36,6 +36,7 @@ from trajopt.dynamics.linear_algebra import cho_solve, symmetric_cholesky, trian
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
+from trajopt.names import NamedOptions
 from trajopt.problems.expansions import COMPLEMENTARITY
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.trajectory import flat_state
@@ -94,7 +95,7 @@ class Estimate:
     converged: Bool[Array, "*b"]
 
 
-class MovingHorizon(WithoutCaches):
+class MovingHorizon(WithoutCaches, NamedOptions):
     """Moving-horizon estimator: the state now, from the last `window` measurements and a Gaussian prior for what came before.
 
     It minimises $1/2 |x_s (-) prior|^2 + 1/2 sum |r(x_j, y_j)|^2 + 1/2 sum |w_j|^2$ subject to $x_{j+1} = f(x_j, u_j, w_j)$.

@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Float, PRNGKeyArray
 
 from trajopt.errors import OptionError
+from trajopt.names import NamedOptions
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status
@@ -42,7 +43,7 @@ class GradientDescentState(ResidualState):
 
 
 @dataclasses.dataclass(frozen=True)
-class GradientDescent:
+class GradientDescent(NamedOptions):
     """Gradient descent, the gradient being $J^T r$ in the problem's gradient mode. Points are projected into the bounds.
 
     Without `optimizer` and `learning_rate` it is steepest descent in units of the problem's `scale`. A backtracking line

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 
 from trajopt.dynamics.effort import Effort
 from trajopt.errors import OptionError
+from trajopt.names import NamedOptions
 from trajopt.problems.estimates import deviations
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
@@ -56,7 +57,7 @@ class GaussNewtonState(SolverState):
 
 
 @dataclasses.dataclass(frozen=True)
-class GaussNewton:
+class GaussNewton(NamedOptions):
     """Levenberg-Marquardt for `LeastSquaresProblem`, and for an `OptimalControlProblem` with residual costs.
 
     Options:

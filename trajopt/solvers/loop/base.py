@@ -252,6 +252,7 @@ class _Run:
         if not success and status_name(status) not in CUT_SHORT:
             hints.append(precision_hint(np.result_type(*jax.tree.leaves(x))))
         fields = oracle.fields(x) | found.fields | ending.fields
+        judged = any(limit != "bound_violation" for limit in self.problem.limits)
         oracle.evaluations = evaluations
         return Solution(
             problem=self.identity["problem"],
@@ -260,7 +261,7 @@ class _Run:
             contact=str(self.problem.meta.get("contact", "none")),
             status=status,
             success=success,
-            message="; ".join(filter(None, [status_message(status), *notes, *missing, *hints])),
+            message="; ".join(filter(None, [status_message(status, judged), *notes, *missing, *hints])),
             cost=float(self.best.cost),
             initial_cost=float(self.initial_cost),
             violation=float(self.best.violation),

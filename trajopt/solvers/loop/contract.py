@@ -26,6 +26,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from trajopt.names import NamedOptions
 from trajopt.result import Status
 
 Point = TypeVar("Point")
@@ -197,7 +198,7 @@ class Solver(Protocol[OracleIn, PointIn, StateT]):
         """What is recomputed at the best point."""
 
 
-class LibrarySolver(abc.ABC):
+class LibrarySolver(NamedOptions, abc.ABC):
     """A solver whose iteration belongs to a library: as `Solver`, with `run` in place of `step`.
 
     remedy: what to do with a problem of another kind than those it `takes`; ends the error that refuses one.

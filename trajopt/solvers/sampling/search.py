@@ -37,7 +37,7 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from trajopt.errors import OptionError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.targets import JointTargets
@@ -124,7 +124,7 @@ class SamplingState(ConstrainedState):
 
 
 @dataclasses.dataclass(frozen=True)
-class SamplingSolver(abc.ABC):
+class SamplingSolver(NamedOptions, abc.ABC):
     """Options of every sampling solver.
 
     Options:

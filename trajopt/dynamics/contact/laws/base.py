@@ -22,7 +22,7 @@ from trajopt.dynamics.collision.broadphase import PairLimit
 from trajopt.dynamics.collision.narrowphase import check_pairs, contact_count
 from trajopt.dynamics.model import Model
 from trajopt.errors import OptionError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 
 DEFAULT_MAX_CONTACTS = 16
 DEFAULT_MAX_LIMITS = 8
@@ -99,7 +99,7 @@ class Softening:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Law:
+class Law(NamedOptions):
     """Base of all contact laws. Immutable and hashable: part of what a compiled step depends on.
 
     Options:
