@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from trajopt.errors import OptionError
@@ -50,17 +50,17 @@ class NamedOptions:
     """Base of classes that are made of options: one that they do not have is an `OptionError` with the closest names."""
 
     def __new__(cls, *options: Any, **named: Any) -> Self:
-        known = _option_names(cls)
-        for name in named if known is not None else ():
-            if name not in known:
+        known = _option_names(cls.__init__)
+        for name in named:
+            if known is not None and name not in known:
                 raise OptionError(f"{cls.__name__} got an unexpected keyword argument '{name}'{closest(name, known)}")
         return super().__new__(cls)
 
 
 @functools.cache
-def _option_names(kind: type) -> tuple[str, ...] | None:
-    """What a class is made of; None where it takes any name."""
-    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+def _option_names(make: Callable[..., None]) -> tuple[str, ...] | None:
+    """What a class with this `__init__` is made of; None where it takes any name."""
+    parameters = list(inspect.signature(make).parameters.values())[1:]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
     return tuple(parameter.name for parameter in parameters)

@@ -75,7 +75,7 @@ def test_what_cannot_be_added():
         r.Control() + 3.0
     with pytest.raises(OptionError, match="two terms 'leaning'; give them names"):
         cart(r.Control() + leaning + leaning)
-    with pytest.raises(OptionError, match=r"stage_residual cannot be called .*term 'tip' returned shape \(\); expected a flat array"):
+    with pytest.raises(OptionError, match=r"cannot be called .*term 'tip' returned shape \(\); expected a flat array"):
         cart(r.Control() + r.Function(lambda x, u, t: x.q[1], name="tip"))
 
 
@@ -117,7 +117,7 @@ def test_a_fit_without_tolerance_speaks_of_none(tolerance):
 
 
 MISSPELT = [
-    (iLQR, "max_iter", "max_iterations"), (DDP, "regularization", "regularisation"), (GaussNewton, "max_iter", "max_iterations"),
+    (iLQR, "max_iter", "max_iterations"), (DDP, "regularisaton", "regularisation"), (GaussNewton, "max_iter", "max_iterations"),
     (LBFGS, "tol", "tolerance"), (GradientDescent, "optimiser", "optimizer"), (SingleShooting, "optimiser", "optimizer"),
     (MultipleShooting, "toleranc", "tolerance"), (CEM, "popultion", "population"), (MPPI, "temprature", "temperature"),
     (CMAES, "population_size", "population"), (StochasticSearch, "sharpnes", "sharpness"), (Hybrid, "sampling", "sampler"),

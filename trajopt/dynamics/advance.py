@@ -7,6 +7,7 @@ import functools
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from trajopt.dynamics.backend import native_impulse_step
 from trajopt.dynamics.contact.inputs import StepInputs
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
     from trajopt.dynamics.system import System
 
 
-def advance(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:
+def advance(
+    backend: str,
+    system: System,
+    x: State,
+    u: Float[Array, " nu"],
+    force: Float[Array, " nv"],
+    warm_start: Float[Array, " m"] | None,
+) -> tuple[State, StepInfo]:
     """The state after a step by a backend, and its report."""
     x = dataclasses.replace(x, v=marked(system.contact, system.model, x.v))
     if system.mode.estimates:
@@ -48,7 +56,9 @@ def _unpacked(backend: str, system: System, x: State, u, force, warm_start) -> t
     return x_next, info.unpacked()
 
 
-def step_inputs(system: System, law: ContactLaw, x: State, tau, warm_start) -> StepInputs:
+def step_inputs(
+    system: System, law: ContactLaw, x: State, tau: Float[Array, " nv"], warm_start: Float[Array, " m"] | None
+) -> StepInputs:
     """The step to be solved, at the state before it."""
     kappa = system.mode.sharpness(system.kappa)
     kappa = None if kappa is None else kappa.astype(x.q.dtype)

@@ -97,6 +97,10 @@ class Problem(Protocol[PointOut, OracleOut]):
         """Violations below it count alike when two points are compared."""
 
     @property
+    def limits(self) -> Mapping[str, float]:
+        """What recomputed quantities of an answer must not exceed, by name."""
+
+    @property
     def feasibility_is_success(self) -> bool:
         """Whether a point without shortfalls is an answer, whatever made the solver stop."""
 
