@@ -363,10 +363,10 @@ def _linearize(
         redundant = step.solution.degenerate if parts.impulse else needs_null_space(step)
         return found, redundant
 
-    def step(x, u):
+    def after(x, u):
         return advance(backend, system, x, u, force, warm_start)
 
-    return linearize_by_columns(step, system.model, x, u, parts.impulse), complete
+    return linearize_by_columns(after, system.model, x, u, parts.impulse), complete
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

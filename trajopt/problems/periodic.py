@@ -85,14 +85,16 @@ def _returning(problem: OptimalControlProblem, which: np.ndarray) -> dict[str, C
 
     def equality(x: Any, u: Array, t: Array, p: Array) -> Array:
         rows = [jnp.where(jnp.abs(t - begin) < half, 1.0, 0.0).astype(p.dtype) * away(x, p)]
-        if problem.equality is not None:
-            rows.append(problem.stage("equality", flat(x), u, t, p[:own]))
+        more = problem.stage("equality", flat(x), u, t, p[:own])
+        if more is not None:
+            rows.append(more)
         return jnp.concatenate(rows)
 
     def terminal_equality(x: Any, p: Array) -> Array:
         rows = [away(x, p)]
-        if problem.terminal_equality is not None:
-            rows.append(problem.terminal("terminal_equality", flat(x), p[:own]))
+        more = problem.terminal("terminal_equality", flat(x), p[:own])
+        if more is not None:
+            rows.append(more)
         return jnp.concatenate(rows)
 
     return {"equality": equality, "terminal_equality": terminal_equality}

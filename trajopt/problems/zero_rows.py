@@ -75,7 +75,10 @@ def _followed(jaxpr: Jaxpr, consts: Any, arguments: list[_Value]) -> list[_Value
     values |= zip(jaxpr.invars, arguments, strict=True)
 
     def read(atom: Any) -> _Value:
-        return _Known(np.asarray(atom.val, atom.aval.dtype)) if isinstance(atom, Literal) else values[atom]
+        if not isinstance(atom, Literal):
+            return values[atom]
+        kind: Any = atom.aval
+        return _Known(np.asarray(atom.val, kind.dtype))
 
     for equation in jaxpr.eqns:
         operands = [read(atom) for atom in equation.invars]
@@ -85,10 +88,11 @@ def _followed(jaxpr: Jaxpr, consts: Any, arguments: list[_Value]) -> list[_Value
 
 def _results(equation: Any, operands: list[_Value]) -> list[_Value]:
     name = equation.primitive.name
-    inner = next((part for part in equation.params.values() if isinstance(part, ClosedJaxpr | Jaxpr)), None)
+    inner: Any = next((part for part in equation.params.values() if isinstance(part, ClosedJaxpr | Jaxpr)), None)
     if name in _CALLS and inner is not None:
-        closed = isinstance(inner, ClosedJaxpr)
-        return _followed(inner.jaxpr if closed else inner, inner.consts if closed else (), operands)
+        if isinstance(inner, ClosedJaxpr):
+            return _followed(inner.jaxpr, inner.consts, operands)
+        return _followed(inner, (), operands)
     several = len(equation.outvars) != 1
     known = [operand.value for operand in operands if isinstance(operand, _Known)]
     if inner is None and not several and len(known) == len(operands):

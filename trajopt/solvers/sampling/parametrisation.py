@@ -200,7 +200,8 @@ def _target_space(
     # Splines, the width of the rows, by whether they move a joint whose control is not fixed.
     splines = np.any(W.reshape(*W.shape[:2], targets.knots, -1)[:, moves], axis=(0, 1, 2))
     own = (np.full(splines.size, targets.deviation), *(np.where(splines, end, 0.0) for end in (-targets.reach, targets.reach)))
-    limits = tuple([first, *kind[1:]] for first, kind in zip(own, limits, strict=True))
+    for first, kind in zip(own, limits, strict=True):
+        kind[0] = first
     data = {"basis": W, "start": np.asarray(start), "stiffness": kp, "damping": kd}
     space = _space_of(problem, solver, targets.knots, limits, data, ())
     space.data["coordinates"] = driven(system.model)[1]
