@@ -150,10 +150,11 @@ from trajopt.occupied import occupying
 
 folder, times, refused = sys.argv[1], 0, 0
 inside = os.path.join(os.path.dirname(folder), "inside")
-while times < 40:
+while times < 60:
     try:
         with occupying(folder):
             os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails where another is inside
+            time.sleep(0.001)
             os.unlink(inside)
             times += 1
     except OptionError:

@@ -21,9 +21,11 @@ LOCK = ".lock"
 
 @dataclasses.dataclass
 class _Holding:
-    """A lock of this process: its open file, the thread that has it, what it says, and how many blocks are under way."""
+    """A lock of this process: its open file, whether the file system knows locks, the thread that has it, what it says, and how
+    many blocks are under way."""
 
     descriptor: int
+    locked: bool
     thread: int
     holder: dict[str, object]
     blocks: int = 1
@@ -51,7 +53,7 @@ def occupying(folder: str | os.PathLike) -> Iterator[None]:
         else:
             holding.blocks += 1
     try:
-        if holding.blocks == 1:
+        if holding.blocks == 1 and holding.locked:  # without locks, another one may be writing
             files.tidy(place)
         yield
     finally:
@@ -70,14 +72,14 @@ def _taken(place: pathlib.Path, folder: str | os.PathLike) -> _Holding:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            files.lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = files.lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_at(descriptor, path):  # its holder ended, and took the file away, between opening and locking it
                 os.close(descriptor)
                 continue
             holder = {"process": os.getpid(), "host": socket.gethostname(), "start": time.strftime("%Y-%m-%d %H:%M:%S %z")}
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-            return _Holding(descriptor, threading.get_ident(), holder)
+            return _Holding(descriptor, locked, threading.get_ident(), holder)
         except BaseException as error:
             said = os.pread(descriptor, 4096, 0) if isinstance(error, BlockingIOError) else b""
             os.close(descriptor)

@@ -50,7 +50,7 @@ def solve(
         gradient: how derivatives are obtained, a mode that the problem offers; default: the problem's own, mostly implicit.
         callback: called after every iteration with a row of the trace; a true answer stops the run.
         seed: seeds whatever is random in the solver.
-        time_budget: seconds of solving, compilation left out.
+        time_budget: seconds of solving, compilation and the writing of checkpoints left out.
         max_iterations: iterations of this call (a resumed run does as many again); default the solver's own.
         checkpoint: path where the state is kept, at the start, about twice a second and at the end.
         resume: path of a checkpoint of the same problem, solver and gradient to go on from; guess, tolerances and the options of
@@ -134,7 +134,7 @@ class _Run:
     ) -> None:  # fmt: skip
         self.problem, self.solver, self.oracle = problem, solver, oracle
         self.seed, self.identity, self.asked, self.path = seed, identity, asked, path
-        self.start, self.elapsed_before, self.saved_at = time.perf_counter(), 0.0, -np.inf
+        self.start, self.elapsed_before, self.saved_at, self.writing_s = time.perf_counter(), 0.0, -np.inf, 0.0
         self.compiled_before = oracle.compile_time_s
         self.interrupted: Callable[[], bool] = lambda: False
         self.state: SolverState = solver.init(oracle, guess, key)
@@ -154,9 +154,9 @@ class _Run:
             self._save(path)  # what cannot be written is told before anything is computed
 
     def elapsed(self) -> float:
-        """Seconds of solving so far, compilation left out."""
+        """Seconds of solving so far, compilation and the writing of checkpoints left out."""
         compiling = self.oracle.compile_time_s - self.compiled_before
-        return self.elapsed_before + time.perf_counter() - self.start - compiling
+        return self.elapsed_before + time.perf_counter() - self.start - compiling - self.writing_s
 
     def _record(self) -> dict[str, float]:
         s = self.state
@@ -173,14 +173,18 @@ class _Run:
             "elapsed": self.elapsed(),
             "evaluations": self.oracle.evaluations,
         }
-        write_checkpoint(path, (self.state, self.best), self.identity, progress, self.asked)
-        self.saved_at = time.perf_counter()
+        start = time.perf_counter()
+        try:
+            write_checkpoint(path, (self.state, self.best), self.identity, progress, self.asked)
+        finally:
+            self.saved_at = time.perf_counter()
+            self.writing_s += self.saved_at - start
 
     def _try_to_save(self, meanwhile: str) -> None:
         """Write the checkpoint, if there is to be one; a full disk does not end the solve."""
         path = self.path
         if path is not None and not files.try_to_write(lambda: self._save(path), path, meanwhile):
-            self.saved_at = time.perf_counter() + RETRY_S - CHECKPOINT_INTERVAL_S
+            self.saved_at += RETRY_S - CHECKPOINT_INTERVAL_S
 
     def loop(self, limit: int, time_budget: float | None, callback: Callable[[dict[str, float]], Any] | None) -> Status:
         """Iterate until something ends the run; returns its status."""
