@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -284,12 +285,12 @@ def test_resuming_something_else_is_refused(tmp_path):
 
 
 ENDLESS = """
-import sys, jax, jax.numpy as jnp, numpy as np
+import sys, jax
 jax.config.update("jax_enable_x64", True)
-from trajopt import problems, solvers
-problem = problems.LeastSquaresProblem(
-    "rosenbrock", lambda x: jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]]), np.array([-1.2, 1.0]))
-solution = solvers.solve(problem, solvers.GradientDescent(learning_rate=1e-9, max_iterations=10**9),
+sys.path.insert(0, sys.argv[2])
+from least_squares_cases import rosenbrock
+from trajopt import solvers
+solution = solvers.solve(rosenbrock(), solvers.GradientDescent(learning_rate=1e-9, max_iterations=10**9),
     checkpoint=sys.argv[1], callback=lambda row: print("running", flush=True) if row["iteration"] == 5 else None)
 print(solution.message, solution.iterations)
 """
@@ -327,7 +328,7 @@ def test_an_interrupt_that_python_drops_ends_the_run(number, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_process_leaves_a_checkpoint(number, tmp_path):
     path = tmp_path / "checkpoint.npz"
-    with python(ENDLESS, str(path)) as process:
+    with python(ENDLESS, str(path), str(pathlib.Path(__file__).parent)) as process:
         assert process.stdout is not None and process.stdout.readline().strip() == "running"
         time.sleep(1.2)
         os.kill(process.pid, number)

@@ -44,7 +44,10 @@ class Checkpoint:
         self.path = pathlib.Path(path)
         if not self.path.exists():
             raise OptionError(f"cannot resume: there is no checkpoint '{self.path}'")
-        arrays = files.read_arrays(self.path, "start anew, without resuming")
+        try:
+            arrays = files.read_arrays(self.path, "start anew, without resuming")
+        except OptionError as error:
+            raise OptionError(f"cannot resume: what is there is not a checkpoint: {error}") from error
         self.identity = {k.removeprefix("identity_"): str(v) for k, v in arrays.items() if k.startswith("identity_")}
         self.problem = {k.removeprefix("problem_"): str(v) for k, v in arrays.items() if k.startswith("problem_")}
         self.progress = _Progress(self.path)
@@ -66,8 +69,8 @@ class Checkpoint:
         differing = sorted(key for key in self.problem.keys() | asked.keys() if self.problem.get(key) != asked.get(key))
         if self.problem and problem is not None and differing:
             raise OptionError(
-                f"cannot resume: '{self.path}' was made for another '{self.identity.get('problem')}', with another "
-                f"{', another '.join(differing)}; give the same settings, or start anew"
+                f"cannot resume: '{self.path}' was made with other problem settings: another {', another '.join(differing)}; "
+                "give the same settings (and functions, which count by their code and where they are defined), or start anew"
             )
 
     def restore(self, template: Any) -> Any:
