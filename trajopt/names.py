@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import Any
 
 from trajopt.errors import OptionError
 
@@ -49,7 +49,7 @@ def closest(name: str, known: Iterable[str], most: int = 5) -> str:
 class NamedOptions:
     """Base of classes that are made of options: one that they do not have is an `OptionError` with the closest names."""
 
-    def __new__(cls, *options: Any, **named: Any) -> Self:
+    def __new__(cls, *options: Any, **named: Any) -> Any:
         known = _option_names(cls.__init__)
         for name in named:
             if known is not None and name not in known:

@@ -41,7 +41,7 @@ class _Known:
 
     @property
     def zero(self) -> np.ndarray:
-        return np.asarray(self.value) == 0
+        return np.asarray(np.asarray(self.value) == 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,12 +109,12 @@ def _zero(equation: Any, name: str, operands: list[_Value]) -> np.ndarray | None
     if name in _OF_FIRST or (name == "integer_pow" and equation.params["y"] > 0):
         return np.broadcast_to(zeros[0], equation.outvars[0].aval.shape)
     if name == "mul":
-        return zeros[0] | zeros[1]
+        return np.asarray(zeros[0] | zeros[1])
     if name in _OF_ALL:
-        return zeros[0] & zeros[1]
+        return np.asarray(zeros[0] & zeros[1])
     first = operands[0]
     if name == "select_n" and not isinstance(first, _Known):
-        return np.all(zeros[1:], axis=0)
+        return np.asarray(np.all(zeros[1:], axis=0))
     if name not in _LINEAR and name != "select_n":
         return None
     # The operation on ones in the place of all that may be other than zero; indices and choices are themselves.
@@ -125,5 +125,5 @@ def _zero(equation: Any, name: str, operands: list[_Value]) -> np.ndarray | None
         if choice and not isinstance(operand, _Known):
             return None
         given.append(operand.value if choice and isinstance(operand, _Known) else jnp.asarray(~zeros[k], dtype))
-    return np.asarray(equation.primitive.bind(*given, **equation.params)) == 0
+    return np.asarray(np.asarray(equation.primitive.bind(*given, **equation.params)) == 0)
 
