@@ -23,8 +23,8 @@ from trajopt.errors import OptionError
 from trajopt.result import Status
 
 # Layout of a report and its status, as in native/report_layout.h and native/contact_solve.h.
-HEAD, PER_CONTACT = 24, 13
-ONE_SIDED, ONE_SIDED_BITS = 11, 24
+HEAD, PER_CONTACT = 25, 13
+PUSH_OUT_DROPPED, ONE_SIDED, ONE_SIDED_BITS = 11, 12, 24
 STATUS = (Status.solved, Status.stalled, Status.infeasible, Status.non_finite)
 STATUS_AT, NON_FINITE = 3, 3  # where a report says it, and the last of them
 
@@ -308,7 +308,7 @@ def _fields_of_one(layout: tuple[int, int, int], report: Float[Array, " r"], dro
         status = choose(whole(report[STATUS_AT]) == k, member, status)
     return StepFields(
         contacts, impulse, report[0], whole(report[1]), whole(report[2]), status, report[6].astype(int) + dropped_pairs,
-        dropped_pairs, report[4] > 0, overflow_rows(report),
+        dropped_pairs, report[4] > 0, overflow_rows(report), report[PUSH_OUT_DROPPED] > 0,
     )  # fmt: skip
 
 

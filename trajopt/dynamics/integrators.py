@@ -123,7 +123,7 @@ def impulse_info(result: VelocityStep) -> StepInfo:
     )  # fmt: skip
     return StepFields(
         contacts, result.impulse, solution.residual, solution.iterations, solution.fallbacks, solution.status,
-        rows.dropped, rows.dropped_pairs, solution.degenerate, jnp.zeros((), jnp.int32),
+        rows.dropped, rows.dropped_pairs, solution.degenerate, jnp.zeros((), jnp.int32), rows.push_out_dropped,
     )  # fmt: skip
 
 
@@ -240,4 +240,4 @@ def _solved(x_next: State, contacts: ContactInfo, impulse, dropped, dropped_pair
     status = choose(finite, Status.solved, Status.non_finite)
     residual = jnp.zeros((), x_next.q.dtype)
     nothing = jnp.zeros((), bool)
-    return StepFields(contacts, impulse, residual, zero, zero, status, dropped, dropped_pairs, nothing, zero)
+    return StepFields(contacts, impulse, residual, zero, zero, status, dropped, dropped_pairs, nothing, zero, nothing)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.actuation import force_slopes
 from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
+from trajopt.result import Status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,12 @@ def linearize_impulse_step(
     C, D = (A[:0], B[:0]) if jacobian.impulse is None else _impulse_slopes(integrator, start, jacobian.impulse, gain)
     A, B = jnp.concatenate([A, C]), jnp.concatenate([B, D])
     one_sided = _one_sided_columns(integrator, model, jacobian.contradicts)
+    # Of a step without a solution nothing is solved again, and numbers that are not finite are no derivative.
+    one_sided = one_sided & (step.solution.status == Status.solved)
+    choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
+    finite = jnp.all(jnp.isfinite(A)) & jnp.all(jnp.isfinite(B))
+    status = choose(finite, step.solution.status, Status.non_finite)
+    step = dataclasses.replace(step, solution=dataclasses.replace(step.solution, status=status))
     if relabel is not None:  # the loss has chosen the modes
         one_sided = jnp.zeros_like(one_sided)
     if slopes is not None:

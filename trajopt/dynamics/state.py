@@ -73,6 +73,8 @@ class StepInfo:
         dropped_pairs: the pairs among them: those that could touch within the step by bounds of distance and velocity. The
             pairs that would touch may be fewer, never more.
         degenerate: whether the impulse is not unique; then one was selected (docs/contact-semantics.md, Selection).
+        push_out_dropped: whether the velocities at which penetrations are pushed out, and those of bounces, contradicted the rows, so
+            that the step was solved without them (docs/contact-semantics.md, Where push-outs contradict each other).
         overflow: rows with an impulse for which the report had no room, although the step was solved with them (compiled
             core only).
 
@@ -116,6 +118,9 @@ class StepInfo:
         def degenerate(self) -> Bool[Array, "*b"]: ...
 
         @property
+        def push_out_dropped(self) -> Bool[Array, "*b"]: ...
+
+        @property
         def overflow(self) -> Int[Array, "*b"]: ...
 
 
@@ -134,6 +139,7 @@ class StepFields(StepInfo):
     dropped_pairs: Int[Array, "*b"]
     degenerate: Bool[Array, "*b"]
     overflow: Int[Array, "*b"]
+    push_out_dropped: Bool[Array, "*b"]
 
     def unpacked(self) -> StepFields:
         return self

@@ -37,6 +37,7 @@ enum class ContactStatus : int { solved, stalled, infeasible, non_finite };
 constexpr double TOLERANCE = 1e-10;      // residual of a solved problem
 constexpr double TIE = 1e-11, SLOW = 1e-6;  // relative to the approaching velocities, see `cone_mode`
 constexpr int MOST_ITERATIONS = 50;
+constexpr int BUDGET = 3000;             // iterations of a step, all attempts together; the hardest recorded problems take a third of it
 constexpr int FIRST_STEPS = 1;           // on the natural map, before Newton's method is tried in the modes that they have found
 constexpr int SWEEPS = 10;               // of the first round, doubled with every round
 constexpr int SHORT_ROUNDS = 3, ROUNDS = 6;
@@ -67,6 +68,7 @@ struct ContactOptions {
   int max_iterations = MOST_ITERATIONS;
   bool select = true;
   Start start = Start::ANY;
+  int budget = BUDGET;
 };
 
 // lambda, nu (padded), modes as in `classify`; pointers into the workspace, valid until its next use.
@@ -90,6 +92,9 @@ struct Search {
   double crept = HUGE_VAL;  // the smallest residual from which that was tried
   bool followed = false;        // the path
   Proof proof = NO_PROOF;
+
+  // Iterations that may still be taken: with none left no attempt begins.
+  int left() const { return std::max(0, options.budget - iterations); }
 
   double residual(const Point& at) const {
     return violation(Regularised{ncp}, at.F) / velocity_scale(ncp, at.x, options.tolerance);
@@ -129,7 +134,7 @@ struct Search {
     if (size > options.tolerance && size < std::min(CREEPS, SOONER * crept) && creeping > 0) size = creeping_contacts(size);
     if (size > options.tolerance && size < AT_HAND && patience > 0) {
       const int before = iterations;
-      size = without_regularisation(patience);
+      size = without_regularisation(std::min(patience, left()));
       patience -= iterations - before;
     }
     if (size <= options.tolerance) {
@@ -147,7 +152,7 @@ struct Search {
   // follow a ray of impulses that nothing resists.
   bool weaken() {
     std::memcpy(w.anchor, w.current.x, sizeof(double) * ncp.width);
-    for (int k = 1; k <= WEAKENINGS; ++k) {
+    for (int k = 1; k <= WEAKENINGS && left() > 0; ++k) {
       const double weight = ncp.eps * std::pow(10.0, -std::min(k, WEAKEST));
       const Regularised centred{ncp, weight, ncp.eps / weight, w.anchor};
       evaluate(centred, w.current);
@@ -262,6 +267,7 @@ struct Search {
 
   // Sweeps of w.swept, then Newton from where they end.
   bool round(int sweeps, bool jam, bool backwards) {
+    if (left() == 0) return false;
     const Regularised regular{ncp, ncp.eps};
     double change = HUGE_VAL;
     for (int k = 0; k < sweeps && change > STILL * ncp.approach; ++k) change = sweep(regular, w.swept, jam, backwards);
@@ -311,7 +317,7 @@ struct Search {
     if (along_path()) return true;
     used = 5;
     uint64_t state = 1;
-    for (int k = 0; k < RESTARTS && proof != NOTHING_HELPS; ++k) {
+    for (int k = 0; k < RESTARTS && left() > 0 && proof != NOTHING_HELPS; ++k) {
       scatter(state);
       if (k % 4 == 0 ? attempt(w.swept) : round(SWEEPS, k % 2, k % 4 == 2)) return true;
     }
@@ -320,7 +326,7 @@ struct Search {
 
   // The end of the path of the regularised problem, which is followed once.
   bool along_path() {
-    if (followed) return false;
+    if (followed || left() == 0) return false;
     followed = true;
     return std::any_of(std::begin(STRIDES), std::end(STRIDES), [&](double longest) { return end_of_path(longest, 0.0); });
   }
@@ -330,7 +336,7 @@ struct Search {
     const auto lawful = [&](const Point& at) { return residual(at) <= options.tolerance; };
     const auto finish = [&] { creep_newton(ncp, w.creep, w.selection, w.newton.rest, rounding, iterations); };
     // If it does not end at a solution, it may be at one that is near.
-    Path(ncp, w.creep, w.path, iterations).follow(longest, from, lawful, finish);
+    Path(ncp, w.creep, w.path, iterations).follow(longest, from, std::min(PATH_STEPS, left()), lawful, finish);
     std::swap(w.spare, w.creep.at);
     evaluate(Regularised{ncp}, w.spare);
     if (!settle()) return false;
@@ -339,6 +345,7 @@ struct Search {
   }
 
   bool continuation() {
+    if (left() == 0) return false;
     std::memset(w.start, 0, sizeof(double) * ncp.width);
     std::memset(w.current.x, 0, sizeof(double) * ncp.width);
     for (int k = CONTINUATION; k > 0; --k) {

@@ -11,6 +11,10 @@ inline namespace TRAJOPT_ISA {
 // Where one step's derivative goes: A (2 nv, 2 nv), B (2 nv, columns) = d x+ / d tau `gain`, gain (nv, columns); and, unless they are
 // null, that of the reported impulses: C (reported, 2 nv), D (reported, columns); row-major.
 struct Linear { const double* gain; int columns; double *A, *B, *C = nullptr, *D = nullptr; };
+inline bool finite(const Topology& t, const Linear& out) {
+  const int64_t nv = t.nv;
+  return all_finite(out.A, 4 * nv * nv) && all_finite(out.B, 2 * nv * out.columns);
+}
 
 // Rows of Y that are not zero, and the rows of J M^-1 they belong to, to the front of Y_used and MJT; returns how many. Rows without
 // impulse are zero, and so, but where solutions are shortened, are redundant ones.

@@ -1,5 +1,7 @@
 // The numbers of a model and its law: views into the flat array that trajopt/dynamics/compiled.py packs, in this order.
 #pragma once
+#include <limits>
+
 #include "spatial.h"
 #include "topology.h"
 
@@ -24,6 +26,13 @@ struct Parameters {
   const double *plane, *shape, *pair_shape, *hull, *ball;
   const double *pair_friction, *pair_restitution;
   const double *closure, *coupling;                 // of a closure: rotation and position of either frame; of a coupling: `Coupling`
+
+  // The law without the velocities that it asks of touching rows: nothing is pushed out and nothing bounces, so that v = 0 is admissible.
+  Parameters without_push_out() const {
+    Parameters p = *this;
+    p.push_out_speed = p.damping = 0, p.rest_velocity = std::numeric_limits<double>::infinity();
+    return p;
+  }
 
   // Number of doubles of the flat array.
   static int64_t size(const Topology& t) {

@@ -60,10 +60,10 @@ class Path {
     for (int r = 0; r < ncp.m; ++r) heaviest_ = std::max(heaviest_, ncp.rho[r]);
   }
 
-  // In steps no longer than `longest`, until `lawful(s.at)`, which is whether it does. from: the eps of which s is near the solution; zero
+  // In at most so many steps, none longer than `longest`, until `lawful(s.at)`, which is whether it does. from: the eps of which s is near the solution; zero
   // is the beginning. `finish()` solves the problem itself in the modes of s, if they are those of a solution.
   template <class Lawful, class Finish>
-  bool follow(double longest, double from, Lawful lawful, Finish finish) {
+  bool follow(double longest, double from, int most, Lawful lawful, Finish finish) {
     if (!(top_ > 0)) return false;
     if (from > 0) t_ = std::log(from);
     else begin();
@@ -73,7 +73,7 @@ class Path {
     std::memset(w_.border, 0, sizeof(double) * ld_);
     w_.border[n_] = -1.0;  // eps falls
     if (!tangent()) return false;
-    for (int k = 0; k < PATH_STEPS; ++k, ++iterations_) {
+    for (int k = 0; k < most; ++k, ++iterations_) {
       if (!advance()) return false;
       const double eps = std::exp(t_), size = largest_impulse();
       if (eps < UNTIL * top_ || eps > BACK * top_ || size > JAMMED * heaviest_ * ncp_.approach) return false;

@@ -113,7 +113,7 @@ void write_report(const Topology& t, const Parameters& p, const double* q, const
   out[STATUS] = solved ? static_cast<double>(w.solution.status) : static_cast<double>(ContactStatus::solved);
   if (!all_finite(w.v_plus, t.nv) || !all_finite(q, t.nq)) out[STATUS] = static_cast<double>(ContactStatus::non_finite);
   out[IS_DEGENERATE] = solved && w.solution.degenerate, out[IS_SELECTED] = solved ? w.solution.selected : 1;
-  out[DROPPED] = r.dropped, out[OVERFLOW_ROWS] = acting - shown;
+  out[DROPPED] = r.dropped, out[OVERFLOW_ROWS] = acting - shown, out[PUSH_OUT_DROPPED] = r.push_out_dropped;
   out[ACTIVE_CONTACTS] = r.nc, out[ACTIVE_ROWS] = r.m, out[PASSES] = passes;
 }
 

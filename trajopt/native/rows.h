@@ -3,6 +3,7 @@
 // A row that its velocity without it does not violate carries no impulse. Rows enter the problem where the free velocity violates
 // them; after the solve the others are checked at v+ and those that were needed are added (`choose` is called again).
 #pragma once
+#include <algorithm>
 #include <limits>
 
 #include "compliance.h"
@@ -60,9 +61,15 @@ template <class Size> struct Rows {
   double *g, *mu, *bound, *softness;               // softness: of contacts with compliance
   Equalities<Size> equality;
   PairWork pairs;
+  bool push_out_dropped;    // the offsets are those of `Parameters::without_push_out`
   double fastest, slowest;  // of the last choice, m/s: approach of a row that was added, and least speed of parting of a contact that was not
 
-  void clear() { nc = nl = nd = ne = m = dropped = 0; }
+  void clear() { nc = nl = nd = ne = m = dropped = 0, push_out_dropped = false; }
+  // Whether a chosen row asks for a velocity of its own.
+  bool pushes_out() const {
+    return std::any_of(contact, contact + nc, [](const ContactRow& row) { return row.offset.value < 0; }) ||
+           std::any_of(limit, limit + nl, [](const LimitRow& row) { return row.offset.value < 0; });
+  }
 };
 
 template <class Size>
@@ -177,6 +184,16 @@ int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, 
   if (r.nd == 0 && !t.dry.empty()) found += r.nd = static_cast<int>(t.dry.size());
   if (r.ne == 0 && t.equalities() > 0) found += r.ne = t.equalities();
   return found;
+}
+
+// Takes the push-out back from all rows, of which none is chosen any more; p: `Parameters::without_push_out`.
+template <class Size>
+void drop_push_out(const Topology& t, const Parameters& p, const double* q, const double* v, double dt, int dropped, Rows<Size>& r) {
+  std::replace(r.choice, r.choice + r.candidates, static_cast<unsigned char>(CHOSEN), static_cast<unsigned char>(LEFT_OUT));
+  const int limits = all_limits(t, p, q, v, dt, r.all_limits);
+  std::replace(r.limit_choice, r.limit_choice + limits, static_cast<unsigned char>(CHOSEN), static_cast<unsigned char>(LEFT_OUT));
+  r.clear();
+  r.dropped = dropped, r.push_out_dropped = true;
 }
 
 // The DoFs that move one body of the contact and not the other, in `support`; with mimic joints all DoFs of the user's.

@@ -45,7 +45,8 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
   const double still = TOUCHES * std::max(1e-3, r.fastest);
   if (found > 0 && r.slowest < still)  // contacts that rest on what falls, of which rounding would choose some
     found += choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, -still, nullptr, r);
-  while (found > 0) {
+  int budget = BUDGET;
+  while (found > 0 && (passes == 0 || budget > 0)) {
     if (passes == 0) invert(w.size, t, w.dynamics);
     ++passes;
     assemble(w.size, t, p, w.kin, w.dynamics.inverse, w.v_free, in.dt, r);
@@ -53,7 +54,8 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
     w.problem.softness = t.smoothed ? r.softness : nullptr;
     if (passes > 1) read_impulses(t, impulse, w);
-    w.solution = solve_contacts(w.problem, passes > 1 ? w.init : nullptr, {p.tolerance, t.max_iterations}, w.solver);
+    w.solution = solve_contacts(w.problem, passes > 1 ? w.init : nullptr, {p.tolerance, t.max_iterations, true, Start::ANY, budget}, w.solver);
+    budget -= w.solution.iterations;
     write_impulses(t, w, impulse);
     push(w);
     V_after = w.V_after;
@@ -64,8 +66,21 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
   return passes;
 }
 
+// Solves the rows, and where their problem stays unsolved while push-outs or bounces ask for velocities, again without these: of that
+// problem v = 0 is an admissible velocity. p becomes the law that was solved.
+template <class Size>
+int solve_or_give_way(const Topology& t, const StepInput& in, const double* q, Parameters& p, Workspace<Size>& w, Field<Size>& V_after,
+                      double* impulse) {
+  const int dropped = w.rows.dropped, passes = solve_rows(t, p, in, w, V_after, impulse);
+  const bool unsolved = passes > 0 && (w.solution.status == ContactStatus::stalled || w.solution.status == ContactStatus::infeasible);
+  if (!unsolved || !w.rows.pushes_out()) return passes;
+  p = p.without_push_out();
+  drop_push_out(t, p, q, in.v, in.dt, dropped, w.rows);
+  return solve_rows(t, p, in, w, V_after, impulse);
+}
+
 template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
-  const Parameters p(in.parameters, t);
+  Parameters p(in.parameters, t);
   if (in.integrator > Integrator::MOREAU) return explicit_step(t, p, in, out, w);
   const double rest = in.moreau() ? 0.5 * in.dt : in.dt;
   const double* q = in.q;
@@ -74,7 +89,7 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   equality_rows(w.size, t, p, w.kin, q, w.rows.equality);
   begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, w.rows);
   Field<Size> V_after;
-  const int passes = solve_rows(t, p, in, w, V_after, out.impulse);
+  const int passes = solve_or_give_way(t, in, q, p, w, V_after, out.impulse);
   std::memcpy(out.v, w.v_plus, sizeof(double) * t.nv);
   integrate(t, w.balls, q, rest, w.v_plus, out.q);
   if (passes == 0) std::fill_n(out.impulse, t.impulses(), 0.0);
@@ -87,7 +102,8 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   if (!out.linear) return;
   if (passes == 0) invert(w.size, t, w.dynamics);
   linearize(t, p, in.dt, rest, in.moreau(), in.v, in.slopes, w, *out.linear);
-  name_one_sided(t, in.moreau(), w, out.report);
+  if (!finite(t, *out.linear)) out.report[STATUS] = static_cast<double>(ContactStatus::non_finite);
+  if (out.report[STATUS] == static_cast<double>(ContactStatus::solved)) name_one_sided(t, in.moreau(), w, out.report);
 }
 
 }  // namespace TRAJOPT_ISA

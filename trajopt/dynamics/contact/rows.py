@@ -37,6 +37,7 @@ class Rows:
     J (m, nv); offset (m,) is b, m/s; mu (nc,); exists (nc + nl,); bound (nf,) N s; distance (nc + nl,) m; contacts: the nc
     selected candidates; frames (nc, 3, 3), columns tangent 1, tangent 2, normal; impact (nc + nl,): the row bounces;
     independent (k, k): projection of the equality constraints on what they say independently of each other, part of their J;
+    push_out_dropped: the offset is `without_push_out` (m,), in which nothing is pushed out and nothing bounces;
     kept (nc + nl,): penetrations that are not pushed out, since friction can jam the contact;
     limit_dof (nl,), limit_sign (nl,); dropped: rows left out that would be active, and pairs left out that could be;
     dropped_pairs: the latter. softening: compliance of the contacts, None where they are rigid. sizes: number of rows of each of
@@ -45,6 +46,8 @@ class Rows:
 
     J: Float[Array, "m nv"]
     offset: Float[Array, " m"]
+    without_push_out: Float[Array, " m"]
+    push_out_dropped: Bool[Array, ""]
     mu: Float[Array, " nc"]
     exists: Bool[Array, " ncl"]
     bound: Float[Array, " nf"]
@@ -67,6 +70,15 @@ class Rows:
     def nc(self) -> int:
         """Number of contacts."""
         return self.mu.shape[0]
+
+    def dropping_push_out(self, dropped: Bool[Array, ""]) -> Rows:
+        """The rows, where `dropped` with the offset `without_push_out`."""
+        return dataclasses.replace(
+            self,
+            offset=jnp.where(dropped, self.without_push_out, self.offset),
+            push_out_dropped=self.push_out_dropped | dropped,
+            impact=self.impact & ~dropped,
+        )
 
 
 def contact_frames(normal: Float[Array, "k 3"]) -> Float[Array, "k 3 3"]:
@@ -263,17 +275,21 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
     distance = jnp.concatenate([block.distance for block in blocks])
     kept = jnp.zeros(distance.shape, bool).at[:nc].set(jams(J[: 3 * nc], described["mu"]) & (distance[:nc] < 0))
     felt = jnp.split(jnp.where(kept, 0.0, distance), np.cumsum([block.distance.shape[0] for block in blocks])[:-1])
-    offset, exists, impact = [], [], []
+    offset, unpushed, exists, impact = [], [], [], []
     for kind, block, gap, velocity in zip(KINDS, blocks, felt, _split_by_kind(blocks, J @ inputs.v), strict=True):
         law_offset = kind.offset(inputs.law, gap, velocity[kind.normals], block.restitution, inputs.dt)
-        b = _on_normals(kind, law_offset.offset, velocity.shape[0])
-        offset.append(b if block.error is None else EQUALITIES.error_slope(inputs.law, inputs.dt) * block.error)
+        asked = _without_push_out(True, gap, velocity[kind.normals], block.restitution)
+        for offsets, found in ((offset, law_offset), (unpushed, kind.offset(inputs.law, *asked, inputs.dt))):
+            b = _on_normals(kind, found.offset, velocity.shape[0])
+            offsets.append(b if block.error is None else EQUALITIES.error_slope(inputs.law, inputs.dt) * block.error)
         exists.append(law_offset.exists)
         impact.append(law_offset.impact)
     exists_here = jnp.concatenate(exists)
     return Rows(
         J=J,
         offset=jnp.concatenate(offset),
+        without_push_out=jnp.concatenate(unpushed),
+        push_out_dropped=jnp.zeros((), bool),
         exists=exists_here,
         bound=jnp.concatenate([block.bound for block in blocks if block.bound is not None]),
         distance=distance,
@@ -283,6 +299,16 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
         dropped=sum((block.dropped for block in blocks[1:]), blocks[0].dropped),
         sizes=tuple(block.J.shape[0] for block in blocks),
         **described,
+    )
+
+
+def _without_push_out(dropped, distance, velocity, restitution):
+    """What a law takes the offset of rows from; where `dropped` so that none asks for a velocity: penetrations count as touching,
+    and nothing bounces."""
+    return (
+        jnp.where(dropped & (distance < 0), 0.0, distance),
+        jnp.where(dropped, 0.0, velocity),
+        jnp.where(dropped, 0.0, restitution),
     )
 
 
@@ -299,7 +325,8 @@ def offset_slopes(inputs: StepInputs, rows: Rows) -> tuple[Float[Array, " m"], F
 
         def offset(distance, velocity, kind=kind, own=own):
             felt = jnp.where(rows.kept[own], 0.0, distance)
-            return kind.offset(inputs.law, felt, velocity, restitution[own], inputs.dt).offset
+            asked = _without_push_out(rows.push_out_dropped, felt, velocity, restitution[own])
+            return kind.offset(inputs.law, *asked, inputs.dt).offset
 
         if kind is EQUALITIES:
             by_distance.append(jnp.full(size, EQUALITIES.error_slope(inputs.law, inputs.dt), dtype))

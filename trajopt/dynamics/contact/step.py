@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.collision.narrowphase import Contacts, collide
 from trajopt.dynamics.contact.inputs import StepInputs
@@ -35,6 +35,7 @@ from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.crba import project_matrix, solve_mass_matrix, tree_mass_matrix
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, kinematics
 from trajopt.dynamics.rigid_body.rnea import passive_forces, project_forces, tree_forces
+from trajopt.result import Status
 
 
 @jax.tree_util.register_dataclass
@@ -152,7 +153,9 @@ def solve_step(
     half = half_products(factor, rows.J)
     G = half.T @ half
     ncp = _contact_problem(inputs, rows, G, half, free)
-    solution = _find_impulses(inputs, ncp, G, rows, law.solver_options if options is None else options)
+    solution, dropped = _solve_or_give_way(inputs, ncp, G, rows, free, law.solver_options if options is None else options)
+    rows = rows.dropping_push_out(dropped)
+    ncp = dataclasses.replace(ncp, g=rows.J @ free + rows.offset)
     push = triangular_solve(factor, half @ solution.impulse[:, None], transpose=True)
     return SolvedStep(free + push[:, 0], solution.impulse, factor, ncp, rows, solution, motion.kin)
 
@@ -191,11 +194,37 @@ def _with_blocks(G: Float[Array, "m m"], blocks: Float[Array, "nc 3 3"]) -> Floa
     return G.at[: 3 * nc, : 3 * nc].add(diagonal)
 
 
-def _find_impulses(inputs: StepInputs, ncp: NCP, rigid_G, rows: Rows, options: SolverOptions) -> NCPSolution:
+def _solve_or_give_way(
+    inputs: StepInputs, ncp: NCP, rigid_G, rows: Rows, free: Float[Array, " nv"], options: SolverOptions
+) -> tuple[NCPSolution, Bool[Array, ""]]:
+    """The solution, and whether the push-out was dropped for it: where the problem stays unsolved while rows ask for velocities, it is
+    solved again without these, and v = 0 is an admissible velocity of that problem.
+
+    The second solve is another turn of a loop, which compiles one solve; in a batch those who do not take it solve the problem at rest.
+    """
+    no = jnp.zeros((), bool)
     if options.sweeps is not None:
-        return swept_solution(ncp, rigid_G, rows, options)
+        return swept_solution(ncp, rigid_G, rows, options), no
+    find = jax.jit(
+        functools.partial(solve, tol=options.tolerance, max_iterations=options.max_iterations, solver=options.solver)
+    )
     start = inputs.with_start(rows.J.shape[0]).warm_start
-    return solve(ncp, start, tol=options.tolerance, max_iterations=options.max_iterations, solver=options.solver)
+    if not rows.exists.shape[0]:
+        return find(ncp, start), no
+    asks = jnp.any(rows.offset < rows.without_push_out)
+    pushed, unpushed = ncp.g, rows.J @ free + rows.without_push_out
+
+    def turn(carry):
+        needed, dropped, _ = carry
+        g = jnp.where(needed, jnp.where(dropped, unpushed, pushed), 0.0)
+        solution = find(dataclasses.replace(ncp, g=g), start)
+        unsolved = (solution.status == Status.stalled) | (solution.status == Status.infeasible)
+        again = needed & ~dropped & unsolved & asks
+        return again, dropped | again, solution
+
+    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(find, ncp, start))
+    _, dropped, solution = jax.lax.while_loop(lambda carry: carry[0], turn, (~no, no, blank))
+    return solution, dropped
 
 
 def step(inputs: StepInputs, rule: DerivativeRule | None) -> tuple[Float[Array, " nq"], VelocityStep]:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact import derivative
@@ -102,7 +102,7 @@ def implicit_tangents(
 ) -> VelocityStep:
     """Tangents of `solved.result` from those of the inputs: the rule in the module's docstring."""
     ncp, solution, J = solved.ncp, solved.solution, solved.rows.J
-    balance = functools.partial(_balance, solved.velocity, solved.impulse)
+    balance = functools.partial(_balance, solved.velocity, solved.impulse, solved.rows.push_out_dropped)
     _, (dE, dnu, drows) = jax.jvp(balance, (inputs,), (dinputs,))
     if offset_weight is not None:
         dnu = dnu - (1.0 - offset_weight) * drows.offset
@@ -130,11 +130,11 @@ def implicit_tangents(
     return VelocityStep(dv_plus, dlam, drows, zero_tangent(solution))
 
 
-def _balance(v_plus: Float[Array, " nv"], lam: Float[Array, " m"], inputs: StepInputs):
+def _balance(v_plus: Float[Array, " nv"], lam: Float[Array, " m"], dropped: Bool[Array, ""], inputs: StepInputs):
     """(balance of impulses E, nu, rows) at fixed v+ and lambda."""
     model, q, v, dt = inputs.model, inputs.q, inputs.v, inputs.dt
     kin = kinematics(model, q)
-    rows = assemble(inputs, kin, collide(model, kin, inputs.law.pair_limit))
+    rows = assemble(inputs, kin, collide(model, kin, inputs.law.pair_limit)).dropping_push_out(dropped)
     forces = dt * (inputs.tau - inverse_dynamics(model, q, v, (v_plus - v) / dt))
     nu = rows.J @ v_plus + rows.offset
     if rows.softening is not None:

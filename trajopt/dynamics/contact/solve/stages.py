@@ -62,6 +62,7 @@ class Stage(enum.IntEnum):
 CONTINUATION = 6  # powers of ten from a regularisation as large as G to the final one, 1e-6 (`newton.REGULARISATION`)
 ROUNDS = 3  # of Gauss-Seidel and Newton in turn
 STARTS = 300  # scattered ones; of recorded failures the hardest was solved from 7 of 100, of 8,192 states of H1 one by the 200th
+BUDGET = 3000  # iterations of Newton, all attempts together, with which the search ends; as in native/contact_solve.h
 STARTS_TO_PART = 20  # of them where contacts cannot rest: few problems of this kind have a solution
 SCATTER = 10.0  # factor up and down by which their normal impulses differ from those that stop each contact by itself
 CLOSED, SLIDES = 0.6, 0.7  # shares of the contacts in random modes that are closed, and of these that slide
@@ -312,7 +313,8 @@ def _following(ncp: NCP, state: Search, converged, violated) -> Search:
     turns = jnp.asarray(np.array([TURNS[stage] for stage in Stage], np.int32))[state.stage]
     turns = jnp.where(state.proof == int(Proof.NONE), turns, jnp.minimum(turns, STARTS_TO_PART))
     next_stage = ~stays & (state.turn + 1 >= turns)
-    asked = next_stage & violated
+    spent = state.iterations >= BUDGET
+    asked = (next_stage | spent) & violated
     unsolved = jnp.zeros((), bool)
     proven = cond_in_batch(asked, lambda x: jnp.maximum(x, proof(ncp, state.best.impulse, unsolved)), state.proof)
     exhausted = next_stage & ((state.stage == int(max(Stage))) | (proven == int(Proof.NOTHING_HELPS)))
@@ -326,5 +328,5 @@ def _following(ncp: NCP, state: Search, converged, violated) -> Search:
         weakenings=jnp.where(weaken, state.weakenings + 1, jnp.where(restart, state.weakenings, 0)),
         restarts=jnp.where(restart, state.restarts + 1, 0),
         proof=proven,
-        ended=solved | exhausted,
+        ended=solved | exhausted | spent,
     )
