@@ -62,7 +62,7 @@ class Stage(enum.IntEnum):
 CONTINUATION = 6  # powers of ten from a regularisation as large as G to the final one, 1e-6 (`newton.REGULARISATION`)
 ROUNDS = 3  # of Gauss-Seidel and Newton in turn
 STARTS = 300  # scattered ones; of recorded failures the hardest was solved from 7 of 100, of 8,192 states of H1 one by the 200th
-BUDGET = 3000  # iterations of Newton, all attempts together, with which the search ends; as in native/contact_solve.h
+BUDGET = 2000  # iterations of Newton, all attempts together, with which the search ends; as in native/contact_solve.h
 STARTS_TO_PART = 20  # of them where contacts cannot rest: few problems of this kind have a solution
 SCATTER = 10.0  # factor up and down by which their normal impulses differ from those that stop each contact by itself
 CLOSED, SLIDES = 0.6, 0.7  # shares of the contacts in random modes that are closed, and of these that slide
