@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The compiled core under the address and undefined-behaviour sanitizers: random steps and Jacobians, NaN among them, of each
+# The compiled core under the sanitizers of addresses, undefined behaviour and threads: random steps and Jacobians, NaN among them, of each
 # instruction set, then the handlers as XLA calls them: steps, Jacobians, rollouts, batches. Any finding ends the run.
 #   bash scripts/check_native_sanitized.sh [STEPS]
 set -euo pipefail
@@ -25,6 +25,14 @@ for architecture in x86-64-v3 x86-64-v4; do
     echo -n "$architecture $model: "
     "$folder/$architecture" "$folder/$model.case" "${1:-1000}"
   done
+done
+
+# Threads that step one model at once, as a batch does. XLA's own locks are not compiled for the sanitizer, so this one is for the core alone.
+"${CXX:-g++}" -std=c++20 -O1 -g -march=x86-64-v3 -ffp-contract=fast -Wall -Wextra -Werror -fsanitize=thread -Itrajopt/native \
+  tests/native/sanitized.cc trajopt/native/shape_pairs.cc -o "$folder/threads"
+for model in "${models[@]}" "${scenes[@]}"; do
+  echo "threads $model:"
+  TSAN_OPTIONS=halt_on_error=1 "$folder/threads" "$folder/$model.case" "$((${1:-1000} / 10))" 4
 done
 
 # The handlers, in Python: the libraries of the sanitizers have to be loaded first. Leaks are not looked for: Python's own are many.

@@ -1,9 +1,10 @@
-// Steps and Jacobians of one model at random states, to be built with the address and undefined-behaviour sanitizers:
-//   sanitized CASE COUNT, CASE written by tests/native/sanitized_cases.py
+// Steps and Jacobians of one model at random states, to be built with the sanitizers of addresses and undefined behaviour, or of threads:
+//   sanitized CASE COUNT [THREADS], CASE written by tests/native/sanitized_cases.py
 // Penetrations and speeds run over three decades; every state is stepped by Runge-Kutta first, with its Jacobian where no impulse can
 // act; every fifth step is Moreau's, every eleventh state is the pose of the case at rest, every 97th holds a NaN.
 #include <cstdio>
 #include <random>
+#include <thread>
 
 #include "step.h"
 
@@ -68,8 +69,14 @@ int run(const Topology& t, const Case& c, int count) {
   return failed;
 }
 
-int main(int, char** arguments) {
+int main(int many, char** arguments) {
   const Case c = read_case(arguments[1]);
   const Topology t(c.table.data(), static_cast<int64_t>(c.table.size()));
-  return run(t, c, std::atoi(arguments[2])) == 0 ? 0 : 1;
+  const int count = std::atoi(arguments[2]), threads = many > 3 ? std::atoi(arguments[3]) : 1;
+  // As in a batch: threads share the topology and the parameters, and have a workspace each.
+  std::vector<int> failed(threads);
+  std::vector<std::thread> pool;
+  for (int k = 0; k < threads; ++k) pool.emplace_back([&, k] { failed[k] = run(t, c, count); });
+  for (std::thread& thread : pool) thread.join();
+  return std::all_of(failed.begin(), failed.end(), [](int count) { return count == 0; }) ? 0 : 1;
 }

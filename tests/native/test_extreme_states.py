@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from native.cases import needs_core
 
+from native.cases import needs_core
 from trajopt.dynamics.system import State, System
 from trajopt.models import load_model
 from trajopt.result import Status
@@ -19,7 +19,7 @@ MODELS = ("hopper", "half-cheetah", "go1", "h1")
 
 
 def extreme_states(model, count: int, seed: int):
-    """(q, v, dt) in batches: positions up to 1e6, velocities up to 1e7, dt from 1e-9 to 10 s; every twentieth of 1e100 or 1e150."""
+    """(q, v, dt): positions up to 1e6, velocities up to 1e7, dt from 1e-9 to 10 s; every twentieth of 1e100 or 1e150."""
     rng = np.random.default_rng(seed)
     home = np.asarray(model.keyframes.get("home", model.q_default), float)
     far = 10.0 ** rng.uniform(-4, np.where(rng.random(count) < 0.5, 0, 6))

@@ -30,10 +30,10 @@ from trajopt.dynamics.collision.narrowphase import (
 )
 from trajopt.dynamics.compiled_pairs import CompiledPairs, pairs_under
 from trajopt.dynamics.compiled_shapes import shape_numbers
+from trajopt.dynamics.contact.approach import pairs_out_of_sight
 from trajopt.dynamics.contact.closures import KINDS as CLOSURE_ROWS
 from trajopt.dynamics.contact.closures import closure_count
 from trajopt.dynamics.contact.laws import ContactLaw, Law
-from trajopt.dynamics.contact.rows import pairs_out_of_sight
 from trajopt.dynamics.contact.solve.cascade import default_tolerance
 from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeSpec, ShapeType, Topology
 from trajopt.dynamics.rigid_body.kinematics import kinematics, mimic_coordinates

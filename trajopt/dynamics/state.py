@@ -73,8 +73,8 @@ class StepInfo:
         dropped_pairs: the pairs among them: those that could touch within the step by bounds of distance and velocity. The
             pairs that would touch may be fewer, never more.
         degenerate: whether the impulse is not unique; then one was selected (docs/contact-semantics.md, Selection).
-        push_out_dropped: whether the velocities at which penetrations are pushed out, and those of bounces, contradicted the rows, so
-            that the step was solved without them (docs/contact-semantics.md, Where push-outs contradict each other).
+        push_out_dropped: whether the velocities at which penetrations are pushed out, and those of bounces, contradicted the
+            rows, so that the step was solved without them (docs/contact-semantics.md, Where push-outs contradict each other).
         overflow: rows with an impulse for which the report had no room, although the step was solved with them (compiled
             core only).
 

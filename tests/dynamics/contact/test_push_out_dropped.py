@@ -1,4 +1,4 @@
-"""Push-outs and bounces that contradict the rows give way (docs/contact-semantics.md, "Where push-outs contradict each other")."""
+"""Push-outs and bounces that contradict the rows give way: docs/contact-semantics.md, "Where push-outs contradict each other"."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.dynamics.collision.broadphase import Culled
 from trajopt.dynamics.collision.narrowphase import Contacts
+from trajopt.dynamics.contact.approach import pairs_out_of_sight, relative_motion
 from trajopt.dynamics.contact.closures import closure_count, closure_rows, independent
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.jam import jams
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law, NormalOffset, Softening
 from trajopt.dynamics.model import Model, Topology
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, mimic_matrix, node_velocities
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, mimic_matrix
 from trajopt.dynamics.rigid_body.spatial import cross
 
 
@@ -369,40 +369,8 @@ def _closest(inputs: StepInputs, kin: Kinematics, candidates: Contacts, count: i
 
 def _approach(inputs: StepInputs, kin: Kinematics, contacts: Contacts):
     """Normal velocity of every candidate, from the bodies' velocities; carries no derivative."""
-    relative, _ = _relative_motion(inputs.model, kin, inputs.v, contacts.node1, contacts.node2, contacts.point)
+    relative, _ = relative_motion(inputs.model, kin, inputs.v, contacts.node1, contacts.node2, contacts.point)
     return jax.lax.stop_gradient(jnp.sum(contacts.normal * relative, -1))
-
-
-def _relative_motion(model: Model, kin: Kinematics, v, node1, node2, point):
-    """(velocity at the points (k, 3), angular velocity) of bodies 1 relative to bodies 2."""
-    twist = jnp.concatenate([node_velocities(kin, model.topology, expand_v(model, v)), jnp.zeros((1, 6), v.dtype)])
-    origin = jnp.concatenate([kin.origin, jnp.zeros((1, 3), v.dtype)])
-
-    def velocity(node):
-        return twist[node, :3] + cross(twist[node, 3:], point - origin[node])
-
-    return velocity(node1) - velocity(node2), twist[node1, 3:] - twist[node2, 3:]
-
-
-def pairs_out_of_sight(
-    model: Model, kin: Kinematics, culled: Culled | None, v: Float[Array, " nv"], dt: Float[Array, ""]
-) -> Int[Array, ""]:
-    """Pairs that the narrow phase has not seen and that could touch within the step.
-
-    The distance of two shapes changes no faster than |v12(c)| + |w12| r, the relative velocity of the bodies at the centre c of
-    a ball of radius r around either shape and their relative angular velocity.
-    """
-    if culled is None:
-        return jnp.zeros((), int)
-    kin, v, dt = jax.lax.stop_gradient((kin, v, dt))
-
-    def fastest(centre, reach):
-        parts = _relative_motion(model, kin, v, culled.node1, culled.node2, centre)
-        linear, angular = (jnp.sqrt(jnp.sum(part * part, -1)) for part in parts)
-        return linear + angular * reach
-
-    closing = jnp.minimum(fastest(culled.centre1, culled.reach1), fastest(culled.centre2, culled.reach2))
-    return jnp.sum(~culled.taken & (culled.bound < dt * closing))
 
 
 def _closest_limits(inputs: StepInputs, count: int):

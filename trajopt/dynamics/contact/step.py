@@ -197,10 +197,11 @@ def _with_blocks(G: Float[Array, "m m"], blocks: Float[Array, "nc 3 3"]) -> Floa
 def _solve_or_give_way(
     inputs: StepInputs, ncp: NCP, rigid_G, rows: Rows, free: Float[Array, " nv"], options: SolverOptions
 ) -> tuple[NCPSolution, Bool[Array, ""]]:
-    """The solution, and whether the push-out was dropped for it: where the problem stays unsolved while rows ask for velocities, it is
-    solved again without these, and v = 0 is an admissible velocity of that problem.
+    """The solution, and whether the push-out was dropped for it: where the problem stays unsolved while rows ask for velocities,
+    it is solved again without these, and v = 0 is an admissible velocity of that problem.
 
-    The second solve is another turn of a loop, which compiles one solve; in a batch those who do not take it solve the problem at rest.
+    The second solve is another turn of a loop, which compiles one solve; in a batch those who do not take it solve the problem
+    at rest.
     """
     no = jnp.zeros((), bool)
     if options.sweeps is not None:
