@@ -27,7 +27,7 @@ for architecture in x86-64-v3 x86-64-v4; do
   done
 done
 
-# Threads that step one model at once, as a batch does. XLA's own locks are not compiled for the sanitizer, so this one is for the core alone.
+# Threads that step one model at once, as a batch does. XLA's own locks are not compiled for it, so that it is for the core alone.
 "${CXX:-g++}" -std=c++20 -O1 -g -march=x86-64-v3 -ffp-contract=fast -Wall -Wextra -Werror -fsanitize=thread -Itrajopt/native \
   tests/native/sanitized.cc trajopt/native/shape_pairs.cc -o "$folder/threads"
 for model in "${models[@]}" "${scenes[@]}"; do

@@ -12,7 +12,14 @@ from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, node_ve
 from trajopt.dynamics.rigid_body.spatial import cross
 
 
-def relative_motion(model: Model, kin: Kinematics, v, node1, node2, point):
+def relative_motion(
+    model: Model,
+    kin: Kinematics,
+    v: Float[Array, " nv"],
+    node1: Int[Array, " k"],
+    node2: Int[Array, " k"],
+    point: Float[Array, "k 3"],
+) -> tuple[Float[Array, "k 3"], Float[Array, "k 3"]]:
     """(velocity at the points (k, 3), angular velocity) of bodies 1 relative to bodies 2."""
     twist = jnp.concatenate([node_velocities(kin, model.topology, expand_v(model, v)), jnp.zeros((1, 6), v.dtype)])
     origin = jnp.concatenate([kin.origin, jnp.zeros((1, 3), v.dtype)])

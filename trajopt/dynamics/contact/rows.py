@@ -275,11 +275,14 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
     distance = jnp.concatenate([block.distance for block in blocks])
     kept = jnp.zeros(distance.shape, bool).at[:nc].set(jams(J[: 3 * nc], described["mu"]) & (distance[:nc] < 0))
     felt = jnp.split(jnp.where(kept, 0.0, distance), np.cumsum([block.distance.shape[0] for block in blocks])[:-1])
-    offset, unpushed, exists, impact = [], [], [], []
+    offset: list[Array] = []
+    unpushed: list[Array] = []
+    exists, impact = [], []
     for kind, block, gap, velocity in zip(KINDS, blocks, felt, _split_by_kind(blocks, J @ inputs.v), strict=True):
         law_offset = kind.offset(inputs.law, gap, velocity[kind.normals], block.restitution, inputs.dt)
-        asked = _without_push_out(True, gap, velocity[kind.normals], block.restitution)
-        for offsets, found in ((offset, law_offset), (unpushed, kind.offset(inputs.law, *asked, inputs.dt))):
+        touching, still, dull = _without_push_out(True, gap, velocity[kind.normals], block.restitution)
+        other = kind.offset(inputs.law, touching, still, dull, inputs.dt)
+        for offsets, found in ((offset, law_offset), (unpushed, other)):
             b = _on_normals(kind, found.offset, velocity.shape[0])
             offsets.append(b if block.error is None else EQUALITIES.error_slope(inputs.law, inputs.dt) * block.error)
         exists.append(law_offset.exists)
