@@ -36,6 +36,7 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.crba import forward_dynamics
+from trajopt.dynamics.rigid_body.gyroscopic import gyroscopic_correction
 from trajopt.dynamics.rigid_body.lie import right_jacobian_inverse
 from trajopt.dynamics.rigid_body.spatial import rotate
 from trajopt.dynamics.state import ContactInfo, State, StepFields, StepInfo
@@ -147,10 +148,11 @@ def explicit_step(
     """One step of explicit forces: under a law at force level, or of free motion. Differentiable, forward and reverse."""
 
     def rates(q, v, contact) -> _Rates:
+        force = tau if integrator in EXPLICIT else tau - gyroscopic_correction(model, q, v, dt)
         if not gives_forces(law):
-            return _Rates(forward_dynamics(model, q, v, tau), None, None)
+            return _Rates(forward_dynamics(model, q, v, force), None, None)
         acting = forces(law, model, q, v, contact)
-        return _Rates(forward_dynamics(model, q, v, tau + acting.tau), acting.rate, acting)
+        return _Rates(forward_dynamics(model, q, v, force + acting.tau), acting.rate, acting)
 
     if integrator == "rk4":
         return _runge_kutta(law, model, x, dt, rates)

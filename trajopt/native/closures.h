@@ -30,10 +30,6 @@ struct ClosureAt {
 // Force and torque on body 1 at x_1, their opposites on body 2; world axes.
 template <class T> struct Push { V3<T> force, torque; };
 
-inline M3<double> transposed(const M3<double>& R) {
-  return {{R.row0.x, R.row1.x, R.row2.x}, {R.row0.y, R.row1.y, R.row2.y}, {R.row0.z, R.row1.z, R.row2.z}};
-}
-TRAJOPT_INLINE M3<vec> splat(const M3<double>& R) { return {splat(R.row0), splat(R.row1), splat(R.row2)}; }
 
 template <class Size> ClosureAt closure_at(const Parameters& p, const Kinematics<Size>& kin, const Closure& c, int index) {
   const double* x = p.closure + CLOSURE * index;

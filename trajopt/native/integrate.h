@@ -10,8 +10,9 @@ inline namespace TRAJOPT_ISA {
 // Below this squared angle series are used; the first dropped term is then under one unit in the last place.
 constexpr double SMALL_SQUARE = 1e-2;
 
-// First user coordinate and first user DoF of every ball joint follow from the node's own, less the mimic joints before them.
-struct BallJoint { int q, v; };
+// First user coordinate and first user DoF of every ball joint follow from the node's own, less the mimic joints before them. tree_v: its
+// first tree DoF; free: whether it belongs to a free joint.
+struct BallJoint { int q, v, tree_v; bool free; };
 
 // q+ = q (+) h v in user coordinates.
 inline void integrate(const Topology& t, const std::vector<BallJoint>& balls, const double* q, double h, const double* v, double* out) {

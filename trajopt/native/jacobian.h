@@ -200,6 +200,7 @@ void linearize(const Topology& t, const Parameters& p, double dt, double rest, b
   momentum_balance(n, t, dt, w);
   const bool still = law_slopes(n, t, p, dt, given_slopes, w);
   joint_terms(n, t, p, dt, w);
+  add_gyroscopic_slopes(n, t, p, w.balls, dt, w.kin, w.dynamics, w.turning, j.X_q, j.X_v, j.turned);
   velocity_jacobian(n, t, p, dt, still, out.C != nullptr, given_slopes, w);
   if (out.C) assemble_impulses(n, t, dt, moreau, v, w, out);
   assemble_jacobian(n, t, dt, rest, moreau, v, w, out);

@@ -10,10 +10,11 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// The acceleration without impulses, M^-1 (tau - h), into `out`; M is factorised.
+// The acceleration without impulses, M^-1 (tau - h), into `out`; M is factorised. midpoint: length of the step over which the gyroscopic
+// torque is its mean, 0 for that at v.
 template <class Size>
-void free_acceleration(const Topology& t, const Parameters& p, const double* q, const double* v, const double* tau, double* out,
-                       Workspace<Size>& w) {
+void free_acceleration(const Topology& t, const Parameters& p, const double* q, const double* v, const double* tau, double midpoint,
+                       double* out, Workspace<Size>& w) {
   const Size n = w.size;
   expand_coordinates(t, p, q, w.tree_q);
   kinematics(n, t, p, w.tree_q, w.kin);
@@ -21,6 +22,7 @@ void free_acceleration(const Topology& t, const Parameters& p, const double* q, 
   bias_forces(n, t, p, w.kin, q, v, w.dynamics);
   mass_matrix(n, t, p, w.kin, w.dynamics);
   factorise(n, t, w.dynamics);
+  if (midpoint > 0) correct_bias(p, w.balls, midpoint, v, w.kin, w.dynamics, w.turning);
   for (int k = 0; k < t.nv; ++k) out[k] = tau[k] - w.dynamics.bias[k];
   solve_mass_matrix(n, t, w.dynamics, out);
 }
@@ -162,7 +164,7 @@ void explicit_step(const Topology& t, const Parameters& p, const StepInput& in, 
   for (int stage = 0; stage < stages; ++stage) {
     move_stage(t.nv, AHEAD[stage] * in.dt, in.v, s);
     integrate(t, w.balls, in.q, 1, s.theta, w.middle);
-    free_acceleration(t, p, w.middle, s.v, in.tau, s.acceleration, w);
+    free_acceleration(t, p, w.middle, s.v, in.tau, 0, s.acceleration, w);
     if (out.linear) stage_slopes(t, p, in.dt, AHEAD[stage], weight[stage], w);
     std::memcpy(s.theta_rate, s.v, sizeof(double) * t.nv);
     for (const BallJoint& ball : w.balls) {

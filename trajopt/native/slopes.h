@@ -1,5 +1,5 @@
 // Derivatives of the two equations of a step at fixed v+ and lambda (trajopt/dynamics/gradients/closed_form.py):
-//   X_q = d(J^T lambda)/dq - dt dID/dq,   X_v = M - dt dID/dv       of the balance of momentum
+//   X_q = d(J^T lambda)/dq - dt dID/dq,   X_v = M - dt dID/dv       of the balance of momentum, to which gyroscopic.h adds -dt dc/d(q, v)
 //   N_q = d(J v+ + b)/dq,                 N_v = db/dv               of the constraint velocity, with compliance d(J v+ + b + C lambda)/dq
 #pragma once
 #include "compliance_slopes.h"

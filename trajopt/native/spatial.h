@@ -42,6 +42,10 @@ template <class T> TRAJOPT_INLINE V3<T> transposed_times(const M3<T>& R, V3<T> a
 template <class T> TRAJOPT_INLINE M3<T> operator*(const M3<T>& A, const M3<T>& B) {
   return {transposed_times(B, A.row0), transposed_times(B, A.row1), transposed_times(B, A.row2)};
 }
+TRAJOPT_INLINE M3<vec> splat(const M3<double>& R) { return {splat(R.row0), splat(R.row1), splat(R.row2)}; }
+template <class T> TRAJOPT_INLINE M3<T> transposed(const M3<T>& A) {
+  return {{A.row0.x, A.row1.x, A.row2.x}, {A.row0.y, A.row1.y, A.row2.y}, {A.row0.z, A.row1.z, A.row2.z}};
+}
 
 // Spatial inertia about the origin: mass, first moment h = m c, moments of inertia.
 template <class T> struct Inertia {

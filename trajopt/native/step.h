@@ -1,4 +1,4 @@
-// One step of a system: M (v+ - v) = dt (tau - h) + J^T lambda with the contact law between lambda and nu = J v+ + b, and the motion
+// One step of a system: M (v+ - v) = dt (tau - h - c) + J^T lambda with the contact law between lambda and nu = J v+ + b, and the motion
 // of the configuration (docs/contact-semantics.md, trajopt/dynamics/integrators.py).
 #pragma once
 #include "runge_kutta.h"
@@ -11,7 +11,7 @@ constexpr double TOUCHES = 1e-10;  // share of the problem's velocities by which
 // The velocity that the step would reach without impulses, into w.v_free; M is factorised.
 template <class Size>
 void free_motion(const Topology& t, const Parameters& p, const double* q, const StepInput& in, Workspace<Size>& w) {
-  free_acceleration(t, p, q, in.v, in.tau, w.v_free, w);
+  free_acceleration(t, p, q, in.v, in.tau, in.dt, w.v_free, w);
   for (int k = 0; k < t.nv; ++k) w.v_free[k] = in.v[k] + in.dt * w.v_free[k];
 }
 

@@ -5,7 +5,7 @@
 
 #include "contact_derivative.h"
 #include "geometry.h"
-#include "integrate.h"
+#include "gyroscopic.h"
 #include "report_layout.h"
 
 namespace trajopt {
@@ -67,6 +67,7 @@ template <class Size> struct Workspace {
   ContactSolution solution;
   ContactWorkspace solver;
   std::vector<BallJoint> balls;
+  std::vector<Turning> turning;  // of the balls, at the last free motion
   std::unique_ptr<unsigned char[], void (*)(unsigned char*)> memory;
 
   Workspace(Size n, const Topology& t) : size(n), memory(nullptr, [](unsigned char* p) { ::operator delete[](p, std::align_val_t(64)); }) {
@@ -141,9 +142,11 @@ template <class Size> struct Workspace {
     for (const Node& node : t.node) {
       const int user = user_of[node.v];
       if (user < 0) continue;  // a mimic joint has no coordinate of its own
-      if (node.type == BALL) balls.push_back({q, user});
+      const bool free = node.parent != t.world && t.translates[node.parent];
+      if (node.type == BALL) balls.push_back({q, user, node.v, free});
       q += node.type == BALL ? 4 : node.dofs;
     }
+    turning.resize(balls.size());
   }
 };
 

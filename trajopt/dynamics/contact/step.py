@@ -1,6 +1,8 @@
 r"""One step at velocity level, assembled and solved; and the one place where derivative rules are attached to it.
 
-    M(q) (v+ - v) = dt (tau - h) + J(q)^T lambda,      law between lambda and nu = J(q) v+ + b(q, v)
+    M(q) (v+ - v) = dt (tau - h - c) + J(q)^T lambda,      law between lambda and nu = J(q) v+ + b(q, v)
+
+c corrects the gyroscopic torque of free and ball joints (`rigid_body.gyroscopic`).
 
 `solve_step` assembles the rows and the contact problem for lambda, solves it, and returns all that anybody needs of it, a
 `SolvedStep`: the rule of automatic differentiation (`gradients.implicit`), the closed-form Jacobian (`gradients.closed_form`)
@@ -33,6 +35,7 @@ from trajopt.dynamics.linear_algebra import cholesky, triangular_solve
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.crba import project_matrix, solve_mass_matrix, tree_mass_matrix
+from trajopt.dynamics.rigid_body.gyroscopic import correction_at
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, kinematics
 from trajopt.dynamics.rigid_body.rnea import passive_forces, project_forces, tree_forces
 from trajopt.result import Status
@@ -115,13 +118,12 @@ class DerivativeRule:
         raise NotImplementedError(f"{type(self).__name__} defines no cotangents")
 
 
-def equation_of_motion(
-    model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], tau: Float[Array, " nv"]
-) -> EquationOfMotion:
-    """The `EquationOfMotion` under the generalised force tau."""
+def equation_of_motion(inputs: StepInputs) -> EquationOfMotion:
+    """The `EquationOfMotion` of a step."""
+    model, q, v = inputs.model, inputs.q, inputs.v
     kin = kinematics(model, q)
-    bias = project_forces(model, tree_forces(model, kin, expand_v(model, v), None))
-    return EquationOfMotion(kin, mass_matrix_at(model, kin), tau + passive_forces(model, q, v) - bias)
+    bias = project_forces(model, tree_forces(model, kin, expand_v(model, v), None)) + correction_at(model, kin, v, inputs.dt)
+    return EquationOfMotion(kin, mass_matrix_at(model, kin), inputs.tau + passive_forces(model, q, v) - bias)
 
 
 def mass_matrix_at(model: Model, kin: Kinematics) -> Float[Array, "nv nv"]:
@@ -144,7 +146,7 @@ def solve_step(
     """
     law, model = inputs.law, inputs.model
     if motion is None:
-        motion = equation_of_motion(model, inputs.q, inputs.v, inputs.tau)
+        motion = equation_of_motion(inputs)
     if candidates is None:
         candidates = collide(model, motion.kin, law.pair_limit)
     factor = cholesky(motion.M)

@@ -9,7 +9,8 @@ Same equations as `implicit` (which differentiates along one direction at a time
 
 so that beside the solve of the step itself no triangular system with many right-hand sides is solved. K is singular where
 contacts are redundant; each P rho R that occurs is consistent with it. (P rho alone is not: with K^+ P rho formed first,
-rounding over the regularisation would remain.) dID is the closed form of `derivatives`; the contact terms are those of
+rounding over the regularisation would remain.) dID is the closed form of `derivatives`, with that of the gyroscopic correction
+(`gyroscopic`) added; the contact terms are those of
 `contact_geometry`.
 """
 
@@ -47,6 +48,7 @@ from trajopt.dynamics.rigid_body.derivatives import (
     inverse_mass_matrix,
     rnea_derivatives_from_terms,
 )
+from trajopt.dynamics.rigid_body.gyroscopic import correction_slopes
 
 # A right-hand side of the law contradicts where more than this share of its largest entry is out of the range of K.
 CONTRADICTS = Threshold(1e-6, 1e-2)
@@ -92,12 +94,14 @@ def step_jacobian(
     model = inputs.model
     terms = dynamics_terms(model, inputs.q, inputs.v)
     candidates, slopes = collide_with_derivatives(model, terms.kin, inputs.law.pair_limit)
-    motion = EquationOfMotion(terms.kin, terms.M, inputs.tau - terms.h)
+    c, c_q, c_v = correction_slopes(model, terms.kin, terms.composite_inertia, inputs.v, inputs.dt)
+    motion = EquationOfMotion(terms.kin, terms.M, inputs.tau - terms.h - c)
     solved = solve_step(inputs, motion=motion, candidates=candidates)
     solution = solved.solution if relabel is None else relabel(solved)
     step = VelocityStep(solved.velocity, solution.impulse, solved.rows, solution)
     M_inverse = inverse_mass_matrix(terms.M)
     id_q, id_v = rnea_derivatives_from_terms(model, terms, (solved.velocity - inputs.v) / inputs.dt)
+    id_q, id_v = id_q + c_q, id_v + c_v
     if solution.impulse.shape[0] == 0:
         return step, _free_jacobian(inputs.dt, M_inverse, id_q, id_v, impulse)
     geometry = contact_geometry(model, terms.kin, solved.rows, slopes[solved.rows.selected])

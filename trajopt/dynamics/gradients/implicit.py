@@ -2,10 +2,10 @@ r"""The exact derivative of a step at velocity level, in forward and reverse mod
 
 The step is an implicit function. With a = (v+ - v) / dt, at the solution
 
-    E(theta, v+, lambda) = dt (tau - ID(q, v, a)) + J(q)^T lambda = 0          balance of impulses
-    F(lambda, nu) = 0,   nu(theta, v+) = J(q) v+ + b(q, v)                     contact law in its active modes
+    E(theta, v+, lambda) = dt (tau - ID(q, v, a) - c(q, v, dt)) + J(q)^T lambda = 0      balance of impulses
+    F(lambda, nu) = 0,   nu(theta, v+) = J(q) v+ + b(q, v)                               contact law in its active modes
 
-where ID is the inverse dynamics with armature, damping and springs and theta stands for q, v, tau, dt and every parameter
+where ID is the inverse dynamics with armature, damping and springs, c the gyroscopic correction and theta stands for q, v, tau, dt and every parameter
 of the model. Differentiating at fixed modes, with M = -dE/dv+, G = J M^-1 J^T, K = I - P + P rho G (Simple eq. 39 and
 app. B and D, without ever forming dG; its last dt goes away because lambda is an impulse here),
 
@@ -49,6 +49,7 @@ from trajopt.dynamics.linear_algebra import cholesky
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.crba import solve_mass_matrix
+from trajopt.dynamics.rigid_body.gyroscopic import correction_at
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
 from trajopt.dynamics.rigid_body.rnea import inverse_dynamics
 
@@ -135,7 +136,8 @@ def _balance(v_plus: Float[Array, " nv"], lam: Float[Array, " m"], dropped: Bool
     model, q, v, dt = inputs.model, inputs.q, inputs.v, inputs.dt
     kin = kinematics(model, q)
     rows = assemble(inputs, kin, collide(model, kin, inputs.law.pair_limit)).dropping_push_out(dropped)
-    forces = dt * (inputs.tau - inverse_dynamics(model, q, v, (v_plus - v) / dt))
+    needed = inverse_dynamics(model, q, v, (v_plus - v) / dt) + correction_at(model, kin, v, dt)
+    forces = dt * (inputs.tau - needed)
     nu = rows.J @ v_plus + rows.offset
     if rows.softening is not None:
         nu = nu + _given_way(model, kin, rows, lam)

@@ -63,7 +63,7 @@ def lift(model: Model, dtype: DTypeLike) -> Float[Array, "6"]:
     return jnp.concatenate([-gravity, jnp.zeros_like(gravity)])
 
 
-def project_forces(model: Model, tau: Float[Array, " nvt"]) -> Float[Array, " nv"]:
+def project_forces(model: Model, tau: Float[Array, "*b nvt"]) -> Float[Array, "*b nv"]:
     """Generalised forces of the user's DoFs from those of the tree: T^T tau."""
     matrix = mimic_matrix(model, tau.dtype)
     return tau if matrix is None else tau @ matrix
