@@ -53,6 +53,7 @@ from trajopt.dynamics.rigid_body.energy import (
     kinetic_energy,
     potential_energy,
 )
+from trajopt.dynamics.rigid_body.gyroscopic import gyroscopic_correction
 from trajopt.dynamics.rigid_body.kinematics import (
     centre_of_mass,
     com_jacobian,
@@ -73,7 +74,7 @@ __all__ = [
     "SpringDamperContact", "StartWarning", "State", "StepInfo", "System", "aba", "actuation_force", "base_velocity",
     "bias_forces", "centre_of_mass", "centroidal_momentum", "centroidal_momentum_matrix", "closure_error", "com_jacobian", "crba",
     "difference", "forward_dynamics", "forward_dynamics_derivatives", "frame_jacobian", "frame_jacobian_derivative",
-    "frame_placement", "from_base_velocity", "from_mujoco_contact", "from_pinocchio", "generalised_gravity",
+    "frame_placement", "from_base_velocity", "from_mujoco_contact", "from_pinocchio", "generalised_gravity", "gyroscopic_correction",
     "inertial_regressor", "integrate", "integrate_jacobians", "inverse_dynamics", "kappa_schedule", "kinematics",
     "kinetic_energy", "mass_matrix", "neutral", "normalise", "point_jacobian", "potential_energy", "random_configuration",
     "rnea", "rnea_derivatives", "solve_boxed_lcp", "solve_ncp", "to_mujoco_contact", "to_pinocchio",

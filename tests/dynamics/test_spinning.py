@@ -1,0 +1,282 @@
+"""Fast rotations of free and ball joints: the implicit midpoint rule keeps their energy, and the derivative is that of the step."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ridders import compare, ridders_jacobian
+from scipy.optimize import fsolve
+
+from dynamics.contact import scenes
+from trajopt import native
+from trajopt.dynamics import CompliantContact, NoContact, State, System, gyroscopic_correction
+from trajopt.dynamics.rigid_body.crba import mass_matrix
+from trajopt.dynamics.rigid_body.energy import centroidal_momentum, kinetic_energy, potential_energy
+from trajopt.dynamics.rigid_body.rnea import bias_forces, passive_forces
+from trajopt.models.registry import load_model_from_string
+from trajopt.result import Status
+
+BACKENDS = ["native", "jax"] if native.available() else ["jax"]
+FLIGHT = '<option gravity="0 0 0"/>'
+BODIES = {
+    "pen": FLIGHT + '<worldbody><body><freejoint/><geom type="box" size=".005 .005 .1" density="700"/></body></worldbody>',
+    "book": FLIGHT + '<worldbody><body><freejoint/><geom type="box" size=".1 .07 .015" density="700"/></body></worldbody>',
+    # Its origin is 14 cm from its centre of mass.
+    "offset": FLIGHT + """<worldbody><body><freejoint/>
+      <geom type="box" size=".03 .01 .1" pos=".1 .05 -.08" euler="20 30 40" density="700"/></body></worldbody>""",
+    "top": """<worldbody><body><joint type="ball"/><geom type="cylinder" size=".04 .005" pos="0 0 .05" mass=".1"/></body>
+      </worldbody>""",
+    "chain": """<worldbody><body><joint type="ball" armature="1e-3"/><geom type="box" size=".02 .03 .1" pos="0 0 -.1" density="700"/>
+      <body pos="0 0 -.2"><joint type="ball"/><geom type="box" size=".01 .03 .1" pos="0 0 -.1" density="700"/></body></body>
+      </worldbody>""",
+    # A free trunk with two limbs of two hinges and a slide, and a ball joint at the end of one.
+    "tree": """<worldbody><body name="trunk"><joint type="free"/><geom type="box" size=".2 .1 .05" pos=".03 .02 .01" mass="2"/>
+      <body pos=".2 0 0"><joint axis="0 1 0" armature="2e-3"/><geom type="capsule" fromto="0 0 0 .2 0 -.1" size=".02" mass=".5"/>
+        <body pos=".2 0 -.1"><joint type="slide" axis="1 0 1"/><geom type="box" size=".05 .02 .03" pos=".05 0 0" mass=".3"/></body></body>
+      <body pos="-.2 .1 0"><joint axis="1 0 0"/><geom type="capsule" fromto="0 0 0 0 .2 .05" size=".02" mass=".4"/>
+        <body pos="0 .2 .05"><joint type="ball" armature="1e-3"/><geom type="box" size=".05 .02 .03" pos=".02 .04 .01" mass=".2"/>
+        </body></body></body></worldbody>""",
+    "dropped": """<worldbody><geom type="plane" size="0 0 1"/>
+      <body><freejoint/><geom type="box" size=".02 .03 .1" density="700" friction=".5"/></body></worldbody>""",
+}
+UP, TILTED = [1.0, 0, 0, 0], [np.cos(0.13), np.sin(0.13), 0, 0]
+STARTS = {
+    "pen": ([0, 0, 0, *UP], [0, 0, 0, 5, 0, 60]),
+    "book": ([0, 0, 0, *UP], [0, 0, 0, 0.01, 15, 0.02]),  # about its unstable middle axis
+    "offset": ([0, 0, 0, *UP], [0.1, 0.2, 0.3, 5, 20, 60]),
+    "top": (TILTED, [0, 0, 150]),
+    "chain": ([*UP, *UP], [0, 1, 5, 2, 3, 60]),
+}
+
+
+@functools.cache
+def model(name: str):
+    return load_model_from_string(f"<mujoco>{BODIES[name]}</mujoco>")
+
+
+@functools.cache
+def system(name: str, dt: float, backend: str = BACKENDS[0], integrator: str = "semi-implicit", contact=None) -> System:
+    law = {} if contact is None else {"contact": contact}
+    return System(model(name), dt, backend=backend, integrator=integrator, **law)
+
+
+def start(name: str, spin: float = 1.0) -> State:
+    q, v = STARTS[name]
+    v = np.array(v, float)
+    v[-3:] *= spin
+    return State(np.array(q, float), v)
+
+
+def rolled(sys: System, x: State, duration: float = 3.0) -> State:
+    xs, infos = sys.rollout(x, np.zeros((round(duration / float(sys.dt)), sys.nu)))
+    assert np.all(infos.status == Status.solved)
+    return xs
+
+
+def energies(name: str, xs: State) -> np.ndarray:
+    m = model(name)
+    return np.asarray(jax.jit(jax.vmap(lambda q, v: kinetic_energy(m, q, v) + potential_energy(m, q)))(xs.q, xs.v))
+
+
+def moving(name: str, seed: int, speed: float, height: float = 0.0) -> State:
+    """A random state whose joints turn at about `speed`, rad/s."""
+    rng, m = np.random.default_rng(seed), model(name)
+    q = np.asarray(scenes.integrate(m, np.asarray(m.q_default, float), 0.4 * rng.standard_normal(m.nv)))
+    q[2:3] += height
+    return State(q, speed * rng.standard_normal(m.nv))
+
+
+# -- energy and momentum ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("integrator", ["semi-implicit", "moreau"])
+@pytest.mark.parametrize("name, spin, dt", [("pen", 1, 1e-3), ("pen", 200 / 60, 1e-3), ("pen", 200 / 60, 5e-3), ("book", 1, 5e-3)])
+def test_a_spinning_body_keeps_its_energy(name, spin, dt, integrator, backend):
+    """To rounding, which 3,000 steps add up, and its angular momentum to the order of the step: it turns by |omega| dt / 2 at most."""
+    xs = rolled(system(name, dt, backend, integrator), start(name, spin))
+    energy = energies(name, xs)
+    np.testing.assert_allclose(energy, energy[0], rtol=1e-11)
+    momentum = np.asarray(jax.vmap(lambda q, v: centroidal_momentum(model(name), q, v))(xs.q, xs.v))[:, 3:]
+    size = np.linalg.norm(momentum[0])
+    np.testing.assert_allclose(np.linalg.norm(momentum, axis=1), size, rtol=1e-11)
+    assert np.abs(momentum - momentum[0]).max() <= dt * np.abs(xs.v[:, 3:]).max() * size
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dt, bound", [(1e-3, 0.02), (5e-3, 0.25)])
+def test_a_top_keeps_its_energy(dt, bound, backend):
+    """Gravity is explicit, at a configuration that a step turns by dt omega: what it does wrong is of the order of the step."""
+    energy = energies("top", rolled(system("top", dt, backend), start("top")))
+    np.testing.assert_allclose(energy, energy[0], rtol=bound)
+
+
+@pytest.mark.parametrize("dt", [1e-3, 5e-3])
+def test_a_body_turns_about_its_centre_of_mass_wherever_its_origin_is(dt):
+    """The rotation keeps its energy about the centre of mass; the momentum of the body stays within the order of the step."""
+    m, xs = model("offset"), rolled(system("offset", dt), start("offset"))
+    inertia, w = np.asarray(m.inertia)[-1], np.asarray(xs.v[:, 3:])
+    spin = np.einsum("ti,ij,tj->t", w, inertia, w)
+    np.testing.assert_allclose(spin, spin[0], rtol=1e-11)
+    linear = np.asarray(jax.vmap(lambda q, v: centroidal_momentum(m, q, v))(xs.q, xs.v))[:, :3]
+    lever, fastest = np.linalg.norm(np.asarray(m.com)[-1]), np.linalg.norm(w, axis=1).max()
+    assert np.abs(linear - linear[0]).max() <= dt * fastest**2 * lever * np.asarray(m.mass).sum()
+
+
+def test_a_chain_of_ball_joints_is_held_to_the_order_of_the_step():
+    """The coupling of the two is explicit: its error falls with the step, and a step of 5 ms does not diverge."""
+    gains = []
+    for dt in (5e-4, 1e-3, 5e-3):
+        energy = energies("chain", rolled(system("chain", dt), start("chain")))
+        gains.append(np.abs(energy / energy[0] - 1).max())
+    assert gains[0] < 0.6 * gains[1] < 0.3 and gains[2] < 2
+
+
+@pytest.mark.parametrize("dt_omega", [4.0, 40.0])
+def test_energy_is_bounded_where_no_iteration_converges(dt_omega):
+    """A body that turns by many radians in a step, which no step resolves, gains nothing all the same."""
+    rng = np.random.default_rng(3)
+    for backend in BACKENDS:
+        sys = system("book", 1e-2, backend)
+        for _ in range(5):
+            spin = rng.standard_normal(3)
+            x = State(np.array(STARTS["book"][0], float), np.r_[0, 0, 0, dt_omega / 1e-2 * spin / np.linalg.norm(spin)])
+            energy = energies("book", rolled(sys, x, 1.0))
+            np.testing.assert_allclose(energy, energy[0], rtol=1e-10)
+
+
+def test_a_spinning_body_that_lands_comes_to_rest():
+    """Contact takes energy away and never adds any, beyond what the push-out of one step may."""
+    x = State(np.array([0, 0, 0.5, *TILTED]), np.array([0, 0, 0, 5.0, 10, 80]))
+    for backend in BACKENDS:
+        energy = energies("dropped", rolled(system("dropped", 1e-3, backend), x, 3.0))
+        assert energy.max() < 1.02 * energy[0] and energy[-1] < 0.2 * energy[0]
+
+
+# -- the equation of a step --------------------------------------------------------------------------------------------------------------
+
+
+def rotations(name: str) -> list[tuple[slice, slice | None]]:
+    """DoFs of the rotations of free and ball joints, with those of the translation beside them."""
+    slices = []
+    for joint in model(name).topology.joints:
+        at = joint.v_start
+        if joint.kind == "free":
+            slices.append((slice(at + 3, at + 6), slice(at, at + 3)))
+        if joint.kind == "ball":
+            slices.append((slice(at, at + 3), None))
+    return slices
+
+
+def corrected_bias(name: str, x: State, dt: float) -> np.ndarray:
+    """h + c, with I from the mass matrix, without the translations of a free joint, and the midpoint rule solved by SciPy."""
+    m = model(name)
+    h = np.array(bias_forces(m, x.q, x.v) - passive_forces(m, x.q, x.v))
+    M = np.asarray(mass_matrix(m, x.q))
+    for at, beside in rotations(name):
+        H = M[at, at]
+        if beside is not None:
+            H = H - M[at, beside] @ np.linalg.solve(M[beside, beside], M[beside, at])
+        inertia, w = H - np.diag(np.asarray(m.armature)[at]), x.v[at]
+        after = fsolve(lambda y: H @ (y - w) + dt * np.cross((w + y) / 2, inertia @ (w + y) / 2), w, xtol=1e-14)
+        middle = (w + after) / 2
+        h[at] += np.cross(middle, inertia @ middle) - np.cross(w, inertia @ w)
+    return h
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["offset", "chain", "tree"])
+def test_a_step_is_the_equation_of_motion_with_the_midpoint_rule(name, backend):
+    dt, x = 5e-3, moving(name, 1, 20.0)
+    sys = system(name, dt, backend, contact=NoContact())
+    y, _ = sys.step(x, np.zeros(sys.nu))
+    h = corrected_bias(name, x, dt)
+    expected = x.v - dt * np.linalg.solve(np.asarray(mass_matrix(model(name), x.q)), h)
+    np.testing.assert_allclose(y.v, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+    known = np.asarray(bias_forces(model(name), x.q, x.v) - passive_forces(model(name), x.q, x.v) + gyroscopic_correction(model(name), x.q, x.v, dt))
+    np.testing.assert_allclose(known, h, rtol=1e-9, atol=1e-9 * np.abs(h).max())
+
+
+def test_nothing_is_corrected_where_nothing_turns_fast():
+    arm = load_model_from_string('<mujoco><worldbody><body><joint axis="0 1 0"/><geom size=".1"/></body></worldbody></mujoco>')
+    assert np.all(np.asarray(gyroscopic_correction(arm, np.zeros(1), np.full(1, 50.0), 1e-3)) == 0)
+    x = moving("tree", 2, 1.0)
+    assert np.all(np.asarray(gyroscopic_correction(model("tree"), x.q, np.zeros(model("tree").nv), 1e-3)) == 0)
+    slow, fast = (np.asarray(gyroscopic_correction(model("tree"), x.q, s * x.v, 1e-3)) for s in (1e-3, 1e-2))
+    np.testing.assert_allclose(fast, 1e3 * slow, atol=1e-2 * np.abs(fast).max())  # of third order in the velocity
+
+
+# -- derivatives ---------------------------------------------------------------------------------------------------------------------------
+
+
+def next_state(sys: System, x: State, base: State):
+    """[dq, dv] to the tangent coordinates of the next state at `base`."""
+    n = sys.nv
+
+    def f(z):
+        y, _ = sys.step(State(scenes.integrate(sys.model, x.q, z[:n]), x.v + z[n : 2 * n], x.contact), np.zeros(sys.nu))
+        return np.concatenate([scenes.difference(sys.model, base.q, y.q), np.asarray(y.v) - np.asarray(base.v)])
+
+    return f
+
+
+def state_of(name: str) -> State:
+    if name == "dropped":  # a corner 1 mm inside the floor, turning at 60 rad/s
+        return State(np.array([0, 0, 0.0995, *TILTED]), np.array([0.1, 0.2, -0.5, 3.0, 5, 60]))
+    return start(name) if name in STARTS else moving(name, 3, 15.0)
+
+
+@pytest.mark.parametrize("integrator", ["semi-implicit", "moreau"])
+@pytest.mark.parametrize("name", ["pen", "tree", "chain", "dropped"])
+def test_the_derivative_is_that_of_the_step(name, integrator):
+    """Against Ridders' extrapolation, and both backends against each other."""
+    x, found = state_of(name), []
+    for backend in BACKENDS:
+        sys = system(name, 5e-3, backend, integrator)
+        found.append((sys.step(x, np.zeros(sys.nu))[0], sys.linearize(x, np.zeros(sys.nu))))
+    y, jacobian = found[0]
+    sys = system(name, 5e-3, BACKENDS[0], integrator)
+    compare(jacobian.A, ridders_jacobian(next_state(sys, x, y), 2 * sys.nv, np.repeat([1e-4, 1e-2], sys.nv)), label=name)
+    for other, slopes in found[1:]:
+        np.testing.assert_allclose(other.v, y.v, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(slopes.A, jacobian.A, atol=1e-8 * np.abs(jacobian.A).max())
+
+
+def test_the_derivative_under_a_law_of_forces():
+    x = state_of("tree")
+    sys = system("tree", 5e-3, "jax", contact=CompliantContact())
+    y, _ = sys.step(x, np.zeros(sys.nu))
+    estimate = ridders_jacobian(next_state(sys, x, y), 2 * sys.nv, np.repeat([1e-4, 1e-2], sys.nv))
+    compare(np.asarray(sys.linearize(x, np.zeros(sys.nu)).A)[: 2 * sys.nv, : 2 * sys.nv], estimate)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_derivatives_by_inertia_armature_and_step(backend):
+    """dt is large enough for the correction to matter: without it these derivatives differ by per cents."""
+    x, m, sys = moving("chain", 4, 40.0), model("chain"), system("chain", 1e-2, backend, contact=NoContact())
+
+    def moved(scale, dt):
+        scaled = sys.model.replace(inertia=m.inertia * scale[0], armature=m.armature * scale[1], com=m.com * scale[2])
+        return System(scaled, dt, contact=NoContact(), backend=backend).step(x, jnp.zeros(sys.nu))[0].v
+
+    by_scale, by_dt = jax.jacrev(moved, (0, 1))(jnp.ones(3), 1e-2)
+    estimate = ridders_jacobian(lambda z: np.asarray(moved(1 + z[:3], 1e-2 + z[3])), 4, np.r_[np.full(3, 1e-3), 1e-4])
+    compare(np.c_[by_scale, by_dt], estimate)
+
+
+def test_transformations():
+    """jit, vmap and reverse mode agree with single steps and the closed form."""
+    xs = [moving("tree", k, 20.0) for k in range(3)]
+    stacked = State(np.stack([x.q for x in xs]), np.stack([x.v for x in xs]))
+    for backend in BACKENDS:
+        sys = system("tree", 5e-3, backend)
+        batch = jax.jit(jax.vmap(lambda x, sys=sys: sys.step(x, jnp.zeros(sys.nu))[0].v))(stacked)
+        for k, x in enumerate(xs):
+            np.testing.assert_allclose(batch[k], sys.step(x, np.zeros(sys.nu))[0].v, rtol=1e-12, atol=1e-11)
+        reverse = jax.jacrev(lambda v, sys=sys: sys.step(State(xs[0].q, v), jnp.zeros(sys.nu))[0].v)(jnp.asarray(xs[0].v))
+        A = np.asarray(sys.linearize(xs[0], np.zeros(sys.nu)).A)[sys.nv :, sys.nv :]
+        np.testing.assert_allclose(reverse, A, atol=1e-11 * np.abs(A).max())
