@@ -3,13 +3,13 @@ r"""Time-stepping schemes. With the acceleration a(q, v) of all forces, step h a
 | name | scheme | order |
 |---|---|---|
 | `semi-implicit` | v+ = v + h a(q, v), q+ = q (+) h v+ | 1 |
-| `moreau` | q_m = q (+) h/2 v, v+ = v + h a(q_m, v), q+ = q_m (+) h/2 v+ (Smoothed, Alg. 2) | 1; 2 where a depends on q alone, and for a free body |
+| `moreau` | q_m = q (+) h/2 v, v+ = v + h a(q_m, v), q+ = q_m (+) h/2 v+ | 1; 2 where a is that of q alone, and for a free body |
 | `euler` | v+ = v + h a(q, v), q+ = q (+) h v | 1 |
 | `rk4` | the classical Runge-Kutta method in coordinates theta of q (+) theta | 4 |
 
 The first two take the gyroscopic torque of free and ball joints as its mean over the step (`rigid_body.gyroscopic`), so that fast
-rotations keep their energy. They take impulses: under a law at velocity level, h a is the momentum balance with the impulses of the contact
-problem, set up at q or q_m. All four take forces that are explicit functions of the state.
+rotations keep their energy. They take impulses: under a law at velocity level, h a is the momentum balance with the impulses of
+the contact problem, set up at q or q_m (Smoothed, Alg. 2). All four take forces that are explicit functions of the state.
 
 Ball and free joints turn in the body frame: with q (+) theta, d theta/dt = J_r^-1(theta) omega (Munthe-Kaas), so that `rk4`
 keeps its order on rotations and quaternions stay of unit length. Smoothed, eq. 16, adds h (v + v+) / 2 at once; two half

@@ -5,8 +5,9 @@ The step is an implicit function. With a = (v+ - v) / dt, at the solution
     E(theta, v+, lambda) = dt (tau - ID(q, v, a) - c(q, v, dt)) + J(q)^T lambda = 0      balance of impulses
     F(lambda, nu) = 0,   nu(theta, v+) = J(q) v+ + b(q, v)                               contact law in its active modes
 
-where ID is the inverse dynamics with armature, damping and springs, c the gyroscopic correction and theta stands for q, v, tau, dt and every parameter
-of the model. Differentiating at fixed modes, with M = -dE/dv+, G = J M^-1 J^T, K = I - P + P rho G (Simple eq. 39 and
+where ID is the inverse dynamics with armature, damping and springs, c the gyroscopic correction, and theta stands for q, v,
+tau, dt and every parameter of the model.
+Differentiating at fixed modes, with M = -dE/dv+, G = J M^-1 J^T, K = I - P + P rho G (Simple eq. 39 and
 app. B and D, without ever forming dG; its last dt goes away because lambda is an impulse here),
 
     K dlambda = -P rho (J M^-1 dE + dnu) + dF_mu,      dv+ = M^-1 (dE + J^T dlambda),

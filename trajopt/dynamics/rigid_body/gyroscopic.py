@@ -1,17 +1,17 @@
 r"""The gyroscopic torque of free and ball joints over a step, by the implicit midpoint rule.
 
-With omega the angular velocity of such a joint in its body frame and I the inertia of all that it carries, with the joints further out
-locked, bias forces hold the torque omega x I omega. Taken at the beginning of a step of length h it adds energy in every step, the more
-the faster and the slenderer the body. Over a step it is therefore the mean of the implicit midpoint rule,
+With omega the angular velocity of such a joint in its body frame and I the inertia of all that it carries, the joints further
+out locked, bias forces hold the torque omega x I omega. Taken at the beginning of a step of length h it adds energy in every
+step, the more the faster and the slenderer the body. Over a step it is therefore the mean of the implicit midpoint rule,
 
     H (omega* - omega) = -h x x I x,      x = (omega + omega*) / 2,      H = I + armature,
 
-which keeps the energy omega . H omega / 2 and, without armature, |I omega|, whatever h is. To the bias forces belongs then the correction
+which keeps the energy omega . H omega / 2 and, without armature, |I omega|, whatever h is. The bias forces get the correction
 
     c = x x I x - omega x I omega = -(H (omega* - omega) / h + omega x I omega),      O(h),
 
-a torque on the three rotational coordinates of the joint. I is about the joint's pivot, and for a free joint about the centre of mass of
-what it carries. In body axes it depends on the joints further out alone, so that with y = x or omega, D_y = (dI/dq) y and
+a torque on the three rotational coordinates of the joint. I is about the joint's pivot, and for a free joint about the centre of
+mass of what it carries. In body axes it depends on the joints further out alone, so that with y = x or omega, D_y = (dI/dq) y and
 
     A_y = [y]x I - [I y]x,      K = H + h A_x / 2,
 
@@ -54,8 +54,8 @@ def gyroscopic_correction(
 ) -> Float[Array, " nv"]:
     """What a step of length dt (s) adds to the bias forces of free and ball joints, generalised forces (nv,); zero elsewhere.
 
-    A step of integrator "semi-implicit" is $M (v^+ - v) = dt (tau - h - c) + J^T lambda$ with this c; the module's docstring has its
-    equation. It is of the order of dt, and zero for what turns about a principal axis.
+    A step of integrator "semi-implicit" is $M (v^+ - v) = dt (tau - h - c) + J^T lambda$ with this c (docs/contact-semantics.md).
+    It is of the order of dt, and zero for what turns about a principal axis.
     """
     q, v = check_vector("q", q, model.nq), check_vector("v", v, model.nv)
     return correction_at(model, kinematics(model, q), v, dt)
@@ -73,7 +73,11 @@ def correction_at(
 
 
 def correction_slopes(
-    model: Model, kin: Kinematics, composite: Float[Array, "nvt 10"], v: Float[Array, " nv"], dt: Float[Array, ""] | float
+    model: Model,
+    kin: Kinematics,
+    composite: Float[Array, "nvt 10"],
+    v: Float[Array, " nv"],
+    dt: Float[Array, ""] | float,
 ) -> tuple[Float[Array, " nv"], Float[Array, "nv nv"], Float[Array, "nv nv"]]:
     """(c, dc/dq, dc/dv) in closed form; composite: packed inertias of the subtrees of the tree's DoFs."""
     balls, dtype = _balls(model.topology), v.dtype
@@ -95,7 +99,7 @@ def correction_slopes(
     )
 
 
-# --- private: the midpoint rule of one joint, or of several along leading axes ---------------------------------------------------
+# --- private: the midpoint rule of one joint, or of several along leading axes --------------------------------------
 
 
 @jax.custom_jvp
@@ -104,7 +108,7 @@ def midpoint_velocity(
 ) -> Float[Array, "*b 3"]:
     """x of the module's docstring, mass being H, by Newton's method.
 
-    omega* = 2 x - omega has exactly the energy of omega, also where a body turns so far in a step that the iteration does not converge.
+    omega* = 2 x - omega has the energy of omega, also where a body turns so far in a step that the iteration does not converge.
     """
 
     def newton(_, x):
@@ -144,11 +148,11 @@ def _solve(matrix: Float[Array, "*b 3 3"], right: Float[Array, "*b 3 k"]) -> Flo
     return multiply(cofactors, right) / (a * cofactors[..., 0, :]).sum(-1)[..., None, None]
 
 
-# --- private: the joints of a model -----------------------------------------------------------------------------------------------
+# --- private: the joints of a model ---------------------------------------------------------------------------------
 
 
 class _Balls:
-    """Index tables of the ball joints, those of free joints included: nodes, user DoFs (k, 3), and which belong to a free joint."""
+    """Index tables of the ball joints: nodes, user DoFs (k, 3), and which belong to a free joint."""
 
     def __init__(self, top: Topology):
         self.nodes = np.flatnonzero(np.asarray(top.node_types) == NodeType.BALL)
@@ -170,7 +174,7 @@ def _balls(top: Topology) -> _Balls:
 
 @dataclasses.dataclass(frozen=True)
 class _Turning:
-    """The joints' rotation R (k, 3, 3), reference point of I in world axes from the tree's origin, I, H, omega, x and the torque c."""
+    """The joints' rotations, the points that I is about (world axes, from the origin), I, H, omega, x and the torques c."""
 
     rotation: Float[Array, "k 3 3"]
     point: Float[Array, "k 3"]
