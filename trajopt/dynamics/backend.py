@@ -222,7 +222,7 @@ def _contacts_moved(integrator: str, start: StepInputs, dx: Float[Array, " n"]) 
         there, there_by_v = integrate_jacobians(model, start.q, half * start.v)
         dq = there @ dq + half * (there_by_v @ dx[nv:])
     kin = kinematics(model, inputs.q)
-    candidates, slopes = collide_with_derivatives(model, kin, start.law.pair_limit)
+    candidates, slopes = collide_with_derivatives(model, kin, start.law.pair_limit, start.travel)
     rows = assemble(inputs, kin, candidates)
     return contact_geometry(model, kin, rows, slopes[rows.selected]).moved(model, dq)
 

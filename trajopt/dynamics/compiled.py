@@ -293,11 +293,11 @@ def given_candidates(
         model, topology=part, pair_friction=model.pair_friction[index], pair_restitution=model.pair_restitution[index]
     )
     kin = kinematics(few, q)
-    motion = None
+    motion, travel = None, dt * v if compiled.law.closes_gaps else None
     if slopes:
-        found, motion = collide_with_derivatives(few, kin, compiled.law.pair_limit)
+        found, motion = collide_with_derivatives(few, kin, compiled.law.pair_limit, travel)
     else:
-        found = collide(few, kin, compiled.law.pair_limit)
+        found = collide(few, kin, compiled.law.pair_limit, travel)
     places = jnp.asarray(_given_places(compiled, part, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes)))
     place = places if found.culled is None else places[found.culled.candidate]
     whole = jnp.stack([found.node1, found.node2, jnp.asarray(index)[found.pair], place], 1).astype(q.dtype)

@@ -41,6 +41,58 @@ template <class T> void touches(const Topology& t, const ShapePair& pair, const 
   for (int k = 0; k < pair.kept; ++k) out[k].normal = -out[k].normal;
 }
 
+// The same of the features that meet once the first shape has moved by `shift`, as they are now.
+template <class T>
+void touches_ahead(const Topology& t, const ShapePair& pair, Placed<T> one, const Placed<T>& two, V3<double> shift, Touch<T>* out) {
+  const V3<T> by = lifted<T>(shift);
+  one.position = one.position + by;
+  touches(t, pair, one, two, out);
+  for (int k = 0; k < pair.kept; ++k) {
+    const T along = dot(out[k].normal, by);
+    out[k].distance = out[k].distance - along, out[k].point = out[k].point - by + along * out[k].normal;
+  }
+}
+
+// Shapes that pass each other within a step (trajopt/dynamics/collision/evaluation.py, docs/contact-semantics.md).
+constexpr double FLUSH = 1e-5, MOVES = SAME_LENGTH, LOOK_AHEAD = 4;
+
+double round_radius(int kind, const Placed<double>& x) { return kind == SPHERE || kind == CAPSULE || kind == CYLINDER ? x.size[0] : 0; }
+// Displacement of the first body relative to the second within the step, at a point.
+V3<double> motion_at(const ShapePair& pair, double dt, V3<double> x, const PairWork& w) {
+  const V6<double> one = w.velocity[pair.one], two = w.velocity[pair.two];
+  return dt * (one.l + cross(one.w, x - w.centre[pair.one]) - two.l - cross(two.w, x - w.centre[pair.two]));
+}
+double least_distance(const Touch<double>* touch, int count, V3<double> shift) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int k = 0; k < count; ++k) least = std::fmin(least, touch[k].distance + dot(touch[k].normal, shift));
+  return least;
+}
+// Replaces the contacts of a pair by those along the direction that separates the shapes all the way, where the motion of the step
+// leaves the half-space of `touch` and there is one; returns the shift with which they were found, zero where they stay.
+V3<double> see_past(const Topology& t, const ShapePair& pair, double dt, const PairWork& w, Touch<double>* touch) {
+  const V3<double> still = {0, 0, 0};
+  const int kind1 = t.pair_shapes[pair.one].kind, kind2 = t.pair_shapes[pair.two].kind;
+  if (!has_faces(kind1) && !has_faces(kind2)) return still;
+  const Placed<double>&one = w.shape[pair.one], &two = w.shape[pair.two];
+  const double size = convex_of(kind1, one, still).extent() + convex_of(kind2, two, still).extent(), flush = FLUSH * size, small = MOVES * size;
+  int worst = 0;
+  double approach = 0, closest = std::numeric_limits<double>::infinity();
+  for (int k = 0; k < pair.kept; ++k) {
+    const double towards = dot(touch[k].normal, motion_at(pair, dt, touch[k].point, w));
+    if (touch[k].distance + towards < closest) closest = touch[k].distance + towards, approach = towards, worst = k;
+  }
+  if (!(closest < -small && approach < -small && least_distance(touch, pair.kept, still) > -flush)) return still;
+  const double radius1 = round_radius(kind1, one), radius2 = round_radius(kind2, two);
+  const V3<double> core = touch[worst].point + (radius1 > 0 ? radius1 : -radius2) * touch[worst].normal;
+  const Direction<double> ahead = unit(motion_at(pair, dt, core, w), still);
+  const V3<double> shift = std::fmax(ahead.length, LOOK_AHEAD * flush) * ahead.along;
+  Touch<double> other[MOST_TOUCHES];
+  touches_ahead(t, pair, one, two, shift, other);
+  if (!(least_distance(other, pair.kept, still) >= -flush && least_distance(other, pair.kept, shift) >= -flush)) return still;
+  std::copy(other, other + pair.kept, touch);
+  return shift;
+}
+
 // Whether the cheap search for a separating direction is worth its while before the contacts of the pair are looked for.
 bool is_general(const Topology& t, const ShapePair& pair) {
   auto general = [&](int shape) {
@@ -98,6 +150,7 @@ int pair_candidates(const Topology& t, const Parameters& p, double dt, int wante
     const PairShape &one = t.pair_shapes[pair.one], &two = t.pair_shapes[pair.two];
     Touch<double> touch[MOST_TOUCHES];
     touches(t, pair, w.shape[pair.one], w.shape[pair.two], touch);
+    w.shift[k] = t.detect || t.smoothed ? V3<double>{0, 0, 0} : see_past(t, pair, dt, w, touch);
     for (int j = 0; j < pair.kept; ++j)
       out[count++] = {touch[j].distance, touch[j].point, touch[j].normal, w.shape[pair.one].position, touch[j].point, one.link, two.link,
                       one.node, two.node, pair.pair, pair.slot + j, static_cast<int>(t.shape_planes.size()) + k,
@@ -155,7 +208,7 @@ Slope pair_slope(const Topology& t, const Candidate& c, PairWork& w) {
         for (int e = 0; e < 3; ++e) part(*rows[i], k).d[3 + e] = turned[i][e];
     }
     Touch<Dual> touch[MOST_TOUCHES];
-    touches(t, pair, moving, still, touch);
+    touches_ahead(t, pair, moving, still, w.shift[index], touch);
     for (int j = 0; j < pair.kept; ++j) {
       const Dual* parts[7] = {&touch[j].distance, &touch[j].point.x,  &touch[j].point.y, &touch[j].point.z,
                               &touch[j].normal.x, &touch[j].normal.y, &touch[j].normal.z};

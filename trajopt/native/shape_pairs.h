@@ -17,6 +17,7 @@ struct PairWork {
   V3<double>* centre;    // and radius of a ball around each shape
   V6<double>* velocity;  // of that centre, and spin
   double *reach, *bound, *least;
+  V3<double>* shift;     // of the first shape, to where the contacts of a pair were chosen
   int* order;
   int taken, last_pair;
   Slope* slope;

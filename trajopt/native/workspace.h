@@ -108,7 +108,7 @@ template <class Size> struct Workspace {
       if (tables) tables[&hull - t.hulls.data()] = made;
     }
     r.pairs = {block.take<Placed<double>>(shapes), block.take<Hull>(shapes), tables, block.take<V3<double>>(shapes),
-               block.take<V6<double>>(shapes), matrix(1, shapes), matrix(1, pairs), matrix(1, t.candidates + 1), block.take<int>(pairs), 0, -1,
+               block.take<V6<double>>(shapes), matrix(1, shapes), matrix(1, pairs), matrix(1, t.candidates + 1), block.take<V3<double>>(pairs), block.take<int>(pairs), 0, -1,
                block.take<Slope>(MOST_TOUCHES)};
     Equalities<Size>& e = rows.equality;
     const int64_t equalities = padded(t.equalities());

@@ -11,7 +11,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.narrowphase import PRIMITIVES, slope_and_value
+from trajopt.dynamics.collision.evaluation import slope_and_value
+from trajopt.dynamics.collision.narrowphase import PRIMITIVES
 from trajopt.dynamics.model import ShapeType as T
 
 BATCH = 400

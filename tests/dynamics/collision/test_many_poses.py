@@ -11,7 +11,8 @@ import pytest
 
 from dynamics.collision import pair_judges as judge
 from dynamics.collision.test_convex_meshes import as_hull, polyhedron
-from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES, slope_and_value
+from trajopt.dynamics.collision.evaluation import slope_and_value
+from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES
 from trajopt.dynamics.model import ShapeType as T
 
 N = 10_000

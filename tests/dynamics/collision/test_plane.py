@@ -11,7 +11,8 @@ import pytest
 from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.narrowphase import collide, collide_with_derivatives, contact_count, slope_and_value
+from trajopt.dynamics.collision.evaluation import slope_and_value
+from trajopt.dynamics.collision.narrowphase import collide, collide_with_derivatives, contact_count
 from trajopt.dynamics.collision.primitives.plane import box_plane, capsule_plane, sphere_plane, vertices_plane
 from trajopt.dynamics.contact.laws import CompliantContact, RigidContact
 from trajopt.dynamics.model import ShapeType

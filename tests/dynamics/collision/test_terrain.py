@@ -13,7 +13,8 @@ from ridders import ridders, ridders_jacobian
 from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
 from trajopt.dynamics.collision.convex.hulls import mesh_plane
-from trajopt.dynamics.collision.narrowphase import PRIMITIVES, slope_and_value
+from trajopt.dynamics.collision.evaluation import slope_and_value
+from trajopt.dynamics.collision.narrowphase import PRIMITIVES
 from trajopt.dynamics.collision.primitives.plane import vertices_plane
 from trajopt.dynamics.collision.terrain import ground_contacts, ground_height
 from trajopt.dynamics.contact.laws import CompliantContact, RigidContact

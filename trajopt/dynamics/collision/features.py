@@ -38,6 +38,11 @@ def take(x: Shaped[Array, "n ..."], index: Int[Array, "..."]) -> Shaped[Array, "
     return x.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
+def take_along(x: Shaped[Array, "p k ..."], index: Int[Array, " p"]) -> Shaped[Array, "p ..."]:
+    """x[i, index[i]] for every i."""
+    return jax.vmap(take)(x, index)
+
+
 def cross_with(w: Float[Array, "k 3"], u: Float[Array, "3"]) -> Float[Array, "k 3"]:
     """w x u of many vectors with one."""
     return w @ jnp.tensordot(u, jnp.asarray(-_LEVI_CIVITA, u.dtype), 1)

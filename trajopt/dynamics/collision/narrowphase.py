@@ -30,6 +30,7 @@ from trajopt.dynamics.collision.broadphase import (
 from trajopt.dynamics.collision.convex.general import convex_pair
 from trajopt.dynamics.collision.convex.hulls import hulls_of, mesh_plane
 from trajopt.dynamics.collision.convex.shapes import Convex
+from trajopt.dynamics.collision.evaluation import Pairs, extent, past_each_other
 from trajopt.dynamics.collision.primitives.boxes import box_box, capsule_box
 from trajopt.dynamics.collision.primitives.capsule_cylinder import capsule_cylinder
 from trajopt.dynamics.collision.primitives.plane import (
@@ -49,8 +50,8 @@ from trajopt.dynamics.collision.primitives.round import (
 )
 from trajopt.dynamics.collision.terrain import GROUND, ground_contacts
 from trajopt.dynamics.model import Model, ShapeType, Topology
-from trajopt.dynamics.rigid_body.kinematics import Kinematics
-from trajopt.dynamics.rigid_body.spatial import multiply, rotate, skew
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, relative_motion
+from trajopt.dynamics.rigid_body.spatial import multiply, rotate
 from trajopt.errors import ModelError
 
 
@@ -260,29 +261,32 @@ def shape_placements(model: Model, kin: Kinematics):
     return multiply(rotation, local), position + rotate(rotation, jnp.asarray(model.shape_position, dtype))
 
 
-def collide(model: Model, kin: Kinematics, limit: PairLimit | None = None) -> Contacts:
+def collide(
+    model: Model, kin: Kinematics, limit: PairLimit | None = None, travel: Float[Array, " nv"] | None = None
+) -> Contacts:
     """All candidate contacts of the model at the given kinematics, in a fixed order.
 
-    limit: candidates of the nearest pairs only, in the same order; `Contacts.culled` says what was left out.
+    limit: candidates of the nearest pairs only, in the same order; `Contacts.culled` says what was left out. travel: dt v, by
+    which pairs that pass each other are seen along the direction that separates them all the way (`evaluation`).
     """
-    contacts, _ = _collide(model, kin, limit, derivatives=False)
+    contacts, _ = _collide(model, kin, limit, travel, derivatives=False)
     return contacts
 
 
 def collide_with_derivatives(
-    model: Model, kin: Kinematics, limit: PairLimit | None = None
+    model: Model, kin: Kinematics, limit: PairLimit | None = None, travel: Float[Array, " nv"] | None = None
 ) -> tuple[Contacts, Float[Array, "k 7 6"]]:
     """Contacts and their derivative [distance; point; normal] with respect to the motion of body 1 alone.
 
     The motion is (translation, rotation vector), world axes, about `Contacts.centre`. The derivative for body 2 follows,
     since a common rigid motion of both bodies carries point and normal along and leaves the distance unchanged.
     """
-    contacts, derivative = _collide(model, kin, limit, derivatives=True)
+    contacts, derivative = _collide(model, kin, limit, travel, derivatives=True)
     assert derivative is not None
     return contacts, derivative
 
 
-def _collide(model: Model, kin: Kinematics, limit: PairLimit | None, derivatives: bool):
+def _collide(model: Model, kin: Kinematics, limit: PairLimit | None, travel: Array | None, derivatives: bool):
     top = model.topology
     dtype = kin.position.dtype
     rotation, position = shape_placements(model, kin)
@@ -308,13 +312,16 @@ def _collide(model: Model, kin: Kinematics, limit: PairLimit | None, derivatives
         one, two = table[:, 0], table[:, 1]
         more, axis = _more(model, dtype, group, ends, index)
         arguments = (rotation[one], position[one], size[one], rotation[two], position[two], size[two], more)
-        axes = (0,) * 6 + (axis,)
-        if derivatives:
-            call = functools.partial(slope_and_value, group.call)
-            slope, (distance, point, normal) = jax.vmap(call, in_axes=axes)(*arguments)
+        pairs = Pairs(group.call, group.kinds[::-1] if group.swapped else group.kinds, arguments, axis, derivatives)
+        found = pairs.contacts()
+        if travel is not None and group.kinds[1] not in SCENERY:
+            sizes = _extent(group, size[ends[0][index]], size[ends[1][index]], more)
+            nodes1, nodes2 = (jnp.asarray(nodes)[end][:, None] for end in (one, two))
+            moved = functools.partial(_displacement, model, kin, travel, nodes1, nodes2)
+            found = past_each_other(pairs, found, sizes, moved)
+        distance, point, normal, slope = found
+        if slope is not None:
             slopes.append(slope.reshape(-1, 7, 6))
-        else:
-            distance, point, normal = jax.vmap(group.call, in_axes=axes)(*arguments)
         numbers = np if isinstance(table, np.ndarray) else jnp
         node1, node2, pair = (numbers.repeat(x, k) for x in (*numbers.asarray(nodes)[table[:, :2].T], table[:, 2]))
         parts.append(
@@ -339,6 +346,17 @@ def _collide(model: Model, kin: Kinematics, limit: PairLimit | None, derivatives
         culled = jax.tree.map(lambda *x: jnp.concatenate(x), *judged)
         merged = dataclasses.replace(merged, culled=dataclasses.replace(culled, candidate=jnp.concatenate(order)))
     return merged, (jnp.concatenate(slopes) if derivatives else None)
+
+
+def _displacement(model: Model, kin: Kinematics, travel, node1, node2, point):
+    """Of bodies 1 relative to bodies 2 within the step, at `point`; carries no derivative."""
+    return jax.lax.stop_gradient(relative_motion(model, kin, travel, node1, node2, point)[0])
+
+
+def _extent(group: PairGroup, size1, size2, more):
+    """Length scale of both shapes of pairs, in the order of the group's function."""
+    hulls = more if group.kinds in HULLS else (None, None)
+    return sum(extent(kind, size, hull) for kind, size, hull in zip(group.kinds, (size1, size2), hulls, strict=True))
 
 
 def _nearest(model: Model, group: PairGroup, count: int, boxes: Boxes, placed, ends):
@@ -377,21 +395,3 @@ def _hulls(model: Model, dtype, shapes, index):
     distinct, place = np.unique(shapes, return_inverse=True)
     table = hulls_of(model, dtype, tuple(distinct.tolist()))
     return jax.tree.map(lambda x: x[jnp.asarray(place)[index]], table)
-
-
-def slope_and_value(
-    single: Callable, R1: Float[Array, "3 3"], p1: Float[Array, "3"], *others: Any
-) -> tuple[Float[Array, "k 7 6"], tuple[Float[Array, " k"], Float[Array, "k 3"], Float[Array, "k 3"]]]:
-    """d [distance; point; normal] / d (motion of body 1), and the (distance, point, normal) of a pair function's k contacts.
-
-    single: a pair function, such as those of `PRIMITIVES`, called as single(R1, p1, *others); the motion is a translation in m
-    and a rotation vector in rad, world axes. By forward differentiation.
-    """
-
-    def moved(motion):
-        turn = motion[3:]
-        contacts = single(R1 + multiply(skew(turn), R1), p1 + motion[:3], *others)
-        distance, point, normal = contacts
-        return jnp.concatenate([distance[:, None], point, normal], 1), contacts
-
-    return jax.jacfwd(moved, has_aux=True)(jnp.zeros(6, p1.dtype))

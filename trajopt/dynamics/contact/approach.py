@@ -1,4 +1,4 @@
-"""How fast bodies move against each other, and which pairs of shapes could touch although the narrow phase has not seen them."""
+"""Pairs of shapes that could touch within a step although the narrow phase has not seen them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.collision.broadphase import Culled
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, node_velocities
-from trajopt.dynamics.rigid_body.spatial import cross
-
-
-def relative_motion(
-    model: Model,
-    kin: Kinematics,
-    v: Float[Array, " nv"],
-    node1: Int[Array, " k"],
-    node2: Int[Array, " k"],
-    point: Float[Array, "k 3"],
-) -> tuple[Float[Array, "k 3"], Float[Array, "k 3"]]:
-    """(velocity at the points (k, 3), angular velocity) of bodies 1 relative to bodies 2."""
-    twist = jnp.concatenate([node_velocities(kin, model.topology, expand_v(model, v)), jnp.zeros((1, 6), v.dtype)])
-    origin = jnp.concatenate([kin.origin, jnp.zeros((1, 3), v.dtype)])
-
-    def velocity(node):
-        return twist[node, :3] + cross(twist[node, 3:], point - origin[node])
-
-    return velocity(node1) - velocity(node2), twist[node1, 3:] - twist[node2, 3:]
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, relative_motion
 
 
 def pairs_out_of_sight(

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from trajopt.dynamics.branches import any_in_batch
 from trajopt.dynamics.contact.ncp import NCP, project_in_modes
 from trajopt.dynamics.contact.solve import selection
 from trajopt.dynamics.contact.solve.cascade import NCPSolution, consistent_solution, solution_null_space
-from trajopt.dynamics.contact.solve.conditional import any_in_batch
 
 Tangents = TypeVar("Tangents")
 

@@ -31,6 +31,11 @@ class StepInputs:
     kappa: Float[Array, ""] | None = None
     warm_start: Float[Array, " m"] | None = None
 
+    @property
+    def travel(self) -> Float[Array, " nv"] | None:
+        """dt v, what the velocity before the step covers, where the law's contacts close their gaps."""
+        return self.dt * self.v if self.law.closes_gaps else None
+
     def at(self, q: Float[Array, " nq"], v: Float[Array, " nv"], tau: Float[Array, " nv"]) -> StepInputs:
         """The same step from another state, under another force."""
         return dataclasses.replace(self, q=q, v=v, tau=tau)

@@ -19,13 +19,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.collision.narrowphase import Contacts
-from trajopt.dynamics.contact.approach import pairs_out_of_sight, relative_motion
+from trajopt.dynamics.contact.approach import pairs_out_of_sight
 from trajopt.dynamics.contact.closures import closure_count, closure_rows, independent
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.jam import jams
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law, NormalOffset, Softening
 from trajopt.dynamics.model import Model, Topology
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, mimic_matrix
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, mimic_matrix, relative_motion
 from trajopt.dynamics.rigid_body.spatial import cross
 
 

@@ -148,7 +148,7 @@ def solve_step(
     if motion is None:
         motion = equation_of_motion(inputs)
     if candidates is None:
-        candidates = collide(model, motion.kin, law.pair_limit)
+        candidates = collide(model, motion.kin, law.pair_limit, inputs.travel)
     factor = cholesky(motion.M)
     free = inputs.v + inputs.dt * solve_mass_matrix(factor, motion.force)
     rows = assemble(inputs, motion.kin, candidates)

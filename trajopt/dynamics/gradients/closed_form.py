@@ -93,7 +93,7 @@ def step_jacobian(
     """
     model = inputs.model
     terms = dynamics_terms(model, inputs.q, inputs.v)
-    candidates, slopes = collide_with_derivatives(model, terms.kin, inputs.law.pair_limit)
+    candidates, slopes = collide_with_derivatives(model, terms.kin, inputs.law.pair_limit, inputs.travel)
     c, c_q, c_v = correction_slopes(model, terms.kin, terms.composite_inertia, inputs.v, inputs.dt)
     motion = EquationOfMotion(terms.kin, terms.M, inputs.tau - terms.h - c)
     solved = solve_step(inputs, motion=motion, candidates=candidates)

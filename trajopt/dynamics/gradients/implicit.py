@@ -136,7 +136,7 @@ def _balance(v_plus: Float[Array, " nv"], lam: Float[Array, " m"], dropped: Bool
     """(balance of impulses E, nu, rows) at fixed v+ and lambda."""
     model, q, v, dt = inputs.model, inputs.q, inputs.v, inputs.dt
     kin = kinematics(model, q)
-    rows = assemble(inputs, kin, collide(model, kin, inputs.law.pair_limit)).dropping_push_out(dropped)
+    rows = assemble(inputs, kin, collide(model, kin, inputs.law.pair_limit, inputs.travel)).dropping_push_out(dropped)
     needed = inverse_dynamics(model, q, v, (v_plus - v) / dt) + correction_at(model, kin, v, dt)
     forces = dt * (inputs.tau - needed)
     nu = rows.J @ v_plus + rows.offset

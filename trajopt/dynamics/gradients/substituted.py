@@ -46,7 +46,7 @@ class _OtherStep(GradientMode, DerivativeRule):
         def substitute(inputs: StepInputs):
             other = self.other(inputs)
             kin = kinematics(inputs.model, inputs.q)
-            rows = assemble(inputs, kin, collide(inputs.model, kin, inputs.law.pair_limit))
+            rows = assemble(inputs, kin, collide(inputs.model, kin, inputs.law.pair_limit, inputs.travel))
             return other.velocity, other.impulse, rows
 
         _, (dv, dimpulse, drows) = jax.jvp(substitute, (inputs,), (dinputs,))

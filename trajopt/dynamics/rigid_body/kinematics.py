@@ -99,6 +99,24 @@ def node_velocities(kin: Kinematics, top: Topology, v: Float[Array, " nvt"]) -> 
     return dof_mask(top, v.dtype) @ (kin.S * v[:, None])
 
 
+def relative_motion(
+    model: Model,
+    kin: Kinematics,
+    v: Float[Array, " nv"],
+    node1: Int[Array, "*#b"],
+    node2: Int[Array, "*#b"],
+    point: Float[Array, "*#b 3"],
+) -> tuple[Float[Array, "*b 3"], Float[Array, "*b 3"]]:
+    """(velocity at the points, angular velocity) of bodies 1 relative to bodies 2; node n_nodes is the world."""
+    twist = jnp.concatenate([node_velocities(kin, model.topology, expand_v(model, v)), jnp.zeros((1, 6), v.dtype)])
+    origin = jnp.concatenate([kin.origin, jnp.zeros((1, 3), v.dtype)])
+
+    def velocity(node):
+        return twist[node, :3] + cross(twist[node, 3:], point - origin[node])
+
+    return velocity(node1) - velocity(node2), twist[node1, 3:] - twist[node2, 3:]
+
+
 def node_inertias(model: Model, kin: Kinematics) -> Float[Array, "n 10"]:
     """Packed spatial inertia (see `spatial`) of every node, world axes, about its tree's origin."""
     dtype = kin.position.dtype

@@ -263,6 +263,11 @@ class ContactLaw(Law):
         return "is solved for impulses over a step"
 
     @property
+    def closes_gaps(self) -> bool:
+        """Whether contacts have rows while they are open, which let them close their gap within the step."""
+        return self.gap == "speculative"
+
+    @property
     def solver_options(self) -> SolverOptions:
         """How the contact problem of a step is solved."""
         return SolverOptions(self.tolerance, self.max_iterations)

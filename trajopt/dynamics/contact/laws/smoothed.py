@@ -85,6 +85,10 @@ class SmoothedContact(ContactLaw):
     def solver_options(self) -> SolverOptions:
         return SolverOptions(self.tolerance, self.max_iterations, self.solver, self.sweeps, self.r_factor)
 
+    @property
+    def closes_gaps(self) -> bool:
+        return False
+
     def contact_offset(
         self,
         distance: Float[Array, " n"],
