@@ -13,6 +13,8 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 namespace {
 
+constexpr double STEP_BACK = 1e-4;  // share of a shift
+
 template <class T> Convex<T> convex_of(int kind, const Placed<T>& x, const V3<T>& centre) {
   return {kind, x.rotation, centre, x.size, x.hull ? *x.hull : Hull{}};
 }
@@ -41,15 +43,59 @@ template <class T> void touches(const Topology& t, const ShapePair& pair, const 
   for (int k = 0; k < pair.kept; ++k) out[k].normal = -out[k].normal;
 }
 
-// The same of the features that meet once the first shape has moved by `shift`, as they are now.
-template <class T>
-void touches_ahead(const Topology& t, const ShapePair& pair, Placed<T> one, const Placed<T>& two, V3<double> shift, Touch<T>* out) {
-  const V3<T> by = lifted<T>(shift);
-  one.position = one.position + by;
-  touches(t, pair, one, two, out);
+// A shape that moves: slopes by its translation, and by its turn about its origin.
+Placed<Dual> moving(const Placed<double>& x) {
+  Placed<Dual> out = {lifted<Dual>(x.rotation), lifted<Dual>(x.position), x.size, x.hull};
+  for (int k = 0; k < 3; ++k) {
+    part(out.position, k).d[k] = 1;
+    const V3<double> a = x.axis(k);  // an axis turns by e x axis
+    const double turned[3][3] = {{0, a.z, -a.y}, {-a.z, 0, a.x}, {a.y, -a.x, 0}};  // component, direction of the turn
+    V3<Dual>* rows[3] = {&out.rotation.row0, &out.rotation.row1, &out.rotation.row2};
+    for (int i = 0; i < 3; ++i)
+      for (int e = 0; e < 3; ++e) part(*rows[i], k).d[3 + e] = turned[i][e];
+  }
+  return out;
+}
+// The contacts of a pair, and how they move with its first shape, with that shape moved by `shift`.
+void moving_touches(const Topology& t, const ShapePair& pair, const PairWork& w, V3<double> shift, Touch<Dual>* out) {
+  const Placed<double>& two = w.shape[pair.two];
+  Placed<Dual> one = moving(w.shape[pair.one]);
+  one.position = one.position + lifted<Dual>(shift);
+  touches(t, pair, one, {lifted<Dual>(two.rotation), lifted<Dual>(two.position), two.size, two.hull}, out);
+}
+double along(const Dual& x, V3<double> shift) { return x.d[0] * shift.x + x.d[1] * shift.y + x.d[2] * shift.z; }
+// Contacts of the features that meet once the first shape has moved by `shift`, as they are now: with the direction held, distances and
+// points of flat features are affine in the motion.
+void touches_ahead(const Topology& t, const ShapePair& pair, const PairWork& w, V3<double> shift, Touch<double>* out) {
+  Touch<Dual> there[MOST_TOUCHES];
+  moving_touches(t, pair, w, shift, there);
   for (int k = 0; k < pair.kept; ++k) {
-    const T along = dot(out[k].normal, by);
-    out[k].distance = out[k].distance - along, out[k].point = out[k].point - by + along * out[k].normal;
+    const V3<Dual>& x = there[k].point;
+    const V3<double> n = value(there[k].normal), moved = {along(x.x, shift), along(x.y, shift), along(x.z, shift)};
+    out[k] = {value(there[k].distance) - dot(n, shift), value(x) - moved, n};
+  }
+}
+void write_slope(const Touch<Dual>& x, Slope& out) {
+  const Dual* parts[7] = {&x.distance, &x.point.x, &x.point.y, &x.point.z, &x.normal.x, &x.normal.y, &x.normal.z};
+  for (int i = 0; i < 7; ++i) std::copy(parts[i]->d, parts[i]->d + DIRECTIONS, out.by_motion[i]);
+}
+// Their slopes: those of points are affine in the shift too, and followed back from it by what a small part of it changes.
+void slopes_ahead(const Topology& t, const ShapePair& pair, const PairWork& w, V3<double> shift, Slope* out) {
+  Touch<Dual> there[MOST_TOUCHES], before[MOST_TOUCHES];
+  moving_touches(t, pair, w, shift, there);
+  for (int k = 0; k < pair.kept; ++k) write_slope(there[k], out[k]);
+  if (shift.x == 0 && shift.y == 0 && shift.z == 0) return;
+  moving_touches(t, pair, w, (1 - STEP_BACK) * shift, before);
+  for (int k = 0; k < pair.kept; ++k) {
+    Slope earlier;
+    write_slope(before[k], earlier);
+    double(&slope)[7][6] = out[k].by_motion;
+    const V3<double> moved = value(there[k].point) - value(before[k].point);
+    const bool same = dot(moved, moved) <= 100 * STEP_BACK * STEP_BACK * dot(shift, shift);  // the same feature
+    for (int j = 0; j < DIRECTIONS; ++j) {
+      slope[0][j] -= slope[4][j] * shift.x + slope[5][j] * shift.y + slope[6][j] * shift.z;
+      for (int i = 1; i < 4 && same; ++i) slope[i][j] -= (slope[i][j] - earlier.by_motion[i][j]) / STEP_BACK;
+    }
   }
 }
 
@@ -87,7 +133,7 @@ V3<double> see_past(const Topology& t, const ShapePair& pair, double dt, const P
   const Direction<double> ahead = unit(motion_at(pair, dt, core, w), still);
   const V3<double> shift = std::fmax(ahead.length, LOOK_AHEAD * flush) * ahead.along;
   Touch<double> other[MOST_TOUCHES];
-  touches_ahead(t, pair, one, two, shift, other);
+  touches_ahead(t, pair, w, shift, other);
   if (!(least_distance(other, pair.kept, still) >= -flush && least_distance(other, pair.kept, shift) >= -flush)) return still;
   std::copy(other, other + pair.kept, touch);
   return shift;
@@ -195,27 +241,7 @@ int pairs_missed(const Topology& t, double dt, const PairWork& w) {
 Slope pair_slope(const Topology& t, const Candidate& c, PairWork& w) {
   const int index = c.source - static_cast<int>(t.shape_planes.size());
   const ShapePair& pair = t.shape_pairs[index];
-  if (w.last_pair != index) {
-    const Placed<double>&one = w.shape[pair.one], &two = w.shape[pair.two];
-    Placed<Dual> moving = {lifted<Dual>(one.rotation), lifted<Dual>(one.position), one.size, one.hull};
-    const Placed<Dual> still = {lifted<Dual>(two.rotation), lifted<Dual>(two.position), two.size, two.hull};
-    for (int k = 0; k < 3; ++k) {
-      part(moving.position, k).d[k] = 1;
-      const V3<double> x = one.axis(k);  // an axis turns by e x axis
-      const double turned[3][3] = {{0, x.z, -x.y}, {-x.z, 0, x.x}, {x.y, -x.x, 0}};  // component, direction of the turn
-      V3<Dual>* rows[3] = {&moving.rotation.row0, &moving.rotation.row1, &moving.rotation.row2};
-      for (int i = 0; i < 3; ++i)
-        for (int e = 0; e < 3; ++e) part(*rows[i], k).d[3 + e] = turned[i][e];
-    }
-    Touch<Dual> touch[MOST_TOUCHES];
-    touches_ahead(t, pair, moving, still, w.shift[index], touch);
-    for (int j = 0; j < pair.kept; ++j) {
-      const Dual* parts[7] = {&touch[j].distance, &touch[j].point.x,  &touch[j].point.y, &touch[j].point.z,
-                              &touch[j].normal.x, &touch[j].normal.y, &touch[j].normal.z};
-      for (int i = 0; i < 7; ++i) std::copy(parts[i]->d, parts[i]->d + DIRECTIONS, w.slope[j].by_motion[i]);
-    }
-    w.last_pair = index;
-  }
+  if (w.last_pair != index) slopes_ahead(t, pair, w, w.shift[index], w.slope), w.last_pair = index;
   return w.slope[c.slot - pair.slot];
 }
 

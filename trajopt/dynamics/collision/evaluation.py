@@ -54,12 +54,15 @@ class Pairs:
         return self._evaluated(self.call, self.arguments, (0,) * 6 + (self.axis,))
 
     def contacts_ahead(self, shift: Float[Array, "p 3"]) -> Found:
-        """Contacts of the features that meet once shape 1 has moved by `shift`, as they are now."""
+        """Contacts of the features that meet once shape 1 has moved by `shift`, as they are now.
+
+        With the direction held, distances and points of flat features are affine in the motion.
+        """
 
         def call(R1, p1, size1, R2, p2, size2, more, shift):
-            distance, point, normal = self.call(R1, p1 + shift, size1, R2, p2, size2, more)
-            along = normal @ shift
-            return distance - along, point - shift + along[:, None] * normal, normal
+            there = lambda p1: self.call(R1, p1, size1, R2, p2, size2, more)  # noqa: E731
+            (distance, point, normal), (_, moved, _) = jax.jvp(there, (p1 + shift,), (shift,))
+            return distance - normal @ shift, point - moved, normal
 
         return self._evaluated(call, (*self.arguments, shift), (0,) * 6 + (self.axis, 0))
 
