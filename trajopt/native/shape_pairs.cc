@@ -64,15 +64,21 @@ void moving_touches(const Topology& t, const ShapePair& pair, const PairWork& w,
   touches(t, pair, one, {lifted<Dual>(two.rotation), lifted<Dual>(two.position), two.size, two.hull}, out);
 }
 double along(const Dual& x, V3<double> shift) { return x.d[0] * shift.x + x.d[1] * shift.y + x.d[2] * shift.z; }
-// Contacts of the features that meet once the first shape has moved by `shift`, as they are now: with the direction held, distances and
-// points of flat features are affine in the motion.
+V3<double> along(const V3<Dual>& x, V3<double> shift) { return {along(x.x, shift), along(x.y, shift), along(x.z, shift)}; }
+bool turns(const Touch<Dual>& x, V3<double> shift) {
+  const V3<double> turned = along(x.normal, shift);
+  return std::fmax(std::fabs(turned.x), std::fmax(std::fabs(turned.y), std::fabs(turned.z))) > 1e-9;
+}
+// Contacts of the features that meet once the first shape has moved by `shift`, as they are now. With a normal that the shift does not
+// turn, points are affine in it and followed back; others are taken back with body 1, so that they stay on the line of the normal.
 void touches_ahead(const Topology& t, const ShapePair& pair, const PairWork& w, V3<double> shift, Touch<double>* out) {
   Touch<Dual> there[MOST_TOUCHES];
   moving_touches(t, pair, w, shift, there);
   for (int k = 0; k < pair.kept; ++k) {
-    const V3<Dual>& x = there[k].point;
-    const V3<double> n = value(there[k].normal), moved = {along(x.x, shift), along(x.y, shift), along(x.z, shift)};
-    out[k] = {value(there[k].distance) - dot(n, shift), value(x) - moved, n};
+    const V3<double> n = value(there[k].normal);
+    const double by = dot(n, shift);
+    const V3<double> back = turns(there[k], shift) ? shift - by * n : along(there[k].point, shift);
+    out[k] = {value(there[k].distance) - by, value(there[k].point) - back, n};
   }
 }
 void write_slope(const Touch<Dual>& x, Slope& out) {
@@ -92,9 +98,15 @@ void slopes_ahead(const Topology& t, const ShapePair& pair, const PairWork& w, V
     double(&slope)[7][6] = out[k].by_motion;
     const V3<double> moved = value(there[k].point) - value(before[k].point);
     const bool same = dot(moved, moved) <= 100 * STEP_BACK * STEP_BACK * dot(shift, shift);  // the same feature
+    const bool turned = turns(there[k], shift);
+    const V3<double> n = value(there[k].normal);
     for (int j = 0; j < DIRECTIONS; ++j) {
-      slope[0][j] -= slope[4][j] * shift.x + slope[5][j] * shift.y + slope[6][j] * shift.z;
-      for (int i = 1; i < 4 && same; ++i) slope[i][j] -= (slope[i][j] - earlier.by_motion[i][j]) / STEP_BACK;
+      const V3<double> dn = {slope[4][j], slope[5][j], slope[6][j]}, back = dot(dn, shift) * n + dot(n, shift) * dn;
+      slope[0][j] -= dot(dn, shift);
+      for (int i = 1; i < 4; ++i) {
+        if (turned) slope[i][j] += part(back, i - 1);
+        else if (same) slope[i][j] -= (slope[i][j] - earlier.by_motion[i][j]) / STEP_BACK;
+      }
     }
   }
 }

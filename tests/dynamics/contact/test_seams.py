@@ -1,8 +1,7 @@
 """Shapes that pass each other (docs/contact-semantics.md): a body slides over the seams of flush shapes as over one, and nothing
 that hits is let through.
 
-A frictionless body keeps its velocity to rounding on one plane. Where it is not flush, by MICRON, its height changes by that much, and
-it may lose what a step of that height takes: MICRON / dt, once for each seam.
+A frictionless body keeps its velocity to rounding on one plane. Bodies start flush with the floor, MICRON above it, or below.
 """
 
 from __future__ import annotations
@@ -39,7 +38,13 @@ BODIES = {
     "capsule along": 'type="capsule" size=".1 .1" euler="0 90 0"',
     "ellipsoid": 'type="ellipsoid" size=".15 .12 .1"',
 }
-TILES = {"box": 'type="box" size=".25 .25 .1"', "mesh": 'type="mesh" mesh="tile"', "cylinder": 'type="cylinder" size=".3 .1"'}
+TILES = {
+    "box": 'type="box" size=".25 .25 .1"',
+    "mesh": 'type="mesh" mesh="tile"',
+    "cylinder": 'type="cylinder" size=".3 .1"',
+}
+
+SLOWER = [pytest.param(body, marks=pytest.mark.slow) for body in ("upright cylinder", "mesh")]
 
 
 def numbers(array) -> str:
@@ -76,9 +81,17 @@ def slide(system: System, start: State, seconds: float):
     return np.asarray(x.q), np.asarray(x.v)
 
 
+def depth(system: System, q) -> float:
+    """The largest penetration of a motion."""
+    distance = jax.jit(jax.vmap(lambda q: jnp.min(collide(system.model, kinematics(system.model, q)).distance)))
+    return -float(np.min(distance(q)))
+
+
 def keeps_sliding(system: System, velocity=(SPEED, 0.0, 0.0), seconds=1.0, lift=0.0, loss=1e-9) -> None:
     q, v = slide(system, state((0, 0, HALF + lift), velocity), seconds)
-    meshes = any(shape.kind == ShapeType.MESH for shape in system.model.topology.shapes)  # their vertices are in single precision
+    meshes = any(
+        shape.kind == ShapeType.MESH for shape in system.model.topology.shapes
+    )  # their vertices are in single precision
     np.testing.assert_allclose(v[:, :2], np.broadcast_to(velocity[:2], v[:, :2].shape), atol=1e-6 if meshes else loss)
     assert q[-1, 0] > velocity[0] * seconds * 0.99
     np.testing.assert_allclose(q[:, 2], HALF, atol=abs(lift) + 1e-8)
@@ -138,8 +151,8 @@ def test_slow_bodies_pass_too(speed, backend):
         front = HALF + 0.3 * speed
         world = floor(count=2, at=front - TILE)
         for body in ("box", "upright cylinder", "mesh"):
-            for depth in (0.0, 0.5 * MICRON):
-                q, v = slide(scene(BODIES[body], world, dt, backend), state((0, 0, HALF - depth), (speed, 0, 0)), 0.6)
+            for deep in (0.0, 0.5 * MICRON):
+                q, v = slide(scene(BODIES[body], world, dt, backend), state((0, 0, HALF - deep), (speed, 0, 0)), 0.6)
                 np.testing.assert_allclose(v[:, 0], speed, atol=1e-9)
 
 
@@ -157,7 +170,6 @@ def test_a_box_that_spins_over_a_seam_keeps_spinning(backend):
 def test_a_ball_rolls_over_seams(backend):
     system = scene(BODIES["sphere"], floor(), 5e-3, backend, friction=0.8)
     q, v = slide(system, state((0, 0, HALF), (SPEED, 0, 0), (0, SPEED / HALF, 0)), 1.0)
-    # The contact is at the deepest point of the tiles that it touches; between two of them their edge is lower by rounding.
     np.testing.assert_allclose(v[:, 0], SPEED, atol=1e-3)
     np.testing.assert_allclose(q[:, 2], HALF, atol=1e-6)
 
@@ -172,40 +184,35 @@ def test_thin_plates_stop_fast_bodies(body, backend):
     for size, at in (((0.001, 0.5, 0.5), 0.5), ((0.2, 0.5, 0.001), 0.7)):
         world = f'<geom type="box" size="{numbers(size)}" pos="{at} 0 0"/>'
         system = scene(BODIES[body], world, 1e-3, backend, gravity="0 0 0")
-        for height in (0.0, 0.03):
-            q, v = slide(system, state((0, 0.01, height), (30.0, 0, 0)), 0.05)
-            assert q[:, 0].max() < at - size[0] - HALF + 1e-6 or size[2] < 0.5 and body in ("sphere",) and height > 0
+        q, v = slide(system, state((0, 0.01, 0), (30.0, 0, 0)), 0.05)
+        assert abs(q[:, 0].max() - (at - size[0] - HALF)) < 1e-6 and np.abs(v[-1]).max() < 1e-3
 
 
 @pytest.mark.parametrize("backend", [CORE])
-@pytest.mark.parametrize("body", ["box", "upright cylinder", "mesh", "sphere", "capsule along"])
+@pytest.mark.parametrize("body", ["box", "sphere", *SLOWER])
 def test_bodies_that_fly_at_the_rim_of_a_table_do_not_enter_it(body, backend):
-    """From all sides of the edge, with spin: nothing is deeper than what a turn adds within a step, (w dt)^2 r / 2 = 2e-5 m."""
+    """From all sides of the edge, 2 to 10 mm a step: nothing comes deeper than half a step."""
     rng = np.random.default_rng(3)
     system = scene(BODIES[body], '<geom type="box" size=".3 .3 .02" pos="0 0 -.02"/>', 2e-3, backend)
-    # At its start no body is within reach of the table.
-    angle = rng.uniform(-0.4, 2.0, 40)
-    where = np.stack([0.3 + 0.35 * np.cos(angle), rng.uniform(-0.2, 0.2, 40), 0.35 * np.sin(angle)], 1)
-    aim = np.stack([rng.uniform(0.25, 0.32, 40), where[:, 1], rng.uniform(-0.02, 0.02, 40)], 1)
-    velocity = (aim - where) / np.linalg.norm(aim - where, axis=1)[:, None] * rng.uniform(1, 5, (40, 1))
-    deepest = jax.jit(lambda q: jnp.min(collide(system.model, kinematics(system.model, q)).distance))
+    angle = rng.uniform(-0.4, 2.0, 12)
+    where = np.stack([0.3 + 0.35 * np.cos(angle), rng.uniform(-0.2, 0.2, 12), 0.35 * np.sin(angle)], 1)
+    aim = np.stack([rng.uniform(0.25, 0.32, 12), where[:, 1], rng.uniform(-0.02, 0.02, 12)], 1)
+    velocity = (aim - where) / np.linalg.norm(aim - where, axis=1)[:, None] * rng.uniform(1, 5, (12, 1))
     struck = 0
-    for p, v, w in zip(where, velocity, rng.uniform(-2, 2, (40, 3)), strict=True):
+    for p, v, w in zip(where, velocity, rng.uniform(-2, 2, (12, 3)), strict=True):
         q, after = slide(system, state(p, v, w), 0.3)
-        depth = -min(float(deepest(x)) for x in q)
         struck += np.abs(np.diff(after[:, :3], axis=0)).max() > 0.5
-        assert depth < 1e-3, (p, v, w)
-    assert struck > 15
+        assert depth(system, q) < 0.5 * 2e-3 * np.linalg.norm(v), (p, v, w)
+    assert struck > 5
 
 
 @pytest.mark.parametrize("backend", [CORE])
 def test_a_box_that_lands_half_on_a_tile_tips_over_its_edge(backend):
     """The tile holds it: what is over the tile's top stays above it, and the box turns towards the free side."""
     system = scene(BODIES["box"], floor(count=1), 1e-3, backend, friction=0.5)
-    q, v = slide(system, state((TILE + 0.02, 0, HALF + 0.05), (0.5, 0, -1)), 0.2)
-    deepest = jax.jit(lambda q: jnp.min(collide(system.model, kinematics(system.model, q)).distance))
-    assert min(float(deepest(x)) for x in q) > -1e-4
-    assert v[-1, 4] > 0.5 and q[:, 2].min() > 0.05
+    q, v = slide(system, state((TILE + 0.02, 0, HALF + 0.05), (0.5, 0, -1)), 0.12)
+    assert depth(system, q) < 1e-4
+    assert v[-1, 4] > 1.0 and q[:, 2].min() > 0.5 * HALF
 
 
 @pytest.mark.parametrize("backend", [CORE])
@@ -214,8 +221,7 @@ def test_the_tip_of_a_rod_does_not_swing_through_a_plate(backend):
     world = '<geom type="box" size=".1 .3 .001" pos=".45 0 -.1"/>'
     system = scene('type="box" size=".5 .02 .02"', world, 2e-3, backend, gravity="0 0 0")
     q, v = slide(system, state((0, 0, 0), spin=(0, 20.0, 0)), 0.05)
-    tip = q[:, 2] - 2 * (q[:, 4] * q[:, 6] - q[:, 3] * q[:, 5]) * -0.5
-    assert v[-1, 4] < 10.0, tip
+    assert v[-1, 4] < 10.0 and depth(system, q) < 1e-3
 
 
 # -- what the rule says ---------------------------------------------------------------------------------------------------
@@ -246,7 +252,15 @@ def test_a_pair_that_is_passed_has_the_contacts_of_the_face_that_it_passes():
 
 
 @pytest.mark.skipif(not native.available(), reason="needs the compiled core")
-@pytest.mark.parametrize("body", ["box", "sphere", pytest.param("upright cylinder", marks=pytest.mark.slow), pytest.param("mesh", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "box",
+        "sphere",
+        pytest.param("upright cylinder", marks=pytest.mark.slow),
+        pytest.param("mesh", marks=pytest.mark.slow),
+    ],
+)
 def test_core_and_jax_see_the_same_contacts(body):
     """In states about seams, of which some are passed: the contacts of the core's report are those of the narrow phase of JAX."""
     system = scene(BODIES[body], floor(row=TILE, count=2) + floor(row=-TILE, count=2), 2e-3)
@@ -294,7 +308,9 @@ def test_derivative_where_a_tile_is_passed(body, backend):
     turn = np.array([1.0, 3e-4, 2e-4, 0.02])
     q = np.array([0.0, 0.02, 0.0, *turn / np.linalg.norm(turn)])
     R = np.asarray(rotation_from_quaternion(jnp.asarray(q[3:])))
-    corners = {"box": HALF * CORNERS, "sphere": np.zeros((1, 3)), "capsule across": [[0, HALF, 0], [0, -HALF, 0]]}[body] @ R.T
+    corners = {"box": HALF * CORNERS, "sphere": np.zeros((1, 3)), "capsule across": [[0, HALF, 0], [0, -HALF, 0]]}[
+        body
+    ] @ R.T
     q[0], q[2] = -TILE - corners[:, 0].max() - 4e-4, (0.0 if body == "box" else HALF) - corners[:, 2].min() + 1e-6
     x = State(q, np.array([SPEED, 0.1, -0.006, 0.002, -0.003, 0.1]))
     info = system.step(x, u)[1]

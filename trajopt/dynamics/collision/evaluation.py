@@ -30,6 +30,7 @@ from trajopt.dynamics.rigid_body.spatial import multiply, skew
 # LOOK_AHEAD times the first at least, so that what is flush is told from what is met.
 FLUSH, MOVES = Threshold(1e-5, 4e-5), Threshold(4e-11, 2e-6)
 LOOK_AHEAD = 4.0
+TURNS = Threshold(1e-9, 1e-5)  # change of a normal that is more than rounding
 ROUND = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.CYLINDER)
 
 # Distance, point and normal of k contacts of p pairs; their derivative, None where nobody asks for it.
@@ -56,13 +57,17 @@ class Pairs:
     def contacts_ahead(self, shift: Float[Array, "p 3"]) -> Found:
         """Contacts of the features that meet once shape 1 has moved by `shift`, as they are now.
 
-        With the direction held, distances and points of flat features are affine in the motion.
+        With a normal that the shift does not turn, that of a face or of two edges, points are affine in it and followed back.
+        Others are taken back with body 1, so that they stay on the line of the normal.
         """
 
         def call(R1, p1, size1, R2, p2, size2, more, shift):
             there = lambda p1: self.call(R1, p1, size1, R2, p2, size2, more)  # noqa: E731
-            (distance, point, normal), (_, moved, _) = jax.jvp(there, (p1 + shift,), (shift,))
-            return distance - normal @ shift, point - moved, normal
+            (distance, point, normal), (_, moved, turned) = jax.jvp(there, (p1 + shift,), (shift,))
+            along = normal @ shift
+            turns = jnp.max(jnp.abs(jax.lax.stop_gradient(turned)), 1) > TURNS.at(shift.dtype)
+            back = jnp.where(turns[:, None], shift - along[:, None] * normal, moved)
+            return distance - along, point - back, normal
 
         return self._evaluated(call, (*self.arguments, shift), (0,) * 6 + (self.axis, 0))
 
