@@ -15,7 +15,8 @@ from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
 from trajopt.dynamics.collision.convex.hulls import edges_of
 from trajopt.dynamics.collision.convex.shapes import Hull, hull
-from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES, collide, contact_count, slope_and_value
+from trajopt.dynamics.collision.evaluation import slope_and_value
+from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES, collide, contact_count
 from trajopt.dynamics.model import ShapeType as T
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.system import State, System

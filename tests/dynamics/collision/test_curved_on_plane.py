@@ -12,7 +12,7 @@ from ridders import ridders
 
 from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.narrowphase import slope_and_value
+from trajopt.dynamics.collision.evaluation import slope_and_value
 from trajopt.dynamics.collision.primitives.plane import cylinder_plane, ellipsoid_plane
 
 FUNCTIONS = {"cylinder": cylinder_plane, "ellipsoid": ellipsoid_plane}
