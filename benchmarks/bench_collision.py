@@ -86,9 +86,9 @@ def measure(name: str, poses: int) -> dict:
     import numpy as np
     from scipy.spatial.transform import Rotation
 
-    from trajopt.dynamics.collision.evaluation import slope_and_value
     from trajopt.dynamics.collision.convex.hulls import edges_of
     from trajopt.dynamics.collision.convex.shapes import hull
+    from trajopt.dynamics.collision.evaluation import slope_and_value
     from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES
     from trajopt.dynamics.model import ShapeType as T
     from trajopt.models.meshes import hull_triangles
