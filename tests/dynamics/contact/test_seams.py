@@ -189,6 +189,16 @@ def test_thin_plates_stop_fast_bodies(body, backend):
 
 
 @pytest.mark.parametrize("backend", [CORE])
+@pytest.mark.parametrize("body", ['type="box" size=".005 .005 .005"', 'type="sphere" size=".005"'])
+def test_small_bodies_do_not_jump_over_a_plate(body, backend):
+    """A step leads from one side to the other, where the far side separates, which does not separate now."""
+    world = '<geom type="box" size=".001 .5 .5" pos=".5 0 0"/>'
+    for velocity in ((30.0, 0, 0), (30.0, 10.0, 0)):
+        q, v = slide(scene(body, world, 1e-3, backend, gravity="0 0 0"), state((0, 0.01, 0), velocity), 0.03)
+        assert abs(q[:, 0].max() - (0.5 - 0.001 - 0.005)) < 1e-6 and np.abs(v[-1, 0]) < 1e-3
+
+
+@pytest.mark.parametrize("backend", [CORE])
 @pytest.mark.parametrize("body", ["box", "sphere", *SLOWER])
 def test_bodies_that_fly_at_the_rim_of_a_table_do_not_enter_it(body, backend):
     """From all sides of the edge, 2 to 10 mm a step: nothing comes deeper than half a step."""
