@@ -106,7 +106,7 @@ def relative_motion(
     node1: Int[Array, "*#b"],
     node2: Int[Array, "*#b"],
     point: Float[Array, "*#b 3"],
-) -> tuple[Float[Array, "*b 3"], Float[Array, "*b 3"]]:
+) -> tuple[Float[Array, "*#b 3"], Float[Array, "*#b 3"]]:
     """(velocity at the points, angular velocity) of bodies 1 relative to bodies 2; node n_nodes is the world."""
     twist = jnp.concatenate([node_velocities(kin, model.topology, expand_v(model, v)), jnp.zeros((1, 6), v.dtype)])
     origin = jnp.concatenate([kin.origin, jnp.zeros((1, 3), v.dtype)])
