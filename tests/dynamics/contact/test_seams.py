@@ -199,7 +199,7 @@ def test_small_bodies_do_not_jump_over_a_plate(body, backend):
 
 
 @pytest.mark.parametrize("backend", [CORE])
-@pytest.mark.parametrize("body", ["box", "sphere", *SLOWER])
+@pytest.mark.parametrize("body", ["box", "sphere", SLOWER[1]])
 def test_bodies_that_fly_at_the_rim_of_a_table_do_not_enter_it(body, backend):
     """From all sides of the edge, 2 to 10 mm a step: nothing comes deeper than half a step."""
     rng = np.random.default_rng(3)
