@@ -293,3 +293,15 @@ def test_gazebo_collisions_of_a_link_are_named():
 def test_ranges_of_joints_with_several_coordinates_are_named(kind):
     _, messages = load(ARM.replace('name="elbow" type="revolute"', f'name="elbow" type="{kind}"'))
     assert f'<joint name="elbow">: the range of a {kind} joint is not supported; it is unlimited' in messages
+
+
+@pytest.mark.parametrize("largest", ["1.79769e+308", "1e16"])
+def test_limits_that_stand_for_none(largest):
+    """Exporters write the largest number that there is."""
+    limit = f'<limit lower="-{largest}" upper="{largest}" effort="{largest}" velocity="{largest}"/>'
+    inertial = '<inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial>'
+    model = models.load_model_from_string(
+        f'<robot name="r"><link name="a"/><link name="b">{inertial}</link><joint name="j" type="revolute"><parent link="a"/>'
+        f'<child link="b"/><axis xyz="0 0 1"/>{limit}</joint></robot>'
+    )
+    assert model.topology.limited == () and np.isneginf(model.lower).all() and np.isposinf(model.upper).all()

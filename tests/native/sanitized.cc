@@ -47,7 +47,7 @@ int run(const Topology& t, const Case& c, int count) {
     q = c.q;
     for (double& x : q) x += 0.01 * scale * normal(generator);
     for (double& x : v) x = scale * normal(generator);
-    if (k % 11 == 10) {  // at rest in the pose of the case, where contacts may contradict each other (one_sided.h)
+    if (k % 11 == 10) {  // at rest in the pose of the case, where contacts may contradict each other (stepping.h)
       q = c.q;
       std::fill(v.begin(), v.end(), 0.0);
     }

@@ -25,6 +25,7 @@ CHAIN = 100  # SDF frames placed relative to each other, joints between them too
 SAMPLES = 4_000_000  # heights of a height field
 KEYFRAMES = 1_000
 LARGEST = 1e50  # of a number; its powers stay finite
+UNBOUNDED = 1e16  # from which on a limit of a joint is none, as SDF says; some files write the largest number that there is
 MESH_EXTENT = 1e6  # m
 CHILD_SECONDS = 20.0  # for a mesh that another package reads, in a process of its own
 CHILD_BYTES = 4 << 30  # address space of that process

@@ -18,13 +18,11 @@ surfaces; gravity; <include>, merged or not (`trajopt.models.sdf_include`).
 from __future__ import annotations
 
 import itertools
-import math
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from trajopt.errors import ModelError
 from trajopt.models.builder import ModelBuilder
 from trajopt.models.descriptions import (
     ClosureDescription,
@@ -40,7 +38,7 @@ from trajopt.models.sdf_frames import Pose, Scope, compose, invert, is_true, tex
 from trajopt.models.sdf_include import expand_includes
 from trajopt.models.sdf_shapes import LinkReader
 from trajopt.models.urdf import unit_axis
-from trajopt.models.xml import fail, required, warn_mended, where
+from trajopt.models.xml import bound, fail, required, warn_mended
 
 _KINDS = {
     "revolute": "revolute",
@@ -54,7 +52,6 @@ _KINDS = {
 # What a joint becomes whose child link another joint carries already.
 _CLOSURES = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "ball": "connect", "fixed": "weld"}
 _TWO_AXES = ("universal", "revolute2")
-_UNBOUNDED = 1e16  # the format's own default limit
 
 
 def read_sdf(
@@ -260,12 +257,5 @@ def _read_axis(axis: Element, kind: str, scope: Scope, joint: JointDescription, 
 
 
 def _bound(element: Element, tag: str, default: float, source: str) -> float:
-    """A limit; infinite ones may be written out or as 1e16."""
-    text = element.findtext(tag)
-    try:
-        value = default if text is None else float(text)
-    except ValueError:
-        value = math.nan
-    if math.isnan(value):
-        raise ModelError(f"{where(element, source)}: <{tag}> is '{text}'; expected a number")
-    return math.copysign(math.inf, value) if abs(value) >= _UNBOUNDED else value
+    """The limit in a child element."""
+    return bound(element.findtext(tag), default, element, source, f"<{tag}>")

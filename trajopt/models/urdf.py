@@ -42,7 +42,7 @@ from trajopt.models.limits import BODIES, refuse
 from trajopt.models.massless import hold_massless_joints
 from trajopt.models.meshes import convex_hull, load_triangles, load_vertices, resolve_uri
 from trajopt.models.urdf_extensions import gazebo_frictions, read_contact, warn_of_extensions
-from trajopt.models.xml import fail, number, numbers, parse_numbers, required, required_child, warn_mended, where
+from trajopt.models.xml import bound, fail, number, numbers, parse_numbers, required, required_child, warn_mended, where
 from trajopt.names import closest
 
 _KINDS = {
@@ -363,7 +363,7 @@ def _read_limit(element: Element, kind: str, joint: JointDescription, builder: M
         if kind != "continuous":
             builder.warn(f"{where(element, source)}: a {kind} joint without <limit> counts as unlimited")
         return
-    effort = number(limit, "effort", source, 0.0)
+    effort = _bound(limit, "effort", source)
     if effort < 0:
         fail(limit, source, f"attribute 'effort' is {effort}; expected 0 or more")
     joint.effort = effort or np.inf
@@ -372,7 +372,7 @@ def _read_limit(element: Element, kind: str, joint: JointDescription, builder: M
     if limit.get("lower") is None and limit.get("upper") is None:
         builder.warn(f"{where(element, source)}: its <limit> has neither lower nor upper; it counts as unlimited")
         return
-    lower, upper = number(limit, "lower", source, 0.0), number(limit, "upper", source, 0.0)
+    lower, upper = _bound(limit, "lower", source), _bound(limit, "upper", source)
     if lower > upper:
         builder.warn(
             f"{where(limit, source)} of joint '{joint.name}': the lower limit {lower:g} is above the upper limit {upper:g}; it "
@@ -380,3 +380,8 @@ def _read_limit(element: Element, kind: str, joint: JointDescription, builder: M
         )
         return
     joint.lower, joint.upper = lower, upper
+
+
+def _bound(limit: Element, attribute: str, source: str) -> float:
+    """A limit, 0 where it is not given."""
+    return bound(limit.get(attribute), 0.0, limit, source, f"attribute '{attribute}'")

@@ -17,7 +17,7 @@ from defusedxml.ElementTree import DefusedXMLParser, ParseError
 from jaxtyping import Float
 
 from trajopt.errors import ModelError
-from trajopt.models.limits import DEPTH, DOCUMENT_BYTES, ELEMENTS, LARGEST, read_bytes, refuse, short
+from trajopt.models.limits import DEPTH, DOCUMENT_BYTES, ELEMENTS, LARGEST, UNBOUNDED, read_bytes, refuse, short
 from trajopt.models.xml_mending import mended
 
 _OWNERS = ("link", "joint", "body")
@@ -193,6 +193,17 @@ def numbers(
 def number(element: Element, attribute: str, source: str, default: float | None = None) -> float:
     """An attribute that is one finite number."""
     return float(numbers(element, attribute, 1, source, None if default is None else [default])[0])
+
+
+def bound(text: str | None, default: float, element: Element, source: str, label: str) -> float:
+    """A limit, or `default` without text; infinite ones may be written out, or as a number of `UNBOUNDED` and more."""
+    try:
+        value = default if text is None else float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        fail(element, source, f"{label} is '{short(text or '')}'; expected a number")
+    return math.copysign(math.inf, value) if abs(value) >= UNBOUNDED else value
 
 
 def check_finite(root: Element, source: str) -> None:

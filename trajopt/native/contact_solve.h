@@ -13,9 +13,6 @@
 // 6. the path, where it has not been followed yet;
 // 7. restarts from random impulses of a fixed sequence, every one with one round or with Newton alone.
 //
-// With a start known to be near a solution (one_sided.h) contacts that creep come before all of these, where none is at its cone, and
-// after the first the regularised problem from that start, as eps falls from a million times its value.
-//
 // Wherever the regularised problem is solved but leaves a residual in the problem itself, it is solved again with a weaker
 // regularisation around the last solution (a proximal point method). A point near a solution whose residual stays is taken to one by
 // Newton on the problem itself and by `creep`, for contacts that slip by less than the natural map resolves. Whatever came out is
@@ -51,23 +48,13 @@ constexpr int PATIENCE = 1500;           // and from the latter, all attempts to
 constexpr double CREEPS = 1e-5;          // residual from which on contacts that creep are looked for
 constexpr double SOONER = 0.5;           // and by how much it has to be smaller to look again
 constexpr int CREEPING = 600;            // iterations on them, all attempts together
-constexpr double AT_CONE = 1 - 1e-6;     // share of its cone from which on a contact may slide
-constexpr double EASES_FROM = 6.0, EASES_BY = 1.0;            // decades of eps above its value, and of its first step down
-constexpr double EASES_BY_MOST = 2.0, EASES_BY_LEAST = 0.1;  // of later ones
 constexpr double CLOSER = 1e-2;          // a weaker regularisation has to bring this much, or a solution, to be kept
 constexpr double DEGENERATE = 1e-3;      // eps over the smallest pivot of K from which on K has a null space where contacts are held
 constexpr double SUSPECT = 1e-5;         // the same from which on the rank of K is looked at
 
-// What is known of a start: nothing; it solves a problem that differs by little, and along the difference its modes contradict each
-// other; it solves one that differs by little, in the same modes but for few.
-enum class Start { ANY, CONTRADICTING, ALIKE };
-
-// select: which of many impulses is returned matters; else any one is that leads to the same nu.
 struct ContactOptions {
   double tolerance = TOLERANCE;
   int max_iterations = MOST_ITERATIONS;
-  bool select = true;
-  Start start = Start::ANY;
   int budget = BUDGET;
 };
 
@@ -111,7 +98,7 @@ struct Search {
     const int before = iterations;
     crept = size;
     const auto lawful = [&](const Point& at) { return residual(at) <= options.tolerance; };
-    if (creep(ncp, w.spare, w.creep, w.newton, w.selection, rounding, iterations, options.start == Start::CONTRADICTING, lawful)) {
+    if (creep(ncp, w.spare, w.creep, w.newton, w.selection, rounding, iterations, lawful)) {
       std::swap(w.spare, w.creep.at);
       size = residual(w.spare);
     }
@@ -170,58 +157,6 @@ struct Search {
     return false;
   }
 
-  // Whether a contact is at its cone, so that others than sticking ones are to be expected.
-  bool at_a_cone(const double* x) const {
-    for (int c = 0; c < ncp.problem.contacts; ++c, x += 3)
-      if (x[2] > 0 && std::hypot(x[0], x[1]) > AT_CONE * ncp.problem.mu[c] * x[2]) return true;
-    return false;
-  }
-
-  // Contacts that creep from the modes of `from` on: where a start is known to be near a solution, this comes before the first attempt.
-  // Where contacts slide there may be several solutions, of which the attempts without a start decide.
-  bool creep_from(const double* from) {
-    if (at_a_cone(from)) return false;
-    with_padding(ncp, from, w.spare.x);
-    evaluate(Regularised{ncp}, w.spare);
-    double size = residual(w.spare);
-    std::memset(w.spare.nu, 0, sizeof(double) * ncp.width);  // the modes are those of the impulses
-    size = creeping_contacts(size);
-    crept = HUGE_VAL;
-    const int* mode = w.creep.mode;
-    if (size > options.tolerance || std::find(mode, mode + ncp.problem.contacts, SLIDING) != mode + ncp.problem.contacts) return false;
-    std::swap(w.best, w.spare);
-    lowest = size;
-    regularised_from_best();
-    return true;
-  }
-
-  // From impulses of a problem that differs by little, where along the difference contacts contradict each other: the regularised problem
-  // with an eps that dwarfs the difference, which these impulses nearly solve, and from there on as eps falls, each time in the modes of
-  // the last. Where the curve of solutions turns back no step leads on; the path follows it from there.
-  bool ease_from(const double* from) {
-    with_padding(ncp, from, w.current.x);
-    const auto with = [&](double decades) { return Regularised{ncp, ncp.eps * std::pow(10.0, decades)}; };
-    double at = EASES_FROM + EASES_BY, by = EASES_BY;
-    while (at > 0) {
-      const double next = std::max(0.0, at - by);
-      evaluate(with(next), w.current);
-      if (newton_in_modes(with(next), w.current, w.creep, w.factor, inner, iterations)) at = next, by = std::min(2 * by, EASES_BY_MOST);
-      else if ((by *= 0.5) < EASES_BY_LEAST) break;
-    }
-    if (at > EASES_FROM) return false;
-    const Regularised last = with(at);
-    evaluate(last, w.current);
-    if (at == 0) {
-      factorise(last, w.current.x, w.current.nu, w.newton.mode, w.factor);
-      std::memcpy(w.spare.x, w.current.x, sizeof(double) * ncp.width);
-      refine(ncp, w.spare, w.factor, w.newton, rounding);
-      if (residual(w.spare) <= options.tolerance) return settle();
-    }
-    begin_in_modes(last, w.current, w.creep);
-    into_modes(ncp, w.creep);
-    return end_of_path(STRIDES[0], last.weight);
-  }
-
   // Newton on the regularised problem from `from`, and weaker ones where it leaves a residual.
   bool attempt(const double* from) {
     std::memcpy(w.current.x, from, sizeof(double) * ncp.width);
@@ -254,7 +189,6 @@ struct Search {
   // Of a solution found without eps: the regularised problem, which decides between many, from there; where Newton does not end
   // there, from the solution with a larger eps.
   void regularised_from_best() {
-    if (!options.select && !slides()) return;
     for (int larger = 0; larger <= CONTINUATION / 2; ++larger) {
       std::memcpy(w.current.x, w.best.x, sizeof(double) * ncp.width);
       for (int k = larger; k >= 0; --k) {
@@ -462,18 +396,15 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   ContactSolution out{};
   const bool usable = finite(problem);
   if (usable) {
-    const bool near = init && options.start != Start::ANY;
-    if (!near || !search.creep_from(init)) {
-      better_start(ncp, w, near ? nullptr : init);
-      if (!search.attempt(w.start) && !(near && search.ease_from(init))) search.fallbacks(out.fallbacks);
-    }
+    better_start(ncp, w, init);
+    if (!search.attempt(w.start)) search.fallbacks(out.fallbacks);
   } else {
     std::memset(w.best.x, 0, sizeof(double) * ncp.width);
   }
   out.selected = true;
   const bool slides = search.slides();
   std::memcpy(w.selecting_mode, w.mode, sizeof(int) * modes_count(problem));
-  if (usable && (options.select || slides)) select(ncp, w, search, options.tolerance, slides, out);
+  if (usable) select(ncp, w, search, options.tolerance, slides, out);
   out.residual = usable ? search.residual(w.best) : std::nan("");
   out.lambda = w.best.x, out.nu = w.best.nu;
   out.cone_mode = w.mode, out.limit_mode = w.mode + problem.contacts, out.dry_mode = out.limit_mode + problem.limits;

@@ -28,7 +28,6 @@ constexpr double VANISHED = 1e-9;                        // share of the largest
 constexpr double CREEP_SLACK = 1e-12;                    // share of its cone by which a sticking contact may pass it
 constexpr double STRESS = 1e-6;                          // regularisation whose step shows the stress, as a share of 1 / rho
 constexpr double REACH[] = {1.001, 2.0, 5.0, 20.0};      // times the way to the first mode that ends: which end together, in turn
-constexpr double ALL_THE_WAY = 1e3;                      // the same where it is known that contacts contradict each other: all that the stress ends
 
 struct CreepScratch {
   double *direction, *slip;  // u at 3 c and 3 c + 1; s of contact c, m/s
@@ -321,14 +320,12 @@ inline uint64_t fingerprint(const Ncp& ncp, const int* mode) {
   return hash;
 }
 
-// Solves the problem from a point near a solution, into s.at; whether its residual, by `lawful(point)`, suffices. contradict: the
-// modes of the point are known to contradict each other, and the stress, not the signs, revises them first.
+// Solves the problem from a point near a solution, into s.at; whether its residual, by `lawful(point)`, suffices.
 template <class Lawful>
 bool creep(const Ncp& ncp, const Point& at, CreepScratch& s, NewtonScratch& scratch, SelectionScratch& space, double rounding,
-           int& iterations, bool contradict, Lawful lawful) {
+           int& iterations, Lawful lawful) {
   const Regularised law{ncp};
-  for (int attempt = contradict ? -1 : 0; attempt < static_cast<int>(std::size(REACH)); ++attempt) {
-    const double reach = attempt < 0 ? ALL_THE_WAY : REACH[attempt];
+  for (const double reach : REACH) {
     creep_start(ncp, at, s);
     uint64_t seen[CREEP_ROUNDS];
     bool stressed = false;
@@ -339,7 +336,7 @@ bool creep(const Ncp& ncp, const Point& at, CreepScratch& s, NewtonScratch& scra
       creep_newton(ncp, s, space, scratch.rest, rounding, iterations);
       evaluate(law, s.at);
       if (lawful(s.at)) return true;
-      if (!(attempt < 0 && round == 0) && revise_modes(ncp, s, rounding, round < TOGETHER)) continue;
+      if (revise_modes(ncp, s, rounding, round < TOGETHER)) continue;
       stress(ncp, s, space, scratch.rest, scratch.step);
       const double first = first_end(ncp, s, scratch.step);
       if (!std::isfinite(first)) break;

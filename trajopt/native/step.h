@@ -54,7 +54,7 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
     w.problem.softness = t.smoothed ? r.softness : nullptr;
     if (passes > 1) read_impulses(t, impulse, w);
-    w.solution = solve_contacts(w.problem, passes > 1 ? w.init : nullptr, {p.tolerance, t.max_iterations, true, Start::ANY, budget}, w.solver);
+    w.solution = solve_contacts(w.problem, passes > 1 ? w.init : nullptr, {p.tolerance, t.max_iterations, budget}, w.solver);
     budget -= w.solution.iterations;
     write_impulses(t, w, impulse);
     push(w);
