@@ -30,18 +30,24 @@ TRAJOPT_INLINE void store(double* p, vec x) { *reinterpret_cast<vec*>(p) = x; }
 TRAJOPT_INLINE void storeu(double* p, vec x) { *reinterpret_cast<unaligned_vec*>(p) = x; }
 TRAJOPT_INLINE vec splat(double x) { return vec{} + x; }
 
-inline bool all_finite(const double* x, long long count) {
-  bool all = true;
-  for (long long k = 0; k < count; ++k) all &= std::isfinite(x[k]);
-  return all;
-}
-
 TRAJOPT_INLINE double sum(vec x) {
 #if TRAJOPT_LANES == 8
   return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7]));
 #else
   return (x[0] + x[2]) + (x[1] + x[3]);
 #endif
+}
+
+inline bool all_finite(const double* x, long long count) {
+  vec zero = {};  // x - x of all x
+  long long k = 0;
+  for (; k + LANES <= count; k += LANES) {
+    const vec here = loadu(x + k);
+    zero += here - here;
+  }
+  double rest = sum(zero);
+  for (; k < count; ++k) rest += x[k] - x[k];
+  return rest == 0;
 }
 
 constexpr int padded(int n) { return (n + PADDING - 1) / PADDING * PADDING; }
