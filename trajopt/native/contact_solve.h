@@ -35,6 +35,7 @@ constexpr double TOLERANCE = 1e-10;      // residual of a solved problem
 constexpr double TIE = 1e-11, SLOW = 1e-6;  // relative to the approaching velocities, see `cone_mode`
 constexpr int MOST_ITERATIONS = 50;
 constexpr int BUDGET = 2000;             // iterations, all attempts together, after which none begins; a recorded problem takes 1,274
+constexpr double LARGEST_VELOCITY = 1e100;  // of approach: products of four overflow far below the largest double
 constexpr int FIRST_STEPS = 1;           // on the natural map, before Newton's method is tried in the modes that they have found
 constexpr int SWEEPS = 10;               // of the first round, doubled with every round
 constexpr int SHORT_ROUNDS = 3, ROUNDS = 6;
@@ -394,7 +395,7 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   const double rounding = 100 * MACHINE * ncp.approach;
   Search search{ncp, w, options, std::min(0.01 * options.tolerance * ncp.approach, 100 * rounding), rounding};
   ContactSolution out{};
-  const bool usable = finite(problem);
+  const bool usable = finite(problem) && ncp.approach < LARGEST_VELOCITY;
   if (usable) {
     better_start(ncp, w, init);
     if (!search.attempt(w.start)) search.fallbacks(out.fallbacks);

@@ -246,6 +246,15 @@ def test_a_step_and_its_derivatives_are_those_of_all_pairs():
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-9 * max(1.0, float(np.abs(b).max())))
 
 
+def test_a_step_by_jax_is_that_of_all_pairs():
+    """The nearest pairs are known as arrays alone, and what bodies cover within the step is looked at for them."""
+    x = states()[0]
+    steps = [
+        dataclasses.replace(system(max_contacts=8, max_pairs=n), backend="jax").step(x, np.zeros(LINKS))[0] for n in (8, 100)
+    ]
+    np.testing.assert_allclose(steps[0].v, steps[1].v, rtol=0, atol=1e-9 * float(jnp.abs(steps[1].v).max()))
+
+
 def test_pairs_that_are_left_out_are_counted():
     """Never fewer than the pairs that touch unseen, none where all are far apart; and none without contact."""
     model, few = snake(), system(max_contacts=8, max_pairs=1)
