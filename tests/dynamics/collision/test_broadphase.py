@@ -248,10 +248,9 @@ def test_a_step_and_its_derivatives_are_those_of_all_pairs():
 
 def test_a_step_by_jax_is_that_of_all_pairs():
     """The nearest pairs are known as arrays alone, and what bodies cover within the step is looked at for them."""
+    systems = [dataclasses.replace(system(max_contacts=8, max_pairs=n), backend="jax") for n in (8, 100)]
     x = states()[0]
-    steps = [
-        dataclasses.replace(system(max_contacts=8, max_pairs=n), backend="jax").step(x, np.zeros(LINKS))[0] for n in (8, 100)
-    ]
+    steps = [system.step(x, np.zeros(LINKS))[0] for system in systems]
     np.testing.assert_allclose(steps[0].v, steps[1].v, rtol=0, atol=1e-9 * float(jnp.abs(steps[1].v).max()))
 
 
