@@ -85,7 +85,7 @@ fi
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 say "installing trajopt with its extras (a few minutes the first time)"
 # The core is built below, by parts: what does not change is not compiled again.
-in_place=(-q -C wheel.cmake=false -e)
+in_place=(-q --config-settings wheel.cmake=false -e)  # pip 22 has no -C
 .venv/bin/python -m pip install "${in_place[@]}" ".[dev,robots,mesh,bench,viewer,docs,distributed,learning,jaxopt]"
 
 if .venv/bin/python -c 'import cyipopt' 2>/dev/null; then
