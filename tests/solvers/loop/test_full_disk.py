@@ -105,9 +105,11 @@ def test_a_full_disk_costs_a_training_nothing_but_files(until, disk, tmp_path):
 REALLY_FULL = """
 import pathlib, resource, signal, sys, threading, time
 import numpy as np, jax.numpy as jnp
+import jax
 from trajopt import problems
 from trajopt.cli import main
 
+jax.config.update("jax_enable_compilation_cache", False)  # its files would be cut off as well, for other tests too
 folder = pathlib.Path(sys.argv[1])
 
 def factory():
