@@ -315,7 +315,8 @@ def _collide(model: Model, kin: Kinematics, limit: PairLimit | None, travel: Arr
         pairs = Pairs(group.call, group.kinds[::-1] if group.swapped else group.kinds, arguments, axis, derivatives)
         found = pairs.contacts()
         if travel is not None and group.kinds[1] not in SCENERY:
-            sizes = _extent(group, *(size[jnp.asarray(end)[index]] for end in ends), more)
+            size1, size2 = (size[jnp.asarray(end)[index]] for end in ends)
+            sizes = _extent(group, size1, size2, more)
             nodes1, nodes2 = (jnp.asarray(nodes)[end][:, None] for end in (one, two))
             moved = functools.partial(_displacement, model, kin, travel, nodes1, nodes2)
             found = past_each_other(pairs, found, sizes, moved)
