@@ -34,6 +34,7 @@ from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState
 from trajopt.solvers.loop.options import check_options
+from trajopt.solvers.loop.verdict import verdict
 from trajopt.solvers.sampling.cem import CEM
 from trajopt.solvers.sampling.search import SamplingSolver
 from trajopt.solvers.shooting.multiple import MultipleShooting
@@ -231,7 +232,8 @@ class Hybrid(LibrarySolver):
         if self.attempts == 1 and not suffices:
             return False  # nobody asks
         status = self.polisher.terminate(oracle, polisher)
-        solved = status is not None and status_name(status) == "solved"
+        status = Status.max_iterations if status is None else status
+        solved = status_name(status) == "solved"
         if not solved and not suffices:
             return False
         evaluations = oracle.evaluations
@@ -239,7 +241,7 @@ class Hybrid(LibrarySolver):
         if solved:
             missing = missing or self.polisher.finish(oracle, polisher).shortfalls
         oracle.evaluations = evaluations
-        return not missing
+        return verdict(oracle.problem, status, missing, polisher.cost)[1]
 
     def _left(self, oracle: OptimalControlOracle, state: HybridState) -> Status | None:
         """The status with which the gradient solver ends by itself, creeps or has done its `max_iterations`, else None."""

@@ -22,6 +22,7 @@ from trajopt.solvers.least_squares.gauss_newton import GaussNewton, covariance, 
 from trajopt.solvers.least_squares.iteration import FitIteration, FitState
 from trajopt.solvers.least_squares.state import free_variables
 from trajopt.solvers.loop.codes import status_of
+from trajopt.solvers.loop.verdict import verdict
 from trajopt.solvers.subproblems.batching import each_sample
 
 
@@ -115,14 +116,10 @@ def _certified(
             "gradient_norm": float(states.point.gradient_norm[k]),
             "removable_residual": float(states.point.removable[k]),
         }
-        missing, name = problem.shortfalls(values), status_of(int(states.code[k]))
-        solved = bool(name == Status.solved)
-        if missing and (solved or bool(name == Status.acceptable)):
-            name = Status.stalled
-        success.append(
-            not missing and (solved or problem.feasibility_is_success) and bool(np.isfinite(states.point.cost[k]))
-        )
-        statuses.append(name)
+        status = status_of(int(states.code[k]))
+        status, succeeded = verdict(problem, status, problem.shortfalls(values), float(states.point.cost[k]))
+        statuses.append(status)
+        success.append(succeeded)
         rows.append(values)
     return tuple(statuses), np.array(success), {key: np.array([row[key] for row in rows]) for key in rows[0]}
 

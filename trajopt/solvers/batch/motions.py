@@ -16,13 +16,14 @@ from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle, examine
 from trajopt.problems.programs import PROGRAMS
-from trajopt.result import Status, status_name
+from trajopt.result import Status
 from trajopt.solvers.batch.samples import Samples
 from trajopt.solvers.batch.solution import BatchSolution
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.passes import Passes, Progress
 from trajopt.solvers.ddp.state import COST_ROUNDING
 from trajopt.solvers.loop.codes import CODES, GOING_ON, status_of
+from trajopt.solvers.loop.verdict import verdict
 from trajopt.solvers.subproblems.batching import each_sample
 from trajopt.solvers.subproblems.iterate import iterate
 
@@ -203,11 +204,9 @@ def _certified(
         oracle = OptimalControlOracle(problem, gradient)
         motion, own = (jax.tree.map(lambda a, k=k: a[k], tree) for tree in (run.best.motion, found))
         values = oracle.measures(own, motion) | {"stationarity": float(run.best.stationarity[k])}
-        missing, status = oracle.shortfalls(values), status_of(int(run.code[k]))
-        solved = status_name(status) == "solved"
-        if missing and status_name(status) in ("solved", "acceptable"):
-            status = Status.contact_failed if missing[0].startswith("contact_residual") else Status.stalled
+        status = status_of(int(run.code[k]))
+        status, succeeded = verdict(problem, status, oracle.shortfalls(values), float(run.best.cost[k]))
         statuses.append(status)
-        success.append(not missing and solved and bool(np.isfinite(run.best.cost[k])))
+        success.append(succeeded)
         rows.append(values)
     return tuple(statuses), np.array(success), {key: np.array([row[key] for row in rows]) for key in rows[0]}

@@ -22,6 +22,7 @@ from trajopt.solvers.loop.fingerprint import fingerprints
 from trajopt.solvers.loop.interrupt import end_signals
 from trajopt.solvers.loop.options import check_kind
 from trajopt.solvers.loop.solution import TRACE_KEYS, Solution
+from trajopt.solvers.loop.verdict import verdict
 
 CHECKPOINT_INTERVAL_S, RETRY_S = 0.5, 5.0  # between checkpoints; after one that could not be written
 _LOG = logging.getLogger(__name__)  # the start and the end of a solve, and every iteration, at INFO
@@ -248,10 +249,7 @@ class _Run:
         notes = [*ending.notes, *found.notes]
         if status_name(status) == "non_finite":
             notes = [f"at iteration {self.iteration}{self.state.non_finite_place()}", *notes]
-        if missing and status_name(status) in ("solved", "acceptable"):
-            status = Status.contact_failed if missing[0].startswith("contact_residual") else Status.stalled
-        optimal = self.problem.feasibility_is_success or status_name(status) == "solved"
-        success = bool(not missing and optimal and np.isfinite(self.best.cost))
+        status, success = verdict(self.problem, status, missing, self.best.cost)
         hints = [self.problem.other_guesses] if not success and status_name(status) in UNCONVERGED else []
         if not success and status_name(status) not in CUT_SHORT:
             hints.append(precision_hint(np.result_type(*jax.tree.leaves(x))))

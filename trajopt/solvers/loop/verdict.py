@@ -1,0 +1,24 @@
+"""The one rule by which a point is a success, for single solves, batches and searches that try again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trajopt.result import Status, status_name
+from trajopt.solvers.loop.contract import Problem
+
+
+def verdict(problem: Problem, status: Status, shortfalls: Sequence[str], cost: float) -> tuple[Status, bool]:
+    """(the status that is reported, whether the point is a success).
+
+    A success has a finite cost and no shortfalls, the sentences about what was recomputed there and is too large. It is also
+    optimal, which the solver says by `solved`, unless for this problem feasibility is success. A solver that claims an optimum
+    where there are shortfalls has stalled, or its contact solves have failed.
+    """
+    claimed = status_name(status)
+    if shortfalls and claimed in ("solved", "acceptable"):
+        status = Status.contact_failed if shortfalls[0].startswith("contact_residual") else Status.stalled
+    optimal = claimed == "solved" or problem.feasibility_is_success
+    return status, bool(optimal and not shortfalls and np.isfinite(cost))
