@@ -287,8 +287,7 @@ def collide_with_derivatives(
 
 
 def _collide(model: Model, kin: Kinematics, limit: PairLimit | None, travel: Array | None, derivatives: bool):
-    top = model.topology
-    dtype = kin.position.dtype
+    top, dtype = model.topology, kin.position.dtype
     rotation, position = shape_placements(model, kin)
     size = jnp.asarray(model.shape_size, dtype)
     groups = _limited(top, limit)
