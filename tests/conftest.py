@@ -137,7 +137,7 @@ def backend(request, monkeypatch):
 # Files whose tests compile for longest; they start first, so that no worker is left alone with one of them at the end.
 LONGEST = (
     "test_system_derivatives.py", "test_contract.py", "test_contact_inverse_dynamics.py", "test_cube.py", "test_docs.py",
-    "test_bodies_in_contact.py", "test_derivatives_robots.py", "test_ncp.py", "test_implicit.py",
+    "test_bodies_in_contact.py", "test_ncp.py", "test_implicit.py",
 )  # fmt: skip
 
 
