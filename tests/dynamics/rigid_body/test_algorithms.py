@@ -69,6 +69,12 @@ def results(model, q, v, a):
     return jax.tree.map(np.asarray, everything(model.to_device(), q, v, a))
 
 
+@jax.jit
+def accelerations(model, q, v, tau):
+    return crba.forward_dynamics(model, q, v, tau), aba.aba(model, q, v, tau)
+
+
+inverse_dynamics = jax.jit(rnea.inverse_dynamics)
 forward_derivatives = jax.jit(derivatives.forward_dynamics_derivatives)
 regressor = jax.jit(derivatives.inertial_regressor)
 
@@ -117,8 +123,7 @@ def test_random_trees(name):
         mujoco.mj_fullM(compiled, data, full)
         assert relative(got["mass"], full) < TOLERANCE and relative(got["M"], full) < DERIVATIVES
         assert relative(got["mass"], got["mass"].T) < 1e-15 and np.linalg.eigvalsh(got["mass"]).min() > 0
-        accelerated = crba.forward_dynamics(model.to_device(), q, v, a), aba.aba(model.to_device(), q, v, a)
-        for acceleration in accelerated:  # a as forces
+        for acceleration in accelerations(model.to_device(), q, v, a):  # a as forces
             assert relative(acceleration, data.qacc) < 1e-10
         data.qacc[:] = a
         mujoco.mj_inverse(compiled, data)
@@ -291,7 +296,7 @@ def test_what_is_impossible_is_said():
     q, v, a = random_state(model, 0)
     with pytest.raises(ShapeError, match=r"v has shape \(7,\), expected \(6,\)"):
         inspect.unwrap(rnea.rnea)(model, q, q, a)  # past the shape checks of the test suite, if on
-    assert rnea.inverse_dynamics(model, *(x.astype(np.float32) for x in (q, v, a))).dtype == jnp.float32
+    assert inverse_dynamics(model, *(x.astype(np.float32) for x in (q, v, a))).dtype == jnp.float32
 
 
 # -- robots --------------------------------------------------------------------------------------------------------------
