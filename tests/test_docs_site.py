@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import ast
-import functools
-import html
 import html.parser
-import http.server
-import json
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import threading
 import urllib.parse
 
 import pytest
@@ -22,31 +17,6 @@ DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 GENERATED = ("genindex", "py-modindex", "search")
 # Constants, what the page of trajopt.result has, and modules, whose sections have anchors for what they hold.
 NOT_THERE = {"SOLVERS", "GRADIENTS", "Status", "guesses", "residuals"}
-WIDTHS = (390, 1300)  # pixels, of a phone and of a desktop
-# Opens each page in a frame of each width, and lists what is wider than its window or cut off at its edge.
-FRAMES = """<!doctype html><body><pre id="found"></pre><script>
-const found = document.getElementById("found");
-const scrolls = (view, e) => ["auto", "scroll"].includes(view.getComputedStyle(e).overflowX);
-const look = (name, width) => new Promise(done => {
-  const frame = document.createElement("iframe");
-  Object.assign(frame.style, {width: width + "px", height: "900px", border: 0});
-  frame.onload = () => {
-    const page = frame.contentDocument, root = page.documentElement, view = frame.contentWindow;
-    if (root.scrollWidth > width + 1) found.textContent += `${name} at ${width}: ${root.scrollWidth} wide\\n`;
-    for (const e of page.querySelectorAll("pre, .formula, table, dt.sig"))
-      if (e.scrollWidth > e.clientWidth + 2 && !scrolls(view, e) && !scrolls(view, e.parentElement))
-        found.textContent += `${name} at ${width}: ${e.tagName}.${e.className} is cut off\\n`;
-    frame.remove();
-    done();
-  };
-  frame.src = name;
-  document.body.append(frame);
-});
-(async () => {
-  for (const width of WIDTHS) for (const name of PAGES) await look(name, width);
-  found.textContent += "all seen";
-})();
-</script></body>"""
 INSTALL = "the documentation site needs Sphinx: pip install -e '.[docs]'"
 
 
@@ -131,41 +101,6 @@ def test_nothing_is_loaded_over_the_network(site, pages):
     assert not {load for load in loaded if not load.startswith("data:")}
     styles = "".join(path.read_text() for path in site.rglob("*.css"))
     assert len(styles) > 10_000 and "@import" not in styles and "url(http" not in styles and "@font-face" not in styles
-
-
-def seen_in_a_browser(folder: pathlib.Path, names: list[str], profile: pathlib.Path) -> list[str]:
-    """What the frames find; the last line is "all seen"."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert browser, "this test needs a browser: sudo apt-get install chromium"
-    (folder / "frames.html").write_text(FRAMES.replace("WIDTHS", json.dumps(WIDTHS)).replace("PAGES", json.dumps(names)))
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
-        command += ["--virtual-time-budget=300000", "--dump-dom", f"http://127.0.0.1:{server.server_port}/frames.html"]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=400)
-        server.shutdown()
-    return html.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]).splitlines()
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder and writes no log."""
-
-    def log_message(self, *_):
-        pass
-
-
-def test_nothing_is_wider_than_the_window_of_a_phone_or_a_desktop(site, pages, tmp_path):
-    names = sorted(name.as_posix() for name in pages if name.stem not in GENERATED)
-    assert seen_in_a_browser(site, names, tmp_path / "profile") == ["all seen"]
-
-
-def test_what_is_too_wide_is_seen(tmp_path):
-    wide = '<div style="width: 700px">wide</div><pre style="width: 50px">a long line of code</pre>'
-    (tmp_path / "wide.html").write_text(f"<body>{wide}")
-    first, *cut, last = seen_in_a_browser(tmp_path, ["wide.html"], tmp_path / "profile")
-    assert first.startswith("wide.html at 390: 7") and last == "all seen"
-    assert cut == [f"wide.html at {width}: PRE. is cut off" for width in WIDTHS]
 
 
 def test_every_page_is_reached_from_the_index(sources, pages):

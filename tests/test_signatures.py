@@ -13,6 +13,7 @@ pytestmark = pytest.mark.check
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LONGEST = 60  # lines of a function
+LONGEST_FILE = 420
 ARRAYS = {"Array", "ArrayLike", "np.ndarray", "jax.Array", "jnp.ndarray"}  # without a shape
 DIMENSIONED = ("Float", "Int", "Bool", "UInt8", "Shaped", "Num", "Inexact", "Key", "PRNGKeyArray", "Complex", "UInt32")
 LAWS = {
@@ -88,6 +89,9 @@ def unshaped(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def long(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    last = max((node.end_lineno or 0 for node in tree.body), default=0)
+    if last > LONGEST_FILE:
+        yield last, f"a file is one idea, of at most {LONGEST_FILE} lines"
     for function, _, _ in functions(tree):
         count = (function.end_lineno or 0) - function.lineno + 1
         if count > LONGEST:

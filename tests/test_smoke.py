@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import trajopt
 from trajopt import dynamics, models, problems, solvers
 from trajopt.cli import main
 from trajopt.viz import plots
@@ -19,6 +20,20 @@ BALL = """
   <geom name="floor" type="plane" size="1 1 1"/>
   <body pos="0 0 0.1"><joint name="height" type="slide" axis="0 0 1"/><geom type="sphere" size="0.1" mass="2"/></body>
 </worldbody><actuator><motor joint="height"/></actuator></mujoco>"""
+
+
+@pytest.mark.parametrize("module", [trajopt, problems, solvers], ids=lambda module: module.__name__)
+def test_public_names_exist(module):
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+def test_problems_every_entry_of_the_library_can_be_loaded():
+    for name in problems.names():
+        entry = problems.registry.entry(name)
+        assert callable(entry.load()) and entry.solver in solvers.names() and entry.summary, name
 
 
 @pytest.mark.parametrize("name", models.bundled_models())
