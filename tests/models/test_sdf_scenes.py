@@ -163,8 +163,8 @@ def test_what_is_left_out_is_said():
     friction = f"<surface><friction>{friction}</friction></surface>"
     extra = collision("<sphere/>", friction) + collision("<heightmap/>", name="h") + "<kinematic>true</kinematic>"
     model, messages = load(sdf(f'<model name="m">{link("l", extra + "<velocity_decay/>")}</model>'))
-    said = ["mu2 0.1) is not supported; mu is taken", "torsional friction", "<kinematic>", "velocity_decay"]
-    for words in (*said, "of link 'l': this geometry"):
+    said = ["<friction/ode/mu2> 0.1) is not supported; the first is taken", "torsional friction", "<kinematic>", "velocity_decay"]
+    for words in (*said, "this geometry is not supported; it is dropped (in link 'l')"):
         assert words in messages, words
     assert [shape.kind for shape in model.topology.shapes] == [ShapeType.SPHERE]
     with pytest.raises(ModelError, match="the joint type 'gearbox' is not supported"):
@@ -260,7 +260,7 @@ def test_margins_of_mjcf_and_extensions_of_urdf_are_named():
         '<gazebo reference="b"><turnGravityOff>true</turnGravityOff><mu1>1</mu1><mu2>0.5</mu2></gazebo></robot>'
     )
     _, messages = load(urdf)
-    assert "of link 'b': <turnGravityOff> is left out" in messages and "mu2 0.5) is not supported; mu1 is taken" in messages
+    assert "<turnGravityOff> of link 'b' is left out" in messages and "mu2 0.5) is not supported; mu1 is taken" in messages
 
 
 def test_sun_and_ground_plane_need_no_files():
@@ -284,8 +284,8 @@ SURFACES = {
     "torsional": "<friction><ode><mu>0.3</mu></ode><torsional><coefficient>0.2</coefficient></torsional></friction>",
 }
 SAID = {
-    "both": r"<friction/ode/mu> is 0.3 and <friction/bullet/friction> is 0.7; the first is taken",
-    "across": r"differs with the direction \(friction 0.3, friction2 0.1\)",
+    "both": r"twice \(<friction/ode/mu> 0.3, <friction/bullet/friction> 0.7\) is not supported; the first is taken",
+    "across": r"differs with the direction \(<friction/bullet/friction> 0.3, <friction/bullet/friction2> 0.1\)",
     "rolling": r"line 2, <collision name=\"c\">: <friction><bullet><rolling_friction>, rolling friction, is not supported",
     "slip": r"<friction><ode><slip2>, slip, is not supported",
     "torsional": r"<friction><torsional><coefficient>, torsional friction, is not supported",

@@ -243,7 +243,7 @@ def test_unreadable_mesh_is_dropped_with_a_warning(tmp_path):
             robot(link("a"), link("b"), joint("j", "a", "b", extra='<origin xyz="0 x 0"/>')),
             "'0 x 0'; expected 3 numbers",
         ),
-        (robot(link("a", mass=-1)), "<mass>: mass is -1.0; expected 0 or more"),
+        (robot(link("a", mass=-1)), "<mass>: attribute .value. is -1.0; expected 0 or more"),
         (robot("<link/>"), "<link>: attribute 'name' is missing"),
         (
             robot(link("a"), '<joint name="j" type="fixed"><parent link="a"/></joint>'),

@@ -118,8 +118,8 @@ def test_followers_without_mass_are_held_and_leaders_of_masses_are_not():
 def test_odd_values_are_read_with_a_warning(tmp_path):
     odd = ARM.replace('<mass value="1.0"/>', "").replace('lower="-1" upper="2"', 'lower="1" upper="-1"', 1)
     model, messages = load(odd.replace("</robot>", f'<link name="t">{inertial()}</link>' + joint("t", "lower", "t") + "</robot>"))
-    assert "<inertial> of link 'lower' has no <mass>; the link is taken as massless" in messages
-    assert "of joint 'shoulder': the lower limit 1 is above the upper limit -1; it counts as unlimited" in messages
+    assert "<inertial>: there is no <mass>; the link is taken as massless (in link 'lower')" in messages
+    assert "the lower limit 1 is above the upper limit -1; it counts as unlimited (in joint 'shoulder')" in messages
     assert np.isinf(model.lower[0]) and np.isinf(model.upper[0]) and model.lower[1] == -1
     np.testing.assert_allclose(model.mass, [2, 0, 2])
 
@@ -134,7 +134,7 @@ def test_a_flat_mesh_costs_its_shape_only(tmp_path):
     model, report = load_model_with_report(path)
     messages = report.warnings
     assert len(model.topology.shapes) == 1 and model.nv == 2
-    assert len(messages) == 1 and "flat.obj' spans no volume" in messages[0] and "it is dropped" in messages[0]
+    assert len(messages) == 1 and "flat.obj' spans no volume" in messages[0] and "is dropped" in messages[0]
     path.write_text(text.replace('filename="solid.obj"', 'filename="solid.obj" scale="2 2 2 1"'))
     model, report = load_model_with_report(path)
     messages = report.warnings
@@ -270,10 +270,10 @@ def test_the_contact_of_a_link_is_read_or_named():
 
     model, messages = read(text, ground=True)
     assert (model.pair_friction[0], model.pair_restitution[0]) == (1.0, 0.3)  # the ground's friction is the larger one
-    assert len(messages) == 2 and "line 4, <contact_cfm> of link 'ball': it is not supported; it is left out" in messages[1]
-    assert "line 3, <rolling_friction> of link 'ball': it is not supported; it is left out" in messages[0]
+    assert len(messages) == 2 and "line 4, <contact_cfm>: it is not supported; it is left out (in link 'ball')" in messages[1]
+    assert "line 3, <rolling_friction>: it is not supported; it is left out (in link 'ball')" in messages[0]
     _, messages = read(text.replace('<spinning_friction value="0"/>', '<spinning_friction value="1e-3"/>'))
-    assert sum("<spinning_friction> of link 'ball'" in message for message in messages) == 1
+    assert sum("<spinning_friction>: " in message for message in messages) == 1
     for wrong, expected in (
         ('restitution value="1.5"', "expected 0 to 1"),
         ('lateral_friction value="-1"', "expected 0 or more"),
@@ -286,7 +286,7 @@ def test_the_contact_of_a_link_is_read_or_named():
 def test_gazebo_collisions_of_a_link_are_named():
     extension = '<gazebo reference="upper"><collision><surface/></collision><mu1>0.5</mu1></gazebo></robot>'
     _, messages = load(ARM.replace("</robot>", extension))
-    assert "<gazebo> of link 'upper': its <collision> is not supported; it is left out" in messages
+    assert "<gazebo>: <collision> of link 'upper' is not supported; it is left out" in messages
 
 
 @pytest.mark.parametrize("kind", ["planar", "floating"])

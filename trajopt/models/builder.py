@@ -15,6 +15,7 @@ import collections
 import dataclasses
 from collections.abc import Collection
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import numpy as np
 
@@ -49,9 +50,10 @@ from trajopt.models.descriptions import (
 from trajopt.models.inertias import impossible_inertias, joined
 from trajopt.models.limits import BODIES, SHAPES, refuse
 from trajopt.models.meshes import hull_triangles
-from trajopt.models.nodes import Node, Pose, elementary_joints
+from trajopt.models.nodes import FIXED, Node, Pose, elementary_joints
 from trajopt.models.pairs import PairFilters, PlacedShape, contact_pairs
 from trajopt.models.self_collision import SelfCollision, overlap_warning, overlapping_links
+from trajopt.models.xml import located
 
 
 class ModelWarning(UserWarning):
@@ -102,21 +104,11 @@ class ModelBuilder:
         self.keyframes: dict[str, dict[str, np.ndarray]] = {}
         self.gravity = np.array([0.0, 0.0, -9.81])
         self.warnings: list[str] = []
-        self.missing_meshes: list[str] = []
-        self.hulls: dict[tuple, np.ndarray | None] = {}
 
-    # Collecting
-
-    def warn(self, message: str) -> None:
-        """Add a sentence to `warnings`, the origin in front."""
+    def warn(self, message: str, at: Element | None = None) -> None:
+        """Add a sentence to `warnings`, with the origin, and the element `at` of the file, in front."""
+        message = message if at is None else located(at, message)
         self.warnings.append(message if message.startswith(self.source) else f"{self.source}: {message}")
-
-    def warn_missing_meshes(self) -> None:
-        """One warning for all names in `missing_meshes`."""
-        if self.missing_meshes:
-            shown = ", ".join(self.missing_meshes[:4])
-            more = f" and {len(self.missing_meshes) - 4} more" if len(self.missing_meshes) > 4 else ""
-            self.warn(f"mesh files not found, their geometry is dropped: {shown}{more}")
 
     def add_body(self, body: BodyDescription) -> BodyDescription:
         """Add a body; its parent may be added later."""
@@ -154,8 +146,6 @@ class ModelBuilder:
         for body in chosen:
             name = "root_joint" if len(chosen) == 1 else f"{body.name}_root_joint"
             body.joints = [JointDescription(self._unused(name, {j.name for j in self._joints()}), "free")]
-
-    # Building
 
     def build(self) -> Model:
         """The model. Raises `ModelError` for broken trees, dangling names, massless moving bodies, bad numbers."""
@@ -271,7 +261,7 @@ class ModelBuilder:
             reached = {body.name for body in order}
             loop = [name for name in self.bodies if name not in reached]
             raise ModelError(f"{self.source}: bodies form a loop and are not connected to the world: {', '.join(loop)}")
-        poses: dict[str | None, Pose] = {None: Pose(WORLD, np.eye(3), np.zeros(3))}
+        poses: dict[str | None, Pose] = {None: FIXED}
         groups: dict[str | None, int] = {None: 0}
         trees: dict[str, str] = {}
         placed = []
@@ -288,9 +278,7 @@ class ModelBuilder:
             trees[body.name] = body.name if body.parent is None else trees[body.parent]
             if pose.node != WORLD and (body.mass or np.any(body.inertia)):
                 r = pose.rotation
-                self._nodes[pose.node].inertials.append(
-                    (body.mass, pose.position + r @ body.com, r @ body.inertia @ r.T)
-                )
+                self._nodes[pose.node].inertials.append((body.mass, pose.position + r @ body.com, r @ body.inertia @ r.T))
             placed.append((body, pose, group, trees[body.name]))
         return placed
 
@@ -301,7 +289,7 @@ class ModelBuilder:
         if joint.kind == "free" and pose.node == WORLD:
             if joint.initial is None:
                 joint.initial = np.concatenate([pose.position, matrix_to_quaternion(pose.rotation)])
-            start = Pose(WORLD, np.eye(3), np.zeros(3))
+            start = FIXED
         for kind, direction in elementary_joints(joint, self.source):
             name = f"{body.name}:{joint.name}:{len(self._nodes) - first}"
             reference = joint.reference if joint.kind in ("revolute", "prismatic") else 0.0
@@ -312,13 +300,9 @@ class ModelBuilder:
         return Pose(start.node, np.eye(3), -np.asarray(joint.anchor, float) if joint.kind != "free" else np.zeros(3))
 
     def _assemble_joints(self) -> tuple[dict, Topology]:
-
         nodes = self._nodes
-        tree_v, v = {}, 0
-        for i, node in enumerate(nodes):
-            tree_v[i] = v
-            v += NODE_NV[node.type]
-        dofs = {name: tree_v[chain[0]] for name, chain in self._joint_nodes.items()}
+        first_dof = np.cumsum([0, *(NODE_NV[node.type] for node in nodes)])
+        dofs = {name: int(first_dof[chain[0]]) for name, chain in self._joint_nodes.items()}
         coordinates = assemble_coordinates(
             self._joint_order, dofs, self.actuators, self.couplings, self.keyframes, self.source, self.warn
         )
@@ -342,7 +326,7 @@ class ModelBuilder:
         return coordinates.leaves, topology
 
     def _assemble_closures(self, placed) -> tuple[tuple[ClosureSpec, ...], dict]:
-        poses = {None: Pose(WORLD, np.eye(3), np.zeros(3))} | {body.name: pose for body, pose, _, _ in placed}
+        poses = {None: FIXED} | {body.name: pose for body, pose, _, _ in placed}
         ends = [
             [poses[name].at(*frame) for name, frame in ((c.body1, c.frame1), (c.body2, c.frame2))] for c in self.closures
         ]
@@ -360,8 +344,7 @@ class ModelBuilder:
         return mass, _stack([c for _, c, _ in parts], (3,)), _stack([inertia for _, _, inertia in parts], (3, 3))
 
     def _assemble_shapes(self, placed) -> tuple[list[PlacedShape], dict]:
-        world = Pose(WORLD, np.eye(3), np.zeros(3))
-        entries = [(shape, None, world, 0, None, None) for shape in self.world_shapes]
+        entries = [(shape, None, FIXED, 0, None, None) for shape in self.world_shapes]
         entries += [
             (shape, body.name, pose, group, tree, body.robot or tree)
             for body, pose, group, tree in placed
@@ -402,9 +385,8 @@ class ModelBuilder:
         return shapes, leaves
 
     def _assemble_frames(self, placed) -> list[tuple[str, Pose]]:
-        world = Pose(WORLD, np.eye(3), np.zeros(3))
         frames = {body.name: pose for body, pose, _, _ in placed}
-        extra = [(frame, world) for frame in self.world_frames]
+        extra = [(frame, FIXED) for frame in self.world_frames]
         extra += [(frame, pose) for body, pose, _, _ in placed for frame in body.frames]
         for frame, pose in extra:
             frames[self._unused(frame.name, frames)] = pose.at(frame.rotation, frame.position)

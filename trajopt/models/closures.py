@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
+from scipy.spatial.transform import Rotation
 
 from trajopt.dynamics.contact.closures import KINDS
 from trajopt.dynamics.model import WORLD, Model
 from trajopt.errors import ModelError
-from trajopt.models.descriptions import matrix_to_quaternion, quaternion_to_matrix
-from trajopt.models.placements import axis_rotation, node_placements, tree_configuration
+from trajopt.models.placements import node_placements, tree_configuration
 
 CLOSED = 1e-10  # m and rad: errors below are rounding of placements of some metres
 ITERATIONS = 100
@@ -74,12 +74,12 @@ def closure_error(model: Model, q: Float[np.ndarray, " nq"]) -> Float[np.ndarray
 
 
 def _by_name(model: Model, error: np.ndarray) -> dict[str, float]:
-    top, found, at = model.topology, {}, 0
+    top, sizes, at = model.topology, {}, 0
     for closure in top.closures:
         rows = len(KINDS[closure.kind])
-        found[closure.name] = float(np.abs(error[at : at + rows]).max())
+        sizes[closure.name] = float(np.abs(error[at : at + rows]).max())
         at += rows
-    return found | {name: float(abs(error[at + i])) for i, name in enumerate(top.couplings)}
+    return sizes | {name: float(abs(error[at + i])) for i, name in enumerate(top.couplings)}
 
 
 def _jacobian(model: Model, q: np.ndarray) -> np.ndarray:
@@ -95,9 +95,6 @@ def _moved(model: Model, q: np.ndarray, step: np.ndarray) -> np.ndarray:
     scalar, q = model.topology.scalar_q_of_dof, q.copy()
     q[scalar[scalar >= 0]] += step[scalar >= 0]
     for start, dof in model.topology.ball_starts:
-        turn = step[dof : dof + 3]
-        angle = float(np.linalg.norm(turn))
-        if angle > 0:
-            turned = quaternion_to_matrix(q[start : start + 4]) @ axis_rotation(turn / angle, angle)
-            q[start : start + 4] = matrix_to_quaternion(turned)
+        turned = Rotation.from_quat(q[start : start + 4], scalar_first=True) * Rotation.from_rotvec(step[dof : dof + 3])
+        q[start : start + 4] = turned.as_quat(canonical=True, scalar_first=True)
     return q

@@ -12,8 +12,6 @@ from trajopt.dynamics.model import WORLD, JointSpec, Model, ShapeType
 from trajopt.models.overlaps import overlapping_pairs
 
 _DIMENSIONS = {"SPHERE": 1, "CAPSULE": 2, "CYLINDER": 2, "BOX": 3, "ELLIPSOID": 3, "HEIGHTFIELD": 3}
-
-
 _BASES = {
     "floating": "floating (floating_base=False or --no-floating-base fixes it)",
     "fixed": "fixed to the world (floating_base=True or --floating-base frees it)",
@@ -29,9 +27,7 @@ def model_facts(
     Keys: name, nq, nv, nu, total_mass (kg), gravity, joints, mimics, bodies, shapes, pairs, overlaps (pairs of links left out,
     from `LoadReport`), initial (pairs of shapes that overlap at the default configuration, joints outside their limits
     there), equalities, actuators, frames (with the body; `end`: nothing else is carried by it, as by a foot), base ("floating",
-    "fixed"
-    or "none"), ground (names of planes and height fields), keyframes, warnings. Lengths in metres, masses in kg, angles in
-    radians, forces in N and N m.
+    "fixed" or "none"), ground (names of planes and height fields), keyframes, warnings. In m, kg, rad, N and N m.
     """
     top = model.topology
     names = {WORLD: "world"} | dict(enumerate(top.node_names))
@@ -298,40 +294,34 @@ def _pair_table(pairs: list[dict[str, Any]], most: int) -> list[str]:
     """One row a pair; where there are more than `most`, one row for all pairs of a body with the same coefficients."""
     title = f"Contact pairs: {len(pairs)}"
     if len(pairs) <= most:
-        return _table(
-            title,
-            ("shape 1", "shape 2", "friction", "restitution"),
-            [(*p["shapes"], f"{p['friction']:.4g}", f"{p['restitution']:.4g}") for p in pairs],
-        )
-    others: dict[tuple[str, str, str], collections.Counter[str]] = {}
+        rows = [(*p["shapes"], f"{p['friction']:.4g}", f"{p['restitution']:.4g}") for p in pairs]
+        return _table(title, ("shape 1", "shape 2", "friction", "restitution"), rows)
+    others: dict[tuple[str, str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for p in pairs:
-        key = (p["bodies"][0], f"{p['friction']:.4g}", f"{p['restitution']:.4g}")
-        others.setdefault(key, collections.Counter()).update([p["bodies"][1]])
+        others[p["bodies"][0], f"{p['friction']:.4g}", f"{p['restitution']:.4g}"].update([p["bodies"][1]])
     rows = [
-        (body, ", ".join(f"{other} ({count})" for other, count in found.items()), mu, e)
-        for (body, mu, e), found in others.items()
+        (body, ", ".join(f"{other} ({count})" for other, count in partners.items()), mu, e)
+        for (body, mu, e), partners in others.items()
     ]
     return _table(f"{title}, by bodies", ("body 1", "with (number of pairs)", "friction", "restitution"), rows)
 
 
 def _frame_table(frames: list[dict[str, Any]]) -> list[str]:
     """The names that costs and constraints may use, by body."""
-    by_body: dict[str, list[str]] = {}
+    by_body: dict[str, list[str]] = collections.defaultdict(list)
     for frame in frames:
-        by_body.setdefault(frame["body"], []).append(frame["name"])
+        by_body[frame["body"]].append(frame["name"])
     ends = {frame["body"] for frame in frames if frame["end"]}
-    rows = [(body, "end of the tree" if body in ends else "", ", ".join(names)) for body, names in by_body.items()]
+    rows = [(body, "end of the tree" if body in ends else "", ", ".join(own)) for body, own in by_body.items()]
     return _table(f"Frames (names for costs, constraints and estimates): {len(frames)}", ("body", "", "frames"), rows)
 
 
 def _overlap_lines(facts: dict[str, Any]) -> list[str]:
     initial, lines = facts["initial"], []
-    if facts["overlaps"]:
-        pairs = ", ".join(f"{a} - {b}" for a, b in facts["overlaps"])
-        lines += [f"Links that overlap at the default configuration, left out: {len(facts['overlaps'])}: {pairs}"]
-    if initial["overlaps"]:
-        pairs = ", ".join(f"{a} - {b}" for a, b in initial["overlaps"])
-        lines += [f"Contact pairs that overlap at the default configuration: {len(initial['overlaps'])}: {pairs}"]
+    where = "that overlap at the default configuration"
+    for title, overlaps in ((f"Links {where}, left out", facts["overlaps"]), (f"Contact pairs {where}", initial["overlaps"])):
+        if overlaps:
+            lines += [f"{title}: {len(overlaps)}: {', '.join(f'{a} - {b}' for a, b in overlaps)}"]
     if initial["outside_limits"]:
         joints = ", ".join(f"{entry['joint']} at {entry['q']:.4g}" for entry in initial["outside_limits"])
         lines += [f"Joints outside their limits at the default configuration: {joints}"]

@@ -8,9 +8,11 @@ frame. SI units, radians.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from scipy.spatial.transform import Rotation
 
 from trajopt.dynamics.model import ShapeType
 
@@ -19,12 +21,12 @@ JOINT_NV = {"revolute": 1, "prismatic": 1, "ball": 3, "free": 6, "planar": 3}
 DEFAULT_FRICTION = 1.0
 
 
-def _eye() -> np.ndarray:
-    return np.eye(3)
+def _identity() -> Any:
+    return dataclasses.field(default_factory=lambda: np.eye(3))
 
 
-def _zeros() -> np.ndarray:
-    return np.zeros(3)
+def _origin() -> Any:
+    return dataclasses.field(default_factory=lambda: np.zeros(3))
 
 
 @dataclasses.dataclass
@@ -49,7 +51,7 @@ class JointDescription:
     name: str
     kind: str
     axis: np.ndarray = dataclasses.field(default_factory=lambda: np.array([0.0, 0.0, 1.0]))
-    anchor: np.ndarray = dataclasses.field(default_factory=_zeros)
+    anchor: np.ndarray = _origin()
     reference: float = 0.0
     lower: float = -np.inf
     upper: float = np.inf
@@ -77,15 +79,15 @@ class ShapeDescription:
     """A collision shape; `size` as in `ShapeType`; `vertices` for meshes, height fields and point sets.
 
     Two shapes collide if `contype` of one shares a bit with `conaffinity` of the other; with both 0 a shape is there to
-    be drawn only. Friction and restitution of a
-    pair are those of the shape with the higher `priority`, and the larger ones of the two on a tie.
+    be drawn only. Friction and restitution of a pair are those of the shape with the higher `priority`, and the larger ones of
+    the two on a tie.
     """
 
     name: str
     kind: ShapeType
     size: np.ndarray
-    rotation: np.ndarray = dataclasses.field(default_factory=_eye)
-    position: np.ndarray = dataclasses.field(default_factory=_zeros)
+    rotation: np.ndarray = _identity()
+    position: np.ndarray = _origin()
     vertices: np.ndarray | None = None
     friction: float = DEFAULT_FRICTION
     restitution: float = 0.0
@@ -99,8 +101,8 @@ class FrameDescription:
     """A named frame on a body."""
 
     name: str
-    rotation: np.ndarray = dataclasses.field(default_factory=_eye)
-    position: np.ndarray = dataclasses.field(default_factory=_zeros)
+    rotation: np.ndarray = _identity()
+    position: np.ndarray = _origin()
 
 
 @dataclasses.dataclass
@@ -112,10 +114,10 @@ class BodyDescription:
 
     name: str
     parent: str | None = None
-    rotation: np.ndarray = dataclasses.field(default_factory=_eye)
-    position: np.ndarray = dataclasses.field(default_factory=_zeros)
+    rotation: np.ndarray = _identity()
+    position: np.ndarray = _origin()
     mass: float = 0.0
-    com: np.ndarray = dataclasses.field(default_factory=_zeros)
+    com: np.ndarray = _origin()
     inertia: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((3, 3)))
     joints: list[JointDescription] = dataclasses.field(default_factory=list)
     shapes: list[ShapeDescription] = dataclasses.field(default_factory=list)
@@ -187,50 +189,17 @@ def skew_square(d: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3 3"]:
 
 def quaternion_to_matrix(quaternion: Float[np.ndarray, "4"]) -> Float[np.ndarray, "3 3"]:
     """Rotation matrix of a quaternion (w x y z), which is normalised first."""
-    w, x, y, z = np.asarray(quaternion, float) / np.linalg.norm(quaternion)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
+    return Rotation.from_quat(np.asarray(quaternion, float), scalar_first=True).as_matrix()
 
 
 def matrix_to_quaternion(rotation: Float[np.ndarray, "3 3"]) -> Float[np.ndarray, "4"]:
-    """Unit quaternion (w x y z), w >= 0, of a rotation matrix; stable for all angles."""
-    r = np.asarray(rotation, float)
-    squares = np.array(
-        [
-            1 + r[0, 0] + r[1, 1] + r[2, 2],
-            1 + r[0, 0] - r[1, 1] - r[2, 2],
-            1 - r[0, 0] + r[1, 1] - r[2, 2],
-            1 - r[0, 0] - r[1, 1] + r[2, 2],
-        ]
-    )
-    columns = np.array(
-        [
-            [squares[0], r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]],
-            [r[2, 1] - r[1, 2], squares[1], r[0, 1] + r[1, 0], r[0, 2] + r[2, 0]],
-            [r[0, 2] - r[2, 0], r[0, 1] + r[1, 0], squares[2], r[1, 2] + r[2, 1]],
-            [r[1, 0] - r[0, 1], r[0, 2] + r[2, 0], r[1, 2] + r[2, 1], squares[3]],
-        ]
-    )
-    quaternion = columns[int(np.argmax(squares))]
-    quaternion = quaternion / np.linalg.norm(quaternion)
-    return -quaternion if quaternion[0] < 0 else quaternion
+    """Unit quaternion (w x y z), w >= 0, of a rotation matrix."""
+    return Rotation.from_matrix(np.asarray(rotation, float)).as_quat(canonical=True, scalar_first=True)
 
 
 def rpy_to_matrix(rpy: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3 3"]:
     """Rotation of fixed-axis roll, pitch, yaw: Rz(yaw) Ry(pitch) Rx(roll), as in URDF and SDF."""
-    (sr, sp, sy), (cr, cp, cy) = np.sin(rpy), np.cos(rpy)
-    return np.array(
-        [
-            [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
-            [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
-            [-sp, cp * sr, cp * cr],
-        ]
-    )
+    return Rotation.from_euler("xyz", np.asarray(rpy, float)).as_matrix()
 
 
 def perpendicular_axes(axis: Float[np.ndarray, "3"]) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]]:

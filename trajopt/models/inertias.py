@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -29,6 +29,12 @@ def joined(parts: Sequence[Inertial]) -> Inertial:
     for m, c, about_com in parts:
         inertia += about_com + m * skew_square(c - com)
     return mass, com, (inertia + inertia.T) / 2
+
+
+def symmetric(entry: Callable[[int, int], float]) -> Float[np.ndarray, "3 3"]:
+    """The symmetric matrix of which `entry` gives the upper triangle."""
+    upper = np.array([[entry(i, j) if i <= j else 0.0 for j in range(3)] for i in range(3)])
+    return upper + np.triu(upper, 1).T
 
 
 def impossible_inertias(model: Model) -> str | None:

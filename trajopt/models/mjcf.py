@@ -69,7 +69,7 @@ def read_mjcf(root: Element, content: bytes, name: str, source: str, path: Path 
 
     `path` is needed for includes and assets. Raises `ModelError` with MuJoCo's reason when it refuses the document.
     """
-    check_files(root, source, path)
+    check_files(root, path)
     model, messages = compile_mjcf(content, source, path)
     builder = ModelBuilder(
         root.get("model") or name,

@@ -34,42 +34,36 @@ _LEVELS = 20  # files inside each other
 class _Documents:
     """A document and all that it names, parsed. `targets`: the files that an <include> or <model> means, by element."""
 
-    def __init__(self, root: Element, source: str, path: Path | None):
+    def __init__(self, root: Element, path: Path | None):
         self.folder = path.parent if path else None
         self.roots: dict[Path, Element] = {}
-        self.labels: dict[Path, str] = {}
         self.targets: dict[Element, list[Path]] = {}
         self.here = path.resolve() if path else Path()
-        self._collect(root, source, self.here, ())
+        self._collect(root, self.here, ())
 
-    def _collect(self, root: Element, source: str, here: Path, trail: tuple[Path, ...]) -> None:
+    def _collect(self, root: Element, here: Path, trail: tuple[Path, ...]) -> None:
         """Parse what a document names, and so on; `trail`: the documents that led here."""
-        self.roots[here], self.labels[here] = root, source
-        trail = (*trail, here)
+        self.roots[here], trail = root, (*trail, here)
         for element in _references(root):
             verb = "include" if element.tag == "include" else "attach"
             kind = verb.removesuffix("e") + "ed"
             if self.folder is None:
-                fail(element, source, f"a model given as text cannot {verb} files; load it from a path")
-            name = required(element, "file", source)
+                fail(element, f"a model given as text cannot {verb} files; load it from a path")
+            name = required(element, "file")
             places = dict.fromkeys((here.parent, self.folder))
-            found = [(place / name).resolve() for place in places if is_regular(place / name)]
-            if not found:
+            targets = [(place / name).resolve() for place in places if is_regular(place / name)]
+            if not targets:
                 path = self.folder / name
                 reason = "is no regular file" if _exists(path) else "does not exist"
-                fail(element, source, f"the {kind} file '{short(str(path))}' {reason}")
-            self.targets[element] = list(dict.fromkeys(found))
+                fail(element, f"the {kind} file '{short(str(path))}' {reason}")
+            self.targets[element] = list(dict.fromkeys(targets))
             for path in self.targets[element]:
                 if path in trail:
-                    fail(
-                        element,
-                        source,
-                        f"the {kind} file '{path}' is already included: the files name each other in a loop",
-                    )
+                    fail(element, f"the {kind} file '{path}' is already included: the files name each other in a loop")
                 if len(trail) > _LEVELS:
-                    fail(element, source, f"files name each other more than {_LEVELS} levels deep")
+                    fail(element, f"files name each other more than {_LEVELS} levels deep")
                 if path not in self.roots:
-                    self._collect(parse_xml(read_file(path), str(path)), str(path), path, trail)
+                    self._collect(parse_xml(read_file(path), str(path)), path, trail)
 
     def size(self, here: Path, sizes: dict[Path, np.ndarray]) -> np.ndarray:
         """Number of elements, and of bodies, that a document makes."""
@@ -86,7 +80,7 @@ class _Documents:
             for element, times in everything:
                 total += times * np.array([1, element.tag == "body"])
                 if element.tag == "flexcomp":
-                    total += times * _product(element, "count", self.labels[here])
+                    total += times * _product(element, "count")
                 elif element.tag == "attach":
                     total += times * models.get(element.get("model", ""), 0)
             sizes[here] = total
@@ -99,7 +93,7 @@ class _Documents:
             element, times = pending.pop()
             yield element, times
             if element.tag == "replicate":
-                times *= _product(element, "count", self.labels[here])
+                times *= _product(element, "count")
             pending += [(child, times) for child in element]
             for path in self.targets[element] if element.tag == "include" else ():
                 if path not in seen:  # MuJoCo refuses a file that is included twice
@@ -107,27 +101,23 @@ class _Documents:
                     pending.append((self.roots[path], times))
 
 
-def check_files(root: Element, source: str, path: Path | None) -> None:
+def check_files(root: Element, path: Path | None) -> None:
     """Raise `ModelError` for a document, or one that it includes or attaches, that MuJoCo cannot compile safely."""
-    documents = _Documents(root, source, path)
+    documents = _Documents(root, path)
     elements, bodies = documents.size(documents.here, {})
     if elements > ELEMENTS or bodies > BODIES:
         fail(
             root,
-            source,
             f"it makes {elements:,.0f} elements, {bodies:,.0f} of them bodies, with replicated and attached ones; at most "
             f"{ELEMENTS:,} elements and {BODIES:,} bodies are read, to bound memory and time",
         )
-    folders = {""}
-    for document in documents.roots.values():
-        for compiler in document.iter("compiler"):
-            folders |= {compiler.get(attribute, "") for attribute in ("meshdir", "assetdir", "texturedir")}
-    for where, document in documents.roots.items():
-        label = documents.labels[where]
-        check_finite(document, label)
-        _check_counts(document, label)
-        places = [Path()] if path is None else [path.parent, where.parent]
-        _check_assets(document, label, [place / folder for place in places for folder in folders])
+    compilers = [compiler for document in documents.roots.values() for compiler in document.iter("compiler")]
+    folders = {""} | {compiler.get(key, "") for compiler in compilers for key in ("meshdir", "assetdir", "texturedir")}
+    for place, document in documents.roots.items():
+        check_finite(document)
+        _check_counts(document)
+        places = [Path()] if path is None else [path.parent, place.parent]
+        _check_assets(document, [place / folder for place in places for folder in folders])
 
 
 def _references(document: Element) -> Iterator[Element]:
@@ -144,7 +134,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _product(element: Element, attribute: str, source: str) -> int:
+def _product(element: Element, attribute: str) -> int:
     """The product of an attribute's whole numbers; 1 where MuJoCo will refuse them."""
     total = 1
     for word in element.get(attribute, "").split():
@@ -153,47 +143,32 @@ def _product(element: Element, attribute: str, source: str) -> int:
         except (ValueError, OverflowError):
             return 1
         if total > 10**9:
-            fail(element, source, f"attribute '{attribute}' is '{short(element.get(attribute, ''))}'; that is too many")
+            fail(element, f"attribute '{attribute}' is '{short(element.get(attribute, ''))}'; that is too many")
     return total
 
 
-def _check_counts(document: Element, label: str) -> None:
+def _check_counts(document: Element) -> None:
     """Sizes that the compiler allocates for before it looks at anything else."""
     for element in document.iter():
+        limits: dict[str, int] = {}  # of the products of attributes
         if element.tag == "size":
-            for attribute, text in element.attrib.items():
-                most = KEYFRAMES if attribute == "nkey" or attribute.startswith("nuser_") else SAMPLES
-                if attribute != "memory" and _product(element, attribute, label) > most:
-                    fail(element, label, f"attribute '{attribute}' is '{short(text)}'; at most {most:,} are read")
-        elif element.tag == "hfield" and _product(element, "nrow", label) * _product(element, "ncol", label) > SAMPLES:
-            fail(element, label, f"it has more than {SAMPLES:,} heights; make it coarser")
+            small = {key for key in element.attrib if key == "nkey" or key.startswith("nuser_")}
+            limits = {key: KEYFRAMES if key in small else SAMPLES for key in element.attrib if key != "memory"}
+        elif element.tag == "hfield" and _product(element, "nrow") * _product(element, "ncol") > SAMPLES:
+            fail(element, f"it has more than {SAMPLES:,} heights; make it coarser")
         elif element.tag == "mesh" and element.get("builtin") is not None:
-            words = element.get("params", "").split()
-            if any(_number(word) > 1000 for word in words):
-                fail(
-                    element, label, f"attribute 'params' is '{short(element.get('params', ''))}'; expected at most 1000"
-                )
+            limits = {"params": 1000}
         elif element.tag in ("user", "numeric", "general", "motor", "position", "velocity"):
-            for attribute in ("dim", "size", "nsample"):
-                if _product(element, attribute, label) > SAMPLES:
-                    fail(
-                        element,
-                        label,
-                        f"attribute '{attribute}' is '{short(element.get(attribute, ''))}'; at most {SAMPLES:,}",
-                    )
+            limits = dict.fromkeys(("dim", "size", "nsample"), SAMPLES)
+        for attribute, most in limits.items():
+            if _product(element, attribute) > most:
+                fail(element, f"attribute '{attribute}' is '{short(element.get(attribute, ''))}'; at most {most:,} are read")
     keys = sum(1 for keyframe in document.iter("keyframe") for _ in keyframe.iter("key"))
     if keys > KEYFRAMES:
-        fail(document, label, f"it has {keys:,} keyframes; at most {KEYFRAMES:,} are read")
+        fail(document, f"it has {keys:,} keyframes; at most {KEYFRAMES:,} are read")
 
 
-def _number(word: str) -> float:
-    try:
-        return abs(float(word))
-    except ValueError:
-        return 0.0
-
-
-def _check_assets(document: Element, label: str, places: list[Path]) -> None:
+def _check_assets(document: Element, places: list[Path]) -> None:
     """The files of meshes and height fields, where they exist: regular, and within the limits."""
     for element in (element for asset in _ASSETS for element in document.iter(asset)):
         name = element.get("file", "")
@@ -201,16 +176,12 @@ def _check_assets(document: Element, label: str, places: list[Path]) -> None:
             if name and _exists(path) and not path.is_dir():
                 check_file(path, MESH_BYTES, "asset file")
                 if path.suffix.lower() == ".png" and element.tag == "hfield":
-                    _check_picture(element, path, label)
+                    _check_picture(element, path)
 
 
-def _check_picture(element: Element, path: Path, label: str) -> None:
+def _check_picture(element: Element, path: Path) -> None:
     """A PNG says in its first bytes how many points it unfolds to."""
     head = read_bytes(path, MESH_BYTES, "height field")[:24]
     width, height = struct.unpack(">II", head[16:24]) if len(head) == 24 else (0, 0)
     if width * height > SAMPLES:
-        fail(
-            element,
-            label,
-            f"its file '{path}' has {width} x {height} heights; at most {SAMPLES:,} are read; make it coarser",
-        )
+        fail(element, f"its file '{path}' has {width} x {height} heights; at most {SAMPLES:,} are read; make it coarser")

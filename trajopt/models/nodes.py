@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.dynamics.model import NodeType
+from trajopt.dynamics.model import WORLD, NodeType
 from trajopt.errors import ModelError
 from trajopt.models.descriptions import JointDescription, perpendicular_axes
 from trajopt.models.inertias import Inertial
@@ -38,6 +38,9 @@ class Pose:
     def at(self, rotation: Float[np.ndarray, "3 3"], position: Float[np.ndarray, "3"]) -> Pose:
         """The frame placed in this one."""
         return Pose(self.node, self.rotation @ rotation, self.position + self.rotation @ position)
+
+
+FIXED = Pose(WORLD, np.eye(3), np.zeros(3))  # the frame of the world
 
 
 def elementary_joints(joint: JointDescription, source: str) -> list[tuple[NodeType, Float[np.ndarray, "3"]]]:

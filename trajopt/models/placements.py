@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Float
+from scipy.spatial.transform import Rotation
 
 from trajopt.dynamics.model import WORLD, Model, NodeType
 from trajopt.models.descriptions import quaternion_to_matrix
@@ -37,7 +38,7 @@ def node_placements(
         p = position[parent] + rotation[parent] @ model.placement_position[i]
         axis, value = np.asarray(model.axis[i]), q_tree[start] - model.reference[i]
         if kind is NodeType.REVOLUTE:
-            r = r @ axis_rotation(axis, float(value))
+            r = r @ Rotation.from_rotvec(axis * float(value)).as_matrix()
         elif kind is NodeType.PRISMATIC:
             p = p + r @ axis * value
         elif kind is NodeType.BALL:
@@ -57,9 +58,3 @@ def shape_placements(
     turned = rotation[nodes] @ model.shape_rotation
     return turned, position[nodes] + np.einsum("sij,sj->si", rotation[nodes], model.shape_position)
 
-
-def axis_rotation(axis: Float[np.ndarray, "3"], angle: float) -> Float[np.ndarray, "3 3"]:
-    """Rotation matrix about a unit axis (Rodrigues)."""
-    x, y, z = axis
-    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-    return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross

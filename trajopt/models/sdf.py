@@ -33,12 +33,13 @@ from trajopt.models.descriptions import (
 )
 from trajopt.models.limits import BODIES, refuse
 from trajopt.models.massless import hold_massless_joints
+from trajopt.models.mesh_files import MeshFiles
 from trajopt.models.messages import listed
 from trajopt.models.sdf_frames import Pose, Scope, compose, invert, is_true, text_number, text_numbers
 from trajopt.models.sdf_include import expand_includes
 from trajopt.models.sdf_shapes import LinkReader
 from trajopt.models.urdf import unit_axis
-from trajopt.models.xml import bound, fail, required, warn_mended
+from trajopt.models.xml import bound, fail, required, required_child, warn_mended
 
 _KINDS = {
     "revolute": "revolute",
@@ -64,41 +65,41 @@ def read_sdf(
     warn_mended(root, builder.warn)
     if len(worlds) > 1:
         builder.warn(f"the file has {len(worlds)} worlds; the first is read")
-    expand_includes(holder, source, path, package_dirs)
+    expand_includes(holder, path, package_dirs)
     models = holder.findall("model")
     if not models:
-        fail(holder, source, "there is no <model>")
+        fail(holder, "there is no <model>")
     builder.name = (holder.get("name") if worlds else models[0].get("name")) or name
     if worlds:
-        builder.gravity = text_numbers(holder, "gravity", 3, source, builder.gravity)
+        builder.gravity = text_numbers(holder, "gravity", 3, builder.gravity)
     for model in models:
-        required(model, "name", source)
-    _read_scene(Scope(holder, "", source), LinkReader(builder, path, package_dirs))
+        required(model, "name")
+    meshes = MeshFiles(builder, path, package_dirs)
+    _read_scene(Scope(holder), LinkReader(builder, meshes))
     hold_massless_joints(builder)
-    builder.warn_missing_meshes()
+    meshes.warn_missing()
     return builder
 
 
 def _read_scene(scene: Scope, reader: LinkReader) -> None:
     """Add the bodies, joints and frames of a world to the builder."""
-    builder, source = reader.builder, reader.source
+    builder = reader.builder
     elements: dict[str, tuple[Element, Scope, Scope]] = {}  # links with their model and the outermost one around it
     for model in scene.nested.values():
         own = {
-            part.prefix + str(link.get("name")): (link, part, model) for part in model.scopes() for link in part.links()
+            part.prefix + str(link.get("name")): (link, part, model)
+            for part in model.scopes()
+            for link in part.entries_of("link")
         }
         if not own:
-            fail(model.element, source, "the model has no <link>")
+            fail(model.element, "the model has no <link>")
         elements |= own
         if len(elements) > BODIES:
-            refuse(source, len(elements), BODIES, "links", "leave some models out")
+            refuse(builder.source, len(elements), BODIES, "links", "leave some models out")
         if not is_true(model.element, "self_collide"):
             builder.self_excludes |= {frozenset(pair) for pair in itertools.combinations(own, 2)}
-    poses = {
-        full: compose(part.world_pose, part.resolve(str(link.get("name"))))
-        for full, (link, part, _) in elements.items()
-    }
-    carried, loops = _carried(scene, source)
+    poses = {full: compose(part.world_pose, part.resolve(str(e.get("name")))) for full, (e, part, _) in elements.items()}
+    carried, loops = _carried(scene)
     weightless = []
     for full in [full for full in elements if full not in carried] + list(carried):
         link, part, model = elements[full]
@@ -125,16 +126,16 @@ def _read_scene(scene: Scope, reader: LinkReader) -> None:
 Loop = tuple[Element, Scope, str | None, str]  # joint, the model or world that holds it, parent link, child link
 
 
-def _carried(scene: Scope, source: str) -> tuple[dict[str, tuple[Element, Scope, str | None]], list[Loop]]:
+def _carried(scene: Scope) -> tuple[dict[str, tuple[Element, Scope, str | None]], list[Loop]]:
     """The joint above every link that one carries, the model or world that holds the joint, and the parent link; and the
     joints of links that another joint carries already, which close loops."""
     carried: dict[str, tuple[Element, Scope, str | None]] = {}
     loops: list[Loop] = []
     for part in scene.scopes():
-        for joint in part.joints():
-            parent, child = (part.attached_link(_end(joint, end, source), joint) for end in ("parent", "child"))
+        for joint in part.entries_of("joint"):
+            parent, child = (part.attached_link(_end(joint, end), joint) for end in ("parent", "child"))
             if child is None:
-                fail(joint, source, "its child is the world; make the world the parent")
+                fail(joint, "its child is the world; make the world the parent")
             if child in carried:
                 loops.append((joint, part, parent, child))
                 continue
@@ -145,23 +146,19 @@ def _carried(scene: Scope, source: str) -> tuple[dict[str, tuple[Element, Scope,
 def _close(loop: Loop, poses: dict[str, Pose], builder: ModelBuilder) -> None:
     """Add the closure that a joint between two links of one loop is: the child's frame tied to the parent's, as they lie."""
     joint, scope, parent, child = loop
-    source = builder.source
-    name, kind = required(joint, "name", source), required(joint, "type", source)
+    name, kind = required(joint, "name"), required(joint, "type")
     if kind not in _CLOSURES:
         fail(
             joint,
-            source,
             f"the joint closes a loop, since another one already carries link '{child}', and its type is '{kind}'; expected "
             f"one of {', '.join(_CLOSURES)}: make it one of these, or exchange the two joints",
         )
     rotation, position = compose(scope.world_pose, scope.resolve(name))
-    axis = joint.find("axis")
     if _CLOSURES[kind] in ("hinge", "slide"):
-        if axis is None:
-            fail(joint, source, "child element <axis> is missing")
-        direction = _axis_in_world(axis, scope, rotation, source)
+        axis = required_child(joint, "axis")
+        direction = _axis_in_world(axis, scope, rotation)
         rotation = np.stack([*perpendicular_axes(direction), direction], 1)
-        if axis.find("limit") is not None or axis.find("dynamics") is not None or axis.find("mimic") is not None:
+        if any(axis.find(tag) is not None for tag in ("limit", "dynamics", "mimic")):
             builder.warn(f"limits, dynamics and mimic of joint '{name}', which closes a loop, are left out")
     frame = rotation, position
     ends = [compose(invert(poses[link]), frame) if link is not None else frame for link in (child, parent)]
@@ -173,14 +170,12 @@ def _without_gravity(weightless: list[str], moving: list[str], builder: ModelBui
     if weightless and len(weightless) == len(moving):
         builder.gravity = np.zeros(3)
     elif weightless:
-        builder.warn(
-            f"<gravity>false</gravity> of single links is not supported, gravity acts on them: {listed(weightless)}"
-        )
+        builder.warn(f"<gravity>false</gravity> of single links is not supported, gravity acts on them: {listed(weightless)}")
 
 
 def _add_frames(scene: Scope, builder: ModelBuilder, poses: dict[str, Pose]) -> None:
     for part in scene.scopes():
-        for frame in (entry for entry in part.entries.values() if entry.tag == "frame"):
+        for frame in part.entries_of("frame"):
             name = str(frame.get("name"))
             pose, carrier = compose(part.world_pose, part.resolve(name)), part.attached_link(name, frame)
             rotation, position = compose(invert(poses[carrier]), pose) if carrier else pose
@@ -188,41 +183,38 @@ def _add_frames(scene: Scope, builder: ModelBuilder, poses: dict[str, Pose]) -> 
             frames.append(FrameDescription(part.prefix + name, rotation, position))
 
 
-def _end(joint: Element, end: str, source: str) -> str:
+def _end(joint: Element, end: str) -> str:
     name = (joint.findtext(end) or "").strip()
     if not name:
-        fail(joint, source, f"child element <{end}> is missing or empty")
+        fail(joint, f"child element <{end}> is missing or empty")
     return name
 
 
 def _read_joint(joint: Element, scope: Scope, child_pose, builder: ModelBuilder) -> list[JointDescription]:
     """The joints between the child link and its parent, none if fixed; axes and anchor in the child link's frame."""
-    source = builder.source
-    name, kind = required(joint, "name", source), required(joint, "type", source)
+    name, kind = required(joint, "name"), required(joint, "type")
     if kind not in _KINDS:
         known = "is not supported" if kind in ("screw", "gearbox") else "is unknown"
-        fail(joint, source, f"the joint type '{kind}' {known}; expected one of {', '.join(_KINDS)}")
+        fail(joint, f"the joint type '{kind}' {known}; expected one of {', '.join(_KINDS)}")
     if kind == "fixed":
         return []
     joint_pose = compose(scope.world_pose, scope.resolve(name))
     anchor = compose(invert(child_pose), joint_pose)[1]
     if kind == "ball":
         return [JointDescription(scope.prefix + name, "ball", anchor=anchor)]
-    found: list[JointDescription] = []
-    for tag in ("axis", "axis2") if kind in _TWO_AXES else ("axis",):
-        axis = joint.find(tag)
-        if axis is None:
-            fail(joint, source, f"child element <{tag}> is missing")
-        own_name = scope.prefix + name + (f"_axis{len(found) + 1}" if kind in _TWO_AXES else "")
-        description = JointDescription(own_name, _KINDS[kind], anchor=anchor)
-        description.axis = child_pose[0].T @ _axis_in_world(axis, scope, joint_pose[0], source)
-        _read_axis(axis, kind, scope, description, source)
-        found.append(description)
-    return found
+    joints: list[JointDescription] = []
+    tags = ("axis", "axis2") if kind in _TWO_AXES else ("axis",)
+    for k, tag in enumerate(tags):
+        axis, suffix = required_child(joint, tag), f"_axis{k + 1}" if kind in _TWO_AXES else ""
+        description = JointDescription(scope.prefix + name + suffix, _KINDS[kind], anchor=anchor)
+        description.axis = child_pose[0].T @ _axis_in_world(axis, scope, joint_pose[0])
+        _read_axis(axis, kind, scope, description)
+        joints.append(description)
+    return joints
 
 
-def _axis_in_world(axis: Element, scope: Scope, joint_rotation: np.ndarray, source: str) -> np.ndarray:
-    direction = unit_axis(text_numbers(axis, "xyz", 3, source, [0, 0, 1]), axis, source)
+def _axis_in_world(axis: Element, scope: Scope, joint_rotation: np.ndarray) -> np.ndarray:
+    direction = unit_axis(text_numbers(axis, "xyz", 3, [0, 0, 1]), axis)
     xyz = axis.find("xyz")
     frame = xyz.get("expressed_in", "") if xyz is not None else ""
     if frame:
@@ -232,30 +224,26 @@ def _axis_in_world(axis: Element, scope: Scope, joint_rotation: np.ndarray, sour
     return joint_rotation @ direction
 
 
-def _read_axis(axis: Element, kind: str, scope: Scope, joint: JointDescription, source: str) -> None:
+def _read_axis(axis: Element, kind: str, scope: Scope, joint: JointDescription) -> None:
     limit, dynamics, mimic = axis.find("limit"), axis.find("dynamics"), axis.find("mimic")
     if limit is not None:
+        defaults = {"lower": -np.inf, "upper": np.inf, "effort": np.inf}
+        lower, upper, effort = (bound(limit.findtext(k), default, limit, f"<{k}>") for k, default in defaults.items())
         if kind != "continuous":
-            joint.lower, joint.upper = _bound(limit, "lower", -np.inf, source), _bound(limit, "upper", np.inf, source)
+            joint.lower, joint.upper = lower, upper
         if joint.lower > joint.upper:
-            fail(limit, source, f"the lower limit {joint.lower} is above the upper limit {joint.upper}")
-        effort = _bound(limit, "effort", np.inf, source)
+            fail(limit, f"the lower limit {joint.lower} is above the upper limit {joint.upper}")
         joint.effort = np.inf if effort < 0 else effort
     if dynamics is not None:
-        joint.damping = text_number(dynamics, "damping", source, 0.0)
-        joint.frictionloss = text_number(dynamics, "friction", source, 0.0)
-        joint.stiffness = text_number(dynamics, "spring_stiffness", source, 0.0)
-        joint.spring_reference = text_number(dynamics, "spring_reference", source, 0.0)
+        keys = ("damping", "friction", "spring_stiffness", "spring_reference")
+        joint.damping, joint.frictionloss, joint.stiffness, joint.spring_reference = (
+            text_number(dynamics, key, 0.0) for key in keys
+        )
         if min(joint.damping, joint.frictionloss, joint.stiffness) < 0:
-            fail(dynamics, source, "damping, friction and spring stiffness must not be negative")
+            fail(dynamics, "damping, friction and spring stiffness must not be negative")
     if mimic is not None:
-        multiplier = text_number(mimic, "multiplier", source, 1.0)
-        offset = text_number(mimic, "offset", source, 0.0)
-        reference = text_number(mimic, "reference", source, 0.0)
-        leader = scope.prefix + required(mimic, "joint", source)
+        multiplier = text_number(mimic, "multiplier", 1.0)
+        offset, reference = text_number(mimic, "offset", 0.0), text_number(mimic, "reference", 0.0)
+        leader = scope.prefix + required(mimic, "joint")
         joint.mimic = Mimic(leader, multiplier, offset - multiplier * reference)
 
-
-def _bound(element: Element, tag: str, default: float, source: str) -> float:
-    """The limit in a child element."""
-    return bound(element.findtext(tag), default, element, source, f"<{tag}>")

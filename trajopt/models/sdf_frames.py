@@ -31,23 +31,19 @@ def invert(a: Pose) -> Pose:
 
 
 def text_numbers(
-    element: Element,
-    tag: str,
-    count: int,
-    source: str,
-    default: Sequence[float] | Float[np.ndarray, " count"] | None = None,
+    element: Element, tag: str, count: int, default: Sequence[float] | Float[np.ndarray, " count"] | None = None
 ) -> Float[np.ndarray, " count"]:
     """The finite numbers in the text of a child element."""
     child = element.find(tag)
     if child is None:
         if default is None:
-            fail(element, source, f"child element <{tag}> is missing")
+            fail(element, f"child element <{tag}> is missing")
         return np.array(default, float)
-    return parse_numbers(child.text or "", count, child, source, "its text")
+    return parse_numbers(child.text or "", count, child, "its text")
 
 
-def text_number(element: Element, tag: str, source: str, default: float | None = None) -> float:
-    return float(text_numbers(element, tag, 1, source, None if default is None else [default])[0])
+def text_number(element: Element, tag: str, default: float | None = None) -> float:
+    return float(text_numbers(element, tag, 1, None if default is None else [default])[0])
 
 
 def is_true(element: Element, tag: str, default: bool = False) -> bool:
@@ -55,20 +51,20 @@ def is_true(element: Element, tag: str, default: bool = False) -> bool:
     return default if text is None else text.strip().lower() in ("1", "true")
 
 
-def own_pose(element: Element, source: str) -> Pose:
+def own_pose(element: Element) -> Pose:
     """The numbers of the <pose> child, whatever frame they refer to."""
     pose = element.find("pose")
     if pose is None or not (pose.text or "").strip():
         return IDENTITY
     if pose.get("rotation_format") == "matrix":  # written by `trajopt.models.sdf_include`, not part of the format
-        values = parse_numbers(pose.text or "", 12, pose, source, "the pose")
+        values = parse_numbers(pose.text or "", 12, pose, "the pose")
         return values[:9].reshape(3, 3), values[9:]
     if pose.get("rotation_format") == "quat_xyzw":
-        values = parse_numbers(pose.text or "", 7, pose, source, "the pose")
+        values = parse_numbers(pose.text or "", 7, pose, "the pose")
         if np.linalg.norm(values[3:]) < 1e-9:
-            fail(pose, source, "the pose has a zero quaternion")
+            fail(pose, "the pose has a zero quaternion")
         return quaternion_to_matrix(values[[6, 3, 4, 5]]), values[:3]
-    values = parse_numbers(pose.text or "", 6, pose, source, "the pose")
+    values = parse_numbers(pose.text or "", 6, pose, "the pose")
     angles = np.deg2rad(values[3:]) if pose.get("degrees", "").strip().lower() in ("1", "true") else values[3:]
     return rpy_to_matrix(angles), values[:3]
 
@@ -79,8 +75,8 @@ class Scope:
     `prefix` goes before its names. `world_pose`: of its frame.
     """
 
-    def __init__(self, element: Element, prefix: str, source: str, parent: Scope | None = None):
-        self.element, self.prefix, self.source, self.parent = element, prefix, source, parent
+    def __init__(self, element: Element, prefix: str = "", parent: Scope | None = None):
+        self.element, self.prefix, self.parent = element, prefix, parent
         self.is_world = element.tag != "model"
         self.static: bool = is_true(element, "static") or (parent is not None and parent.static)
         self.entries: dict[str, Element] = {}
@@ -88,15 +84,15 @@ class Scope:
         self._open: set[str] = set()  # names that `resolve` is at
         for tag in ("link", "joint", "frame", "model"):
             for child in element.findall(tag):
-                name = required(child, "name", source)
+                name = required(child, "name")
                 if name in self.entries:
                     line = getattr(self.entries[name], "sourceline", "?")
-                    fail(child, source, f"the name is used twice in this {element.tag}, first in line {line}")
+                    fail(child, f"the name is used twice in this {element.tag}, first in line {line}")
                 self.entries[name] = child
         models = [name for name, child in self.entries.items() if child.tag == "model"]
         alone = self.is_world and len(models) == 1
         self.nested = {
-            name: Scope(self.entries[name], prefix if alone else f"{prefix}{name}::", source, self) for name in models
+            name: Scope(self.entries[name], prefix if alone else f"{prefix}{name}::", self) for name in models
         }
 
     @functools.cached_property
@@ -104,7 +100,7 @@ class Scope:
         """Pose of this model's frame in the frame of what holds it."""
         if self.is_world:
             return IDENTITY
-        return own_pose(self.element, self.source) if self.parent is None else self.parent.resolve(self.name)
+        return own_pose(self.element) if self.parent is None else self.parent.resolve(self.name)
 
     @functools.cached_property
     def world_pose(self) -> Pose:
@@ -118,18 +114,16 @@ class Scope:
         """Pose of a part of a link, a collision say, in the link's frame."""
         relative_to = _relative_to(part)
         if not relative_to:
-            return own_pose(part, self.source)
-        return compose(invert(self.resolve(link)), compose(self.resolve(relative_to), own_pose(part, self.source)))
+            return own_pose(part)
+        return compose(invert(self.resolve(link)), compose(self.resolve(relative_to), own_pose(part)))
 
     def scopes(self) -> list[Scope]:
         """This world or model and the nested ones."""
         return [self] + [inner for scope in self.nested.values() for inner in scope.scopes()]
 
-    def links(self) -> list[Element]:
-        return [entry for entry in self.entries.values() if entry.tag == "link"]
-
-    def joints(self) -> list[Element]:
-        return [entry for entry in self.entries.values() if entry.tag == "joint"]
+    def entries_of(self, tag: str) -> list[Element]:
+        """Its links, joints or frames."""
+        return [entry for entry in self.entries.values() if entry.tag == tag]
 
     def resolve(self, name: str, trail: tuple[str, ...] = ()) -> Pose:
         """Pose of a named frame in this model's frame; `ModelError` for unknown names and circular definitions."""
@@ -140,10 +134,10 @@ class Scope:
         if name in self._poses:
             return self._poses[name]
         if name in trail:
-            fail(self.entries[name], self.source, f"poses refer to each other in a loop: {' -> '.join([*trail, name])}")
+            fail(self.entries[name], f"poses refer to each other in a loop: {' -> '.join([*trail, name])}")
         if name in self._open or len(self._open) > CHAIN:
             reason = "in a loop through several models" if name in self._open else f"more than {CHAIN} frames deep"
-            fail(self.element, self.source, f"poses refer to each other {reason}, at '{short(name)}'")
+            fail(self.element, f"poses refer to each other {reason}, at '{short(name)}'")
         self._open.add(name)
         self._poses[name] = self._resolved(name, trail)
         self._open.discard(name)
@@ -155,14 +149,14 @@ class Scope:
             outer, _, inner = name.partition("::")
             if inner and outer in self.nested:
                 return compose(self.nested[outer].local_pose, self.nested[outer].resolve(inner))
-            fail(self.element, self.source, f"there is no frame '{short(name)}'{closest(name, self.entries)}")
+            fail(self.element, f"there is no frame '{short(name)}'{closest(name, self.entries)}")
         entry = self.entries[name]
         relative_to = _relative_to(entry)
         if not relative_to and entry.tag == "joint":
             relative_to = (entry.findtext("child") or "").strip()
         if not relative_to and entry.tag == "frame":
             relative_to = entry.get("attached_to", "")
-        pose = compose(self.resolve(relative_to, (*trail, name)), own_pose(entry, self.source))
+        pose = compose(self.resolve(relative_to, (*trail, name)), own_pose(entry))
         placed = entry.get("placement_frame", "") if entry.tag == "model" else ""
         return compose(pose, invert(self.nested[name].resolve(placed))) if placed else pose
 
@@ -171,9 +165,9 @@ class Scope:
         if name == "world":
             return None
         if name in trail:
-            fail(where, self.source, f"frames are attached to each other in a loop: {' -> '.join([*trail, name])}")
+            fail(where, f"frames are attached to each other in a loop: {' -> '.join([*trail, name])}")
         if len(trail) > CHAIN:
-            fail(where, self.source, f"frames are attached to each other more than {CHAIN} deep, at '{short(name)}'")
+            fail(where, f"frames are attached to each other more than {CHAIN} deep, at '{short(name)}'")
         outer, _, inner = name.partition("::")
         if inner and outer in self.nested:
             return self.nested[outer].attached_link(inner, where)
@@ -185,14 +179,14 @@ class Scope:
             canonical = self.element.get("canonical_link")
             if canonical:
                 return self.attached_link(canonical, where, (*trail, name))
-            if self.links():
-                return self.prefix + str(self.links()[0].get("name"))
+            for link in self.entries_of("link"):
+                return self.prefix + str(link.get("name"))
             for scope in self.nested.values():
                 return scope.attached_link("__model__", where)
-            fail(self.element, self.source, "the model has no <link>")
+            fail(self.element, "the model has no <link>")
         entry = self.entries.get(name)
         if entry is None:
-            fail(where, self.source, f"there is no link or frame '{name}'{closest(name, self.entries)}")
+            fail(where, f"there is no link or frame '{name}'{closest(name, self.entries)}")
         if entry.tag == "link":
             return self.prefix + name
         if entry.tag == "joint":

@@ -36,60 +36,46 @@ class _Read:
 
 
 def expand_includes(
-    holder: Element,
-    source: str,
-    path: Path | None,
-    package_dirs: Sequence[str],
-    depth: int = 0,
-    read: _Read | None = None,
+    holder: Element, path: Path | None, package_dirs: Sequence[str], depth: int = 0, read: _Read | None = None
 ) -> None:
     """Replace the <include> elements of a world or model, and of the models in it. `ModelError` for files that are not
     found, and for more models, or deeper in each other, than `trajopt.models.limits` lets pass."""
     read = _Read() if read is None else read
     if depth > LEVELS:
-        fail(holder, source, f"models hold or include each other more than {LEVELS} levels deep, probably in a loop")
+        fail(holder, f"models hold or include each other more than {LEVELS} levels deep, probably in a loop")
     for include in holder.findall("include"):
         read.includes += 1
         if read.includes > INCLUDES:
-            fail(include, source, f"more than {INCLUDES} models are included, those in others counted; leave some out")
+            fail(include, f"more than {INCLUDES} models are included, those in others counted; leave some out")
         uri = (include.findtext("uri") or "").strip()
         file = _find(uri, path, package_dirs)
         if file is None and uri == _SUN:
             holder.remove(include)
             continue
         if file is None and uri != "model://ground_plane":
-            hint = (
-                "download it and give its path"
-                if uri.startswith("http")
-                else "name the folder above it in package_dirs"
-            )
-            fail(include, source, f"the included model '{uri}' is not found; {hint}")
+            remedy = "download it and give its path" if uri.startswith("http") else "name the folder above it in package_dirs"
+            fail(include, f"the included model '{uri}' is not found; {remedy}")
         root = parse_xml(_GROUND, uri) if file is None else parse_xml(read_file(file), str(file))
         model = root.find("model")
         if model is None:
-            fail(include, source, f"'{file}' has no <model>; its root element is <{root.tag}>")
+            fail(include, f"'{file}' has no <model>; its root element is <{root.tag}>")
         read.elements += sum(1 for _ in model.iter())
         if read.elements > ELEMENTS:
-            fail(include, source, f"the included models have more than {ELEMENTS:,} elements; leave some out")
+            fail(include, f"the included models have more than {ELEMENTS:,} elements; leave some out")
         _override(model, include)
         for element in model.iter():
             element.file = file  # type: ignore[attr-defined]
-        expand_includes(model, source, file, package_dirs, depth + 1, read)
+        expand_includes(model, file, package_dirs, depth + 1, read)
         position = list(holder).index(include)
         holder.remove(include)
         if include.get("merge", "").strip().lower() in ("1", "true"):
             if holder.tag != "model":
-                fail(include, source, "merge is supported for models included in models only")
-            _merge(holder, model, position, source)
+                fail(include, "merge is supported for models included in models only")
+            _merge(holder, model, position)
         else:
             holder.insert(position, model)
     for model in holder.findall("model"):
-        expand_includes(model, source, getattr(model, "file", path), package_dirs, depth + 1, read)
-
-
-def file_of(element: Element, path: Path | None) -> Path | None:
-    """The file that an element comes from; `path` for those of the document itself."""
-    return getattr(element, "file", path)
+        expand_includes(model, getattr(model, "file", path), package_dirs, depth + 1, read)
 
 
 def _find(uri: str, path: Path | None, package_dirs: Sequence[str]) -> Path | None:
@@ -126,29 +112,29 @@ def _override(model: Element, include: Element) -> None:
             model.append(override)
 
 
-def _merge(holder: Element, model: Element, position: int, source: str) -> None:
+def _merge(holder: Element, model: Element, position: int) -> None:
     """Put the parts of a model into `holder`, placed by a frame that stands for the model's own."""
     name = str(model.get("name"))
     frame = Element("frame", {"name": f"_merged__{name}__model_frame__"})
-    inner = Scope(model, "", source)
+    inner = Scope(model)
     own = model.find("pose")
     pose = SubElement(frame, "pose", {"rotation_format": "matrix"})
     if own is not None and (own.get("relative_to") or own.get("frame")):
         pose.set("relative_to", str(own.get("relative_to") or own.get("frame")))
-    placed = own_pose(model, source)
+    placed = own_pose(model)
     if model.get("placement_frame"):
         placed = compose(placed, invert(inner.resolve(str(model.get("placement_frame")))))
     pose.text = " ".join(repr(float(x)) for x in (*placed[0].ravel(), *placed[1]))
     parts = [frame, *(part for part in model if part.tag in ("link", "joint", "frame", "model"))]
     for part in parts[1:]:
-        _refer_to(part, str(frame.get("name")), source)
+        _refer_to(part, str(frame.get("name")))
     for k, part in enumerate(parts):
         holder.insert(position + k, part)
     if is_true(model, "self_collide") and holder.find("self_collide") is None:
         SubElement(holder, "self_collide").text = "true"
 
 
-def _refer_to(part: Element, frame: str, source: str) -> None:
+def _refer_to(part: Element, frame: str) -> None:
     """Write `frame` wherever a part of a merged model refers to the model's own frame."""
     own = part.find("pose")
     if own is None and part.tag != "joint":
@@ -166,4 +152,4 @@ def _refer_to(part: Element, frame: str, source: str) -> None:
         if element.tag in ("parent", "child") and (element.text or "").strip() == "__model__":
             element.text = frame
         if element.tag == "use_parent_model_frame" and (element.text or "").strip().lower() in ("1", "true"):
-            fail(element, source, "use_parent_model_frame in a merged model is not supported; use expressed_in")
+            fail(element, "use_parent_model_frame in a merged model is not supported; use expressed_in")

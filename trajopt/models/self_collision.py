@@ -82,14 +82,14 @@ def read_srdf(path: Path, bodies: Collection[str]) -> tuple[set[LinkPair], list[
     def ends(tag: str) -> list[LinkPair]:
         pairs: list[LinkPair] = []
         for element in root.findall(tag):
-            names = [required(element, end, source) for end in ("link1", "link2")]
+            names = [required(element, end) for end in ("link1", "link2")]
             unknown.update(dict.fromkeys(name for name in names if name not in bodies))
             pairs.append(frozenset(names))
         return pairs
 
     found: set[LinkPair] = set()
     for element in root.findall("disable_default_collisions"):
-        link = required(element, "link", source)
+        link = required(element, "link")
         unknown.update({} if link in bodies else {link: None})
         found |= {frozenset((link, other)) for other in bodies if other != link}
     return (found - set(ends("enable_collisions"))) | set(ends("disable_collisions")), list(unknown)

@@ -19,8 +19,6 @@ Visuals are ignored too, but for the primitives of links without collision eleme
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -38,11 +36,13 @@ from trajopt.models.descriptions import (
     ShapeDescription,
     rpy_to_matrix,
 )
+from trajopt.models.inertias import Inertial, symmetric
 from trajopt.models.limits import BODIES, refuse
 from trajopt.models.massless import hold_massless_joints
-from trajopt.models.meshes import convex_hull, load_triangles, load_vertices, resolve_uri
+from trajopt.models.mesh_files import MeshFiles
+from trajopt.models.messages import listed
 from trajopt.models.urdf_extensions import gazebo_frictions, read_contact, warn_of_extensions
-from trajopt.models.xml import bound, fail, number, numbers, parse_numbers, required, required_child, warn_mended, where
+from trajopt.models.xml import bound, fail, number, numbers, parse_numbers, required, required_child, warn_mended
 from trajopt.names import closest
 
 _KINDS = {
@@ -64,72 +64,68 @@ def read_urdf(
     """A builder filled from a URDF document. Raises `ModelError` naming file, line, element and reason."""
     builder = ModelBuilder(root.get("name") or name, source, format_leaves_collisions_open=True)
     warn_mended(root, builder.warn)
-    links = _unique(root.findall("link"), source)
-    joints = _unique(root.findall("joint"), source)
+    links = _unique(root.findall("link"))
+    joints = _unique(root.findall("joint"))
     if not links:
-        fail(root, source, "the robot has no <link>; expected a URDF, not a part of one")
+        fail(root, "the robot has no <link>; expected a URDF, not a part of one")
     if len(links) > BODIES:
         refuse(source, len(links), BODIES, "links", "leave out what does not matter, or fuse fixed links")
-    by_child = _check_tree(links, joints, source)
-    frictions = gazebo_frictions(root, source)
-    for link_name in _file_order(links, by_child):
-        body = _read_link(links[link_name], builder, frictions, path, package_dirs)
+    by_child, meshes = _check_tree(links, joints), MeshFiles(builder, path, package_dirs)
+    frictions = gazebo_frictions(root)
+    (base,) = (name for name in links if name not in by_child)
+    for link_name in [base, *by_child]:  # in the order of the joints in the file
+        body = _read_link(links[link_name], builder, frictions, meshes)
         element = by_child.get(link_name)
         if element is not None:
-            body.parent = required(required_child(element, "parent", source), "link", source)
-            body.rotation, body.position = read_origin(element, source)
+            body.parent = required(required_child(element, "parent"), "link")
+            body.rotation, body.position = read_origin(element)
             joint = _read_joint(element, joints, builder)
             if joint is not None:
                 body.joints.append(joint)
         builder.add_body(body)
     hold_massless_joints(builder)
     warn_of_extensions(root, builder)
-    builder.warn_missing_meshes()
+    meshes.warn_missing()
     return builder
 
 
-def read_origin(element: Element, source: str) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "3"]]:
+def read_origin(element: Element) -> tuple[Float[np.ndarray, "3 3"], Float[np.ndarray, "3"]]:
     """Rotation and position of the <origin> child, the identity if there is none."""
     origin = element.find("origin")
     if origin is None:
         return np.eye(3), np.zeros(3)
-    return rpy_to_matrix(numbers(origin, "rpy", 3, source, [0, 0, 0])), numbers(origin, "xyz", 3, source, [0, 0, 0])
+    return rpy_to_matrix(numbers(origin, "rpy", 3, [0, 0, 0])), numbers(origin, "xyz", 3, [0, 0, 0])
 
 
-def _unique(elements: list[Element], source: str) -> dict[str, Element]:
-    found: dict[str, Element] = {}
+def _unique(elements: list[Element]) -> dict[str, Element]:
+    by_name: dict[str, Element] = {}
     for element in elements:
-        name = required(element, "name", source)
-        if name in found:
-            first = getattr(found[name], "sourceline", "?")
-            fail(element, source, f"the name is used twice, first in line {first}; names of {element.tag}s are unique")
-        found[name] = element
-    return found
+        name = required(element, "name")
+        if name in by_name:
+            first = getattr(by_name[name], "sourceline", "?")
+            fail(element, f"the name is used twice, first in line {first}; names of {element.tag}s are unique")
+        by_name[name] = element
+    return by_name
 
 
-def _check_tree(links: dict[str, Element], joints: dict[str, Element], source: str) -> dict[str, Element]:
+def _check_tree(links: dict[str, Element], joints: dict[str, Element]) -> dict[str, Element]:
     """The joint above every link but the root; `ModelError` unless the links form one tree."""
     by_child: dict[str, Element] = {}
     parent_of: dict[str, str] = {}
     for joint in joints.values():
-        ends = {}
-        for end in ("parent", "child"):
-            ends[end] = required(required_child(joint, end, source), "link", source)
-            if ends[end] not in links:
-                fail(joint, source, f"the {end} link '{ends[end]}' does not exist{closest(ends[end], links)}")
-        child = ends["child"]
+        parent, child = (required(required_child(joint, end), "link") for end in ("parent", "child"))
+        for end, other in {"parent": parent, "child": child}.items():
+            if other not in links:
+                fail(joint, f"the {end} link '{other}' does not exist{closest(other, links)}")
         if child in by_child:
-            other = by_child[child].get("name")
             fail(
                 joint,
-                source,
-                f"link '{child}' has two parents: joint '{other}' already carries it; closed loops are not supported, "
-                "remove one of the two joints",
+                f"link '{child}' has two parents: joint '{by_child[child].get('name')}' already carries it; closed loops are not "
+                "supported, remove one of the two joints",
             )
-        if child == ends["parent"]:
-            fail(joint, source, f"link '{child}' is its own parent")
-        by_child[child] = joint
-        parent_of[child] = ends["parent"]
+        if child == parent:
+            fail(joint, f"link '{child}' is its own parent")
+        by_child[child], parent_of[child] = joint, parent
     reached: set[str] = set()  # links from which the way up has been followed
     for start in parent_of:
         trail: dict[str, None] = {}
@@ -138,54 +134,41 @@ def _check_tree(links: dict[str, Element], joints: dict[str, Element], source: s
             trail[link] = None
             link = parent_of[link]
         if link in trail:
-            names = list(trail)
-            loop = [*names[names.index(link) :], link]
-            fail(by_child[link], source, f"the joints form a loop: {' -> '.join(reversed(loop))}")
+            above = list(trail)
+            loop = [*above[above.index(link) :], link]
+            fail(by_child[link], f"the joints form a loop: {' -> '.join(reversed(loop))}")
         reached |= set(trail)
     roots = [name for name in links if name not in by_child]
     if len(roots) > 1:
-        fail(
-            links[roots[1]],
-            source,
-            f"the robot has {len(roots)} root links ({', '.join(repr(r) for r in roots[:5])}); expected one: connect "
-            "them by joints",
-        )
+        names = listed([repr(root) for root in roots], 5)
+        fail(links[roots[1]], f"the robot has {len(roots)} root links ({names}); expected one: connect them by joints")
     return by_child
 
 
-def _file_order(links: dict[str, Element], by_child: dict[str, Element]) -> list[str]:
-    """The root link, then the children in the order of their joints in the file."""
-    (root,) = (name for name in links if name not in by_child)
-    return [root, *by_child]
-
-
-def _read_link(
-    link: Element, builder: ModelBuilder, frictions: dict[str, float], path: Path | None, package_dirs: tuple[str, ...]
-) -> BodyDescription:
-    source = builder.source
-    body = BodyDescription(required(link, "name", source))
+def _read_link(link: Element, builder: ModelBuilder, frictions: dict[str, float], meshes: MeshFiles) -> BodyDescription:
+    body = BodyDescription(required(link, "name"))
     inertial = link.find("inertial")
     if inertial is not None:
-        body.mass, body.com, body.inertia = _read_inertial(inertial, body.name, builder)
+        body.mass, body.com, body.inertia = _read_inertial(inertial, builder)
     friction, restitution = read_contact(link, frictions.get(body.name, DEFAULT_FRICTION), builder)
     for k, collision in enumerate(link.findall("collision")):
-        shape = _read_collision(collision, f"{body.name}_collision{k}", builder, path, package_dirs)
+        shape = _read_collision(collision, f"{body.name}_collision{k}", builder, meshes)
         if shape is not None:
             shape.friction, shape.restitution = friction, restitution
             body.shapes.append(shape)
     if link.find("collision") is None:
-        body.shapes += _read_visuals(link, body.name, builder)
+        body.shapes += _read_visuals(link, body.name, builder, meshes)
     return body
 
 
-def _read_visuals(link: Element, name: str, builder: ModelBuilder) -> list[ShapeDescription]:
+def _read_visuals(link: Element, name: str, builder: ModelBuilder, meshes: MeshFiles) -> list[ShapeDescription]:
     """Primitive visuals as shapes that collide with nothing; those that cannot be read are dropped with a warning."""
     shapes = []
     for k, visual in enumerate(link.findall("visual")):
         if not any(visual.find(f"geometry/{tag}") is not None for tag in _PRIMITIVES):
             continue
         try:
-            shape = _read_collision(visual, f"{name}_visual{k}", builder, None, ())
+            shape = _read_collision(visual, f"{name}_visual{k}", builder, meshes)
         except ModelError as error:
             builder.warn(f"{error}; it is for display only and dropped")
             continue
@@ -195,152 +178,99 @@ def _read_visuals(link: Element, name: str, builder: ModelBuilder) -> list[Shape
     return shapes
 
 
-def _read_inertial(inertial: Element, link: str, builder: ModelBuilder) -> tuple[float, np.ndarray, np.ndarray]:
-    source = builder.source
-    rotation, com = read_origin(inertial, source)
+def _read_inertial(inertial: Element, builder: ModelBuilder) -> Inertial:
+    rotation, com = read_origin(inertial)
     mass_element = inertial.find("mass")
     if mass_element is None:
-        builder.warn(f"{where(inertial, source)} of link '{link}' has no <mass>; the link is taken as massless")
+        builder.warn("there is no <mass>; the link is taken as massless", at=inertial)
         return 0.0, com, np.zeros((3, 3))
-    mass = number(mass_element, "value", source)
-    if mass < 0:
-        fail(mass_element, source, f"mass is {mass}; expected 0 or more")
-    tensor = np.zeros((3, 3))
-    element = inertial.find("inertia")
-    if element is not None:
-        for (i, a), (j, b) in itertools.combinations_with_replacement(enumerate("xyz"), 2):
-            tensor[i, j] = tensor[j, i] = number(element, f"i{a}{b}", source, 0.0)
+    mass, element = _not_negative(mass_element, "value", None), inertial.find("inertia")
+    tensor = np.zeros((3, 3)) if element is None else symmetric(lambda i, j: number(element, f"i{'xyz'[i]}{'xyz'[j]}", 0.0))
     return mass, com, rotation @ tensor @ rotation.T
 
 
-def _read_collision(
-    collision: Element, name: str, builder: ModelBuilder, path: Path | None, package_dirs: tuple[str, ...]
-) -> ShapeDescription | None:
-    source = builder.source
-    rotation, position = read_origin(collision, source)
-    geometry = required_child(collision, "geometry", source)
+def _read_collision(collision: Element, name: str, builder: ModelBuilder, meshes: MeshFiles) -> ShapeDescription | None:
+    rotation, position = read_origin(collision)
+    geometry = required_child(collision, "geometry")
     if not len(geometry):
-        fail(geometry, source, "no shape inside; expected <box>, <sphere>, <cylinder>, <capsule> or <mesh>")
+        fail(geometry, "no shape inside; expected <box>, <sphere>, <cylinder>, <capsule> or <mesh>")
     element = geometry[0]
-    vertices, size = None, np.zeros(3)
+    vertices, dimensions = None, np.zeros(0)
     if element.tag == "box":
-        kind, size = ShapeType.BOX, _positive(numbers(element, "size", 3, source), element, source) / 2
+        kind, dimensions = ShapeType.BOX, numbers(element, "size", 3) / 2
     elif element.tag == "sphere":
-        kind, size[0] = ShapeType.SPHERE, _positive(number(element, "radius", source), element, source)
-        if size[0] == 0:
-            kind, vertices = ShapeType.POINTS, np.zeros((1, 3))
+        kind, dimensions = ShapeType.SPHERE, numbers(element, "radius", 1)
+        if dimensions[0] == 0:
+            kind, dimensions, vertices = ShapeType.POINTS, np.zeros(0), np.zeros((1, 3))
     elif element.tag in ("cylinder", "capsule"):
         kind = ShapeType.CYLINDER if element.tag == "cylinder" else ShapeType.CAPSULE
-        size[0] = _positive(number(element, "radius", source), element, source)
-        size[1] = _positive(number(element, "length", source), element, source) / 2
+        dimensions = np.array([number(element, "radius"), number(element, "length") / 2])
     elif element.tag == "mesh":
         kind = ShapeType.MESH
-        scale = _mesh_scale(element, builder)
-        vertices = read_mesh(required(element, "filename", source), scale, element, builder, path, package_dirs)
+        vertices = meshes.hull(required(element, "filename"), _mesh_scale(element, builder), element)
         if vertices is None:
             return None
     else:
-        builder.warn(f"{where(element, source)}: this geometry is not supported; it is dropped")
+        builder.warn("this geometry is not supported; it is dropped", at=element)
         return None
-    extents = {ShapeType.BOX: 3, ShapeType.CYLINDER: 2, ShapeType.CAPSULE: 2}.get(kind, 0)
-    if np.any(size[:extents] == 0):
-        builder.warn(f"{where(element, source)}: the shape has no volume; it is dropped")
+    if np.any(dimensions < 0):
+        fail(element, f"its dimensions are {dimensions.tolist()}; expected positive numbers")
+    if np.any(dimensions == 0):
+        builder.warn("the shape has no volume; it is dropped", at=element)
         return None
+    size = np.pad(dimensions, (0, 3 - len(dimensions)))
     return ShapeDescription(collision.get("name") or name, kind, size, rotation, position, vertices)
 
 
-def _mesh_scale(element: Element, builder: ModelBuilder) -> np.ndarray:
+def _mesh_scale(element: Element, builder: ModelBuilder) -> Float[np.ndarray, "3"]:
     """Three factors; one stands for all three, of more than three the first three count, with a warning."""
     words = element.get("scale", "1 1 1").split()
     if len(words) in (1, 4):
-        builder.warn(f"{where(element, builder.source)}: attribute 'scale' has {len(words)} numbers; expected 3")
+        builder.warn(f"attribute 'scale' has {len(words)} numbers; expected 3", at=element)
         words = (3 * words)[:3]
-    return parse_numbers(" ".join(words), 3, element, builder.source, "attribute 'scale'")
-
-
-def _positive(values, element: Element, source: str):
-    if np.any(np.asarray(values) < 0):
-        fail(element, source, f"its dimensions are {np.asarray(values).tolist()}; expected positive numbers")
-    return values
-
-
-def read_mesh(
-    uri: str,
-    scale: Float[np.ndarray, "3"],
-    element: Element,
-    builder: ModelBuilder,
-    path: Path | None,
-    package_dirs: Sequence[str],
-) -> Float[np.ndarray, "k 3"] | None:
-    """Vertices (m) of the hull of a mesh named in a URDF or SDF, or None, with a warning, when it is missing or unreadable."""
-    file = resolve_uri(uri, path.parent if path else None, package_dirs)
-    line = getattr(element, "sourceline", "?")
-    if file is None:
-        builder.missing_meshes.append(f"'{uri}' (line {line})")
-        return None
-    key = (str(file), tuple(scale))
-    if key not in builder.hulls:
-        builder.hulls[key] = None
-        try:
-            vertices, triangles = load_vertices(file) * scale, load_triangles(file)
-        except ModelError as error:
-            builder.warn(f"line {line}: {error}; its geometry is dropped")
-        else:
-            triangles = None if triangles is None else triangles * scale
-            try:
-                builder.hulls[key] = convex_hull(vertices, str(file), builder.warn, triangles)
-            except ModelError as error:
-                builder.warn(f"line {line}: {error}; it is dropped")
-    return builder.hulls[key]
+    return parse_numbers(" ".join(words), 3, element, "attribute 'scale'")
 
 
 def _read_joint(element: Element, known: dict[str, Element], builder: ModelBuilder) -> JointDescription | None:
     """The joint, or None if it is fixed."""
-    source = builder.source
-    name = required(element, "name", source)
-    kind = required(element, "type", source)
+    name, kind = required(element, "name"), required(element, "type")
     if kind not in _KINDS:
-        fail(element, source, f"the joint type is '{kind}'; expected one of {', '.join(_KINDS)}")
+        fail(element, f"the joint type is '{kind}'; expected one of {', '.join(_KINDS)}")
     if kind == "fixed":
         return None
     joint = JointDescription(name, _KINDS[kind], np.array([1.0, 0.0, 0.0]))
-    axis = element.find("axis")
+    axis, dynamics, mimic = element.find("axis"), element.find("dynamics"), element.find("mimic")
     if axis is not None and joint.kind not in ("free", "ball"):
-        joint.axis = unit_axis(numbers(axis, "xyz", 3, source, [1, 0, 0]), axis, source)
-    dynamics = element.find("dynamics")
+        joint.axis = unit_axis(numbers(axis, "xyz", 3, [1, 0, 0]), axis)
     if dynamics is not None:
-        joint.damping = _not_negative(dynamics, "damping", source)
-        joint.frictionloss = _not_negative(dynamics, "friction", source)
+        joint.damping, joint.frictionloss = _not_negative(dynamics, "damping"), _not_negative(dynamics, "friction")
     if kind in ("revolute", "prismatic", "continuous"):
         _read_limit(element, kind, joint, builder)
     else:
         _read_other_limit(element, joint, builder)
-    mimic = element.find("mimic")
     if mimic is not None:
-        multiplier, offset = number(mimic, "multiplier", source, 1.0), number(mimic, "offset", source, 0.0)
-        leader = required(mimic, "joint", source)
+        multiplier, offset = number(mimic, "multiplier", 1.0), number(mimic, "offset", 0.0)
+        leader = required(mimic, "joint")
         if leader in known:
             joint.mimic = Mimic(leader, multiplier, offset)
         else:
-            builder.warn(
-                f"{where(element, source)}: it mimics the joint '{leader}', which does not exist"
-                f"{closest(leader, known)}; it moves on its own"
-            )
+            missing = f"it mimics the joint '{leader}', which does not exist{closest(leader, known)}"
+            builder.warn(f"{missing}; it moves on its own", at=element)
     return joint
 
 
-def unit_axis(axis: Float[np.ndarray, "3"], element: Element, source: str) -> Float[np.ndarray, "3"]:
+def unit_axis(axis: Float[np.ndarray, "3"], element: Element) -> Float[np.ndarray, "3"]:
     """The axis, normalised; `ModelError` if it is zero."""
     norm = float(np.linalg.norm(axis))
     if norm < 1e-9:
-        fail(element, source, f"the joint axis is {axis.tolist()}; expected a vector that is not zero")
+        fail(element, f"the joint axis is {axis.tolist()}; expected a vector that is not zero")
     return axis if abs(norm - 1) < 1e-15 else axis / norm
 
 
-def _not_negative(element: Element, attribute: str, source: str) -> float:
-    value = number(element, attribute, source, 0.0)
+def _not_negative(element: Element, attribute: str, default: float | None = 0.0) -> float:
+    value = number(element, attribute, default)
     if value < 0:
-        fail(element, source, f"attribute '{attribute}' is {value}; expected 0 or more")
+        fail(element, f"attribute '{attribute}' is {value}; expected 0 or more")
     return value
 
 
@@ -350,38 +280,29 @@ def _read_other_limit(element: Element, joint: JointDescription, builder: ModelB
     if limit is None:
         return
     if joint.kind == "ball":
-        joint.effort = _not_negative(limit, "effort", builder.source) or np.inf
+        joint.effort = _not_negative(limit, "effort") or np.inf
     if any(limit.get(name) is not None for name in ("lower", "upper", "twist")):
         kind = {"ball": "spherical", "free": "floating"}.get(joint.kind, joint.kind)
-        builder.warn(f"{where(element, builder.source)}: the range of a {kind} joint is not supported; it is unlimited")
+        builder.warn(f"the range of a {kind} joint is not supported; it is unlimited", at=element)
 
 
 def _read_limit(element: Element, kind: str, joint: JointDescription, builder: ModelBuilder) -> None:
-    source = builder.source
     limit = element.find("limit")
     if limit is None:
         if kind != "continuous":
-            builder.warn(f"{where(element, source)}: a {kind} joint without <limit> counts as unlimited")
+            builder.warn(f"a {kind} joint without <limit> counts as unlimited", at=element)
         return
-    effort = _bound(limit, "effort", source)
+    effort, lower, upper = (
+        bound(limit.get(key), 0.0, limit, f"attribute '{key}'") for key in ("effort", "lower", "upper")
+    )
     if effort < 0:
-        fail(limit, source, f"attribute 'effort' is {effort}; expected 0 or more")
+        fail(limit, f"attribute 'effort' is {effort}; expected 0 or more")
     joint.effort = effort or np.inf
     if kind == "continuous":
         return
     if limit.get("lower") is None and limit.get("upper") is None:
-        builder.warn(f"{where(element, source)}: its <limit> has neither lower nor upper; it counts as unlimited")
-        return
-    lower, upper = _bound(limit, "lower", source), _bound(limit, "upper", source)
-    if lower > upper:
-        builder.warn(
-            f"{where(limit, source)} of joint '{joint.name}': the lower limit {lower:g} is above the upper limit {upper:g}; it "
-            "counts as unlimited"
-        )
-        return
-    joint.lower, joint.upper = lower, upper
-
-
-def _bound(limit: Element, attribute: str, source: str) -> float:
-    """A limit, 0 where it is not given."""
-    return bound(limit.get(attribute), 0.0, limit, source, f"attribute '{attribute}'")
+        builder.warn("its <limit> has neither lower nor upper; it counts as unlimited", at=element)
+    elif lower > upper:
+        builder.warn(f"the lower limit {lower:g} is above the upper limit {upper:g}; it counts as unlimited", at=limit)
+    else:
+        joint.lower, joint.upper = lower, upper

@@ -50,20 +50,18 @@ def expand(
     tag = str(template.tag).rpartition("}")[2]
     kind = f"this is a xacro file, a template of a URDF (<{tag}> is left to expand)"
     if path is None:
-        fail(template, source, f"{kind}; expand it first, or load it from the path of a .xacro file with xacro=True")
+        fail(template, f"{kind}; expand it first, or load it from the path of a .xacro file with xacro=True")
     name = path.name.removesuffix(".xacro").removesuffix(".urdf")
     outside = f"expand the file first: `xacro {path.name} > {name}_expanded.urdf`"
     if path.suffix.lower() != ".xacro":
         fail(
             template,
-            source,
             f"{kind}, but its name does not end in .xacro: files of other names are never expanded, because that runs the "
             f"code in them; if you trust it, rename it and load it with xacro=True, or {outside}",
         )
     if not trusted:
         fail(
             template,
-            source,
             f"{kind}; expanding it runs the code in it: if you trust it, load it with xacro=True (--xacro on the command "
             f"line), or {outside}",
         )
@@ -71,7 +69,7 @@ def expand(
         xacro = importlib.import_module("xacro")
         substitution: Any = importlib.import_module("xacro.substitution_args")
     except ImportError:
-        fail(template, source, f"{kind}; install the expander with `pip install xacro`, or {outside}")
+        fail(template, f"{kind}; install the expander with `pip install xacro`, or {outside}")
 
     def find(package: str, *_: object) -> str:
         folder = find_package(package, path.parent, package_dirs)

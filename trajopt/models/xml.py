@@ -46,9 +46,7 @@ class _LineParser(DefusedXMLParser):
         self.count += 1
         self.depth += 1
         if self.depth > DEPTH:
-            raise ModelError(
-                f"{where(element, self.source)}: its nesting is too deep; at most {DEPTH} elements inside each other are read"
-            )
+            fail(element, f"its nesting is too deep; at most {DEPTH} elements inside each other are read")
         if self.count > ELEMENTS:
             refuse(self.source, self.count, ELEMENTS, "XML elements and more", "split the file")
         return element
@@ -120,13 +118,14 @@ def read_file(path: Path) -> bytes:
     return content
 
 
-def where(element: Element, source: str) -> str:
-    """`FILE, line N, <tag name="...">` for messages."""
-    line, source = getattr(element, "sourceline", None), getattr(element, "document", None) or source
-    name = element.get("name")
-    tag = str(element.tag).rpartition("}")[2]  # without its namespace
-    tag = f'<{short(tag)} name="{short(name)}">' if name is not None else f"<{short(tag)}>"
-    return f"{source}, line {line}, {tag}" if line else f"{source}, {tag}"
+def located(element: Element, reason: str) -> str:
+    """`FILE, line N, <tag name="...">: reason`, with the link, joint or body that the element is a part of."""
+    document, line, name = getattr(element, "document", "?"), getattr(element, "sourceline", "?"), element.get("name")
+    tag = short(str(element.tag).rpartition("}")[2])  # without its namespace
+    named = "" if name is None else f' name="{short(name)}"'
+    owner = getattr(element, "owner", "")
+    inside = f" (in {owner})" if owner and owner not in reason else ""
+    return f"{document}, line {line}, <{tag}{named}>: {short(reason, 2000)}{inside}"
 
 
 def warn_mended(root: Element, warn: Callable[[str], None]) -> None:
@@ -136,41 +135,39 @@ def warn_mended(root: Element, warn: Callable[[str], None]) -> None:
         warn(f"the file is not well-formed XML and read all the same: {'; '.join(notes)}")
 
 
-def fail(element: Element, source: str, reason: str) -> NoReturn:
-    """Raise `ModelError` that names file, line, element, what it is a part of, and the reason."""
-    owner = getattr(element, "owner", "")
-    inside = f" (in {owner})" if owner and owner not in reason else ""
-    raise ModelError(f"{where(element, source)}: {short(reason, 2000)}{inside}")
+def fail(element: Element, reason: str) -> NoReturn:
+    """Raise `ModelError` for an element of a file."""
+    raise ModelError(located(element, reason))
 
 
-def required(element: Element, attribute: str, source: str) -> str:
+def required(element: Element, attribute: str) -> str:
     """An attribute that must be there and not be blank."""
     value = element.get(attribute)
     if value is None or not value.strip():
-        fail(element, source, f"attribute '{attribute}' is missing")
+        fail(element, f"attribute '{attribute}' is missing")
     return value
 
 
-def required_child(element: Element, tag: str, source: str) -> Element:
+def required_child(element: Element, tag: str) -> Element:
     """The first child with this tag."""
     child = element.find(tag)
     if child is None:
-        fail(element, source, f"child element <{tag}> is missing")
+        fail(element, f"child element <{tag}> is missing")
     return child
 
 
-def parse_numbers(text: str, count: int, element: Element, source: str, label: str) -> Float[np.ndarray, " count"]:
+def parse_numbers(text: str, count: int, element: Element, label: str) -> Float[np.ndarray, " count"]:
     """`count` finite numbers from whitespace-separated text."""
     try:
         values = [float(token) for token in text.split()]
     except ValueError:
-        fail(element, source, f"{label} is '{short(text)}'; expected {count} number{'s' if count > 1 else ''}")
+        fail(element, f"{label} is '{short(text)}'; expected {count} number{'s' if count > 1 else ''}")
     if len(values) != count:
-        fail(element, source, f"{label} has {len(values)} numbers ('{short(text)}'); expected {count}")
+        fail(element, f"{label} has {len(values)} numbers ('{short(text)}'); expected {count}")
     if not all(math.isfinite(value) for value in values):
-        fail(element, source, f"{label} is '{short(text)}'; every number must be finite")
+        fail(element, f"{label} is '{short(text)}'; every number must be finite")
     if any(abs(value) > LARGEST for value in values):
-        fail(element, source, f"{label} is '{short(text)}'; no number may be above {LARGEST:g}")
+        fail(element, f"{label} is '{short(text)}'; no number may be above {LARGEST:g}")
     return np.array(values)
 
 
@@ -178,35 +175,34 @@ def numbers(
     element: Element,
     attribute: str,
     count: int,
-    source: str,
     default: Sequence[float] | Float[np.ndarray, " count"] | None = None,
 ) -> Float[np.ndarray, " count"]:
     """An attribute of `count` finite numbers, or `default` when it is absent (an error if that is None)."""
     text = element.get(attribute)
     if text is None:
         if default is None:
-            fail(element, source, f"attribute '{attribute}' is missing")
+            fail(element, f"attribute '{attribute}' is missing")
         return np.array(default, float)
-    return parse_numbers(text, count, element, source, f"attribute '{attribute}'")
+    return parse_numbers(text, count, element, f"attribute '{attribute}'")
 
 
-def number(element: Element, attribute: str, source: str, default: float | None = None) -> float:
+def number(element: Element, attribute: str, default: float | None = None) -> float:
     """An attribute that is one finite number."""
-    return float(numbers(element, attribute, 1, source, None if default is None else [default])[0])
+    return float(numbers(element, attribute, 1, None if default is None else [default])[0])
 
 
-def bound(text: str | None, default: float, element: Element, source: str, label: str) -> float:
+def bound(text: str | None, default: float, element: Element, label: str) -> float:
     """A limit, or `default` without text; infinite ones may be written out, or as a number of `UNBOUNDED` and more."""
     try:
         value = default if text is None else float(text)
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        fail(element, source, f"{label} is '{short(text or '')}'; expected a number")
+        fail(element, f"{label} is '{short(text or '')}'; expected a number")
     return math.copysign(math.inf, value) if abs(value) >= UNBOUNDED else value
 
 
-def check_finite(root: Element, source: str) -> None:
+def check_finite(root: Element) -> None:
     """Raise `ModelError` for the first attribute of numbers that are not all finite (documents compiled elsewhere).
 
     Ranges may be infinite. Attributes that are names are left alone.
@@ -220,4 +216,4 @@ def check_finite(root: Element, source: str) -> None:
             except ValueError:
                 continue
             if any(math.isnan(x) or (math.isinf(x) and not attribute.endswith("range")) for x in values):
-                fail(element, source, f"attribute '{attribute}' is '{short(text)}'; every number must be finite")
+                fail(element, f"attribute '{attribute}' is '{short(text)}'; every number must be finite")
