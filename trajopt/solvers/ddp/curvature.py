@@ -26,10 +26,10 @@ from jaxtyping import Array, Float
 
 from trajopt.problems.contact_curvature import curvature_along, motion_curvature
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.solvers.ddp.kinks import SHORT
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.subproblems.riccati import LQProblem
 
+SHORT = 0.1  # step lengths below it say that the model was wrong: curvature through contact is learnt there
 TELLING = 1e-2  # least cosine between y - S s and s for which the rank-one update is made
 MOVED = 1e-20  # least |s|^2 of a stage from which something is learnt
 
@@ -39,7 +39,7 @@ class Curvature:
     """Where the curvature M_t comes from, which passes add to their Hessians.
 
     kind: "none"; "learnt", from the change of smooth dynamics' Jacobians at every step; "within modes", learnt through contact:
-    after a step shorter than `kinks.SHORT`, from the curvature along it within the contact modes at its end; "computed", all.
+    after a step shorter than `SHORT`, from the curvature along it within the contact modes at its end; "computed", all.
     """
 
     kind: Literal["none", "learnt", "within modes", "computed"] = "none"

@@ -108,26 +108,13 @@ class _DifferentialDynamicProgramming(NamedOptions):
         second = self._second_order and twice_differentiable(problem)
         exact = not relabels(problem, gradient)  # other labels are directions to search in, and no gradients
         multiple = self.shooting == "multiple"
-        # The gradient by the feed-forward of the policy: in multiple shooting its motion is one that no rollout of controls
-        # repeats; elsewhere cuts, which damped states have not, are made of gradients by the controls.
+        # The gradient by the feed-forward of the policy: a motion with gaps is one that no rollout of controls repeats.
         followed = (multiple or self.regularisation == "state") and not twice_differentiable(problem)
         return Iteration(
             Modeller(problem, gradient, multiple, second, followed, runs_native(problem)),
             damp_state=self.regularisation == "state",
             parallel=self.riccati == "parallel",
             curvature=self._curvature(problem) if exact else Curvature(),
-            kinked=exact and self._kinked(problem),
-            stationary=self.tolerance_of(problem),
-        )
-
-    def _kinked(self, problem: OptimalControlProblem) -> bool:
-        """Whether short steps are looked at for kinks: through contact, where motions are rollouts of controls alone. States that
-        are damped keep steps within their kinks."""
-        return (
-            not twice_differentiable(problem)
-            and self.regularisation != "state"
-            and self.shooting != "multiple"
-            and not (problem.free_initial_state or problem.n_p)
         )
 
     def _curvature(self, problem: OptimalControlProblem) -> Curvature:
@@ -150,7 +137,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
         self.check(oracle.problem)
         iteration = self.iteration_of(oracle.problem, oracle.gradient)
         modeller = dataclasses.replace(iteration.modeller, followed=False)
-        plain = dataclasses.replace(iteration, modeller=modeller, curvature=Curvature(), kinked=False)
+        plain = dataclasses.replace(iteration, modeller=modeller, curvature=Curvature())
         return Replanning(plain, self.damping)
 
     def check(self, problem: OptimalControlProblem) -> None:
@@ -267,15 +254,6 @@ class _DifferentialDynamicProgramming(NamedOptions):
             model = self._exact_model(oracle, state)
         stationarity = float(model.stationarity)
         measures = {"stationarity": stationarity} | ({"aware_stationarity": anew.gradient_norm} if aware else {})
-        if bool(state.progress.settled):
-            passes = self.passes(oracle.padded, oracle.gradient)
-            least, radius = oracle.call(Passes.around, passes, state.progress)
-            measures = {
-                "stationarity": float(least),
-                "one_sided_stationarity": stationarity,
-                "kink_radius": float(radius),
-            }
-            stationarity = float(least)
         inequality = self._iteration(oracle).modeller.constraints.inequality()
         m = state.multipliers
         parts = {

@@ -24,15 +24,13 @@ from trajopt.dynamics.policies import follow_policy
 from trajopt.problems.expansions import advance, needs_steps, twice_differentiable
 from trajopt.problems.horizons import kept_last, of_taken, scan
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.solvers.ddp.curvature import Curvature
-from trajopt.solvers.ddp.kinks import FIRST_SHORT, SHORT, USEFUL, Cuts
+from trajopt.solvers.ddp.curvature import SHORT, Curvature
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.ddp.reports import Attempt, Direction, Iterate, Report, Trial
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.box_qp import box_qp
 from trajopt.solvers.subproblems.riccati import (
     Policy,
-    adjoint,
     lq_rollout,
     riccati,
     riccati_native,
@@ -45,7 +43,7 @@ MAX_HALVINGS = 12
 DAMPING = (1e-6, 1e10)  # smallest damping, below which it is zero, and largest
 DAMPING_FACTOR = 10.0
 ROUNDING = 100.0  # in units of rounding: changes of the merit below it say nothing
-DAMPED_LENGTH = 2.0**-3  # jump-worm, regularisation="state": at 2^-12 and with cuts iLQR ends below the floor, else at 0.476 m
+DAMPED_LENGTH = 2.0**-3  # the least one of damped states through contact: they shorten steps where contacts close and open
 GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
 TELLING_DAMPING = 0.01  # of the curvature along the step: less damping would not be felt
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
@@ -55,16 +53,13 @@ LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
 class Iteration:
     """The program for one problem.
 
-    curvature: where that of the dynamics comes from; kinked: short steps are looked at for kinks, down to gradients of
-    `stationary` relative to their scale; the rest are the options of iLQR.
+    curvature: where that of the dynamics comes from; the rest are the options of iLQR.
     """
 
     modeller: Modeller
     damp_state: bool
     parallel: bool
     curvature: Curvature = Curvature()
-    kinked: bool = False
-    stationary: float = 0.0
 
     @property
     def problem(self) -> OptimalControlProblem:
@@ -194,13 +189,10 @@ class Iteration:
         gap_penalty: Float[Array, ""],
         multipliers: al.Multipliers,
         report: Report,
-        shortest: Float[Array, ""] | float,
-    ) -> tuple[Trajectory, Trajectory, Report]:
-        """(the motion of the first length that is accepted, or of the last one that was tried, the last one that was refused,
-        what happened).
+    ) -> tuple[Trajectory, Report]:
+        """(the motion of the first length that is accepted, or of the last one that was tried, what happened).
 
-        report: of the earlier searches of this iteration; shortest: the least length that is tried. A direction that is not a
-        minimiser is not tried.
+        report: of the earlier searches of this iteration. A direction that is not a minimiser is not tried.
         """
         at, model, nu = iterate.motion, iterate.model, gap_penalty
         policy, _, slope, total = direction
@@ -208,10 +200,10 @@ class Iteration:
         merit = model.cost + model.augmented
 
         def proceed(search: Trial) -> Array:
-            return ~search.report.accepted & (search.length >= shortest)
+            return ~search.report.accepted & (search.length >= self.shortest)
 
         def trial(search: Trial) -> Trial:
-            length, last, _, report = search
+            length, _, report = search
             motion, value = self.forward_pass(iterate, direction, length, multipliers)
             finite = jnp.isfinite(value)
             predicted = -(length * slope + length**2 * (total - slope)) + nu * length * model.gap
@@ -227,15 +219,14 @@ class Iteration:
             step_size = jnp.sqrt(jnp.sum((motion.us - at.us) ** 2) + jnp.sum((motion.p - at.p) ** 2))
             trials, gains = report.trials + 1, policy.K[:, :, : self.problem.n]
             finite = report.finite_trial | finite
-            report = Report(good, length, rounded, trials, finite, bad, step_size, gains, value, report.settled)
-            return Trial(0.5 * length, motion, last, report)
+            report = Report(good, length, rounded, trials, finite, bad, step_size, gains, value)
+            return Trial(0.5 * length, motion, report)
 
         ready = policy.convex & jnp.isfinite(total)
         length = jnp.where(ready, jnp.ones((), at.us.dtype), 0.0)
-        first = Trial(length, at, at, dataclasses.replace(report, accepted=jnp.zeros((), bool)))
-        _, motion, before, report = jax.lax.while_loop(proceed, trial, first)
-        refused = jax.tree.map(lambda a, b: jnp.where(report.accepted, a, b), before, motion)
-        return motion, refused, report
+        first = Trial(length, at, dataclasses.replace(report, accepted=jnp.zeros((), bool)))
+        _, motion, report = jax.lax.while_loop(proceed, trial, first)
+        return motion, report
 
     def _raised_gap_penalty(self, direction: Direction, model: LocalModel, nu: Array) -> Array:
         """The least gap penalty, at least nu, for which the direction lowers the merit; nu where there are no gaps."""
@@ -252,41 +243,21 @@ class Iteration:
         at = iterate.motion
 
         def attempt(state: Attempt) -> Attempt:
-            damping, nu, share, cuts = state.damping, state.gap_penalty, state.share, state.cuts
+            damping, nu, share = state.damping, state.gap_penalty, state.share
             model = self.curvature.added(iterate.model, iterate.curvature, share)
-            if cuts is not None:
-                tilt = cuts.least_element(*self.modeller.control_bounds(at)) - cuts.gradients[0]
-                model = dataclasses.replace(model, lq=dataclasses.replace(model.lq, r=model.lq.r + tilt))
             direction = self.backward_pass(at, model, damping)
             if self.multiple:
                 nu = self._raised_gap_penalty(direction, iterate.model, nu)
-            motion, refused, report = self.line_search(
-                iterate, direction, nu, multipliers, state.report, self._shortest(cuts)
-            )
-            told = kink = jnp.zeros((), bool)
-            if cuts is not None:
-                cuts, told = self._cut(cuts, refused, direction, report, multipliers)
-                worse = state.report.accepted & (~report.accepted | (state.report.merit <= report.merit))
-                best = dataclasses.replace(state.report, trials=report.trials)
-                motion, report = jax.tree.map(
-                    lambda new, old: jnp.where(worse, old, new), (motion, report), (state.motion, best)
-                )
-                kink = cuts.count > 1
-                left = cuts.stationarity(*self.modeller.control_bounds(at))
-                settled = kink & cuts.near & (left <= self.stationary * model.scale)
-                report = dataclasses.replace(report, settled=settled)
-                told = told & ~settled
+            motion, report = self.line_search(iterate, direction, nu, multipliers, state.report)
             felt = self._felt_damping(direction.policy)
             telling = jnp.where(felt > 0, felt, smallest)
             least = smallest if self.damp_state else telling  # the curvature is that by the controls
             raised = jnp.where(damping > 0, DAMPING_FACTOR * damping, telling)
             lowered = jnp.where(damping > DAMPING_FACTOR * least, damping / DAMPING_FACTOR, 0.0)
-            kept = jnp.where(report.length >= 0.5, lowered, jnp.where((report.length < SHORT) & ~kink, raised, damping))
-            refused_next = jnp.where(share > 0, damping, raised)
+            kept = jnp.where(report.length >= 0.5, lowered, jnp.where(report.length < SHORT, raised, damping))
+            next_damping = jnp.where(report.accepted, kept, jnp.where(share > 0, damping, raised))
             less = jnp.where(share > LEAST_SHARE, 0.5 * share, 0.0)
-            next_damping = jnp.where(told, damping, jnp.where(report.accepted, kept, refused_next))
-            going = told | (~(report.accepted | report.settled) & (next_damping <= largest))
-            return Attempt(motion, next_damping, nu, report, jnp.where(told, share, less), cuts, going)
+            return Attempt(motion, next_damping, nu, report, less, ~report.accepted & (next_damping <= largest))
 
         first = Attempt(
             at,
@@ -294,43 +265,18 @@ class Iteration:
             iterate.gap_penalty,
             self.report(at.us.dtype),
             jnp.full((), float(self.curvature.present), at.us.dtype),
-            Cuts.at(at.us, adjoint(iterate.model.lq)[1]) if self.kinked else None,
             jnp.ones((), bool),
         )
         last = jax.lax.while_loop(lambda state: state.unfinished, attempt, first)
         report = last.report
-        if self.kinked:  # a motion that is a minimum is kept, with the gradients around it that say so
-            report = dataclasses.replace(report, accepted=report.accepted & ~report.settled)
         motion = jax.tree.map(lambda new, old: jnp.where(report.accepted, new, old), last.motion, at)
-        return Iterate(motion, iterate.model, last.damping, last.gap_penalty, iterate.curvature, last.cuts), report
+        return Iterate(motion, iterate.model, last.damping, last.gap_penalty, iterate.curvature), report
 
-    def _shortest(self, cuts: Cuts | None) -> Float[Array, ""] | float:
-        """The least length of a line search: as long as cuts may be taken, the first one that is looked at for a kink.
-
-        Where contacts limit a step, damped states shorten it where they close and open, and a shorter length everywhere."""
-        least = 2.0**-MAX_HALVINGS
-        if self.damp_state and not twice_differentiable(self.problem):
-            return DAMPED_LENGTH
-        return least if cuts is None else jnp.where(cuts.full, least, FIRST_SHORT)
-
-    def _cut(
-        self, cuts: Cuts, refused: Trajectory, direction: Direction, report: Report, multipliers: al.Multipliers
-    ) -> tuple[Cuts, Bool[Array, ""]]:
-        """(the cuts with the one at the motion that was refused, whether it tells): where a search ended short, and the
-        slope there is not the one that the step promised."""
-
-        def look(cuts: Cuts) -> tuple[Cuts, Array]:
-            gradient = adjoint(self.modeller.expand(refused, multipliers).lq)[1]
-            moved = refused.us - cuts.us[0]
-            length = jnp.where(report.accepted, 2.0, 1.0) * report.length
-            tells = jnp.vdot(gradient, moved) > USEFUL * length * direction.slope
-            tells = tells & jnp.all(jnp.isfinite(gradient)) & ~cuts.full
-            more = cuts.with_cut(refused.us, gradient)
-            return jax.tree.map(lambda a, b: jnp.where(tells, a, b), more, cuts), tells
-
-        ready = direction.policy.convex & jnp.isfinite(direction.total) & ~report.rounded
-        short = ready & (report.length < SHORT) & ~cuts.full
-        return jax.lax.cond(short, look, lambda cuts: (cuts, jnp.zeros((), bool)), cuts)
+    @property
+    def shortest(self) -> float:
+        """The least length of a line search."""
+        damped = self.damp_state and not twice_differentiable(self.problem)
+        return DAMPED_LENGTH if damped else 2.0**-MAX_HALVINGS
 
     def _felt_damping(self, policy: Policy) -> Float[Array, ""]:
         """The least damping that counts, for iLQR on smooth dynamics: a share of the curvature along the step; else 0.

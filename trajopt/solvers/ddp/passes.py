@@ -18,7 +18,6 @@ from jaxtyping import Array, Bool, Float, Int
 from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import Trajectory
 from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iteration
-from trajopt.solvers.ddp.kinks import Cuts
 from trajopt.solvers.ddp.reports import Iterate, Report
 from trajopt.solvers.loop.codes import CODES, GOING_ON
 from trajopt.solvers.subproblems.augmented_lagrangian import (
@@ -27,13 +26,11 @@ from trajopt.solvers.subproblems.augmented_lagrangian import (
     PenaltyRule,
 )
 from trajopt.solvers.subproblems.iterate import iterate
-from trajopt.solvers.subproblems.riccati import adjoint
 
 PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
-CONFIRMED = 3  # motions in a row whose gradient is small, where it may jump: on a rough landscape one may be so by luck
-# Where derivatives are complementarity-aware or the gradient may jump, steps may go on for ever that change next to nothing:
-# relative change of the cost that counts as none there, and share of the least stationarity that counts as a lower one.
-CREEP, BETTER = 1e-6, 0.9
+# Where derivatives are complementarity-aware, steps may go on for ever that change next to nothing: relative change of the cost
+# that counts as none there, and share of the least stationarity that counts as a lower one.
+STAGNATION, BETTER = 1e-6, 0.9
 # Of what an update of the multipliers is worth: a full step that gains less has ended a minimisation. benchmarks/ur5_reach.py
 # with the damped cost: 0 (never) 21 iterations, 0.1: 18, 0.5: 16, 1: 15; effort alone: 19 of 20 are solved up to 0.5, 17 at 1.
 SLIGHT = 0.5
@@ -48,9 +45,8 @@ class Progress:
     iterate; multipliers, the excess of their rows at the last update, the iterations of the present minimisation, the violation
     at the last update and the updates in vain (`augmented_lagrangian`); whether the last step gained little beside an update; the
     least stationarity of the present minimisation, and how many steps in a row neither lowered it nor the cost; whether the last
-    pass was an update, whether the next one has to be; how many motions in a row were stationary, whether the last one is a
-    minimum on a kink (`kinks`); whether the motion is stationary and feasible; why the iteration ended (`loop.codes`); the first
-    step that was not finite.
+    pass was an update, whether the next one has to be; whether the motion is stationary and feasible; why the iteration ended
+    (`loop.codes`); the first step that was not finite.
     """
 
     iterate: Iterate
@@ -64,8 +60,6 @@ class Progress:
     stagnant: Any
     updated: Any
     forced: Any
-    streak: Any
-    settled: Any
     converged: Any
     code: Any
     bad_step: Any
@@ -105,47 +99,23 @@ class Passes:
         multipliers = self.rule.constraints.initial(penalty)
         zero, none = np.zeros((), dtype), np.zeros((), np.int32)
         curvature = self.iteration.curvature.blank(problem)
-        cuts = Cuts.blank(problem.horizon, problem.nu, dtype) if self.iteration.kinked else None
         no, huge = np.zeros((), bool), np.full((), np.inf, dtype)
-        start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, curvature, cuts)
+        start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, curvature)
         excess = tuple(np.full_like(w, np.inf) for w in (multipliers.stage_penalty, multipliers.terminal_penalty))
         going_on, bad = np.full((), GOING_ON, np.int32), np.full((), -1, np.int32)
-        confirmed = np.full((), CONFIRMED, np.int32)  # the motion given, be it a solution, is not there by luck
-        return Progress(
-            start, multipliers, excess, none, huge, none, no, huge, none, no, no, confirmed, no, no, going_on, bad
-        )
+        return Progress(start, multipliers, excess, none, huge, none, no, huge, none, no, no, no, going_on, bad)
 
     def begun(self, motion: Trajectory, penalty: float, damping: float) -> Progress:
         """The state at a motion, with the model there."""
         state = jax.tree.map(jnp.asarray, self.blank(motion, penalty, damping))
         model = self.iteration.modeller.expand(motion, state.multipliers)
         state = dataclasses.replace(state, iterate=dataclasses.replace(state.iterate, model=model))
-        return self._with_convergence(state, jnp.ones((), bool), jnp.zeros((), bool))
+        return self._with_convergence(state)
 
-    def _with_convergence(self, state: Progress, new: Bool[Array, ""], stuck: Bool[Array, ""]) -> Progress:
-        """The state with its convergence; new: whether its motion was not judged before; stuck: whether no step leads on from it.
-
-        Where the gradient may jump, `CONFIRMED` motions in a row have to be stationary, or the last one with no step beyond it.
-        """
+    def _with_convergence(self, state: Progress) -> Progress:
         model = state.iterate.model
         stationary = model.stationarity <= self.tolerance * model.scale
-        streak = jnp.where(stationary, state.streak + new.astype(state.streak.dtype), 0)
-        enough = streak >= CONFIRMED if self.iteration.kinked else jnp.ones((), bool)
-        settled = stationary & (enough | stuck) | state.settled
-        there = model.excess <= self._feasible
-        return dataclasses.replace(state, streak=streak, converged=settled & there)
-
-    def around(self, state: Progress) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """(stationarity of a minimum on a kink by gradients made anew, the distance of the motions where they were taken)."""
-        problem, modeller, at = self.iteration.problem, self.iteration.modeller, state.iterate.motion
-        cuts: Cuts = state.iterate.cuts
-
-        def gradient(us: Array) -> Array:
-            return adjoint(modeller.expand(problem.rollout(at.xs[0], us, at.p), state.multipliers).lq)[1]
-
-        cuts = dataclasses.replace(cuts, gradients=jax.lax.map(gradient, cuts.us))
-        bounds = (jnp.asarray(bound, at.us.dtype) for bound in (problem.control_lower, problem.control_upper))
-        return cuts.stationarity(*bounds), cuts.radius
+        return dataclasses.replace(state, converged=stationary & (model.excess <= self._feasible))
 
     def step(self, act: Bool[Array, ""], state: Progress) -> tuple[Progress, Report, Int[Array, ""], Int[Array, ""]]:
         """(the state after passes up to an accepted step or the end, what the last pass did, rollouts tried, passes).
@@ -247,17 +217,15 @@ class Passes:
         """The state after a pass: whether it converged, stagnates, or found no step."""
         model, old = at.model, before.iterate.model
         moved, failed = moves & report.accepted, moves & ~report.accepted
-        creeps = self._relabels or self.iteration.kinked
-        better = model.stationarity < (BETTER if creeps else 1.0) * before.least_gradient
+        better = model.stationarity < (BETTER if self._relabels else 1.0) * before.least_gradient
         idle = report.rounded | (
-            jnp.asarray(creeps) & (jnp.abs(model.cost - old.cost) <= CREEP * jnp.abs(old.cost))
+            jnp.asarray(self._relabels) & (jnp.abs(model.cost - old.cost) <= STAGNATION * jnp.abs(old.cost))
         )
         stagnant = jnp.where(moved, jnp.where(better | ~idle, 0, before.stagnant + 1), before.stagnant)
         stalled = moved & (stagnant > PATIENCE)
         kind = jnp.where((report.trials > 0) & ~report.finite_trial, CODES["non_finite"], CODES["line_search_failed"])
         kind = jnp.where(stalled, CODES["stalled"], kind)
-        stuck = failed | (moved & report.rounded)
-        gave_up = (failed & ~report.settled) | stalled
+        gave_up = failed | stalled
         # No step under these multipliers: others may allow one, and where none do, the problem is infeasible.
         final = before.updated & (model.violation <= self._feasible)
         final = jnp.asarray(not self._constrained) | final
@@ -274,11 +242,10 @@ class Passes:
             stagnant=stagnant.astype(before.stagnant.dtype),
             updated=due | (before.updated & ~moved),
             forced=jnp.where(moves | due, gave_up & ~final, before.forced),
-            settled=jnp.where(moves, report.settled, before.settled),
             code=jnp.where(gave_up & final, kind, before.code).astype(before.code.dtype),
             bad_step=bad.astype(before.bad_step.dtype),
         )
-        return self._with_convergence(after, moved, stuck)
+        return self._with_convergence(after)
 
     def _damping(self, before: Progress, at: Iterate, report: Report, moved: Array, better: Array) -> Array:
         """The line search cannot tell a good step whose effect drowns in rounding: where Gauss-Newton Hessians are so flat that

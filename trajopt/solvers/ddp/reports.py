@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.problems.ocp import Trajectory
-from trajopt.solvers.ddp.kinks import Cuts
 from trajopt.solvers.ddp.local_model import LocalModel
 from trajopt.solvers.subproblems.riccati import Policy
 
@@ -21,8 +20,7 @@ from trajopt.solvers.subproblems.riccati import Policy
 class Report:
     """What an iteration did: whether a step was accepted, its length a, whether its predicted decrease drowned in rounding,
     rollouts tried, whether one was finite, the first step that was not, the norm of the change of the controls, and the
-    feedback gains K (T, nu, n), the augmented cost of the last rollout, and whether the motion that it started
-    from is a minimum on a kink (`kinks`)."""
+    feedback gains K (T, nu, n), and the augmented cost of the last rollout."""
 
     accepted: Any
     length: Any
@@ -33,21 +31,19 @@ class Report:
     step_size: Any
     gains: Any
     merit: Any
-    settled: Any
 
     @staticmethod
     def blank(shape: tuple[int, int, int], dtype: Any) -> Report:
         """Of an iteration that has not tried anything; shape: of the gains."""
         no, zero, count = jnp.zeros((), bool), jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
-        return Report(no, zero, no, count, no, jnp.full((), -1, jnp.int32), zero, jnp.zeros(shape, dtype), zero, no)
+        return Report(no, zero, no, count, no, jnp.full((), -1, jnp.int32), zero, jnp.zeros(shape, dtype), zero)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Iterate:
-    """A motion, the model there, the damping mu, the penalty nu of the gaps of multiple shooting, the curvature of the dynamics
-    (T, z, z) that is kept from step to step (`curvature`), and the gradients found around the motion, or around the one before
-    (`kinks`).
+    """A motion, the model there, the damping mu, the penalty nu of the gaps of multiple shooting, and the curvature of the
+    dynamics (T, z, z) that is kept from step to step (`curvature`).
     """
 
     motion: Trajectory
@@ -55,7 +51,6 @@ class Iterate:
     damping: Any
     gap_penalty: Any
     curvature: Any = None
-    cuts: Any = None
 
 
 class Direction(NamedTuple):
@@ -69,23 +64,20 @@ class Direction(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """State of the search for a damping: the best motion that was accepted, or where the last line search ended, the next damping
-    and gap penalty, its report, the share of the learnt curvature that the next pass takes, the gradients found at kinks, and
-    whether another search is to be made."""
+    """State of the search for a damping: where the last line search ended, the next damping and gap penalty, its report, the
+    share of the learnt curvature that the next pass takes, and whether another search is to be made."""
 
     motion: Trajectory
     damping: Float[Array, ""]
     gap_penalty: Float[Array, ""]
     report: Report
     share: Float[Array, ""]
-    cuts: Cuts | None
     unfinished: Bool[Array, ""]
 
 
 class Trial(NamedTuple):
-    """State of a line search: the next length, the motions of the last one and of the one before, the report so far."""
+    """State of a line search: the next length, the motion of the last one, the report so far."""
 
     length: Float[Array, ""]
     motion: Trajectory
-    refused: Trajectory
     report: Report
