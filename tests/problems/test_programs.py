@@ -1,4 +1,4 @@
-"""Compiled programs: one for each function, subject and shape, whoever asks for it."""
+"""Compiled programs: one for each function, structure of the subject and shape, whoever asks for it."""
 
 from __future__ import annotations
 
@@ -8,91 +8,119 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compilations import compilations
 
 from trajopt import load_model
 from trajopt.dynamics import NoContact, System
-from trajopt.dynamics.effort import Effort, compiled_with
-from trajopt.problems import OptimalControlProblem
-from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.problems.programs import PROGRAMS, Programs
+from trajopt.dynamics.effort import Effort, compiled_with, known_options
+from trajopt.problems import LeastSquaresProblem, OptimalControlProblem, Trajectory, programs
+from trajopt.problems import residuals as r
 
 
+@programs.subject("factor")
 @dataclasses.dataclass(frozen=True)
 class Scale:
     factor: float
+    power: int = 1
 
     def times(self, x):
-        return self.factor * x
+        return self.factor * x**self.power
 
 
-def test_a_program_is_compiled_once_for_equal_subjects_shapes_and_types():
-    programs, x = Programs(), jnp.ones(3)
+def test_a_program_is_compiled_once_for_each_structure_shape_and_type():
+    x = np.arange(1.0, 4.0)
     value, seconds = programs.run(Scale.times, Scale(2.0), x)
-    np.testing.assert_array_equal(value, 2 * np.ones(3))
-    assert seconds > 0 and len(programs) == 1
-    again, none = programs.run(Scale.times, Scale(2.0), 3 * x)
-    np.testing.assert_array_equal(again, 6 * np.ones(3))
-    assert none == 0 and len(programs) == 1
-    other = programs.run(Scale.times, Scale(3.0), x)[0]  # another subject, another constant in the program
-    np.testing.assert_array_equal(other, 3 * np.ones(3))
-    assert len(programs) == 2
-    assert programs.run(Scale.times, Scale(2.0), jnp.ones(4))[1] > 0  # another shape
-    assert programs.run(Scale.times, Scale(2.0), x.astype(np.float32))[0].dtype == np.float32  # another type
-    assert len(programs) == 4
+    np.testing.assert_array_equal(value, 2 * x)
+    assert seconds > 0
+    with compilations() as count:
+        for factor in (2.0, 3.0):  # a number of the subject is an argument
+            value, seconds = programs.run(Scale.times, Scale(factor), x)
+            np.testing.assert_array_equal(value, factor * x)
+            assert seconds == 0
+        program, seconds = programs.compiled(Scale.times, Scale(3.0), x)
+        np.testing.assert_array_equal(program(2 * x), 6 * x)
+        assert seconds == 0
+    assert count.programs == 0
+    for subject, given in ((Scale(2.0, 2), x), (Scale(2.0), jnp.ones(5)), (Scale(np.float32(2.0)), x.astype(np.float32))):
+        value, seconds = programs.run(Scale.times, subject, given)
+        np.testing.assert_array_equal(value, 2 * np.asarray(given) ** subject.power)
+        assert seconds > 0
 
 
-def test_a_subject_s_last_program_takes_no_arguments_of_other_types():
-    programs, subject, x = Programs(), Scale(2.0), jnp.ones(3)
-    for given in (x, 3 * x, jnp.ones(4), x.astype(np.float32), np.ones(3), 1.0, x):
-        value = programs.run(Scale.times, subject, given)[0]
-        np.testing.assert_array_equal(value, 2 * np.asarray(given))
-        assert value.dtype == jnp.asarray(given).dtype
-    assert len(programs) == 4  # of 3 and of 4 numbers, in single precision, of a scalar
-    assert programs.run(Scale.times, subject, 5 * x)[1] == 0
+def test_a_subject_that_is_no_pytree_is_part_of_the_key():
+    def times(factor, x):
+        return factor * x
+
+    assert [programs.run(times, factor, jnp.ones(2))[0][0] for factor in (2, 3, 2)] == [2.0, 3.0, 2.0]
 
 
-def test_the_programs_used_last_are_kept():
-    programs, x = Programs(kept=2), jnp.ones(1)
-    for factor in (1.0, 2.0, 1.0, 3.0):
-        programs.run(Scale.times, Scale(factor), x)
-    assert len(programs) == 2
-    assert programs.run(Scale.times, Scale(1.0), x)[1] == 0
-    assert programs.run(Scale.times, Scale(2.0), x)[1] > 0
+def test_many_programs_of_a_function_are_not_kept_for_ever():
+    def times(factor, x):
+        return factor * x
+
+    for factor in range(programs.KEPT_PROGRAMS + 1):
+        assert programs.run(times, factor, jnp.ones(1))[0][0] == factor
+    assert programs.run(times, 0, jnp.ones(1))[1] > 0
 
 
-def test_systems_of_other_models_may_follow_each_other():
-    """A `System` is an argument here, a tree of another structure for every model, which JAX would build of placeholders."""
-    programs = Programs()
-    for name in ("cart-pole", "double-cart-pole", "cart-pole"):
-        model = load_model(name)
-        assert programs.run(_damping, None, System(model, 1e-3, NoContact()))[0].shape == (model.nv,)
-    assert len(programs) == 2
+def reach(x0, weight=1e-2, gravity=9.81, upper=5.0, report=None):
+    """A problem made anew: nothing of it but its residuals' kinds is the same object."""
+    model = load_model("cart-pole").replace(gravity=jnp.array([0.0, 0.0, -gravity]))
+    return OptimalControlProblem(
+        "reach", System(model, 0.05, NoContact()), 7, np.full(4, x0), u0=0.1, control_upper=upper, report=report,
+        stage_residual=r.Control(weight=weight), terminal_residual=r.Posture(reference=[0.1, 0.0]),
+    )  # fmt: skip
+
+
+def test_problems_that_differ_in_numbers_share_programs():
+    """Initial state, weights, numbers of the model and bounds are arguments, also of a problem that is made anew."""
+    first = reach(0.1).compile()
+    motion = first.rollout(first.problem.x0, first.problem.u0, first.problem.parameters)
+    first.cost(motion), first.residuals(motion)
+    assert first.compile_time_s > 0
+    other = reach(0.2, 0.1, 5.0, 0.05, report=lambda motion: "what is shown is no part of a program").compile()
+    with compilations() as count:
+        moved = other.rollout(other.problem.x0, other.problem.u0, other.problem.parameters)
+        cost, violation = other.cost(moved), other.residuals(moved)["bound_violation"]
+    assert count.programs == 0 and other.compile_time_s == 0
+    xs = np.asarray(other.problem.system.rollout(other.problem.as_state(other.problem.x0), other.problem.u0)[0].q)
+    np.testing.assert_allclose(moved.xs[1:, :2], xs[-7:], atol=1e-12)
+    np.testing.assert_allclose(cost, 0.5 * 7 * (0.1 * 0.05) ** 2 + 0.5 * np.sum((moved.xs[-1, :2] - [0.1, 0.0]) ** 2))
+    assert violation == 0 and (other.problem.u0 == 0.05).all()
+    with compilations() as count:
+        reach(0.1, upper=np.inf).compile().residuals(motion)  # which bounds there are is structure
+    assert count.programs > 0
+
+
+def test_a_problem_is_a_pytree():
+    problem = reach(0.1)
+    doubled = jax.tree.map(lambda leaf: 2 * leaf, problem)
+    np.testing.assert_array_equal(doubled.x0, 2 * problem.x0)
+    assert doubled.dynamics.model.mass[0] == 2 * problem.system.model.mass[0] and doubled.horizon == problem.horizon
+    assert jax.tree.structure(doubled) == jax.tree.structure(reach(0.3))
+    xs, p = np.tile(problem.x0, (8, 1)), problem.parameters
+    gradient = jax.jit(jax.grad(lambda problem: problem.cost(Trajectory(xs, problem.u0, p))))
+    us = gradient(jax.tree.map(jnp.asarray, problem)).u0
+    np.testing.assert_allclose(us, 1e-4 * problem.u0)  # weight^2 u
+    fit = LeastSquaresProblem("fit", lambda x, y: x - y, np.ones(2), data=np.arange(2.0))
+    assert jax.tree.structure(fit.replace(data=np.ones(2))) == jax.tree.structure(fit)
+    np.testing.assert_array_equal(jax.tree.map(lambda y: y + 1, fit).full_residual(fit.x0), [0.0, -1.0])
+
+
+@pytest.mark.parametrize("name", ["cart-pole", "double-cart-pole", "cart-pole"])
+def test_systems_of_other_models_may_follow_each_other(name):
+    model = load_model(name)
+    assert programs.run(_damping, None, System(model, 1e-3, NoContact()))[0].shape == (model.nv,)
 
 
 def _damping(subject, system):
     return system.model.damping + system.dt
 
 
-@pytest.mark.parametrize("gradient", ["implicit", "ridders"])
-def test_oracles_of_one_problem_share_their_programs(gradient):
-    problem = OptimalControlProblem(
-        "sum", lambda x, u, t: x + u, 3, np.zeros(2), u0=np.ones(2), stage_residual=lambda x, u, t: x
-    )
-    first, second = OptimalControlOracle(problem, gradient), OptimalControlOracle(problem, gradient)
-    motion = first.rollout(problem.x0, problem.u0, problem.parameters)
-    assert first.compile_time_s > 0
-    count = len(PROGRAMS)
-    second.rollout(problem.x0, problem.u0, problem.parameters)
-    assert second.compile_time_s == 0 and len(PROGRAMS) == count and second.evaluations == 1
-    np.testing.assert_array_equal(motion.xs[-1], [3.0, 3.0])
-
-
 def test_effort_changes_the_program_and_not_its_value():
-    programs, x = Programs(), jnp.linspace(-1.0, 1.0, 7)
-    values = [programs.run(Scale.times, Scale(2.0), x, effort=effort)[0] for effort in Effort]
-    assert len(programs) == len(Effort) == 3
-    for value in values:
-        np.testing.assert_allclose(value, 2 * x, rtol=1e-15)
+    x = jnp.linspace(-1.0, 1.0, 7)
+    for effort in Effort:
+        np.testing.assert_allclose(programs.run(Scale.times, Scale(2.0), x, effort=effort)[0], 2 * x, rtol=1e-15)
 
 
 def test_options_that_this_xla_does_not_know_are_left_out():
@@ -103,4 +131,4 @@ def test_options_that_this_xla_does_not_know_are_left_out():
 def test_every_effort_holds_options():
     """Of Python 3.11.2, which Debian ships, an enumeration keeps no empty tuple as a value."""
     assert all(isinstance(effort.value, dict) for effort in Effort)
-    assert not Effort.FULL.value and Effort.QUICK.value
+    assert known_options(Effort.FULL) == {} and known_options(Effort.QUICK) == Effort.QUICK.value

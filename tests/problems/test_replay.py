@@ -11,8 +11,8 @@ from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.models import load_model
+from trajopt.problems import programs
 from trajopt.problems.library.replay import candidate_shapes, replay
-from trajopt.problems.programs import PROGRAMS
 
 
 @pytest.mark.parametrize("name", ["cube", "catapult", "go1"])
@@ -22,7 +22,7 @@ def test_candidates_belong_to_the_shapes_of_the_pairs_that_collide_lists(name):
     def pairs(subject, q):
         return collide(model, kinematics(model, q)).pair
 
-    listed, _ = PROGRAMS.run(pairs, None, jnp.asarray(model.q_default), effort=Effort.QUICK)
+    listed, _ = programs.run(pairs, None, jnp.asarray(model.q_default), effort=Effort.QUICK)
     assert candidate_shapes(model) == tuple(model.topology.pairs[k][0] for k in np.asarray(listed))
 
 

@@ -16,7 +16,7 @@ from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import NamedOptions, closest
-from trajopt.problems.programs import PROGRAMS
+from trajopt.problems import programs
 from trajopt.problems.trajectory import flat_state
 
 
@@ -129,7 +129,7 @@ class SystemPlant(NamedOptions):
         force = None
         for body, value in forces.items():
             world = jnp.asarray(value, x.q.dtype)
-            part, _ = PROGRAMS.run(_generalised, _Pushed(self._node(body)), self.system.model, x.q, world)
+            part, _ = programs.run(_generalised, _Pushed(self._node(body)), self.system.model, x.q, world)
             force = part if force is None else force + part
         x_next, _ = self.system.step(x, jnp.asarray(u, x.q.dtype), force=force)
         self._state = flat_state(x_next)

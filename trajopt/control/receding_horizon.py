@@ -35,9 +35,9 @@ from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import NamedOptions, closest
 from trajopt.native.process import check_process
+from trajopt.problems import programs
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.trajectory import flat_state
 from trajopt.solvers.ddp.replanning import Plan, Replanned, Replanning
 
@@ -183,8 +183,8 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
         x = jax.ShapeDtypeStruct(problem.x0.shape, problem.dtype)
         number = jax.ShapeDtypeStruct((), problem.dtype)
         plan = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), replanning.blank())
-        iterate, first = PROGRAMS.compiled(Replanning.replan, replanning, x, number, number, plan, number)
-        control, second = PROGRAMS.compiled(Replanning.control, replanning, x, number, plan)
+        iterate, first = programs.compiled(Replanning.replan, replanning, x, number, number, plan, number)
+        control, second = programs.compiled(Replanning.control, replanning, x, number, plan)
         return iterate, control, first + second
 
     def solve(

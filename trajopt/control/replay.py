@@ -28,9 +28,9 @@ from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError
+from trajopt.problems import programs
 from trajopt.problems.guesses import quasi_static
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.trajectory import Answer, Trajectory
 
 NEAR = 0.1  # m: how far a base may be from the motion's while it counts as following
@@ -163,7 +163,7 @@ def _rolled(
     planned = (1 - shares) * xs[:-1].repeat(parts, 0) + shares * xs[1:].repeat(parts, 0)  # the base's has no feedback
     qs, vs = planned[:, :nq], planned[:, nq:]
     arguments = (qs, vs, us.repeat(parts, 0), K.repeat(parts, 0) * float(feedback), *bounds)
-    states, _ = PROGRAMS.run(_follow, None, system, xs[0], *(np.asarray(a, xs.dtype) for a in arguments))
+    states, _ = programs.run(_follow, None, system, xs[0], *(np.asarray(a, xs.dtype) for a in arguments))
     return np.concatenate([xs[:1], np.asarray(states)[parts - 1 :: parts]])
 
 

@@ -20,9 +20,9 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import Model
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
+from trajopt.problems import programs
 from trajopt.problems.expansions import linear_dynamics
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Answer
 from trajopt.solvers.subproblems.riccati import LQProblem, riccati
@@ -44,7 +44,7 @@ def tracking_gains(
     error, control = _scales("errors", errors, problem.n), _scales("controls", upper, problem.nu)
     motion = problem.point_of(solution)
     arrays = (np.asarray(a, problem.dtype) for a in (motion.xs, motion.us, motion.p, error, control))
-    K = np.array(PROGRAMS.run(_regulator, problem, *arrays)[0])
+    K = np.array(programs.run(_regulator, problem, *arrays)[0])
     if not np.isfinite(K).all():
         raise NonFiniteError(
             f"problem '{problem.name}': the gains about the motion are not finite; allow larger errors"

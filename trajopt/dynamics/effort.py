@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -40,3 +41,19 @@ def compiled_with(lowered: Any, options: Mapping[str, bool | int]) -> Callable[.
         if "No such compile option" not in str(error):
             raise
         return lowered.compile()
+
+
+@functools.cache
+def known_options(effort: Effort) -> dict[str, bool | int]:
+    """XLA's options of an effort, for `jax.jit(compiler_options=...)`; none where the device is no CPU or this XLA does not know
+    one of them."""
+    options = dict(effort.value)
+    if not options or jax.default_backend() != "cpu":
+        return {}
+    try:
+        jax.jit(lambda: 0, compiler_options=options).lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "No such compile option" not in str(error):
+            raise
+        return {}
+    return options

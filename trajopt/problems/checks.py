@@ -71,6 +71,9 @@ def normalise(problem: Any) -> dict[str, Any]:
     values |= _bounds(where, problem, "control", nu, limits)
     values |= _bounds(where, problem, "state", x0.size, (np.full(x0.size, -np.inf), np.full(x0.size, np.inf)))
     values |= _bounds(where, problem, "parameter", p.size, (np.full(p.size, -np.inf), np.full(p.size, np.inf)))
+    values["finite_bounds"] = tuple(
+        (key, tuple(np.isfinite(values[key]).tolist())) for key in values if key.endswith(("_lower", "_upper"))
+    )
     _refuse_excluded_state(where, problem, x0, values["state_lower"], values["state_upper"])
     values["u0"] = np.clip(values["u0"], values["control_lower"], values["control_upper"]).astype(x0.dtype)
     values["parameters"] = np.clip(values["parameters"], values["parameter_lower"], values["parameter_upper"])

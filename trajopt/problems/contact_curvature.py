@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike
 
 from trajopt.problems.expansions import dynamics_hessian, linear_dynamics, moved, twice_differentiable
-from trajopt.problems.horizons import of_taken
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.trajectory import ControlProblem
 
@@ -32,8 +31,7 @@ def motion_curvature(
     """M_t of each stage, symmetric, in [dx, du, dp]; through contact within its mode, and zero where it is not finite."""
     curvature = dynamics_hessian(problem) if twice_differentiable(problem) else step_curvature(problem)
     times = jnp.asarray(problem.times)[:-1]
-    M = jax.vmap(lambda x, u, t, w: curvature(x, u, t, motion.p, w))(motion.xs[:-1], motion.us, times, costates[1:])
-    return of_taken(problem, M)
+    return jax.vmap(lambda x, u, t, w: curvature(x, u, t, motion.p, w))(motion.xs[:-1], motion.us, times, costates[1:])
 
 
 def curvature_along(
@@ -53,7 +51,7 @@ def curvature_along(
         product = size * one_mode((ahead - here) / STEP, (here - behind) / STEP)
         return jnp.where(jnp.all(jnp.isfinite(product)), product, 0.0)
 
-    return of_taken(problem, jax.vmap(along)(motion.xs[:-1], motion.us, times, costates[1:], directions))
+    return jax.vmap(along)(motion.xs[:-1], motion.us, times, costates[1:], directions)
 
 
 def pulled_costate(problem: ControlProblem) -> Callable[..., Array]:

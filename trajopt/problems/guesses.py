@@ -26,7 +26,7 @@ from trajopt.dynamics.rigid_body.rnea import bias_forces
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError, ShapeError
-from trajopt.problems.programs import PROGRAMS
+from trajopt.problems import programs
 from trajopt.problems.trajectory import Answer, Trajectory
 
 EDGES = 8  # of a friction cone
@@ -56,7 +56,7 @@ def equilibrium_terms(
     subject: None, model: Model, q: Float[Array, " nq"]
 ) -> tuple[Contacts, Float[Array, "k 3 nv"], Float[Array, "3"], Float[Array, " nv"], Float[Array, "k 3 3"]]:
     """What equilibrium is made of: contact candidates, their Jacobians in world axes, centre of mass, h, frames of the contacts.
-    A program (`PROGRAMS`) without a subject."""
+    A program (`programs`) without a subject."""
     kin = kinematics(model, q)
     contacts = collide(model, kin)
     top = model.topology
@@ -74,7 +74,7 @@ def quasi_static(system: System, x: State, *, touching: float = TOUCHING) -> Qua
     """
     model = system.model
     q = jnp.asarray(x.q, model.mass.dtype)
-    found, _ = PROGRAMS.run(equilibrium_terms, None, model, q, effort=Effort.QUICK)
+    found, _ = programs.run(equilibrium_terms, None, model, q, effort=Effort.QUICK)
     contacts, J, _, h, frames = jax.tree.map(
         lambda a: np.asarray(a, float) if a.dtype.kind == "f" else np.asarray(a), found
     )

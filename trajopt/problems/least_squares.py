@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,24 +15,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.gradients.differences import central_differences, central_step, ridders
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.estimates import estimates
 from trajopt.problems.losses import check_loss, robust, robust_curvature, robust_slope
 from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.problems.prior import Prior
-from trajopt.problems.programs import Parted
-from trajopt.problems.signature import Identity
 from trajopt.problems.trajectory import Answer
 
 GRADIENTS = ("implicit", "finite-difference", "ridders")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LeastSquaresProblem(Parted):
+class LeastSquaresProblem(WithoutCaches, NamedOptions):
     """Nonlinear least squares: minimise $1/2 |r(x)|^2 + 1/2 |W (x (-) mean)|^2$ over $lower <= x <= upper$, or a robust loss.
 
     Arguments:
@@ -66,7 +66,8 @@ class LeastSquaresProblem(Parted):
             deviations.
         solver, solver_options, gradient: the solver that suits the problem, its options, and the gradient mode.
         meta: strings for the summary, of which "contact" names the contact model.
-        arguments: kept by the problem itself, for `dataclasses.replace(problem, x0=...)`; leave it out.
+        arguments, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know, and False for
+            fields that have been validated.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
@@ -104,8 +105,11 @@ class LeastSquaresProblem(Parted):
     gradient: str = "implicit"
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False)
+    validate: dataclasses.InitVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, validate: bool) -> None:
+        if not validate:
+            return
         set_field = lambda key, value: object.__setattr__(self, key, value)  # noqa: E731
         for key, value in given(self).items():
             set_field(key, value)
@@ -139,8 +143,6 @@ class LeastSquaresProblem(Parted):
         out = jax.eval_shape(self._rows, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
         if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ShapeError(f"{self._where}residual(x) returned {out}; expected a flat array of floats, (m,)")
-        rows = out.shape[0] + (0 if self.prior is None else self.prior.weight().shape[0])
-        set_field("_residual_type", ((rows,), out.dtype))
         set_field("arguments", recorded(before, self))
 
     @property
@@ -151,22 +153,18 @@ class LeastSquaresProblem(Parted):
         """The residual of the user."""
         return self.residual(x) if self.data is None else self.residual(x, self.data)
 
-    # -- other data, the same programs (`programs.Parted`) --------------------------------------------------------------
+    # -- other data, the same programs ---------------------------------------------------------------------------------
 
     @property
-    def program_key(self) -> Identity:
-        """What compiled functions depend on beside the data: the problem that this one was made of."""
-        return Identity(vars(self).get("_origin", self))
+    def origin(self) -> LeastSquaresProblem:
+        """The problem that this one is on other data, itself if it is none: programs are keyed by it."""
+        found: LeastSquaresProblem = vars(self).get("_origin", self)
+        return found
 
-    @property
-    def leaves(self) -> Any:
-        """The data, which compiled functions take as an argument."""
-        return self.data
-
-    def with_leaves(self, leaves: Any) -> LeastSquaresProblem:
+    def on(self, data: Any) -> LeastSquaresProblem:
         """The problem on other data, which may be traced: nothing is validated."""
-        other = object.__new__(type(self))
-        vars(other).update(vars(self) | {"data": leaves, "_origin": vars(self).get("_origin", self)})
+        other = dataclasses.replace(self, data=data, validate=False)
+        object.__setattr__(other, "_origin", self.origin)
         return other
 
     def replace(self, *, data: Any) -> LeastSquaresProblem:
@@ -177,7 +175,7 @@ class LeastSquaresProblem(Parted):
         )
         if given != own or str(jax.tree.structure(data)) != str(jax.tree.structure(self.data)):
             raise ShapeError(f"{self._where}data has {_described(given)}; expected {_described(own)} as in the problem")
-        return self.with_leaves(data)
+        return self.on(data)
 
     @property
     def dimension(self) -> int:
@@ -276,7 +274,12 @@ class LeastSquaresProblem(Parted):
     @property
     def residual_type(self) -> jax.ShapeDtypeStruct:
         """Shape (m,) and type of `full_residual`."""
-        return jax.ShapeDtypeStruct(*vars(self)["_residual_type"])
+        return self.origin._residual_type
+
+    @functools.cached_property
+    def _residual_type(self) -> jax.ShapeDtypeStruct:
+        found = jax.eval_shape(self.full_residual, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
+        return jax.ShapeDtypeStruct(found.shape, found.dtype)
 
     def curvature(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Second derivative of the cost by each entry of r, those of the prior (1) included, (m,)."""
@@ -385,6 +388,12 @@ class LeastSquaresProblem(Parted):
             for key, limit in self.limits.items()
             if not values.get(key, float("nan")) <= limit
         ]
+
+
+# A pytree whose leaves are the data: a problem on other data shares its programs, any other one has its own.
+jax.tree_util.register_pytree_node(
+    LeastSquaresProblem, lambda problem: ((problem.data,), problem.origin), lambda origin, data: origin.on(data[0])
+)
 
 
 def check_gradient(gradient: str, problem: str) -> None:

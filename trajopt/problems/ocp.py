@@ -14,29 +14,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, ScalarLike, Shaped
+from jaxtyping import Array, Bool, Float, ScalarLike, Shaped
 
+from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.gradients.modes import DIFFERENCES, GRADIENTS
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
-from trajopt.names import closest
+from trajopt.names import NamedOptions, closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.checks import normalise
 from trajopt.problems.guesses import ways_to_start
-from trajopt.problems.horizons import kept_last, of_taken, scan, stopped
 from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.problems.programs import Parted
-from trajopt.problems.replacing import Leaves, leaves_of, replaced_problem, with_leaves
+from trajopt.problems.replacing import replaced_problem
 from trajopt.problems.residuals.base import StepOutcome, is_task
-from trajopt.problems.signature import NOT_COMPILED, Identity, ProblemSignature, signature
 from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_state
+from trajopt.problems.tree import Structure, flatten, unflatten
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class OptimalControlProblem(Parted):
+class OptimalControlProblem(WithoutCaches, NamedOptions):
     """An optimal control problem over `horizon` steps:
 
         minimise    sum_{t<T} l(x_t, u_t, t) + l_T(x_T) + l_0(x_0, p)
@@ -74,18 +73,20 @@ class OptimalControlProblem(Parted):
         control_names, control_units: for plots ("N m"; "" for a pure number). Default: the actuators of the `System`'s model.
         solver, solver_options: the solver that suits the problem, and its options.
         gradient: the mode where `solvers.solve` is given none. Default: the `System`'s own, for a function "implicit".
-        meta, arguments: strings for the summary; what `dataclasses.replace(problem, x0=...)` needs to know, to be left out.
+        meta: strings for the summary.
+        arguments, finite_bounds, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know,
+            which bounds there are, and False for fields that have been validated.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
 
-    name: str = dataclasses.field(metadata=NOT_COMPILED)
+    name: str
     dynamics: Any
     horizon: int
-    x0: Any = dataclasses.field(metadata=NOT_COMPILED)
+    x0: Any
     _: dataclasses.KW_ONLY
-    u0: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
-    xs0: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
+    u0: Any = None
+    xs0: Any = None
     dt: float | None = None
     start_time: Any = 0.0
     stage_residual: Callable[..., Array] | None = None
@@ -103,7 +104,7 @@ class OptimalControlProblem(Parted):
     terminal_equality: Callable[..., Array] | None = None
     terminal_inequality: Callable[..., Array] | None = None
     free_initial_state: bool = False
-    parameters: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
+    parameters: Any = None
     parameter_lower: Any = None
     parameter_upper: Any = None
     parametrize: Callable[[System, Array], System] | None = None
@@ -111,23 +112,26 @@ class OptimalControlProblem(Parted):
     difference: Callable[[Array, Array], Array] | None = None
     tangent_size: int | None = None
     tolerance: float = 1e-6
-    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
-    certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
-    certificate_suffices: bool = dataclasses.field(default=False, metadata=NOT_COMPILED)
-    report: Callable[[Trajectory], str] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
-    model: Any = dataclasses.field(default=None, metadata=NOT_COMPILED)
-    motion: Callable[[Trajectory], Mapping[str, Any]] | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
-    observations: Observations | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
-    control_names: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_COMPILED)
-    control_units: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_COMPILED)
-    solver: str = dataclasses.field(default="iLQR", metadata=NOT_COMPILED)
-    solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
-    gradient: str | None = dataclasses.field(default=None, metadata=NOT_COMPILED)
-    meta: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata=NOT_COMPILED)
-    arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False, metadata=NOT_COMPILED)
-    steps: Any = dataclasses.field(default=None, init=False, repr=False, metadata=NOT_COMPILED)  # see `horizons.padded`
+    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = None
+    certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    certificate_suffices: bool = False
+    report: Callable[[Trajectory], str] | None = None
+    model: Any = None
+    motion: Callable[[Trajectory], Mapping[str, Any]] | None = None
+    observations: Observations | None = None
+    control_names: tuple[str, ...] = ()
+    control_units: tuple[str, ...] = ()
+    solver: str = "iLQR"
+    solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    gradient: str | None = None
+    meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False)
+    finite_bounds: tuple[tuple[str, tuple[bool, ...]], ...] = dataclasses.field(default=(), repr=False)
+    validate: dataclasses.InitVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, validate: bool) -> None:
+        if not validate:
+            return
         for key, value in given(self).items():
             object.__setattr__(self, key, value)
         before = values(self)
@@ -174,7 +178,7 @@ class OptimalControlProblem(Parted):
     def times(self) -> Float[np.ndarray, " knots"] | Float[Array, " knots"]:
         """Times of the states, s; of JAX where `start_time` is traced."""
         assert self.dt is not None
-        return self.start_time + stopped(self, (self.dt * np.arange(self.horizon + 1)).astype(self.dtype))
+        return self.start_time + (self.dt * np.arange(self.horizon + 1)).astype(self.dtype)
 
     def as_state(self, x: Float[Array, " nx"]) -> Any:
         """What cost functions receive: a `State` of the `System`, or x itself."""
@@ -261,7 +265,7 @@ class OptimalControlProblem(Parted):
         """Cost of a trajectory, feasible or not."""
         xs, us, p = trajectory.xs, trajectory.us, trajectory.p
         running = jax.vmap(lambda x, u, t: self.running_cost(x, u, t, p))(xs[:-1], us, jnp.asarray(self.times)[:-1])
-        return jnp.sum(of_taken(self, running)) + self.final_cost(xs[-1], p) + _cost(xs[0], self.prior_residual(xs[0], p), None)
+        return jnp.sum(running) + self.final_cost(xs[-1], p) + _cost(xs[0], self.prior_residual(xs[0], p), None)
 
     def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
         """The motion from x0 under the controls us."""
@@ -269,8 +273,8 @@ class OptimalControlProblem(Parted):
         def body(x: Array, inputs: tuple) -> tuple[Any, Any]:
             return (self.step(x, inputs[0], inputs[1], p),) * 2
 
-        _, xs = scan(self, body, x0, (us, jnp.asarray(self.times)[:-1]))
-        return Trajectory(jnp.concatenate([x0[None], kept_last(self, xs)]), us, p)
+        _, xs = jax.lax.scan(body, x0, (us, jnp.asarray(self.times)[:-1]))
+        return Trajectory(jnp.concatenate([x0[None], xs]), us, p)
 
     @property
     def initial_point(self) -> Trajectory:
@@ -333,46 +337,8 @@ class OptimalControlProblem(Parted):
         self.check_gradient(gradient)
         if self.system is None or gradient in (*DIFFERENCES, self.system.gradient):
             return self
-        if gradient not in self._variants:
-            system = self.system_variants.setdefault(gradient, dataclasses.replace(self.system, gradient=gradient))
-            self._variants[gradient] = self.with_system(system, gradient=gradient)
-        return self._variants[gradient]
-
-    @functools.cached_property
-    def _variants(self) -> dict[str, OptimalControlProblem]:
-        """This problem in other gradient modes: the same objects for every oracle, so that these share compiled programs."""
-        return {}
-
-    @functools.cached_property
-    def system_variants(self) -> dict[str, System]:
-        """The `System` in other gradient modes: the same objects for all problems that `replace` makes of this one."""
-        return {}
-
-    def with_system(self, system: System, **changes: Any) -> OptimalControlProblem:
-        """The problem with another `System` and other fields in their normal form; they may be traced: nothing is validated."""
-        other = object.__new__(type(self))
-        vars(other).update(values(self) | {"arguments": self.arguments, "dynamics": system} | changes)
-        return other
-
-    @functools.cached_property
-    def signature(self) -> ProblemSignature:
-        """What functions of its motions depend on that take the `System` as an argument, beside its `leaves`."""
-        return signature(self, dynamics=self.dynamics if self.system is None else None, start_time="a leaf")
-
-    @functools.cached_property
-    def program_key(self) -> tuple[ProblemSignature, tuple]:
-        """What compiled functions of the problem depend on beside its `leaves`."""
-        dynamics = self.dynamics if self.system is None else Identity(self.system)
-        return signature(self, dynamics=dynamics, start_time="a leaf"), (self.u0.shape, self.parameters.shape)
-
-    @functools.cached_property
-    def leaves(self) -> Leaves:
-        """The numbers that are arguments of compiled functions."""
-        return leaves_of(self)
-
-    def with_leaves(self, leaves: Leaves) -> OptimalControlProblem:
-        """The problem with other numbers, which may be traced: nothing is validated."""
-        return with_leaves(self, leaves)
+        system = dataclasses.replace(self.system, gradient=gradient)
+        return dataclasses.replace(self, dynamics=system, gradient=gradient, validate=False)
 
     def replace(
         self,
@@ -383,8 +349,8 @@ class OptimalControlProblem(Parted):
         **others: Any,
     ) -> OptimalControlProblem:
         """The problem with another x0 or start_time, other references and weights of its residuals by name, guesses u0, xs0, or
-        another `horizon`, at which guesses end or stay with their last row: of the same shapes, and over horizons of one size, by
-        the same programs. A u0 that was left out, or named, is made anew for an x0 at rest. `others`: as `dataclasses.replace`.
+        another `horizon`, at which guesses end or stay with their last row. Nothing is compiled again where shapes stay. A u0
+        that was left out, or named, is made anew for an x0 at rest. `others`: as `dataclasses.replace`.
 
         Raises what construction raises, and `UnknownNameError` for a name that no residual has.
         """
@@ -407,8 +373,24 @@ class OptimalControlProblem(Parted):
     @property
     def constrained(self) -> bool:
         """Whether there are constraints beside the dynamics and the bounds on controls."""
-        bounded = np.isfinite([self.state_lower, self.state_upper]).any()
+        bounded = self.finite("state_lower").any() or self.finite("state_upper").any()
         return bool(bounded) or any(getattr(self, key) is not None for key in CONSTRAINTS)
+
+    @functools.cached_property
+    def tree(self) -> tuple[list[Any], Structure]:
+        """Leaves and structure of the problem as a pytree."""
+        return flatten(self)
+
+    def finite(self, bound: str) -> Bool[np.ndarray, " k"]:
+        """Which entries of "control_lower", ..., "parameter_upper" are bounds; also where their numbers are traced."""
+        return np.array(dict(self.finite_bounds)[bound], bool)
+
+
+jax.tree_util.register_pytree_node(
+    OptimalControlProblem,
+    lambda problem: problem.tree,
+    lambda structure, numbers: unflatten(OptimalControlProblem, structure, numbers),
+)
 
 
 def _cost(x: Array, residual: Array | None, cost: Array | None) -> Float[Array, ""]:

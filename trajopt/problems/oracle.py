@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,10 +14,8 @@ from jaxtyping import Array, Float, Int
 from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
-from trajopt.problems.horizons import cut_motion, lengthened, lengthened_motion, of_taken, padded, scan
-from trajopt.problems.programs import PROGRAMS
+from trajopt.problems import programs
 from trajopt.problems.residuals.base import is_task, task_costs
-from trajopt.problems.signature import ProblemSignature
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
 
 
@@ -31,12 +29,6 @@ class Examination:
     dropped: Int[Array, " T"] | None = None
     impulse: Float[Array, "T contacts 3"] | None = None
     terms: dict[str, Float[Array, ""]] = dataclasses.field(default_factory=dict)
-
-    def first(self, steps: int) -> Examination:
-        """What was found of so many steps, in memory."""
-        rows = (self.residual, self.dropped, self.impulse)
-        residual, dropped, impulse = (None if row is None else jnp.asarray(np.asarray(row)[:steps]) for row in rows)
-        return Examination(self.parts, residual, dropped, impulse, self.terms)
 
 
 jax.tree_util.register_dataclass(Examination, ["parts", "residual", "dropped", "impulse", "terms"], [])
@@ -55,22 +47,10 @@ def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
         x_next, info = system.step(problem.as_state(at[0]), at[1])
         return None, (flat_state(x_next), (info.residual, info.dropped, info.contacts.impulse))
 
-    x_next, found = scan(problem, step, None, (xs[:-1], us))[1]
+    x_next, found = jax.lax.scan(step, None, (xs[:-1], us))[1]
     residual, dropped, impulse = found
     parts, terms = residual_parts(problem, trajectory, x_next), term_costs(problem, trajectory)
     return Examination(parts, residual, dropped, impulse, terms)
-
-
-@dataclasses.dataclass(frozen=True)
-class ExaminationProgram:
-    """The function that examines motions of one problem with any `System` of its model; two of equal `signature` are the same."""
-
-    signature: ProblemSignature
-    problem: ControlProblem = dataclasses.field(compare=False)
-
-    def examine(self, system: System | None, trajectory: Trajectory) -> Examination:
-        """`examine` of the problem with this system."""
-        return examine(self.problem if system is None else self.problem.with_system(system), trajectory)
 
 
 def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
@@ -85,7 +65,7 @@ def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Flo
             outcome = problem.outcome(at[0], at[1], p)
             return None, task_costs(running, outcome.x, at[1], at[2], outcome)
 
-        rows = scan(problem, stage, None, (xs[:-1], us, jnp.asarray(problem.times)[:-1]))[1]
+        rows = jax.lax.scan(stage, None, (xs[:-1], us, jnp.asarray(problem.times)[:-1]))[1]
         costs |= {name: jnp.sum(row) for name, row in rows.items()}
     for kind, index, t in (("initial_residual", 0, problem.times[0]), ("terminal_residual", -1, problem.times[-1])):
         task = getattr(problem, kind)
@@ -103,7 +83,7 @@ def residual_parts(
     again from its own state."""
     xs, us, p = trajectory.xs, trajectory.us, trajectory.p
     times = jnp.asarray(problem.times)
-    parts = {"defect": _largest(of_taken(problem, jax.vmap(problem.local)(xs[1:], x_next)))}
+    parts = {"defect": _largest(jax.vmap(problem.local)(xs[1:], x_next))}
     bounded = [
         (us, problem.control_lower, problem.control_upper),
         (p, problem.parameter_lower, problem.parameter_upper),
@@ -124,7 +104,6 @@ def residual_parts(
             value: Any = problem.terminal(kind, xs[-1], p)
         else:
             value = jax.vmap(lambda x, u, t, kind=kind: problem.stage(kind, x, u, t, p))(xs[:-1], us, times[:-1])
-            value = of_taken(problem, value)
         parts[kind] = _largest(jnp.maximum(value, jnp.zeros_like(value)) if kind.endswith("inequality") else value)
     return parts
 
@@ -139,10 +118,10 @@ class CompiledCalls:
     compile_time_s: float = 0.0
 
     def call(
-        self, function: Callable[..., Any], subject: Hashable, *arguments: Any, effort: Effort = Effort.FULL
+        self, function: Callable[..., Any], subject: Any, *arguments: Any, effort: Effort = Effort.FULL
     ) -> Any:
         """function(subject, *arguments) by a compiled program (`programs`); blocks until it is done."""
-        result, seconds = PROGRAMS.run(function, subject, *arguments, effort=effort)
+        result, seconds = programs.run(function, subject, *arguments, effort=effort)
         self.compile_time_s += seconds
         return result
 
@@ -150,18 +129,16 @@ class CompiledCalls:
 class OptimalControlOracle(CompiledCalls):
     """The compiled functions of an optimal control problem, and how often the dynamics were evaluated.
 
-    Functions are compiled ahead of time when first called, unless another oracle of the problem, or of one with another horizon
-    of the same size (`horizons`), has done so; `compile_time_s` sums that up. padded: the problem in that size, whose programs
-    are called; motions that are given and returned have the problem's own. `evaluations` counts motions: one for a rollout or an
-    implicit linearisation of all steps, one more for every difference quotient's evaluation. `out_of_time`, set by the loop, may
-    be asked within a long iteration.
+    Functions are compiled when first called, unless another oracle of the problem, or of one that differs in numbers alone, has
+    done so; `compile_time_s` sums that up. `evaluations` counts motions: one for a rollout or an implicit linearisation of all
+    steps, one more for every difference quotient's evaluation. `out_of_time`, set by the loop, may be asked within a long
+    iteration.
     """
 
     def __init__(self, problem: ControlProblem, gradient: str | None = None) -> None:
         mode = problem.gradient if gradient is None else gradient
         assert mode is not None  # validation of the problem has set it
         self.problem, self.gradient = problem.with_gradient(mode), mode
-        self.padded = padded(self.problem)
         self.evaluations, self.compile_time_s = 0, 0.0
         self.out_of_time: Callable[[], bool] = lambda: False
         self._examined: tuple[Trajectory, Examination] | None = None
@@ -174,21 +151,16 @@ class OptimalControlOracle(CompiledCalls):
     def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
         """The motion from x0 under the controls us: where a solver begins, or ends."""
         self.evaluations += 1
-        whole = lengthened(us, self.padded.horizon)
-        found = self.call(type(self.problem).rollout, self.padded, x0, whole, p, effort=Effort.QUICK)
-        return cut_motion(found, self.problem.horizon)
+        found = self.call(type(self.problem).rollout, self.problem, x0, us, p, effort=Effort.QUICK)
+        return Trajectory(*(np.asarray(a) for a in (found.xs, found.us, found.p)))
 
     def cost(self, trajectory: Trajectory) -> float:
-        trajectory = lengthened_motion(trajectory, self.padded.horizon)
-        return float(self.call(type(self.problem).cost, self.padded, trajectory))
+        return float(self.call(type(self.problem).cost, self.problem, trajectory))
 
     def examine(self, trajectory: Trajectory) -> Examination:
         """`examine` of a motion; of the same one, only once."""
         if self._examined is None or self._examined[0] is not trajectory:
-            program, system = ExaminationProgram(self.padded.signature, self.padded), self.problem.system
-            motion = lengthened_motion(trajectory, self.padded.horizon)
-            found = self.call(ExaminationProgram.examine, program, system, motion, effort=Effort.QUICK)
-            self._examined = trajectory, found.first(self.problem.horizon)
+            self._examined = trajectory, self.call(examine, self.problem, trajectory, effort=Effort.QUICK)
         return self._examined[1]
 
     def residuals(self, trajectory: Trajectory) -> dict[str, float]:
@@ -237,7 +209,7 @@ class OptimalControlOracle(CompiledCalls):
 class LeastSquaresOracle(CompiledCalls):
     """The compiled functions of a least-squares problem, and how often they were called.
 
-    Functions are compiled ahead of time when first called, unless another oracle of the problem has done so; `compile_time_s`
+    Functions are compiled when first called, unless another oracle of the problem has done so; `compile_time_s`
     sums that up. `evaluations` counts evaluations of the residual function: one for a residual or an implicit linearisation, one
     more for every difference quotient's evaluation.
     """
@@ -263,7 +235,7 @@ class LeastSquaresOracle(CompiledCalls):
     def linearize(self, x: Float[np.ndarray, " nx"]) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "m n"]]:
         """r(x) (m,) and J(x) (m, n) from one compiled call."""
         self.evaluations += self.cost_of_linearization
-        r, J = self.call(_linearized, (self.problem, self.gradient), self._cast(x))
+        r, J = self.call(Linearization.at, Linearization(self.problem, self.gradient), self._cast(x))
         return np.asarray(r, np.float64), np.asarray(J, np.float64)
 
     def residuals(self, x: Float[np.ndarray, " nx"]) -> dict[str, float]:
@@ -294,10 +266,17 @@ class LeastSquaresOracle(CompiledCalls):
         return np.asarray(x, self.problem.x0.dtype)
 
 
-def _linearized(subject: tuple[FitProblem, str], x: Array) -> tuple[Array, Array]:
-    """(r, J) of a problem in a gradient mode."""
-    problem, gradient = subject
-    return problem.linearization(gradient)(x)
+@programs.subject("problem")
+@dataclasses.dataclass(frozen=True)
+class Linearization:
+    """The residual of a least-squares problem and its Jacobian in a gradient mode."""
+
+    problem: FitProblem
+    gradient: str
+
+    def at(self, x: Float[Array, " nx"]) -> tuple[Float[Array, " m"], Float[Array, "m n"]]:
+        """(r, J) at x."""
+        return self.problem.linearization(self.gradient)(x)
 
 
 def _integrated(problem: FitProblem, x: Array, dx: Array) -> Array:

@@ -1,8 +1,7 @@
 """Problems as data: the same problem with another initial state or start time, other references, weights and guesses, or another
 horizon.
 
-Of the same shapes and types, and over horizons of one size (`horizons`), these are arguments of what is compiled
-(`programs.Parted`), and nothing but themselves is validated.
+Of the same shapes and types, these are arguments of what is compiled (`tree`), and nothing but themselves is validated.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Inexact, Int
+from jaxtyping import Shaped
 
-from trajopt.problems.arguments import Argument, values
+from trajopt.problems.arguments import Argument
 from trajopt.problems.arguments import given as as_given
 from trajopt.problems.checks import (
     checked_controls,
@@ -25,13 +23,9 @@ from trajopt.problems.checks import (
     checked_initial_state,
     checked_start_time,
 )
-from trajopt.problems.horizons import lengthened
 from trajopt.problems.residuals.base import is_task, labels_of, normalised, replaced, unknown_term
-from trajopt.problems.signature import numbers, with_numbers
 from trajopt.problems.trajectory import TASKS, ControlProblem
 
-# x0, start_time, the arrays of each function that is made of residuals, and in a padded problem its number of steps.
-Leaves = tuple[Inexact[Array, " nx"], Inexact[Array, ""], dict[str, list[Inexact[Array, "..."]]], Int[Array, ""] | None]
 GUESSES = ("u0", "xs0")
 
 
@@ -116,31 +110,19 @@ def _at_state(key: str) -> bool:
 
 def _same_shapes(problem: ControlProblem, tasks: Mapping[str, Any]) -> bool:
     return all(
-        [a.shape for a in numbers(task)] == [b.shape for b in numbers(getattr(problem, key))]
+        [np.shape(a) for a in jax.tree.leaves(task)] == [np.shape(b) for b in jax.tree.leaves(getattr(problem, key))]
         for key, task in tasks.items()
     )
 
 
 def _with(problem: ControlProblem, new: Mapping[str, Any], given: Mapping[str, Any]) -> ControlProblem:
     """The problem with these fields, of which nothing else is validated again."""
-    other = object.__new__(type(problem))
     record = dict(problem.arguments or {}) | {key: Argument(given[key], new[key]) for key in new}
-    vars(other).update(values(problem) | dict(new) | {"arguments": record})
-    vars(other)["system_variants"] = problem.system_variants  # they name compiled programs
-    return other
+    return dataclasses.replace(problem, **new, arguments=record, validate=False)
 
 
-def leaves_of(problem: ControlProblem) -> Leaves:
-    """The numbers of a problem that are arguments of compiled functions: x0, start_time, references and weights of residuals, and
-    the number of steps of a padded one."""
-    tasks = {key: numbers(getattr(problem, key)) for key in TASKS}
-    return jax.tree.map(jnp.asarray, (problem.x0, problem.start_time, tasks, problem.steps))
-
-
-def with_leaves(problem: ControlProblem, leaves: Leaves) -> ControlProblem:
-    """The problem with other numbers, which may be traced: nothing is validated."""
-    x0, start_time, others, steps = leaves
-    new = {key: with_numbers(getattr(problem, key), others[key]) for key in TASKS}
-    other = object.__new__(type(problem))
-    vars(other).update(values(problem) | new | {"x0": x0, "start_time": start_time, "steps": steps})
-    return other
+def lengthened(values: Any, rows: int) -> Shaped[np.ndarray, "rows ..."]:
+    """An array with its last row again and again."""
+    found = np.asarray(values)
+    more = rows - len(found)
+    return found if more <= 0 else np.concatenate([found, np.repeat(found[-1:], more, 0)])

@@ -26,7 +26,7 @@ from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import ModelError, OptionError, UnknownNameError
-from trajopt.problems.programs import PROGRAMS
+from trajopt.problems import programs
 from trajopt.solvers.loop.solution import RESULT_ID, SOLVE_AGAIN, SUMMARY, TRAJECTORY, check_one_result, read_summary
 
 _REMEDY = "give the model with --model (a bundled name or a file)"
@@ -124,7 +124,7 @@ def contact_geometry(
     """Points (m), frames and pairs (indices into `Topology.pairs`) of the `count` closest contact candidates at each state."""
     device = model.to_device()
     arguments = (device, np.asarray(q, device.mass.dtype))
-    points, frames, pairs = PROGRAMS.run(_contacts, count, *arguments, effort=Effort.QUICK)[0]
+    points, frames, pairs = programs.run(_contacts, count, *arguments, effort=Effort.QUICK)[0]
     return np.asarray(points, float), np.asarray(frames, float), np.asarray(pairs)
 
 

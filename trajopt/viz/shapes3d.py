@@ -11,7 +11,7 @@ from trajopt.dynamics.collision.terrain import ground_height
 from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model, ShapeType
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
-from trajopt.problems.programs import PROGRAMS
+from trajopt.problems import programs
 
 _ROUND = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.ELLIPSOID)
 _GROUND = 33  # points of a height field along each side, as drawn
@@ -143,10 +143,10 @@ def placements(
 ) -> tuple[Float[np.ndarray, "t n 3 3"], Float[np.ndarray, "t n 3"]]:
     """World rotations and positions (m) of all nodes at every configuration of a motion."""
     device = model.to_device()
-    kin, _ = PROGRAMS.run(_along, None, device, np.asarray(q, device.mass.dtype), effort=Effort.QUICK)
+    kin, _ = programs.run(_along, None, device, np.asarray(q, device.mass.dtype), effort=Effort.QUICK)
     return np.asarray(kin.rotation, float), np.asarray(kin.position, float)
 
 
 def _along(subject: None, model: Model, q: Float[Array, "t nq"]) -> Kinematics:
-    """Placements of all nodes at every configuration; a program (`PROGRAMS`) without a subject."""
+    """Placements of all nodes at every configuration; a program (`programs`) without a subject."""
     return jax.vmap(lambda row: kinematics(model, row))(q)

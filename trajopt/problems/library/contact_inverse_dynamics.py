@@ -30,9 +30,9 @@ from trajopt.dynamics.state import StepInfo
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
+from trajopt.problems import programs
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.static_pose import PoseCertificate, certify
-from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.ranges import Real, ranged
 
 TOLERANCE = Threshold(1e-6, 1e-5)  # of |v+| / dt
@@ -159,7 +159,7 @@ class StillStep:
 
     def after(self, u: Float[Array, " nu"]) -> tuple[State, StepInfo]:
         """The step under the torques u, taken again outside of what a solver compiles."""
-        return PROGRAMS.run(StillStep._step, self, u, effort=Effort.QUICK)[0]
+        return programs.run(StillStep._step, self, u, effort=Effort.QUICK)[0]
 
     def _step(self, u: Float[Array, " nu"]) -> tuple[State, StepInfo]:
         return self.system.step(self.state, u)

@@ -47,9 +47,9 @@ from trajopt.dynamics.rigid_body.lie import right_jacobian
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
+from trajopt.problems import programs
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.replay import replay
-from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.ranges import Choice, Count, Real, ranged
 
 VELOCITY_TRUTH = (3.0, 1.0, 0.0, 0.0, 0.0, 2.0)
@@ -250,7 +250,7 @@ def _problem(name, throw: Throw, target, residual, jacobian, x0, scale, toleranc
 
     def certificate(x) -> Mapping[str, Any]:
         states, infos, _ = rollout(x)
-        error = np.asarray(PROGRAMS.run(Throw.error, throw, states.q[-1], target, effort=Effort.QUICK)[0])
+        error = np.asarray(programs.run(Throw.error, throw, states.q[-1], target, effort=Effort.QUICK)[0])
         return {
             "final_pose_error": float(np.abs(error).max()),
             "contact_residual": float(np.asarray(infos.residual).max()),

@@ -22,9 +22,9 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.energy import kinetic_energy, potential_energy
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
+from trajopt.problems import programs
 from trajopt.problems.library.replay import replay
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
@@ -91,7 +91,7 @@ def examine(system: System, motion: Trajectory) -> dict[str, float]:
     fine = System(model, system.dt / FINER, system.contact)
     states, _ = replay(fine, State(jnp.asarray(q[0]), jnp.asarray(v[0])), jnp.asarray(np.repeat(us, FINER, 0)))
     height, again = float(q[-1, 1]), float(states.q[-1, 1])
-    first, last = np.asarray(PROGRAMS.run(_energies, None, model, q[[0, -1]], v[[0, -1]], effort=Effort.QUICK)[0])
+    first, last = np.asarray(programs.run(_energies, None, model, q[[0, -1]], v[[0, -1]], effort=Effort.QUICK)[0])
     gained = float(last - first)
     work = float(np.sum((us @ np.asarray(model.actuation).T) * np.diff(q, axis=0)))
     return {

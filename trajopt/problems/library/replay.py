@@ -9,12 +9,12 @@ from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.state import StepInfo
 from trajopt.dynamics.system import State, System
-from trajopt.problems.programs import PROGRAMS
+from trajopt.problems import programs
 
 
 def replay(system: System, x0: State, us: Float[Array, "T nu"]) -> tuple[State, StepInfo]:
     """States x_0..x_T and the infos of the T steps under the controls us, as `System.rollout`."""
-    return PROGRAMS.run(_rollout, None, system, x0, us, effort=Effort.QUICK)[0]
+    return programs.run(_rollout, None, system, x0, us, effort=Effort.QUICK)[0]
 
 
 def _rollout(subject: None, system: System, x0: State, us: Float[Array, "T nu"]) -> tuple[State, StepInfo]:

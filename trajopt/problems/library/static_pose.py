@@ -35,9 +35,9 @@ from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
+from trajopt.problems import programs
 from trajopt.problems.guesses import equilibrium_terms
 from trajopt.problems.library.replay import candidate_shapes
-from trajopt.problems.programs import PROGRAMS
 
 _MAX_ITERATIONS = 60
 _CONVERGED = 2e-15
@@ -157,7 +157,7 @@ def certify(model: Model, q: Float[np.ndarray, " nq"], supports: Sequence[str]) 
     """
     model = model.to_device()
     chosen = list(candidates(model, supports))
-    terms, _ = PROGRAMS.run(equilibrium_terms, None, model, np.asarray(q, np.float64), effort=Effort.QUICK)
+    terms, _ = programs.run(equilibrium_terms, None, model, np.asarray(q, np.float64), effort=Effort.QUICK)
     contacts, columns, com, h, _ = jax.tree.map(np.asarray, terms)
     distance, point = contacts.distance, contacts.point[chosen]
     others = np.setdiff1d(np.arange(distance.size), chosen)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,10 +12,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.problems.least_squares import LeastSquaresProblem
-from trajopt.problems.programs import PROGRAMS
+from trajopt.problems.oracle import Linearization
+from trajopt.problems.programs import compiled, subject
 from trajopt.result import Status
 from trajopt.solvers.batch.jaxopt_lbfgs import JaxoptFit
-from trajopt.solvers.batch.samples import Samples
+from trajopt.solvers.batch.samples import Samples, with_numbers
 from trajopt.solvers.batch.solution import BatchSolution
 from trajopt.solvers.least_squares.gauss_newton import GaussNewton, covariance, sandwich
 from trajopt.solvers.least_squares.iteration import FitIteration, FitState
@@ -26,6 +26,7 @@ from trajopt.solvers.loop.verdict import verdict
 from trajopt.solvers.subproblems.batching import each_sample
 
 
+@subject("iteration")
 @dataclasses.dataclass(frozen=True)
 class BatchedGaussNewton:
     """`GaussNewton` for one problem, whose data may be traced."""
@@ -56,13 +57,13 @@ FitMethod = BatchedGaussNewton | JaxoptFit
 def solve_fits(samples: Samples, method: FitMethod) -> BatchSolution:
     """The answers of all samples by one program, their covariances where the method is Gauss-Newton."""
     problem, solver = method.problem, method.solver
-    points, leaves = jax.tree.map(jnp.asarray, (samples.points, samples.leaves))
-    program, compiling = PROGRAMS.compiled(_solved, method, points, leaves)
-    judge, judging = PROGRAMS.compiled(_judged, (problem, method.gradient), points, leaves)
+    points, numbers = jax.tree.map(jnp.asarray, (samples.points, samples.numbers))
+    program, compiling = compiled(_solved, method, points, numbers)
+    judge, judging = compiled(_judged, Linearization(problem, method.gradient), points, numbers)
     start = time.perf_counter()
-    states = jax.tree.map(np.asarray, jax.block_until_ready(program(points, leaves)))
+    states = jax.tree.map(np.asarray, jax.block_until_ready(program(points, numbers)))
     seconds = time.perf_counter() - start
-    found = jax.tree.map(np.asarray, judge(jnp.asarray(states.point.x), leaves))
+    found = jax.tree.map(np.asarray, judge(jnp.asarray(states.point.x), numbers))
     statuses, success, residuals = _certified(samples, states, found)
     return BatchSolution(
         problem=problem.name,
@@ -82,27 +83,19 @@ def solve_fits(samples: Samples, method: FitMethod) -> BatchSolution:
     )
 
 
-def _mapped(fn: Callable[[Any, Array], Any], subject: Any, points: Array, leaves: Any) -> Any:
-    """fn(subject with its own leaves, point), mapped over the samples."""
-    problem, rebuilt = subject
-    if leaves is None:
-        return each_sample(lambda x: fn(rebuilt(problem), x), points)
-    return each_sample(lambda own, x: fn(rebuilt(problem.with_leaves(own)), x), leaves, points)
+def _solved(method: FitMethod, points: Array, numbers: Any) -> FitState:
+    return each_sample(lambda own, x: method.on(with_numbers(method.problem, own)).solve(x), numbers, points)
 
 
-def _solved(method: FitMethod, points: Array, leaves: Any) -> FitState:
-    return _mapped(lambda method, x: method.solve(x), (method.problem, method.on), points, leaves)
-
-
-def _judged(subject: tuple[LeastSquaresProblem, str], points: Array, leaves: Any) -> dict[str, Array]:
+def _judged(linearization: Linearization, points: Array, numbers: Any) -> dict[str, Array]:
     """Residual and Jacobian at each point, and what the covariance of a robust loss needs, anew."""
-    problem, gradient = subject
 
-    def at(problem: LeastSquaresProblem, x: Array) -> dict[str, Array]:
-        r, J = problem.linearization(gradient)(x)
+    def at(own: Any, x: Array) -> dict[str, Array]:
+        problem = with_numbers(linearization.problem, own)
+        r, J = problem.linearization(linearization.gradient)(x)
         return {"r": r, "J": J, "bend": problem.curvature(x), "slope": problem.slope(x)}
 
-    return _mapped(at, (problem, lambda problem: problem), points, leaves)
+    return each_sample(at, numbers, points)
 
 
 def _certified(

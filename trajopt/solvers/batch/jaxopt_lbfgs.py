@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.errors import MissingExtraError, OptionError
 from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.programs import subject
 from trajopt.solvers.least_squares.iteration import FitIteration, FitState, limited
 from trajopt.solvers.least_squares.lbfgs import LBFGS
 from trajopt.solvers.loop.codes import CODES, GOING_ON
@@ -28,6 +29,7 @@ TOLERANCE_EXPONENT = 0.8  # default tolerance 1e-8 in float64, 1e-4 in float32: 
 IDLE = 5  # iterations in a row without a lower cost that end a run
 
 
+@subject("problem")
 @dataclasses.dataclass(frozen=True)
 class JaxoptFit:
     """The iteration of jaxopt's L-BFGS for one problem, whose data may be traced.

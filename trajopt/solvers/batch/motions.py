@@ -15,9 +15,9 @@ from trajopt.errors import OptionError
 from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle, examine
-from trajopt.problems.programs import PROGRAMS
+from trajopt.problems.programs import compiled, subject
 from trajopt.result import Status
-from trajopt.solvers.batch.samples import Samples
+from trajopt.solvers.batch.samples import Samples, with_numbers
 from trajopt.solvers.batch.solution import BatchSolution
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.passes import Passes, Progress
@@ -54,6 +54,7 @@ class Run:
     code: Int[Array, ""]
 
 
+@subject("passes")
 @dataclasses.dataclass(frozen=True)
 class BatchedMotions:
     """The iteration for one problem, whose x0, references and weights may be traced."""
@@ -147,14 +148,14 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
     follows = np.array([
         solver.shooting != "multiple" or not (given or np.ptp(guess.xs, axis=0).any()) for guess in samples.guesses
     ])  # fmt: skip
-    arguments = jax.tree.map(jnp.asarray, (_clipped(problem, samples.points), follows, samples.leaves))
-    program, compiling = PROGRAMS.compiled(_solved, method, *arguments)
+    arguments = jax.tree.map(jnp.asarray, (_clipped(problem, samples.points), follows, samples.numbers))
+    program, compiling = compiled(_solved, method, *arguments)
     start = time.perf_counter()
     run = jax.tree.map(np.asarray, jax.block_until_ready(program(*arguments)))
     seconds = time.perf_counter() - start
     best: Best = run.best
     motion = jax.tree.map(jnp.asarray, best.motion)
-    judge, judging = PROGRAMS.compiled(_examined, problem, motion, arguments[2])
+    judge, judging = compiled(_examined, problem, motion, arguments[2])
     found = jax.tree.map(np.asarray, judge(motion, arguments[2]))
     statuses, success, residuals = _certified(samples, run, found, gradient)
     us = np.asarray(best.motion.us)
@@ -184,15 +185,15 @@ def _clipped(problem: OptimalControlProblem, points: Trajectory) -> Trajectory:
     return dataclasses.replace(points, us=us)
 
 
-def _solved(method: BatchedMotions, points: Trajectory, follows: Array, leaves: Any) -> Run:
+def _solved(method: BatchedMotions, points: Trajectory, follows: Array, numbers: Any) -> Run:
     def at(guess: Trajectory, follows: Array, own: Any) -> Run:
-        return method.on(method.problem.with_leaves(own)).solve(guess, follows)
+        return method.on(with_numbers(method.problem, own)).solve(guess, follows)
 
-    return each_sample(at, points, follows, leaves)
+    return each_sample(at, points, follows, numbers)
 
 
-def _examined(problem: OptimalControlProblem, motion: Trajectory, leaves: Any) -> Any:
-    return each_sample(lambda motion, own: examine(problem.with_leaves(own), motion), motion, leaves)
+def _examined(problem: OptimalControlProblem, motion: Trajectory, numbers: Any) -> Any:
+    return each_sample(lambda motion, own: examine(with_numbers(problem, own), motion), motion, numbers)
 
 
 def _certified(

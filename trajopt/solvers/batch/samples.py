@@ -17,7 +17,7 @@ from trajopt.problems.trajectory import Trajectory
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """One problem for each sample, and its guess; `leaves` and `points` are stacked along the first axis."""
+    """One problem for each sample, and its guess; `numbers` and `points` are stacked along the first axis."""
 
     problems: Sequence[Any]
     guesses: Sequence[Any]
@@ -26,9 +26,14 @@ class Samples:
         return len(self.problems)
 
     @property
-    def leaves(self) -> Any:
-        """What differs between the problems, as arguments of one program."""
-        return _stacked([problem.leaves for problem in self.problems])
+    def numbers(self) -> dict[int, Any]:
+        """The leaves in which the problems differ, by their places among the leaves of a problem (`with_numbers`)."""
+        columns = zip(*(jax.tree.leaves(problem) for problem in self.problems), strict=True)
+        return {
+            k: np.stack([np.asarray(leaf) for leaf in column])
+            for k, column in enumerate(columns)
+            if any(leaf is not column[0] for leaf in column)
+        }
 
     @property
     def points(self) -> Any:
@@ -49,7 +54,7 @@ def samples_of(problem: Any, guesses: Any, changes: Mapping[str, Any]) -> Sample
     for k in range(count):
         try:
             sample = problem.replace(**{key: _entry(value, k) for key, value in given.items()}) if given else problem
-            if type(problem) is OptimalControlProblem and sample.program_key != problem.program_key:
+            if not _alike(sample, problem):
                 raise OptionError(f"problem '{problem.name}': x0 of another shape or type; a batch is one program")
             guess = sample.initial_point if guesses is None else sample.check_point(_entry(guesses, k), "guesses")
         except TrajoptError as error:
@@ -57,6 +62,18 @@ def samples_of(problem: Any, guesses: Any, changes: Mapping[str, Any]) -> Sample
         problems.append(sample)
         points.append(guess)
     return Samples(problems, points)
+
+
+def with_numbers(problem: Any, numbers: Mapping[int, Any]) -> Any:
+    """The problem with other leaves at these places, which may be traced."""
+    leaves, structure = jax.tree.flatten(problem)
+    return jax.tree.unflatten(structure, [numbers.get(k, leaf) for k, leaf in enumerate(leaves)])
+
+
+def _alike(sample: Any, problem: Any) -> bool:
+    """Whether two problems share their programs."""
+    (ours, kind), (others, other_kind) = ([*part] for part in (jax.tree.flatten(sample), jax.tree.flatten(problem)))
+    return [kind, *((a.shape, a.dtype) for a in ours)] == [other_kind, *((b.shape, b.dtype) for b in others)]
 
 
 _TAKES: dict[type, set[str]] = {

@@ -29,7 +29,6 @@ import numpy as np
 from trajopt.errors import OptionError
 from trajopt.names import NamedOptions, closest
 from trajopt.problems.expansions import aware_dynamics, reason_not_smooth, relabels, twice_differentiable
-from trajopt.problems.horizons import cut_motion, lengthened_motion
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import KEPT_PROGRAMS
@@ -101,7 +100,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
         return False
 
     def _iteration(self, oracle: OptimalControlOracle) -> Iteration:
-        return self.iteration_of(oracle.padded, oracle.gradient)
+        return self.iteration_of(oracle.problem, oracle.gradient)
 
     def iteration_of(self, problem: OptimalControlProblem, gradient: str) -> Iteration:
         """The program of one iteration for a problem in a gradient mode."""
@@ -169,8 +168,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
             held = self.shooting == "auto" and not given and self._whirls(oracle, rolled)
             motion = dataclasses.replace(rolled, xs=np.tile(rolled.xs[0], (len(rolled.xs), 1))) if held else rolled
         chosen = self._begun_held(held)
-        whole = lengthened_motion(motion, oracle.padded.horizon)
-        progress = chosen.passes(oracle.padded, oracle.gradient).blank(whole, self.penalty, self.damping)
+        progress = chosen.passes(oracle.problem, oracle.gradient).blank(motion, self.penalty, self.damping)
         gains = np.zeros((problem.horizon, problem.nu, problem.n), dtype)
         return chosen._passed(oracle, DDPState(motion, 0.0, 0.0, 0.0, 0.0, progress, gains, held), act=False)
 
@@ -200,21 +198,20 @@ class _DifferentialDynamicProgramming(NamedOptions):
 
     def _passed(self, oracle: OptimalControlOracle, state: DDPState, act: bool) -> DDPState:
         """The state after passes up to an accepted step or the end, or, without `act`, with its model made anew."""
-        passes = _kept_passes(self._begun_held(bool(state.held)), oracle.padded, oracle.gradient)
-        T = oracle.problem.horizon
+        passes = _kept_passes(self._begun_held(bool(state.held)), oracle.problem, oracle.gradient)
         progress, gains, summary = oracle.call(Passes.summarised_step, passes, np.asarray(act), state.progress)
         now = Summary(*np.asarray(summary).tolist())
         oracle.evaluations += int(now.tried) + int(now.made) * oracle.cost_of_linearization
         code = int(now.code)
         return dataclasses.replace(
             state,
-            x=cut_motion(progress.iterate.motion, T),
+            x=jax.tree.map(np.asarray, progress.iterate.motion),
             cost=now.cost if now.bad_step < 0 else float("nan"),  # a motion with gaps has no cost
             violation=now.violation,
             gradient_norm=now.stationarity,
             step_size=now.step_size,
             progress=progress,
-            gains=np.asarray(gains)[:T] if now.accepted else state.gains,
+            gains=np.asarray(gains) if now.accepted else state.gains,
             halt="" if code == GOING_ON or now.converged else status_name(status_of(code)),
         )
 
@@ -276,8 +273,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
                 "complementarity-aware derivatives are directions to search in: go on from here with gradient='implicit' "
                 f"(exact stationarity {stationarity:.3g}, allowed {allowed:.3g})"
             )
-        T = oracle.problem.horizon
-        multipliers |= {"stage": multipliers["stage"][:T], "dynamics": np.asarray(model.costates)[: T + 1]}
+        multipliers |= {"dynamics": np.asarray(model.costates)}
         return Findings(
             residuals=measures,
             shortfalls=[f"stationarity is {stationarity:.3g}, allowed {allowed:.3g}"] if lacking else [],
@@ -296,7 +292,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
 
     def _exact_model(self, oracle: OptimalControlOracle, state: DDPState) -> LocalModel:
         """The model at the state's motion with exact derivatives, whatever those of the iteration are."""
-        problem, modeller = oracle.padded.with_gradient("implicit"), self._iteration(oracle).modeller
+        problem, modeller = oracle.problem.with_gradient("implicit"), self._iteration(oracle).modeller
         exact = dataclasses.replace(modeller, problem=problem, gradient="implicit")
         return oracle.call(Modeller.expand, exact, state.progress.iterate.motion, state.multipliers)
 

@@ -22,8 +22,8 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.policies import follow_policy
 from trajopt.problems.expansions import advance, needs_steps, twice_differentiable
-from trajopt.problems.horizons import kept_last, of_taken, scan
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.programs import subject
 from trajopt.solvers.ddp.curvature import SHORT, Curvature
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.ddp.reports import Attempt, Direction, Iterate, Report, Trial
@@ -49,6 +49,7 @@ TELLING_DAMPING = 0.01  # of the curvature along the step: less damping would no
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
 
 
+@subject("modeller")
 @dataclasses.dataclass(frozen=True)
 class Iteration:
     """The program for one problem.
@@ -77,7 +78,6 @@ class Iteration:
         n, n_e = problem.n, problem.n + problem.n_p
         if self.damp_state:
             weight = damping * jnp.diag(jnp.arange(n_e) < n).astype(lq.Q.dtype)
-            weight = of_taken(problem, jnp.broadcast_to(weight, lq.Q[1:].shape))
             damped = dataclasses.replace(lq, Q=lq.Q.at[1:].add(weight))
         else:
             damped = dataclasses.replace(lq, R=lq.R + damping * jnp.eye(problem.nu, dtype=lq.R.dtype))
@@ -149,8 +149,7 @@ class Iteration:
         times, rows = jnp.asarray(problem.times)[:-1], (multipliers.stage, multipliers.stage_penalty)
         defects = jnp.zeros((problem.horizon, n), at.us.dtype) if defects is None else defects
         inputs = (at.xs[:-1], at.us, defects, times, policy.K, policy.k, *rows)
-        _, (xs, us, costs) = scan(problem, body, x0, inputs, (at.xs[1:], at.us, jnp.zeros(len(at.us), at.us.dtype)))
-        xs = kept_last(problem, xs)
+        _, (xs, us, costs) = jax.lax.scan(body, x0, inputs)
         prior = problem.prior_residual(x0, p)
         total = jnp.sum(costs) + problem.final_cost(xs[-1], p) + 0.5 * jnp.vdot(prior, prior)
         if inequality[1].size:
@@ -178,7 +177,7 @@ class Iteration:
         policy, bar = direction.policy, (at.xs[:-1, :nq], at.xs[:-1, nq:])
         us = at.us + length * policy.k
         found, us, _ = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, low, high)
-        xs = jnp.concatenate([x0[None], kept_last(problem, jnp.concatenate([found.q, found.v], 1))])
+        xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
         motion = Trajectory(xs, us, at.p)
         return motion, problem.cost(motion)
 

@@ -31,8 +31,8 @@ from trajopt.problems.expansions import (
     relabels,
     stage_expansion,
 )
-from trajopt.problems.horizons import of_taken, taken
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.programs import subject
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.batching import each
 from trajopt.solvers.subproblems.bounds import held_at_bound
@@ -75,6 +75,7 @@ class LocalModel:
     bad_step: Any
 
 
+@subject("problem")
 @dataclasses.dataclass(frozen=True)
 class Modeller:
     """Makes the models of one problem.
@@ -211,28 +212,16 @@ class Modeller:
             return F[:, order], defect, model.value, g[order], H[order][:, order], c
 
         def sweep(costate: Array, row: tuple) -> tuple[Any, Any]:
-            parts = stage(*row[:-1], costate)
+            parts = stage(*row, costate)
             F, g = parts[0], parts[3]
             before = g[:n] + F[:, :n].T @ costate
-            return before if row[-1] is None else jnp.where(row[-1], before, costate), parts
+            return before, parts
 
         y, w = multipliers.stage, multipliers.stage_penalty
         steps = (at.xs[:-1], at.xs[1:], at.us, jnp.asarray(problem.times)[:-1], y, w)
         if self.aware:
-            return self._held(jax.lax.scan(sweep, g_end, (*steps, taken(problem)), reverse=True)[1])
-        return self._held(each(problem, stage, *steps))
-
-    def _held(self, stages: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The models of the stages, where no step is taken those of a state that stays whatever the controls are, which are best
-        at zero."""
-        problem = self.problem
-        if problem.steps is None:
-            return stages
-        F, defect, cost, g, H, c = stages
-        size, n = H.shape[-1], problem.n
-        by_control = jnp.diag(jnp.arange(size) >= size - problem.nu)
-        held = (jnp.eye(n, size), 0, 0, 0, by_control, 0)
-        return tuple(of_taken(problem, rows, fill) for rows, fill in zip((F, defect, cost, g, H, c), held, strict=True))
+            return jax.lax.scan(sweep, g_end, steps, reverse=True)[1]
+        return each(problem, stage, *steps)
 
     @property
     def _flat(self) -> bool:
@@ -320,7 +309,7 @@ class Modeller:
 
 def bounds_controls(problem: OptimalControlProblem) -> bool:
     """Whether a control has a bound."""
-    return bool(np.isfinite(problem.control_lower).any() or np.isfinite(problem.control_upper).any())
+    return bool(problem.finite("control_lower").any() or problem.finite("control_upper").any())
 
 
 def runs_native(problem: OptimalControlProblem) -> bool:

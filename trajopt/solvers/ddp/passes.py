@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import Trajectory
+from trajopt.problems.programs import subject
 from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iteration
 from trajopt.solvers.ddp.reports import Iterate, Report
 from trajopt.solvers.loop.codes import CODES, GOING_ON
@@ -82,6 +83,7 @@ class Summary(NamedTuple):
     bad_step: Any
 
 
+@subject("iteration", "rule")
 @dataclasses.dataclass(frozen=True)
 class Passes:
     """The passes of one problem under the options of one solver; tolerance: of the stationarity."""

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, ScalarLike
 
 from trajopt.errors import OptionError
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
+from trajopt.problems.programs import subject
 from trajopt.solvers.ddp.iteration import Iteration
 from trajopt.solvers.ddp.reports import Direction, Iterate
 from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
@@ -49,6 +50,7 @@ class Replanned:
     finite: Any
 
 
+@subject("iteration")
 @dataclasses.dataclass(frozen=True)
 class Replanning:
     """The programs of a receding horizon for one problem and the options of one solver."""
@@ -145,7 +147,7 @@ class Replanning:
     def _begun(self, x0: Array, start_time: Array) -> Iteration:
         """The iteration of the problem that starts at a measured state."""
         problem = self.problem
-        problem = problem.with_leaves((x0, start_time, *problem.leaves[2:]))
+        problem = dataclasses.replace(problem, x0=x0, start_time=start_time, validate=False)
         return dataclasses.replace(
             self.iteration, modeller=dataclasses.replace(self.iteration.modeller, problem=problem)
         )

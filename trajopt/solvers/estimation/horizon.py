@@ -102,9 +102,9 @@ class HorizonGaussNewton:
         if lacking:
             lacking_why = f"{lacking} directions of the initial state and parameters are not determined"
             return dataclasses.replace(result, notes=[*result.notes, lacking_why])
-        n, T = oracle.problem.n, oracle.problem.horizon
+        n = oracle.problem.n
         states, controls = oracle.call(_marginals, None, lq, policy, held, initial)
-        values = {"states": np.asarray(states)[: T + 1, :n, :n], "controls": np.asarray(controls)[:T]}
+        values = {"states": np.asarray(states)[:, :n, :n], "controls": np.asarray(controls)}
         values |= {"parameters": initial[n:, n:]} if oracle.problem.n_p else {}
         return dataclasses.replace(result, fields=result.fields | {"covariances": values})
 
@@ -112,7 +112,7 @@ class HorizonGaussNewton:
         """(controls held at a bound, the model without them, its Riccati pass, the free entries of e_0, the information about
         e_0, the norm of the residual that the linearised problem can still remove)."""
         model, motion = state.model, state.progress.iterate.motion
-        modeller = Modeller(oracle.padded, oracle.gradient, multiple=True, second_order=False)
+        modeller = Modeller(oracle.problem, oracle.gradient, multiple=True, second_order=False)
         held, lq, policy, free, matrix, gradient = oracle.call(_information, modeller, motion, model)
         matrix, free, gradient = np.asarray(matrix), np.asarray(free), np.asarray(gradient) * np.asarray(free)
         first = inverse_information(matrix, free)[0]

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from trajopt.dynamics.linear_algebra import svd
 from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.programs import subject
 from trajopt.solvers.least_squares.state import ending
 from trajopt.solvers.loop.codes import CODES, GOING_ON
 from trajopt.solvers.subproblems.bounds import held_at_bound
@@ -74,6 +75,7 @@ class FitState:
     linearizations: Any
 
 
+@subject("problem")
 @dataclasses.dataclass(frozen=True)
 class FitIteration:
     """The iteration for one problem, whose data may be traced.

@@ -30,7 +30,7 @@ from trajopt.dynamics.system import System
 from trajopt.problems.expansions import advance, needs_steps
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.problems.signature import ProblemSignature
+from trajopt.problems.programs import subject
 from trajopt.problems.trajectory import Trajectory
 from trajopt.solvers.sampling.parametrisation import Space, decode, decode_targets, follow_controls, follow_targets
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Multipliers, term, violation
@@ -107,10 +107,10 @@ def rated_batch(
 ) -> tuple:
     """What `GenerationProgram.rate` says of the `size` candidates from `start` on; what the last batch lacks is filled up."""
     problem = oracle.problem
-    program = GenerationProgram(problem.signature, one_by_one, space.scenarios, problem)
+    program = GenerationProgram(problem, one_by_one, space.scenarios)
     batch = y[start : start + size].astype(problem.dtype)
     padded = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), 0)])
-    arguments = (problem.system, space.data, padded, multipliers, np.asarray(len(batch)))
+    arguments = (space.data, padded, multipliers, np.asarray(len(batch)))
     return jax.tree.map(np.asarray, oracle.call(GenerationProgram.rate, program, *arguments))
 
 
@@ -136,17 +136,17 @@ def _solves_contacts(system: System) -> bool:
     return system.contact.solves_impulses and row_count(system.contact, system.model) > 0
 
 
+@subject("problem")
 @dataclasses.dataclass(frozen=True)
 class GenerationProgram:
-    """The function that rates candidates of one problem; two of equal `signature` are the same function.
+    """The function that rates candidates of one problem.
 
     one_by_one: whether motions are rolled out one after the other, in place of one batch. scenarios: `Space.scenarios`.
     """
 
-    signature: ProblemSignature
+    problem: OptimalControlProblem
     one_by_one: bool
     scenarios: tuple[tuple[tuple[str, float], ...], ...]
-    problem: OptimalControlProblem = dataclasses.field(compare=False)
 
     @functools.cached_property
     def relevant(self) -> Bool[np.ndarray, "T m"]:
@@ -165,7 +165,6 @@ class GenerationProgram:
 
     def rate(
         self,
-        system: System | None,
         data: dict[str, Float[Array, "..."]],
         y: Float[Array, "P d"],
         multipliers: Multipliers,
@@ -175,8 +174,6 @@ class GenerationProgram:
         best one and its motion; rows and first bad steps of the first two. data: the arrays of the search space.
         """
         problem = self.problem
-        if system is not None:
-            problem = problem.with_system(system)
 
         def rate(y: Array) -> tuple:
             return self.candidate(problem, data, y, multipliers)
@@ -209,7 +206,7 @@ class GenerationProgram:
             assert system is not None
             leaves = {name: factor * getattr(system.model, name) for name, factor in scenario}
             changed = dataclasses.replace(system, model=system.model.replace(**leaves))
-            merit = self.rated(problem.with_system(changed), data, y, multipliers)[0]
+            merit = self.rated(dataclasses.replace(problem, dynamics=changed, validate=False), data, y, multipliers)[0]
             found = (found[0] + merit, *found[1:])
         return (found[0] / (1 + len(self.scenarios)), *found[1:])
 

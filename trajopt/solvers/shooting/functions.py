@@ -31,6 +31,7 @@ from trajopt.problems.expansions import (
     twice_differentiable,
 )
 from trajopt.problems.ocp import CONSTRAINTS, OptimalControlProblem
+from trajopt.problems.programs import subject
 from trajopt.solvers.shooting.layout import Layout
 from trajopt.solvers.subproblems.batching import each
 
@@ -42,6 +43,7 @@ def euclidean(problem: OptimalControlProblem) -> bool:
     return problem.integrate is None and problem.n == problem.nx
 
 
+@subject("problem")
 @dataclasses.dataclass(frozen=True)
 class ShootingFunctions:
     """The functions to compile of one problem, cut into intervals of so many steps, in a gradient mode, for one of `HESSIANS`;

@@ -112,7 +112,7 @@ class Layout:
 
     def _place_rows(self, used: tuple[bytes, ...]) -> None:
         problem, N = self.problem, self.N
-        bounded = np.isfinite(problem.state_lower) | np.isfinite(problem.state_upper)
+        bounded = problem.finite("state_lower") | problem.finite("state_upper")
         self.bounded = np.flatnonzero(bounded)  # entries of the state with a bound
         self.as_rows = np.flatnonzero(bounded & (self.coordinate < 0))  # and, at nodes, those that are no variable
         inner = self.valid & (np.arange(self.K) > 0)

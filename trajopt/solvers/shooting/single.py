@@ -26,6 +26,7 @@ from trajopt.errors import OptionError
 from trajopt.problems.expansions import linear_dynamics
 from trajopt.problems.ocp import DIFFERENCES, OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.programs import subject
 from trajopt.result import Status, status_named
 from trajopt.solvers.least_squares.lbfgs import LBFGS
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, default_tolerance, ended_by
@@ -238,6 +239,7 @@ class SingleShooting(LibrarySolver):
         )
 
 
+@subject("problem")
 @dataclasses.dataclass(frozen=True)
 class AugmentedCost:
     """The augmented Lagrangian of a problem as a function of z = [u_0 .. u_{T-1}, p, dx_0 (if x_0 is free)]."""

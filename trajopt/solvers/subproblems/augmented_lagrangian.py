@@ -13,7 +13,7 @@ the previous update grows. Nocedal and Wright, Numerical Optimization, 2006, sec
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, ScalarLike
 
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.programs import KEPT_PROGRAMS, Recent
+from trajopt.problems.programs import KEPT_PROGRAMS, subject
 from trajopt.solvers.loop.contract import SolverState
 
 SUFFICIENT_FALL = 0.25  # a violation above this fraction of the last one raises the penalty
@@ -30,7 +30,6 @@ FIRST_INNER_TOLERANCE = 1e-2
 INNER_SHARE, INNER_LARGEST = 0.1, 1e-2  # of `PenaltyRule.inner_tolerance`
 STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
 
-_COUNTS = Recent(KEPT_PROGRAMS)  # `Constraints` of each problem's key
 
 
 @jax.tree_util.register_dataclass
@@ -107,6 +106,7 @@ def first_schedule(multipliers: Multipliers, tolerance: float) -> dict[str, Any]
     }
 
 
+@subject("problem")
 @dataclasses.dataclass(frozen=True)
 class Constraints:
     """The constraint rows of a problem: at each stage [equality, inequality, state bounds], at the end likewise.
@@ -138,32 +138,13 @@ class Constraints:
     @property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         problem = self.problem
-        return np.flatnonzero(np.isfinite(problem.state_lower)), np.flatnonzero(np.isfinite(problem.state_upper))
+        return np.flatnonzero(problem.finite("state_lower")), np.flatnonzero(problem.finite("state_upper"))
 
     @property
     def _counts(self) -> tuple[int, int, int, int]:
-        """Numbers of equalities and of all rows, at a stage and at the end.
-
-        They are traced once for all problems of one program: tracing takes longer than many an iteration.
-        """
-        key = self.problem.program_key
-        found: tuple[int, int, int, int] = _COUNTS.get(key) or _COUNTS.keep(key, self._traced_counts())
-        return found
-
-    def _traced_counts(self) -> tuple[int, int, int, int]:
-        problem = self.problem
-        x, u, t, p = problem.x0, problem.u0[0], problem.times[0], problem.parameters
-
-        def count(fn: Callable[..., Array | None], *arguments: Any) -> int:
-            value = jax.eval_shape(lambda *a: jnp.zeros(0) if (r := fn(*a)) is None else r, *arguments)
-            return value.shape[0]
-
-        return (
-            count(lambda *a: problem.stage("equality", *a), x, u, t, p),
-            count(self.stage, x, u, t, p),
-            count(lambda *a: problem.terminal("terminal_equality", *a), x, p),
-            count(self.terminal, x, p),
-        )
+        """Numbers of equalities and of all rows, at a stage and at the end; traced once for all problems of one structure."""
+        leaves, structure = jax.tree.flatten(self)
+        return _counts(structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
 
     def inequality(self) -> tuple[Bool[np.ndarray, " m"], Bool[np.ndarray, " k"]]:
         """Which rows are inequalities, at a stage (m,) and at the end (k,)."""
@@ -187,6 +168,28 @@ class Constraints:
             (penalty * relevant).astype(dtype),
             np.full(k, penalty, dtype),
         )
+
+
+@functools.lru_cache(maxsize=KEPT_PROGRAMS)
+def _counts(structure: Any, types: tuple[Any, ...]) -> tuple[int, int, int, int]:
+    """`Constraints._counts` of those with this structure and leaves of these types."""
+    constraints = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*one) for one in types])
+    first, m, last, k = (row.shape[0] for row in jax.eval_shape(_rows, constraints))
+    return first, m, last, k
+
+
+def _rows(constraints: Constraints) -> tuple[Array, Array, Array, Array]:
+    """Equalities and all rows at the first state, as at a stage and as at the end."""
+    problem = constraints.problem
+    x, u, t, p = (jnp.asarray(a) for a in (problem.x0, problem.u0[0], problem.times[0], problem.parameters))
+    stage, end = problem.stage("equality", x, u, t, p), problem.terminal("terminal_equality", x, p)
+    none = jnp.zeros(0, x.dtype)
+    return (
+        none if stage is None else stage,
+        constraints.stage(x, u, t, p),
+        none if end is None else end,
+        constraints.terminal(x, p),
+    )
 
 
 def estimate(
@@ -238,6 +241,7 @@ def violation(
     return jnp.max(jnp.where(relevant, size, 0.0), initial=jnp.zeros((), c.dtype))
 
 
+@subject("constraints")
 @dataclasses.dataclass(frozen=True)
 class PenaltyRule:
     """How multipliers and penalties follow an inner minimisation: penalties grow by `factor` up to `largest`, and not for a row

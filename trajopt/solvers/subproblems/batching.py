@@ -8,13 +8,11 @@ from typing import Any
 import jax
 
 from trajopt.problems.expansions import twice_differentiable
-from trajopt.problems.horizons import scan
 from trajopt.problems.ocp import OptimalControlProblem
 
 
 def each(problem: OptimalControlProblem, fn: Callable, *arguments: Any) -> Any:
-    """fn of each row of the arguments, stacked: in one batch, or on a CPU, with contact in JAX, one row after the other. Rows of
-    steps that are not taken (`horizons`) say nothing.
+    """fn of each row of the arguments, stacked: in one batch, or on a CPU, with contact in JAX, one row after the other.
 
     The iterations and fallbacks of a contact solve differ from row to row. A batch in JAX pays for those of its slowest
     row in all of them, and for branches that only some rows take; a loop pays for each row's own. On a GPU the loop
@@ -23,7 +21,7 @@ def each(problem: OptimalControlProblem, fn: Callable, *arguments: Any) -> Any:
     native = problem.system is not None and problem.system.resolved_backend == "native"
     if native or twice_differentiable(problem) or jax.default_backend() != "cpu":
         return jax.vmap(fn)(*arguments)
-    return scan(problem, lambda _, row: (None, fn(*row)), None, arguments)[1]
+    return jax.lax.map(lambda row: fn(*row), arguments)
 
 
 def each_sample(fn: Callable, *arguments: Any) -> Any:

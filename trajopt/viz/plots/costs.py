@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from trajopt.dynamics.effort import Effort
+from trajopt.problems import programs
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.programs import PROGRAMS
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import Trajectory
 from trajopt.viz.plots.axes import COLOURS, figure, save
@@ -38,7 +38,7 @@ def cost_terms(
 
     The terms are the residuals that the problem is made of; a function of the problem that is not made of such is one term.
     """
-    stages, others = PROGRAMS.run(_terms, problem, motion, effort=Effort.QUICK)[0]
+    stages, others = programs.run(_terms, problem, motion, effort=Effort.QUICK)[0]
     return {name: np.asarray(row) for name, row in stages.items()}, {name: float(value) for name, value in others.items()}
 
 

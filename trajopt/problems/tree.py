@@ -1,0 +1,56 @@
+"""An `OptimalControlProblem` as a pytree, so that `jax.jit` keys programs by it and `vmap` maps over it.
+
+Leaves are its numbers: those of the `System` and of tasks made of residuals, initial state and guess, start time, parameters and
+bounds. Functions, sizes, the time step, the tolerance and which bounds there are (`finite_bounds`) are the structure. What no
+compiled function reads, such as the name and the certificate, is carried along and is the same in every key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from trajopt.problems.programs import NotCompiled
+
+NUMBERS = (
+    "x0", "u0", "xs0", "start_time", "parameters", "control_lower", "control_upper", "state_lower", "state_upper",
+    "parameter_lower", "parameter_upper",
+)  # fmt: skip
+# Where a function may be a pytree of numbers, such as a `System` or a sum of residuals.
+FUNCTIONS = (
+    "dynamics", "stage_residual", "stage_cost", "terminal_residual", "terminal_cost", "initial_residual", "parameter_residual",
+    "equality", "inequality", "terminal_equality", "terminal_inequality",
+)  # fmt: skip
+SETTINGS = (
+    "horizon", "dt", "free_initial_state", "parametrize", "integrate", "difference", "tangent_size", "tolerance",
+    "finite_bounds",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """What the key of a program has of a problem: the fields that are leaves, the others by value, and what counts for none."""
+
+    numbers: tuple[str, ...]
+    settings: tuple[tuple[str, Any], ...]
+    apart: NotCompiled
+
+
+def flatten(problem: Any) -> tuple[list[Any], Structure]:
+    """(the fields that hold numbers, the rest)."""
+    functions = {key: getattr(problem, key) for key in FUNCTIONS}
+    trees = [key for key, value in functions.items() if value is not None and not jax.tree_util.all_leaves([value])]
+    settings = {key: value for key, value in functions.items() if key not in trees}
+    settings |= {key: getattr(problem, key) for key in SETTINGS}
+    names = (*NUMBERS, *trees)
+    known = {*names, *settings}
+    apart = {field.name: getattr(problem, field.name) for field in dataclasses.fields(problem) if field.name not in known}
+    return [getattr(problem, key) for key in names], Structure(names, tuple(settings.items()), NotCompiled(apart))
+
+
+def unflatten(kind: type, structure: Structure, numbers: Any) -> Any:
+    """The problem with these numbers, which may be traced: nothing is validated."""
+    fields = dict(zip(structure.numbers, numbers, strict=True)) | dict(structure.settings) | structure.apart.value
+    return kind(**fields, validate=False)
