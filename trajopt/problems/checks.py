@@ -56,14 +56,13 @@ def normalise(problem: Any) -> dict[str, Any]:
         values["gradient"] = "implicit" if system is None else system.gradient
     else:
         problem.check_gradient(problem.gradient)
-    if problem.model is None and system is not None:
+    if system is not None and problem.model is None:
         values["model"] = system.model
     if system is not None and "contact" not in problem.meta:
         values["meta"] = {**problem.meta, "contact": type(system.contact).__name__}
     if holding is not None:
         values["meta"] = {**values.get("meta", problem.meta), "guess": holding.described}
-    nu = values["u0"].shape[1]
-    _check_labels(where, problem, nu)
+    _check_labels(where, problem, nu := values["u0"].shape[1])
     if system is not None:
         limits = np.asarray(system.model.control_lower), np.asarray(system.model.control_upper)
     else:
@@ -71,9 +70,7 @@ def normalise(problem: Any) -> dict[str, Any]:
     values |= _bounds(where, problem, "control", nu, limits)
     values |= _bounds(where, problem, "state", x0.size, (np.full(x0.size, -np.inf), np.full(x0.size, np.inf)))
     values |= _bounds(where, problem, "parameter", p.size, (np.full(p.size, -np.inf), np.full(p.size, np.inf)))
-    values["finite_bounds"] = tuple(
-        (key, tuple(np.isfinite(values[key]).tolist())) for key in values if key.endswith(("_lower", "_upper"))
-    )
+    values["finite_bounds"] = tuple((key, _finite(values[key])) for key in values if key.endswith(("_lower", "_upper")))
     _refuse_excluded_state(where, problem, x0, values["state_lower"], values["state_upper"])
     values["u0"] = np.clip(values["u0"], values["control_lower"], values["control_upper"]).astype(x0.dtype)
     values["parameters"] = np.clip(values["parameters"], values["parameter_lower"], values["parameter_upper"])
@@ -86,6 +83,10 @@ def normalise(problem: Any) -> dict[str, Any]:
     if system is not None and problem.arguments is None:  # not of a copy, which differs in a number or two
         _warn_of_violations(where.rstrip(": "), system, x0[: system.nq].astype(float))
     return values
+
+
+def _finite(bound: np.ndarray) -> tuple[bool, ...]:
+    return tuple(np.isfinite(bound).tolist())
 
 
 def _check_labels(where: str, problem: Any, nu: int) -> None:

@@ -66,8 +66,8 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
             deviations.
         solver, solver_options, gradient: the solver that suits the problem, its options, and the gradient mode.
         meta: strings for the summary, of which "contact" names the contact model.
-        arguments, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know, and False for
-            fields that have been validated.
+        arguments, origin, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know, the
+            problem that this one is on other data, and False for fields that have been validated.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
@@ -105,6 +105,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
     gradient: str = "implicit"
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False)
+    origin: LeastSquaresProblem | None = dataclasses.field(default=None, repr=False)
     validate: dataclasses.InitVar[bool] = True
 
     def __post_init__(self, validate: bool) -> None:
@@ -143,6 +144,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         out = jax.eval_shape(self._rows, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
         if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ShapeError(f"{self._where}residual(x) returned {out}; expected a flat array of floats, (m,)")
+        set_field("origin", None)
         set_field("arguments", recorded(before, self))
 
     @property
@@ -155,17 +157,9 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
 
     # -- other data, the same programs ---------------------------------------------------------------------------------
 
-    @property
-    def origin(self) -> LeastSquaresProblem:
-        """The problem that this one is on other data, itself if it is none: programs are keyed by it."""
-        found: LeastSquaresProblem = vars(self).get("_origin", self)
-        return found
-
     def on(self, data: Any) -> LeastSquaresProblem:
         """The problem on other data, which may be traced: nothing is validated."""
-        other = dataclasses.replace(self, data=data, validate=False)
-        object.__setattr__(other, "_origin", self.origin)
-        return other
+        return dataclasses.replace(self, data=data, origin=self.origin or self, validate=False)
 
     def replace(self, *, data: Any) -> LeastSquaresProblem:
         """The problem on other data of the same shapes; what is compiled stays. Raises `ShapeError` and `NonFiniteError`."""
@@ -189,19 +183,13 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         return np.asarray(self.x0)
 
     @property
-    def violation_tolerance(self) -> float:
-        """Bounds are kept exactly."""
-        return 0.0
-
-    @property
     def feasibility_is_success(self) -> bool:
         """With a tolerance for the residual, reaching it is the answer, whatever made the solver stop."""
         return self.tolerance is not None
 
-    @property
-    def other_guesses(self) -> str:
-        """Nothing is known of other guesses than the problem's own."""
-        return ""
+    # Bounds are kept exactly; nothing is known of other guesses than the problem's own.
+    violation_tolerance = 0.0
+    other_guesses = ""
 
     def bound_violation(self, x: Float[np.ndarray, " nx"]) -> float:
         """Largest distance of x from its bounds."""
@@ -274,7 +262,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
     @property
     def residual_type(self) -> jax.ShapeDtypeStruct:
         """Shape (m,) and type of `full_residual`."""
-        return self.origin._residual_type
+        return (self.origin or self)._residual_type
 
     @functools.cached_property
     def _residual_type(self) -> jax.ShapeDtypeStruct:
@@ -392,7 +380,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
 
 # A pytree whose leaves are the data: a problem on other data shares its programs, any other one has its own.
 jax.tree_util.register_pytree_node(
-    LeastSquaresProblem, lambda problem: ((problem.data,), problem.origin), lambda origin, data: origin.on(data[0])
+    LeastSquaresProblem, lambda problem: ((problem.data,), problem.origin or problem), lambda origin, data: origin.on(data[0])
 )
 
 
