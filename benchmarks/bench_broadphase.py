@@ -1,6 +1,6 @@
 """Steps of models with many pairs of shapes, with the broad phase and with the narrow phase on every pair, in one run.
 
-    python benchmarks/bench_broadphase.py [--models NAME,NAME] [--jacobian] [--json FILE]
+    python benchmarks/bench_broadphase.py [--models NAME,NAME]
 
 box-N, capsule-N: N links in a row, every pair that does not share a joint; solo12: the robot of example-robot-data with its
 convex meshes, 116 pairs; ur5: likewise, 20 pairs. Ten configurations each. candidates: contacts of all pairs, and of those that
@@ -11,10 +11,9 @@ difference: of the velocity after the step, the largest at configurations where 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 
-from measure import banner, microseconds, pin_to_one_core
+from measure import banner, begin, microseconds
 
 CONFIGURATIONS = 10
 
@@ -45,7 +44,7 @@ def model_of(name: str):
         return load_model(folder() / file, ground=True, self_collision="all")  # as many pairs as there can be
 
 
-def measure(name: str, jacobian: bool) -> dict:
+def measure(name: str) -> dict:
     import jax
     import numpy as np
 
@@ -77,15 +76,6 @@ def measure(name: str, jacobian: bool) -> dict:
         found = [compiled(x, u) for x in states]
         velocities.append(np.stack([np.asarray(x.v) for x, _ in found]))
         dropped += np.array([int(info.dropped) for _, info in found])
-        if jacobian:
-            start = time.perf_counter()
-            system.linearize(states[0], u)
-            row[f"{label}_jacobian_compile_s"] = time.perf_counter() - start
-            call = [
-                microseconds(lambda system=system, x=x: system.linearize(x, u).A, batches=3, seconds=0.02)
-                for x in states
-            ]
-            row[f"{label}_jacobian_us"] = call
     kept = dropped == 0
     row["difference"] = float(np.abs(velocities[0] - velocities[1])[kept].max(initial=0.0))
     row["dropped"] = int((~kept).sum())
@@ -95,22 +85,17 @@ def measure(name: str, jacobian: bool) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="capsule-20,box-10,box-20,ur5,solo12")
-    parser.add_argument("--jacobian", action="store_true", help="time linearize too")
-    parser.add_argument("--json")
-    options = parser.parse_args()
-    pin_to_one_core()
+    options = begin(parser)
     import jax
     import numpy as np
 
-    jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_enable_compilation_cache", False)
     print(banner())
     print(
         "model     pairs  candidates |  step, all   nearest (us)  ratio | compile, all  nearest | difference  dropped"
     )
-    table = {}
     for name in options.models.split(","):
-        row = table[name] = measure(name, options.jacobian)
+        row = measure(name)
         everything, nearest = (float(np.median(row[f"{label}_us"])) for label in ("all", "nearest"))
         print(
             f"{name:9} {row['pairs']:5d}  {row['candidates']:4d} {row['nearest_candidates']:4d}  | {everything:10.0f} "
@@ -118,15 +103,6 @@ def main() -> None:
             f"| {row['difference']:.0e} {row['dropped']:7d}",
             flush=True,
         )
-        if options.jacobian:
-            everything, nearest = (float(np.median(row[f"{label}_jacobian_us"])) for label in ("all", "nearest"))
-            print(
-                f"  with its Jacobian         | {everything:10.0f} {nearest:9.0f} {everything / nearest:10.1f}  | "
-                f"{row['all_jacobian_compile_s']:8.1f} s {row['nearest_jacobian_compile_s']:8.1f} s |"
-            )
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(table, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,7 @@ import sys
 import tempfile
 import time
 
-from bench_step_jacobian import standing
-from measure import markdown, once
+from measure import markdown, once, standing
 
 CALLS, CALLS_S = 10, 5.0
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench_step_jacobian import mujoco_calls, standing
-from measure import banner, begin, markdown, microseconds
+from measure import banner, begin, markdown, microseconds, mujoco_calls, standing
 
 STEPS = 20  # of a loop
 SPAN = {"batches": 3, "seconds": 2e-3}

@@ -1,22 +1,17 @@
 """A generation of a sampling solver: rollouts with rigid contact in one call, beside MuJoCo's own.
 
-    python benchmarks/bench_rollouts.py [--models half-cheetah,go1] [--rollouts 1000] [--steps 100] [--chunks 1] [--json FILE]
+    python benchmarks/bench_rollouts.py [--models half-cheetah,go1] [--rollouts 1000] [--steps 100] [--json FILE]
 
 Random controls, from the home pose lowered onto the floor: the same for both. MuJoCo's `rollout` runs the same model file on one
-thread with its own, softened contact. "In one call" is `jax.vmap` of `System.rollout`, all settings being defaults. --chunks adds
-the ways of the sampling solvers: so many motions step together, one chunk after the other in one program; 1: one by one, not
-batched; 0: all at once. By the JAX implementation (TRAJOPT_BACKEND=jax) a batched step does for every motion what any of them
-needs, so its chunks take --batched rollouts only.
+thread with its own, softened contact. Ours are `jax.vmap` of `System.rollout`, all settings being defaults.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 
-from bench_step_jacobian import standing
-from measure import banner, markdown, pin_to_one_core
+from measure import banner, begin, markdown, standing, write_json
 
 STEP = {"half-cheetah": 0.01, "go1": 0.005}  # s
 SHARE = 0.2  # of the motors' limits, that controls are drawn from
@@ -69,59 +64,6 @@ def timed(call) -> tuple[float, object]:
     return sorted(times[1:])[REPEATS // 2], result
 
 
-def program(system, steps: int, chunk: int):
-    """Compiled (q0, controls (rollouts, steps, nu)) -> (last configurations, iterations and residual of each step)."""
-    import jax
-    import jax.numpy as jnp
-
-    from trajopt.dynamics import State
-
-    def motion(q, us):
-        def body(x, u):
-            x, info = system.step(x, u)
-            return x, (info.iterations, info.residual)
-
-        x, found = jax.lax.scan(body, State(q, jnp.zeros(system.nv)), us)
-        return x.q, found
-
-    def all_of_them(q, us):
-        if chunk == 1:
-            return jax.lax.map(lambda us: motion(q, us), us)
-        batch = jax.vmap(motion, (None, 0))
-        if not chunk:
-            return batch(q, us)
-        return jax.lax.map(lambda us: batch(q, us), us.reshape(-1, chunk, *us.shape[1:]))
-
-    return jax.jit(all_of_them)
-
-
-def in_chunks(name: str, controls, chunk: int) -> dict:
-    """As the sampling solvers do."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    from trajopt.dynamics import System
-    from trajopt.models import load_model
-
-    model = load_model(name)
-    system = System(model, STEP[name])
-    count = len(controls) if not chunk else len(controls) // chunk * chunk
-    q, us = jnp.asarray(standing(model)), jnp.asarray(controls[:count])
-    start = time.perf_counter()
-    call = program(system, us.shape[1], chunk).lower(q, us).compile()
-    compile_s = time.perf_counter() - start
-    seconds, (last, (_, residual)) = timed(lambda: jax.block_until_ready(call(q, us)))
-    label = {0: "all at once", 1: "one by one"}.get(chunk, f"chunks of {chunk}")
-    return {
-        "engine": f"trajopt ({system.resolved_backend}), {label}",
-        "us_per_step": seconds / us[..., 0].size * 1e6,
-        "compile_s": compile_s,
-        "not_converged": int(np.sum(np.asarray(residual) > 1e-8)),
-        "not_finite": int(np.sum(~np.isfinite(np.asarray(last)))),
-    }
-
-
 def mujocos(name: str, controls) -> dict:
     import mujoco
     import numpy as np
@@ -141,17 +83,12 @@ def mujocos(name: str, controls) -> dict:
     return {"engine": "MuJoCo rollout", "us_per_step": us, "not_finite": int(np.sum(~np.isfinite(states)))}
 
 
-def table(models: list[str], rollouts: int, steps: int, chunks: list[int], batched: int) -> list[dict]:
-    """Rows of every engine, MuJoCo's first for each model."""
-    from trajopt import native
-
+def table(models: list[str], rollouts: int, steps: int) -> list[dict]:
+    """Rows of both engines, MuJoCo's first for each model."""
     rows = []
     for name in models:
         controls = drawn_controls(name, rollouts, steps)
         found = [mujocos(name, controls), in_one_call(name, controls)]
-        for chunk in chunks:
-            few = chunk != 1 and not native.available()
-            found.append(in_chunks(name, controls[: batched if few else None], chunk))
         rows += [{"model": name, "times MuJoCo": r["us_per_step"] / found[0]["us_per_step"], **r} for r in found]
     return rows
 
@@ -168,22 +105,13 @@ def main() -> None:
     parser.add_argument("--models", default="half-cheetah,go1")
     parser.add_argument("--rollouts", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--chunks", default="1")
-    parser.add_argument("--batched", type=int, default=64)
     parser.add_argument("--json")
-    args = parser.parse_args()
-    pin_to_one_core()
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
+    options = begin(parser)
     print(banner("mujoco"))
-    print(f"{args.rollouts} rollouts of {args.steps} steps, float64, one thread each; time of a step of a rollout\n")
-    chunks = [int(chunk) for chunk in args.chunks.split(",") if chunk]
-    rows = table(args.models.split(","), args.rollouts, args.steps, chunks, args.batched)
+    print(f"{options.rollouts} rollouts of {options.steps} steps, float64, one thread each; time of a step of a rollout\n")
+    rows = table(options.models.split(","), options.rollouts, options.steps)
     print(report(rows))
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(rows, file, indent=2)
+    write_json(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,21 @@ Exponents are slopes of log(time) over log(size) by least squares, over the larg
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 import time
 
-from bench_step_jacobian import standing
-from measure import banner, markdown, microseconds, microseconds_in_loop, pin_to_one_core, step_and_linearize
+from measure import (
+    banner,
+    begin,
+    markdown,
+    microseconds,
+    microseconds_in_loop,
+    mujoco_calls,
+    standing,
+    step_and_linearize,
+    write_json,
+)
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOF = (6, 12, 18, 24, 36, 48, 60, 80, 100)
 BOXES = 16
 RESTING = (0, 1, 2, 4, 8, 12, 16)
@@ -81,27 +88,7 @@ def boxes(resting: int) -> str:
 
 def mujoco_us(text: str, q, v) -> dict[str, float]:
     """`mj_step`, `mjd_transitionFD` and the number of contacts."""
-    import mujoco
-    import numpy as np
-
-    m = mujoco.MjModel.from_xml_string(text)
-    m.opt.timestep = DT
-    d = mujoco.MjData(m)
-    A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))
-
-    def at_state():
-        d.qpos[:], d.qvel[:] = q, v
-
-    def step():
-        at_state()
-        mujoco.mj_step(m, d)
-        return d.qvel
-
-    def differences():
-        at_state()
-        mujoco.mjd_transitionFD(m, d, 1e-6, 0, A, B, None, None)
-        return A
-
+    step, differences, d = mujoco_calls(text, q, v, DT)
     step()
     return {"contacts": int(d.ncon), THEIR_STEP: microseconds(step), THEIR_BOTH: microseconds(differences)}
 
@@ -164,22 +151,13 @@ def over_batch() -> dict[str, list[dict]]:
 
 def real_time() -> dict[str, list[dict]]:
     """Seconds simulated in a second; MuJoCo's are of one robot, stepped by `mj_step`."""
+    from trajopt.models import load_model
+
     found = {}
     for name in ROBOTS:
         found[name] = [{**row, "factor": DT * 1e6 / row[STEP]} for row in batched(name, FLEET, False)]
-        found[name][0]["MuJoCo's factor"] = DT * 1e6 / mujoco_robot_us(name)
+        found[name][0]["MuJoCo's factor"] = DT * 1e6 / microseconds(mujoco_calls(name, standing(load_model(name)), 0.0)[0])
     return found
-
-
-def mujoco_robot_us(name: str) -> float:
-    """`mj_step` of a bundled robot that stands."""
-    import numpy as np
-
-    from trajopt.models import bundled_file, load_model
-
-    model = load_model(name)
-    text = bundled_file(name).read_text()
-    return mujoco_us(text, standing(model), np.zeros(model.nv))[THEIR_STEP]
 
 
 # -- tables and picture ------------------------------------------------------------------------------------------------
@@ -257,22 +235,17 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(parts))
     parser.add_argument("--out", type=pathlib.Path, help="picture of all parts, such as docs/images/scaling.png")
     parser.add_argument("--json")
-    arguments = parser.parse_args()
-    pin_to_one_core()
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
+    arguments = begin(parser)
     labels = {"dof": "DoF", "contacts": "active contacts", "batch": "batch"}
     print(banner("mujoco"), end="\n\n")
-    begin, found = time.perf_counter(), {}
+    start, found = time.perf_counter(), {}
     for part in arguments.parts.split(","):
         found[part] = parts[part]()
         print_factors(found[part]) if part == "real-time" else print_times(labels[part], found[part])
-    print(f"{time.perf_counter() - begin:.0f} s in all")
+    print(f"{time.perf_counter() - start:.0f} s in all")
     if arguments.out:
         draw(found, arguments.out)
-    if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps({"machine": banner("mujoco"), "results": found}, indent=1))
+    write_json(arguments.json, found)
 
 
 if __name__ == "__main__":

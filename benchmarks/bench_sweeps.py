@@ -1,19 +1,13 @@
 """What many solves, and populations over processes, cost beyond the solving, and how far they would scale.
 
     python benchmarks/bench_sweeps.py                      # everything, two processes
-    python benchmarks/bench_sweeps.py --parts task,generation
-    python benchmarks/bench_sweeps.py --parts sweep --starts 500 --kill 200   # a sweep, interrupted and resumed
+    python benchmarks/bench_sweeps.py --parts task,limits --tasks 100
 
 `task`: seconds of the sending process and of the wall clock for one task that does nothing but return a solution of the
 catapult, with own processes and with a local dask scheduler, for keeping it on disk, and until a new worker answers.
-`compare`: the same table serially on one core and with two workers: are the rows the same, how much faster. `generation`: CEM
-and CMA-ES over one and two processes of `jax.distributed` on the loopback interface, and what its two collectives take.
-`limits`: from these, the speed that so many workers would give. `sweep`: the catapult from `--starts` guesses, killed after
-`--kill` results and started again; the first 100 steps of it, one generation each.
-
-A machine whose cores are shared with others gives two processes less than two cores. So `compare` also says what two processes
-of a busy loop do at once, and what the speed-up is in processor seconds: those of the serial command over those that follow
-each other in the parallel one, its own and the busier worker's.
+`limits`: from these, the speed that so many workers would give. `generation`: CEM and CMA-ES over one and two processes of
+`jax.distributed` on the loopback interface, and what its two collectives take. How much faster a table is, `trajopt compare` says
+with and without `--workers`.
 """
 
 from __future__ import annotations
@@ -23,7 +17,6 @@ import json
 import os
 import pathlib
 import resource
-import signal
 import socket
 import subprocess
 import sys
@@ -57,14 +50,6 @@ def environment() -> dict[str, str]:
 def echo(value: Any) -> Any:
     """A task that does nothing."""
     return value
-
-
-def busy(seconds: float) -> float:
-    """Work for so many processor seconds; returns those of the wall clock."""
-    start, until, x = time.perf_counter(), time.process_time() + seconds, 0.0
-    while time.process_time() < until:
-        x += sum(k * k for k in range(1000))
-    return time.perf_counter() - start
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -146,90 +131,6 @@ def keeping(count: int) -> float:
         for k in range(count):
             results.put(str(k), solution, {"status": "solved"})
         return (time.perf_counter() - start) / count
-
-
-def at_once() -> float:
-    """How many times as much two processes do as one, now: 2 on two free cores."""
-    from trajopt.solvers import Processes
-
-    with Processes(2) as processes:
-        list(processes.map(echo, range(4)))
-        one = processes.submit(busy, 2.0).result()
-        start = time.perf_counter()
-        list(processes.map(busy, [2.0, 2.0]))
-        return 2 * one / (time.perf_counter() - start)
-
-
-COMMAND = """
-import json, resource, sys
-from trajopt.cli import main
-if __name__ == "__main__":
-    main(sys.argv[2:])
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    with open(sys.argv[1], "w") as stream:
-        json.dump([u.ru_utime + u.ru_stime for u in used], stream)
-"""
-
-
-def compared(words: list[str], workers: str | None, folder: pathlib.Path) -> dict[str, Any]:
-    """One `trajopt compare`, serially on one core: its rows without times, wall seconds, processor seconds of itself and of its
-    workers together."""
-    script, used, out = folder / "command.py", folder / "used.json", folder / "out"
-    folder.mkdir()
-    script.write_text(COMMAND)
-    pin = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if workers is None else []
-    words = [*words, "--out", str(out), *(["--workers", workers] if workers else [])]
-    start = time.perf_counter()
-    subprocess.run(
-        [*pin, sys.executable, str(script), str(used), "compare", *words], env=environment(), check=True,
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    wall = time.perf_counter() - start
-    rows = json.loads((out / "compare.json").read_text())["runs"]
-    for row in rows:
-        for key in ("compile_time_s", "wall_time_s"):
-            del row[key]
-        row["trace"].pop("time", None)
-    own, others = json.loads(used.read_text())
-    return {"rows": rows, "wall": wall, "own": own, "workers": others}
-
-
-def seconds_of_workers() -> list[float]:
-    """Processor seconds of every worker of the dask clusters that this process has started."""
-    import psutil
-
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        if "spawn_main" in " ".join(child.cmdline()):
-            times = child.cpu_times()
-            found.append(times.user + times.system)
-    return found
-
-
-def compare_part(repeats: int, words: list[str]) -> None:
-    """The same table serially, with two processes and through dask; the first of the rounds, 0, may find caches empty."""
-    tables = []
-    with tempfile.TemporaryDirectory() as name, dask_cluster(2) as address:
-        for repeat in range(repeats + 1):
-            folder = pathlib.Path(name) / str(repeat)
-            folder.mkdir()
-            serial = compared(words, None, folder / "serial")
-            two = compared(words, "2", folder / "two")
-            before = seconds_of_workers()
-            dask = compared(words, address, folder / "dask")
-            of_dask = max((b - a for a, b in zip(before, seconds_of_workers(), strict=True)), default=0.0)
-            tables += [serial["rows"], two["rows"], dask["rows"]]
-            for kind, found, busier in (("2 processes", two, two["workers"] / 2), ("dask", dask, of_dask)):
-                walls, used = (serial["wall"], found["wall"]), (serial["own"], found["own"] + busier)
-                print(
-                    f"round {repeat}, {kind}: {walls[1]:.1f} s, serially {walls[0]:.1f}: {walls[0] / walls[1]:.2f} times as "
-                    f"fast; processor seconds {found['own']:.1f} + {busier:.1f}, serially {used[0]:.1f}: "
-                    f"{used[0] / used[1]:.2f} times; two busy loops at once: {at_once():.2f}",
-                    flush=True,
-                )
-    print(
-        f"{len(tables[0])} runs; the same rows in all {len(tables)} tables: {all(rows == tables[0] for rows in tables)}"
-    )
 
 
 GENERATION = """
@@ -322,57 +223,10 @@ def limits(task: float, sender: float) -> None:
         print(f"| {length:g} | " + " | ".join(cells) + f" | {(length + task) / sender:.0f} workers |")
 
 
-SWEEP = """
-import sys
-import numpy as np
-import jax
-jax.config.update("jax_enable_x64", True)
-from trajopt import problems, solvers
-if __name__ == "__main__":
-    folder, count, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    problem = problems.get("catapult", steps=100)
-    rng = np.random.default_rng(0)
-    low, high = problem.control_lower, problem.control_upper
-    noise = lambda: np.repeat(rng.normal(size=(10, problem.nu)), 10, axis=0)
-    starts = [np.clip(problem.u0 + 10.0 * noise(), low, high) for _ in range(count)]
-    with solvers.Processes(workers) as executor:
-        found = solvers.solve_many("catapult", solvers.CEM(population=8, knots=10), settings={"steps": [100]}, starts=starts,
-                                   max_iterations=1, executor=executor, folder=folder, progress=lambda o: print(o, flush=True))
-    print(sum(o.kept for o in found), "kept,", sum(o.solution is not None for o in found), "of", len(found))
-"""
-
-
-def sweep_part(starts: int, kill: int) -> None:
-    """The catapult from many guesses, ended by SIGKILL after `kill` results, and again to the end."""
-    with tempfile.TemporaryDirectory() as folder:
-        script, results = pathlib.Path(folder) / "sweep.py", pathlib.Path(folder) / "out" / "results.jsonl"
-        script.write_text(SWEEP)
-        command = [sys.executable, str(script), str(results.parent), str(starts), "2"]
-        first = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL)
-        start = time.perf_counter()
-        while first.poll() is None and not (results.exists() and results.read_text().count("\n") >= kill):
-            time.sleep(0.1)
-        first.send_signal(signal.SIGKILL)
-        first.wait()
-        print(f"killed after {time.perf_counter() - start:.0f} s with {results.read_text().count(chr(10))} results")
-        start = time.perf_counter()
-        done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
-        keys = [json.loads(line)["key"] for line in results.read_text().splitlines()]
-        took, twice = time.perf_counter() - start, len(keys) - len(set(keys))
-        print(f"{done.stdout.splitlines()[-1]} after {took:.0f} s more; solved twice: {twice}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="task,compare,generation,limits,sweep", help="separated by commas")
+    parser.add_argument("--parts", default="task,limits,generation", help="separated by commas")
     parser.add_argument("--tasks", type=int, default=500, help="tasks that do nothing (default 500)")
-    parser.add_argument("--repeats", type=int, default=3, help="of each comparison (default 3)")
-    parser.add_argument(
-        "--compare", default="catapult --set steps=50 --solvers CEM --seeds 6 --max-iterations 3",
-        help="what is compared, as in `trajopt compare`",
-    )  # fmt: skip
-    parser.add_argument("--starts", type=int, default=500)
-    parser.add_argument("--kill", type=int, default=200, help="results after which the sweep is killed")
     options = parser.parse_args()
     chosen = options.parts.split(",")
     from measure import banner
@@ -385,12 +239,8 @@ def main() -> None:
         sender = costs["task, dask, sender"] + costs["keeping a solution"]
         if "limits" in chosen:
             limits(costs["task, dask"], sender)
-    if "compare" in chosen:
-        compare_part(options.repeats, options.compare.split())
     if "generation" in chosen:
         generation_part()
-    if "sweep" in chosen:
-        sweep_part(options.starts, options.kill)
 
 
 if __name__ == "__main__":

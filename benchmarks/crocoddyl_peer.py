@@ -1,4 +1,4 @@
-"""Crocoddyl's FDDP on the problems of `bench_solvers`, in an environment of its own: a JSON object in, one out.
+"""Crocoddyl's FDDP on the problems of `crocoddyl_problems.py`, in an environment of its own: a JSON object in, one out.
 
     echo '{"reach": {...}, "anymal": {...}}' | /tmp/crocoddyl/bin/python benchmarks/crocoddyl_peer.py
 

@@ -1,11 +1,12 @@
 """The exact derivative of a step against Ridders' extrapolation, at random states in contact of every bundled model.
 
-    python benchmarks/derivative_accuracy.py [--models drone,cube,go1] [--states 1000] [--page docs/derivative-accuracy.md]
+    python benchmarks/derivative_accuracy.py [--models drone,cube,go1] [--states 1000] [--write]
 
 States come from drops and short rollouts under random controls. At each one a random direction of q, of v, of the controls
 and of every parameter is tried: `System.linearize` (q, v, controls) and forward mode through `System.step` (all) against
 differences extrapolated to zero step. Results are kept in .cache/derivative-accuracy and resumed from there as long as the
-package's dynamics stay as they are; --page writes the table of everything kept.
+package's dynamics stay as they are; --write puts the tables of all that is kept
+on the page.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp  # noqa: E402
 from contact_states import draw  # noqa: E402
 from ridders import ridders  # noqa: E402
+from validation_experiments.report import write_part  # noqa: E402
 
 from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import RigidContact, State, System  # noqa: E402
@@ -42,7 +44,7 @@ from trajopt.dynamics.rigid_body.kinematics import kinematics  # noqa: E402
 from trajopt.models import bundled_models  # noqa: E402
 from trajopt.result import Status  # noqa: E402
 
-CACHE = ROOT / ".cache" / "derivative-accuracy"
+CACHE, PAGE = ROOT / ".cache" / "derivative-accuracy", "derivative-accuracy"
 DT, CHUNK, LEVELS, SHRINK = 1e-3, 20, 6, 1.6
 TRUSTED = 1e-7  # relative error estimate above which a difference is no judge
 RESTITUTION = 0.3  # of every other state
@@ -232,6 +234,7 @@ def summary(states: list[dict], blocks: tuple[str, ...]) -> dict:
 
 HEADER = """| scene | by | judged | near mode changes | no judge | contradictions | 99.9 % | worst | above 1e-6 |
 |---|---|---|---|---|---|---|---|---|"""
+LEAF_HEADER = "| parameter | judged | no effect | worst | in |\n|---|---|---|---|---|"
 
 
 def rows(name: str, result: dict) -> list[str]:
@@ -262,60 +265,13 @@ def leaf_rows(results: dict[str, dict]) -> list[str]:
     return lines
 
 
-PAGE = """# How accurate the exact derivative is
-
-`gradient="implicit"` against Ridders' extrapolation of central differences, at random states in contact of every bundled model,
-under `RigidContact` with steps of 1 ms. Written by
-
-    python benchmarks/derivative_accuracy.py --page docs/derivative-accuracy.md
-
-**States.** A third begin standing, a third sliding at about 1 m/s, a third are dropped in any orientation with joints anywhere
-between, at or slightly beyond their limits; models that touch nothing are judged at their joint limits. Constant random controls
-act for up to 40 ms, and states are taken on the way if a contact or a limit carries an impulse. Every other state has restitution
-0.3. A contact that holds ends at a gap of exactly zero, where the law itself has a kink (a gap may be closed at once, of a
-penetration one fifth is pushed out): states are lowered by 0.05 to 0.3 mm, and joints moved by 1e-4 rad, before they are judged.
-States in which bodies are deeper in each other than 5 mm are passed over: an arm bolted to the ground and folded into it has no
-motion that parts them.
-
-**Comparison.** At each state one random direction of q (tangent coordinates), of v, of the controls (of generalised forces where
-there are none) and of each parameter. The derivative of the next state along it, by `System.linearize` for q, v and
-controls and by forward mode through `System.step` for all, minus that of the differences, over the largest entry of the latter.
-
-**Near mode changes** is a direction along which, at the twelve evaluations (the largest step being 1e-5 m or rad, 1e-4 m/s or
-rad/s, 0.1 N or N m, 1e-3 of a parameter, 1e-5 m of a length), the mode of a contact is not always the same (separating, sticking,
-sliding), or its candidate, the sign of its gap, whether it bounces, or the set of active limits. **No judge**: Ridders' own error
-estimate is above 1e-7 of the largest entry; the derivative may not contradict it by more than ten times that estimate, though.
-**Contradictions** are derivatives that do, or are not finite. States whose step does not report `solved` are counted and not
-judged.
-
-{missing}{header}
-{table}
-
-| parameter | judged | no effect | worst | in |
-|---|---|---|---|---|
-{leaves}
-
-{remark}*No effect*: neither the differences nor the derivative exceed ten times the error estimate along the direction
-(restitution without an impact, damping of a joint at rest).
-"""
-
-
-REMARK = """The errors above 1e-6 belong to one situation: two contacts of different links at the same point (spheres about a
-common joint) that slide in opposite directions, so that sharing the normal impulse out differently changes the motion. Where the
-share of least norm would reverse one of the slips, step and derivative keep the one that the regularised problem found, which is
-no function as smooth. Contradictions of cube and catapult are differences of 1e-10 and 1e-8 where the derivative is zero:
-rounding of a state that moves fast, over a step of 1e-5, of which the estimate of Ridders says less than it is.
-
-"""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", help="comma-separated; default: all bundled models; none: the page alone")
     parser.add_argument("--states", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="resume although the package has changed since")
-    parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--write", action="store_true", help="the tables of docs/derivative-accuracy.md, of everything kept")
     arguments = parser.parse_args()
     names = bundled_models() if arguments.models is None else [n for n in arguments.models.split(",") if n != "none"]
     print(HEADER)
@@ -324,21 +280,13 @@ def main() -> None:
         result = scene(name, arguments.states, arguments.seed, arguments.keep)
         print("\n".join(rows(name, result)), flush=True)
         print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-    if arguments.page:
+    if arguments.write:
         results = {
             name: json.loads(file.read_text()) for name in bundled_models() if (file := CACHE / f"{name}.json").exists()
         }
-        table = "\n".join(line for name, result in results.items() for line in rows(name, result))
-        wrong = any(summary(result["states"], BLOCKS)["above"] for result in results.values())
-        absent = [name for name in bundled_models() if name not in results]
-        parts = {
-            "missing": f"Not run yet: {', '.join(absent)}.\n\n" if absent else "",
-            "header": HEADER,
-            "table": table,
-            "leaves": "\n".join(leaf_rows(results)),
-            "remark": REMARK if wrong else "",
-        }
-        arguments.page.write_text(PAGE.format(**parts))
+        lines = [line for name, result in results.items() for line in rows(name, result)]
+        write_part(PAGE, "states", "\n".join([HEADER, *lines]))
+        write_part(PAGE, "parameters", "\n".join([LEAF_HEADER, *leaf_rows(results)]))
 
 
 if __name__ == "__main__":

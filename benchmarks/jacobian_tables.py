@@ -1,9 +1,9 @@
 """The Jacobian tables of Nimble (II, III) and Simple (II, III): a step's Jacobians by three methods, their time and accuracy.
 
-    python benchmarks/jacobian_tables.py [--nimble atlas,...] [--simple go1,...] [--page docs/jacobian-tables.md]
+    python benchmarks/jacobian_tables.py [--nimble atlas,...] [--simple go1,...] [--write]
 
 One pinned core, float64, warm medians; MuJoCo on the same files in the same run. What was measured is kept in
-.cache/jacobian-tables and replaced by the next run of the same model; --page writes the tables of everything kept.
+.cache/jacobian-tables and replaced by the next run of the same model; --write puts the tables of everything kept on the page.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import pathlib
 import sys
 
-from measure import banner, microseconds, pin_to_one_core
+from measure import banner, microseconds, pin_to_one_core, standing
 
 pin_to_one_core()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -27,9 +27,9 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp  # noqa: E402
 import mujoco  # noqa: E402
 import numpy as np  # noqa: E402
-from bench_step_jacobian import standing  # noqa: E402
 from contact_states import lowered  # noqa: E402
 from ridders import Estimate, ridders  # noqa: E402
+from validation_experiments.report import markdown, write_part  # noqa: E402
 
 from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import RigidContact, State, System  # noqa: E402
@@ -41,6 +41,7 @@ CACHE = ROOT / ".cache" / "jacobian-tables"
 NIMBLE = ("atlas", "half-cheetah", "jump-worm", "catapult")
 SIMPLE = ("half-cheetah", "humanoid", "ur5", "go1", "h1", "atlas")
 CONTACTS = {"half-cheetah": 2, "jump-worm": 2, "catapult": 4, "go1": 4, "h1": 8, "humanoid": 8, "atlas": 8, "ur5": 0}
+PAGE = "jacobian-tables"
 LEVELS, SHRINK = 6, 1.6
 STEPS = {"q": 1e-5, "v": 1e-4, "tau": 1e-1}  # largest of Ridders: the modes of the contacts do not change within them
 BLOCKS = {  # of the five Jacobians: rows and columns of [A B], by halves
@@ -266,56 +267,15 @@ def simple_rows(results: dict[str, dict]) -> tuple[list[str], list[str]]:
     return scenes, lines
 
 
-PAGE = """# Jacobian tables
-
-The tables of the two sources, measured on this package (float64, one pinned core, warm medians):
-
-    python benchmarks/jacobian_tables.py --page docs/jacobian-tables.md
-
-{machine}. Load other than that of the run itself is part of these figures: ratios within a row are worth more than times. Times
-of the sources are *published, other machines* (Nimble: one core of an unnamed CPU; Simple: one core of an Apple M3), and
-stand here for orientation alone.
-
-## Nimble, Tables II and III: each of the five Jacobians, and all together
-
-Milliseconds. *Analytic* is `System.linearize`, which also makes the step; a single Jacobian is the compiled program that
-returns nothing else, so that XLA may leave out what it does not need; all five share the solve and its factors. In the source
-q+ = q + dt v makes dq+/dq and dq+/dv trivial, here q+ = q + dt v+ and they are not.
-*Central* and *Ridders* ({levels} levels) evaluate the same step; the two Jacobians by q come from the same evaluations, and
-*all* is the sum over q, v and tau. Errors: largest deviation from Ridders over the largest entry of the Jacobian; the state is
-the home pose, 0.1 mm inside the ground, joints at a limit 0.1 mrad beyond it, almost at rest.
-Atlas has 33 DoF and 12 contacts in the source.
-
-The last three columns are *published, other machine*: analytic (ms), its ratio to central differences, and to Ridders.
-
-| scene | Jacobian | analytic | central | Ridders | ratio | ratio | error, analytic | error, central | Nimble | ratio | ratio |
-|---|---|---|---|---|---|---|---|---|---|---|---|
-{nimble}
-
-## Simple, Tables II and III
-
-Scenes, the source's figures in parentheses. The half-cheetah moves in a plane and has 9 DoF here, 12 in the source; the
-models here have primitive shapes, and feet with the contacts of their own shapes instead of patches of four; the UR5 here
-touches nothing and has its joint limits alone.
-
-| scene | DoF | shapes | pairs | contacts at most | Newton iterations, median | at most |
-|---|---|---|---|---|---|---|
-{scenes}
-
-Microseconds, mean and standard deviation over states of a trajectory that begins standing (96 steps, no control to speak of).
-The source's *implicit gradients* come on top of its simulation; *step and Jacobian* here is both. Differences are central,
-by q, v and the controls; MuJoCo's are `mjd_transitionFD`, centred, on the same file and the same states.
-
-The ratios are those of our, and of MuJoCo's, differences to our step and Jacobian. The last three columns are *published, other
-machine*: simulation, implicit gradients, central differences.
-
-The spread of the times of a robot is that of the contact solve: Newton iterations of all steps, warm-started, stand in
-the table of scenes.
-
-| scene | step | step and Jacobian | differences | MuJoCo step | its differences | ratio | ratio | Simple | gradients | FD |
-|---|---|---|---|---|---|---|---|---|---|---|
-{simple}
-"""
+NIMBLE_HEAD = (
+    "scene", "Jacobian", "analytic", "central", "Ridders", "ratio", "ratio", "error, analytic", "error, central", "Nimble",
+    "ratio", "ratio",
+)  # fmt: skip
+SCENES_HEAD = ("scene", "DoF", "shapes", "pairs", "contacts at most", "Newton iterations, median", "at most")
+SIMPLE_HEAD = (
+    "scene", "step", "step and Jacobian", "differences", "MuJoCo step", "its differences", "ratio", "ratio", "Simple",
+    "gradients", "FD",
+)  # fmt: skip
 
 
 def kept(kind: str, names) -> dict[str, dict]:
@@ -327,7 +287,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nimble", default=",".join(NIMBLE))
     parser.add_argument("--simple", default=",".join(SIMPLE))
-    parser.add_argument("--page", type=pathlib.Path)
+    parser.add_argument("--write", action="store_true", help="the tables of docs/jacobian-tables.md")
     arguments = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
     print(banner("mujoco"))
@@ -338,13 +298,15 @@ def main() -> None:
             lines = nimble_rows({name: result}) if kind == "nimble" else simple_rows({name: result})[1]
             print("\n".join(lines), flush=True)
             jax.clear_caches()  # a process may map so much memory only, and every program maps some
-    if arguments.page:
+    if arguments.write:
         first, second = kept("nimble", NIMBLE), kept("simple", SIMPLE)
         scenes, lines = simple_rows(second)
         machine = sorted({result["machine"] for result in (*first.values(), *second.values())})[-1]
-        tables = {"nimble": nimble_rows(first), "scenes": scenes, "simple": lines}
-        joined = {key: "\n".join(table) for key, table in tables.items()}
-        arguments.page.write_text(PAGE.format(machine=machine, levels=LEVELS, **joined))
+        write_part(PAGE, "machine", f"{machine}.")
+        for marker, head, rows in (
+            ("nimble", NIMBLE_HEAD, nimble_rows(first)), ("scenes", SCENES_HEAD, scenes), ("simple", SIMPLE_HEAD, lines),
+        ):  # fmt: skip
+            write_part(PAGE, marker, "\n".join([markdown(head, []), *rows]))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import statistics
@@ -94,6 +95,50 @@ def step_and_linearize(system, v, u) -> tuple[Callable, Callable]:
         return result.x_next, result.A, result.B
 
     return (lambda q: system.step(State(q, v), u)[0]), linearize
+
+
+def standing(model):
+    """The home pose, lowered by 10 um so that the feet are in contact for every engine."""
+    import numpy as np
+
+    q = np.array(model.keyframes["home"], float)
+    height = next((j.q_start + 2 for j in model.topology.joints if j.kind == "free"), None)
+    if height is None:
+        height = next(j.q_start for j in model.topology.joints if j.kind == "prismatic" and "z" in j.name)
+    q[height] -= 1e-5
+    return q
+
+
+def mujoco_calls(text: str, q, v, dt: float = 1e-3) -> tuple[Callable, Callable, object]:
+    """`mj_step` and `mjd_transitionFD` (one-sided) from (q, v) of a bundled model by its name or of MJCF, and their data."""
+    import mujoco
+    import numpy as np
+
+    from trajopt.models import bundled_file
+
+    m = mujoco.MjModel.from_xml_string(text if text.startswith("<") else bundled_file(text).read_text())
+    m.opt.timestep = dt
+    d = mujoco.MjData(m)
+    A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))
+
+    def step():
+        d.qpos[:], d.qvel[:] = q, v
+        mujoco.mj_step(m, d)
+        return d.qvel
+
+    def jacobian():
+        d.qpos[:], d.qvel[:] = q, v
+        mujoco.mjd_transitionFD(m, d, 1e-6, 0, A, B, None, None)
+        return A
+
+    return step, jacobian, d
+
+
+def write_json(path: str | None, results) -> None:
+    """Results with machine and versions; nothing without a path."""
+    if path:
+        with open(path, "w") as file:
+            json.dump({"machine": banner("mujoco", "pin"), "results": results}, file, indent=1)
 
 
 def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:

@@ -1,4 +1,4 @@
-"""Where results go: pictures in docs/images, tables between markers in the pages of docs/validation."""
+"""Where results go: pictures in docs/images, tables between markers in the pages of docs and docs/validation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PAGES, IMAGES = ROOT / "docs" / "validation", ROOT / "docs" / "images"
+PAGES, IMAGES = ROOT / "docs", ROOT / "docs" / "images"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,8 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def between(page: str, marker: str) -> tuple[pathlib.Path, str, re.Match]:
     """The page, its text, and where the marked part of it stands."""
-    path = PAGES / f"{page}.md"
+    path = PAGES / "validation" / f"{page}.md"
+    path = path if path.exists() else PAGES / f"{page}.md"
     text = path.read_text()
     found = re.search(rf"(<!-- {marker} -->\n)(.*?)(\n?<!-- end -->)", text, re.DOTALL)
     if found is None:
@@ -43,19 +44,22 @@ def between(page: str, marker: str) -> tuple[pathlib.Path, str, re.Match]:
 
 
 def write_table(page: str, marker: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Replace the part of docs/validation/PAGE.md between <!-- MARKER --> and <!-- end --> and print it."""
+    """Replace the table on a page between <!-- MARKER --> and <!-- end --> and print it."""
+    write_part(page, marker, markdown(header, rows))
+
+
+def write_part(page: str, marker: str, part: str) -> None:
+    """The same with text of any kind."""
     path, text, found = between(page, marker)
-    table = markdown(header, rows)
-    path.write_text(text[: found.start()] + found[1] + table + "\n<!-- end -->" + text[found.end() :])
-    print(f"\n{page}, {marker}:\n{table}", flush=True)
+    path.write_text(text[: found.start()] + found[1] + part + "\n<!-- end -->" + text[found.end() :])
+    print(f"\n{page}, {marker}:\n{part}", flush=True)
 
 
 def write_summary(experiment: str, outcome: Outcome) -> None:
     """Replace the rows of one experiment in the summary of the index page; the rows of others stay."""
-    path, text, found = between("index", "summary")
+    found = between("index", "summary")[2]
     head, rows = "| experiment | quantity | judged by | largest error |\n|---|---|---|---|", {}
     for line in found[2].splitlines()[2:]:
         rows.setdefault(line.split(" | ")[0].removeprefix("| "), []).append(line)
     rows[experiment] = [f"| {experiment} | " + " | ".join(check) + " |" for check in outcome.checks]
-    table = "\n".join([head, *(line for name in sorted(rows) for line in rows[name])])
-    path.write_text(text[: found.start()] + found[1] + table + "\n<!-- end -->" + text[found.end() :])
+    write_part("index", "summary", "\n".join([head, *(line for name in sorted(rows) for line in rows[name])]))

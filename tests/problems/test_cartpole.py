@@ -10,7 +10,7 @@ import pytest
 from trajopt import problems, solvers
 from trajopt.errors import OptionError
 
-CASADI = 58.888335988  # benchmarks/reference_optima.py
+CASADI = 58.888335988  # by CasADi and IPOPT, multiple shooting with exact Hessians
 
 
 def accelerations(q, v, u):

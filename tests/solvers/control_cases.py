@@ -1,7 +1,7 @@
 """Optimal control problems with known optima, shared by the tests of the solvers that take them.
 
 Controls are held constant over each interval and the dynamics are integrated by one step of RK4 per interval. Reference
-optima are computed by `benchmarks/reference_optima.py` with CasADi and IPOPT on the same transcription.
+optima are computed with CasADi and IPOPT on the same transcription.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def pushed_box(steps: int = 20, **changes) -> OptimalControlProblem:
     return OptimalControlProblem("pushed-box", system, steps, system.initial_state(), **options | changes)
 
 
-# Costs by `benchmarks/reference_optima.py` (CasADi 3.8.2, IPOPT, tolerance 1e-11) of the cases with their default options.
+# Costs by CasADi 3.8.2 and IPOPT (multiple shooting, exact Hessians, tolerance 1e-11) of the cases with their default options.
 OPTIMA = {
     "double-integrator": 12.0 / (1.0 - 1e-4),
     "cart-pole": 58.888335988,

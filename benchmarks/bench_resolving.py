@@ -1,6 +1,6 @@
 """A task solved again from other initial states: what is compiled, and what an iteration takes.
 
-    python benchmarks/re_solving.py [--states 20] [--seed 0]
+    python benchmarks/bench_resolving.py [--states 20] [--seed 0]
 
 The UR5's reach and the Go1 that sits down of docs/tasks.md, each solved by iLQR from its own initial state and then, by
 `problem.replace(x0=...)`, from others: joints moved by up to 0.2 rad (Go1: velocities of up to 0.1 m/s and rad/s, the feet
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from measure import banner, markdown, pin_to_one_core
+from measure import banner, begin, markdown
 
 HEAD = ("task", "solve", "compiling, s", "programs", "solved", "iterations", "ms an iteration", "solving, ms", "of the first")
 
@@ -58,11 +58,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--states", type=int, default=20, help="other initial states of each task")
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    pin_to_one_core()
+    options = begin(parser)
     import jax
-
-    jax.config.update("jax_enable_x64", True)
     import numpy as np
 
     from trajopt import solvers

@@ -1,25 +1,17 @@
-"""iLQR and DDP: iterations, final cost and time per iteration on the test problems, and beside Crocoddyl on a UR5 and an ANYmal.
+"""The problems on which bench_peers.py measures iLQR beside Crocoddyl's FDDP, and what runs Crocoddyl.
 
-    python benchmarks/bench_solvers.py [--crocoddyl /tmp/crocoddyl/bin/python] [--problems cart_pole,pendulum]
-
-One pinned core, float64. Crocoddyl 3.2.1 wants pin 4.0.0, which is not the version of the `bench` extra, so it runs in an
-environment of its own:
-
-    python -m venv /tmp/crocoddyl && /tmp/crocoddyl/bin/pip install crocoddyl==3.2.1 pin==4.0.0
-
-The peer problems: a reach of the bundled UR5 in 1 s and 100 steps of semi-implicit Euler, the same costs term by term; and an
-ANYmal that raises its trunk on its four feet, 108 knots, contacts being free here and preset there.
+A reach of the bundled UR5 in 1 s and 100 steps of semi-implicit Euler, the same costs term by term; and an ANYmal that raises its
+trunk on its four feet, 108 knots, contacts being free here and preset there. Crocoddyl 3.2.1 wants pin 4.0.0, which is not the
+version of the `bench` extra, so it runs in an environment of its own (`INSTALL`), in `crocoddyl_peer.py`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import pathlib
 import subprocess
-import sys
 
-from measure import banner, pin_to_one_core
+from measure import standing
 
 REACH = {
     "steps": 100,
@@ -29,7 +21,6 @@ REACH = {
     "weights": {"v": 1e-2, "u": 1e-4, "goal": 1e3, "rest": 1e1},
 }
 
-# ANYmal raises its trunk on four feet, 108 knots: its contacts are free here, preset in Crocoddyl.
 ANYMAL = {
     "steps": 108,
     "dt": 0.01,
@@ -41,8 +32,6 @@ INSTALL = "python -m venv /tmp/crocoddyl && /tmp/crocoddyl/bin/pip install croco
 
 def anymal_poses() -> tuple[list[float], list[float]]:
     """The home pose on the floor, and the same with the trunk higher."""
-    from bench_step_jacobian import standing
-
     from trajopt import load_model
 
     start = standing(load_model("anymal-c"))
@@ -145,50 +134,3 @@ def measured(problem, solver):
     # The median of the differences leaves out what is paid once.
     each = 1e3 * float(np.median(np.diff(solution.trace["time"]))) if solution.iterations else float("nan")
     return solution, each
-
-
-def report(problem, solver, reference: float | None) -> None:
-    """One row."""
-    from trajopt.result import status_name
-
-    solution, each = measured(problem, solver)
-    excess = "" if reference is None else f"{solution.cost / reference - 1:+.1e}"
-    label = f"{solver.name} ({solver.shooting})"
-    print(
-        f"{problem.name:18s} {label:18s} {status_name(solution.status):10s} {solution.iterations:5d} {solution.cost:14.8g} "
-        f"{excess:>9s} {each:8.2f} {solution.compile_time_s:8.1f}"
-    )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", default="double_integrator,pendulum,van_der_pol,unicycle,cart_pole")
-    parser.add_argument("--crocoddyl", help="a Python interpreter that can import crocoddyl")
-    options = parser.parse_args()
-    pin_to_one_core()
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "solvers"))
-    import control_cases
-
-    from trajopt.solvers import DDP, iLQR
-
-    print(banner("trajopt"))
-    head = ("problem", "solver", "status", "iter", "cost", "to IPOPT", "ms/iter", "compile")
-    print("{:18s} {:18s} {:10s} {:>5s} {:>14s} {:>9s} {:>8s} {:>8s}".format(*head))
-    for name in filter(None, options.problems.split(",")):
-        problem = getattr(control_cases, name)()
-        for solver in (iLQR(), iLQR(shooting="multiple"), DDP()):
-            report(problem, solver, control_cases.OPTIMA.get(problem.name))
-    report(reach_problem(), iLQR(), None)
-    if options.crocoddyl:
-        for name, peer in crocoddyls(options.crocoddyl).items():
-            if name == "anymal":
-                report(anymal_problem(peer["first_control"]), iLQR(), None)
-            row = f"{name:18s} {'Crocoddyl FDDP':18s} {'':10s} {peer['iterations']:5d} {peer['cost']:14.8g}"
-            print(f"{row} {'':>9s} {peer['ms']:8.2f}")
-
-
-if __name__ == "__main__":
-    main()

@@ -16,7 +16,7 @@ from trajopt.dynamics import RigidContact, System
 
 @pytest.fixture(scope="module")
 def command():
-    folder = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
+    folder = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         return importlib.import_module("derivative_accuracy")
