@@ -34,7 +34,7 @@ def solved(name: str, seed: int) -> tuple[object, object, dict]:
 
     problem = problems.get(name)
     processor = time.process_time()
-    solution = solvers.solve(problem, chosen_solver(problem, problem.solver), seed=seed)
+    solution = solvers.solve(problem, chosen_solver(problem, problem.defaults.solver), seed=seed)
     record = {
         "behaviour": name,
         "seed": seed,
@@ -53,7 +53,7 @@ def solved(name: str, seed: int) -> tuple[object, object, dict]:
 
 def missed(problem, values: dict) -> list[str]:
     """The limits of the certificate that a replayed motion does not keep."""
-    limits = {k: v for k, v in problem.certificate_tolerances.items() if k not in NOT_OF_A_REPLAY}
+    limits = {k: v for k, v in problem.certificate.tolerances.items() if k not in NOT_OF_A_REPLAY}
     return [f"{key} {values[key]:.3g}" for key, limit in limits.items() if not values[key] <= limit]
 
 
@@ -82,7 +82,7 @@ def replays(problem, solution) -> list[dict]:
     records = []
 
     def quantities(replay) -> dict:
-        values = problem.certificate(Trajectory(replay.xs, replay.us, problem.parameters))
+        values = problem.certificate.function(Trajectory(replay.xs, replay.us, problem.parameters))
         short = missed(problem, values)
         records.append({"plant": replay.plant, "dt": replay.dt, "feedback": replay.feedback, "follows": replay.follows,
                         "end": float(replay.drift[-1]), "error": replay.error, "missed": short, "quantities": values})

@@ -44,7 +44,7 @@ def sit():
     from trajopt.problems import OptimalControlProblem
     from trajopt.problems import residuals as r
 
-    pose = np.asarray(problems.get("go1-stand").trajectory(np.zeros(12))["q"][0])
+    pose = np.asarray(problems.get("go1-stand").display.motion(np.zeros(12))["q"][0])
     dog = System(trajopt.load_model("go1"), dt=0.02, contact=RigidContact(), implicit_damping=True)
     legs = [leg.name for leg in dog.model.topology.joints[1:]]
     stage = sum([r.Control(weight=5e-3), r.Velocity(weight=0.05), r.Posture(legs, reference=pose, weight=0.2)])

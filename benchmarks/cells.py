@@ -275,9 +275,9 @@ def attempt(problem: Any, cell: Cell, say: Callable[..., None]) -> dict[str, Any
     say(stage="compiling")
     try:
         try:
-            solution = solved(problem.gradient)
+            solution = solved(problem.defaults.gradient)
         except DerivativeError:
-            if problem.gradient == "implicit":
+            if problem.defaults.gradient == "implicit":
                 raise
             solution = solved("implicit")
     except (OptionError, DerivativeError) as error:
@@ -309,7 +309,7 @@ def work(cells: list[Cell], report: pathlib.Path, limit: float) -> None:
 
     limit_processor_time(limit)
     problem = problems.get(cells[0].problem)
-    own = {"kind": kind(problem), "default": problem.solver}
+    own = {"kind": kind(problem), "default": problem.defaults.solver}
     for k, cell in enumerate(cells):
         limit_processor_time(limit)
         say(k, **own)

@@ -21,7 +21,7 @@ from processes import python
 from trajopt import native, problems
 from trajopt.cli import main
 from trajopt.models import load_model
-from trajopt.problems import LeastSquaresProblem
+from trajopt.problems import Display, LeastSquaresProblem
 from trajopt.viz import plots
 
 SUMMARY = {
@@ -66,10 +66,8 @@ def toy(monkeypatch, tmp_path):
             residual,
             np.array([3.0, 0.5]),
             tolerance=1e-9,
-            trajectory=trajectory,
-            model=model,
-            report=lambda x: f"velocity {x[0]:.3f} m/s",
             meta={"contact": "RigidContact"},
+            display=Display(motion=trajectory, model=model, report=lambda x: f"velocity {x[0]:.3f} m/s"),
         )
 
     problems.register("toy", factory, "reach a point")
@@ -283,7 +281,7 @@ from trajopt.cli import main
 
 def factory():
     residual = lambda x: jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]])
-    return problems.LeastSquaresProblem("slow", residual, np.array([-1.2, 1.0]), solver="GradientDescent")
+    return problems.LeastSquaresProblem("slow", residual, np.array([-1.2, 1.0]), defaults=problems.Defaults("GradientDescent"))
 
 problems.register("slow", factory, "takes a while")
 sys.exit(main(["run", "slow", "--max-iterations", "100000000", "--out", sys.argv[1]]))

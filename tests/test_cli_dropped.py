@@ -13,7 +13,7 @@ from trajopt.cli import main
 from trajopt.cli.dropped import dropped_warning
 from trajopt.dynamics import RigidContact, System
 from trajopt.models import load_model_from_string
-from trajopt.problems import LeastSquaresProblem, OptimalControlProblem
+from trajopt.problems import Certificate, Display, LeastSquaresProblem, OptimalControlProblem
 from trajopt.result import Status
 from trajopt.solvers.loop.solution import Solution
 
@@ -63,9 +63,9 @@ def test_run_prints_it_unless_quiet(request, tmp_path, capsys):
 
     def factory(*, left_out: int = 3):
         return LeastSquaresProblem(
-            "toy", lambda x: x - 1.0, np.zeros(1), certificate=lambda x: {"dropped_contacts": float(left_out)},
-            certificate_tolerances={"dropped_contacts": 0.0},
-            trajectory=lambda x: {"t": np.arange(3.0), "u": np.zeros((2, 1)), "impulse": np.zeros((2, 4, 3))},
+            "toy", lambda x: x - 1.0, np.zeros(1),
+            certificate=Certificate(lambda x: {"dropped_contacts": float(left_out)}, {"dropped_contacts": 0.0}),
+            display=Display(motion=lambda x: {"t": np.arange(3.0), "u": np.zeros((2, 1)), "impulse": np.zeros((2, 4, 3))}),
         )  # fmt: skip
 
     problems.register("toy", factory, "an equation")

@@ -38,7 +38,7 @@ def factory():
         kept = jax.lax.stop_gradient(x)
         zero = jax.pure_callback(wait, jax.ShapeDtypeStruct(x.shape, x.dtype), kept, vmap_method="sequential") - kept
         return jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]]) + zero
-    return problems.LeastSquaresProblem("stuck", residual, np.array([-1.2, 1.0]), solver="GradientDescent")
+    return problems.LeastSquaresProblem("stuck", residual, np.array([-1.2, 1.0]), defaults=problems.Defaults("GradientDescent"))
 
 problems.register("stuck", factory, "never ends")
 sys.exit(main(sys.argv[2:]))

@@ -40,7 +40,7 @@ from trajopt.cli import main
 
 def factory():
     residual = lambda x: jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]])
-    return problems.LeastSquaresProblem("toy", residual, np.array([-1.2, 1.0]), solver="GradientDescent")
+    return problems.LeastSquaresProblem("toy", residual, np.array([-1.2, 1.0]), defaults=problems.Defaults("GradientDescent"))
 
 problems.register("toy", factory, "takes a while")
 sys.exit(main(["run", "toy", "--max-iterations", "100000000", "--out", sys.argv[1]]))

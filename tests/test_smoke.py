@@ -59,7 +59,8 @@ def reach(horizon: int = 5) -> problems.OptimalControlProblem:
     """A point from rest at 0 to 1 by controls that are velocities: u = 1 / horizon each is best."""
     return problems.OptimalControlProblem(
         "reach", lambda x, u, t: x + u, horizon, np.zeros(1), u0=np.zeros(1), stage_residual=lambda x, u, t: u,
-        terminal_equality=lambda x: x - 1.0, control_names=("velocity",), control_units=("m/s",),
+        terminal_equality=lambda x: x - 1.0,
+        display=problems.Display(control_names=("velocity",), control_units=("m/s",)),
     )  # fmt: skip
 
 

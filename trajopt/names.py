@@ -6,7 +6,7 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trajopt.errors import OptionError
@@ -47,11 +47,17 @@ def closest(name: str, known: Iterable[str], most: int = 5) -> str:
 
 
 class NamedOptions:
-    """Base of classes that are made of options: one that they do not have is an `OptionError` with the closest names."""
+    """Base of classes that are made of options: one that they do not have is an `OptionError` with the closest names.
+
+    moved: where options that a class had have gone.
+    """
 
     def __new__(cls, *options: Any, **named: Any) -> Any:
         known = _option_names(cls.__init__)
+        moved: Mapping[str, str] = getattr(cls, "moved", {})
         for name in named:
+            if name in moved and known is not None and name not in known:
+                raise OptionError(f"{cls.__name__} has no '{name}' of its own; give {moved[name]}")
             if known is not None and name not in known:
                 raise OptionError(f"{cls.__name__} got an unexpected keyword argument '{name}'{closest(name, known)}")
         return super().__new__(cls)

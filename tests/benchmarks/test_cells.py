@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trajopt import solvers
-from trajopt.problems import LeastSquaresProblem, OptimalControlProblem
+from trajopt.problems import Certificate, LeastSquaresProblem, OptimalControlProblem
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent.parent / "benchmarks"
 sys.path.insert(0, str(FOLDER))
@@ -67,7 +67,8 @@ def test_a_run_becomes_a_row():
 def test_a_refusal_is_no_crash():
     row = cells.attempt(reach(), Cell("reach", "LBFGS"), lambda **values: None)
     assert row["status"] == "does not apply" and "LBFGS solves a LeastSquaresProblem" in row["message"]
-    broken = LeastSquaresProblem("broken", lambda x: x, jnp.ones(1), certificate=lambda x: {}["missing"])
+    certificate = Certificate(lambda x: {}["missing"])
+    broken = LeastSquaresProblem("broken", lambda x: x, jnp.ones(1), certificate=certificate)
     row = cells.attempt(broken, Cell("broken", "GaussNewton"), lambda **values: None)
     assert row["status"] == "error" and row["message"] == "KeyError: 'missing'"
 

@@ -80,7 +80,7 @@ def test_quantities_of_a_motion_that_stays_on_the_ground_or_never_is(lift, fligh
     x = np.array(p.x0)
     x[2] += lift
     motion = Trajectory(np.repeat(x[None], 4, 0), np.zeros((3, p.nu)), p.parameters)
-    found = p.certificate(motion)
+    found = p.certificate.function(motion)
     assert all(np.isfinite(value) for value in found.values())
     assert found["flight_time"] == pytest.approx(3 * p.dt if flight is None else flight)
     assert p.report(motion)
@@ -110,9 +110,9 @@ def test_cost_is_its_formula():
     x[7 + 1] = 0.5  # back_bky: 0.038783 rad before its limit, of a margin of 0.1
     x[37:] = rng.normal(size=36)
     dt, q0, q, v = p.dt, p.x0[7:37], x[7:37], x[43:]
-    lower, upper = (np.asarray(a)[6:] for a in (p.model.lower, p.model.upper))
+    lower, upper = (np.asarray(a)[6:] for a in (p.display.model.lower, p.display.model.upper))
     near = np.maximum(0.1 - (q - lower), 0) / 0.1 + np.maximum(0.1 - (upper - q), 0) / 0.1
-    share = u / np.asarray(p.model.control_upper)
+    share = u / np.asarray(p.display.model.control_upper)
     parts = [3.0**2 * share @ share, 0.3**2 * (q - q0) @ (q - q0)]
     parts += [atlas_jump.RATE**2 * v @ v, 3.0**2 * near @ near]
     np.testing.assert_allclose(
@@ -147,7 +147,7 @@ def test_heights_a_foot_on_the_ground_could_reach_are_refused():
 @pytest.mark.slow
 def test_it_jumps():
     p = problem()
-    solution = solvers.solve(p, solvers.get(p.solver, **p.solver_options))
+    solution = solvers.solve(p, solvers.get(p.defaults.solver, **p.defaults.options))
     assert solution.success and solution.residuals["defect"] < 1e-9
     assert abs(solution.xs[-1, 2] - 1.2) < 5e-3 and solution.residuals["replay_error"] < 1e-3
     heights = np.array([sole_heights(q[:37]) for q in solution.xs])

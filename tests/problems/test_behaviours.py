@@ -73,8 +73,8 @@ def test_nested_solvers_are_made_from_their_descriptions():
 def test_the_behaviour_is_found(name):
     """From seed 0 by its default solver: what the certificate names is within its limits."""
     problem = problems.get(name)
-    solution = solvers.solve(problem, chosen_solver(problem, problem.solver), seed=0)
-    missed = [key for key, limit in problem.certificate_tolerances.items() if not solution.residuals[key] <= limit]
+    solution = solvers.solve(problem, chosen_solver(problem, problem.defaults.solver), seed=0)
+    missed = [key for key, limit in problem.certificate.tolerances.items() if not solution.residuals[key] <= limit]
     assert not missed and solution.residuals["replay_error"] < 1e-6, solution.message
     assert solution.success, solution.message
 
@@ -83,8 +83,8 @@ def test_the_behaviour_is_found(name):
 def test_atlas_lands_and_the_run_says_so():
     """Stationary to the default tolerance, though the gradient by the torques, along a motion that stands, is rounding."""
     problem = problems.get("atlas-jump-landing")
-    solution = solvers.solve(problem, chosen_solver(problem, problem.solver), seed=0)
-    missed = [key for key, limit in problem.certificate_tolerances.items() if not solution.residuals[key] <= limit]
+    solution = solvers.solve(problem, chosen_solver(problem, problem.defaults.solver), seed=0)
+    missed = [key for key, limit in problem.certificate.tolerances.items() if not solution.residuals[key] <= limit]
     assert solution.success and not missed, solution.message
     assert solution.residuals["stationarity"] < 1e-7 and solution.residuals["defect"] < 1e-12
     assert solution.iterations < 20
@@ -104,7 +104,7 @@ def test_a_backflip_lands_in_mujoco():
     K = joint_gains(problem.system.model, 80.0, 1.0)
     gains, fallen = np.broadcast_to(K, (problem.horizon, *K.shape)), []
     for seed in (0, 1):
-        solution = solvers.solve(problem, chosen_solver(problem, problem.solver), seed=seed)
+        solution = solvers.solve(problem, chosen_solver(problem, problem.defaults.solver), seed=seed)
         found = replay_motion(problem, solution, model_file=str(bundled_file("go1")), gains=gains, hold=1.0)
         landings = [replay for replay in found if replay.plant == "MuJoCo" and replay.feedback]
         assert [replay.dt for replay in landings] == [0.0005, 0.001, 0.002, 0.004]
@@ -117,8 +117,8 @@ def test_a_backflip_lands_in_mujoco():
 
 def _not_landed(problem, replay) -> list[str]:
     """What a replayed flip lacks, by the certificate's limits, beside those that a contact which gives way cannot keep."""
-    values = problem.certificate(Trajectory(replay.xs, replay.us, problem.parameters))
-    limits = problem.certificate_tolerances
+    values = problem.certificate.function(Trajectory(replay.xs, replay.us, problem.parameters))
+    limits = problem.certificate.tolerances
     missed = [f"{replay.dt}: {key} {values[key]:.3g}" for key in LANDS if not values[key] <= limits[key]]
     gap = behaviours.gaps(problem.system.model, replay.xs[:, : problem.system.nq])
     down = [f"{replay.dt}: {name} {gap[name].min():.3g}" for name in BODY if not gap[name].min() > 0]

@@ -79,7 +79,7 @@ def test_the_guess_holds_the_arm_and_throws_the_cube_near_the_target():
     distance = np.linalg.norm(q[-1, :2] - catapult.TARGET)
     assert 0.1 < distance < 0.3  # the solver has something to do
     motion = Trajectory(xs, problem.u0, np.zeros(0))
-    np.testing.assert_allclose(problem.certificate(motion)["distance"], distance)
+    np.testing.assert_allclose(problem.certificate.function(motion)["distance"], distance)
 
 
 def test_the_guess_throws_without_hitting_a_stop():
@@ -108,7 +108,7 @@ def test_the_cube_arrives(noise):
     """Multiple shooting, from the guess and from guesses with noise on every torque (N m)."""
     problem = problems.get("catapult")
     us = problem.u0 + noise * np.random.default_rng(1).normal(size=problem.u0.shape)
-    solver = solvers.get(problem.solver, **problem.solver_options)
+    solver = solvers.get(problem.defaults.solver, **problem.defaults.options)
     guess = dataclasses.replace(problem.initial_point, us=us)
     solution = solvers.solve(problem, solver, x0=guess, max_iterations=40)
     assert solution.success and solution.status == Status.solved
@@ -133,7 +133,7 @@ def test_the_worm_jumps():
     IPOPT relaxes bounds by 1e-8: times curvatures of some hundreds and multipliers of some tens that is 1e-5 at most.
     """
     problem = problems.get("jump-worm")
-    solution = solvers.solve(problem, solvers.get(problem.solver, **problem.solver_options))
+    solution = solvers.solve(problem, solvers.get(problem.defaults.solver, **problem.defaults.options))
     assert solution.success and solution.status == Status.solved
     found = solution.residuals
     assert found["kkt_residual"] < 1e-5 and found["complementarity"] < 1e-5

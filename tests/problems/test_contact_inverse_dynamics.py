@@ -111,9 +111,9 @@ def test_velocity_is_zero_by_an_independent_dense_solve(solved, name):
 def test_forces_carry_the_weight_within_cones_and_torque_limits(solved, name):
     problem, solution = solved(name)
     total = solution.trajectory["impulse"][0].sum(0) / DT
-    np.testing.assert_allclose(total, [0, 0, 9.81 * problem.model.total_mass], atol=1e-5)
+    np.testing.assert_allclose(total, [0, 0, 9.81 * problem.display.model.total_mass], atol=1e-5)
     assert solution.residuals["cone_use"] < 0.6
-    assert np.all(np.abs(solution.x) <= problem.model.control_upper)
+    assert np.all(np.abs(solution.x) <= problem.display.model.control_upper)
     assert solution.residuals["torque_use"] < 0.3
     assert solution.residuals["dropped_contacts"] == 0
 

@@ -58,7 +58,7 @@ def test_derivatives_pass_the_checker(name):
         "derivative_test_perturbation": PERTURBATION.get(name, 1e-7),
         "point_perturbation_radius": 1e-3,
     }
-    options = dict(problem.solver_options) if problem.solver == "MultipleShooting" else {}
+    options = dict(problem.defaults.options) if problem.defaults.solver == "MultipleShooting" else {}
     options |= {
         "interval": INTERVAL.get(name, options.get("interval", 5)),
         "ipopt_options": options.get("ipopt_options", {}) | checker,

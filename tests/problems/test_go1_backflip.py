@@ -52,7 +52,7 @@ def test_only_a_backflip_is_one(problem, turns, rise, missed):
 
 def test_the_motion_is_planned_below_the_limits_of_the_motors(problem):
     np.testing.assert_allclose(problem.control_upper, 0.9 * np.asarray(problem.system.model.control_upper))
-    assert problem.certificate_tolerances["torque_use"] > 0.9
+    assert problem.certificate.tolerances["torque_use"] > 0.9
     with pytest.raises(OptionError, match="torque_share"):
         problems.get("go1-backflip", torque_share=1.2)
 

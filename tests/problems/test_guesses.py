@@ -24,7 +24,7 @@ def ur5() -> System:
 @functools.cache
 def standing():
     """Go1 in the static pose of go1-stand: a System and its state."""
-    pose = problems.get("go1-stand").trajectory(jnp.zeros(12))["q"][0]
+    pose = problems.get("go1-stand").display.motion(jnp.zeros(12))["q"][0]
     return System(load_model("go1"), 1e-3), State(jnp.asarray(pose), jnp.zeros(18))
 
 

@@ -18,7 +18,7 @@ from trajopt.solvers.least_squares.gauss_newton import covariance
 
 def solved(name: str, **settings):
     problem = problems.get(name, **settings)
-    return problem, solvers.solve(problem, solvers.get(problem.solver, **problem.solver_options))
+    return problem, solvers.solve(problem, solvers.get(problem.defaults.solver, **problem.defaults.options))
 
 
 def deviations(solution) -> np.ndarray:

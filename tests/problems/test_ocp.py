@@ -15,7 +15,7 @@ from trajopt.dynamics.start import StartWarning
 from trajopt.errors import DerivativeError, NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.models.overlaps import deep_overlaps
 from trajopt.models.registry import load_model_from_string
-from trajopt.problems import OptimalControlProblem, Trajectory
+from trajopt.problems import Display, OptimalControlProblem, Trajectory
 from trajopt.problems.expansions import (
     HESSIANS,
     dynamics_hessian,
@@ -81,7 +81,7 @@ BAD = [
     (lambda: plain(equality=lambda x, u, t: x[0]), ShapeError, "equality returned"),
     (lambda: plain(control_lower=1.0, control_upper=0.0), OptionError, "infeasible bounds: control_lower"),
     (lambda: plain(state_upper=np.zeros(3)), ShapeError, "state_upper has shape"),
-    (lambda: plain(control_names=("a", "b")), ShapeError, "control_names has 2 entries; there are 1 controls"),
+    (lambda: plain(display=Display(control_names=("a", "b"))), ShapeError, "display.control_names has 2 entries; there are 1"),
     (lambda: plain(integrate=lambda x, d: x), OptionError, "difference is missing"),
     (lambda: plain(parametrize=lambda s, p: s), OptionError, "parametrize needs a System"),
     (lambda: OptimalControlProblem("a", pendulum, 0, np.zeros(2), u0=np.zeros(1)), OptionError, "horizon is 0"),
@@ -89,6 +89,9 @@ BAD = [
     (lambda: robot(state_lower=np.full(13, -1.0)), OptionError, "bounds a quaternion"),
     (lambda: plain().check_point(np.zeros((5, 2))), ShapeError, r"x0.us has shape \(5, 2\)"),
     (lambda: plain().compile("implcit"), UnknownNameError, "implicit"),
+    (lambda: plain(solver="CEM"), OptionError, r"no 'solver' of its own; give defaults=Defaults\(solver, options\)"),
+    (lambda: plain().replace(certificate_suffices=True), OptionError, "'certificate_suffices' of its own; give certificate="),
+    (lambda: plain(certificate=lambda motion: {}), OptionError, "certificate is <function .*; expected a Certificate, such as"),
 ]
 
 
@@ -108,7 +111,7 @@ def test_any_field_of_a_problem_can_be_replaced():
             same = dataclasses.replace(problem, **{field.name: getattr(problem, field.name)})
             np.testing.assert_array_equal(same.u0, problem.u0)
     slower = dataclasses.replace(problem, dynamics=dataclasses.replace(problem.system, dt=2e-2, gradient="smoothed"))
-    assert slower.dt == 2e-2 and slower.gradient == "smoothed"
+    assert slower.dt == 2e-2 and slower.defaults.gradient == "smoothed"
     moved = dataclasses.replace(slower, x0=slower.x0 + np.eye(13)[0])
     assert moved.x0[0] == slower.x0[0] + 1 and moved.dt == 2e-2
     assert dataclasses.replace(problem, horizon=7).u0.shape == (7, problem.nu)

@@ -13,7 +13,7 @@ from compilations import compilations
 from trajopt import load_model
 from trajopt.dynamics import NoContact, System
 from trajopt.dynamics.effort import Effort, compiled_with, known_options
-from trajopt.problems import LeastSquaresProblem, OptimalControlProblem, Trajectory, programs
+from trajopt.problems import Display, LeastSquaresProblem, OptimalControlProblem, Trajectory, programs
 from trajopt.problems import residuals as r
 
 
@@ -67,8 +67,9 @@ def reach(x0, weight=1e-2, gravity=9.81, upper=5.0, report=None):
     """A problem made anew: nothing of it but its residuals' kinds is the same object."""
     model = load_model("cart-pole").replace(gravity=jnp.array([0.0, 0.0, -gravity]))
     return OptimalControlProblem(
-        "reach", System(model, 0.05, NoContact()), 7, np.full(4, x0), u0=0.1, control_upper=upper, report=report,
+        "reach", System(model, 0.05, NoContact()), 7, np.full(4, x0), u0=0.1, control_upper=upper,
         stage_residual=r.Control(weight=weight), terminal_residual=r.Posture(reference=[0.1, 0.0]),
+        display=Display(report=report),
     )  # fmt: skip
 
 

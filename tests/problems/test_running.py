@@ -45,7 +45,7 @@ def test_the_guess_moves_and_does_not_fall(name):
     data = mujoco.MjData(model)
     lowest = []
     for row in xs:
-        data.qpos[:] = row[: p.model.nq]
+        data.qpos[:] = row[: p.display.model.nq]
         mujoco.mj_kinematics(model, data)
         geoms = np.flatnonzero(model.geom_bodyid == model.body("torso").id)
         radius, half = model.geom_size[geoms, 0], model.geom_size[geoms, 1]
@@ -60,8 +60,8 @@ def test_the_guess_moves_and_does_not_fall(name):
 def test_cost_is_its_formula(name):
     p = problem(name)
     rng = np.random.default_rng(0)
-    nq, nv, nu = p.model.nq, p.model.nv, p.model.nu
-    lower, upper = (np.asarray(a)[3:] for a in (p.model.lower, p.model.upper))
+    nq, nv, nu = p.display.model.nq, p.display.model.nv, p.display.model.nu
+    lower, upper = (np.asarray(a)[3:] for a in (p.display.model.lower, p.display.model.upper))
     q, v, u = rng.normal(size=nq), rng.normal(size=nv), rng.uniform(-1, 1, nu)
     q[3:] = upper - 0.04
     w = running.WEIGHTS[name]
@@ -80,7 +80,7 @@ def test_cost_is_its_formula(name):
 @pytest.mark.slow
 def test_a_few_iterations_lower_the_cost():
     p = problems.get("hopper", steps=40)
-    solution = solvers.solve(p, dataclasses.replace(solvers.get(p.solver, **p.solver_options), max_iterations=5))
+    solution = solvers.solve(p, dataclasses.replace(solvers.get(p.defaults.solver, **p.defaults.options), max_iterations=5))
     assert solution.cost < 0.8 * solution.initial_cost and solution.residuals["defect"] < 1e-12
     assert np.abs(solution.us).max() <= 1.0
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_is_refused():
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs(name):
     p = problem(name)
-    solution = solvers.solve(p, solvers.get(p.solver, **p.solver_options))
+    solution = solvers.solve(p, solvers.get(p.defaults.solver, **p.defaults.options))
     assert solution.success and solution.cost < 0.5 * solution.initial_cost
     duration = p.times[-1]
     assert solution.xs[-1, 0] > 0.5 * problems.settings(name)["speed"] * duration

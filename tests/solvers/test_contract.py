@@ -22,7 +22,7 @@ from processes import python
 
 from trajopt import solvers
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
-from trajopt.problems import LeastSquaresProblem
+from trajopt.problems import Certificate, Display, LeastSquaresProblem
 from trajopt.result import Status, status_message, status_name, status_named, status_names
 from trajopt.solvers.loop.contract import LibrarySolver
 from trajopt.solvers.loop.solution import Solution
@@ -149,7 +149,7 @@ def test_success_needs_the_problems_own_tolerance(make):
 
 @each_solver
 def test_success_needs_the_certificate(make):
-    options = {"certificate": lambda x: {"cone": 1.5}, "certificate_tolerances": {"cone": 1.0}}
+    options = {"certificate": Certificate(lambda x: {"cone": 1.5}, {"cone": 1.0})}
     problem = linear(m=3, n=3, tolerance=1e-4, **options)[0]
     solution = solvers.solve(problem, make(max_iterations=5000))
     assert solution.residuals["residual"] <= 1e-4
@@ -345,7 +345,7 @@ def test_a_killed_process_leaves_a_checkpoint(number, tmp_path):
 
 def test_a_solution_is_saved_and_loaded(tmp_path):
     motion = {"t": np.arange(2.0), "q": np.ones((2, 3)), "v": np.zeros((2, 2)), "u": np.ones((1, 1))}
-    problem = rosenbrock(tolerance=1e-8, trajectory=lambda x: motion, meta={"contact": "RigidContact"})
+    problem = rosenbrock(tolerance=1e-8, display=Display(motion=lambda x: motion), meta={"contact": "RigidContact"})
     solution = solvers.solve(problem, solvers.GaussNewton(), seed=7)
     assert solution.xs.shape == (2, 5) and solution.us.shape == (1, 1)
     solution.save(tmp_path / "run")

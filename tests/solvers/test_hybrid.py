@@ -7,7 +7,7 @@ import pytest
 from control_cases import double_integrator
 
 from trajopt.errors import OptionError
-from trajopt.problems import OptimalControlProblem
+from trajopt.problems import Certificate, OptimalControlProblem
 from trajopt.result import status_name
 from trajopt.solvers import CEM, Hybrid, get, iLQR, solve
 
@@ -110,7 +110,7 @@ def test_what_the_certificate_refuses_is_searched_for_again():
     problem = OptimalControlProblem(
         "ridge", lambda x, u, t: x + u, 5, np.zeros(1), u0=np.zeros(1), control_lower=-1.0, control_upper=1.0,
         stage_cost=lambda x, u, t: 1e-3 * u[0] ** 2, terminal_cost=lambda x: (x[0] ** 2 - 1.0) ** 2 + 0.05 * x[0],
-        certificate=lambda motion: {"left": float(max(-np.asarray(motion.xs)[-1, 0], 0.0))}, certificate_tolerances={"left": 0.0},
+        certificate=Certificate(lambda motion: {"left": float(max(-np.asarray(motion.xs)[-1, 0], 0.0))}, {"left": 0.0}),
     )  # fmt: skip
     few = {"sampler": CEM(population=4), "polisher": iLQR(), "generations": 1}
     searches = []
@@ -123,12 +123,12 @@ def test_what_the_certificate_refuses_is_searched_for_again():
     assert 0 < sum(searches) < 4
 
 
-def flat_bottom(least, **fields):
+def flat_bottom(least, suffices):
     """x^4 from x = 1, of which Newton's method takes a third of x a step; the certificate asks for an end of at least `least`."""
     return OptimalControlProblem(
         "flat bottom", lambda x, u, t: x + u, 1, np.ones(1), u0=np.zeros(1), stage_residual=lambda x, u, t: 1e-3 * u,
         terminal_cost=lambda x: x[0] ** 4,
-        certificate=lambda motion: {"low": least - float(motion.xs[-1, 0])}, certificate_tolerances={"low": 0.0}, **fields,
+        certificate=Certificate(lambda motion: {"low": least - float(motion.xs[-1, 0])}, {"low": 0.0}, suffices),
     )  # fmt: skip
 
 
@@ -136,13 +136,13 @@ def test_a_sufficient_certificate_ends_the_run_where_the_gradient_solver_leaves(
     """The polish passes points that the certificate accepts, then one that it refuses: the best of the former is the answer."""
     options = {"sampler": CEM(population=4, standard_deviation=1e-3), "polisher": iLQR(), "generations": 1, "attempts": 3}
     for leave in ({}, {"creeping": 2, "improvement": 0.999}):
-        enough = solve(flat_bottom(0.2, certificate_suffices=True), Hybrid(**options, **leave))
+        enough = solve(flat_bottom(0.2, True), Hybrid(**options, **leave))
         assert enough.success and status_name(enough.status) == "acceptable" and "in search" not in enough.message
         assert 0.2 <= enough.xs[-1, 0] < 0.5
     for least, suffices in ((0.2, False), (1.5, True)):
-        refused = solve(flat_bottom(least, certificate_suffices=suffices), Hybrid(**options))
+        refused = solve(flat_bottom(least, suffices), Hybrid(**options))
         assert not refused.success and "in search 3" in refused.message and "low is" in refused.message
-    solved = solve(flat_bottom(-1.0, certificate_suffices=True), Hybrid(**options))
+    solved = solve(flat_bottom(-1.0, True), Hybrid(**options))
     assert solved.success and status_name(solved.status) == "solved" and abs(solved.xs[-1, 0]) < 0.05
 
 

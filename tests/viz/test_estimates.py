@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trajopt.errors import ShapeError
-from trajopt.problems import LeastSquaresProblem, OptimalControlProblem
+from trajopt.problems import Display, LeastSquaresProblem, OptimalControlProblem
 from trajopt.problems.observations import Observations
 from trajopt.problems.trajectory import Trajectory
 from trajopt.solvers import GaussNewton, iLQR, solve
@@ -31,7 +31,8 @@ def fitted():
     seen = Observations(TIMES, measured, DEVIATIONS, ("east", "north"), ("m", "m"), line, plane=(0, 1))
     problem = LeastSquaresProblem(
         "line", lambda x: ((line(x) - measured) / DEVIATIONS).ravel(), np.zeros(2), labels=("a", "b"),
-        truth=np.array([1.0, 2.0]), observations=seen,
+        truth=np.array([1.0, 2.0]),
+        display=Display(observations=seen),
     )  # fmt: skip
     return problem, solve(problem, GaussNewton())
 
@@ -40,9 +41,9 @@ def test_data_fit_and_residuals_are_drawn(fitted, tmp_path):
     problem, solution = fitted
     figure = plots.estimation(problem, solution, tmp_path / "estimation.png")
     drawn = {curve.get_label(): np.asarray(curve.get_ydata()) for curve in figure.axes[0].lines}
-    np.testing.assert_array_equal(drawn["measured"], problem.observations.values[:, 0])
+    np.testing.assert_array_equal(drawn["measured"], problem.display.observations.values[:, 0])
     np.testing.assert_allclose(drawn["fit"], np.asarray(line(solution.x))[:, 0])
-    residuals = problem.observations.residuals(solution.x)
+    residuals = problem.display.observations.residuals(solution.x)
     np.testing.assert_allclose(residuals.ravel(), np.asarray(problem.residual(solution.x)), rtol=1e-12)
     np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), residuals[:, 0])
     assert plots.estimation(LeastSquaresProblem("none", lambda x: x, np.ones(1)), solution, tmp_path / "no.png") is None
@@ -69,7 +70,7 @@ def test_the_uncertainty_of_parameters_is_drawn_over_the_data(fitted, tmp_path):
     pair, over_data = (ax for ax in figure.axes if ax.get_visible())
     assert (pair.get_xlabel(), pair.get_ylabel(), over_data.get_xlabel()) == ("a", "b", "east [m]")
     assert len(pair.patches) == 2 and len(over_data.patches) == 9
-    np.testing.assert_array_equal(over_data.lines[0].get_xydata(), problem.observations.values)
+    np.testing.assert_array_equal(over_data.lines[0].get_xydata(), problem.display.observations.values)
 
 
 def test_observations_of_another_size_are_refused():

@@ -93,7 +93,7 @@ def _compared(args: argparse.Namespace, console: Console, tasks: list[Task]) -> 
 def _tasks(args: argparse.Namespace, given: Reference, problem: Any) -> list[Task]:
     """The runs that the command line asks for; a solver without anything random runs once, whatever the number of seeds."""
     chosen = [chosen_solver(problem, name) for name in split(args.solvers, "--solvers")]
-    gradients = [problem.gradient] if args.gradients is None else split(args.gradients, "--gradients")
+    gradients = [problem.defaults.gradient] if args.gradients is None else split(args.gradients, "--gradients")
     return [
         task
         for solver in chosen

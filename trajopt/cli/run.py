@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, terminated: Callable[[], bool] = lambda: False
     console = Console(quiet=args.quiet)
     with walltime.part("load"):
         problem = make_problem(args.problem, args.settings, args.contact)
-        solver = chosen_solver(problem, problem.solver if args.solver is None else args.solver)
+        solver = chosen_solver(problem, problem.defaults.solver if args.solver is None else args.solver)
     with occupying(folder_of(args)):
         solution = _solved(args, console, problem, solver)
         return _told(args, console, problem, solution, terminated)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace, terminated: Callable[[], bool] = lambda: False
 
 def _solved(args: argparse.Namespace, console: Console, problem: Any, solver: Any) -> Solution:
     """The solution, saved."""
-    gradient = problem.gradient if args.gradient is None else args.gradient
+    gradient = problem.defaults.gradient if args.gradient is None else args.gradient
     folder = folder_of(args)
     checkpoint = folder / CHECKPOINT
     say(console, f"{problem.name}: {solver.name}, {gradient} gradients, into {folder}")
@@ -157,21 +157,21 @@ def draw(problem: Any, solution: Solution, folder: pathlib.Path) -> None:
     with walltime.part("plots"):
         drawn(plots.convergence, solution, folder / "convergence.png", tolerance=tolerance)
         if motion:
-            options = {"model": problem.model, "title": name, **control_options(problem)}
+            options = {"model": problem.display.model, "title": name, **control_options(problem)}
             drawn(plots.trajectory, motion, folder / "trajectory.png", **options)
             drawn(plots.joints, motion, folder / "joints.png", **options)
-            drawn(plots.contacts, motion, folder / "contacts.png", model=problem.model, title=name)
+            drawn(plots.contacts, motion, folder / "contacts.png", model=problem.display.model, title=name)
         of_problem = {"costs": plots.costs, "estimation": plots.estimation, "uncertainty": plots.uncertainty}
         for stem, plot in of_problem.items():
             drawn(functools.partial(plot, problem), solution, folder / f"{stem}.png", title=f"{name}: {stem}")
-    if problem.model is not None and "q" in motion:
+    if problem.display.model is not None and "q" in motion:
         with walltime.part("animation"):
-            drawn(functools.partial(animation.animate, problem.model), motion, folder / "animation.gif")
+            drawn(functools.partial(animation.animate, problem.display.model), motion, folder / "animation.gif")
 
 
 def control_options(problem: Any) -> dict[str, Any]:
     """Names, units and limits of a problem's controls, for plots; limits only where the problem bounds its controls itself."""
-    options = {"control_names": problem.control_names, "control_units": problem.control_units}
+    options = {"control_names": problem.display.control_names, "control_units": problem.display.control_units}
     lower = getattr(problem, "control_lower", None)
     return options if lower is None else options | {"control_limits": (lower, problem.control_upper)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from trajopt.dynamics.system import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.models.overlaps import deep_overlaps
 from trajopt.problems.guesses import QuasiStatic, quasi_static
+from trajopt.problems.parts import check_parts
 from trajopt.problems.residuals.base import StepOutcome, is_task, normalised
 from trajopt.problems.trajectory import TASKS
 
@@ -52,12 +54,7 @@ def normalise(problem: Any) -> dict[str, Any]:
         raise OptionError(f"{where}parametrize needs a System as dynamics and initial `parameters`")
     if system is not None and p.size and problem.parametrize is None:
         raise OptionError(f"{where}parameters of a System need `parametrize`, (system, p) -> system")
-    if problem.gradient is None:
-        values["gradient"] = "implicit" if system is None else system.gradient
-    else:
-        problem.check_gradient(problem.gradient)
-    if system is not None and problem.model is None:
-        values["model"] = system.model
+    values |= _parts(where, problem, system)
     if system is not None and "contact" not in problem.meta:
         values["meta"] = {**problem.meta, "contact": type(system.contact).__name__}
     if holding is not None:
@@ -85,14 +82,30 @@ def normalise(problem: Any) -> dict[str, Any]:
     return values
 
 
+def _parts(where: str, problem: Any, system: System | None) -> dict[str, Any]:
+    """Display and defaults, with what they say where they are left out."""
+    check_parts(where, problem)
+    defaults, display = problem.defaults, problem.display
+    if defaults.gradient is not None:
+        problem.check_gradient(defaults.gradient)
+    own = "implicit" if system is None else system.gradient
+    defaults = dataclasses.replace(
+        defaults, solver=defaults.solver or "iLQR", gradient=own if defaults.gradient is None else defaults.gradient
+    )
+    if display.model is None and system is not None:
+        display = dataclasses.replace(display, model=system.model)
+    return {"defaults": defaults, "display": display}
+
+
 def _finite(bound: np.ndarray) -> tuple[bool, ...]:
     return tuple(np.isfinite(bound).tolist())
 
 
 def _check_labels(where: str, problem: Any, nu: int) -> None:
     for key in ("control_names", "control_units"):
-        if getattr(problem, key) and len(getattr(problem, key)) != nu:
-            raise ShapeError(f"{where}{key} has {len(getattr(problem, key))} entries; there are {nu} controls")
+        labels = getattr(problem.display, key)
+        if labels and len(labels) != nu:
+            raise ShapeError(f"{where}display.{key} has {len(labels)} entries; there are {nu} controls")
 
 
 def _warn_of_violations(where: str, system: System, q: np.ndarray) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from trajopt.names import NamedOptions, closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.estimates import estimates
 from trajopt.problems.losses import check_loss, robust, robust_curvature, robust_slope
-from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import LeastSquaresOracle
+from trajopt.problems.parts import MOVED, Certificate, Defaults, Display, check_parts
 from trajopt.problems.prior import Prior
 from trajopt.problems.trajectory import Answer
 
@@ -53,18 +53,12 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         ridders_step: first step of Ridders' extrapolation, in units of `scale`.
         tolerance: what $max |r_i|$ must reach for the question to count as answered. None for estimation problems, whose residual
             is not zero at the optimum; there success means stationarity.
-        certificate: `x -> {name: value}`, what the user relies on, recomputed outside the solver.
-        certificate_tolerances: bounds of some of these values, which success requires.
-        trajectory: `x -> {"t", "q", "v", "u", "impulse"}`, what is stored, plotted and animated: T + 1 states at the times t, q
-            (T+1, nq), v (T+1, nv), controls u (T, nu), contact impulses (T, contacts, 3). Missing keys are left out.
-        report: `x -> text` that is printed with the answer.
-        observations: what the data of an estimation problem are, for its pictures (`Observations`).
-        model: what the animation draws.
-        control_names, control_units: of u in `trajectory`, where it is not what drives the model's actuators.
+        certificate: a `Certificate`, what the user relies on, recomputed outside the solver.
+        display: a `Display`, how answers are shown.
         labels: names of the entries of x, for the report.
         truth: what x should be, (nx,), of simulated data; then the report compares and `GaussNewton` states the distance in
             deviations.
-        solver, solver_options, gradient: the solver that suits the problem, its options, and the gradient mode.
+        defaults: `Defaults`, what the problem is solved with where nothing else is asked for.
         meta: strings for the summary, of which "contact" names the contact model.
         arguments, origin, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know, the
             problem that this one is on other data, and False for fields that have been validated.
@@ -90,23 +84,16 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
     finite_difference_step: float | None = None
     ridders_step: float = 1e-2
     tolerance: float | None = None
-    certificate: Callable[[Array], Mapping[str, Any]] | None = None
-    certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    trajectory: Callable[[Array], Mapping[str, Any]] | None = None
-    report: Callable[[Array], str] | None = None
-    observations: Observations | None = None
-    model: Any = None
-    control_names: tuple[str, ...] = ()
-    control_units: tuple[str, ...] = ()
+    certificate: Certificate = Certificate()
+    display: Display = Display()
     labels: tuple[str, ...] = ()
     truth: Any = None
-    solver: str = "GaussNewton"
-    solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    gradient: str = "implicit"
+    defaults: Defaults = Defaults()
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False)
     origin: LeastSquaresProblem | None = dataclasses.field(default=None, repr=False)
     validate: dataclasses.InitVar[bool] = True
+    moved: ClassVar[Mapping[str, str]] = MOVED
 
     def __post_init__(self, validate: bool) -> None:
         if not validate:
@@ -115,6 +102,9 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         for key, value in given(self).items():
             set_field(key, value)
         before = values(self)
+        check_parts(self._where, self)
+        own = self.defaults
+        set_field("defaults", Defaults(own.solver or "GaussNewton", own.options, own.gradient or "implicit"))
         set_field("x0", _initial(self.name, self.x0))
         n = self.x0.size if self.tangent_size is None else int(self.tangent_size)
         if self.integrate is None and n != self.x0.size:
@@ -333,7 +323,8 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
 
     def compile(self, gradient: str | None = None) -> LeastSquaresOracle:
         """What compiles residual and linearisation, when first called, in a gradient mode, by default the problem's own."""
-        mode = self.gradient if gradient is None else gradient
+        mode = gradient or self.defaults.gradient
+        assert mode is not None  # validation has set it
         check_gradient(mode, self.name)
         if self.jacobian is not None:  # which is checked when it is traced
             jax.eval_shape(self.linearization(mode), jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
@@ -347,19 +338,17 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
             "residual_norm": float(np.linalg.norm(r)),
             "bound_violation": self.bound_violation(x),
         }
-        if self.certificate is not None:
-            values |= {key: float(value) for key, value in self.certificate(jnp.asarray(x)).items()}
-        return values
+        return values | self.certificate.values(jnp.asarray(x))
 
     @property
     def limits(self) -> dict[str, float]:
         """What the recomputed quantities of an answer must not exceed."""
-        limits = {**self.certificate_tolerances, "bound_violation": 0.0}
+        limits = {**self.certificate.tolerances, "bound_violation": 0.0}
         return limits if self.tolerance is None else {**limits, "residual": self.tolerance}
 
     def describe(self, solution: Answer) -> str:
         """What `report` says of a `Solution` and, with `labels`, its estimates."""
-        own = "" if self.report is None else self.report(jnp.asarray(solution.x))
+        own = "" if self.display.report is None else self.display.report(jnp.asarray(solution.x))
         if not self.labels:
             return own
         rows = estimates(self.labels, np.asarray(solution.x), solution.covariance, self.truth)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,8 @@ from trajopt.names import NamedOptions, closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.checks import normalise
 from trajopt.problems.guesses import ways_to_start
-from trajopt.problems.observations import Observations
 from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.parts import MOVED, Certificate, Defaults, Display
 from trajopt.problems.replacing import replaced_problem
 from trajopt.problems.residuals.base import StepOutcome, is_task
 from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_state
@@ -66,13 +66,9 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
         integrate, difference, tangent_size: manifold of the states of a function: `(x, dx) -> x`, `(x0, x1) -> dx`, and its
             dimension n.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
-        certificate, certificate_tolerances: `Trajectory -> {name: value}`, what else makes an answer, and its bounds.
-        certificate_suffices: whether a motion within all these bounds is an answer where the solver stops, optimal or not.
-        model, motion: what the animation draws, and where a function steps, `Trajectory -> {"q", "v", "impulse"}` of the model.
-        report, observations: `Trajectory -> text` printed with the answer; the data of an estimation problem, for its pictures.
-        control_names, control_units: for plots ("N m"; "" for a pure number). Default: the actuators of the `System`'s model.
-        solver, solver_options: the solver that suits the problem, and its options.
-        gradient: the mode where `solvers.solve` is given none. Default: the `System`'s own, for a function "implicit".
+        certificate: a `Certificate`, what else makes an answer.
+        display: a `Display`, how answers are shown.
+        defaults: `Defaults`, what the problem is solved with where nothing else is asked for.
         meta: strings for the summary.
         arguments, finite_bounds, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know,
             which bounds there are, and False for fields that have been validated.
@@ -112,22 +108,14 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
     difference: Callable[[Array, Array], Array] | None = None
     tangent_size: int | None = None
     tolerance: float = 1e-6
-    certificate: Callable[[Trajectory], Mapping[str, Any]] | None = None
-    certificate_tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    certificate_suffices: bool = False
-    report: Callable[[Trajectory], str] | None = None
-    model: Any = None
-    motion: Callable[[Trajectory], Mapping[str, Any]] | None = None
-    observations: Observations | None = None
-    control_names: tuple[str, ...] = ()
-    control_units: tuple[str, ...] = ()
-    solver: str = "iLQR"
-    solver_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    gradient: str | None = None
+    certificate: Certificate = Certificate()
+    display: Display = Display()
+    defaults: Defaults = Defaults()
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False)
     finite_bounds: tuple[tuple[str, tuple[bool, ...]], ...] = dataclasses.field(default=(), repr=False)
     validate: dataclasses.InitVar[bool] = True
+    moved: ClassVar[Mapping[str, str]] = MOVED
 
     def __post_init__(self, validate: bool) -> None:
         if not validate:
@@ -310,11 +298,11 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
         limits = dict.fromkeys(kinds, self.tolerance)
         if self.has_contact:
             limits |= {"contact_residual": self.tolerance, "dropped_contacts": 0.0}
-        return {**limits, **self.certificate_tolerances}
+        return {**limits, **self.certificate.tolerances}
 
     def describe(self, solution: Answer) -> str:
         """What `report` says of a `Solution`, nothing without it."""
-        return "" if self.report is None else self.report(self.point_of(solution))
+        return "" if self.display.report is None else self.display.report(self.point_of(solution))
 
     @property
     def other_guesses(self) -> str:
@@ -338,7 +326,8 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
         if self.system is None or gradient in (*DIFFERENCES, self.system.gradient):
             return self
         system = dataclasses.replace(self.system, gradient=gradient)
-        return dataclasses.replace(self, dynamics=system, gradient=gradient, validate=False)
+        defaults = dataclasses.replace(self.defaults, gradient=gradient)
+        return dataclasses.replace(self, dynamics=system, defaults=defaults, validate=False)
 
     def replace(
         self,
@@ -368,7 +357,7 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
     @property
     def feasibility_is_success(self) -> bool:
         """A feasible motion need not be a good one: unless its certificate suffices, the solver has to say that it solved it."""
-        return self.certificate_suffices
+        return self.certificate.suffices
 
     @property
     def constrained(self) -> bool:

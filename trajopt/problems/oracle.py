@@ -136,7 +136,7 @@ class OptimalControlOracle(CompiledCalls):
     """
 
     def __init__(self, problem: ControlProblem, gradient: str | None = None) -> None:
-        mode = problem.gradient if gradient is None else gradient
+        mode = problem.defaults.gradient if gradient is None else gradient
         assert mode is not None  # validation of the problem has set it
         self.problem, self.gradient = problem.with_gradient(mode), mode
         self.evaluations, self.compile_time_s = 0, 0.0
@@ -173,9 +173,7 @@ class OptimalControlOracle(CompiledCalls):
         if found.residual is not None and found.dropped is not None:
             values["contact_residual"] = float(np.max(np.asarray(found.residual)))
             values["dropped_contacts"] = float(np.sum(np.asarray(found.dropped)))
-        if self.problem.certificate is not None:
-            values |= {key: float(value) for key, value in self.problem.certificate(trajectory).items()}
-        return values
+        return values | self.problem.certificate.values(trajectory)
 
     def shortfalls(self, values: dict[str, float]) -> list[str]:
         """What keeps recomputed `values` from counting as feasible: sentences, empty when nothing does."""
@@ -197,8 +195,8 @@ class OptimalControlOracle(CompiledCalls):
             impulse = self.examine(trajectory).impulse
             if impulse is not None:
                 motion["impulse"] = np.asarray(impulse)
-        elif problem.motion is not None:
-            motion |= {key: np.asarray(value) for key, value in problem.motion(Trajectory(xs, us, p)).items()}
+        elif problem.display.motion is not None:
+            motion |= {key: np.asarray(value) for key, value in problem.display.motion(Trajectory(xs, us, p)).items()}
         else:
             motion["x"] = xs
         x = np.concatenate([us.ravel(), p])
@@ -248,7 +246,7 @@ class LeastSquaresOracle(CompiledCalls):
 
     def fields(self, x: Float[np.ndarray, " nx"]) -> dict[str, Any]:
         """Fields of the `Solution`: x, and the motion where the problem describes one."""
-        describe = self.problem.trajectory
+        describe = self.problem.display.motion
         motion = {} if describe is None else describe(jnp.asarray(x))
         motion = {key: np.asarray(value) for key, value in motion.items() if value is not None}
         states = [motion[key] for key in ("q", "v") if key in motion]

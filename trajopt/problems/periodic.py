@@ -25,7 +25,7 @@ from trajopt.problems.trajectory import flat_state
 _OF_STATES = (
     "stage_residual", "stage_cost", "terminal_residual", "terminal_cost", "initial_residual", "inequality", "terminal_inequality",
 )  # fmt: skip
-_OF_MOTIONS = ("certificate", "report", "motion")
+_OF_MOTIONS = {"certificate": ("function",), "display": ("report", "motion")}
 
 
 def periodic(
@@ -57,9 +57,10 @@ def periodic(
         fn = getattr(problem, key)
         if fn is not None and not is_task(fn):
             changes[key] = _with_own(fn, own)
-    for key in _OF_MOTIONS:
-        if getattr(problem, key) is not None:
-            changes[key] = _of_own_motion(getattr(problem, key), own)
+    for key, names in _OF_MOTIONS.items():
+        part = getattr(problem, key)
+        own_functions = {name: _of_own_motion(fn, own) for name in names if (fn := getattr(part, name)) is not None}
+        changes[key] = dataclasses.replace(part, **own_functions)
     if problem.parameter_residual is not None:
         prior = problem.parameter_residual
         changes["parameter_residual"] = lambda p: prior(p[:own])

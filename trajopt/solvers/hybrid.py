@@ -9,7 +9,7 @@ A sampling solver searches until one of three things happens, then a gradient so
 
 Where the gradient solver gives up or creeps, or the point it solves for is none by the problem's certificate, both begin again
 with other draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws. A problem whose
-certificate suffices (`OptimalControlProblem.certificate_suffices`) needs no other search where one has come past a point within
+certificate suffices (`Certificate.suffices`) needs no other search where one has come past a point within
 all limits: the run ends as `acceptable` there, at the best such point.
 
 After the hand-over costs, violations and the measure of optimality in the trace, the status and the certificate are the

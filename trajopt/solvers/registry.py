@@ -105,8 +105,8 @@ def _describes_solver(value: Any) -> bool:
 
 def chosen_solver(problem: Any, name: str) -> Any:
     """The solver `name`, with the problem's options where it is the one that suits it."""
-    suits = type(get(name)) is type(get(problem.solver))
-    return get(name, **problem.solver_options) if suits else get(name)
+    suits = type(get(name)) is type(get(problem.defaults.solver))
+    return get(name, **problem.defaults.options) if suits else get(name)
 
 
 if TYPE_CHECKING:  # type checkers hold the problems and solvers of the package to their contracts here

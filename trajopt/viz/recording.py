@@ -162,7 +162,7 @@ def _model_of(folder: pathlib.Path, summary: dict[str, Any]) -> Model:
     settings = summary.get("settings") or {}
     try:
         values = problems.parse_settings(name, [f"{key}={value!r}" for key, value in settings.items()])
-        model = problems.get(name, **values).model
+        model = problems.get(name, **values).display.model
     except UnknownNameError as error:
         raise UnknownNameError(f"the run in '{folder}' cannot be drawn: {error}; {_REMEDY}") from None
     except (ModelError, OptionError) as error:

@@ -114,7 +114,7 @@ folder = pathlib.Path(sys.argv[1])
 
 def factory():
     residual = lambda x: jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]])
-    return problems.LeastSquaresProblem("toy", residual, np.array([-1.2, 1.0]), solver="GradientDescent")
+    return problems.LeastSquaresProblem("toy", residual, np.array([-1.2, 1.0]), defaults=problems.Defaults("GradientDescent"))
 
 def fill():
     while not (folder / "checkpoint.npz").exists():

@@ -16,7 +16,7 @@ from trajopt.cli import main
 from trajopt.dynamics import NoContact, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
-from trajopt.problems import LeastSquaresProblem, OptimalControlProblem
+from trajopt.problems import Defaults, LeastSquaresProblem, OptimalControlProblem
 from trajopt.problems import residuals as r
 from trajopt.solvers.loop.fingerprint import fingerprints
 
@@ -36,7 +36,7 @@ def pendulum(*, dt: float = 0.05, x0: float = 0.1, weight: float = 1.0, mass: fl
     return OptimalControlProblem(
         "pole", System(model, dt, NoContact()), 5, model.q_default.tolist() + [x0, 0.0], u0=np.full(model.nu, u0),
         stage_residual=r.Velocity(weight=weight) + r.Control(weight=0.1), control_lower=-limit, control_upper=limit,
-        solver="iLQR",
+        defaults=Defaults("iLQR"),
     )  # fmt: skip
 
 

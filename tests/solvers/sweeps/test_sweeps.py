@@ -19,7 +19,7 @@ import pytest
 from trajopt import problems, solvers
 from trajopt.cli import main
 from trajopt.errors import OptionError, UnknownNameError
-from trajopt.problems import LeastSquaresProblem
+from trajopt.problems import Certificate, LeastSquaresProblem
 from trajopt.solvers import Processes, Task, solve_many, solve_tasks
 from trajopt.solvers.loop.fingerprint import fingerprint
 from trajopt.solvers.loop.solution import Solution
@@ -140,7 +140,8 @@ def test_what_is_damaged_on_disk_is_solved_again(toy, tmp_path):
 
 
 def test_a_failure_is_reported_and_tried_again_by_the_next_run(tmp_path):
-    broken = LeastSquaresProblem("broken", lambda x: x, jnp.ones(1), certificate=lambda x: {}["missing"])
+    certificate = Certificate(lambda x: {}["missing"])
+    broken = LeastSquaresProblem("broken", lambda x: x, jnp.ones(1), certificate=certificate)
     for _ in range(2):
         outcome, fine = solve_tasks([Task(broken, SOLVER), Task(rosenbrock(), SOLVER)], folder=tmp_path)
         assert outcome.solution is None and outcome.attempts == 2 and outcome.error == "KeyError: 'missing'"

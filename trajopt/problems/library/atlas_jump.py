@@ -35,6 +35,7 @@ from trajopt.models.registry import load_model
 from trajopt.problems.library.replay import replay
 from trajopt.problems.library.static_pose import candidates
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
@@ -106,9 +107,10 @@ def atlas_jump(height: float = 1.2, wait: float = 0.1, dt: float = 5e-3) -> Opti
 
     return OptimalControlProblem(
         "atlas-jump", system, len(us), State(jnp.asarray(start), jnp.zeros(model.nv)), u0=us, xs0=xs,
-        stage_residual=running, terminal_residual=apex, tolerance=1e-9, certificate=certificate,
-        certificate_tolerances=LIMITS, report=lambda motion: _report(system, motion),
-        solver="iLQR", solver_options={"shooting": "multiple", "tolerance": 1e-4, "max_iterations": 200},
+        stage_residual=running, terminal_residual=apex, tolerance=1e-9,
+        certificate=Certificate(certificate, LIMITS),
+        display=Display(report=lambda motion: _report(system, motion)),
+        defaults=Defaults("iLQR", {"shooting": "multiple", "tolerance": 1e-4, "max_iterations": 200}),
     )  # fmt: skip
 
 

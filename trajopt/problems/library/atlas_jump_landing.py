@@ -33,6 +33,7 @@ from trajopt.problems.library.behaviours import (
 )
 from trajopt.problems.library.go1_jump import landing, takeoff
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, LimitMargin, Posture, Velocity
 from trajopt.problems.trajectory import Trajectory
@@ -79,9 +80,9 @@ def atlas_jump_landing(
     )  # fmt: skip
     return OptimalControlProblem(
         "atlas-jump-landing", system, steps, at_rest(model, start), u0=us, xs0=xs, stage_residual=running,
-        terminal_residual=final, certificate=lambda motion: landing_quantities(system, motion, height),
-        certificate_tolerances=LIMITS, solver="iLQR",
-        solver_options={"shooting": "multiple", "max_iterations": 300},
+        terminal_residual=final,
+        certificate=Certificate(lambda motion: landing_quantities(system, motion, height), LIMITS),
+        defaults=Defaults("iLQR", {"shooting": "multiple", "max_iterations": 300}),
     )  # fmt: skip
 
 

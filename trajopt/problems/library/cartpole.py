@@ -18,6 +18,7 @@ from trajopt.dynamics.contact.laws import NoContact
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Defaults
 from trajopt.problems.ranges import Count, Range, Real, ranged
 
 TRACK, FORCE = 2.0, 20.0  # m, N
@@ -64,5 +65,6 @@ def _swingup(name: str, model: str, duration: float, steps: int, distance: float
 
     return OptimalControlProblem(
         name, system, steps, start, xs0=guess, stage_residual=effort, terminal_equality=arrival,
-        state_lower=-bound, state_upper=bound, control_lower=-FORCE, control_upper=FORCE, solver="MultipleShooting",
+        state_lower=-bound, state_upper=bound, control_lower=-FORCE, control_upper=FORCE,
+        defaults=Defaults("MultipleShooting"),
     )  # fmt: skip

@@ -18,6 +18,7 @@ from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
@@ -54,7 +55,8 @@ def catapult(steps: int = 500, dt: float = 1e-3) -> OptimalControlProblem:
 
     return OptimalControlProblem(
         "catapult", system, steps, system.initial_state("home"), u0=swing(dt * np.arange(steps)), terminal_residual=miss,
-        certificate=certificate, certificate_tolerances={"distance": 1e-3},
-        solver="MultipleShooting",
-        solver_options={"interval": 20, "damping": 1e-4, "tolerance": 1e-6, "ipopt_options": {"mu_init": 1e-2}},
+        certificate=Certificate(certificate, {"distance": 1e-3}),
+        defaults=Defaults(
+            "MultipleShooting", {"interval": 20, "damping": 1e-4, "tolerance": 1e-6, "ipopt_options": {"mu_init": 1e-2}}
+        ),
     )  # fmt: skip

@@ -33,6 +33,7 @@ from trajopt.models import load_model
 from trajopt.problems import programs
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.static_pose import PoseCertificate, certify
+from trajopt.problems.parts import Certificate, Display
 from trajopt.problems.ranges import Real, ranged
 
 TOLERANCE = Threshold(1e-6, 1e-5)  # of |v+| / dt
@@ -84,12 +85,9 @@ def contact_inverse_dynamics(
         upper=model.control_upper,
         scale=np.where(np.isfinite(still.limits), still.limits, 1.0),
         tolerance=still.tolerance,
-        certificate=still.certificate,
-        certificate_tolerances=still.certificate_tolerances,
-        trajectory=still.trajectory,
-        report=still.report,
-        model=model,
         meta={"contact": "RigidContact"},
+        certificate=Certificate(still.certificate, still.certificate_tolerances),
+        display=Display(motion=still.trajectory, report=still.report, model=model),
     )
 
 
@@ -247,7 +245,8 @@ def go1_stand_payload(payload: float = 10.0, dt: float = 1e-3) -> LeastSquaresPr
     """Go1 standing with a load of `payload` kg on its back."""
     model = with_payload(load_model("go1"), payload)
     problem = contact_inverse_dynamics("go1-stand-payload", model, np.array(GO1_STAND), GO1_FEET, dt=dt)
-    return dataclasses.replace(problem, model=showing_payload(model) if payload > 0 else model)
+    shown = showing_payload(model) if payload > 0 else model
+    return dataclasses.replace(problem, display=dataclasses.replace(problem.display, model=shown))
 
 
 @ranged(dt=_DT)

@@ -50,6 +50,7 @@ from trajopt.models import load_model
 from trajopt.problems import programs
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.replay import replay
+from trajopt.problems.parts import Certificate, Display
 from trajopt.problems.ranges import Choice, Count, Real, ranged
 
 VELOCITY_TRUTH = (3.0, 1.0, 0.0, 0.0, 0.0, 2.0)
@@ -278,7 +279,8 @@ def _problem(name, throw: Throw, target, residual, jacobian, x0, scale, toleranc
 
     return LeastSquaresProblem(
         name, residual, jnp.asarray(x0, float), jacobian=jacobian, scale=np.broadcast_to(np.array(scale, float), (len(x0),)),
-        tolerance=tolerance, certificate=certificate,
-        certificate_tolerances={"final_pose_error": tolerance, "contact_residual": 1e-8, "dropped_contacts": 0.0},
-        trajectory=trajectory, report=report, model=throw.system.model, meta={"contact": "RigidContact"},
+        tolerance=tolerance,
+        meta={"contact": "RigidContact"},
+        certificate=Certificate(certificate, {"final_pose_error": tolerance, "contact_residual": 1e-8, "dropped_contacts": 0.0}),
+        display=Display(motion=trajectory, report=report, model=throw.system.model),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
@@ -35,7 +36,8 @@ def drone_takeoff(target: float = 5.0, steps: int = 500, dt: float = 1e-3) -> Op
 
     return OptimalControlProblem(
         "drone-takeoff", system, steps, start, terminal_cost=miss,
-        certificate=certificate, certificate_tolerances={"height_error": 1e-2},
-        solver="SingleShooting", solver_options={"optimizer": optax.sgd(LEARNING_RATE), "max_iterations": 200},
-        gradient="complementarity-aware",
+        certificate=Certificate(certificate, {"height_error": 1e-2}),
+        defaults=Defaults(
+            "SingleShooting", {"optimizer": optax.sgd(LEARNING_RATE), "max_iterations": 200}, gradient="complementarity-aware"
+        ),
     )  # fmt: skip

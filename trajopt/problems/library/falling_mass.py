@@ -35,6 +35,7 @@ from trajopt.errors import OptionError
 from trajopt.models.registry import load_model_from_string
 from trajopt.names import closest
 from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.parts import Certificate, Display
 from trajopt.problems.ranges import Choice, Count, Real, ranged
 
 KAPPA = 20.0  # 1/m
@@ -153,7 +154,8 @@ def falling_mass(
         )
 
     return LeastSquaresProblem(
-        "falling-mass", residual, jnp.array([float(start)]), tolerance=1e-9, certificate=certificate,
-        certificate_tolerances={"height_error": 1e-3}, trajectory=trajectory, report=report, model=system.model,
+        "falling-mass", residual, jnp.array([float(start)]), tolerance=1e-9,
         meta={"contact": type(system.contact).__name__},
+        certificate=Certificate(certificate, {"height_error": 1e-3}),
+        display=Display(motion=trajectory, report=report, model=system.model),
     )  # fmt: skip

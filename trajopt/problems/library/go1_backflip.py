@@ -34,6 +34,7 @@ from trajopt.problems.library.behaviours import (
 )
 from trajopt.problems.library.go1_jump import CALVES, FEET, KNEE, TOUCHING, landing, leg_targets, takeoff
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, Height, Posture, Velocity
 from trajopt.problems.residuals.activations import Barrier, Saturated
@@ -92,9 +93,12 @@ def go1_backflip(
     )  # fmt: skip
     return OptimalControlProblem(
         "go1-backflip", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
-        control_lower=-limit, control_upper=limit, certificate=lambda motion: flip_quantities(system, motion),
-        certificate_tolerances=LIMITS, report=lambda motion: _report(system, motion), solver="Hybrid",
-        solver_options=sample_then_polish(leg_targets(duration), 128, 100, 5e-2, 300, patience=20, attempts=3, **SAMPLER),
+        control_lower=-limit, control_upper=limit,
+        certificate=Certificate(lambda motion: flip_quantities(system, motion), LIMITS),
+        display=Display(report=lambda motion: _report(system, motion)),
+        defaults=Defaults(
+            "Hybrid", sample_then_polish(leg_targets(duration), 128, 100, 5e-2, 300, patience=20, attempts=3, **SAMPLER)
+        ),
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from trajopt.problems.library.behaviours import (
     via,
 )
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, Height, Posture, Velocity
 from trajopt.problems.residuals.activations import Barrier
@@ -73,10 +74,11 @@ def go1_jump(height: float = 0.25, apex: float = 0.5, duration: float = 1.2, dt:
     )  # fmt: skip
     return OptimalControlProblem(
         "go1-jump", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
-        certificate=lambda motion: jump_quantities(system, motion, height), certificate_tolerances=LIMITS,
-        report=lambda motion: _report(system, motion), solver="Hybrid",
-        solver_options=sample_then_polish(leg_targets(duration), 48, 24, 5e-2, 200, patience=6, improvement=0.1, attempts=5,
-                                          creeping=10),
+        certificate=Certificate(lambda motion: jump_quantities(system, motion, height), LIMITS),
+        display=Display(report=lambda motion: _report(system, motion)),
+        defaults=Defaults("Hybrid", sample_then_polish(
+            leg_targets(duration), 48, 24, 5e-2, 200, patience=6, improvement=0.1, attempts=5, creeping=10
+        )),
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from trajopt.problems.library.behaviours import (
 )
 from trajopt.problems.library.go1_jump import FEET, SAGITTAL, TOUCHING
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, Height, Posture, Velocity
 from trajopt.problems.targets import JointTargets
@@ -68,8 +69,8 @@ def go1_trot(speed: float = 0.5, lift: float = 0.06, duration: float = 2.0, dt: 
     )  # fmt: skip
     return OptimalControlProblem(
         "go1-trot", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
-        certificate=lambda motion: trot_quantities(system, motion, speed), certificate_tolerances=LIMITS,
-        solver="Hybrid", solver_options=SEARCH,
+        certificate=Certificate(lambda motion: trot_quantities(system, motion, speed), LIMITS),
+        defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from trajopt.problems.library.behaviours import (
 from trajopt.problems.library.hopper_hops import off_the_ground
 from trajopt.problems.library.static_pose import certify
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import (
     CentreOfMass,
@@ -105,10 +106,10 @@ def h1_step(
     )  # fmt: skip
     return OptimalControlProblem(
         "h1-step", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
-        certificate=lambda motion: step_quantities(system, motion, advance), certificate_tolerances=LIMITS,
-        certificate_suffices=True,
-        solver="Hybrid", solver_options=sample_then_polish(leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25,
-                                                            attempts=6, creeping=10),
+        certificate=Certificate(lambda motion: step_quantities(system, motion, advance), LIMITS, suffices=True),
+        defaults=Defaults("Hybrid", sample_then_polish(
+            leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25, attempts=6, creeping=10
+        )),
     )  # fmt: skip
 
 

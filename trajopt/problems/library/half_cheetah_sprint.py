@@ -23,6 +23,7 @@ from trajopt.problems.library.behaviours import (
 )
 from trajopt.problems.library.hopper_hops import TOUCHING
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, LimitMargin, Posture, Velocity
 from trajopt.problems.targets import JointTargets
@@ -48,8 +49,8 @@ def half_cheetah_sprint(speed: float = 3.0, duration: float = 2.0, dt: float = 5
     final = task(Posture(reference=home, weight=0.2 * place), Velocity(reference=v, weight=0.2 * rate))
     return OptimalControlProblem(
         "half-cheetah-sprint", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
-        certificate=lambda motion: sprint_quantities(system, motion, speed), certificate_tolerances=LIMITS,
-        solver="Hybrid", solver_options=SEARCH,
+        certificate=Certificate(lambda motion: sprint_quantities(system, motion, speed), LIMITS),
+        defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from trajopt.problems.library.behaviours import (
     via,
 )
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.residuals import Control, Posture, Velocity
 from trajopt.problems.targets import JointTargets
@@ -70,8 +71,8 @@ def hopper_hops(hops: int = 5, speed: float = 0.7, height: float = 0.12, dt: flo
     )  # fmt: skip
     return OptimalControlProblem(
         "hopper-hops", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
-        certificate=lambda motion: hop_quantities(system, motion, hops, speed), certificate_tolerances=LIMITS,
-        solver="Hybrid", solver_options=SEARCH,
+        certificate=Certificate(lambda motion: hop_quantities(system, motion, hops, speed), LIMITS),
+        defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip
 
 

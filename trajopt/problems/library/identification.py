@@ -36,6 +36,7 @@ from trajopt.problems.inertia import LABELS, from_log_cholesky, to_log_cholesky
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.cube import with_forces
 from trajopt.problems.observations import Observations
+from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Count, ranged
 
 TOLERANCE = 1e-8  # of the estimate: the rounding of hundreds of contact solves is above Gauss-Newton's default
@@ -116,10 +117,11 @@ class Recording:
 
         return LeastSquaresProblem(
             self.name, lambda x: self.residual(x, measured), jnp.asarray(self.guess), scale=self.scale, lower=self.lower,
-            labels=self.labels, truth=self.truth, certificate=certificate,
-            certificate_tolerances={"contact_residual": 1e-6, "dropped_contacts": 0.0}, trajectory=trajectory, report=report,
-            solver_options={"tolerance": TOLERANCE},
-            observations=observations, model=self.system.model, meta={"contact": type(self.system.contact).__name__},
+            labels=self.labels, truth=self.truth,
+            meta={"contact": type(self.system.contact).__name__},
+            certificate=Certificate(certificate, {"contact_residual": 1e-6, "dropped_contacts": 0.0}),
+            display=Display(motion=trajectory, report=report, observations=observations, model=self.system.model),
+            defaults=Defaults(options={"tolerance": TOLERANCE}),
         )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from trajopt.models.registry import load_model
 from trajopt.problems import programs
 from trajopt.problems.library.replay import replay
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
@@ -70,12 +71,13 @@ def jump_worm(steps: int = 400, dt: float = 1e-3, rate: float = RATE, effort: fl
 
     return OptimalControlProblem(
         "jump-worm", system, steps, system.initial_state("home"), u0=push(dt * np.arange(steps)), terminal_cost=loss,
-        stage_residual=torques, state_lower=-fastest, state_upper=fastest, report=report, certificate=certificate,
-        certificate_tolerances=LIMITS, solver="MultipleShooting",
-        solver_options={
+        stage_residual=torques, state_lower=-fastest, state_upper=fastest,
+        display=Display(report=report),
+        certificate=Certificate(certificate, LIMITS),
+        defaults=Defaults("MultipleShooting", {
             "interval": 5, "hessian": "differenced", "gauss_newton_iterations": 120, "damping": 0.02, "max_iterations": 400,
             "ipopt_options": {"mu_init": 1e-2},
-        },
+        }),
     )  # fmt: skip
 
 

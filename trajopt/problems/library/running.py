@@ -27,6 +27,7 @@ from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.library.replay import candidate_shapes, replay
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Count, Range, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
@@ -119,13 +120,12 @@ def _runner(name: str, speed: float, steps: int, dt: float, upright: float, lowe
     return OptimalControlProblem(
         name, system, steps, State(home, jnp.zeros(model.nv)), u0=RHYTHMS[name].controls(steps, dt),
         stage_residual=running, terminal_residual=final,
-        certificate=lambda motion: examine(system, motion, speed, upright, lowest),
-        certificate_tolerances={
+        certificate=Certificate(lambda motion: examine(system, motion, speed, upright, lowest), {
             "distance_missing": 0.0, "pitch_excess": 0.0, "height_missing": 0.0, "trunk_contact": 0.0, "torque_use": 1.0,
             "joint_limit_excess": 1e-6, "penetration": 5e-3, "replay_error": 1e-3,
-        },
-        report=lambda motion: _report(system, motion),
-        solver="iLQR", solver_options={"tolerance": 0.05, "max_iterations": 200},
+        }),
+        display=Display(report=lambda motion: _report(system, motion)),
+        defaults=Defaults("iLQR", {"tolerance": 0.05, "max_iterations": 200}),
     )  # fmt: skip
 
 

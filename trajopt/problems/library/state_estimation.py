@@ -48,6 +48,7 @@ from trajopt.problems.library.contact_inverse_dynamics import GO1_FEET, GO1_STAN
 from trajopt.problems.library.static_pose import candidates
 from trajopt.problems.observations import Observations
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 
@@ -268,7 +269,12 @@ def go1_state_estimation(steps: int = 50, dt: float = 4e-3, seed: int = 0) -> Op
         terminal_residual=lambda x: seen.residual(x, ys[steps]),
         initial_residual=lambda x: weight * local(model, mean, x),
         integrate=functools.partial(retract, model), difference=functools.partial(local, model), tangent_size=N,
-        certificate=certificate, report=report, observations=observations, solver="GaussNewton", model=model,
-        motion=lambda motion: {"q": motion.xs[:, :NQ], "v": motion.xs[:, NQ : NQ + NV]}, meta={"contact": "RigidContact"},
-        control_names=tuple(f"{name} / deviation" for name in (*DISTURBED, *model.topology.actuators)),
+        meta={"contact": "RigidContact"},
+        certificate=Certificate(certificate),
+        display=Display(
+            report=report, observations=observations, model=model,
+            motion=lambda motion: {"q": motion.xs[:, :NQ], "v": motion.xs[:, NQ : NQ + NV]},
+            control_names=tuple(f"{name} / deviation" for name in (*DISTURBED, *model.topology.actuators)),
+        ),
+        defaults=Defaults("GaussNewton"),
     )  # fmt: skip

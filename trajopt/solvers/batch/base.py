@@ -63,7 +63,7 @@ def solve_batch(
         raise OptionError(f"solve_batch: max_iterations is {max_iterations}; it must not be negative")
     changes = {"data": data, "x0": x0, "start_time": start_time, "references": references, "weights": weights}
     samples = samples_of(problem, guesses, changes)
-    mode = problem.gradient if gradient is None else gradient
+    mode = problem.defaults.gradient if gradient is None else gradient
     assert mode is not None  # validation of a problem sets its own
     problem.check_gradient(mode)
     if max_iterations is not None:

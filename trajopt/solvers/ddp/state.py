@@ -18,7 +18,7 @@ COST_ROUNDING = 1e-12
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DDPState(SolverState):
-    """Adds where the iteration stands, in the size of the problem's horizon (`problems.horizons`), the feedback gains of the step
+    """Adds where the iteration stands, the feedback gains of the step
     that led here, and whether it began from states that stay.
 
     `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.

@@ -65,7 +65,7 @@ def solve(
     _check_shared(solver, time_budget)
     limit = solver.max_iterations if max_iterations is None else max_iterations
     guess = problem.initial_point if x0 is None else _point(problem, x0)
-    gradient = problem.gradient if gradient is None else gradient
+    gradient = problem.defaults.gradient if gradient is None else gradient
     assert gradient is not None  # validation of a problem sets its own
     identity = {"problem": problem.name, "solver": solver.name, "gradient": gradient}
     asked = {} if resume is None and checkpoint is None else fingerprints(problem)

@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from trajopt.names import NamedOptions
+from trajopt.problems.parts import Defaults
 from trajopt.result import Status
 
 Point = TypeVar("Point")
@@ -85,8 +86,8 @@ class Problem(Protocol[PointOut, OracleOut]):
         """Strings for the summary, of which "contact" names the contact law."""
 
     @property
-    def gradient(self) -> str | None:
-        """The gradient mode that is taken where none is asked for."""
+    def defaults(self) -> Defaults:
+        """Solver, options and gradient mode that are taken where none are asked for."""
 
     @property
     def initial_point(self) -> PointOut:

@@ -31,7 +31,7 @@ def estimation(problem: Any, solution: Any, path: str | os.PathLike, *, title: s
 
     Returns None, and writes nothing, for a problem without `observations`.
     """
-    seen = getattr(problem, "observations", None)
+    seen = problem.display.observations
     if seen is None:
         return None
     point = problem.point_of(solution)
@@ -110,7 +110,7 @@ def uncertainty(problem: Any, solution: Any, path: str | os.PathLike, *, title: 
 
 
 def _of_parameters(problem: Any, solution: Any, covariance: np.ndarray, path: str | os.PathLike, title: str) -> Figure:
-    seen = problem.observations
+    seen = problem.display.observations
     over_data = seen is not None and seen.plane is not None
     pairs = _chosen_pairs(covariance)
     columns = min(max(len(pairs), 1), 3)
@@ -215,7 +215,7 @@ def _of_states(
     problem: OptimalControlProblem, solution: Any, covariances: np.ndarray, path: str | os.PathLike, title: str
 ) -> Figure:
     """The base's path with ellipses, and the error of height, tilt and velocity with bands."""
-    xs, t, seen = np.asarray(solution.xs, float), np.asarray(problem.times, float), getattr(problem, "observations", None)
+    xs, t, seen = np.asarray(solution.xs, float), np.asarray(problem.times, float), problem.display.observations
     truth = None if seen is None or seen.truth is None else np.asarray(seen.truth, float)[: len(xs)]
     names = _tangent_names(problem)
     shown = [k for k in _of_base(problem) if k < covariances.shape[1]]
@@ -259,14 +259,14 @@ def _of_states(
 
 def _of_base(problem: OptimalControlProblem) -> list[int]:
     """Tangent coordinates to show: of a free base height, roll, pitch, yaw and velocity, else the first six."""
-    model = problem.model
+    model = problem.display.model
     if model is not None and model.topology.joints and model.topology.joints[0].kind == "free":
         return [2, 3, 4, 5, model.nv, model.nv + 1, model.nv + 2]
     return list(range(min(6, problem.n)))
 
 
 def _tangent_names(problem: OptimalControlProblem) -> list[str]:
-    model, names = problem.model, [f"coordinate {k}" for k in range(problem.n)]
+    model, names = problem.display.model, [f"coordinate {k}" for k in range(problem.n)]
     if model is None or 2 * model.nv > problem.n:
         return names
     rates = coordinate_names(model)[1]

@@ -1,0 +1,102 @@
+"""What goes with a problem beside its statement: what judges an answer, what shows it, what it is solved with by default.
+
+No compiled function reads any of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trajopt.errors import OptionError
+from trajopt.names import NamedOptions
+from trajopt.problems.observations import Observations
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate(NamedOptions):
+    """What the user relies on, recomputed outside the solver.
+
+    A point is an array of a `LeastSquaresProblem`, a `Trajectory` of an `OptimalControlProblem`.
+
+    Options:
+        function: `point -> {name: value}`.
+        tolerances: bounds of these values, and of other recomputed ones by name, which success requires.
+        suffices: whether a motion within all bounds is an answer where the solver stops, optimal or not.
+    """
+
+    function: Callable[[Any], Mapping[str, Any]] | None = None
+    tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    suffices: bool = False
+
+    def values(self, point: Any) -> dict[str, float]:
+        """The recomputed values."""
+        return {} if self.function is None else {key: float(value) for key, value in self.function(point).items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Display(NamedOptions):
+    """How an answer is shown.
+
+    Options:
+        model: what the animation draws. Default: the model of the `System`, where there is one.
+        motion: `point -> {"t", "q", "v", "u", "impulse"}`, what is stored, plotted and animated where the dynamics are no
+            `System`: T + 1 states at the times t, q (T+1, nq), v (T+1, nv), controls u (T, nu), contact impulses (T, contacts,
+            3). Missing keys are left out.
+        report: `point -> text` that is printed with the answer.
+        observations: what the data of an estimation problem are, for its pictures.
+        control_names, control_units: of the controls, for plots ("N m"; "" for a pure number). Default: the actuators of the
+            model.
+    """
+
+    model: Any = None
+    motion: Callable[[Any], Mapping[str, Any]] | None = None
+    report: Callable[[Any], str] | None = None
+    observations: Observations | None = None
+    control_names: tuple[str, ...] = ()
+    control_units: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Defaults(NamedOptions):
+    """What a problem is solved with where nothing else is asked for.
+
+    Options:
+        solver: name of the solver. Default: iLQR for optimal control, GaussNewton for least squares.
+        options: its options by name.
+        gradient: the gradient mode. Default: the `System`'s own, for a function "implicit".
+    """
+
+    solver: str | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    gradient: str | None = None
+
+
+# Where keywords of problems have gone.
+MOVED = {
+    "certificate_tolerances": "certificate=Certificate(function, tolerances)",
+    "certificate_suffices": "certificate=Certificate(function, tolerances, suffices=True)",
+    **{field.name: f"display=Display({field.name}=...)" for field in dataclasses.fields(Display)},
+    "trajectory": "display=Display(motion=...)",
+    "solver": "defaults=Defaults(solver, options)",
+    "solver_options": "defaults=Defaults(solver, options)",
+    "gradient": "defaults=Defaults(gradient=...)",
+}
+
+
+def check_parts(where: str, problem: Any) -> None:
+    """Raise `OptionError` for a part of another kind."""
+    for key, kind in (("certificate", Certificate), ("display", Display), ("defaults", Defaults)):
+        value = getattr(problem, key)
+        if not isinstance(value, kind):
+            raise OptionError(f"{where}{key} is {value!r}; expected a {kind.__name__}, such as {_EXAMPLES[key]}")
+    if problem.certificate.function is not None and not callable(problem.certificate.function):
+        raise OptionError(f"{where}certificate.function is {problem.certificate.function!r}; expected a function of a point")
+
+
+_EXAMPLES = {
+    "certificate": "Certificate(lambda motion: {'miss': ...}, {'miss': 1e-3})",
+    "display": "Display(report=lambda motion: ...)",
+    "defaults": "Defaults('CEM', {'population': 64})",
+}
