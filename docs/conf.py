@@ -26,7 +26,8 @@ NAVIGATION = {
     ),
     "Concepts": (
         "conventions", "models", "rigid-body-dynamics", "collision", "contact-semantics", "boxed-lcp", "smoothed-contact",
-        "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "jacobian-tables", "performance",
+        "relaxed-contact", "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "jacobian-tables",
+        "performance",
     ),
     "Problems and solvers": (
         "choosing-a-solver", "solvers", "tasks", "optimal-control", "receding-horizon", "multiple-shooting", "sampling",

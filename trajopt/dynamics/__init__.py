@@ -11,6 +11,7 @@ from trajopt.dynamics.contact import (
     ForceLaw,
     NCPResult,
     NoContact,
+    RelaxedContact,
     RigidContact,
     SmoothedContact,
     SpringDamperContact,
@@ -70,8 +71,9 @@ from trajopt.dynamics.system import System
 
 __all__ = [
     "GRADIENTS", "BoxedLCP", "CompliantContact", "ContactLaw", "DampingWarning", "ForceLaw", "GradientMode", "GradientOptions",
-    "Linearization", "Model", "NCPResult", "NoContact", "OutputSlope", "PrecisionWarning", "RigidContact", "SmoothedContact",
-    "SpringDamperContact", "StartWarning", "State", "StepInfo", "System", "aba", "actuation_force", "base_velocity",
+    "Linearization", "Model", "NCPResult", "NoContact", "OutputSlope", "PrecisionWarning", "RelaxedContact", "RigidContact",
+    "SmoothedContact", "SpringDamperContact", "StartWarning", "State", "StepInfo", "System", "aba", "actuation_force",
+    "base_velocity",
     "bias_forces", "centre_of_mass", "centroidal_momentum", "centroidal_momentum_matrix", "closure_error", "com_jacobian", "crba",
     "difference", "forward_dynamics", "forward_dynamics_derivatives", "frame_jacobian", "frame_jacobian_derivative",
     "frame_placement", "from_base_velocity", "from_mujoco_contact", "from_pinocchio", "generalised_gravity",

@@ -62,4 +62,5 @@ def step_inputs(
     """The step to be solved, at the state before it."""
     kappa = system.mode.sharpness(system.kappa)
     kappa = None if kappa is None else kappa.astype(x.q.dtype)
-    return StepInputs(law, system.stepped_model, x.q, x.v, tau, jnp.asarray(system.dt), kappa, warm_start)
+    rho = jnp.asarray(system.rho, x.q.dtype) if law.relaxed else None
+    return StepInputs(law, system.stepped_model, x.q, x.v, tau, jnp.asarray(system.dt), kappa, warm_start, rho)

@@ -31,6 +31,7 @@ from trajopt.dynamics.backend import (
 )
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import Law
+from trajopt.dynamics.contact.laws.relaxed import RelaxedContact, resolved_rho
 from trajopt.dynamics.contact.laws.rigid import RigidContact
 from trajopt.dynamics.contact.laws.smoothed import KAPPA_MEANING
 from trajopt.dynamics.contact.rows import row_count
@@ -91,6 +92,8 @@ class System(WithoutCaches, NamedOptions):
         options: `GradientOptions` of the other gradient modes.
         kappa (1/m): sharpness of gradient "smoothed" (default 300) and of `SmoothedContact` (default: the law's own).
             Another value needs no other compilation.
+        rho (J): relaxation of `RelaxedContact`, in place of the law's own, which it is made from: `contact` then holds none.
+            Another value needs no other compilation.
         backend: what takes the steps: "native" (the compiled core for CPUs), "jax", or "auto": the compiled core where it
             covers the system, unless the environment variable TRAJOPT_BACKEND says otherwise. `resolved_backend` tells the
             outcome.
@@ -109,6 +112,7 @@ class System(WithoutCaches, NamedOptions):
     labellings: str = dataclasses.field(default="all", metadata={"static": True})
     options: GradientOptions = dataclasses.field(default_factory=GradientOptions, metadata={"static": True})
     kappa: float | Float[Array, ""] | None = None
+    rho: float | Float[Array, ""] | None = None
     backend: str = dataclasses.field(default="auto", metadata={"static": True})
     implicit_damping: bool = dataclasses.field(default=False, metadata={"static": True})
 
@@ -126,6 +130,9 @@ class System(WithoutCaches, NamedOptions):
         object.__setattr__(self, "dt", positive_number("dt", self.dt, "a positive step in seconds"))
         if self.kappa is not None:
             object.__setattr__(self, "kappa", positive_number("kappa", self.kappa, KAPPA_MEANING))
+        if isinstance(self.contact, RelaxedContact):
+            object.__setattr__(self, "rho", resolved_rho(self.contact, self.rho, self.model))
+            object.__setattr__(self, "contact", self.contact.without_rho())
         resolve(self.gradient, self.options, self.labellings).check(self.contact, self.model)
         check_integrator(self.integrator, self.contact, self.dt, self.model)
         self.contact.check(self.model)

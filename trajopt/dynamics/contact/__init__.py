@@ -8,6 +8,7 @@ from trajopt.dynamics.contact.laws import (
     ContactLaw,
     ForceLaw,
     NoContact,
+    RelaxedContact,
     RigidContact,
     SmoothedContact,
     SpringDamperContact,
@@ -15,6 +16,6 @@ from trajopt.dynamics.contact.laws import (
 )
 
 __all__ = [
-    "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "NCPResult", "NoContact", "RigidContact", "SmoothedContact",
-    "SpringDamperContact", "kappa_schedule", "solve_boxed_lcp", "solve_ncp",
+    "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "NCPResult", "NoContact", "RelaxedContact", "RigidContact",
+    "SmoothedContact", "SpringDamperContact", "kappa_schedule", "solve_boxed_lcp", "solve_ncp",
 ]  # fmt: skip

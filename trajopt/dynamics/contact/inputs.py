@@ -17,9 +17,10 @@ from trajopt.dynamics.model import Model
 class StepInputs:
     """One step to be solved: `law` on `model` from the configuration q and velocity v, under the generalised force tau.
 
-    q (nq,), v (nv,), tau (nv,) dual to v; dt: step, s; kappa (1/m): sharpness of a smoothed law, None for the law's own;
-    warm_start (m,): impulses to begin the solve at, None for zero, without a derivative: a guess, or the solution itself where
-    only its derivative is wanted. Where the law has several solutions they can decide which is found.
+    q (nq,), v (nv,), tau (nv,) dual to v; dt: step, s; kappa (1/m): sharpness of a smoothed law, None for the law's own; rho (J):
+    relaxation of a relaxed law, None under others; warm_start (m,): impulses to begin the solve at, None for zero, without a
+    derivative: a guess, or the solution itself where only its derivative is wanted. Where the law has several solutions they can
+    decide which is found.
     """
 
     law: ContactLaw = dataclasses.field(metadata={"static": True})
@@ -30,6 +31,7 @@ class StepInputs:
     dt: Float[Array, ""]
     kappa: Float[Array, ""] | None = None
     warm_start: Float[Array, " m"] | None = None
+    rho: Float[Array, ""] | None = None
 
     @property
     def travel(self) -> Float[Array, " nv"] | None:

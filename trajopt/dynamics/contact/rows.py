@@ -28,6 +28,8 @@ from trajopt.dynamics.model import Model, Topology
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, mimic_matrix, relative_motion
 from trajopt.dynamics.rigid_body.spatial import cross
 
+NO_LIMIT = 1e9  # m, rad: the distance of a limit at infinity, where both limits have rows
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +198,8 @@ class ContactRows(RowKind):
 
 
 class LimitRows(RowKind):
-    """One row for each of the limited DoFs that are nearest to a limit."""
+    """One row for each of the limited DoFs that are nearest to a limit; where limits push from afar, two for each: the lower
+    limits, then the upper ones."""
 
     name, projection = "limits", "unilateral"
     normals = slice(None)
@@ -206,7 +209,8 @@ class LimitRows(RowKind):
 
     def block(self, inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> RowBlock:
         model = inputs.model
-        dof, sign, distance, dropped = _closest_limits(inputs, inputs.law.limit_rows(model))
+        nearest = _both_limits(inputs) if inputs.law.relaxed else _closest_limits(inputs, inputs.law.limit_rows(model))
+        dof, sign, distance, dropped = nearest
         J = sign[:, None] * jnp.eye(model.nv, dtype=inputs.q.dtype)[dof]
         described = {"limit_dof": dof, "limit_sign": sign}
         return RowBlock(J, distance, jnp.zeros_like(distance), described, dropped)
@@ -374,6 +378,18 @@ def _approach(inputs: StepInputs, kin: Kinematics, contacts: Contacts):
     """Normal velocity of every candidate, from the bodies' velocities; carries no derivative."""
     relative, _ = relative_motion(inputs.model, kin, inputs.v, contacts.node1, contacts.node2, contacts.point)
     return jax.lax.stop_gradient(jnp.sum(contacts.normal * relative, -1))
+
+
+def _both_limits(inputs: StepInputs):
+    """Both limits of all limited DoFs: DoF, sign (+1 lower, -1 upper), distance, and that none is dropped."""
+    model, q = inputs.model, inputs.q
+    dofs = np.array(model.topology.limited if inputs.law.limits else (), int)
+    value = q[model.topology.scalar_q_of_dof[dofs]]
+    low = value - jnp.asarray(model.lower, q.dtype)[dofs]
+    high = jnp.asarray(model.upper, q.dtype)[dofs] - value
+    sign = jnp.concatenate([jnp.ones_like(low), -jnp.ones_like(high)])
+    distance = jnp.minimum(jnp.concatenate([low, high]), NO_LIMIT)
+    return jnp.asarray(np.concatenate([dofs, dofs])), sign, distance, jnp.zeros((), int)
 
 
 def _closest_limits(inputs: StepInputs, count: int):

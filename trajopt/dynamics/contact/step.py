@@ -28,6 +28,7 @@ from trajopt.dynamics.collision.narrowphase import Contacts, collide
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, SolverOptions
 from trajopt.dynamics.contact.ncp import NCP, make_ncp
+from trajopt.dynamics.contact.relaxed import relaxed_solution
 from trajopt.dynamics.contact.rows import Rows, assemble, row_count
 from trajopt.dynamics.contact.solve.cascade import NCPSolution, solve
 from trajopt.dynamics.contact.sweeps import swept_solution
@@ -155,6 +156,9 @@ def solve_step(
     half = half_products(factor, rows.J)
     G = half.T @ half
     ncp = _contact_problem(inputs, rows, G, half, free)
+    if law.relaxed:
+        velocity, solution = relaxed_solution(inputs, ncp, rows, motion.M, factor, half, free)
+        return SolvedStep(velocity, solution.impulse, factor, ncp, rows, solution, motion.kin)
     solution, dropped = _solve_or_give_way(inputs, ncp, G, rows, free, law.solver_options if options is None else options)
     rows = rows.dropping_push_out(dropped)
     ncp = dataclasses.replace(ncp, g=rows.J @ free + rows.offset)

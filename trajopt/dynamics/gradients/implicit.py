@@ -32,6 +32,7 @@ from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact import derivative
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
+from trajopt.dynamics.contact.relaxed import relaxed_tangents
 from trajopt.dynamics.contact.rows import Rows, assemble, row_count
 from trajopt.dynamics.contact.solve.cascade import zero_tangent
 from trajopt.dynamics.contact.step import (
@@ -79,7 +80,7 @@ IMPLICIT = Implicit()
 
 
 def velocity_step(inputs: StepInputs) -> VelocityStep:
-    """The step, differentiable in model, q, v, tau, dt and kappa."""
+    """The step, differentiable in model, q, v, tau, dt, kappa and rho."""
     return step(inputs, IMPLICIT.rule(inputs.law))[1]
 
 
@@ -108,6 +109,10 @@ def implicit_tangents(
     _, (dE, dnu, drows) = jax.jvp(balance, (inputs,), (dinputs,))
     if offset_weight is not None:
         dnu = dnu - (1.0 - offset_weight) * drows.offset
+    if inputs.rho is not None and dinputs.rho is not None:
+        half, at = half_products(solved.factor, J), (solved.impulse, solved.velocity)
+        dv, dlam = relaxed_tangents(solved.rows, solved.factor, half, *at, inputs.rho, dinputs.rho, drows, dE, dnu)
+        return VelocityStep(dv, dlam, drows, zero_tangent(solution))
     push = solve_mass_matrix(solved.factor, dE)
     if solved.impulse.shape[0] == 0:
         return VelocityStep(push, jnp.zeros_like(solved.impulse), drows, zero_tangent(solution))

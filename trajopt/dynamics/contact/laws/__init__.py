@@ -13,6 +13,7 @@ from trajopt.dynamics.contact.laws.base import (
 from trajopt.dynamics.contact.laws.compliant import CompliantContact, SpringDamperContact
 from trajopt.dynamics.contact.laws.forces import ForceLaw, Forces, PointForces, forces, gives_forces
 from trajopt.dynamics.contact.laws.free import NoContact
+from trajopt.dynamics.contact.laws.relaxed import RHO_MEANING, RelaxedContact, check_rho, resolved_rho
 from trajopt.dynamics.contact.laws.rigid import BoxedLCP, RigidContact
 from trajopt.dynamics.contact.laws.smoothed import (
     R_FACTORS,
@@ -24,7 +25,8 @@ from trajopt.dynamics.contact.laws.smoothed import (
 )
 
 __all__ = [
-    "R_FACTORS", "SOLVERS", "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "Forces", "Law", "Need", "NoContact",
-    "NormalOffset", "PointForces", "RigidContact", "SmoothedBox", "SmoothedContact", "Softening", "SolverOptions",
-    "SpringDamperContact", "check_kappa", "check_sweeps", "forces", "gives_forces", "kappa_schedule",
+    "RHO_MEANING", "R_FACTORS", "SOLVERS", "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "Forces", "Law", "Need",
+    "NoContact", "NormalOffset", "PointForces", "RelaxedContact", "RigidContact", "SmoothedBox", "SmoothedContact", "Softening",
+    "SolverOptions", "SpringDamperContact", "check_kappa", "check_rho", "check_sweeps", "forces", "gives_forces",
+    "kappa_schedule", "resolved_rho",
 ]  # fmt: skip

@@ -111,8 +111,8 @@ class Law(NamedOptions):
         joint_friction: whether dry joint friction acts.
 
     Of the class: carries_state, whether `State.contact` belongs to the law; solves_impulses, whether a step solves for
-    impulses (`ContactLaw`) or evaluates forces (`ForceLaw`); acts, whether bodies feel each other at all; offers,
-    what of the `Need`s of gradient modes the law meets.
+    impulses (`ContactLaw`) or evaluates forces (`ForceLaw`); acts, whether bodies feel each other at all; relaxed, whether rows
+    push at every distance (`contact.central_path`); offers, what of the `Need`s of gradient modes the law meets.
     """
 
     max_contacts: int | None = None
@@ -123,6 +123,7 @@ class Law(NamedOptions):
     carries_state: ClassVar[bool] = False
     solves_impulses: ClassVar[bool] = False
     acts: ClassVar[bool] = True
+    relaxed: ClassVar[bool] = False
     offers: ClassVar[frozenset[Need]] = frozenset()
 
     def __post_init__(self) -> None:
