@@ -238,16 +238,3 @@ def test_every_coordinate_has_a_name_of_its_own():
         model = load_model(name)
         for names, size in zip(plots.coordinate_names(model), (model.nq, model.nv, model.nu)):
             assert len(names) == len(set(names)) == size and all(names)
-
-
-def test_powers_of_ten_are_plain_text():
-    made, axes = plots.figure(1, 2)
-    for ax, (low, high) in zip(axes[0], ((1e-12, 1e3), (2.0, 6.0))):
-        ax.plot([0, 1], [low, high])
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(plots.PowersOfTen())
-        ax.yaxis.set_minor_formatter(plots.PowersOfTen())
-    made.canvas.draw()
-    wide, narrow = ([text.get_text() for text in ax.get_yticklabels(which="both")] for ax in axes[0])
-    assert "10⁻¹⁰" in wide and not any("$" in text or "·" in text for text in wide)
-    assert "3" in narrow and "10" in narrow, "within a decade the multiples are named too, and numbers are plain"

@@ -6,7 +6,9 @@ Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import importlib
 import logging
 import os
 import pathlib
@@ -14,14 +16,13 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import trajopt
 from trajopt import walltime
 from trajopt.cli.model_options import add_model_options
 from trajopt.cli.watchdog import heeding_signals
 from trajopt.errors import TrajoptError
-
-_VERBOSE = "log every iteration, and every program compiled, with the time, to the standard error"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,37 +70,55 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("what", nargs="?", choices=("problems", "solvers", "models", "tasks"), help="default: all four")
     add.set_defaults(command=_list)
 
-    add = commands.add_parser("info", help="what a model consists of, or what a problem asks and which settings it has")
+    add = _command(commands, "info", "what a model consists of, or what a problem asks and which settings it has")
     add.add_argument(
         "name", metavar="MODEL|PROBLEM",
         help="bundled name, or path of a .urdf, .xml (MJCF) or .sdf file; or a name from `trajopt list problems`",
     )  # fmt: skip
     add_model_options(add)
-    add.set_defaults(command=_info)
 
-    add = commands.add_parser("run", help="solve a problem and write its results to a directory")
+    add = _command(commands, "run", "solve a problem and write its results to a directory")
     add.add_argument("problem", metavar="PROBLEM", help="a name from `trajopt list problems`")
     add.add_argument("--solver", metavar="NAME", help="default: the one that suits the problem")
     add.add_argument("--gradient", metavar="MODE", help="default: the one that suits the problem")
     add.add_argument("--contact", metavar="MODEL", help="contact model, where the problem offers a choice")
-    add.add_argument("--seed", metavar="N", type=_natural, default=0, help="seed of whatever is random; default 0")
-    add.add_argument("--max-iterations", metavar="N", type=_natural, help="default: the solver's own")
+    _add_out(add, "default: runs/PROBLEM")
+    _add_shared(add, "--seed", "--max-iterations", "--set", "--resume", "--quiet", "--verbose")
+
+    add = _command(commands, "compare", "solve a problem with several solvers and gradient modes")
+    add.add_argument("problem", metavar="PROBLEM")
+    add.add_argument("--solvers", metavar="A,B,C", required=True)
+    add.add_argument("--gradients", metavar="M1,M2", help="default: the one that suits the problem")
+    add.add_argument("--seeds", metavar="N", type=_positive, default=1, help="repeat with seeds 0 to N - 1; default 1")
+    add.add_argument("--budget", metavar="SECONDS", type=_seconds, help="solving time allowed to each run")
     add.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], dest="settings", help="change a setting"
-    )
-    add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/PROBLEM")
-    add.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR")
-    add.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    add.add_argument("--verbose", action="store_true", help=_VERBOSE)
-    add.set_defaults(command=_run)
+        "--workers", metavar="N|tcp://HOST:PORT",
+        help="processes of this machine, or a dask scheduler; default: one run after the other",
+    )  # fmt: skip
+    _add_out(add, "default: runs/compare-PROBLEM")
+    _add_shared(add, "--max-iterations", "--set", "--again", "--verbose")
 
-    _add_compare(commands.add_parser("compare", help="solve a problem with several solvers and gradient modes"))
+    add = _command(commands, "train", "train a policy on a task of the learning layer")
+    add.add_argument("task", metavar="TASK", help="a name from `trajopt list tasks`")
+    add.add_argument("--algorithm", metavar="NAME", default="PPO", help="PPO (default) or SHAC")
+    add.add_argument("--gradient", metavar="MODE", help="of SHAC; default: the task's own, implicit")
+    kappa_help = "of smoothed gradients, 1/m: at the start, at the end"
+    add.add_argument("--kappa", metavar="K", type=_sharpness, nargs=2, help=kappa_help)
+    add.add_argument("--samples", metavar="N", type=_positive, help="actions to learn from; default: what suits the task")
+    _add_out(add, "default: runs/train-TASK")
+    _add_shared(add, "--seed", "--resume", "--quiet")
 
-    _add_train(commands.add_parser("train", help="train a policy on a task of the learning layer"))
+    add = _command(commands, "gallery", "solve problems of the library and show all pictures on one page")
+    add.add_argument("problems", metavar="PROBLEM", nargs="*", help="default: all of `trajopt list problems`")
+    add.add_argument(
+        "--time-limit", metavar="SECONDS", type=_seconds, default=300.0,
+        help="of each run, compiling included; then it ends with its best point; default 300",
+    )  # fmt: skip
+    add.add_argument("--viewer", action="store_true", help="write the motions as pages of the web viewer, too")
+    _add_out(add, "default: gallery", pathlib.Path("gallery"))
+    _add_shared(add, "--max-iterations", "--again")
 
-    _add_gallery(commands.add_parser("gallery", help="solve problems of the library and show all pictures on one page"))
-
-    add = commands.add_parser("view", help="show finished runs in the web browser, or write them to an HTML file")
+    add = _command(commands, "view", "show finished runs in the web browser, or write them to an HTML file")
     add.add_argument("folders", metavar="DIR", nargs="+", type=pathlib.Path, help="what `trajopt run` or `trajopt train` wrote")
     add.add_argument("--port", metavar="N", type=_port, default=8080, help="first port to try; default 8080")
     add.add_argument("--export", metavar="FILE.html", type=pathlib.Path, help="write one self-contained file instead")
@@ -107,96 +126,55 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--model", metavar="MODEL", help="what to draw, for runs of problems that are not in the library")
     add.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
     add_model_options(add)
-    add.set_defaults(command=_view)
     return parser
 
 
-def _add_compare(add: argparse.ArgumentParser) -> None:
-    add.add_argument("problem", metavar="PROBLEM")
-    add.add_argument("--solvers", metavar="A,B,C", required=True)
-    add.add_argument("--gradients", metavar="M1,M2", help="default: the one that suits the problem")
-    add.add_argument("--seeds", metavar="N", type=_positive, default=1, help="repeat with seeds 0 to N - 1; default 1")
-    add.add_argument("--budget", metavar="SECONDS", type=_seconds, help="solving time allowed to each run")
-    add.add_argument("--max-iterations", metavar="N", type=_natural, help="of each run; default: the solver's own")
-    add.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="settings")
-    add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/compare-PROBLEM")
-    add.add_argument(
-        "--workers", metavar="N|tcp://HOST:PORT",
-        help="processes of this machine, or a dask scheduler; default: one run after the other",
-    )  # fmt: skip
-    add.add_argument("--again", action="store_true", help="solve anew what is already in DIR")
-    add.add_argument("--verbose", action="store_true", help=_VERBOSE)
-    add.set_defaults(command=_compare)
+def _command(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
+    """A command that the module `trajopt.cli.NAME` runs, imported then."""
+    add = commands.add_parser(name, help=text)
+    add.set_defaults(command=_run, module=f"trajopt.cli.{name}")
+    return add
 
 
-def _add_train(add: argparse.ArgumentParser) -> None:
-    add.add_argument("task", metavar="TASK", help="a name from `trajopt list tasks`")
-    add.add_argument("--algorithm", metavar="NAME", default="PPO", help="PPO (default) or SHAC")
-    add.add_argument("--gradient", metavar="MODE", help="of SHAC; default: the task's own, implicit")
-    add.add_argument(
-        "--kappa", metavar="K", type=_sharpness, nargs=2, help="of smoothed gradients, 1/m: at the start, at the end"
-    )
-    add.add_argument("--samples", metavar="N", type=_positive, help="actions to learn from; default: what suits the task")
-    add.add_argument("--seed", metavar="N", type=_natural, default=0, help="default 0")
-    add.add_argument("--out", metavar="DIR", type=pathlib.Path, help="default: runs/train-TASK")
-    add.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR")
-    add.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    add.set_defaults(command=_train)
+def _number(make: Callable[[str], float], expected: str, allowed: Callable[[float], bool]) -> Callable[[str], float]:
+    """The type of an option that takes a number; `expected`: what its error asks for."""
+
+    def convert(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            value = make(text)
+            if allowed(value):
+                return value
+        raise argparse.ArgumentTypeError(f"'{text}' is not {expected}")
+
+    return convert
 
 
-def _add_gallery(add: argparse.ArgumentParser) -> None:
-    add.add_argument("problems", metavar="PROBLEM", nargs="*", help="default: all of `trajopt list problems`")
-    add.add_argument("--out", metavar="DIR", type=pathlib.Path, default=pathlib.Path("gallery"), help="default: gallery")
-    add.add_argument(
-        "--time-limit", metavar="SECONDS", type=_seconds, default=300.0,
-        help="of each run, compiling included; then it ends with its best point; default 300",
-    )  # fmt: skip
-    add.add_argument("--max-iterations", metavar="N", type=_natural, help="of each run; default: the solver's own")
-    add.add_argument("--viewer", action="store_true", help="write the motions as pages of the web viewer, too")
-    add.add_argument("--again", action="store_true", help="solve anew what is already in DIR")
-    add.set_defaults(command=_gallery)
+_natural = _number(int, "a whole number of 0 or more", lambda value: value >= 0)
+_positive = _number(int, "a whole number of at least 1", lambda value: value >= 1)
+_port = _number(int, "a port, a number from 1 to 65535", lambda value: 1 <= value <= 65535)
+_seconds = _number(float, "a positive number of seconds", lambda value: 0 < value < float("inf"))
+_sharpness = _number(float, "a sharpness, a positive number of 1/m", lambda value: 0 < value < float("inf"))
+_SHARED: dict[str, dict[str, Any]] = {  # options of several commands
+    "--seed": {"metavar": "N", "type": _natural, "default": 0, "help": "seed of whatever is random; default 0"},
+    "--max-iterations": {"metavar": "N", "type": _natural, "help": "of a run; default: the solver's own"},
+    "--set": {"metavar": "KEY=VALUE", "action": "append", "default": [], "dest": "settings", "help": "change a setting"},
+    "--resume": {"action": "store_true", "help": "go on from the checkpoint in DIR"},
+    "--again": {"action": "store_true", "help": "solve anew what is already in DIR"},
+    "--quiet": {"action": "store_true", "help": "print nothing but errors"},
+    "--verbose": {
+        "action": "store_true",
+        "help": "log every iteration, and every program compiled, with the time, to the standard error",
+    },
+}
 
 
-def _natural(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 0 or more")
-    return value
+def _add_shared(add: argparse.ArgumentParser, *names: str) -> None:
+    for name in names:
+        add.add_argument(name, **_SHARED[name])
 
 
-def _positive(text: str) -> int:
-    if _natural(text) == 0:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not 1 <= _natural(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a port, a number from 1 to 65535")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number of seconds")
-    return value
-
-
-def _sharpness(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a sharpness, a positive number of 1/m")
-    return value
+def _add_out(add: argparse.ArgumentParser, text: str, default: pathlib.Path | None = None) -> None:
+    add.add_argument("--out", metavar="DIR", type=pathlib.Path, default=default, help=text)
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
@@ -226,8 +204,8 @@ def _list(args: argparse.Namespace) -> int:
     what = args.what
     if what in (None, "problems"):
         entries = {name: entry(name) for name in problems.names()}
-        width = max(len(found.solver) for found in entries.values())
-        rows = [(name, f"{found.solver:<{width}}  {found.summary}") for name, found in entries.items()]
+        width = max(len(item.solver) for item in entries.values())
+        rows = [(name, f"{item.solver:<{width}}  {item.summary}") for name, item in entries.items()]
         _block("problems", rows, what is None)
     if what in (None, "solvers"):
         _block("solvers", [(name, entry.summary) for name, entry in solvers.SOLVERS.items()], what is None)
@@ -246,56 +224,18 @@ def _block(title: str, rows: Sequence[tuple[str, str]], titled: bool) -> None:
         print(("  " if titled else "") + f"{name:<{width}}  {text}".rstrip())
 
 
-def _info(args: argparse.Namespace) -> int:
-    from trajopt.cli.info import info
-
-    return info(args)
-
-
 def _run(args: argparse.Namespace) -> int:
+    """The exit status of a command of a module of its own; an interruption is told in a line that says what is left."""
     with walltime.part("import"):
-        from trajopt.cli.run import last_words, run
-
-    since = time.time()
-    return _heeded(lambda: last_words(args, since), lambda terminated: run(args, terminated))
-
-
-def _train(args: argparse.Namespace) -> int:
-    with walltime.part("import"):
-        from trajopt.cli.train import last_words, train
-
-    since = time.time()
-    return _heeded(lambda: last_words(args, since), lambda terminated: train(args, terminated))
-
-
-def _heeded(last_words: Callable[[], str], command: Callable[[Callable[[], bool]], int]) -> int:
-    """A command's exit status; an interruption that it passes on is told in a line that says what is left."""
-    with heeding_signals(last_words) as terminated:
+        module = importlib.import_module(args.module)
+    last_words = getattr(module, "last_words", lambda args: "nothing was written")
+    args.since = time.time()
+    with heeding_signals(lambda: last_words(args)) as terminated:
         try:
-            return command(terminated)
+            return module.command(args, terminated)
         except KeyboardInterrupt:
-            print(f"trajopt: interrupted: {last_words()}", file=sys.stderr)
+            print(f"trajopt: interrupted: {last_words(args)}", file=sys.stderr)
             return 1
-
-
-def _view(args: argparse.Namespace) -> int:
-    from trajopt.cli.view import view
-
-    with heeding_signals(lambda: "nothing was written"):
-        return view(args)
-
-
-def _gallery(args: argparse.Namespace) -> int:
-    from trajopt.cli.gallery import gallery
-
-    with heeding_signals(lambda: f"finished runs are in {args.out}: the same command goes on from there"):
-        return gallery(args)
-
-
-def _compare(args: argparse.Namespace) -> int:
-    from trajopt.cli.compare import compare, last_words
-
-    return _heeded(lambda: last_words(args), lambda terminated: compare(args, terminated))
 
 
 __all__ = ["main"]

@@ -55,7 +55,7 @@ def last_words(args: argparse.Namespace) -> str:
     return f"finished runs are in {folder_of(args)}: the same command goes on from there"
 
 
-def compare(args: argparse.Namespace, terminated: Callable[[], bool] = lambda: False) -> int:
+def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     """Run the command; returns 0 when some run solved the problem, 1 when none did. terminated: whether a termination signal has
     come, after which nothing is drawn."""
     console = Console()

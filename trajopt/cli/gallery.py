@@ -7,7 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rich.console import Console
 
@@ -24,7 +24,12 @@ _GRACE_S = 180.0  # for the certificate and the pictures of a run that was ended
 _RUN = "import sys; from trajopt.cli import main; sys.exit(main())"
 
 
-def gallery(args: argparse.Namespace) -> int:
+def last_words(args: argparse.Namespace) -> str:
+    """What a gallery leaves behind when it is ended from outside."""
+    return f"finished runs are in {args.out}: the same command goes on from there"
+
+
+def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     """Run the command; returns 0 when every run left a result. Raises `UnknownNameError` for a name that is no problem."""
     console = Console()
     chosen = {name: registry.entry(name) for name in args.problems or problems.names()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+from collections.abc import Callable
 
 from trajopt import native, problems
 from trajopt.cli.model_options import model_arguments
@@ -16,7 +17,7 @@ from trajopt.names import closest
 from trajopt.problems import registry
 
 
-def info(args: argparse.Namespace) -> int:
+def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     """Run the command; returns the exit status. Raises `UnknownNameError` for what is neither, `ModelError` for a bad file."""
     texts = [describe_problem(args.name)] if args.name in problems.names() else []
     if not texts or args.name in bundled_models():
@@ -25,9 +26,7 @@ def info(args: argparse.Namespace) -> int:
             texts.append(f"{describe(model, report.warnings, overlaps=report.overlaps)}\n\n{describe_backend(model)}")
         except UnknownNameError:
             known = (*bundled_models(), *problems.names())
-            raise UnknownNameError(
-                f"there is no model, file or problem '{args.name}'{closest(args.name, known)}"
-            ) from None
+            raise UnknownNameError(f"there is no model, file or problem '{args.name}'{closest(args.name, known)}") from None
     print("\n\n".join(texts))
     return 0
 

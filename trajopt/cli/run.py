@@ -48,18 +48,18 @@ def folder_of(args: argparse.Namespace) -> pathlib.Path:
     return pathlib.Path("runs") / args.problem if args.out is None else args.out
 
 
-def last_words(args: argparse.Namespace, since: float) -> str:
-    """What a run that began at `since` (`time.time`) leaves behind when it is ended from outside."""
+def last_words(args: argparse.Namespace) -> str:
+    """What a run that began at `args.since` (`time.time`) leaves behind when it is ended from outside."""
     summary = folder_of(args) / "summary.json"
-    if summary.exists() and summary.stat().st_mtime >= since:
+    if summary.exists() and summary.stat().st_mtime >= args.since:
         return f"the solution is in {summary.parent}, its pictures are not complete"
     checkpoint = folder_of(args) / CHECKPOINT
-    if not checkpoint.exists() or (not args.resume and checkpoint.stat().st_mtime < since):
+    if not checkpoint.exists() or (not args.resume and checkpoint.stat().st_mtime < args.since):
         return "there was no point to save yet"
     return f"the last checkpoint is {checkpoint}: go on with --resume"
 
 
-def run(args: argparse.Namespace, terminated: Callable[[], bool] = lambda: False) -> int:
+def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     """Run the command; returns the exit status. terminated: whether a termination signal has come: then nothing is drawn."""
     console = Console(quiet=args.quiet)
     with walltime.part("load"):

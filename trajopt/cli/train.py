@@ -31,15 +31,15 @@ def folder_of(args: argparse.Namespace) -> pathlib.Path:
     return pathlib.Path("runs") / f"train-{args.task}" if args.out is None else args.out
 
 
-def last_words(args: argparse.Namespace, since: float) -> str:
-    """What a training that began at `since` (`time.time`) leaves behind when it is ended from outside."""
+def last_words(args: argparse.Namespace) -> str:
+    """What a training that began at `args.since` (`time.time`) leaves behind when it is ended from outside."""
     checkpoint = folder_of(args) / CHECKPOINT
-    if not checkpoint.exists() or (not args.resume and checkpoint.stat().st_mtime < since):
+    if not checkpoint.exists() or (not args.resume and checkpoint.stat().st_mtime < args.since):
         return "there was no checkpoint yet"
     return f"the last checkpoint is {checkpoint}: go on with --resume"
 
 
-def train(args: argparse.Namespace, terminated: Callable[[], bool] = lambda: False) -> int:
+def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     """Run the command; returns 0 where the last evaluation reached the task, 1 where it did not. terminated: whether a
     termination signal has come: then nothing is drawn."""
     console = Console(quiet=args.quiet)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from trajopt.cli.model_options import model_arguments
 from trajopt.models.registry import load_model
 from trajopt.viz import recording, viewer
 
 
-def view(args: argparse.Namespace) -> int:
+def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     """Run the command; returns the exit status."""
     try:
         viewer.check_extra()

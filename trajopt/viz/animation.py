@@ -7,7 +7,6 @@ display. The time and how much slower than real time it passes are written into 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import pathlib
 import shutil
@@ -88,9 +87,9 @@ def animate(
 
 def ffmpeg() -> str | None:
     """The encoder: ffmpeg of the system, else that of the package imageio-ffmpeg, else None."""
-    found = shutil.which("ffmpeg")
-    if found is not None:
-        return found
+    installed = shutil.which("ffmpeg")
+    if installed is not None:
+        return installed
     try:
         import imageio_ffmpeg
 
@@ -141,10 +140,8 @@ def _cameras(scene: Scene, poses: Sequence[Pose], turning: bool, pixels: int) ->
         outlines = [np.array([[-0.5, -0.5, 0.0], [0.5, 0.5, 1.0]]) for _ in poses]
     everything = np.concatenate(outlines)
     if scene.ground is not None and everything[:, 2].min() - scene.ground < 2 * float(np.ptp(everything, axis=0).max()):
-        low = everything.copy()
-        low[:, 2] = scene.ground  # the shadow is seen too
-        outlines = [np.concatenate([outline, np.column_stack([outline[:, :2], np.full(len(outline), scene.ground)])])
-                    for outline in outlines]  # fmt: skip
+        for k, outline in enumerate(outlines):  # the shadow is seen too
+            outlines[k] = np.concatenate([outline, np.column_stack([outline[:, :2], np.full(len(outline), scene.ground)])])
         everything = np.concatenate(outlines)
     if turning:
         return _round_about(everything, len(poses), pixels)
@@ -189,14 +186,14 @@ def _arrows(
         return none, 0.0
     view = camera.view
     scale = round_number(float(np.percentile(acting, 80)) / (_ARROW * view))
-    found = []
+    arrows = []
     for k in keep:
         drawn = size[k] > _WEAKEST * scale * view
         length = np.minimum(size[k][drawn] / scale, _LONGEST * view)
         along = forces[k][drawn] / size[k][drawn][:, None]
         start = points[k][drawn]
-        found.append(np.stack([start, start + length[:, None] * along], axis=1))
-    return found, scale
+        arrows.append(np.stack([start, start + length[:, None] * along], axis=1))
+    return arrows, scale
 
 
 def _with_hidden_arrows(image: UInt8[np.ndarray, "h w 3"], pose: Pose, camera: Camera) -> UInt8[np.ndarray, "h w 3"]:
@@ -214,27 +211,14 @@ def _labelled(image: UInt8[np.ndarray, "h w 3"], words: tuple[str, str, str]) ->
     """The picture with words in its upper left, upper right and lower left corner."""
     picture = Image.fromarray(image)
     pen, (width, height) = ImageDraw.Draw(picture), picture.size
-    large, small = _font(max(round(0.032 * width), 9)), _font(max(round(0.024 * width), 8))
+    large, small = (ImageFont.load_default(max(round(share * width), 8)) for share in (0.032, 0.024))
     for text, place, anchor, font in zip(
         words, ((0.02, 0.02), (0.98, 0.02), (0.02, 0.98)), ("lt", "rt", "lb"), (large, large, small), strict=True
     ):
         if text:
             at = (place[0] * width, place[1] * height if anchor[1] == "t" else height - 0.02 * width)
-            try:
-                pen.text(at, text, fill="#303030", font=font, anchor=anchor)
-            except ValueError:  # Pillow without FreeType knows no anchors
-                plain = (at[0] if anchor[0] == "l" else 0.6 * width, at[1] - (12 if anchor[1] == "b" else 0))
-                pen.text(plain, text, fill="#303030")
+            pen.text(at, text, fill="#303030", font=font, anchor=anchor)
     return np.asarray(picture)
-
-
-@functools.cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Pillow's own; without FreeType it has one size only."""
-    try:
-        return ImageFont.load_default(size)
-    except (ImportError, TypeError):
-        return ImageFont.load_default()
 
 
 def _write_gif(images: Sequence[UInt8[np.ndarray, "h w 3"]], path: pathlib.Path, duration: float) -> None:
@@ -252,11 +236,11 @@ def palette(images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Image.Image:
     """
     few = images[:: max(len(images) // _PALETTE_FRAMES, 1)]
     sample = Image.fromarray(np.concatenate([image[::2, ::2] for image in few]))
-    found = []
+    halves = []
     for method in (Image.Quantize.MAXCOVERAGE, Image.Quantize.MEDIANCUT):
         part = sample.quantize(128, method=method, dither=Image.Dither.NONE)
-        found.append(np.array(part.getpalette(), np.uint8).reshape(-1, 3)[:128])
-    colours = np.concatenate(found)
+        halves.append(np.array(part.getpalette(), np.uint8).reshape(-1, 3)[:128])
+    colours = np.concatenate(halves)
     colours[(colours >= _WHITE).all(1)] = 255
     part.putpalette(colours.tobytes())
     return part

@@ -17,17 +17,19 @@ from scipy.spatial.transform import Rotation
 
 from trajopt.dynamics.model import WORLD, Model, ShapeType
 from trajopt.errors import OptionError
+from trajopt.viz.animation import SHORTEST_S, subsample
 from trajopt.viz.plots import COLOURS
 from trajopt.viz.recording import Recording
-from trajopt.viz.shapes3d import is_round, placements, surface
+from trajopt.viz.rendering.camera import VERTICAL_ANGLE, framing, round_number
+from trajopt.viz.rendering.scene import FIXED, FORCE, Scene, is_floor, rgb
+from trajopt.viz.shapes3d import is_round, placements
 
-SHORTEST_S = 3.0  # motions shorter than this are slowed down to it
-_FORCE, _FIXED, _BONE = (178, 24, 43), (201, 197, 189), (70, 70, 70)
+_AROUND = 32  # facets of round shapes
 _BOX_FRAMES = 50  # moments at which the extent of the shapes is looked at
 _WEAKEST = 0.01  # contact forces below this share of the drawing's unit are not drawn
 _LONGEST = 1.0  # arrows end at this share of the scene's radius
-_VIEW, _ASPECT = np.deg2rad(25.0), 1.4  # half of the camera's vertical angle; width over height that everything fits in
-_FROM_THE_SIDE, _ALONG_THE_ROW = (0.52, -0.77, 0.37), (0.74, -0.56, 0.37)  # from the scene to the camera
+_ASPECT = (0.7, 0.7)  # height over width that everything fits in
+_FROM_THE_SIDE, _ALONG_THE_ROW, _ELEVATION = -56.0, -37.0, 22.0  # degrees: azimuths and elevation of the camera
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,8 +65,9 @@ class Stage:
         duration = float(self.times[-1] - self.times[0])
         self.slowdown = max(SHORTEST_S / duration, 1.0) if duration > 0 else 1.0
         self.forces_shown = True
+        scenes = [Scene(recording.model, _AROUND) for recording in recordings]
         moving = [placements(recording.model, recording.q) for recording in recordings]
-        boxes = [_box(recording, *placed) for recording, placed in zip(recordings, moving)]
+        boxes = [_box(scene, *placed) for scene, placed in zip(scenes, moving)]
         self.offsets = np.zeros((len(recordings), 3))
         if not self.overlay:
             widths = [1.3 * max((high - low)[1], 0.6 * (high - low).max()) for low, high in boxes]
@@ -81,8 +84,8 @@ class Stage:
             shapes = [shape for recording in recordings for shape in recording.model.topology.shapes]
             if not any(shape.kind == ShapeType.PLANE for shape in shapes):  # lines below, to see direction and scale
                 self._add_grid("/lines", solid=False, position=(*self.centre[:2], low[2]))
-            for k, (recording, placed) in enumerate(zip(recordings, moving)):
-                self.actors.append(self._add(k, recording, *placed, boxes[k][1][2] + 0.06 * self.radius))
+            for k, (scene, recording, placed) in enumerate(zip(scenes, recordings, moving)):
+                self.actors.append(self._add(k, scene, recording, *placed, boxes[k][1][2] + 0.06 * self.radius))
         self.now = -np.inf
         self.show(float(self.times[0]))
 
@@ -92,75 +95,50 @@ class Stage:
         scene.set_up_direction("+z")
         scene.add_light_ambient("/light", intensity=0.7)
         top = np.array([self.centre[0], self.centre[1], high[2] + 0.3 * self.radius])
-        direction = np.array(_ALONG_THE_ROW if self.offsets.any() else _FROM_THE_SIDE)
-        direction /= np.linalg.norm(direction)
-        corners = (
-            np.array(np.meshgrid(*zip(low, [*high[:2], top[2] + 0.1 * self.radius]))).reshape(3, -1).T - self.centre
-        )
+        corners = np.array(np.meshgrid(*zip(low, [*high[:2], top[2] + 0.1 * self.radius]))).reshape(3, -1).T
+        view = framing(corners, _ALONG_THE_ROW if self.offsets.any() else _FROM_THE_SIDE, _ELEVATION, 1000, _ASPECT)
         camera = server.initial_camera
-        camera.position = tuple(self.centre + _camera_distance(corners, direction) * direction)
-        camera.look_at, camera.fov = tuple(self.centre), 2 * _VIEW
+        camera.position, camera.look_at, camera.fov = tuple(view.eye), tuple(view.centre), np.deg2rad(VERTICAL_ANGLE)
         camera.near, camera.far = 1e-3 * self.radius, 1e3 * self.radius
         self._time = scene.add_label("/time", "", position=tuple(top), anchor="bottom-center", font_screen_scale=1.2)
 
-    def _add(self, k: int, recording: Recording, rotation, position, height: float) -> _Actor:
+    def _add(self, k: int, scene: Scene, recording: Recording, rotation, position, height: float) -> _Actor:
         """Nodes of one recording: a frame for it, one for each body, meshes below these."""
-        scene, model, top = self.server.scene, recording.model, recording.model.topology
-        root = scene.add_frame(f"/{k}", show_axes=False, position=tuple(self.offsets[k]))
-        several = len(self.offsets) > 1
-        opacity = 0.55 if self.overlay else None
-        order = sorted({shape.node for shape in top.shapes if shape.node != WORLD})
-        bodies = {n: scene.add_frame(f"/{k}/{n}", show_axes=False) for n in range(top.n_nodes)}
-        for index, shape in enumerate(top.shapes):
-            if shape.node == WORLD:
-                colour: Any = _FIXED
-            else:
-                colour = _rgb(COLOURS[(k if several else order.index(shape.node)) % len(COLOURS)])
-            under = f"/{k}" if shape.node == WORLD else f"/{k}/{shape.node}"
-            self._add_shape(f"{under}/shape{index}", model, index, colour, opacity, k)
-        width = 0.012 * self.radius
-        arrows = None
+        drawn, several = self.server.scene, len(self.offsets) > 1
+        root = drawn.add_frame(f"/{k}", show_axes=False, position=tuple(self.offsets[k]))
+        bodies = {n: drawn.add_frame(f"/{k}/{n}", show_axes=False) for n in range(scene.model.topology.n_nodes)}
+        own = rgb(COLOURS[k % len(COLOURS)])
+        for part in scene.parts:
+            drawn.add_mesh_simple(
+                f"{_above(k, part.node)}/{part.name}", part.points, part.triangles, wxyz=_quaternion(part.rotation),
+                position=tuple(part.position), color=_bytes(own if several and not part.fixed else part.colour),
+                opacity=0.55 if self.overlay else None, flat_shading=not is_round(part.kind),
+                scale=1 + 2e-3 * k,  # shapes at the same place do not flicker
+            )  # fmt: skip
+        self._add_planes_and_points(k, scene.model)
+        width, arrows, label = 0.012 * self.radius, None, None
         if recording.forces.shape[1]:
-            arrows = scene.add_arrows(
-                f"/{k}/forces", np.zeros((1, 2, 3)), _rgb(COLOURS[k % len(COLOURS)]) if self.overlay else _FORCE,
+            arrows = drawn.add_arrows(
+                f"/{k}/forces", np.zeros((1, 2, 3)), _bytes(own if self.overlay else rgb(FORCE)),
                 shaft_radius=0.5 * width, head_radius=1.3 * width, head_length=3.5 * width, visible=False,
             )  # fmt: skip
-        for parent, child, end in _bones(model, rotation, position):
-            line = np.stack([np.zeros(3), end])[None]
-            scene.add_line_segments(f"/{k}/{parent}/to{child}", line, _BONE, thickness=2.0, thickness_units="screen")
-        label = None
         if several and not self.overlay:
-            label = scene.add_label(f"/{k}/name", recording.name, anchor="bottom-center", font_screen_scale=1.2)
+            label = drawn.add_label(f"/{k}/name", recording.name, anchor="bottom-center", font_screen_scale=1.2)
         return _Actor(recording, rotation, position, root, bodies, arrows, label, height)
 
-    def _add_shape(
-        self, name: str, model: Model, index: int, colour: tuple[int, int, int], opacity: float | None, k: int
-    ) -> None:
-        scene, shape = self.server.scene, model.topology.shapes[index]
-        rotation, place = np.asarray(model.shape_rotation)[index], np.asarray(model.shape_position)[index]
-        pose = {"wxyz": _quaternion(rotation), "position": tuple(np.asarray(place, float))}
-        vertices = np.asarray(model.meshes[shape.mesh], float) if shape.mesh >= 0 else None
-        if shape.kind == ShapeType.PLANE:
-            if shape.node == WORLD and rotation[2, 2] > 1 - 1e-9:
-                if k > 0:
-                    return  # the first recording's floor serves all
-                pose["position"] = (0.0, 0.0, float(place[2]))
-            self._add_grid(name, solid=True, **pose)
-        elif shape.kind == ShapeType.POINTS and vertices is not None:
-            scene.add_point_cloud(name, vertices, colour, point_size=0.02 * self.radius, **pose)
-        else:
-            points, triangles = surface(shape.kind, np.asarray(model.shape_size, float)[index], vertices)
-            if len(triangles):
-                scene.add_mesh_simple(
-                    name,
-                    points,
-                    triangles,
-                    color=colour,
-                    opacity=opacity,
-                    flat_shading=not is_round(shape.kind),
-                    scale=1 + 2e-3 * k,
-                    **pose,  # shapes at the same place do not flicker
-                )
+    def _add_planes_and_points(self, k: int, model: Model) -> None:
+        """What has no surface of its own; the floor of the first recording serves all."""
+        for index, shape in enumerate(model.topology.shapes):
+            rotation, place = np.asarray(model.shape_rotation[index]), np.asarray(model.shape_position[index], float)
+            pose = {"wxyz": _quaternion(rotation), "position": tuple(place)}
+            name = f"{_above(k, shape.node)}/shape{index}"
+            if shape.kind == ShapeType.PLANE and not (k > 0 and is_floor(model, index)):
+                if is_floor(model, index):
+                    pose["position"] = (0.0, 0.0, float(place[2]))
+                self._add_grid(name, solid=True, **pose)
+            elif shape.kind == ShapeType.POINTS:
+                vertices = np.asarray(model.meshes[shape.mesh], float)
+                self.server.scene.add_point_cloud(name, vertices, _bytes(rgb(FIXED)), point_size=0.02 * self.radius, **pose)
 
     def _add_grid(self, name: str, *, solid: bool, **pose: Any) -> None:
         """Lines with a round spacing, m, on a surface if `solid`."""
@@ -218,79 +196,43 @@ class Stage:
             name, caption = html.escape(actor.recording.name), html.escape(actor.recording.caption)
             rows.append(f"<div>{square}<b>{name}</b><br/>{caption}</div>")
         if any(actor.arrows is not None for actor in self.actors):
-            scale = (
-                f"contact forces: 1 m of arrow is {self.newtons_per_metre:g} N, cut at {_LONGEST * self.radius:.2g} m"
-            )
-            rows.append(f"<div>{scale}</div>")
+            scale = f"1 m of arrow is {self.newtons_per_metre:g} N, cut at {_LONGEST * self.radius:.2g} m"
+            rows.append(f"<div>contact forces: {scale}</div>")
         if recorded and self.slowdown > 1:
             rows.append(f"<div>played {self.slowdown:.3g} times slower than it happens</div>")
         return "".join(rows)
 
 
-def _rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+def _above(k: int, node: int) -> str:
+    """The name of what carries a shape of recording k."""
+    return f"/{k}" if node == WORLD else f"/{k}/{node}"
+
+
+def _bytes(colour: Float[np.ndarray, "3"]) -> tuple[int, ...]:
+    return tuple(int(round(255 * share)) for share in colour)
 
 
 def _quaternion(rotation: Float[np.ndarray, "*n 3 3"]) -> Float[np.ndarray, "*n 4"]:
     """w x y z."""
     if not rotation.size:
         return np.zeros((*rotation.shape[:-2], 4))
-    return np.roll(Rotation.from_matrix(np.asarray(rotation, float)).as_quat(), 1, axis=-1)
+    return Rotation.from_matrix(np.asarray(rotation, float)).as_quat(scalar_first=True)
 
 
-def _bones(model: Model, rotation, position) -> list[tuple[int, int, np.ndarray]]:
-    """(parent, child, the child's place in the parent's frame, m) of the nodes that keep their distance along the motion."""
-    found = []
-    for child, parent in enumerate(model.topology.parents):
-        if parent >= 0:
-            ends = np.einsum("kji,kj->ki", rotation[:, parent], position[:, child] - position[:, parent])
-            if np.ptp(ends, axis=0).max() < 1e-9 and np.abs(ends[0]).max() > 1e-9:
-                found.append((parent, child, ends[0]))
-    return found
-
-
-def _box(recording: Recording, rotation, position) -> tuple[np.ndarray, np.ndarray]:
-    """Corners of the box around everything that moves, over the whole motion, and around the floor's height."""
-    model, top = recording.model, recording.model.topology
-    low, high = (
-        bound(position.reshape(-1, 3), axis=0, initial=sign * np.inf) for bound, sign in ((np.min, 1), (np.max, -1))
-    )
-    for index, shape in enumerate(top.shapes):
-        place = np.asarray(model.shape_position, float)[index]
-        if shape.kind == ShapeType.PLANE:
-            if shape.node == WORLD and np.asarray(model.shape_rotation)[index, 2, 2] > 0.5:
-                low[2] = min(low[2], place[2])
-            continue
-        vertices = np.asarray(model.meshes[shape.mesh], float) if shape.mesh >= 0 else None
-        points = surface(shape.kind, np.asarray(model.shape_size, float)[index], vertices)[0]
-        corners = points @ np.asarray(model.shape_rotation, float)[index].T + place
-        if not len(corners):
-            continue
-        if shape.node != WORLD:
-            few = np.unique(np.linspace(0, len(position) - 1, min(len(position), _BOX_FRAMES)).astype(int))
-            corners = np.einsum("kij,vj->kvi", rotation[few, shape.node], corners) + position[few, None, shape.node]
-            corners = corners.reshape(-1, 3)
-        low, high = np.minimum(low, corners.min(0)), np.maximum(high, corners.max(0))
-    if not np.isfinite(low).all():
+def _box(scene: Scene, rotation, position) -> tuple[np.ndarray, np.ndarray]:
+    """Corners of the box around everything, over the whole motion, and around the floor's height."""
+    few = subsample(len(position), _BOX_FRAMES)
+    poses = [scene.pose(rotation[k], position[k], np.zeros((0, 2, 3))) for k in few]
+    points = np.concatenate([position.reshape(-1, 3), scene.outline(poses[0], fixed=True), *map(scene.outline, poses)])
+    if not len(points):
         return np.full(3, -0.5), np.full(3, 0.5)
+    low, high = points.min(0), points.max(0)
+    low[2] = min(low[2], np.inf if scene.ground is None else scene.ground)
     return low, high
-
-
-def _camera_distance(corners: Float[np.ndarray, "c 3"], direction: Float[np.ndarray, "3"]) -> float:
-    """Distance from the centre along `direction` at which the camera sees all points, relative to the centre."""
-    right = np.cross([0.0, 0.0, 1.0], direction)
-    right /= np.linalg.norm(right)
-    up = np.cross(direction, right)
-    needed = np.maximum(np.abs(corners @ up), np.abs(corners @ right) / _ASPECT) / np.tan(_VIEW)
-    return 1.08 * float((corners @ direction + needed).max())
 
 
 def _force_scale(recordings: Sequence[Recording], radius: float) -> float:
     """N per metre of arrow, a round number: the ninetieth percentile of all forces takes about 0.4 of the scene's radius."""
     sizes = np.concatenate([np.linalg.norm(recording.forces, axis=-1).ravel() for recording in recordings])
     sizes = sizes[sizes > 1e-9 * sizes.max(initial=0.0)]
-    if not len(sizes):
-        return 1.0
-    wanted = float(np.percentile(sizes, 90)) / (0.4 * radius)
-    power = 10.0 ** np.floor(np.log10(wanted))
-    return float(power * min((1, 2, 5, 10), key=lambda round_: abs(np.log(wanted / (power * round_)))))
+    return round_number(float(np.percentile(sizes, 90)) / (0.4 * radius)) if len(sizes) else 1.0

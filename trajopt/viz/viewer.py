@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from trajopt import files
 from trajopt.errors import MissingExtraError, OptionError
+from trajopt.viz.animation import subsample
 from trajopt.viz.recording import Recording
 from trajopt.viz.stage import Stage
 
@@ -64,14 +64,12 @@ def export(recordings: Sequence[Recording], path: str | os.PathLike, *, overlay:
     if not path.parent.is_dir():
         raise OptionError(f"cannot write '{path}': there is no folder '{path.parent}'; create it first")
     if path.is_dir():
-        raise OptionError(
-            f"cannot write '{path}': it is a folder; give the name of a file, such as {path / 'motion.html'}"
-        )
+        raise OptionError(f"cannot write '{path}': it is a folder; give the name of a file, such as {path / 'motion.html'}")
     server = start_server(PORT)
     try:
         stage = Stage(server, recordings, overlay)
         recorder = server.get_scene_serializer()
-        times = _thinned(stage.times, MOST_FRAMES)
+        times = stage.times[subsample(len(stage.times), MOST_FRAMES)]
         pause = stage.slowdown * np.diff(times, append=times[-1])
         for moment, seconds in zip(times, pause):
             stage.show(float(moment))
@@ -154,6 +152,3 @@ def _with_legend(page: str, legend: str) -> str:
     start, stop = page.find("<title>"), page.find("</title>")
     return page if start < 0 or stop < 0 else f"{page[:start]}<title>trajopt{page[stop:]}"
 
-
-def _thinned(times: Float[np.ndarray, " k"], most: int) -> Float[np.ndarray, " f"]:
-    return times[np.unique(np.linspace(0, len(times) - 1, min(len(times), most)).round().astype(int))]

@@ -4,7 +4,7 @@ Figures are made without pyplot, so that nothing global changes and no display i
 figure.
 """
 
-from trajopt.viz.plots.axes import COLOURS, PowersOfTen, cost_axis, figure
+from trajopt.viz.plots.axes import COLOURS, cost_axis, figure
 from trajopt.viz.plots.comparison import best_feasible, comparison
 from trajopt.viz.plots.contacts import contact_loads, contacts
 from trajopt.viz.plots.convergence import convergence
@@ -15,7 +15,6 @@ from trajopt.viz.plots.trajectory import joints, trajectory
 
 __all__ = [
     "COLOURS",
-    "PowersOfTen",
     "actuator_units",
     "best_feasible",
     "comparison",

@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, ScalarFormatter
+from matplotlib.ticker import ScalarFormatter
 
 from trajopt import files
 
 COLOURS = ("#1f5fa8", "#d1622b", "#3b8a4f", "#8a4fa3", "#b8962e", "#4aa5b5", "#b23a48", "#5b5b5b")
 LIMIT, BAND, FORBIDDEN = "#8c8c8c", "#eeeae2", "#f6dcd3"  # edge of a limit, what is allowed, what is not
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _DECADES = 1.3  # values that span fewer are drawn on a linear axis
-_PLAIN, _SPAN = (1e-3, 1e4), 300.0  # logarithmic axes within these bounds that span less have plain numbers
 _WIDE = 1e3  # largest over median size beyond which values of both signs need a symmetric logarithm
 _LEAST_SHARE = 0.01  # of a cost, that its axis shows to either side
 _CONSTANT = 1e-6  # variation below which values count as constant, as a share of the largest, or of 1
@@ -48,8 +45,25 @@ def plain(ax: Axes) -> None:
         ax.spines[side].set_visible(False)
 
 
-def save(made: Figure, path: str | os.PathLike) -> Figure:
-    """Write a figure, as PNG unless the path ends otherwise; .png is added to a path without an ending."""
+def beside(ax: Axes, fontsize: int = 8) -> None:
+    """The legend to the right of a panel."""
+    ax.legend(frameon=False, fontsize=fontsize, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def wide_panel(made: Figure, row: Shaped[np.ndarray, " columns"]) -> Axes:
+    """One panel in place of those of a row of `figure`."""
+    place = row[0].get_subplotspec()
+    for ax in row:
+        ax.remove()
+    wide = made.add_subplot(place.get_gridspec()[place.rowspan.start, :])
+    plain(wide)
+    return wide
+
+
+def save(made: Figure, path: str | os.PathLike, title: str = "") -> Figure:
+    """Write a figure, with its title, as PNG unless the path ends otherwise; .png is added to a path without an ending."""
+    if title:
+        made.suptitle(title, x=0.01, ha="left", fontsize=11)
     path = pathlib.Path(path)
     path = path if path.suffix else path.with_name(f"{path.name}.png")
     with files.replacing(path) as part:
@@ -57,36 +71,9 @@ def save(made: Figure, path: str | os.PathLike) -> Figure:
     return made
 
 
-class PowersOfTen(LogFormatter):
-    """Labels of a logarithmic axis as plain text, which is set ten times as fast as mathematics: 10⁻⁵, and 20 or 0.5 where the
-    axis spans few decades about one."""
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        """The label at x, empty where there is to be none."""
-        if x == 0:
-            return "0"
-        if not super().__call__(abs(x), pos):
-            return ""
-        if self.axis is not None:
-            low, high = self.axis.get_view_interval()
-            if _PLAIN[0] <= low and high <= _PLAIN[1] and high < _SPAN * low:
-                return f"{x:g}"
-        sign = "−" if x < 0 else ""
-        exponent = int(np.floor(np.log10(abs(x)) + 1e-9))
-        power, factor = "10" + str(exponent).translate(_SUPERSCRIPTS), abs(x) / 10.0**exponent
-        return sign + (power if abs(factor - 1) < 1e-6 else f"{factor:.3g}·{power}")
-
-
-def plain_powers(axis: Axis) -> None:
-    """Powers of ten as plain text along a logarithmic axis."""
-    axis.set_major_formatter(PowersOfTen())
-    axis.set_minor_formatter(PowersOfTen())
-
-
 def log_axis(ax: Axes, values: Float[np.ndarray, "..."]) -> None:
     """A logarithmic y axis for positive values, with room for a constant or empty curve."""
     ax.set_yscale("log")
-    plain_powers(ax.yaxis)
     finite = values[np.isfinite(values) & (values > 0)]
     if finite.size and finite.max() < 10 * finite.min():
         ax.set_ylim(finite.min() / 10, finite.max() * 10)
@@ -114,7 +101,6 @@ def cost_axis(ax: Axes, values: Float[np.ndarray, "..."]) -> str:
         return "linear"
     threshold = size.min() if finite.min() == 0 else max(size.min(), 1e-6 * size.max())
     ax.set_yscale("symlog", linthresh=threshold)
-    ax.yaxis.set_major_formatter(PowersOfTen(linthresh=threshold))
     return "symlog"
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from trajopt.viz.plots.axes import COLOURS, cost_axis, figure, log_axis, plain_powers, positive, save
+from trajopt.viz.plots.axes import COLOURS, cost_axis, figure, log_axis, positive, save
 
 _STYLES = {"implicit": "-", "finite-difference": "--", "ridders": ":"}
 
@@ -66,8 +66,7 @@ def comparison(
     _times(bars, solutions, labels)
     handles, names = cost.get_legend_handles_labels()
     made.legend(handles, names, frameon=False, fontsize=8, loc="outside lower center", ncols=min(max(len(names), 1), 3))
-    made.suptitle(title, x=0.01, ha="left", fontsize=12)
-    return save(made, path)
+    return save(made, path, title)
 
 
 def _labels(solutions: Sequence[Any], tolerance: float) -> list[str]:
@@ -89,25 +88,24 @@ def _from_the_first(ax: Axes, values: Sequence[Any], name: str) -> None:
     everything = everything[np.isfinite(everything) & (everything > 0)]
     if everything.size and everything.max() > everything.min():
         ax.set_xscale("log")
-        plain_powers(ax.xaxis)
         ax.set_xlim(everything.min() / 1.3, everything.max() * 1.5)
     ax.set_xlabel(name)
 
 
 def _times(ax: Axes, solutions: Sequence[Any], labels: Sequence[str]) -> None:
     """Compiling and solving of the first run of each label as bars."""
-    found: dict[str, tuple[float, float]] = {}
+    times: dict[str, tuple[float, float]] = {}
     for solution in solutions:
-        found.setdefault(f"{solution.solver}, {solution.gradient}", (solution.compile_time_s, solution.wall_time_s))
-    at = np.arange(len(found))
-    compile_s, solve_s = np.array(list(found.values())).reshape(-1, 2).T
+        times.setdefault(f"{solution.solver}, {solution.gradient}", (solution.compile_time_s, solution.wall_time_s))
+    at = np.arange(len(times))
+    compile_s, solve_s = np.array(list(times.values())).reshape(-1, 2).T
     ax.barh(at - 0.2, compile_s, 0.38, color="#b9b9b9", label="compiling")
     ax.barh(at + 0.2, solve_s, 0.38, color=COLOURS[5], label="solving")
     for y, value in zip(np.concatenate([at - 0.2, at + 0.2]), np.concatenate([compile_s, solve_s])):
         ax.annotate(f" {value:.3g} s", (value, y), va="center", fontsize=8, color="#404040")
     ax.set_xlim(0, 1.2 * max(compile_s.max(initial=0.0), solve_s.max(initial=0.0), 1e-9))
-    ax.set_yticks(at, [label.replace(", ", "\n") for label in found], fontsize=8)
+    ax.set_yticks(at, [label.replace(", ", "\n") for label in times], fontsize=8)
     ax.invert_yaxis()
-    several = len(labels) > len(found)
+    several = len(labels) > len(times)
     ax.set_xlabel("time of the first run of each [s]" if several else "time [s]")
     ax.legend(frameon=False, fontsize=8)

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from trajopt.dynamics.model import Model
-from trajopt.viz.plots.axes import COLOURS, FORBIDDEN, LIMIT, plain, save
-from trajopt.viz.plots.axes import figure as new_figure
+from trajopt.viz.plots.axes import COLOURS, FORBIDDEN, LIMIT, beside, figure, save
 from trajopt.viz.plots.labels import of_model, pair_name
 from trajopt.viz.recording import contact_geometry, fits
 
@@ -63,8 +62,8 @@ def contact_loads(model: Model | None, motion: Mapping[str, Float[np.ndarray, ".
     titles = tuple(dict.fromkeys(names.values()))
     column = np.array([titles.index(names[p]) if p in names else -1 for p in range(len(model.topology.pairs))], int)
     place = column[pairs]
-    values = [np.stack([np.where(place == b, a, 0.0).sum(1) for b in range(len(titles))], 1) if titles else np.zeros((steps, 0))
-              for a in (force[..., 2], size, friction * force[..., 2])]  # fmt: skip
+    belongs = place[..., None] == np.arange(len(titles))
+    values = [np.einsum("tc,tcb->tb", a, belongs) for a in (force[..., 2], size, friction * force[..., 2])]
     return ContactLoads(t[: steps + 1], titles, *values)
 
 
@@ -95,7 +94,7 @@ def contacts(
     if len(loads.normal) == 1:
         return _single_step(loads, path, title, weight)
     rows = len(loads.names)
-    made, axes = new_figure(3, 1, width=8.5, height=1.0)
+    made, axes = figure(3, 1, width=8.5, height=1.0)
     made.set_size_inches(8.5, 0.6 + 0.28 * rows + 5.0)
     grid = axes[0, 0].get_gridspec()
     grid.set_height_ratios([0.35 + 0.28 * rows, 2.6, 2.0])
@@ -139,7 +138,7 @@ def _forces(ax: Axes, loads: ContactLoads, weight: float) -> None:
         ax.annotate(f"peaks up to {most:,.0f} N", (0.99, 0.95), xycoords="axes fraction", ha="right", va="top", fontsize=8)
     ax.set_ylim(-0.03 * top, top)
     ax.set_ylabel("normal force [N]")
-    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    beside(ax)
 
 
 def _cone(ax: Axes, loads: ContactLoads) -> None:
@@ -156,9 +155,8 @@ def _cone(ax: Axes, loads: ContactLoads) -> None:
 
 def _single_step(loads: ContactLoads, path: str | os.PathLike, title: str, weight: float) -> Figure:
     """Normal and tangential force of each contact, with what friction allows as an outline."""
-    made, axes = new_figure(1, 1, width=8.5, height=3.4)
+    made, axes = figure(1, 1, width=8.5, height=3.4)
     ax, at = axes[0, 0], np.arange(len(loads.names))
-    plain(ax)
     ax.bar(at - 0.2, loads.normal[0], 0.36, color=COLOURS[2], label="normal")
     ax.bar(at + 0.2, loads.tangential[0], 0.36, color=COLOURS[1], label="tangential")
     ax.bar(at + 0.2, loads.cone[0], 0.36, fill=False, edgecolor=LIMIT, label="friction allows")
@@ -169,5 +167,5 @@ def _single_step(loads: ContactLoads, path: str | os.PathLike, title: str, weigh
     ax.set_ylabel("contact force [N]")
     ax.set_title(f"{title}: contact forces; normal ones add up to {loads.normal[0].sum():.4g} N, the weight is {weight:.4g} N",
                  loc="left", fontsize=10)  # fmt: skip
-    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    beside(ax)
     return save(made, path)

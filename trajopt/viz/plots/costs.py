@@ -17,7 +17,7 @@ from trajopt.problems import programs
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import Trajectory
-from trajopt.viz.plots.axes import COLOURS, figure, save
+from trajopt.viz.plots.axes import COLOURS, beside, figure, save
 
 _NAMES = {
     "stage_residual": "stage residual",
@@ -47,15 +47,15 @@ def _terms(problem: OptimalControlProblem, motion: Trajectory) -> tuple[dict[str
 
     def stage(at: tuple[Array, Array, Array]) -> dict[str, Array]:
         x, u, t = at
-        found: dict[str, Array] = {}
+        terms: dict[str, Array] = {}
         if is_task(problem.stage_residual):
             outcome = problem.outcome(x, u, p)
-            found |= task_costs(problem.stage_residual, outcome.x, u, t, outcome)
+            terms |= task_costs(problem.stage_residual, outcome.x, u, t, outcome)
         elif problem.stage_residual is not None:
-            found[_NAMES["stage_residual"]] = _half_square(problem.stage("stage_residual", x, u, t, p))
+            terms[_NAMES["stage_residual"]] = _half_square(problem.stage("stage_residual", x, u, t, p))
         if problem.stage_cost is not None:
-            found[_NAMES["stage_cost"]] = jnp.asarray(problem.stage("stage_cost", x, u, t, p))
-        return found
+            terms[_NAMES["stage_cost"]] = jnp.asarray(problem.stage("stage_cost", x, u, t, p))
+        return terms
 
     others: dict[str, Array] = {}
     for kind, index in (("terminal_residual", -1), ("initial_residual", 0)):
@@ -93,8 +93,7 @@ def costs(problem: Any, solution: Any, path: str | os.PathLike, *, title: str = 
     _totals(axes[0, 0], totals, colours)
     if stages:
         _over_time(axes[0, 1], np.asarray(problem.times, float), stages, colours)
-    made.suptitle(f"{title}: {sum(totals.values()):.4g} in all", x=0.01, ha="left", fontsize=11)
-    return save(made, path)
+    return save(made, path, f"{title}: {sum(totals.values()):.4g} in all")
 
 
 def _totals(ax: Axes, totals: dict[str, float], colours: dict[str, str]) -> None:
@@ -129,4 +128,4 @@ def _over_time(ax: Axes, t: np.ndarray, stages: dict[str, np.ndarray], colours: 
     ax.set_xlim(t[0], t[-1])
     ax.set_xlabel("time [s]")
     ax.set_ylabel("cost of a step")
-    ax.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    beside(ax, 7)

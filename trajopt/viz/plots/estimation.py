@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.result import status_name
-from trajopt.viz.plots.axes import BAND, COLOURS, LIMIT, figure, save
+from trajopt.viz.plots.axes import BAND, COLOURS, LIMIT, figure, save, wide_panel
 from trajopt.viz.plots.labels import coordinate_names
 
 _LEVELS = (1.0, 2.0)  # standard deviations of the ellipses of pairs of estimates
@@ -62,8 +62,7 @@ def estimation(problem: Any, solution: Any, path: str | os.PathLike, *, title: s
         ax.set_xlabel("time [s]", fontsize=8)
     _distribution(axes[rows, 0], residuals)
     _by_channel(axes[rows, 1], residuals, seen.names)
-    made.suptitle(title + _status(solution), x=0.01, ha="left", fontsize=11)
-    return save(made, path)
+    return save(made, path, title + _status(solution))
 
 
 def _status(solution: Any) -> str:
@@ -122,14 +121,8 @@ def _of_parameters(problem: Any, solution: Any, covariance: np.ndarray, path: st
         ax.set_visible(True)
         _pair(ax, problem, solution.x, covariance, i, j)
     if over_data:
-        grid = axes[-1, 0].get_gridspec()
-        for ax in axes[-1]:
-            ax.remove()
-        wide = made.add_subplot(grid[-1, :])
-        wide.grid(True, color="#e3e3e3", linewidth=0.7)
-        _over_data(wide, seen, np.asarray(solution.x, float), covariance)
-    made.suptitle(title + _status(solution), x=0.01, ha="left", fontsize=11)
-    return save(made, path)
+        _over_data(wide_panel(made, axes[-1]), seen, np.asarray(solution.x, float), covariance)
+    return save(made, path, title + _status(solution))
 
 
 def _chosen_pairs(covariance: np.ndarray) -> list[tuple[int, int]]:
@@ -223,12 +216,8 @@ def _of_states(
     rows = -(-len(shown) // 2)
     made, axes = figure(1 + rows, 2, width=5.4, height=1.35)
     made.set_size_inches(10.8, 1.35 * (2 + rows))
-    grid = axes[0, 0].get_gridspec()
-    grid.set_height_ratios([2.0] + [1.0] * rows)
-    for ax in axes[0]:
-        ax.remove()
-    place = made.add_subplot(grid[0, :])
-    place.grid(True, color="#e3e3e3", linewidth=0.7)
+    axes[0, 0].get_gridspec().set_height_ratios([2.0] + [1.0] * rows)
+    place = wide_panel(made, axes[0])
     if truth is not None:
         place.plot(truth[:, 0], truth[:, 1], color="#303030", linewidth=1.2, linestyle="--", label="truth")
     place.plot(xs[:, 0], xs[:, 1], color=COLOURS[0], linewidth=1.4, label="estimate")
@@ -253,8 +242,7 @@ def _of_states(
     panels[0].set_title(f"{what}two deviations of the estimate", fontsize=9, loc="left")
     for k in {min(rows, len(shown)) - 1, len(shown) - 1}:
         panels[k].set_xlabel("time [s]", fontsize=8)
-    made.suptitle(title + _status(solution), x=0.01, ha="left", fontsize=11)
-    return save(made, path)
+    return save(made, path, title + _status(solution))
 
 
 def _of_base(problem: OptimalControlProblem) -> list[int]:

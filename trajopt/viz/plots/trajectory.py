@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from trajopt.dynamics.model import Model
-from trajopt.viz.plots.axes import BAND, COLOURS, FORBIDDEN, LIMIT, figure, fit_axis, save
+from trajopt.viz.plots.axes import BAND, COLOURS, FORBIDDEN, LIMIT, beside, figure, fit_axis, save
 from trajopt.viz.plots.labels import LINEAR, control_labels, coordinate_names, driven_joint, limbs, of_model
 
 _FEW = 6  # joints or controls up to which each has a panel in the picture of the motion
@@ -73,8 +73,7 @@ def trajectory(
     rows = -(-len(panels) // columns)
     made, axes = figure(rows, columns, width=8.0 / columns + 1.5, height=1.9 if columns == 2 else 2.2)
     _fill(axes.T.reshape(-1), panels, t)
-    made.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return save(made, path)
+    return save(made, path, title)
 
 
 def joints(
@@ -122,8 +121,7 @@ def joints(
         last = next((ax for ax in axes[::-1, c] if ax.get_visible()), None)
         if last is not None:
             last.set_xlabel("time [s]", fontsize=8)
-    made.suptitle(title, x=0.01, ha="left", fontsize=11)
-    return save(made, path)
+    return save(made, path, title)
 
 
 def _fill(axes: Sequence[Axes] | Shaped[np.ndarray, " k"], panels: Sequence[Panel], t: np.ndarray) -> None:
@@ -156,7 +154,7 @@ def _draw(ax: Axes, panel: Panel, t: np.ndarray, small: bool = False) -> None:
             words = {"fontsize": 6, "ncols": 4, "handlelength": 0.8, "handletextpad": 0.3, "columnspacing": 0.6}
             ax.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 0.95), borderpad=0.0, **words)
         else:
-            ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+            beside(ax)
 
 
 def _colour(k: int, count: int) -> Any:
