@@ -11,7 +11,7 @@ from trajopt.control.replay import replay_motion
 from trajopt.control.tracking import joint_gains
 from trajopt.models import bundled_file
 from trajopt.problems import registry
-from trajopt.problems.library import behaviours, go1_jump, go1_trot, hopper_hops
+from trajopt.problems.library import behaviours, go1_trot, hopper_hops
 from trajopt.problems.trajectory import Trajectory
 from trajopt.solvers.registry import chosen_solver
 
@@ -23,8 +23,8 @@ def test_take_off_and_landing_are_those_of_the_highest_flight():
     feet[3:5] = 0.01  # a hop before
     feet[8:14] = 0.05 + 0.05 * np.sin(np.linspace(0, np.pi, 6))[:, None]
     feet[12, 1] = 0.0  # one foot is down already
-    assert go1_jump.takeoff(feet) == 7 and go1_jump.landing(feet) == 12
-    assert go1_jump.landing(np.ones((5, 2))) == 4 and go1_jump.takeoff(np.ones((5, 2))) == 0
+    assert behaviours.takeoff(feet) == 7 and behaviours.landing(feet) == 12
+    assert behaviours.landing(np.ones((5, 2))) == 4 and behaviours.takeoff(np.ones((5, 2))) == 0
 
 
 def test_flights_are_found():

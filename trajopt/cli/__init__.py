@@ -70,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("what", nargs="?", choices=("problems", "solvers", "models", "tasks"), help="default: all four")
     add.set_defaults(command=_list)
 
+    for add_command in (_add_info, _add_run, _add_compare, _add_train, _add_gallery, _add_view):
+        add_command(commands)
+    return parser
+
+
+def _add_info(commands: Any) -> None:
     add = _command(commands, "info", "what a model consists of, or what a problem asks and which settings it has")
     add.add_argument(
         "name", metavar="MODEL|PROBLEM",
@@ -77,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add_model_options(add)
 
+
+def _add_run(commands: Any) -> None:
     add = _command(commands, "run", "solve a problem and write its results to a directory")
     add.add_argument("problem", metavar="PROBLEM", help="a name from `trajopt list problems`")
     add.add_argument("--solver", metavar="NAME", help="default: the one that suits the problem")
@@ -85,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_out(add, "default: runs/PROBLEM")
     _add_shared(add, "--seed", "--max-iterations", "--set", "--resume", "--quiet", "--verbose")
 
+
+def _add_compare(commands: Any) -> None:
     add = _command(commands, "compare", "solve a problem with several solvers and gradient modes")
     add.add_argument("problem", metavar="PROBLEM")
     add.add_argument("--solvers", metavar="A,B,C", required=True)
@@ -98,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_out(add, "default: runs/compare-PROBLEM")
     _add_shared(add, "--max-iterations", "--set", "--again", "--verbose")
 
+
+def _add_train(commands: Any) -> None:
     add = _command(commands, "train", "train a policy on a task of the learning layer")
     add.add_argument("task", metavar="TASK", help="a name from `trajopt list tasks`")
     add.add_argument("--algorithm", metavar="NAME", default="PPO", help="PPO (default) or SHAC")
@@ -108,6 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_out(add, "default: runs/train-TASK")
     _add_shared(add, "--seed", "--resume", "--quiet")
 
+
+def _add_gallery(commands: Any) -> None:
     add = _command(commands, "gallery", "solve problems of the library and show all pictures on one page")
     add.add_argument("problems", metavar="PROBLEM", nargs="*", help="default: all of `trajopt list problems`")
     add.add_argument(
@@ -118,6 +132,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_out(add, "default: gallery", pathlib.Path("gallery"))
     _add_shared(add, "--max-iterations", "--again")
 
+
+def _add_view(commands: Any) -> None:
     add = _command(commands, "view", "show finished runs in the web browser, or write them to an HTML file")
     add.add_argument("folders", metavar="DIR", nargs="+", type=pathlib.Path, help="what `trajopt run` or `trajopt train` wrote")
     add.add_argument("--port", metavar="N", type=_port, default=8080, help="first port to try; default 8080")
@@ -126,7 +142,6 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("--model", metavar="MODEL", help="what to draw, for runs of problems that are not in the library")
     add.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
     add_model_options(add)
-    return parser
 
 
 def _command(commands: Any, name: str, text: str) -> argparse.ArgumentParser:

@@ -32,6 +32,7 @@ from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, frame_jacobia
 from trajopt.dynamics.rigid_body.rnea import inverse_dynamics
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
+from trajopt.problems.library.behaviours import gaps, general_quantities
 from trajopt.problems.library.replay import replay
 from trajopt.problems.library.static_pose import candidates
 from trajopt.problems.ocp import OptimalControlProblem
@@ -254,13 +255,12 @@ def _shape(model: Model, qs, vs):
 def examine(system: System, motion: Trajectory, height: float) -> dict[str, float]:
     """The named quantities of a jump, m, m/s, s, rad and shares; LIMITS bounds those that make it one.
 
-    apex_height, foot_clearance (lowest point of both soles at the end), torque_use and torque_margin (of the limits), penetration
-    (deepest of any shape at any time), flight_time, flight_error (of the centre of mass's height at the end, against the parabola
-    from its state one step after the take-off), replay_error (largest difference to one rollout of the controls from the first
-    state, over all coordinates).
+    apex_height, foot_clearance (lowest point of both soles at the end), torque_margin (of the limits), flight_time, flight_error
+    (of the centre of mass's height at the end, against the parabola from its state one step after the take-off); and
+    `general_quantities`.
     """
     model, nq = system.model, system.nq
-    xs, us = jnp.asarray(motion.xs), jnp.asarray(motion.us)
+    xs = jnp.asarray(motion.xs)
     qs, vs = xs[:, :nq], xs[:, nq:]
     distance, com = (np.asarray(a) for a in _shape(model, qs, vs))
     soles = distance[:, list(_soles(system))]
@@ -268,23 +268,17 @@ def examine(system: System, motion: Trajectory, height: float) -> dict[str, floa
     in_the_air = len(soles) - 1 - _take_off(soles)  # states at the end, none where a sole is on the ground there
     first, left = len(soles) - max(in_the_air, 1), max(in_the_air - 1, 0) * float(system.dt)
     ballistic = com[first, 0] + com[first, 1] * left - 0.5 * 9.81 * left * (left + float(system.dt))
-    angles = np.asarray(qs[:, 7:])
-    lower, upper = (np.asarray(a)[6:] for a in (model.lower, model.upper))
-    use = float((np.abs(motion.us) / np.asarray(model.control_upper)).max())
-    again, _ = replay(system, State(qs[0], vs[0]), us)
+    general = general_quantities(system, motion, gaps(model, np.asarray(qs)), 6)
     return {
         "apex_height": float(qs[-1, 2]),
         "apex_error": abs(float(qs[-1, 2]) - height),
         "apex_velocity": abs(float(vs[-1, 2])),
         "foot_clearance": clearance,
         "clearance_missing": max(CLEARANCE - clearance, 0.0),
-        "torque_use": use,
-        "torque_margin": 1.0 - use,
-        "joint_limit_excess": float(np.maximum(lower - angles, angles - upper).max(initial=0.0)),
-        "penetration": max(-float(distance.min()), 0.0),
+        "torque_margin": 1.0 - general["torque_use"],
         "flight_time": in_the_air * float(system.dt),
         "flight_error": abs(float(ballistic - com[-1, 0])),
-        "replay_error": float(jnp.abs(jnp.concatenate([again.q, again.v], 1) - xs).max()),
+        **general,
     }
 
 

@@ -25,6 +25,7 @@ from trajopt.problems.residuals.base import Residual, Terms
 from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Trajectory
 
+TOUCHING = 2e-3  # m: a foot nearer to the ground than this is on it
 REPLAYED = 1e-6  # largest difference of one rollout of the controls, any coordinate
 
 
@@ -88,9 +89,9 @@ def _distances(model: Model, qs: Float[Array, "T nq"]) -> Float[Array, "T k"]:
 
 def gaps(model: Model, qs: Float[np.ndarray, "T nq"]) -> dict[str, Float[np.ndarray, " T"]]:
     """Least distance of each named shape to what it may touch, at each configuration."""
-    found = np.asarray(_distances(model, jnp.asarray(qs)))
+    distances = np.asarray(_distances(model, jnp.asarray(qs)))
     names = [model.topology.shapes[shape].name for shape in candidate_shapes(model)]
-    return {name: found[:, [k for k, other in enumerate(names) if other == name]].min(1) for name in dict.fromkeys(names)}
+    return {name: distances[:, [k for k, other in enumerate(names) if other == name]].min(1) for name in dict.fromkeys(names)}
 
 
 def general_quantities(
@@ -117,6 +118,64 @@ def general_quantities(
     }
 
 
+def takeoff(feet: Float[np.ndarray, "T k"], touching: float = TOUCHING) -> int:
+    """The last state before the highest one in which a foot is on the ground, the first where none is."""
+    down = np.flatnonzero(feet[: int(feet.min(1).argmax()) + 1].min(1) < touching)
+    return int(down[-1]) if len(down) else 0
+
+
+def landing(feet: Float[np.ndarray, "T k"], touching: float = TOUCHING) -> int:
+    """The first state after the highest one in which a foot is on the ground again, the last where none is."""
+    highest = int(feet.min(1).argmax())
+    down = np.flatnonzero(feet[highest:].min(1) < touching)
+    return highest + int(down[0]) if len(down) else len(feet) - 1
+
+
+def jump_quantities(
+    system: System, motion: Trajectory, feet: tuple[str, ...], clearance: float
+) -> tuple[dict[str, float], dict[str, Float[np.ndarray, " T"]]]:
+    """(what is judged of every jump that ends standing; the gaps of all shapes), m, s, rad and shares.
+
+    foot_clearance: of the lowest of `feet`, when that is highest, and what is missing to `clearance`; flight: s about the highest
+    point with no foot on the ground; drift: of the base, seen from above, from its landing to the end; feet_off_the_ground:
+    farthest foot at the end; other_clearance: the least of any other shape, and other_contact: how deep one came; final_tilt; and
+    `general_quantities`.
+    """
+    qs = np.asarray(motion.xs)[:, : system.nq]
+    gap = gaps(system.model, qs)
+    below = np.stack([gap[name] for name in feet], 1)
+    others = float(min((value.min() for name, value in gap.items() if name not in feet), default=0.0))
+    highest, landed = float(below.min(1).max()), landing(below)
+    return {
+        "foot_clearance": highest,
+        "clearance_missing": max(clearance - highest, 0.0),
+        "flight": (landed - takeoff(below)) * float(system.dt),
+        "drift": float(np.linalg.norm(qs[-1, :2] - qs[landed, :2])),
+        "feet_off_the_ground": float(below[-1].max()),
+        "other_clearance": others,
+        "other_contact": max(-others, 0.0),
+        "final_tilt": tilt(qs[-1]),
+        **general_quantities(system, motion, gap, 6),
+    }, gap
+
+
+def flight_report(system: System, motion: Trajectory, feet: tuple[str, ...], more: str = "") -> str:
+    """When the feet leave the ground and come back, and which motors work hardest."""
+    gap, dt = gaps(system.model, np.asarray(motion.xs)[:, : system.nq]), float(system.dt)
+    below = np.stack([gap[name] for name in feet], 1)
+    use = (np.abs(np.asarray(motion.us)) / np.asarray(system.model.control_upper)).max(0)
+    hardest = ", ".join(f"{system.model.topology.actuators[i]} {use[i]:.0%}" for i in np.argsort(use)[::-1][:4])
+    flight = f"{takeoff(below) * dt:.3f} s to {landing(below) * dt:.3f} s"
+    return f"  off the ground {flight}{more}\n  hardest working: {hardest}"
+
+
+JUMP_LIMITS = {
+    "clearance_missing": 0.0,
+    "feet_off_the_ground": TOUCHING,
+    "other_contact": 0.0,
+    "final_speed": 0.1,
+    "final_tilt": 0.1,
+}
 GENERAL_LIMITS = {
     "torque_use": 1.0 + 1e-9,
     "penetration": 5e-3,

@@ -49,7 +49,7 @@ from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems import programs
 from trajopt.problems.least_squares import LeastSquaresProblem
-from trajopt.problems.library.replay import replay
+from trajopt.problems.library.replay import contact_quantities, recorded, replay
 from trajopt.problems.parts import Certificate, Display
 from trajopt.problems.ranges import Choice, Count, Real, ranged
 
@@ -252,16 +252,10 @@ def _problem(name, throw: Throw, target, residual, jacobian, x0, scale, toleranc
     def certificate(x) -> Mapping[str, Any]:
         states, infos, _ = rollout(x)
         error = np.asarray(programs.run(Throw.error, throw, states.q[-1], target, effort=Effort.QUICK)[0])
-        return {
-            "final_pose_error": float(np.abs(error).max()),
-            "contact_residual": float(np.asarray(infos.residual).max()),
-            "dropped_contacts": float(np.asarray(infos.dropped).sum()),
-        }
+        return {"final_pose_error": float(np.abs(error).max())} | contact_quantities(infos)
 
     def trajectory(x) -> dict[str, np.ndarray]:
-        states, infos, us = rollout(x)
-        values = {"q": states.q, "v": states.v, "u": us, "impulse": infos.contacts.impulse}
-        return {"t": dt * np.arange(T + 1)} | {key: np.asarray(value) for key, value in values.items()}
+        return recorded(throw.system, *rollout(x))
 
     def report(x) -> str:
         states, infos, us = rollout(x)

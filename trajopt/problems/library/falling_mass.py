@@ -35,6 +35,7 @@ from trajopt.errors import OptionError
 from trajopt.models.registry import load_model_from_string
 from trajopt.names import closest
 from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.library.replay import recorded
 from trajopt.problems.parts import Certificate, Display
 from trajopt.problems.ranges import Choice, Count, Real, ranged
 
@@ -142,9 +143,8 @@ def falling_mass(
         return {"height_error": float(abs(y.height[0] - target))}
 
     def trajectory(x) -> dict[str, np.ndarray]:
-        xs, infos = system.rollout(State(jnp.asarray(x), jnp.zeros(1)), jnp.zeros((steps, 1)))
-        values = {"q": xs.q, "v": xs.v, "impulse": infos.contacts.impulse}
-        return {"t": dt * np.arange(steps + 1)} | {key: np.asarray(value) for key, value in values.items()}
+        us = jnp.zeros((steps, 1))
+        return recorded(system, *system.rollout(State(jnp.asarray(x), jnp.zeros(1)), us), us)
 
     def report(x) -> str:
         y = curves(system, np.asarray(x), steps)

@@ -22,17 +22,20 @@ from jaxtyping import Float
 from trajopt.dynamics.system import System
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
+    JUMP_LIMITS,
     at_rest,
     damped_system,
+    flight_report,
     gaps,
-    general_quantities,
+    jump_quantities,
+    landing,
     on_dofs,
     sample_then_polish,
+    takeoff,
     task,
-    tilt,
     via,
 )
-from trajopt.problems.library.go1_jump import CALVES, FEET, KNEE, TOUCHING, landing, leg_targets, takeoff
+from trajopt.problems.library.go1_jump import CALVES, FEET, KNEE, leg_targets
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Real, ranged
@@ -107,47 +110,25 @@ def go1_backflip(
 SAMPLER: dict[str, Any] = {"diagonal": True, "chunk": 4}
 
 
-LIMITS = GENERAL_LIMITS | {
-    "turn_error": 0.1,
-    "clearance_missing": 0.0,
-    "height_missing": 0.0,
-    "feet_off_the_ground": TOUCHING,
-    "other_contact": 0.0,
-    "final_speed": 0.1,
-    "final_tilt": 0.1,
-}
+LIMITS = GENERAL_LIMITS | JUMP_LIMITS | {"turn_error": 0.1, "height_missing": 0.0}
 CLEARANCE = 0.1  # m, of all four feet at once
 
 
 def flip_quantities(system: System, motion: Trajectory) -> dict[str, float]:
-    """The named quantities of a backflip, m, s, rad, m/s and shares; LIMITS bounds those that make it one.
+    """The named quantities of a backflip, m and rad; LIMITS bounds those that make it one.
 
     pitch_turned: of the base, from its first attitude, -2 pi for one turn backwards; apex: of the base, above where it stood;
-    foot_clearance: of the lowest foot, when that is highest; flight: s about the highest point with no foot on the ground; drift:
-    of the base, seen from above, from its landing to the end; height_missing: what the base lacks at the end to stand;
-    feet_off_the_ground: farthest foot at the end; other_clearance: the least of any other shape, and other_contact: how deep one
-    came; final_speed, final_tilt; and `general_quantities`.
+    height_missing: what the base lacks at the end to stand; and `jump_quantities`.
     """
     qs = np.asarray(motion.xs)[:, : system.nq]
-    gap = gaps(system.model, qs)
-    feet = np.stack([gap[name] for name in FEET], 1)
-    others = float(min(value.min() for name, value in gap.items() if name not in FEET))
-    pitch, clearance = float(pitch_turned(qs)[-1]), float(feet.min(1).max())
-    landed = landing(feet)
+    pitch = float(pitch_turned(qs)[-1])
+    quantities, _ = jump_quantities(system, motion, FEET, CLEARANCE)
     return {
         "pitch_turned": pitch,
         "turn_error": abs(pitch + 2 * np.pi),
         "apex": float(qs[:, 2].max() - qs[0, 2]),
-        "foot_clearance": clearance,
-        "clearance_missing": max(CLEARANCE - clearance, 0.0),
-        "flight": (landed - takeoff(feet)) * float(system.dt),
-        "drift": float(np.linalg.norm(qs[-1, :2] - qs[landed, :2])),
         "height_missing": max(float(qs[0, 2] - qs[-1, 2]) - LOWER, 0.0),
-        "feet_off_the_ground": float(feet[-1].max()),
-        "other_clearance": others,
-        "other_contact": max(-others, 0.0),
-        "final_tilt": tilt(qs[-1]),
-        **general_quantities(system, motion, gap, 6),
+        **quantities,
     }
 
 
@@ -162,11 +143,8 @@ def pitch_turned(qs: Float[np.ndarray, "T nq"]) -> Float[np.ndarray, " T"]:
 
 def _report(system: System, motion: Trajectory) -> str:
     """When the feet are off the ground, how far it has turned there, and which motors work hardest."""
-    qs, dt = np.asarray(motion.xs)[:, : system.nq], float(system.dt)
-    gap = gaps(system.model, qs)
+    qs = np.asarray(motion.xs)[:, : system.nq]
+    gap, turned = gaps(system.model, qs), pitch_turned(qs)
     feet = np.stack([gap[name] for name in FEET], 1)
-    left, landed, turned = takeoff(feet), landing(feet), pitch_turned(qs)
-    use = (np.abs(np.asarray(motion.us)) / np.asarray(system.model.control_upper)).max(0)
-    hardest = ", ".join(f"{system.model.topology.actuators[i]} {use[i]:.0%}" for i in np.argsort(use)[::-1][:4])
-    flight = f"{left * dt:.3f} s to {landed * dt:.3f} s, from a pitch of {turned[left]:.2f} to {turned[landed]:.2f} rad"
-    return f"  off the ground {flight}\n  hardest working: {hardest}"
+    more = f", from a pitch of {turned[takeoff(feet)]:.2f} to {turned[landing(feet)]:.2f} rad"
+    return flight_report(system, motion, FEET, more)

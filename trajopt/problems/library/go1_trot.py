@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from trajopt.dynamics.system import System
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
+    TOUCHING,
     at_rest,
     damped_system,
     gaps,
@@ -23,7 +24,7 @@ from trajopt.problems.library.behaviours import (
     sample_then_polish,
     task,
 )
-from trajopt.problems.library.go1_jump import FEET, SAGITTAL, TOUCHING
+from trajopt.problems.library.go1_jump import FEET, SAGITTAL
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.parts import Certificate, Defaults
 from trajopt.problems.ranges import Real, ranged
@@ -128,11 +129,11 @@ def trot_quantities(system: System, motion: Trajectory, speed: float) -> dict[st
 
 def least_swing(feet: Float[np.ndarray, "T 4"], times: Float[np.ndarray, " T"]) -> float:
     """The least, over all feet and all whole swings within the times, of the highest that a foot goes, m."""
-    found = []
+    heights = []
     for k, offset in enumerate(DIAGONAL):
         _, up = lifted(times, offset)
         edges = np.flatnonzero(np.diff(up.astype(int)))
         for begin, end in zip(edges[:-1], edges[1:], strict=True):
             if up[begin + 1]:
-                found.append(feet[begin + 1 : end + 1, k].max())
-    return float(min(found))
+                heights.append(feet[begin + 1 : end + 1, k].max())
+    return float(min(heights))

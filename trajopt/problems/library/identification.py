@@ -35,6 +35,7 @@ from trajopt.models import load_model
 from trajopt.problems.inertia import LABELS, from_log_cholesky, to_log_cholesky
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.cube import with_forces
+from trajopt.problems.library.replay import contact_quantities, recorded
 from trajopt.problems.observations import Observations
 from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Count, ranged
@@ -97,16 +98,10 @@ class Recording:
         dt = float(self.system.dt)
 
         def certificate(x) -> Mapping[str, Any]:
-            _, infos = self.motion(x)
-            return {
-                "contact_residual": float(np.asarray(infos.residual).max()),
-                "dropped_contacts": float(np.asarray(infos.dropped).sum()),
-            }
+            return contact_quantities(self.motion(x)[1])
 
         def trajectory(x) -> dict[str, np.ndarray]:
-            states, infos = self.motion(x)
-            values = {"q": states.q, "v": states.v, "u": self.us, "impulse": infos.contacts.impulse}
-            return {"t": dt * np.arange(len(self.us) + 1)} | {key: np.asarray(value) for key, value in values.items()}
+            return recorded(self.system, *self.motion(x), self.us)
 
         place = jax.vmap(lambda q: difference(self.system.model, self.system.model.q_default, q))
         observations = Observations(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.narrowphase import pair_groups
@@ -19,6 +20,21 @@ def replay(system: System, x0: State, us: Float[Array, "T nu"]) -> tuple[State, 
 
 def _rollout(subject: None, system: System, x0: State, us: Float[Array, "T nu"]) -> tuple[State, StepInfo]:
     return system.rollout(x0, us)
+
+
+def recorded(system: System, states: State, infos: StepInfo, us: Float[Array, "T nu"]) -> dict[str, Float[np.ndarray, "..."]]:
+    """What a run saves of a motion: times (s), configurations, velocities, controls and impulses."""
+    values = {"q": states.q, "v": states.v, "u": us, "impulse": infos.contacts.impulse}
+    times = float(system.dt) * np.arange(len(values["q"]))
+    return {"t": times} | {key: np.asarray(value) for key, value in values.items()}
+
+
+def contact_quantities(infos: StepInfo) -> dict[str, float]:
+    """How well the contacts of a motion were solved, and how many were left out."""
+    return {
+        "contact_residual": float(np.asarray(infos.residual).max()),
+        "dropped_contacts": float(np.asarray(infos.dropped).sum()),
+    }
 
 
 def candidate_shapes(model: Model) -> tuple[int, ...]:

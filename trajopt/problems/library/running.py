@@ -19,13 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.kinematics import frame_placement, kinematics
+from trajopt.dynamics.rigid_body.kinematics import frame_placement
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
-from trajopt.problems.library.replay import candidate_shapes, replay
+from trajopt.problems.library.behaviours import gaps, general_quantities
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Count, Range, Real, ranged
@@ -130,12 +129,6 @@ def _runner(name: str, speed: float, steps: int, dt: float, upright: float, lowe
 
 
 @jax.jit
-def _distances(model: Model, qs: Float[Array, "T nq"]) -> Float[Array, "T k"]:
-    """Distances of all contact candidates."""
-    return jax.vmap(lambda q: collide(model, kinematics(model, q)).distance)(qs)
-
-
-@jax.jit
 def _torso_heights(model: Model, qs: Float[Array, "T nq"]) -> Float[Array, " T"]:
     """Heights of the torso's centre."""
     return jax.vmap(lambda q: frame_placement(model, q, "torso")[1][2])(qs)
@@ -146,21 +139,14 @@ def examine(system: System, motion: Trajectory, speed: float, upright: float, lo
 
     distance and mean_speed of the torso; distance_missing to SHARE of the distance at `speed`; largest_pitch and its excess over
     `upright`; torso_height, the least of its centre, and what is missing to `lowest`; trunk_clearance, the least distance of
-    torso (and head) to the ground, and trunk_contact, by how much it is negative; torque_use, of the limits; penetration,
-    deepest of any shape; joint_limit_excess; replay_error, largest difference to one rollout of the controls, over all
-    coordinates.
+    torso (and head) to the ground, and trunk_contact, by how much it is negative; and `general_quantities`.
     """
-    model, nq = system.model, system.nq
-    xs = jnp.asarray(motion.xs)
-    qs = np.asarray(xs[:, :nq])
+    model, qs = system.model, np.asarray(motion.xs)[:, : system.nq]
+    gap = gaps(model, qs)
     duration = len(motion.us) * float(system.dt)
-    distance = float(qs[-1, 0] - qs[0, 0])
-    gaps = np.asarray(_distances(model, xs[:, :nq]))
-    trunk = float(gaps[:, _trunk(model)].min())
-    pitch = float(np.abs(qs[:, 2]).max())
-    height = float(np.asarray(_torso_heights(model, xs[:, :nq])).min())
-    lower, upper = (np.asarray(a)[ROOT:] for a in (model.lower, model.upper))
-    again, _ = replay(system, State(xs[0, :nq], xs[0, nq:]), jnp.asarray(motion.us))
+    distance, pitch = float(qs[-1, 0] - qs[0, 0]), float(np.abs(qs[:, 2]).max())
+    trunk = float(min(gap[name].min() for name in _trunk(model)))
+    height = float(np.asarray(_torso_heights(model, jnp.asarray(qs))).min())
     return {
         "distance": distance,
         "mean_speed": distance / duration,
@@ -171,18 +157,15 @@ def examine(system: System, motion: Trajectory, speed: float, upright: float, lo
         "height_missing": max(lowest - height, 0.0),
         "trunk_clearance": trunk,
         "trunk_contact": max(-trunk, 0.0),
-        "torque_use": float(np.abs(motion.us).max()),
-        "joint_limit_excess": float(np.maximum(lower - qs[:, ROOT:], qs[:, ROOT:] - upper).max(initial=0.0)),
-        "penetration": max(-float(gaps.min()), 0.0),
-        "replay_error": float(jnp.abs(jnp.concatenate([again.q, again.v], 1) - xs).max()),
+        **general_quantities(system, motion, gap, ROOT),
     }
 
 
-def _trunk(model: Model) -> list[int]:
-    """Contact candidates of the shapes on the torso."""
+def _trunk(model: Model) -> list[str]:
+    """The shapes on the torso that may touch something."""
     top = model.topology
-    node = top.frames[top.frame_index("torso")].node
-    return [k for k, shape in enumerate(candidate_shapes(model)) if top.shapes[shape].node == node]
+    node, able = top.frames[top.frame_index("torso")].node, {k for pair in top.pairs for k in pair}
+    return [shape.name for k, shape in enumerate(top.shapes) if shape.node == node and k in able]
 
 
 def _report(system: System, motion: Trajectory) -> str:
@@ -191,8 +174,7 @@ def _report(system: System, motion: Trajectory) -> str:
     xs = np.asarray(motion.xs)
     half = len(motion.us) // 2
     late = (xs[-1, 0] - xs[half, 0]) / ((len(motion.us) - half) * dt)
-    gaps = np.asarray(_distances(model, jnp.asarray(xs[:, :nq])))
-    touching = (gaps < 1e-3).any(1)
+    touching = (np.stack(list(gaps(model, xs[:, :nq]).values())) < 1e-3).any(0)
     return "\n".join([
         f"  speed in the second half {late:.2f} m/s, at the end {xs[-1, nq]:.2f} m/s",
         f"  root mean square of the controls {float(np.sqrt((np.asarray(motion.us) ** 2).mean())):.2f} of the limits",

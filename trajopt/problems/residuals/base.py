@@ -103,7 +103,7 @@ class Residual(NamedOptions, abc.ABC):
     terminal state included.
 
     Options:
-        reference: what the error is measured from. Default: `default_reference` of the subclass.
+        reference: what the error is measured from. Default: `default_reference`, zeros unless the subclass says otherwise.
         weight: a number, one for each row (m,), or over the steps (T, 1) or (T, m); 1 / weight is the error that costs 1/2.
         activation: an `Activation`. Default: none, a quadratic cost.
         name: by which the residual is reported and replaced. Default: its kind and what it is about.
@@ -117,6 +117,8 @@ class Residual(NamedOptions, abc.ABC):
     name: str = dataclasses.field(default="", metadata=STATIC)
     sense: float = dataclasses.field(default=1.0, metadata=STATIC)
 
+    # Entries of the reference, zero where none is given.
+    size = 1
     # Whether `error` asks for the step (`StepOutcome.x_next`, `contacts`); whether for the control.
     needs_step = False
     needs_control = False
@@ -130,9 +132,9 @@ class Residual(NamedOptions, abc.ABC):
     ) -> Float[Array, " m"]:
         """The error (m,) from the reference of this step."""
 
-    @abc.abstractmethod
     def default_reference(self, system: System) -> Float[Array, "..."] | Float[np.ndarray, "..."]:
         """The reference where none is given; its shape is that of every reference."""
+        return np.zeros(self.size)
 
     def subject(self) -> tuple[str, ...]:
         """What the residual is about, for its name: a frame, shapes."""

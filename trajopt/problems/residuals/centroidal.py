@@ -6,14 +6,12 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.rigid_body.energy import centroidal_momentum
 from trajopt.dynamics.rigid_body.kinematics import com_jacobian
 from trajopt.dynamics.rigid_body.spatial import rotate
 from trajopt.dynamics.state import State
-from trajopt.dynamics.system import System
 from trajopt.problems.residuals.base import Residual, StepOutcome
 
 
@@ -23,9 +21,7 @@ class CentreOfMass(Residual):
     """Centre of mass in the world minus the reference (3,), m; default reference: the origin."""
 
     depends_on = "q"
-
-    def default_reference(self, system: System) -> Float[np.ndarray, "3"]:
-        return np.zeros(3)
+    size = 3
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "3"]
@@ -46,9 +42,7 @@ class CentroidalMomentum(Residual):
     """Momentum [linear; angular] about the centre of mass minus the reference (6,), N s and N m s, world axes."""
 
     depends_on = "qv"
-
-    def default_reference(self, system: System) -> Float[np.ndarray, "6"]:
-        return np.zeros(6)
+    size = 6
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "6"]

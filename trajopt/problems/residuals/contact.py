@@ -88,9 +88,7 @@ class ContactImpulse(_OfShape):
     """Sum of the impulses on a shape during the step minus the reference (3,), N s, world axes. Divided by dt it is a force."""
 
     needs_step = True
-
-    def default_reference(self, system: System) -> Float[np.ndarray, "3"]:
-        return np.zeros(3)
+    size = 3
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "3"]
@@ -108,9 +106,6 @@ class FrictionShare(_OfShape):
     """
 
     needs_step = True
-
-    def default_reference(self, system: System) -> Float[np.ndarray, "1"]:
-        return np.zeros(1)
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "1"]
@@ -131,9 +126,7 @@ class CentreOfPressure(_OfShape):
     """Mean of a shape's contact points, weighted by normal impulses, minus the reference (3,), m; 0 where nothing presses."""
 
     needs_step = True
-
-    def default_reference(self, system: System) -> Float[np.ndarray, "3"]:
-        return np.zeros(3)
+    size = 3
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "3"]
@@ -161,9 +154,6 @@ class _Gaps(_OfShape):
             raise OptionError(
                 f"the shapes {' and '.join(self.subject())} are no contact pair of model '{system.model.name}'"
             )
-
-    def default_reference(self, system: System) -> Float[np.ndarray, "1"]:
-        return np.zeros(1)
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "1"]
@@ -218,8 +208,7 @@ class Slip(_OfShape):
     reach: float = dataclasses.field(default=5e-3, kw_only=True, metadata=STATIC)
     activation: Activation | None = dataclasses.field(default=None, kw_only=True)
 
-    def default_reference(self, system: System) -> Float[np.ndarray, "3"]:
-        return np.zeros(3)
+    size = 3
 
     def check(self, system: System) -> None:
         super().check(system)

@@ -120,9 +120,7 @@ class FramePosition(_OfFrame):
     """Position of a frame minus the reference (3,), m; default reference: the origin."""
 
     depends_on = "q"
-
-    def default_reference(self, system: System) -> Float[np.ndarray, "3"]:
-        return np.zeros(3)
+    size = 3
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "3"]
@@ -140,9 +138,6 @@ class Height(_OfFrame):
     """Height of a frame's origin minus the reference (1,), m."""
 
     depends_on = "q"
-
-    def default_reference(self, system: System) -> Float[np.ndarray, "1"]:
-        return np.zeros(1)
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "1"]
@@ -197,9 +192,7 @@ class FrameVelocity(_OfFrame):
     the other frame, in its axes."""
 
     depends_on = "qv"
-
-    def default_reference(self, system: System) -> Float[np.ndarray, "6"]:
-        return np.zeros(6)
+    size = 6
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "6"]
