@@ -323,7 +323,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
 
     def compile(self, gradient: str | None = None) -> LeastSquaresOracle:
         """What compiles residual and linearisation, when first called, in a gradient mode, by default the problem's own."""
-        mode = gradient or self.defaults.gradient
+        mode = self.defaults.gradient if gradient is None else gradient
         assert mode is not None  # validation has set it
         check_gradient(mode, self.name)
         if self.jacobian is not None:  # which is checked when it is traced
