@@ -1,4 +1,4 @@
-"""The Riccati passes against the dense KKT system, each other, and an enumeration of active sets."""
+"""The Riccati pass against the dense KKT system and an enumeration of active sets."""
 
 from __future__ import annotations
 
@@ -12,24 +12,17 @@ import pytest
 from lq_cases import M, N, T, dense_kkt, random_lq
 
 from trajopt.solvers.subproblems.box_qp import box_qp
-from trajopt.solvers.subproblems.riccati import (
-    LQProblem,
-    adjoint,
-    adjoint_of_policy,
-    lq_rollout,
-    riccati,
-    riccati_parallel,
-)
+from trajopt.solvers.subproblems.riccati import LQProblem, adjoint, adjoint_of_policy, lq_rollout, riccati
 
 FREE = (jnp.full(M, -jnp.inf), jnp.full(M, jnp.inf))
-sequential, parallel, rolled = jax.jit(riccati), jax.jit(riccati_parallel), jax.jit(lq_rollout)
+backward, rolled = jax.jit(riccati), jax.jit(lq_rollout)
 
 
 @pytest.mark.parametrize("definite", [True, False])
 def test_the_policy_solves_the_dense_kkt_system(definite):
     lq, x0 = random_lq(1, definite), np.random.default_rng(2).normal(size=N)
     xs, us, costates, cost = dense_kkt(lq, x0)
-    policy = sequential(lq)
+    policy = backward(lq)
     assert policy.convex
     got_x, got_u = rolled(lq, policy, x0)
     np.testing.assert_allclose(got_x, xs, rtol=1e-9, atol=1e-9)
@@ -40,25 +33,17 @@ def test_the_policy_solves_the_dense_kkt_system(definite):
     np.testing.assert_allclose(policy.c[0] + policy.p[0] @ x0 + 0.5 * x0 @ policy.P[0] @ x0, cost, rtol=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_parallel_pass_equals_the_sequential_one(seed):
-    lq = random_lq(seed)
-    for one, other in zip(jax.tree.leaves(sequential(lq)), jax.tree.leaves(parallel(lq)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
-
-
 def test_lost_convexity_is_reported():
     lq = random_lq(0)
-    for solve in (sequential, parallel):
-        assert solve(lq).convex
-        assert not solve(LQProblem(**{**vars(lq), "R": lq.R - 100.0 * np.eye(M)})).convex
+    assert backward(lq).convex
+    assert not backward(LQProblem(**{**vars(lq), "R": lq.R - 100.0 * np.eye(M)})).convex
 
 
 def test_predicted_change_of_the_feed_forward():
     """From x_0 = 0 without defects the controls k and the feedback change the cost by slope + curvature / 2."""
     lq = random_lq(4)
     lq = LQProblem(**{**vars(lq), "d": np.zeros((T, N))})
-    policy = sequential(lq)
+    policy = backward(lq)
     np.testing.assert_allclose(policy.slope + 0.5 * policy.curvature, dense_kkt(lq, np.zeros(N))[3], rtol=1e-10)
 
 
@@ -179,5 +164,5 @@ def test_bounded_controls_in_the_pass():
         assert not np.any(policy.K[t][at])
     assert 5 < held < T * M
     wide = jax.jit(riccati)(lq, np.full((T, M), -np.inf), np.full((T, M), np.inf))
-    for one, other in zip(jax.tree.leaves(sequential(lq)), jax.tree.leaves(wide), strict=True):
+    for one, other in zip(jax.tree.leaves(backward(lq)), jax.tree.leaves(wide), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Optimal control of many samples by iLQR or DDP: the passes of all in one program, and what is recomputed at the answers."""
+"""Optimal control of many samples by iLQR or DDP: the steps of all in one program, and what is recomputed at the answers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from trajopt.result import Status
 from trajopt.solvers.batch.samples import Samples, with_numbers
 from trajopt.solvers.batch.solution import BatchSolution
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
-from trajopt.solvers.ddp.passes import Passes, Progress
-from trajopt.solvers.ddp.state import COST_ROUNDING
+from trajopt.solvers.ddp.passes import Passes, Progress, Summary, better
 from trajopt.solvers.loop.codes import CODES, GOING_ON, status_of
 from trajopt.solvers.loop.verdict import verdict
 from trajopt.solvers.subproblems.batching import each_sample
@@ -30,25 +29,14 @@ from trajopt.solvers.subproblems.iterate import iterate
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Best:
-    """The best point so far: its motion, cost, violation, stationarity, whether it converged, and the gains of the step that led
-    to it."""
-
-    motion: Trajectory
-    cost: Float[Array, ""]
-    violation: Float[Array, ""]
-    stationarity: Float[Array, ""]
-    converged: Bool[Array, ""]
-    gains: Float[Array, "T nu n"]
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
 class Run:
-    """The state of one sample: its progress, the best point, iterations, the cost at the guess, how it ended."""
+    """The state of one sample: its progress; of the best point so far the motion, the gains of the step that led there and its
+    numbers; accepted steps, the cost at the guess, how it ended."""
 
     progress: Progress
-    best: Best
+    motion: Trajectory
+    gains: Float[Array, "T nu n"]
+    best: Summary
     iterations: Int[Array, ""]
     initial_cost: Float[Array, ""]
     code: Int[Array, ""]
@@ -57,81 +45,48 @@ class Run:
 @subject("passes")
 @dataclasses.dataclass(frozen=True)
 class BatchedMotions:
-    """The iteration for one problem, whose x0, references and weights may be traced."""
+    """The run of one problem, whose numbers may be traced: `Passes.step` again and again, the best point kept."""
 
     passes: Passes
     solver: iLQR | DDP
 
     @property
     def problem(self) -> OptimalControlProblem:
-        return self.passes.iteration.problem
+        return self.passes.problem
 
     def on(self, problem: OptimalControlProblem) -> BatchedMotions:
-        """The iteration for the problem with other numbers."""
-        iteration = self.passes.iteration
-        modeller = dataclasses.replace(iteration.modeller, problem=problem)
-        iteration = dataclasses.replace(iteration, modeller=modeller)
-        rule = dataclasses.replace(self.passes.rule, constraints=modeller.constraints)
-        return dataclasses.replace(self, passes=dataclasses.replace(self.passes, iteration=iteration, rule=rule))
+        """The same for the problem with other numbers."""
+        return dataclasses.replace(self, passes=self.passes.on(problem))
 
     def solve(self, guess: Trajectory, follows: Bool[Array, ""]) -> Run:
-        """The state in which the iteration from a guess ends; follows: whether it begins at the rollout of the controls."""
-        problem, solver = self.problem, self.solver
-        motion = guess
+        """The state in which the run from a guess ends; follows: whether it begins at the rollout of the controls."""
+        problem, solver, motion = self.problem, self.solver, guess
         if not problem.free_initial_state:
             motion = dataclasses.replace(motion, xs=motion.xs.at[0].set(problem.x0))
         rolled = problem.rollout(motion.xs[0], motion.us, motion.p)
         motion = jax.tree.map(lambda a, b: jnp.where(follows, a, b), rolled, motion)
-        progress = self.passes.begun(motion, solver.penalty, solver.damping)
+        progress = jax.tree.map(jnp.asarray, self.passes.blank(motion, solver.penalty, solver.damping))
         gains = jnp.zeros((problem.horizon, problem.nu, problem.n), motion.us.dtype)
-        best = self._point(progress, gains)
-        run = Run(progress, best, jnp.zeros((), jnp.int32), best.cost, jnp.full((), GOING_ON, jnp.int32))
-        run = dataclasses.replace(run, code=self._code(run))
-        # A pass is an iteration or an update, of which there is at most one before each iteration.
-        return iterate(self._pass, run, 2 * solver.max_iterations + 2)[0]
+        nothing, none = Summary(*jnp.zeros(len(Summary._fields), motion.us.dtype)), jnp.zeros((), jnp.int32)
+        run = Run(progress, motion, gains, nothing, none, nothing.cost, jnp.full((), GOING_ON, jnp.int32))
+        # The first step makes the model only.
+        return iterate(lambda run, k: self._step(run, k > 0), run, solver.max_iterations + 2)[0]
 
-    def _pass(self, run: Run, _: Array) -> tuple[Run, Bool[Array, ""]]:
-        done = run.code != GOING_ON
-        progress, report = self.passes.make(run.progress)
-        moved = report.accepted
-        gains = jnp.where(moved, report.gains, run.best.gains)
-        new = self._point(progress, gains)
-        better = self._better(new, run.best)
-        best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, run.best)
-        after = dataclasses.replace(
-            run, progress=progress, best=best, iterations=run.iterations + moved.astype(jnp.int32)
-        )
-        after = dataclasses.replace(after, code=self._code(after))
-        after = jax.tree.map(lambda old, new: jnp.where(done, old, new), run, after)
+    def _step(self, run: Run, act: Bool[Array, ""]) -> tuple[Run, Bool[Array, ""]]:
+        progress, latest, summary = self.passes.step(act, run.progress)
+        now = Summary(*summary)
+        accepted = now.accepted > 0
+        kept = ~act | better(now, run.best, self.problem.tolerance)
+        new = progress.iterate.motion, jnp.where(accepted, latest, run.gains), now
+        best = jax.tree.map(lambda a, b: jnp.where(kept, a, b), new, (run.motion, run.gains, run.best))
+        iterations = run.iterations + accepted.astype(jnp.int32)
+        ended = jnp.where(iterations >= self.solver.max_iterations, CODES["max_iterations"], GOING_ON)
+        code = jnp.where(progress.code != GOING_ON, progress.code, ended)
+        code = jnp.where(jnp.isfinite(now.cost) & jnp.isfinite(now.stationarity), code, CODES["non_finite"])
+        initial_cost = jnp.where(act, run.initial_cost, now.cost)
+        motion, gains, numbers = best
+        after = Run(progress, motion, gains, numbers, iterations, initial_cost, code.astype(jnp.int32))
         return after, after.code != GOING_ON
-
-    def _point(self, progress: Progress, gains: Array) -> Best:
-        model, motion = progress.iterate.model, progress.iterate.motion
-        cost = jnp.where(model.bad_step < 0, model.cost, jnp.nan)
-        return Best(motion, cost, model.violation, model.stationarity, progress.converged, gains)
-
-    def _better(self, new: Best, old: Best) -> Array:
-        """As `SolverState.better_than`: less violation, then convergence, then cost, then stationarity."""
-        least = self.problem.tolerance
-        excess, before = jnp.maximum(new.violation, least), jnp.maximum(old.violation, least)
-        margin = COST_ROUNDING * jnp.abs(old.cost)
-        as_cheap = (new.cost <= old.cost + margin) & (new.stationarity < old.stationarity)
-        preferred = (new.cost < old.cost - margin) | as_cheap
-        preferred = jnp.where(new.converged != old.converged, new.converged, preferred)
-        return jnp.isfinite(new.cost) & jnp.where(excess != before, excess < before, preferred)
-
-    def _code(self, run: Run) -> Array:
-        """How the run ends at its state, or GOING_ON."""
-        progress, model = run.progress, run.progress.iterate.model
-        code = jnp.where(run.iterations >= self.solver.max_iterations, CODES["max_iterations"], GOING_ON)
-        gave_up = progress.code
-        relaxed = self.solver.relaxed(self.problem) * model.scale
-        nearly = (model.excess <= self.problem.tolerance) & (model.stationarity <= relaxed)
-        nearly = nearly & ((gave_up == CODES["stalled"]) | (gave_up == CODES["line_search_failed"]))
-        code = jnp.where(gave_up != GOING_ON, jnp.where(nearly, CODES["acceptable"], gave_up), code)
-        code = jnp.where(progress.converged, CODES["solved"], code)
-        bad = (model.bad_step >= 0) | ~jnp.isfinite(model.stationarity)
-        return jnp.where(bad, CODES["non_finite"], code).astype(jnp.int32)
 
 
 def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlProblem, gradient: str) -> BatchSolution:
@@ -142,7 +97,6 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
     problem = problem.with_gradient(gradient)
     if relabels(problem, gradient):
         raise OptionError(f"solve_batch: gradient '{gradient}' is not for batches; use solve, or gradient='implicit'")
-    solver.check(problem)
     method = BatchedMotions(solver.passes(problem, gradient), solver)
     given = problem.xs0 is not None
     follows = np.array([
@@ -153,30 +107,29 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
     start = time.perf_counter()
     run = jax.tree.map(np.asarray, jax.block_until_ready(program(*arguments)))
     seconds = time.perf_counter() - start
-    best: Best = run.best
-    motion = jax.tree.map(jnp.asarray, best.motion)
+    motion = jax.tree.map(jnp.asarray, run.motion)
     judge, judging = compiled(_examined, problem, motion, arguments[2])
     found = jax.tree.map(np.asarray, judge(motion, arguments[2]))
     statuses, success, residuals = _certified(samples, run, found, gradient)
-    us = np.asarray(best.motion.us)
+    us = run.motion.us
     return BatchSolution(
         problem=problem.name,
         solver=solver.name,
         gradient=gradient,
         status=statuses,
         success=success,
-        x=np.concatenate([us.reshape(len(us), -1), best.motion.p], 1),
-        cost=np.asarray(best.cost),
+        x=np.concatenate([us.reshape(len(us), -1), run.motion.p], 1),
+        cost=run.best.cost,
         initial_cost=run.initial_cost,
-        violation=np.asarray(best.violation),
+        violation=run.best.violation,
         iterations=run.iterations,
         residuals=residuals,
         compile_time_s=compiling + judging,
         wall_time_s=seconds,
-        xs=best.motion.xs,
+        xs=run.motion.xs,
         us=us,
-        parameters=best.motion.p if problem.n_p else None,
-        gains=np.asarray(best.gains),
+        parameters=run.motion.p if problem.n_p else None,
+        gains=run.gains,
     )
 
 
@@ -203,7 +156,7 @@ def _certified(
     statuses, success, rows = [], [], []
     for k, problem in enumerate(samples.problems):
         oracle = OptimalControlOracle(problem, gradient)
-        motion, own = (jax.tree.map(lambda a, k=k: a[k], tree) for tree in (run.best.motion, found))
+        motion, own = (jax.tree.map(lambda a, k=k: a[k], tree) for tree in (run.motion, found))
         values = oracle.measures(own, motion) | {"stationarity": float(run.best.stationarity[k])}
         status = status_of(int(run.code[k]))
         status, succeeded = verdict(problem, status, oracle.shortfalls(values), float(run.best.cost[k]))

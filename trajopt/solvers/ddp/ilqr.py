@@ -32,10 +32,10 @@ from trajopt.problems.expansions import aware_dynamics, reason_not_smooth, relab
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import KEPT_PROGRAMS
-from trajopt.result import Status, status_name, status_named
+from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.curvature import Curvature
 from trajopt.solvers.ddp.iteration import DAMPING, Iteration
-from trajopt.solvers.ddp.local_model import LocalModel, Modeller, bounds_controls, runs_native
+from trajopt.solvers.ddp.local_model import LocalModel, Modeller, runs_native
 from trajopt.solvers.ddp.passes import Passes, Summary
 from trajopt.solvers.ddp.replanning import Replanning
 from trajopt.solvers.ddp.state import DDPState
@@ -46,7 +46,7 @@ from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Penalt
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
-DEARER = 10.0  # times the cost of staying at x_0: a guess of controls that is worth less than none
+GUESS_COST_RATIO = 10.0  # a guess of controls that costs more than so many times staying at x_0 is ignored
 SUFFICIENT_FALL = 0.1  # a violation above this fraction of the last one raises the penalty
 
 
@@ -59,7 +59,6 @@ class _DifferentialDynamicProgramming(NamedOptions):
     shooting: str = "auto"
     regularisation: str = "control"
     damping: float = 0.0
-    riccati: str = "sequential"
     curvature: str = "secant"
     penalty: float = 10.0
     penalty_factor: float = 10.0
@@ -71,7 +70,6 @@ class _DifferentialDynamicProgramming(NamedOptions):
         choices = {
             "shooting": ("auto", "single", "multiple"),
             "regularisation": ("control", "state"),
-            "riccati": ("sequential", "parallel"),
             "curvature": ("secant", "none"),
         }
         for key, known in choices.items():
@@ -112,7 +110,6 @@ class _DifferentialDynamicProgramming(NamedOptions):
         return Iteration(
             Modeller(problem, gradient, multiple, second, followed, runs_native(problem)),
             damp_state=self.regularisation == "state",
-            parallel=self.riccati == "parallel",
             curvature=self._curvature(problem) if exact else Curvature(),
         )
 
@@ -133,26 +130,16 @@ class _DifferentialDynamicProgramming(NamedOptions):
 
         Raises `OptionError` for problems and options that it cannot take.
         """
-        self.check(oracle.problem)
         iteration = self.iteration_of(oracle.problem, oracle.gradient)
         modeller = dataclasses.replace(iteration.modeller, followed=False)
         plain = dataclasses.replace(iteration, modeller=modeller, curvature=Curvature())
         return Replanning(plain, self.damping)
-
-    def check(self, problem: OptimalControlProblem) -> None:
-        """Raise `OptionError` for options that do not go with a problem."""
-        if self.riccati == "parallel" and bounds_controls(problem):
-            raise OptionError(
-                f"{self.name}: problem '{problem.name}' bounds its controls, which riccati='parallel' cannot; "
-                "use 'sequential'"
-            )
 
     # -- the four methods of a solver ----------------------------------------------------------------------------------
 
     def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: jax.Array) -> DDPState:
         """The model along the initial motion: the rollout, or in multiple shooting the states given."""
         problem = oracle.problem
-        self.check(problem)
         if relabels(problem, oracle.gradient):
             aware_dynamics(problem)  # refuses what it cannot linearise
         dtype = problem.dtype
@@ -162,26 +149,24 @@ class _DifferentialDynamicProgramming(NamedOptions):
         us = np.clip(guess.us, problem.control_lower, problem.control_upper).astype(dtype)
         given = problem.xs0 is not None or not np.array_equal(xs, np.tile(xs[0], (len(xs), 1)))
         motion = Trajectory(xs, us, np.asarray(guess.p, dtype))
-        held = False
+        at_rest = False
         if self.shooting != "multiple" or not given:
             rolled = oracle.rollout(motion.xs[0], motion.us, motion.p)
-            held = self.shooting == "auto" and not given and self._whirls(oracle, rolled)
-            motion = dataclasses.replace(rolled, xs=np.tile(rolled.xs[0], (len(rolled.xs), 1))) if held else rolled
-        chosen = self._begun_held(held)
+            at_rest = self.shooting == "auto" and not given and self._rollout_is_poor(oracle, rolled)
+            motion = _staying(rolled) if at_rest else rolled
+        chosen = self._started(at_rest)
         progress = chosen.passes(oracle.problem, oracle.gradient).blank(motion, self.penalty, self.damping)
         gains = np.zeros((problem.horizon, problem.nu, problem.n), dtype)
-        return chosen._passed(oracle, DDPState(motion, 0.0, 0.0, 0.0, 0.0, progress, gains, held), act=False)
+        return chosen._passed(oracle, DDPState(motion, 0.0, 0.0, 0.0, 0.0, progress, gains, at_rest), act=False)
 
-    def _whirls(self, oracle: OptimalControlOracle, rolled: Trajectory) -> bool:
-        """Whether the guess leads, by smooth dynamics, to far dearer states than staying where it starts."""
-        if not twice_differentiable(oracle.problem):
-            return False
-        staying = dataclasses.replace(rolled, xs=np.tile(rolled.xs[0], (len(rolled.xs), 1)))
-        return oracle.cost(rolled) > DEARER * oracle.cost(staying)
+    def _rollout_is_poor(self, oracle: OptimalControlOracle, rolled: Trajectory) -> bool:
+        """Whether the guess leads, by smooth dynamics, to states that cost far more than staying where it starts."""
+        smooth = twice_differentiable(oracle.problem)
+        return smooth and oracle.cost(rolled) > GUESS_COST_RATIO * oracle.cost(_staying(rolled))
 
-    def _begun_held(self, held: bool) -> Any:
-        """The solver that goes on from a start: in multiple shooting where `held`."""
-        return dataclasses.replace(self, shooting="multiple") if held else self
+    def _started(self, at_rest: bool) -> Any:
+        """The solver that goes on from a start: in multiple shooting from states that stay."""
+        return dataclasses.replace(self, shooting="multiple") if at_rest else self
 
     def tolerance_of(self, problem: OptimalControlProblem) -> float:
         """Of the stationarity, relative to its scale."""
@@ -193,26 +178,27 @@ class _DifferentialDynamicProgramming(NamedOptions):
             self.iteration_of(problem, gradient),
             self.rule(problem),
             self.tolerance_of(problem),
+            self.relaxed(problem),
             self.max_inner_iterations,
         )
 
     def _passed(self, oracle: OptimalControlOracle, state: DDPState, act: bool) -> DDPState:
         """The state after passes up to an accepted step or the end, or, without `act`, with its model made anew."""
-        passes = _kept_passes(self._begun_held(bool(state.held)), oracle.problem, oracle.gradient)
-        progress, gains, summary = oracle.call(Passes.summarised_step, passes, np.asarray(act), state.progress)
+        passes = _kept_passes(self._started(bool(state.starts_at_rest)), oracle.problem, oracle.gradient)
+        progress, gains, summary = oracle.call(Passes.step, passes, np.asarray(act), state.progress)
         now = Summary(*np.asarray(summary).tolist())
-        oracle.evaluations += int(now.tried) + int(now.made) * oracle.cost_of_linearization
-        code = int(now.code)
+        oracle.evaluations += int(now.trials) + int(now.passes) * oracle.cost_of_linearization
+        ended = act and not (now.accepted or now.converged or now.code == GOING_ON)
         return dataclasses.replace(
             state,
             x=jax.tree.map(np.asarray, progress.iterate.motion),
-            cost=now.cost if now.bad_step < 0 else float("nan"),  # a motion with gaps has no cost
+            cost=now.cost,
             violation=now.violation,
             gradient_norm=now.stationarity,
             step_size=now.step_size,
             progress=progress,
             gains=np.asarray(gains) if now.accepted else state.gains,
-            halt="" if code == GOING_ON or now.converged else status_name(status_of(code)),
+            halt=status_name(status_of(int(now.code))) if ended else "",
         )
 
     def step(self, oracle: OptimalControlOracle, state: DDPState) -> DDPState:
@@ -230,20 +216,13 @@ class _DifferentialDynamicProgramming(NamedOptions):
 
     def terminate(self, oracle: OptimalControlOracle, state: DDPState) -> Status | None:
         """Solved when stationary and feasible, a failure when `step` gave up, else None."""
-        if state.converged:
-            return Status.solved
-        if not state.halt:
-            return None
-        relaxed = self.relaxed(oracle.problem) * float(state.model.scale)
-        feasible = float(state.model.excess) <= oracle.problem.tolerance
-        if state.halt in ("stalled", "line_search_failed") and feasible and state.gradient_norm <= relaxed:
-            return Status.acceptable
-        return status_named(state.halt)
+        code = int(state.progress.code)
+        return None if code == GOING_ON else status_of(code)
 
     def finish(self, oracle: OptimalControlOracle, state: DDPState) -> Findings:
         """Stationarity and complementarity, recomputed with the multipliers of the answer."""
-        if bool(state.held) and self.shooting != "multiple":
-            return self._begun_held(True).finish(oracle, state)
+        if bool(state.starts_at_rest) and self.shooting != "multiple":
+            return self._started(True).finish(oracle, state)
         anew = self._passed(oracle, state, act=False)
         model = anew.model
         aware = relabels(oracle.problem, oracle.gradient)
@@ -265,7 +244,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
         if self._second_order and not twice_differentiable(oracle.problem):
             notes.append(self._without_second_derivatives(oracle.problem))
         allowed = self.tolerance_of(oracle.problem) * float(model.scale)
-        relaxed = default_tolerance(oracle.problem.dtype) ** RELAXED_EXPONENT * float(model.scale)
+        relaxed = self.relaxed(oracle.problem) * float(model.scale)
         claimed = state.converged or (aware and anew.gradient_norm <= relaxed)
         lacking = claimed and not stationarity <= (2.0 * allowed if state.converged else relaxed)
         if aware and (lacking or not state.converged):
@@ -297,6 +276,11 @@ class _DifferentialDynamicProgramming(NamedOptions):
         return oracle.call(Modeller.expand, exact, state.progress.iterate.motion, state.multipliers)
 
 
+def _staying(motion: Trajectory) -> Trajectory:
+    """States that stay where a motion starts, under its controls."""
+    return dataclasses.replace(motion, xs=np.tile(motion.xs[0], (len(motion.xs), 1)))
+
+
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
 def _kept_passes(solver: _DifferentialDynamicProgramming, problem: OptimalControlProblem, gradient: str) -> Passes:
     """The same object for every iteration, so that what its programs depend on is looked up once."""
@@ -310,14 +294,13 @@ _OPTIONS = """
         max_iterations: largest number of iterations.
         shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not keep to them, and closes the
             defects. "auto" keeps to the dynamics unless no states are given, the dynamics are smooth and the guess leads to
-            states ten times as dear as staying at x_0: then it starts from staying there, in multiple shooting.
+            states that cost ten times staying at x_0: then it starts from staying there, in multiple shooting.
         regularisation: what the damping is added to, the Hessian by "control" or by "state". Through contact "state" takes no
             step below 1/8, and more damping instead.
         damping: the first one. It is multiplied by 10 when a pass is not convex or no step length is accepted, or only one
             below 0.1, also with a half, a quarter and none of the dynamics' curvature (from zero: set to 1e-6 or, by iLQR on
             smooth dynamics, to 1 % of the curvature along the step), and divided by 10 after a step of at least 0.5, down to 0
             below that.
-        riccati: "sequential", or "parallel" for long horizons on parallel hardware (no bounds on controls).
         curvature: what iLQR takes for the second derivatives of smooth dynamics: "secant", learnt from the steps, or
             "none", pure Gauss-Newton. DDP computes them. Through contact "none" leaves them out in both.
         penalty: first penalty of the augmented Lagrangian.

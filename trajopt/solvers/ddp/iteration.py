@@ -34,7 +34,6 @@ from trajopt.solvers.subproblems.riccati import (
     lq_rollout,
     riccati,
     riccati_native,
-    riccati_parallel,
 )
 
 ACCEPT = 0.25
@@ -59,7 +58,6 @@ class Iteration:
 
     modeller: Modeller
     damp_state: bool
-    parallel: bool
     curvature: Curvature = Curvature()
 
     @property
@@ -69,6 +67,10 @@ class Iteration:
     @property
     def multiple(self) -> bool:
         return self.modeller.multiple
+
+    def on(self, problem: OptimalControlProblem) -> Iteration:
+        """The same for a problem with other numbers, which may be traced."""
+        return dataclasses.replace(self, modeller=dataclasses.replace(self.modeller, problem=problem))
 
     # -- backward pass -------------------------------------------------------------------------------------------------
 
@@ -81,11 +83,8 @@ class Iteration:
             damped = dataclasses.replace(lq, Q=lq.Q.at[1:].add(weight))
         else:
             damped = dataclasses.replace(lq, R=lq.R + damping * jnp.eye(problem.nu, dtype=lq.R.dtype))
-        if self.parallel:
-            policy = riccati_parallel(damped)
-        else:
-            low, high = self.modeller.control_room(at)
-            policy = (riccati_native if self.modeller.native else riccati)(damped, low, high)
+        low, high = self.modeller.control_room(at)
+        policy = (riccati_native if self.modeller.native else riccati)(damped, low, high)
         start = jnp.zeros(n_e, lq.q.dtype)
         slope, total, convex = policy.slope, policy.c[0], policy.convex
         if free.size:

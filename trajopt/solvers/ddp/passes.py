@@ -1,8 +1,9 @@
-"""What iLQR and DDP decide between two iterations, as a pure function of arrays.
+"""The outer rules of iLQR and DDP, as one pure function of arrays: `Passes.step`.
 
-A pass is either an update of multipliers and penalties or one iteration (`iteration`), and ends with the model at the motion that
-it leads to. A batch makes all passes inside one program (`solvers.batch`); `ilqr` makes those up to the next accepted step, which
-the loop that drives it reports.
+A pass is either an update of multipliers and penalties or one iteration (`iteration`), and ends with the model at the motion it
+leads to. A step makes passes until an iteration is accepted or the run ends. The loop that drives a single solver calls it once
+for each iteration that it reports (`ilqr`); a batch calls it in a loop of its own, mapped over samples (`solvers.batch`). What
+changes from sample to sample, or between the stages of an outer loop over systems, are the numbers of the problem: `Passes.on`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.problems.expansions import relabels
-from trajopt.problems.ocp import Trajectory
+from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.programs import subject
 from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iteration
 from trajopt.solvers.ddp.reports import Iterate, Report
 from trajopt.solvers.loop.codes import CODES, GOING_ON
-from trajopt.solvers.subproblems.augmented_lagrangian import (
-    STUBBORN_UPDATES,
-    Multipliers,
-    PenaltyRule,
-)
+from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers, PenaltyRule, Schedule
 from trajopt.solvers.subproblems.iterate import iterate
 
 PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
@@ -36,228 +33,230 @@ STAGNATION, BETTER = 1e-6, 0.9
 # with the damped cost: 0 (never) 21 iterations, 0.1: 18, 0.5: 16, 1: 15; effort alone: 19 of 20 are solved up to 0.5, 17 at 1.
 SLIGHT = 0.5
 MOST_PASSES = 1000  # until a step is accepted or the iteration ends; updates that lead nowhere end it long before
+COST_ROUNDING = 1e-12  # relative difference of two costs that says nothing
+
+NO_UPDATE, OF_MULTIPLIERS, OF_PENALTIES = 0, 1, 2  # what the next pass updates; the last one: both
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Where an iteration stands.
-
-    iterate; multipliers, the excess of their rows at the last update, the iterations of the present minimisation, the violation
-    at the last update and the updates in vain (`augmented_lagrangian`); whether the last step gained little beside an update; the
-    least stationarity of the present minimisation, and how many steps in a row neither lowered it nor the cost; whether the last
-    pass was an update, whether the next one has to be; whether the motion is stationary and feasible; why the iteration ended
-    (`loop.codes`); the first step that was not finite.
-    """
+    """Where a run stands: the motion with its model; the multipliers and their schedule; what the next pass updates; the least
+    stationarity of the present minimisation, and how many steps in a row neither lowered it nor the cost; how the run ended
+    (`loop.codes`); the first step that was not finite."""
 
     iterate: Iterate
-    multipliers: Multipliers
-    excess: tuple[Any, Any]
-    inner_iterations: Any
-    last_violation: Any
-    stubborn: Any
-    slight: Any
-    least_gradient: Any
+    schedule: Schedule
+    update: Any
+    least_stationarity: Any
     stagnant: Any
-    updated: Any
-    forced: Any
-    converged: Any
     code: Any
     bad_step: Any
 
+    @property
+    def multipliers(self) -> Multipliers:
+        return self.schedule.multipliers
+
 
 class Summary(NamedTuple):
-    """What the loop is told of a step: cost, violation and stationarity of the model there; the size of the step, the rollouts
-    tried and passes made; why the iteration ended, whether it converged and accepted a step; the first step that was not finite.
-    """
+    """What a step is about, in numbers: cost (not a number of a motion that is not finite), violation and stationarity where it
+    led; its size; rollouts tried, passes made; how the run ended; whether a step was accepted."""
 
     cost: Any
     violation: Any
     stationarity: Any
     step_size: Any
-    tried: Any
-    made: Any
+    trials: Any
+    passes: Any
     code: Any
-    converged: Any
     accepted: Any
-    bad_step: Any
+
+    @property
+    def converged(self) -> Any:
+        """Whether the motion is stationary and feasible."""
+        return self.code == CODES["solved"]
+
+
+def better(new: Any, old: Any, tolerance: float) -> Any:
+    """Whether `new` is the point to return of two: less violation beyond the tolerance, then convergence, then a lower cost, then
+    at equal costs less stationarity.
+
+    Both have cost, violation, stationarity and converged, as numbers or as arrays.
+    """
+    margin = COST_ROUNDING * abs(old.cost)
+    as_cheap = (new.cost <= old.cost + margin) & (new.stationarity < old.stationarity)
+    preferred = (new.cost < old.cost - margin) | as_cheap
+    preferred = (new.converged > old.converged) | ((new.converged == old.converged) & preferred)
+    both_within = (new.violation <= tolerance) & (old.violation <= tolerance)
+    nearer = (new.violation < old.violation) & (old.violation > tolerance)
+    return (new.cost == new.cost) & (nearer | ((both_within | (new.violation == old.violation)) & preferred))
 
 
 @subject("iteration", "rule")
 @dataclasses.dataclass(frozen=True)
 class Passes:
-    """The passes of one problem under the options of one solver; tolerance: of the stationarity."""
+    """The passes of one problem under the options of one solver.
+
+    tolerance, relaxed: of the stationarity, relative to its scale: of a motion that is solved, and of one that is acceptable
+    where the run gives up.
+    """
 
     iteration: Iteration
     rule: PenaltyRule
     tolerance: float
+    relaxed: float
     max_inner_iterations: int
+
+    @property
+    def problem(self) -> OptimalControlProblem:
+        return self.iteration.problem
+
+    def on(self, problem: OptimalControlProblem) -> Passes:
+        """The same for a problem with other numbers, which may be traced."""
+        iteration = self.iteration.on(problem)
+        rule = dataclasses.replace(self.rule, constraints=iteration.modeller.constraints)
+        return dataclasses.replace(self, iteration=iteration, rule=rule)
 
     def blank(self, motion: Trajectory, penalty: float, damping: float) -> Progress:
         """The state at a motion, a rollout or in multiple shooting states that need not obey the dynamics, before its model is
         made."""
-        modeller, problem = self.iteration.modeller, self.iteration.problem
-        dtype = problem.dtype
-        multipliers = self.rule.constraints.initial(penalty)
-        zero, none = np.zeros((), dtype), np.zeros((), np.int32)
-        curvature = self.iteration.curvature.blank(problem)
-        no, huge = np.zeros((), bool), np.full((), np.inf, dtype)
-        start = Iterate(motion, modeller.blank(), np.asarray(damping, dtype), zero, curvature)
-        excess = tuple(np.full_like(w, np.inf) for w in (multipliers.stage_penalty, multipliers.terminal_penalty))
-        going_on, bad = np.full((), GOING_ON, np.int32), np.full((), -1, np.int32)
-        return Progress(start, multipliers, excess, none, huge, none, no, huge, none, no, no, no, going_on, bad)
+        dtype, none = self.problem.dtype, np.zeros((), np.int32)
+        curvature = self.iteration.curvature.blank(self.problem)
+        start = Iterate(
+            motion, self.iteration.modeller.blank(), np.asarray(damping, dtype), np.zeros((), dtype), curvature
+        )
+        huge, code, bad_step = np.full((), np.inf, dtype), np.full((), GOING_ON, np.int32), np.full((), -1, np.int32)
+        return Progress(start, self.rule.first(penalty), none, huge, none, code, bad_step)
 
-    def begun(self, motion: Trajectory, penalty: float, damping: float) -> Progress:
-        """The state at a motion, with the model there."""
-        state = jax.tree.map(jnp.asarray, self.blank(motion, penalty, damping))
-        model = self.iteration.modeller.expand(motion, state.multipliers)
-        state = dataclasses.replace(state, iterate=dataclasses.replace(state.iterate, model=model))
-        return self._with_convergence(state)
-
-    def _with_convergence(self, state: Progress) -> Progress:
-        model = state.iterate.model
-        stationary = model.stationarity <= self.tolerance * model.scale
-        return dataclasses.replace(state, converged=stationary & (model.excess <= self._feasible))
-
-    def step(self, act: Bool[Array, ""], state: Progress) -> tuple[Progress, Report, Int[Array, ""], Int[Array, ""]]:
-        """(the state after passes up to an accepted step or the end, what the last pass did, rollouts tried, passes).
-
-        Without `act` only the model is made anew.
-        """
-        if not self._constrained:
-            new, report = self.make(state, act)
-            return new, report, report.trials, jnp.ones((), jnp.int32)
-
-        def one(
-            carry: tuple[Progress, Report, Array], number: Array
-        ) -> tuple[tuple[Progress, Report, Array], Bool[Array, ""]]:
-            before, _, tried = carry
-            new, report = self.make(before, act)
-            ended = report.accepted | new.converged | (new.code != GOING_ON) | ~act
-            return (new, report, tried + report.trials), ended
-
-        first = state, self.iteration.report(state.iterate.motion.us.dtype), jnp.zeros((), jnp.int32)
-        (new, report, tried), passes = iterate(one, first, MOST_PASSES)
-        return new, report, tried, passes
-
-    def summarised_step(
+    def step(
         self, act: Bool[Array, ""], state: Progress
     ) -> tuple[Progress, Float[Array, "T nu n"], Float[Array, " s"]]:
-        """(the state after `step`, the gains of its last pass, the numbers of a `Summary`): one array is read for them."""
-        new, report, tried, passes = self.step(act, state)
+        """(the state after passes up to an accepted step or the end, the gains of the last pass, a `Summary` as one array).
+
+        Without `act` only the model is made, or made anew.
+        """
+
+        def one(carry: tuple[Progress, Report, Array], _: Array) -> tuple[Any, Bool[Array, ""]]:
+            before, trials = carry[0], carry[2]
+            new, report = self._passed(before, act)
+            return (new, report, trials + report.trials), report.accepted | (new.code != GOING_ON) | ~act
+
+        if self._constrained:
+            first = state, self.iteration.report(state.iterate.motion.us.dtype), jnp.zeros((), jnp.int32)
+            last, passes = iterate(one, first, MOST_PASSES)
+            new, report, trials = last
+        else:
+            new, report = self._passed(state, act)
+            trials, passes = report.trials, jnp.ones((), jnp.int32)
         model = new.iterate.model
+        cost = jnp.where(model.bad_step < 0, model.cost, jnp.nan)
         numbers = Summary(
-            model.cost, model.violation, model.stationarity, report.step_size, tried, passes, new.code, new.converged,
-            report.accepted, model.bad_step,
-        )  # fmt: skip
-        return new, report.gains, jnp.stack([jnp.asarray(number, model.cost.dtype) for number in numbers])
+            cost, model.violation, model.stationarity, report.step_size, trials, passes, new.code, report.accepted
+        )
+        return new, report.gains, jnp.stack([jnp.asarray(number, cost.dtype) for number in numbers])
 
-    def make(self, state: Progress, act: Bool[Array, ""] | bool = True) -> tuple[Progress, Report]:
-        """(the state after one pass, what its iteration did; of an update `Report.trials` is 0); without `act` only the model is
-        made anew."""
-        due = self._due(state) & act
-        state = self._updated(state, due) if self._constrained else state
-        moves = ~due & act
-        new, report = self.iteration.advance(moves, state.iterate, state.multipliers)
-        return self._judged(state, new, report, due, moves), report
+    def _passed(self, state: Progress, act: Bool[Array, ""]) -> tuple[Progress, Report]:
+        """(the state after one pass, what its iteration did)."""
+        updates = jnp.zeros((), bool)
+        if self._constrained:
+            updates = (state.update != NO_UPDATE) & act
+            model, grow = state.iterate.model, state.update == OF_PENALTIES
+            new = self.rule.after(state.schedule, model.rows, model.violation, grow)
+            schedule = jax.tree.map(lambda a, b: jnp.where(updates, a, b), new, state.schedule)
+            state = dataclasses.replace(state, schedule=schedule)
+        moves = ~updates & act
+        at, report = self.iteration.advance(moves, state.iterate, state.multipliers)
+        return self._judged(state, at, report, updates, moves), report
 
-    @property
-    def _constrained(self) -> bool:
-        return self.iteration.problem.constrained
+    def _judged(self, before: Progress, at: Iterate, report: Report, updates: Array, moves: Array) -> Progress:
+        """The state after a pass, which was an update, or a move by an iteration, or neither."""
+        moved, failed = moves & report.accepted, moves & ~report.accepted
+        more_stationary = at.model.stationarity < (BETTER if self._relabels else 1.0) * before.least_stationarity
+        least = jnp.where(updates, jnp.inf, before.least_stationarity)
+        stagnant = jnp.where(updates, 0, before.stagnant)
+        stagnant = jnp.where(moved, self._stagnation(before, at, report, more_stationary), stagnant)
+        stalled = moved & (stagnant > PATIENCE)
+        schedule = before.schedule.with_steps(moved.astype(jnp.int32))
+        kind = jnp.where((report.trials > 0) & ~report.finite_trial, CODES["non_finite"], CODES["line_search_failed"])
+        kind = jnp.where(stalled, CODES["stalled"], kind)
+        gave_up, final = failed | stalled, self._final(before, at, kind)
+        bad = jnp.where((at.model.bad_step < 0) & failed & ~report.finite_trial, report.bad_step, at.model.bad_step)
+        hopeless = updates & schedule.hopeless
+        return Progress(
+            iterate=dataclasses.replace(at, damping=self._damping(before, at, report, moved, more_stationary)),
+            schedule=schedule,
+            update=self._next_update(before, schedule, at, report, moved, gave_up & ~final),
+            least_stationarity=jnp.where(moved, jnp.minimum(at.model.stationarity, least), least),
+            stagnant=stagnant.astype(before.stagnant.dtype),
+            code=self._code(at, gave_up & final, jnp.where(hopeless, CODES["infeasible"], kind), hopeless),
+            bad_step=bad.astype(before.bad_step.dtype),
+        )
 
-    @property
-    def _feasible(self) -> float:
-        return self.iteration.problem.tolerance
+    # -- when to stop --------------------------------------------------------------------------------------------------
 
-    def _due(self, state: Progress) -> Bool[Array, ""]:
-        """Whether multipliers are to be updated."""
+    def _code(self, at: Iterate, gave_up: Array, kind: Array, hopeless: Array) -> Int[Array, ""]:
+        """How the run ends at a motion: solved; given up, or acceptable where it is nearly stationary; or not yet."""
+        model, feasible = at.model, at.model.excess <= self.problem.tolerance
+        nearly = feasible & (model.stationarity <= self.relaxed * model.scale) & (kind != CODES["non_finite"])
+        gave_up_code = jnp.where(nearly & ~hopeless, CODES["acceptable"], kind)
+        code = jnp.where(gave_up | hopeless, gave_up_code, GOING_ON)
+        solved = feasible & (model.stationarity <= self.tolerance * model.scale)
+        return jnp.where(solved, CODES["solved"], code).astype(jnp.int32)
+
+    def _stagnation(self, before: Progress, at: Iterate, report: Report, more_stationary: Array) -> Int[Array, ""]:
+        """How many steps in a row, the last one included, were of no use."""
+        idle = report.rounded
+        if self._relabels:
+            old = before.iterate.model.cost
+            idle = idle | (jnp.abs(at.model.cost - old) <= STAGNATION * jnp.abs(old))
+        return jnp.where(more_stationary | ~idle, 0, before.stagnant + 1)
+
+    def _final(self, before: Progress, at: Iterate, kind: Array) -> Bool[Array, ""]:
+        """Whether giving up ends the run. With constraints other multipliers may allow a step; where they have just been updated
+        and the motion is feasible, none do."""
         if not self._constrained:
-            return jnp.zeros((), bool)
-        minimised, late = self._minimised(state), state.inner_iterations >= self.max_inner_iterations
-        return state.forced | (~state.updated & (minimised | late))
+            return jnp.ones((), bool)
+        return (before.schedule.fresh & (at.model.violation <= self.problem.tolerance)) | (kind == CODES["non_finite"])
 
-    def _minimised(self, state: Progress) -> Bool[Array, ""]:
-        """Whether the present minimisation is good enough for an update."""
-        model = state.iterate.model
-        enough = self.rule.inner_tolerance(state.multipliers, model.rows, model.excess)
+    # -- when to update the multipliers --------------------------------------------------------------------------------
+
+    def _next_update(
+        self, before: Progress, schedule: Schedule, at: Iterate, report: Report, moved: Array, forced: Array
+    ) -> Int[Array, ""]:
+        """What the next pass updates: both where the minimisation is good enough or can go no further, the multipliers alone
+        where it takes too long, as violations then say nothing about the penalties. A step comes between two updates, if
+        there is one."""
+        if not self._constrained:
+            return jnp.full((), NO_UPDATE, jnp.int32)
+        model = at.model
+        enough = self.rule.inner_tolerance(schedule.multipliers, model.rows, model.excess)
         # Relative to what cancels, whatever its units.
-        return (model.stationarity <= jnp.maximum(enough * model.pull, self.tolerance * model.scale)) | state.slight
+        minimised = model.stationarity <= jnp.maximum(enough * model.pull, self.tolerance * model.scale)
+        minimised = minimised | (moved & self._slight(before, at, report))
+        late = jnp.where(schedule.inner_iterations >= self.max_inner_iterations, OF_MULTIPLIERS, NO_UPDATE)
+        free = jnp.where(schedule.fresh, NO_UPDATE, jnp.where(minimised, OF_PENALTIES, late))
+        return jnp.where(forced, OF_PENALTIES, free).astype(jnp.int32)
 
     def _slight(self, before: Progress, at: Iterate, report: Report) -> Bool[Array, ""]:
         """Whether a full, undamped step gained little beside what an update is worth, sum w e^2 / 2 over the rows' excess e."""
-        model, old = at.model, before.iterate.model
+        model, old, tolerance = at.model, before.iterate.model, self.problem.tolerance
         gain = old.cost + old.augmented - model.cost - model.augmented
         worth = self.rule.worth(before.multipliers, model.rows)
-        full = (report.length == 1) & (at.damping == 0) & (jnp.maximum(old.gap, model.gap) <= self._feasible)
-        return full & (model.excess > self._feasible) & (jnp.abs(gain) <= SLIGHT * worth)
+        full = (report.length == 1) & (at.damping == 0) & (jnp.maximum(old.gap, model.gap) <= tolerance)
+        return full & (model.excess > tolerance) & (jnp.abs(gain) <= SLIGHT * worth)
 
-    def _updated(self, state: Progress, due: Array) -> Progress:
-        """The state with multipliers, penalties and inner tolerance after an inner minimisation, where one is `due`."""
-        model = state.iterate.model
-        ended = state.forced | self._minimised(state)  # else violations say nothing about the penalties
-        multipliers, excess = self.rule.updated(state.multipliers, model.rows, state.excess, ended)
-        penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
-        largest = jnp.stack([jnp.max(w, initial=0.0) for w in penalties]).max()
-        falling = (model.violation <= 0.9 * state.last_violation) | (model.violation <= self._feasible)
-        in_vain = (largest >= self.rule.largest) & ~falling
-        stubborn = jnp.where(in_vain, state.stubborn + 1, 0)
-        new = dataclasses.replace(
-            state,
-            multipliers=multipliers,
-            excess=excess,
-            inner_iterations=jnp.zeros_like(state.inner_iterations),
-            last_violation=jnp.minimum(model.violation, state.last_violation),
-            stubborn=stubborn.astype(state.stubborn.dtype),
-            slight=jnp.zeros_like(state.slight),
-            least_gradient=jnp.full_like(state.least_gradient, jnp.inf),
-            stagnant=jnp.zeros_like(state.stagnant),
-            code=jnp.where(stubborn >= STUBBORN_UPDATES, CODES["infeasible"], state.code).astype(state.code.dtype),
-        )
-        return jax.tree.map(lambda a, b: jnp.where(due, a, b), new, state)
-
-    def _judged(self, before: Progress, at: Iterate, report: Report, due: Array, moves: Array) -> Progress:
-        """The state after a pass: whether it converged, stagnates, or found no step."""
-        model, old = at.model, before.iterate.model
-        moved, failed = moves & report.accepted, moves & ~report.accepted
-        better = model.stationarity < (BETTER if self._relabels else 1.0) * before.least_gradient
-        idle = report.rounded | (
-            jnp.asarray(self._relabels) & (jnp.abs(model.cost - old.cost) <= STAGNATION * jnp.abs(old.cost))
-        )
-        stagnant = jnp.where(moved, jnp.where(better | ~idle, 0, before.stagnant + 1), before.stagnant)
-        stalled = moved & (stagnant > PATIENCE)
-        kind = jnp.where((report.trials > 0) & ~report.finite_trial, CODES["non_finite"], CODES["line_search_failed"])
-        kind = jnp.where(stalled, CODES["stalled"], kind)
-        gave_up = failed | stalled
-        # No step under these multipliers: others may allow one, and where none do, the problem is infeasible.
-        final = before.updated & (model.violation <= self._feasible)
-        final = jnp.asarray(not self._constrained) | final
-        final = final | (kind == CODES["non_finite"])
-        bad = jnp.where((model.bad_step < 0) & failed & ~report.finite_trial, report.bad_step, model.bad_step)
-        after = dataclasses.replace(
-            before,
-            iterate=dataclasses.replace(at, damping=self._damping(before, at, report, moved, better)),
-            inner_iterations=before.inner_iterations + moves.astype(jnp.int32),
-            slight=moved & self._slight(before, at, report),
-            least_gradient=jnp.where(
-                moved, jnp.minimum(model.stationarity, before.least_gradient), before.least_gradient
-            ),
-            stagnant=stagnant.astype(before.stagnant.dtype),
-            updated=due | (before.updated & ~moved),
-            forced=jnp.where(moves | due, gave_up & ~final, before.forced),
-            code=jnp.where(gave_up & final, kind, before.code).astype(before.code.dtype),
-            bad_step=bad.astype(before.bad_step.dtype),
-        )
-        return self._with_convergence(after)
-
-    def _damping(self, before: Progress, at: Iterate, report: Report, moved: Array, better: Array) -> Array:
+    def _damping(self, before: Progress, at: Iterate, report: Report, moved: Array, more_stationary: Array) -> Array:
         """The line search cannot tell a good step whose effect drowns in rounding: where Gauss-Newton Hessians are so flat that
         its steps lead away from the minimum, more damping shortens them."""
         old = before.iterate.damping
         raised = jnp.minimum(jnp.maximum(DAMPING_FACTOR * old, DAMPING[0]), DAMPING[1])
-        return jnp.where(moved & report.rounded, jnp.where(better, old, raised), at.damping)
+        return jnp.where(moved & report.rounded, jnp.where(more_stationary, old, raised), at.damping)
+
+    @property
+    def _constrained(self) -> bool:
+        return self.problem.constrained
 
     @property
     def _relabels(self) -> bool:
         """Directions from other labels than the true ones may go on for ever in steps that change next to nothing."""
-        modeller = self.iteration.modeller
-        return relabels(modeller.problem, modeller.gradient)
+        return relabels(self.problem, self.iteration.modeller.gradient)

@@ -147,10 +147,7 @@ class Replanning:
     def _begun(self, x0: Array, start_time: Array) -> Iteration:
         """The iteration of the problem that starts at a measured state."""
         problem = self.problem
-        problem = dataclasses.replace(problem, x0=x0, start_time=start_time, validate=False)
-        return dataclasses.replace(
-            self.iteration, modeller=dataclasses.replace(self.iteration.modeller, problem=problem)
-        )
+        return self.iteration.on(dataclasses.replace(problem, x0=x0, start_time=start_time, validate=False))
 
     def _followed(
         self, iteration: Iteration, plan: Plan, x0: Array, multipliers: Multipliers

@@ -8,25 +8,24 @@ from typing import Any
 import jax
 
 from trajopt.solvers.ddp.local_model import LocalModel
-from trajopt.solvers.ddp.passes import Progress
+from trajopt.solvers.ddp.passes import Progress, better
+from trajopt.solvers.loop.codes import CODES
 from trajopt.solvers.loop.contract import SolverState
 from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
-
-COST_ROUNDING = 1e-12
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DDPState(SolverState):
-    """Adds where the iteration stands, the feedback gains of the step
-    that led here, and whether it began from states that stay.
+    """Adds where the iteration stands, the feedback gains of the step that led here, and whether it began from states that stay at
+    x_0 (option `shooting`).
 
     `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.
     """
 
     progress: Progress
     gains: Any
-    held: Any = False
+    starts_at_rest: Any = False
 
     @property
     def model(self) -> LocalModel:
@@ -40,15 +39,15 @@ class DDPState(SolverState):
     @property
     def converged(self) -> bool:
         """Whether x is stationary and feasible."""
-        return bool(self.progress.converged)
+        return int(self.progress.code) == CODES["solved"]
 
-    def preferred_to(self, other: Any) -> bool:
-        """The converged point, then the lower cost; where costs differ by rounding, the more stationary point."""
-        if self.converged != other.converged:
-            return self.converged
-        margin = COST_ROUNDING * abs(other.cost)
-        more_stationary = self.gradient_norm < other.gradient_norm
-        return bool(self.cost < other.cost - margin or (self.cost <= other.cost + margin and more_stationary))
+    @property
+    def stationarity(self) -> float:
+        return self.gradient_norm
+
+    def better_than(self, other: Any, tolerance: float) -> bool:
+        """As `passes.better` says."""
+        return bool(better(self, other, tolerance))
 
     def non_finite_place(self) -> str:
         """The first step at which something was not finite."""

@@ -80,7 +80,7 @@ class HorizonGaussNewton:
         Over long horizons the gradients by x_0 and p are sums whose rounding may be above the tolerance.
         """
         status = self._iteration.terminate(oracle, state)
-        gave_up = state.halt in ("stalled", "line_search_failed") and state.violation <= oracle.problem.tolerance
+        gave_up = state.halt in ("stalled", "line_search_failed", "acceptable") and state.violation <= oracle.problem.tolerance
         if not gave_up or oracle.problem.constrained:
             return status
         removable = self._backward(oracle, state)[-1]

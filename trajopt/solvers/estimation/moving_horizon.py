@@ -326,7 +326,7 @@ class MovingHorizon(WithoutCaches, NamedOptions):
 
     def _minimised(self, modeller: Modeller, window: Window) -> tuple[Trajectory, LocalModel, Array, Array]:
         """(the window's estimate, the model there, iterations, whether it is stationary)."""
-        iteration = Iteration(modeller, damp_state=True, parallel=False)
+        iteration = Iteration(modeller, damp_state=True)
         dtype = window.xs.dtype
         tolerance = self.tolerance or default_tolerance(np.dtype(dtype)) ** DEFAULT_EXPONENT
         multipliers = jax.tree.map(jnp.asarray, modeller.constraints.initial(1.0))

@@ -33,6 +33,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
@@ -49,14 +50,12 @@ from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, ma
 from trajopt.solvers.sampling.processes import score_over_processes, split_chunk
 from trajopt.solvers.sampling.rollouts import Scores, batch_size, score
 from trajopt.solvers.subproblems.augmented_lagrangian import (
-    FIRST_INNER_TOLERANCE,
-    STUBBORN_UPDATES,
     SUFFICIENT_FALL,
     ConstrainedState,
     Constraints,
     Multipliers,
     PenaltyRule,
-    first_schedule,
+    estimate,
 )
 
 MULTIPLIER_SHARE = 0.2  # of the regressed multipliers in each generation
@@ -214,7 +213,8 @@ class SamplingSolver(NamedOptions, abc.ABC):
         space = self._space(oracle, guess.xs[0])
         first = space.encode(guess)
         distribution = self.first_distribution(first)
-        multipliers, inequality = Constraints(oracle.problem).initial(self.penalty), Constraints(oracle.problem).inequality()
+        schedule, inequality = self._rule(oracle.problem).first(self.penalty), Constraints(oracle.problem).inequality()
+        multipliers = schedule.multipliers
         seed = np.asarray(jax.random.key_data(key))
         y = self._candidates(seed, 0, distribution, first, space, int(np.sum(~inequality[1])))
         chunk = split_chunk(self.chunk) if self.over_processes else self.chunk
@@ -231,7 +231,8 @@ class SamplingSolver(NamedOptions, abc.ABC):
             violation=float(largest),
             gradient_norm=distribution.spread,
             step_size=0.0,
-            **first_schedule(multipliers, self.tolerance),
+            schedule=schedule,
+            converged=False,
             distribution=distribution,
             incumbent=y[scores.best] if np.isfinite(scores.merit[scores.best]) else first,
             start=np.asarray(guess.xs[0]),
@@ -247,10 +248,11 @@ class SamplingSolver(NamedOptions, abc.ABC):
     def step(self, oracle: OptimalControlOracle, state: SamplingState) -> SamplingState:
         """One generation, after an update of the multipliers where one is due."""
         problem, space = oracle.problem, self._space(oracle, state.start)
-        due = state.gradient_norm <= state.inner_tolerance or state.inner_iterations >= self.max_inner_iterations
+        enough = state.schedule.inner_tolerance(LEAST_SPREAD * self.tolerance)
+        due = state.gradient_norm <= enough or state.schedule.inner_iterations >= self.max_inner_iterations
         if problem.constrained and due:
             state = self._with_multipliers(oracle, state)
-            if state.stubborn >= STUBBORN_UPDATES:
+            if state.schedule.hopeless:
                 return dataclasses.replace(state, halt="infeasible")
         distribution, generation = state.distribution, state.generation + 1
         y = self._candidates(state.key, generation, distribution, state.incumbent, space, state.equalities)
@@ -281,9 +283,8 @@ class SamplingSolver(NamedOptions, abc.ABC):
             violation=violation,
             gradient_norm=spread,
             step_size=float(np.linalg.norm(mean - np.asarray(distribution.mean))),
-            inner_iterations=state.inner_iterations + 1,
+            schedule=dataclasses.replace(state.schedule.with_steps(1), multipliers=multipliers),
             converged=bool(spread <= self.tolerance and violation <= problem.tolerance and agree),
-            multipliers=multipliers,
             distribution=new,
             incumbent=y[scores.best],
             rows=scores.rows[0] if np.isfinite(scores.merit[0]) else scores.rows[-1],
@@ -347,21 +348,25 @@ class SamplingSolver(NamedOptions, abc.ABC):
     def _with_multipliers(self, oracle: OptimalControlOracle, state: SamplingState) -> SamplingState:
         """Multipliers and penalties after an inner search; the distribution reheated where the violation has not fallen."""
         problem = oracle.problem
-        stuck = not state.falling(problem.tolerance)
-        factor = self.penalty_factor ** (2 if stuck else 1)
-        rule = PenaltyRule(Constraints(problem), factor, self.max_penalty, 0.1 * problem.tolerance)
-        found = oracle.call(PenaltyRule.updated, rule, state.multipliers, state.rows, state.excess)
-        multipliers, excess = jax.tree.map(np.asarray, found)
-        least = LEAST_SPREAD * self.tolerance
-        schedule = state.after_update(multipliers, excess, least, self.max_penalty, problem.tolerance)
+        stuck = not self._rule(problem).falling(state.schedule, state.violation)
+        violation = np.asarray(state.violation, problem.dtype)
+        schedule = oracle.call(PenaltyRule.after, self._rule(problem, stuck), state.schedule, state.rows, violation)
+        schedule = jax.tree.map(np.asarray, schedule)
+        if stuck:  # sharpening a search that the penalties are still to move is in vain
+            schedule = dataclasses.replace(schedule, updates=np.zeros_like(schedule.updates))
         distribution, spread = state.distribution, state.gradient_norm
         lagging = state.mean_violation > max(problem.tolerance, SUFFICIENT_FALL * state.last_mean_violation)
-        schedule["last_mean_violation"] = min(state.mean_violation, state.last_mean_violation)
-        if stuck:  # sharpening a search that the penalties are still to move is in vain
-            schedule["inner_tolerance"] = max(FIRST_INNER_TOLERANCE, least)
         if lagging and spread < REHEATED:
             distribution = distribution.reheated(REHEATED / spread)
-        return dataclasses.replace(state, **schedule, distribution=distribution, gradient_norm=distribution.spread)
+        return dataclasses.replace(
+            state, schedule=schedule, distribution=distribution, gradient_norm=distribution.spread,
+            last_mean_violation=min(state.mean_violation, state.last_mean_violation),
+        )  # fmt: skip
+
+    def _rule(self, problem: OptimalControlProblem, stuck: bool = False) -> PenaltyRule:
+        """How penalties grow: twice at a time where the search is stuck."""
+        factor = self.penalty_factor ** (2 if stuck else 1)
+        return PenaltyRule(Constraints(problem), factor, self.max_penalty, 0.1 * problem.tolerance)
 
 
 def restoring_move(
@@ -382,8 +387,8 @@ def drifted(
     """With a share of the first-order update at the mean's rows; flags: which rows are inequalities."""
 
     def moved(y: np.ndarray, w: np.ndarray, c: np.ndarray, inequality: np.ndarray) -> np.ndarray:
-        found = np.where(inequality, np.maximum(y + w * c, 0.0), y + w * c)
-        return y + DRIFT * np.where(w > 0, found - y, 0.0).astype(y.dtype)
+        new = np.asarray(estimate(jnp.asarray(y), jnp.asarray(w), jnp.asarray(c), inequality))
+        return y + DRIFT * np.where(w > 0, new - y, 0.0).astype(y.dtype)
 
     m = multipliers
     stage = moved(m.stage, m.stage_penalty, rows[0], flags[0])

@@ -32,12 +32,11 @@ from trajopt.solvers.least_squares.lbfgs import LBFGS
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, default_tolerance, ended_by
 from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.subproblems.augmented_lagrangian import (
-    STUBBORN_UPDATES,
+    MAX_FRUITLESS_UPDATES,
     ConstrainedState,
     Constraints,
     Multipliers,
     PenaltyRule,
-    first_schedule,
     term,
     violation,
 )
@@ -129,16 +128,16 @@ class SingleShooting(LibrarySolver):
     def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: PRNGKeyArray) -> SingleShootingState:
         """State at the rollout of the initial guess."""
         program = SingleShootingProgram(oracle, guess)
-        multipliers = program.constraints.initial(self.penalty)
+        schedule = self._rule(program).first(self.penalty)
         z = program.variables(guess)
         optimizer_state = None
         if not isinstance(self.optimizer, LBFGS):
             with jax.numpy_dtype_promotion("standard"):  # optax multiplies integers with floats
                 optimizer_state = self.optimizer.init(jnp.asarray(z))
-        schedule = first_schedule(multipliers, self._tolerance(oracle.problem))
         state = SingleShootingState(
-            **program.point(z, multipliers), step_size=0.0, **schedule, optimizer_state=optimizer_state
-        )
+            **program.point(z, schedule.multipliers), step_size=0.0, schedule=schedule, converged=False,
+            optimizer_state=optimizer_state,
+        )  # fmt: skip
         return self._judged(program, state)
 
     def _judged(self, program: SingleShootingProgram, state: SingleShootingState) -> SingleShootingState:
@@ -152,23 +151,21 @@ class SingleShooting(LibrarySolver):
     ) -> SingleShootingState:
         """The state at z after one more iteration."""
         point = program.point(z, state.multipliers)
-        step, count = float(np.linalg.norm(z - state.z)), state.inner_iterations + 1
-        state = dataclasses.replace(state, **point, step_size=step, inner_iterations=count, **changes)
+        step, schedule = float(np.linalg.norm(z - state.z)), state.schedule.with_steps(1)
+        state = dataclasses.replace(state, **point, step_size=step, schedule=schedule, **changes)
         return self._judged(program, state)
 
     def _inner_ended(self, program: SingleShootingProgram, state: SingleShootingState) -> bool:
-        limit = state.inner_tolerance * max(1.0, abs(state.cost))
-        return state.gradient_norm <= limit or state.inner_iterations >= self.max_inner_iterations
+        limit = state.schedule.inner_tolerance(self._tolerance(program.problem)) * max(1.0, abs(state.cost))
+        return bool(state.gradient_norm <= limit or state.schedule.inner_iterations >= self.max_inner_iterations)
+
+    def _rule(self, program: SingleShootingProgram) -> PenaltyRule:
+        return PenaltyRule(program.constraints, self.penalty_factor, self.max_penalty, program.problem.tolerance)
 
     def _updated(self, program: SingleShootingProgram, state: SingleShootingState) -> SingleShootingState:
         """With the multipliers moved to their estimates and everything evaluated anew."""
-        problem = program.problem
-        rule = PenaltyRule(program.constraints, self.penalty_factor, self.max_penalty, problem.tolerance)
-        multipliers, excess = rule.updated(state.multipliers, state.rows, state.excess)
-        schedule = state.after_update(
-            multipliers, excess, self._tolerance(problem), self.max_penalty, problem.tolerance
-        )
-        return dataclasses.replace(state, **program.point(state.z, multipliers), **schedule)
+        schedule = self._rule(program).after(state.schedule, state.rows, state.violation)
+        return dataclasses.replace(state, **program.point(state.z, schedule.multipliers), schedule=schedule)
 
     def run(self, oracle: OptimalControlOracle, state: SingleShootingState, advance: Advance) -> Status:
         """Iterate until the loop says that it is enough, or the optimiser gives up."""
@@ -200,11 +197,11 @@ class SingleShooting(LibrarySolver):
             if status is not None:
                 return status
             failures = failures + 1 if why and state.value >= before else 0
-            if (why and not program.constrained) or failures > STUBBORN_UPDATES:
+            if (why and not program.constrained) or failures > MAX_FRUITLESS_UPDATES:
                 halt = "stalled" if why == "converged" else "line_search_failed"
                 return ended_by(state, halt, advance)
             state = self._updated(program, state)
-            if state.stubborn >= STUBBORN_UPDATES:
+            if state.schedule.hopeless:
                 return ended_by(state, "infeasible", advance)
 
     def _step(self, program: SingleShootingProgram, state: SingleShootingState) -> SingleShootingState:
@@ -220,7 +217,7 @@ class SingleShooting(LibrarySolver):
         """Solved when stationary and feasible; `acceptable` when nearly so and the optimiser gave up."""
         if state.converged:
             return Status.solved
-        if state.stubborn >= STUBBORN_UPDATES:
+        if state.schedule.hopeless:
             return Status.infeasible
         if not state.halt:
             return None

@@ -5,7 +5,7 @@ from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Multip
 from trajopt.solvers.subproblems.batching import each
 from trajopt.solvers.subproblems.bounds import held_at_bound
 from trajopt.solvers.subproblems.linesearch import armijo
-from trajopt.solvers.subproblems.riccati import LQProblem, Policy, adjoint, lq_rollout, riccati_parallel
+from trajopt.solvers.subproblems.riccati import LQProblem, Policy, adjoint, lq_rollout, riccati
 
 __all__ = [
     "Constraints",
@@ -18,5 +18,5 @@ __all__ = [
     "each",
     "held_at_bound",
     "lq_rollout",
-    "riccati_parallel",
+    "riccati",
 ]

@@ -28,7 +28,8 @@ from trajopt.solvers.loop.contract import SolverState
 SUFFICIENT_FALL = 0.25  # a violation above this fraction of the last one raises the penalty
 FIRST_INNER_TOLERANCE = 1e-2
 INNER_SHARE, INNER_LARGEST = 0.1, 1e-2  # of `PenaltyRule.inner_tolerance`
-STUBBORN_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
+MAX_FRUITLESS_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
+FALLING = 0.9  # a violation below this share of the least one falls
 
 
 
@@ -45,65 +46,54 @@ class Multipliers:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class ConstrainedState(SolverState):
-    """State of a solver that minimises the augmented Lagrangian.
+class Schedule:
+    """The multipliers, and where their updates stand.
 
-    multipliers; excess: of the rows at the last update; inner_tolerance, inner_iterations: of the present minimisation;
-    last_violation: at the last update; stubborn: updates in vain; converged: whether x is stationary and feasible.
+    excess: of the rows at the last update; inner_iterations: of the present minimisation; updates: how many there were;
+    least_violation: at an update; fruitless: updates in a row with a penalty at its limit and no falling violation.
     """
 
     multipliers: Multipliers
     excess: tuple[Any, Any]
-    inner_tolerance: float
-    inner_iterations: int
-    last_violation: float
-    stubborn: int
+    inner_iterations: Any
+    updates: Any
+    least_violation: Any
+    fruitless: Any
+
+    def with_steps(self, count: Any) -> Schedule:
+        """After so many more iterations of the present minimisation."""
+        return dataclasses.replace(self, inner_iterations=self.inner_iterations + count)
+
+    @property
+    def fresh(self) -> Any:
+        """Whether there was an update, and no iteration since."""
+        return (self.updates > 0) & (self.inner_iterations == 0)
+
+    @property
+    def hopeless(self) -> Any:
+        """Whether the constraints cannot be satisfied, as far as updates can tell."""
+        return self.fruitless >= MAX_FRUITLESS_UPDATES
+
+    def inner_tolerance(self, least: float) -> float:
+        """The accuracy of the present minimisation for solvers that tighten it tenfold by every update, down to `least`."""
+        return max(FIRST_INNER_TOLERANCE * 0.1 ** int(self.updates), least)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ConstrainedState(SolverState):
+    """State of a solver that minimises the augmented Lagrangian; converged: whether x is stationary and feasible."""
+
+    schedule: Schedule
     converged: bool
 
+    @property
+    def multipliers(self) -> Multipliers:
+        return self.schedule.multipliers
+
     def preferred_to(self, other: Any) -> bool:
-        """The converged point, then the one that is `cheaper_than` the other."""
-        return self.converged if self.converged != other.converged else self.cheaper_than(other)
-
-    def cheaper_than(self, other: Any) -> bool:
-        """Whether this is the one of lower cost of two points that are equally feasible and converged."""
-        return bool(self.cost < other.cost)
-
-    def falling(self, feasible: float) -> bool:
-        """Whether the violation is a tenth less than at the last update; feasible: a violation that counts as none."""
-        return bool(self.violation <= 0.9 * self.last_violation or self.violation <= feasible)
-
-    def after_update(
-        self,
-        multipliers: Multipliers,
-        excess: tuple[Any, Any],
-        tolerance: float,
-        largest_penalty: float,
-        feasible: float,
-    ) -> dict[str, Any]:
-        """The fields after an update. tolerance: the last inner one; feasible: a violation that counts as none."""
-        penalties = (multipliers.stage_penalty, multipliers.terminal_penalty)
-        at_limit = max(float(np.max(w, initial=0.0)) for w in penalties) >= largest_penalty
-        return {
-            "multipliers": multipliers,
-            "excess": excess,
-            "inner_tolerance": max(tolerance, 0.1 * self.inner_tolerance),
-            "inner_iterations": 0,
-            "last_violation": min(self.violation, self.last_violation),
-            "stubborn": self.stubborn + 1 if at_limit and not self.falling(feasible) else 0,
-        }
-
-
-def first_schedule(multipliers: Multipliers, tolerance: float) -> dict[str, Any]:
-    """The fields of `ConstrainedState` at the start; tolerance: the last inner one."""
-    return {
-        "multipliers": multipliers,
-        "excess": (np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)),
-        "inner_tolerance": max(FIRST_INNER_TOLERANCE, tolerance),
-        "inner_iterations": 0,
-        "last_violation": float("inf"),
-        "stubborn": 0,
-        "converged": False,
-    }
+        """The converged point, then the one of lower cost."""
+        return self.converged if self.converged != other.converged else bool(self.cost < other.cost)
 
 
 @subject("problem")
@@ -261,18 +251,29 @@ class PenaltyRule:
         m, (stage, terminal) = multipliers, self.constraints.inequality()
         return (m.stage, m.stage_penalty, rows[0], stage), (m.terminal, m.terminal_penalty, rows[1], terminal)
 
-    def updated(
-        self,
-        multipliers: Multipliers,
-        rows: tuple[Float[Array, "T m"], Float[Array, " k"]],
-        last: tuple[Float[Array, "T m"], Float[Array, " k"]],
-        grow: Bool[Array, ""] | bool = True,
-    ) -> tuple[Multipliers, tuple[Float[Array, "T m"], Float[Array, " k"]]]:
-        """Multipliers and penalties after an inner minimisation, and the rows' excess there.
+    def first(self, penalty: float) -> Schedule:
+        """Before the first update."""
+        multipliers = self.constraints.initial(penalty)
+        excess = np.full_like(multipliers.stage, np.inf), np.full_like(multipliers.terminal, np.inf)
+        none, huge = np.zeros((), np.int32), np.full((), np.inf, self.constraints.problem.dtype)
+        return Schedule(multipliers, excess, none, none, huge, none)
 
-        rows: constraint values (T, m), (k,); last: excess at the previous update; grow: whether penalties may.
+    def falling(self, schedule: Schedule, violation: Any) -> Any:
+        """Whether the violation is a tenth less than at earlier updates, or none."""
+        return (violation <= FALLING * schedule.least_violation) | (violation <= self.constraints.problem.tolerance)
+
+    def after(
+        self,
+        schedule: Schedule,
+        rows: tuple[Float[Array, "T m"], Float[Array, " k"]],
+        violation: ScalarLike,
+        grow: Bool[Array, ""] | bool = True,
+    ) -> Schedule:
+        """After an update that follows an inner minimisation.
+
+        rows: constraint values (T, m), (k,) there; violation: the largest; grow: whether penalties may.
         """
-        m, inequality = multipliers, self.constraints.inequality()
+        m, inequality = schedule.multipliers, self.constraints.inequality()
         stage_excess = excess(m.stage, m.stage_penalty, rows[0], inequality[0])
         terminal_excess = excess(m.terminal, m.terminal_penalty, rows[1], inequality[1])
 
@@ -283,10 +284,19 @@ class PenaltyRule:
         new = Multipliers(
             jnp.where(m.stage_penalty > 0, estimate(m.stage, m.stage_penalty, rows[0], inequality[0]), 0.0),
             estimate(m.terminal, m.terminal_penalty, rows[1], inequality[1]),
-            raised(m.stage_penalty, stage_excess, last[0]),
-            raised(m.terminal_penalty, terminal_excess, last[1]),
+            raised(m.stage_penalty, stage_excess, schedule.excess[0]),
+            raised(m.terminal_penalty, terminal_excess, schedule.excess[1]),
         )
-        return new, (stage_excess, terminal_excess)
+        largest = jnp.maximum(jnp.max(new.stage_penalty, initial=0.0), jnp.max(new.terminal_penalty, initial=0.0))
+        in_vain = (largest >= self.largest) & ~self.falling(schedule, jnp.asarray(violation))
+        return Schedule(
+            multipliers=new,
+            excess=(stage_excess, terminal_excess),
+            inner_iterations=jnp.zeros_like(schedule.inner_iterations),
+            updates=jnp.asarray(schedule.updates) + 1,
+            least_violation=jnp.minimum(violation, schedule.least_violation),
+            fruitless=jnp.where(in_vain, schedule.fruitless + 1, jnp.zeros_like(schedule.fruitless)),
+        )
 
     def worth(
         self, multipliers: Multipliers, rows: tuple[Float[Array, "T m"], Float[Array, " k"]]

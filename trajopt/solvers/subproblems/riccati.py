@@ -4,12 +4,9 @@
                 + 1/2 x_T^T Q_T x_T + q_T^T x_T
     subject to  x_{t+1} = A_t x_t + B_t u_t + d_t
 
-The cost to go from x_t is c_t + p_t^T x_t + 1/2 x_t^T P_t x_t and the best control u_t = K_t x_t + k_t. The sequential pass is
+The cost to go from x_t is c_t + p_t^T x_t + 1/2 x_t^T P_t x_t and the best control u_t = K_t x_t + k_t. The backward pass is
 the textbook recursion, and takes bounds on the controls (Tassa et al. 2014: the part of the feedback that belongs to
-controls at a bound is zero). The parallel one composes conditional value functions by an associative scan, in depth
-log T: Sarkka, Garcia-Fernandez, Temporal parallelization of dynamic programming and linear quadratic control, IEEE
-TAC 2023, section IV; cross terms S are eliminated first, so it needs every R_t positive definite, where the sequential
-pass needs R_t + B_t^T P_{t+1} B_t to be.
+controls at a bound is zero). It needs every R_t + B_t^T P_{t+1} B_t positive definite.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt import native
-from trajopt.dynamics.linear_algebra import cho_solve, cho_solve_vector, solve, symmetric_cholesky
+from trajopt.dynamics.linear_algebra import cho_solve, cho_solve_vector, symmetric_cholesky
 from trajopt.solvers.subproblems.bounds import held_at_bound
 from trajopt.solvers.subproblems.box_qp import box_qp
 
@@ -64,7 +61,7 @@ class Policy:
 def riccati(
     lq: LQProblem, lower: Float[Array, "T m"] | None = None, upper: Float[Array, "T m"] | None = None
 ) -> Policy:
-    """Sequential backward pass. lower, upper: bounds on u_t at x_t = 0; the feedback may leave them."""
+    """Backward pass. lower, upper: bounds on u_t at x_t = 0; the feedback may leave them."""
 
     def body(carry: tuple, inputs: tuple) -> tuple[Any, Any]:
         P, p, c, k_next, slope, bend, convex = carry
@@ -112,55 +109,6 @@ def riccati_native(
         lq.A, lq.B, lq.d, lq.Q, lq.R, lq.S, lq.q, lq.r, low, high, bounded=lower is not None,
     )  # fmt: skip
     return Policy(K, k, P, p, c, sums[0], sums[1], sums[2] > 0)
-
-
-def riccati_parallel(lq: LQProblem) -> Policy:
-    """The same by an associative scan; every R_t has to be positive definite."""
-    R = symmetric_cholesky(lq.R)
-    RB, RS, Rr = cho_solve(R, lq.B.mT), cho_solve(R, lq.S.mT), cho_solve_vector(R, lq.r)
-    first = (
-        lq.A - lq.B @ RS,
-        lq.d - _times(lq.B, Rr),
-        lq.B @ RB,
-        _times(lq.S, Rr) - lq.q[:-1],
-        _symmetric(lq.Q[:-1] - lq.S @ RS),
-    )
-    # The last element is the terminal cost: nothing follows it.
-    zero = jnp.zeros_like(lq.Q[-1:])
-    last = (zero, jnp.zeros_like(lq.q[-1:]), zero, -lq.q[-1:], lq.Q[-1:])
-    elements = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, last)
-    # A reverse scan hands the later block over as the first argument.
-    _, _, _, eta, P = jax.lax.associative_scan(lambda later, earlier: _composed(earlier, later), elements, reverse=True)
-    P, p = _symmetric(P), -eta
-    w = p[1:] + _times(P[1:], lq.d)
-    PB = P[1:] @ lq.B
-    H, G, g = _symmetric(lq.R + lq.B.mT @ PB), lq.S.mT + PB.mT @ lq.A, lq.r + _times(lq.B.mT, w)
-    factor = symmetric_cholesky(H)
-    K, k = -cho_solve(factor, G), -cho_solve_vector(factor, g)
-    down, turn = jnp.sum(k * g, 1), jnp.sum(k * _times(H, k), 1)
-    here = jnp.sum(lq.d * (p[1:] + 0.5 * _times(P[1:], lq.d)), 1) + down + 0.5 * turn
-    c = jnp.concatenate([jnp.cumsum(here[::-1])[::-1], jnp.zeros(1, here.dtype)])
-    convex = jnp.all(jnp.isfinite(R)) & jnp.all(jnp.isfinite(factor))
-    return Policy(K, k, P, p, c, jnp.sum(down), jnp.sum(turn), convex)
-
-
-def _composed(early: tuple, late: tuple) -> tuple:
-    """Conditional value function of two consecutive blocks of time (Sarkka and Garcia-Fernandez, lemma 11)."""
-    A1, b1, C1, eta1, J1 = early
-    A2, b2, C2, eta2, J2 = late
-    eye = jnp.eye(A1.shape[-1], dtype=A1.dtype)
-    inner = eye + C1 @ J2
-    right = solve(inner, jnp.concatenate([A1, C1, (b1 + _times(C1, eta2))[..., None]], -1))
-    n = A1.shape[-1]
-    DA, DC, Db = right[..., :n], right[..., n : 2 * n], right[..., -1]
-    A = A2 @ DA
-    b = _times(A2, Db) + b2
-    C = _symmetric(A2 @ DC @ A2.mT + C2)
-    # (I + J2 C1)^-1 J2 = J2 (I + C1 J2)^-1, and the same matrix transposed serves eta.
-    back = solve(inner.mT, jnp.concatenate([(eta2 - _times(J2, b1))[..., None], J2 @ A1], -1))
-    eta = _times(A1.mT, back[..., 0]) + eta1
-    J = _symmetric(A1.mT @ back[..., 1:] + J1)
-    return A, b, C, eta, J
 
 
 def lq_rollout(
