@@ -88,8 +88,8 @@ def test_searches_again_where_the_gradient_solver_gave_up():
 
 def test_leaves_a_gradient_solver_that_creeps():
     """One iteration that lowers the cost by less than the share asked for ends every search but the last, which is solved."""
-    patient = solve(REACH, Hybrid(SAMPLER, iLQR(), generations=4, improvement=0.99, attempts=3, creeping=50))
-    hasty = solve(REACH, Hybrid(SAMPLER, iLQR(), generations=4, improvement=0.99, attempts=3, creeping=1))
+    patient = solve(REACH, Hybrid(SAMPLER, iLQR(), generations=4, improvement=0.99, attempts=3, polish_patience=50))
+    hasty = solve(REACH, Hybrid(SAMPLER, iLQR(), generations=4, improvement=0.99, attempts=3, polish_patience=1))
     assert patient.success and searches_of(patient) == 1
     assert hasty.success and searches_of(hasty) == 3 and "in search 3" in hasty.message
     np.testing.assert_array_equal(hasty.trace["cost"][:7], patient.trace["cost"][:7])  # 4 generations, its start, one iteration
@@ -135,7 +135,7 @@ def flat_bottom(least, suffices):
 def test_a_sufficient_certificate_ends_the_run_where_the_gradient_solver_leaves():
     """The polish passes points that the certificate accepts, then one that it refuses: the best of the former is the answer."""
     options = {"sampler": CEM(population=4, standard_deviation=1e-3), "polisher": iLQR(), "generations": 1, "attempts": 3}
-    for leave in ({}, {"creeping": 2, "improvement": 0.999}):
+    for leave in ({}, {"polish_patience": 2, "improvement": 0.999}):
         enough = solve(flat_bottom(0.2, True), Hybrid(**options, **leave))
         assert enough.success and status_name(enough.status) == "acceptable" and "in search" not in enough.message
         assert 0.2 <= enough.xs[-1, 0] < 0.5
@@ -167,7 +167,7 @@ def test_bad_options_are_refused():
         (lambda: Hybrid(sampler=iLQR()), "sampler is iLQR.*expected CEM"),
         (lambda: Hybrid(polisher=CEM()), "polisher is CEM.*expected one of iLQR"),
         (lambda: Hybrid(patience=0), "patience is 0; it must be at least 1"),
-        (lambda: Hybrid(creeping=0), "creeping is 0; expected a whole number of at least 1, or None"),
+        (lambda: Hybrid(polish_patience=0), "polish_patience is 0; expected a whole number of at least 1, or None"),
         (lambda: Hybrid(improvement=1.0), "improvement is 1.0"),
     ):
         with pytest.raises(OptionError, match=match):

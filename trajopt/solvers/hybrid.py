@@ -7,8 +7,8 @@ A sampling solver searches until one of three things happens, then a gradient so
 - it has done `generations`;
 - it has ended by itself, converged or infeasible to its knowledge.
 
-Where the gradient solver gives up or creeps, or the point it solves for is none by the problem's certificate, both begin again
-with other draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws. A problem whose
+Where the gradient solver gives up or makes no progress, or the problem's certificate refuses its point, both begin again with
+other draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws. A problem whose
 certificate suffices (`Certificate.suffices`) needs no other search where one has come past a point within
 all limits: the run ends as `acceptable` there, at the best such point.
 
@@ -112,10 +112,10 @@ class Hybrid(LibrarySolver):
             improvement.
         generations: largest number of generations before the gradient solver takes over.
         attempts: largest number of searches. Another one begins, from the initial guess with other draws, where the gradient
-            solver has given up, has done its `max_iterations`, creeps or has found what the problem's certificate refuses; the
-            last one may use what is left of the run's iterations, unless there has been an answer.
-        creeping: number of iterations of the gradient solver within which its cost must fall by the share `improvement`; where it
-            does not, it creeps. Default: it may.
+            solver has given up, has done its `max_iterations` or `polish_patience`, or has found what the problem's certificate
+            refuses; the last one may use what is left of the run's iterations, unless there has been an answer.
+        polish_patience: number of iterations of the gradient solver without an improvement of its cost after which it is
+            stopped. Default: no limit.
         max_iterations: of both solvers together, over all searches.
     """
 
@@ -127,7 +127,7 @@ class Hybrid(LibrarySolver):
     improvement: float = 1e-2
     generations: int = 200
     attempts: int = 1
-    creeping: int | None = None
+    polish_patience: int | None = None
     max_iterations: int = 2000
 
     def __post_init__(self) -> None:
@@ -142,8 +142,10 @@ class Hybrid(LibrarySolver):
         for key, least in (("patience", 1), ("generations", 1), ("attempts", 1), ("max_iterations", 0)):
             if getattr(self, key) < least:
                 raise OptionError(f"Hybrid: {key} is {getattr(self, key)}; it must be at least {least}")
-        if self.creeping is not None and self.creeping < 1:
-            raise OptionError(f"Hybrid: creeping is {self.creeping}; expected a whole number of at least 1, or None")
+        if self.polish_patience is not None and self.polish_patience < 1:
+            raise OptionError(
+                f"Hybrid: polish_patience is {self.polish_patience}; expected a whole number of at least 1, or None"
+            )
         if not 0 <= self.improvement < 1:
             raise OptionError(f"Hybrid: improvement is {self.improvement}; expected a share from 0 to below 1")
 
@@ -203,8 +205,8 @@ class Hybrid(LibrarySolver):
         def report(polisher: Any) -> Status | None:
             nonlocal state, ended
             answer = self._is_answer(oracle, polisher)
-            creeps = state.polishing and polisher.cost >= state.best_cost - self.improvement * abs(state.best_cost)
-            progress = {"idle": state.idle + 1} if creeps else {"idle": 0, "best_cost": float(polisher.cost)}
+            idle = state.polishing and polisher.cost >= state.best_cost - self.improvement * abs(state.best_cost)
+            progress = {"idle": state.idle + 1} if idle else {"idle": 0, "best_cost": float(polisher.cost)}
             state = self._next(
                 state, polisher=polisher, polishing=True, polished=state.polished + 1, answer=answer,
                 answered=answer or state.answered, **progress,
@@ -244,10 +246,10 @@ class Hybrid(LibrarySolver):
         return verdict(oracle.problem, status, missing, polisher.cost)[1]
 
     def _left(self, oracle: OptimalControlOracle, state: HybridState) -> Status | None:
-        """The status with which the gradient solver ends by itself, creeps or has done its `max_iterations`, else None."""
+        """The status with which the gradient solver ends by itself, or is stopped by a limit of its iterations, else None."""
         status: Status | None = self.polisher.terminate(oracle, state.polisher)
-        creeps = self.creeping is not None and state.polishing and state.idle >= self.creeping
-        exhausted = status is None and (creeps or state.polished > self.polisher.max_iterations)
+        impatient = self.polish_patience is not None and state.polishing and state.idle >= self.polish_patience
+        exhausted = status is None and (impatient or state.polished > self.polisher.max_iterations)
         return Status.max_iterations if exhausted else status
 
     def _given_up(self, oracle: OptimalControlOracle, state: HybridState) -> Status | None:

@@ -46,20 +46,20 @@ def task(*terms: Residual) -> Terms:
 
 def sample_then_polish(
     targets: JointTargets, population: int, generations: int, tolerance: float, iterations: int, *,
-    patience: int = 8, improvement: float = 0.05, attempts: int = 1, creeping: int | None = None, shooting: str = "auto",
+    patience: int = 8, improvement: float = 0.05, attempts: int = 1, polish_patience: int | None = None, shooting: str = "auto",
     **sampler: object,
 ) -> dict[str, object]:
     """Options of `Hybrid`: CMA-ES over joint targets for at most `generations`, then iLQR; `attempts` of both where that finds
     no answer.
 
-    patience, improvement: generations without so much improvement, as a share, that end the sampling; creeping: iterations
+    patience, improvement: generations without so much improvement, as a share, that end the sampling; polish_patience: iterations
     without it that leave iLQR for another search; tolerance, iterations, shooting: of iLQR; sampler: further options of CMA-ES.
     """
     return {
         "sampler": {"solver": "CMAES", "parametrisation": targets, "population": population, **sampler},
         "polisher": {"solver": "iLQR", "tolerance": tolerance, "max_iterations": iterations, "shooting": shooting},
         "patience": patience, "improvement": improvement, "generations": generations,
-        "attempts": attempts, "creeping": creeping, "max_iterations": attempts * (generations + iterations),
+        "attempts": attempts, "polish_patience": polish_patience, "max_iterations": attempts * (generations + iterations),
     }  # fmt: skip
 
 

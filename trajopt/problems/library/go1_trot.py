@@ -85,7 +85,7 @@ GAIT = JointTargets(
     6, 80.0, 1.0, interpolation="cubic", mirror=SAGITTAL, period=PERIOD, shift=np.repeat(DIAGONAL, 3), ramp=RAMP,
     deviation=0.25,
 )  # fmt: skip
-SEARCH = sample_then_polish(GAIT, 32, 30, 1e-2, 200, attempts=5, creeping=15)
+SEARCH = sample_then_polish(GAIT, 32, 30, 1e-2, 200, attempts=5, polish_patience=15)
 
 LIMITS = GENERAL_LIMITS | {
     "speed_missing": 0.0,

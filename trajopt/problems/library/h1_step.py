@@ -108,7 +108,7 @@ def h1_step(
         "h1-step", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         certificate=Certificate(lambda motion: step_quantities(system, motion, advance), LIMITS, suffices=True),
         defaults=Defaults("Hybrid", sample_then_polish(
-            leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25, attempts=6, creeping=10
+            leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25, attempts=6, polish_patience=10
         )),
     )  # fmt: skip
 

@@ -55,7 +55,7 @@ def half_cheetah_sprint(speed: float = 3.0, duration: float = 2.0, dt: float = 5
 
 
 STRIDE = JointTargets(6, 100.0, 4.0, interpolation="cubic", period=PERIOD, deviation=0.3, reach=0.8, ramp=0.2)
-SEARCH = sample_then_polish(STRIDE, 64, 40, 1e-1, 300, improvement=0.03, attempts=6, creeping=15)
+SEARCH = sample_then_polish(STRIDE, 64, 40, 1e-1, 300, improvement=0.03, attempts=6, polish_patience=15)
 
 LIMITS = GENERAL_LIMITS | {
     "speed_missing": 0.0,

@@ -78,7 +78,7 @@ def hopper_hops(hops: int = 5, speed: float = 0.7, height: float = 0.12, dt: flo
 
 BENT = (-0.5, -1.0, 0.5)  # rad: a leg that can push
 HOP = JointTargets(6, 400.0, 30.0, interpolation="cubic", period=PERIOD, deviation=0.4, ramp=0.2)
-SEARCH = sample_then_polish(HOP, 64, 200, 1e-1, 300, patience=40, attempts=6, creeping=20, shooting="multiple")
+SEARCH = sample_then_polish(HOP, 64, 200, 1e-1, 300, patience=40, attempts=6, polish_patience=20, shooting="multiple")
 
 LIMITS = GENERAL_LIMITS | {
     "hops_missing": 0.0,

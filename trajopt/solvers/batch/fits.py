@@ -9,20 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import Linearization
 from trajopt.problems.programs import compiled, subject
-from trajopt.result import Status
 from trajopt.solvers.batch.jaxopt_lbfgs import JaxoptFit
 from trajopt.solvers.batch.samples import Samples, with_numbers
-from trajopt.solvers.batch.solution import BatchSolution
+from trajopt.solvers.batch.solution import BatchSolution, by_name, verdicts
 from trajopt.solvers.least_squares.gauss_newton import GaussNewton, covariance, sandwich
 from trajopt.solvers.least_squares.iteration import FitIteration, FitState
 from trajopt.solvers.least_squares.state import free_variables
-from trajopt.solvers.loop.codes import status_of
-from trajopt.solvers.loop.verdict import verdict
 from trajopt.solvers.subproblems.batching import each_sample
 
 
@@ -64,7 +61,14 @@ def solve_fits(samples: Samples, method: FitMethod) -> BatchSolution:
     states = jax.tree.map(np.asarray, jax.block_until_ready(program(points, numbers)))
     seconds = time.perf_counter() - start
     found = jax.tree.map(np.asarray, judge(jnp.asarray(states.point.x), numbers))
-    statuses, success, residuals = _certified(samples, states, found)
+    values = [
+        own.residuals(states.point.x[k], np.asarray(found["r"][k], float))
+        | {"gradient_norm": float(states.point.gradient_norm[k]), "removable_residual": float(states.point.removable[k])}
+        for k, own in enumerate(samples.problems)
+    ]
+    missing = [own.shortfalls(row) for own, row in zip(samples.problems, values, strict=True)]
+    statuses, success = verdicts(samples.problems, states.code, missing, states.point.cost)
+    residuals = by_name(values)
     return BatchSolution(
         problem=problem.name,
         solver=solver.name,
@@ -96,25 +100,6 @@ def _judged(linearization: Linearization, points: Array, numbers: Any) -> dict[s
         return {"r": r, "J": J, "bend": problem.curvature(x), "slope": problem.slope(x)}
 
     return each_sample(at, numbers, points)
-
-
-def _certified(
-    samples: Samples, states: FitState, found: dict[str, np.ndarray]
-) -> tuple[tuple[Status, ...], Bool[np.ndarray, " b"], dict[str, np.ndarray]]:
-    """(status, success, recomputed quantities) of each sample."""
-    statuses, success, rows = [], [], []
-    for k, problem in enumerate(samples.problems):
-        x, r = states.point.x[k], np.asarray(found["r"][k], float)
-        values = problem.residuals(x, r) | {
-            "gradient_norm": float(states.point.gradient_norm[k]),
-            "removable_residual": float(states.point.removable[k]),
-        }
-        status = status_of(int(states.code[k]))
-        status, succeeded = verdict(problem, status, problem.shortfalls(values), float(states.point.cost[k]))
-        statuses.append(status)
-        success.append(succeeded)
-        rows.append(values)
-    return tuple(statuses), np.array(success), {key: np.array([row[key] for row in rows]) for key in rows[0]}
 
 
 def _covariances(

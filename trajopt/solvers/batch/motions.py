@@ -16,13 +16,11 @@ from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle, examine
 from trajopt.problems.programs import compiled, subject
-from trajopt.result import Status
 from trajopt.solvers.batch.samples import Samples, with_numbers
-from trajopt.solvers.batch.solution import BatchSolution
+from trajopt.solvers.batch.solution import BatchSolution, by_name, verdicts
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.passes import Passes, Progress, Summary, better
-from trajopt.solvers.loop.codes import CODES, GOING_ON, status_of
-from trajopt.solvers.loop.verdict import verdict
+from trajopt.solvers.loop.codes import CODES, GOING_ON
 from trajopt.solvers.subproblems.batching import each_sample
 from trajopt.solvers.subproblems.iterate import iterate
 
@@ -110,7 +108,13 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
     motion = jax.tree.map(jnp.asarray, run.motion)
     judge, judging = compiled(_examined, problem, motion, arguments[2])
     found = jax.tree.map(np.asarray, judge(motion, arguments[2]))
-    statuses, success, residuals = _certified(samples, run, found, gradient)
+    oracles = [OptimalControlOracle(own, gradient) for own in samples.problems]
+    values = [
+        oracle.measures(*jax.tree.map(lambda a, k=k: a[k], (found, run.motion))) | {"stationarity": float(stationarity)}
+        for k, (oracle, stationarity) in enumerate(zip(oracles, run.best.stationarity, strict=True))
+    ]
+    missing = [oracle.shortfalls(own) for oracle, own in zip(oracles, values, strict=True)]
+    statuses, success = verdicts(samples.problems, run.code, missing, run.best.cost)
     us = run.motion.us
     return BatchSolution(
         problem=problem.name,
@@ -123,7 +127,7 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
         initial_cost=run.initial_cost,
         violation=run.best.violation,
         iterations=run.iterations,
-        residuals=residuals,
+        residuals=by_name(values),
         compile_time_s=compiling + judging,
         wall_time_s=seconds,
         xs=run.motion.xs,
@@ -147,20 +151,3 @@ def _solved(method: BatchedMotions, points: Trajectory, follows: Array, numbers:
 
 def _examined(problem: OptimalControlProblem, motion: Trajectory, numbers: Any) -> Any:
     return each_sample(lambda motion, own: examine(with_numbers(problem, own), motion), motion, numbers)
-
-
-def _certified(
-    samples: Samples, run: Run, found: Any, gradient: str
-) -> tuple[tuple[Status, ...], Bool[np.ndarray, " b"], dict[str, np.ndarray]]:
-    """(status, success, recomputed quantities) of each sample."""
-    statuses, success, rows = [], [], []
-    for k, problem in enumerate(samples.problems):
-        oracle = OptimalControlOracle(problem, gradient)
-        motion, own = (jax.tree.map(lambda a, k=k: a[k], tree) for tree in (run.motion, found))
-        values = oracle.measures(own, motion) | {"stationarity": float(run.best.stationarity[k])}
-        status = status_of(int(run.code[k]))
-        status, succeeded = verdict(problem, status, oracle.shortfalls(values), float(run.best.cost[k]))
-        statuses.append(status)
-        success.append(succeeded)
-        rows.append(values)
-    return tuple(statuses), np.array(success), {key: np.array([row[key] for row in rows]) for key in rows[0]}

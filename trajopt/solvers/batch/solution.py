@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_message, status_name
+from trajopt.solvers.loop.codes import status_of
+from trajopt.solvers.loop.verdict import verdict
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,3 +100,17 @@ class BatchSolution:
         each = 1e3 * self.wall_time_s / len(self)
         lines.append(f"compiled in {self.compile_time_s:.2f} s, ran {self.wall_time_s:.3f} s: {each:.3g} ms a sample")
         return "\n".join(lines)
+
+
+def verdicts(
+    problems: Sequence[Any], codes: Int[np.ndarray, " b"], missing: Sequence[Sequence[str]], costs: Float[np.ndarray, " b"]
+) -> tuple[tuple[Status, ...], Bool[np.ndarray, " b"]]:
+    """(status, success) of each sample, as of a single solve: missing: what falls short at its point."""
+    found = [verdict(*each) for each in zip(problems, map(status_of, codes.tolist()), missing, costs.tolist(), strict=True)]
+    statuses, success = zip(*found, strict=True)
+    return tuple(statuses), np.array(success)
+
+
+def by_name(rows: Sequence[dict[str, float]]) -> dict[str, Float[np.ndarray, " b"]]:
+    """What was recomputed at each sample's point, by name."""
+    return {key: np.array([row[key] for row in rows]) for key in rows[0]}

@@ -14,7 +14,7 @@ d_t and nu is as large as Nocedal and Wright, eq. 18.36, ask for a descent direc
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.programs import subject
 from trajopt.solvers.ddp.curvature import SHORT, Curvature
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
-from trajopt.solvers.ddp.reports import Attempt, Direction, Iterate, Report, Trial
+from trajopt.solvers.ddp.reports import Direction, Iterate, Report
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.box_qp import box_qp
 from trajopt.solvers.subproblems.riccati import (
@@ -46,6 +46,18 @@ DAMPED_LENGTH = 2.0**-3  # the least one of damped states through contact: they 
 GAP_SHARE = 0.5  # rho of Nocedal and Wright, eq. 18.36
 TELLING_DAMPING = 0.01  # of the curvature along the step: less damping would not be felt
 LEAST_SHARE = 0.2  # of the learnt curvature: below it, none
+
+
+class _Attempt(NamedTuple):
+    """State of the search for a damping: where the last line search ended, the next damping and gap penalty, its report, the
+    share of the learnt curvature that the next pass takes, and whether another search is to be made."""
+
+    motion: Trajectory
+    damping: Float[Array, ""]
+    gap_penalty: Float[Array, ""]
+    report: Report
+    share: Float[Array, ""]
+    unfinished: Bool[Array, ""]
 
 
 @subject("modeller")
@@ -197,10 +209,11 @@ class Iteration:
         noise = ROUNDING * jnp.finfo(at.us.dtype).eps * model.size
         merit = model.cost + model.augmented
 
-        def proceed(search: Trial) -> Array:
-            return ~search.report.accepted & (search.length >= self.shortest)
+        def proceed(search: tuple[Array, Trajectory, Report]) -> Array:
+            length, _, report = search
+            return ~report.accepted & (length >= self.shortest)
 
-        def trial(search: Trial) -> Trial:
+        def trial(search: tuple[Array, Trajectory, Report]) -> tuple[Array, Trajectory, Report]:
             length, _, report = search
             motion, value = self.forward_pass(iterate, direction, length, multipliers)
             finite = jnp.isfinite(value)
@@ -218,11 +231,11 @@ class Iteration:
             trials, gains = report.trials + 1, policy.K[:, :, : self.problem.n]
             finite = report.finite_trial | finite
             report = Report(good, length, rounded, trials, finite, bad, step_size, gains, value)
-            return Trial(0.5 * length, motion, report)
+            return 0.5 * length, motion, report
 
         ready = policy.convex & jnp.isfinite(total)
         length = jnp.where(ready, jnp.ones((), at.us.dtype), 0.0)
-        first = Trial(length, at, dataclasses.replace(report, accepted=jnp.zeros((), bool)))
+        first = length, at, dataclasses.replace(report, accepted=jnp.zeros((), bool))
         _, motion, report = jax.lax.while_loop(proceed, trial, first)
         return motion, report
 
@@ -240,7 +253,7 @@ class Iteration:
         smallest, largest = DAMPING
         at = iterate.motion
 
-        def attempt(state: Attempt) -> Attempt:
+        def attempt(state: _Attempt) -> _Attempt:
             damping, nu, share = state.damping, state.gap_penalty, state.share
             model = self.curvature.added(iterate.model, iterate.curvature, share)
             direction = self.backward_pass(at, model, damping)
@@ -255,9 +268,9 @@ class Iteration:
             kept = jnp.where(report.length >= 0.5, lowered, jnp.where(report.length < SHORT, raised, damping))
             next_damping = jnp.where(report.accepted, kept, jnp.where(share > 0, damping, raised))
             less = jnp.where(share > LEAST_SHARE, 0.5 * share, 0.0)
-            return Attempt(motion, next_damping, nu, report, less, ~report.accepted & (next_damping <= largest))
+            return _Attempt(motion, next_damping, nu, report, less, ~report.accepted & (next_damping <= largest))
 
-        first = Attempt(
+        first = _Attempt(
             at,
             iterate.damping,
             iterate.gap_penalty,

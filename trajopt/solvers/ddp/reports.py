@@ -1,5 +1,4 @@
-"""What iterations of iLQR and DDP hand on: where they stand, the direction of a pass, what a step did, and how far the searches
-for a damping and for a step length are."""
+"""What iterations of iLQR and DDP hand on: where they stand, the direction of a pass, and what a step did."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from trajopt.problems.ocp import Trajectory
 from trajopt.solvers.ddp.local_model import LocalModel
@@ -61,23 +60,3 @@ class Direction(NamedTuple):
     start: Float[Array, " n"]
     slope: Float[Array, ""]
     total: Float[Array, ""]
-
-
-class Attempt(NamedTuple):
-    """State of the search for a damping: where the last line search ended, the next damping and gap penalty, its report, the
-    share of the learnt curvature that the next pass takes, and whether another search is to be made."""
-
-    motion: Trajectory
-    damping: Float[Array, ""]
-    gap_penalty: Float[Array, ""]
-    report: Report
-    share: Float[Array, ""]
-    unfinished: Bool[Array, ""]
-
-
-class Trial(NamedTuple):
-    """State of a line search: the next length, the motion of the last one, the report so far."""
-
-    length: Float[Array, ""]
-    motion: Trajectory
-    report: Report

@@ -17,8 +17,8 @@ from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DDPState(SolverState):
-    """Adds where the iteration stands, the feedback gains of the step that led here, and whether it began from states that stay at
-    x_0 (option `shooting`).
+    """Adds where the iteration stands, the feedback gains of the step that led here, and whether it began from states that stay
+    at x_0 (option `shooting`).
 
     `gradient_norm` is the largest |dH/du| over the controls not held at a bound, H with the adjoint of the augmented cost.
     """
