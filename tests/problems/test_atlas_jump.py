@@ -83,7 +83,7 @@ def test_quantities_of_a_motion_that_stays_on_the_ground_or_never_is(lift, fligh
     found = p.certificate.function(motion)
     assert all(np.isfinite(value) for value in found.values())
     assert found["flight_time"] == pytest.approx(3 * p.dt if flight is None else flight)
-    assert p.report(motion)
+    assert p.display.report(motion)
 
 
 def test_leg_angles_are_the_inverse_of_the_leg():

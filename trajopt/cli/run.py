@@ -131,7 +131,11 @@ def report(console: Console, problem: Any, solution: Solution) -> None:
     if "guess" in problem.meta:
         say(console, f"  started from {problem.meta['guess']}")
     limits = problem.limits
+    for name, goal in solution.goals.items():
+        say(console, f"  goal {name:<23} {goal}: {'met' if goal.met else 'not met'}")
     for key, value in solution.residuals.items():
+        if key.removeprefix("goal ") in solution.goals:
+            continue
         allowed = f"  (allowed {limits[key]:.1e})" if key in limits else ""
         say(console, f"  {key.replace('_', ' '):<28} {value:12.4e}{allowed}")
     total = sum(solution.terms.values())

@@ -4,6 +4,7 @@ A problem validates its arguments and compiles itself to an oracle, the function
 """
 
 from trajopt.problems import guesses, residuals
+from trajopt.problems.goals import Goal
 from trajopt.problems.least_squares import LeastSquaresProblem, Prior
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.parts import Certificate, Defaults, Display
@@ -18,6 +19,7 @@ __all__ = [
     "Count",
     "Defaults",
     "Display",
+    "Goal",
     "JointTargets",
     "LeastSquaresProblem",
     "OptimalControlProblem",

@@ -15,6 +15,7 @@ from trajopt.dynamics.start import warn_of_limits, warn_of_overlaps
 from trajopt.dynamics.system import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.models.overlaps import deep_overlaps
+from trajopt.problems.goals import checked_goals
 from trajopt.problems.guesses import QuasiStatic, quasi_static
 from trajopt.problems.parts import check_parts
 from trajopt.problems.residuals.base import StepOutcome, is_task, normalised
@@ -76,6 +77,7 @@ def normalise(problem: Any) -> dict[str, Any]:
     ):
         _refuse_quaternion_bounds(where, system, values)
     values |= _tasks(where, problem, system, x0.dtype)
+    values["goals"] = checked_goals(problem, system, x0.dtype, float(values["start_time"]) + T * values["dt"])
     _check_functions(where, problem, values, system)
     if system is not None and problem.arguments is None:  # not of a copy, which differs in a number or two
         _warn_of_violations(where.rstrip(": "), system, x0[: system.nq].astype(float))
@@ -340,13 +342,16 @@ def _check_functions(where: str, problem: Any, values: dict[str, Any], system: S
     inputs = {key: (state, as_struct(u), t, *extra) for key in _STAGE}
     inputs |= dict.fromkeys(_TERMINAL + ("initial_residual",), (state, *extra))
     inputs["parameter_residual"] = (as_struct(p),)
-    for key, arguments in inputs.items():
-        fn = getattr(problem, key)
+    functions = {key: values.get(key, getattr(problem, key)) for key in inputs}
+    goals = {f"goal '{name}': residual": goal.residual for name, goal in values["goals"].items()}
+    inputs |= dict.fromkeys(goals, (state, *extra))
+    for key, fn in (functions | goals).items():
+        arguments = inputs[key]
         if fn is None:
             continue
         if is_task(fn):
             assert system is not None
-            fn, arguments = _of_task(values[key], system, key in _STAGE), (arguments[0], as_struct(u), t)
+            fn, arguments = _of_task(fn, system, key in _STAGE), (arguments[0], as_struct(u), t)
         out = _evaluated(where, key, fn, arguments)
         scalar = key in _SCALAR
         if getattr(out, "ndim", None) != (0 if scalar else 1) or not jnp.issubdtype(out.dtype, jnp.floating):

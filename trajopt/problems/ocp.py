@@ -25,6 +25,7 @@ from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameE
 from trajopt.names import NamedOptions, closest
 from trajopt.problems.arguments import Argument, given, recorded, values
 from trajopt.problems.checks import normalise
+from trajopt.problems.goals import PREFIX, Goal
 from trajopt.problems.guesses import ways_to_start
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.parts import MOVED, Certificate, Defaults, Display
@@ -66,6 +67,8 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
         integrate, difference, tangent_size: manifold of the states of a function: `(x, dx) -> x`, `(x0, x1) -> dx`, and its
             dimension n.
         tolerance: largest violation of dynamics, bounds and constraints of an answer.
+        goals: `{name: Goal(residual, tolerance, unit)}`, what the task is about. With goals, success means that constraints and
+            goals are met; without, that the motion is optimal too.
         certificate: a `Certificate`, what else makes an answer.
         display: a `Display`, how answers are shown.
         defaults: `Defaults`, what the problem is solved with where nothing else is asked for.
@@ -108,6 +111,7 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
     difference: Callable[[Array, Array], Array] | None = None
     tangent_size: int | None = None
     tolerance: float = 1e-6
+    goals: Mapping[str, Goal] = dataclasses.field(default_factory=dict)
     certificate: Certificate = Certificate()
     display: Display = Display()
     defaults: Defaults = Defaults()
@@ -298,6 +302,7 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
         limits = dict.fromkeys(kinds, self.tolerance)
         if self.has_contact:
             limits |= {"contact_residual": self.tolerance, "dropped_contacts": 0.0}
+        limits |= {PREFIX + name: goal.tolerance for name, goal in self.goals.items()}
         return {**limits, **self.certificate.tolerances}
 
     def describe(self, solution: Answer) -> str:
@@ -356,8 +361,8 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
 
     @property
     def feasibility_is_success(self) -> bool:
-        """A feasible motion need not be a good one: unless its certificate suffices, the solver has to say that it solved it."""
-        return self.certificate.suffices
+        """A feasible motion need not be a good one: unless goals or its certificate decide, the solver has to say so."""
+        return self.certificate.suffices or bool(self.goals)
 
     @property
     def constrained(self) -> bool:

@@ -15,6 +15,7 @@ from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
 from trajopt.problems import programs
+from trajopt.problems.goals import PREFIX, goal_reports, goal_values
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
 
@@ -173,15 +174,21 @@ class OptimalControlOracle(CompiledCalls):
         if found.residual is not None and found.dropped is not None:
             values["contact_residual"] = float(np.max(np.asarray(found.residual)))
             values["dropped_contacts"] = float(np.sum(np.asarray(found.dropped)))
+        if self.problem.goals:
+            goals = self.call(goal_values, self.problem, trajectory, effort=Effort.QUICK)
+            values |= {PREFIX + name: float(value) for name, value in goals.items()}
         return values | self.problem.certificate.values(trajectory)
 
     def shortfalls(self, values: dict[str, float]) -> list[str]:
-        """What keeps recomputed `values` from counting as feasible: sentences, empty when nothing does."""
-        return [
+        """What keeps recomputed `values` from counting as feasible: sentences, empty when nothing does; goals come last."""
+        goals = goal_reports(self.problem.goals, values)
+        missing = [
             f"{key} is {values.get(key, float('nan')):.3g}, allowed {limit:.3g}"
             for key, limit in self.problem.limits.items()
-            if not values.get(key, float("nan")) <= limit
+            if not (key.startswith(PREFIX) and key.removeprefix(PREFIX) in goals)
+            and not values.get(key, float("nan")) <= limit
         ]
+        return missing + [f"{PREFIX}{name} is {goal}" for name, goal in goals.items() if not goal.met]
 
     def fields(self, trajectory: Trajectory) -> dict[str, Any]:
         """Fields of the `Solution`: x (controls and parameters, flat), xs, us, parameters and the arrays to plot."""

@@ -57,6 +57,10 @@ def periodic(
         fn = getattr(problem, key)
         if fn is not None and not is_task(fn):
             changes[key] = _with_own(fn, own)
+    changes["goals"] = {
+        name: goal if is_task(goal.residual) else dataclasses.replace(goal, residual=_with_own(goal.residual, own))
+        for name, goal in problem.goals.items()
+    }
     for key, names in _OF_MOTIONS.items():
         part = getattr(problem, key)
         own_functions = {name: _of_own_motion(fn, own) for name in names if (fn := getattr(part, name)) is not None}

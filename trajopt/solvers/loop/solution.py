@@ -18,6 +18,7 @@ import numpy as np
 import trajopt
 from trajopt import files
 from trajopt.errors import OptionError
+from trajopt.problems.goals import GoalReport
 from trajopt.result import Status, status_name, status_named
 
 SUMMARY, TRAJECTORY = "summary.json", "trajectory.npz"
@@ -71,7 +72,7 @@ class Solution:
         contact: the contact model, in words.
         status: why the solver ended, a `Status`.
         success: whether a residual recomputed at `x` is within the problem's tolerance; for a problem without a tolerance,
-            whether the point is stationary to the solver's.
+            whether the point is stationary to the solver's; for one with goals, whether it keeps the constraints and meets them.
         message: the status in words, with what the run adds to it.
         x: the point; of an optimal control problem the controls, row by row, and the free parameters.
         cost: cost at the point.
@@ -97,6 +98,7 @@ class Solution:
         gains: (T, nu, n), the feedback K of $u_t + K_t (x (-) x_t)$ about the motion, of solvers that have it.
         raw_status: status of a library that did the iterations, in its own words.
         log: text that this library printed.
+        goals: what became of each goal of the problem by name: (value, tolerance, unit, met).
         terms: cost of each residual of the problem by name, where it is made of residuals; "terminal ..." are those of the
             terminal state.
     """
@@ -130,6 +132,7 @@ class Solution:
     raw_status: str = ""
     log: str = ""
     terms: dict[str, float] = dataclasses.field(default_factory=dict)
+    goals: dict[str, GoalReport] = dataclasses.field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON."""
@@ -138,6 +141,7 @@ class Solution:
         values["constraint_violation"] = float(self.violation)
         values["residuals"] = dict(self.residuals)
         values["terms"] = dict(self.terms)
+        values["goals"] = {name: goal._asdict() for name, goal in self.goals.items()}
         values["versions"] = versions()
         return values
 
@@ -182,6 +186,7 @@ class Solution:
                 status=status_named(summary["status"]),
                 residuals={key: nan if value is None else value for key, value in summary["residuals"].items()},
                 terms={key: nan if value is None else value for key, value in summary.get("terms", {}).items()},
+                goals={name: _goal(value) for name, value in summary.get("goals", {}).items()},
                 trace={key.removeprefix("trace_"): value for key, value in arrays.items() if key.startswith("trace_")},
                 trajectory=trajectory,
                 log=log,
@@ -192,6 +197,10 @@ class Solution:
                 f"the run in '{directory}' cannot be read: summary.json or solution.npz lacks {error}, or another program "
                 f"changed it; {SOLVE_AGAIN}"
             ) from error
+
+
+def _goal(value: Mapping[str, Any]) -> GoalReport:
+    return GoalReport(**{**value, "value": float("nan") if value["value"] is None else value["value"]})
 
 
 def new_result_id() -> str:

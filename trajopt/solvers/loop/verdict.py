@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trajopt.problems.goals import PREFIX
 from trajopt.result import Status, status_name
 from trajopt.solvers.loop.contract import Problem
 
@@ -14,11 +15,13 @@ def verdict(problem: Problem, status: Status, shortfalls: Sequence[str], cost: f
     """(the status that is reported, whether the point is a success).
 
     A success has a finite cost and no shortfalls, the sentences about what was recomputed there and is too large. It is also
-    optimal, which the solver says by `solved`, unless for this problem feasibility is success. A solver that claims an optimum
-    where there are shortfalls has stalled, or its contact solves have failed.
+    optimal, which the solver says by `solved`, unless for this problem feasibility is success, as where goals decide. A solver
+    that claims an optimum where there are shortfalls has stalled, or its contact solves have failed; goals that are not met leave
+    the status, which says how the solver stopped.
     """
     claimed = status_name(status)
-    if shortfalls and claimed in ("solved", "acceptable"):
-        status = Status.contact_failed if shortfalls[0].startswith("contact_residual") else Status.stalled
+    infeasible = [sentence for sentence in shortfalls if not sentence.startswith(PREFIX)]
+    if infeasible and claimed in ("solved", "acceptable"):
+        status = Status.contact_failed if infeasible[0].startswith("contact_residual") else Status.stalled
     optimal = claimed == "solved" or problem.feasibility_is_success
     return status, bool(optimal and not shortfalls and np.isfinite(cost))

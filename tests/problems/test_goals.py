@@ -1,0 +1,131 @@
+"""Goals of a task: recomputed from one rollout of the controls, they decide on success."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compilations import compilations
+
+from trajopt import load_model, solvers
+from trajopt.dynamics import NoContact, System
+from trajopt.errors import OptionError, ShapeError, UnknownNameError
+from trajopt.problems import Goal, OptimalControlProblem, Trajectory, periodic
+from trajopt.problems import residuals as r
+from trajopt.result import status_name
+from trajopt.solvers.loop.solution import Solution
+
+T = 10
+
+
+def push(tolerance=0.01, weight=100.0, at="end", **changes):
+    """A mass that is pushed to x = 1: the heavier the weight of its place, the nearer it comes."""
+    fields = {
+        "u0": np.zeros(1), "dt": 0.1, "stage_residual": lambda x, u, t: 0.1 * u,
+        "terminal_residual": lambda x: weight * (x - jnp.array([1.0, 0.0])),
+        "goals": {"place": Goal(lambda x: x[:1] - 1.0, tolerance, "m", at)},
+    }  # fmt: skip
+    return OptimalControlProblem(
+        "push", lambda x, u, t: jnp.stack([x[0] + 0.1 * x[1], x[1] + 0.1 * u[0]]), T, np.zeros(2), **fields | changes
+    )
+
+
+def arm(**changes):
+    system = System(load_model("cart-pole"), 0.05, NoContact())
+    return OptimalControlProblem(
+        "arm", system, T, system.initial_state(), stage_residual=r.Control(weight=1e-2), **changes,
+    )  # fmt: skip
+
+
+def test_goals_decide_on_success_and_the_status_says_how_the_solver_stopped():
+    reached = solvers.solve(push(), solvers.iLQR())
+    assert reached.success and status_name(reached.status) == "solved"
+    value, tolerance, unit, met = reached.goals["place"]
+    assert value == abs(reached.xs[-1, 0] - 1.0) and (tolerance, unit, met) == (0.01, "m", True)
+    for never in (solvers.iLQR(), solvers.SingleShooting()):  # optimal, and not what the task is about
+        missed = solvers.solve(push(weight=0.01), never)
+        assert not missed.success and status_name(missed.status) == "solved"
+        assert not missed.goals["place"].met and "goal place is 1 m, allowed 0.01 m" in missed.message
+    curved = {"stage_cost": lambda x, u, t: 1e-4 * u[0] ** 4}
+    early = solvers.solve(push(**curved), solvers.iLQR(), max_iterations=1)  # not stationary yet, and there
+    assert early.success and status_name(early.status) == "max_iterations"
+    assert not solvers.solve(push(**curved, goals={}), solvers.iLQR(), max_iterations=1).success
+    broken = solvers.solve(push(terminal_inequality=lambda x: 0.5 - x[:1], tolerance=1.0), solvers.iLQR(), max_iterations=0)
+    assert broken.goals["place"].met and not broken.success  # constraints count as well
+
+
+def test_goals_are_recomputed_from_a_rollout_of_the_controls():
+    """States that the dynamics do not repeat do not count, at the end, at any time and at all times."""
+    us = np.linspace(1.0, -1.0, T)[:, None]
+    for at in ("end", "always", 0.32):
+        problem = push(at=at)
+        oracle = problem.compile()
+        motion = oracle.rollout(problem.x0, us, np.zeros(0))
+        away = np.abs(motion.xs[:, 0] - 1.0)
+        expected = {"end": away[-1], "always": away.max(), 0.32: away[3]}[at]
+        claimed = Trajectory(np.ones_like(motion.xs), us, motion.p)
+        claimed.xs[0] = problem.x0
+        for found in (motion, claimed):
+            np.testing.assert_allclose(oracle.residuals(found)["goal place"], expected, rtol=1e-12)
+
+
+def test_a_residual_may_be_a_goal():
+    target = np.array([0.1, 0.0])
+    problem = arm(
+        terminal_residual=r.Posture(reference=target, weight=1e3) + r.Velocity(weight=10.0),
+        goals={
+            "pose": Goal(r.Posture(reference=target), 2e-3, "rad"),
+            "rail": Goal(lambda x: jnp.maximum(jnp.abs(x.q[:1]) - 1.5, 0.0), 0.0, "m", "always"),
+        },
+    )
+    found = solvers.solve(problem, solvers.iLQR())
+    assert found.success and found.goals["rail"].value == 0.0
+    np.testing.assert_allclose(found.goals["pose"].value, np.abs(found.xs[-1, :2] - target).max(), atol=1e-12)
+    with compilations() as count:
+        solvers.solve(problem.replace(x0=np.full(4, 0.01)), solvers.iLQR())
+    assert count.programs == 0
+    batch = solvers.solve_batch(problem, solvers.iLQR(), x0=np.stack([problem.x0, problem.x0 + 0.01]))
+    assert batch.success.all() and (batch.residuals["goal pose"] < 2e-3).all()
+
+
+def test_goals_of_a_motion_that_returns():
+    problem = periodic(push(u0=np.zeros((T, 1)), terminal_residual=None))
+    found = solvers.solve(problem, solvers.iLQR())
+    assert found.goals["place"].value == pytest.approx(abs(found.xs[-1, 0] - 1.0), abs=1e-6)
+
+
+def test_goals_are_saved(tmp_path):
+    found = solvers.solve(push(), solvers.iLQR())
+    found.save(tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["goals"]["place"] == {"value": found.goals["place"].value, "tolerance": 0.01, "unit": "m", "met": True}
+    assert Solution.load(tmp_path).goals == found.goals
+    nowhere = dataclasses.replace(found, goals={"place": found.goals["place"]._replace(value=float("nan"), met=False)})
+    nowhere.save(tmp_path)
+    assert np.isnan(Solution.load(tmp_path).goals["place"].value)
+
+
+BAD = [
+    (lambda: push(tolerance=-0.1), OptionError, "goal 'place': tolerance is -0.1; expected a number that is not negative"),
+    (lambda: push(tolerance=float("nan")), OptionError, "goal 'place': tolerance is nan"),
+    (lambda: push(at="start"), OptionError, "goal 'place': at is 'start'; expected 'end', 'always' or a time of at most 1 s"),
+    (lambda: push(at=2.0), OptionError, "goal 'place': at is 2.0; expected"),
+    (lambda: push(goals={"place": Goal(3.0, 0.1)}), OptionError, "goal 'place': residual is 3.0; expected a function x -> r"),
+    (lambda: push(goals={"place": lambda x: x}), OptionError, r"is no Goal; expected Goal\(residual, tolerance, unit\)"),
+    (lambda: push(goals=[1]), OptionError, "goals is .*; expected {'box position': Goal"),
+    (lambda: push(goals={"p": Goal(r.Posture(), 0.1)}), OptionError, "made of residuals, which need a System"),
+    (lambda: push(goals={"p": Goal(lambda x: x[0], 0.1)}), ShapeError, "goal 'p': residual returned .*; expected a flat array"),
+    (lambda: arm(goals={"p": Goal(r.FramePosition("too"), 0.1)}), UnknownNameError, "goal 'p': .*has no frame or shape 'too'"),
+    (lambda: arm(goals={"p": Goal(r.Control(), 0.1)}), OptionError, "goal 'p': .*depends on the control"),
+]
+
+
+@pytest.mark.check
+@pytest.mark.parametrize("make, error, message", BAD, ids=[message[:40] for *_, message in BAD])
+def test_bad_goals_are_named_before_compilation(make, error, message):
+    with compilations() as count, pytest.raises(error, match=message):
+        make()
+    assert count.programs == 0

@@ -1,0 +1,127 @@
+"""Goals: what a task is about, as a person would judge the motion, recomputed from one rollout of the controls."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.system import System
+from trajopt.errors import OptionError
+from trajopt.names import NamedOptions
+from trajopt.problems.programs import NotCompiled
+from trajopt.problems.residuals.base import Residual, Terms, is_task, normalised
+from trajopt.problems.trajectory import ControlProblem, Trajectory
+
+END, ALWAYS = "end", "always"
+PREFIX = "goal "  # of its entry among the recomputed values
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal(NamedOptions):
+    """What a motion is to reach: the largest $|r_i|$ is at most `tolerance`.
+
+    Options:
+        residual: `x -> r`, a flat array, as terminal functions are; or `problems.residuals` that need neither control nor step.
+        tolerance: largest $|r_i|$ that meets the goal, in `unit`.
+        unit: of r, such as "m"; "" for a pure number.
+        at: "end", the last state; "always", every state; or a time in seconds, the state nearest to it.
+    """
+
+    residual: Callable[..., Array] | Residual | Terms
+    tolerance: float
+    unit: str = ""
+    at: str | float = END
+
+
+class GoalReport(NamedTuple):
+    """What became of a goal: its value, the tolerance, their unit, whether it is met."""
+
+    value: float
+    tolerance: float
+    unit: str
+    met: bool
+
+    def __str__(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.value:.3g}{unit}, allowed {self.tolerance:.3g}{unit}"
+
+
+def _flatten(goal: Goal) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Residuals are leaves of a problem, a function is structure; tolerance and unit are read by no program."""
+    task = is_task(goal.residual)
+    return (goal.residual,) if task else (), (None if task else goal.residual, goal.at, NotCompiled((goal.tolerance, goal.unit)))
+
+
+def _unflatten(structure: tuple[Any, ...], task: Any) -> Goal:
+    function, at, apart = structure
+    tolerance, unit = apart.value
+    return Goal(task[0] if task else function, tolerance, unit, at)
+
+
+jax.tree_util.register_pytree_node(Goal, _flatten, _unflatten)
+
+
+def checked_goals(problem: Any, system: System | None, dtype: Any, last: float) -> dict[str, Goal]:
+    """The goals in their normal form; last: time of the last state, s.
+
+    Raises `OptionError`, `UnknownNameError` or `ShapeError`, naming the goal.
+    """
+    where, goals = f"problem '{problem.name}': ", problem.goals
+    if not isinstance(goals, Mapping):
+        raise OptionError(f"{where}goals is {goals!r}; expected {{'box position': Goal(residual, tolerance, unit)}}")
+    return {str(name): _checked(f"{where}goal '{name}': ", goal, system, dtype, last) for name, goal in goals.items()}
+
+
+def _checked(where: str, goal: Any, system: System | None, dtype: Any, last: float) -> Goal:
+    if not isinstance(goal, Goal):
+        raise OptionError(f"{where}{goal!r} is no Goal; expected Goal(residual, tolerance, unit)")
+    tolerance, at, residual = goal.tolerance, goal.at, goal.residual
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float | np.number) or not tolerance >= 0:
+        raise OptionError(f"{where}tolerance is {tolerance!r}; expected a number that is not negative")
+    timed = isinstance(at, int | float | np.number) and not isinstance(at, bool) and at <= last
+    if not timed and at not in (END, ALWAYS):
+        raise OptionError(f"{where}at is {at!r}; expected '{END}', '{ALWAYS}' or a time of at most {last:g} s")
+    if is_task(residual):
+        if system is None:
+            raise OptionError(f"{where}residual is made of residuals, which need a System as dynamics; give a function")
+        residual = normalised(residual, system, dtype, where, True)
+    elif not callable(residual):
+        raise OptionError(f"{where}residual is {residual!r}; expected a function x -> r, or a residual of problems.residuals")
+    return Goal(residual, float(tolerance), str(goal.unit), float(at) if timed else at)
+
+
+def goal_values(problem: ControlProblem, motion: Trajectory) -> dict[str, Float[Array, ""]]:
+    """The value of each goal along one rollout of the controls of a motion from its first state."""
+    xs = problem.rollout(motion.xs[0], motion.us, motion.p).xs
+    times = jnp.asarray(problem.times)
+
+    def value(goal: Goal) -> Array:
+        def largest(x: Array, t: Array) -> Array:
+            if is_task(goal.residual):
+                outcome = problem.outcome(x, None, motion.p)
+                rows = goal.residual(outcome.x, None, t, outcome)
+            else:
+                rows = goal.residual(problem.as_state(x), *((motion.p,) if problem.n_p else ()))
+            return jnp.max(jnp.abs(rows), initial=jnp.zeros((), rows.dtype))
+
+        if goal.at == ALWAYS:
+            return jnp.max(jax.vmap(largest)(xs, times))
+        k = -1 if goal.at == END else jnp.argmin(jnp.abs(times - jnp.asarray(goal.at, times.dtype)))
+        return largest(xs[k], times[k])
+
+    return {name: value(goal) for name, goal in problem.goals.items()}
+
+
+def goal_reports(goals: Mapping[str, Goal], values: Mapping[str, float]) -> dict[str, GoalReport]:
+    """What became of each goal, by the recomputed values; a value that is not finite meets none."""
+    found = {name: values.get(PREFIX + name, float("nan")) for name in goals}
+    return {
+        name: GoalReport(found[name], goal.tolerance, goal.unit, bool(found[name] <= goal.tolerance))
+        for name, goal in goals.items()
+    }
