@@ -48,18 +48,3 @@ def test_a_wrong_mass_is_seen(tmp_path):
     model = load_model(path)
     wrong = model.replace(mass=model.mass * (1 + 1e-6 * np.arange(model.mass.size)))
     assert model_survey.with_mujoco(path, wrong, True)["apart"] > model_survey.TOLERANCE
-
-
-def test_the_report_counts_and_names(tmp_path):
-    one, two = (str(tmp_path / "one" / name) for name in ("a.urdf", "b.urdf"))
-    rows = {
-        one: {"format": "urdf", "result": "loaded", "mujoco": {"loaded": True, "apart": 0.5}},
-        two: {"format": "urdf", "result": "clear", "error": "b: no 'x'", "pinocchio": {"loaded": True}},
-    }
-    model_survey.CACHE, before = tmp_path, model_survey.CACHE
-    try:
-        text = model_survey.report(rows, {"one": tmp_path / "one"})
-    finally:
-        model_survey.CACHE = before
-    assert "loaded here: 50.0 %" in text and "1 (  1)  no '_' e.g. one/b.urdf" in text
-    assert "apart from all peers by more than 1e-08: 1, 1 of them without a warning" in text

@@ -1,7 +1,7 @@
 """Models for the tests of rigid-body dynamics, and the same models in MuJoCo and in Pinocchio.
 
-Random trees are written as MJCF, compiled by MuJoCo and turned into a `Model` here, independently of the package's own
-readers. `pinocchio_model` rebuilds any `Model` in Pinocchio node by node, in depth-first order.
+Random trees are written as MJCF, compiled by MuJoCo, and read by the package. `PinocchioModel` rebuilds any `Model` in Pinocchio
+node by node, in depth-first order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import pinocchio as pin
 from trajopt.dynamics.model import (
     NODE_NQ,
     NODE_NV,
-    WORLD,
     FrameSpec,
     JointSpec,
     MimicSpec,
@@ -25,16 +24,9 @@ from trajopt.dynamics.model import (
     NodeType,
     Topology,
 )
-from trajopt.dynamics.validation import validate_model
+from trajopt.models.registry import load_model_from_string
 
 KINDS = ("free", "ball", "slide", "hinge", "hinge+hinge", "slide+ball", "slide+slide+hinge")
-
-JOINT_KINDS = {
-    mujoco.mjtJoint.mjJNT_FREE: "free",
-    mujoco.mjtJoint.mjJNT_BALL: "ball",
-    mujoco.mjtJoint.mjJNT_SLIDE: "prismatic",
-    mujoco.mjtJoint.mjJNT_HINGE: "revolute",
-}
 
 # name: (seed, number of trees, bodies per tree, kinds of the roots)
 RANDOM_MODELS = {
@@ -96,8 +88,9 @@ def random_mjcf(seed: int, trees: int, bodies: int, roots: tuple[str, ...], chai
 def random_model(name: str) -> tuple[Model, mujoco.MjModel]:
     """A random model by its name in `RANDOM_MODELS`, and MuJoCo's compilation of it."""
     seed, trees, bodies, roots = RANDOM_MODELS[name]
-    compiled = mujoco.MjModel.from_xml_string(random_mjcf(seed, trees, bodies, roots, chain=name == "chain"))
-    return from_mujoco(compiled, name), compiled
+    text = random_mjcf(seed, trees, bodies, roots, chain=name == "chain")
+    compiled = mujoco.MjModel.from_xml_string(text)
+    return load_model_from_string(text, name=name), compiled
 
 
 def mimic_model() -> Model:
@@ -129,85 +122,6 @@ def add_mimics(model: Model, mimics: dict[int, tuple[int, float, float]]) -> Mod
         mimic_offset=np.array([o for _, _, o in mimics.values()]),
         q_default=model.q_default[kept_q],
     )
-
-
-def from_mujoco(m: mujoco.MjModel, name: str = "model") -> Model:
-    """A `Model` of the compiled bodies that carry joints (no fixed bodies, no shapes)."""
-    parents, types, names, joints, frames = [], [], [], [], []
-    rotations, positions, axes, references, masses, coms, inertias = [], [], [], [], [], [], []
-    frame_positions = []
-    last_node, last_anchor = {0: WORLD}, {0: np.zeros(3)}
-
-    def node(parent, kind, label, rotation, position, axis, reference):
-        parents.append(parent), types.append(kind), names.append(label)
-        rotations.append(rotation), positions.append(position), axes.append(axis), references.append(reference)
-        masses.append(0.0), coms.append(np.zeros(3)), inertias.append(np.zeros((3, 3)))
-        return len(parents) - 1
-
-    for b in range(1, m.nbody):
-        parent = last_node[m.body_parentid[b]]
-        rotation = _matrix(m.body_quat[b])
-        corner = m.body_pos[b] - last_anchor[m.body_parentid[b]]  # body's origin in the parent node's frame
-        anchor = np.zeros(3)
-        assert m.body_jntnum[b], f"body {m.body(b).name} has no joint"
-        for j in range(m.body_jntadr[b], m.body_jntadr[b] + m.body_jntnum[b]):
-            label, kind = m.joint(j).name, mujoco.mjtJoint(m.jnt_type[j])
-            first = len(parents)
-            if kind == mujoco.mjtJoint.mjJNT_FREE:
-                parent = node(parent, NodeType.TRANSLATION, label, np.eye(3), np.zeros(3), np.array([0, 0, 1.0]), 0.0)
-                parent = node(parent, NodeType.BALL, label, np.eye(3), np.zeros(3), np.array([0, 0, 1.0]), 0.0)
-            else:
-                one = {
-                    mujoco.mjtJoint.mjJNT_BALL: NodeType.BALL,
-                    mujoco.mjtJoint.mjJNT_SLIDE: NodeType.PRISMATIC,
-                    mujoco.mjtJoint.mjJNT_HINGE: NodeType.REVOLUTE,
-                }[kind]
-                if j == m.body_jntadr[b]:
-                    position, turn = corner + rotation @ m.jnt_pos[j], rotation
-                else:
-                    position, turn = m.jnt_pos[j] - anchor, np.eye(3)
-                anchor = m.jnt_pos[j].copy()
-                reference = 0.0 if one == NodeType.BALL else m.qpos0[m.jnt_qposadr[j]]
-                parent = node(parent, one, label, turn, position, m.jnt_axis[j].copy(), reference)
-            nv = sum(NODE_NV[types[i]] for i in range(first, len(parents)))
-            nq = sum(NODE_NQ[types[i]] for i in range(first, len(parents)))
-            joints.append(
-                JointSpec(label, JOINT_KINDS[kind], tuple(range(first, len(parents))),
-                          int(m.jnt_qposadr[j]), nq, int(m.jnt_dofadr[j]), nv)
-            )  # fmt: skip
-        last_node[b], last_anchor[b] = parent, anchor
-        masses[parent] = m.body_mass[b]
-        coms[parent] = m.body_ipos[b] - anchor
-        turn = _matrix(m.body_iquat[b])
-        inertias[parent] = turn @ np.diag(m.body_inertia[b]) @ turn.T
-        frames.append(FrameSpec(m.body(b).name, parent))
-        frame_positions.append(-anchor)
-
-    top = Topology(name, tuple(parents), tuple(types), tuple(names), tuple(joints), tuple(frames))
-    scalar = [m.jnt_type[k] in (2, 3) for k in m.dof_jntid]
-    stiffness = np.where(scalar, m.jnt_stiffness[m.dof_jntid], 0.0)
-    spring = np.array([m.qpos_spring[m.jnt_qposadr[k]] for k in m.dof_jntid])
-    nv, n = m.nv, len(parents)
-    model = Model(
-        topology=top,
-        placement_rotation=np.array(rotations), placement_position=np.array(positions),
-        axis=np.array(axes), reference=np.array(references),
-        mass=np.array(masses), com=np.array(coms), inertia=np.array(inertias),
-        armature=m.dof_armature.copy(), damping=m.dof_damping[:, 0].copy() if m.dof_damping.ndim > 1
-        else m.dof_damping.copy(),
-        frictionloss=m.dof_frictionloss.copy(), stiffness=stiffness, spring_reference=spring,
-        lower=np.full(nv, -np.inf), upper=np.full(nv, np.inf),
-        actuation=np.eye(nv), control_lower=np.full(nv, -np.inf), control_upper=np.full(nv, np.inf),
-        gravity=m.opt.gravity.copy(),
-        frame_rotation=np.tile(np.eye(3), (len(frames), 1, 1)), frame_position=np.array(frame_positions),
-        shape_rotation=np.zeros((0, 3, 3)), shape_position=np.zeros((0, 3)), shape_size=np.zeros((0, 3)), meshes=(),
-        pair_friction=np.zeros(0), pair_restitution=np.zeros(0),
-        mimic_multiplier=np.zeros(0), mimic_offset=np.zeros(0),
-        q_default=m.qpos0.copy(), keyframes={},
-    )  # fmt: skip
-    assert n == top.n_nodes and top.nv == m.nv and top.nq == m.nq
-    validate_model(model)
-    return model
 
 
 class PinocchioModel:
@@ -336,9 +250,3 @@ def random_state(model: Model, seed: int = 0, scale: float = 1.0):
         quaternion = rng.normal(size=4)
         q[start : start + 4] = quaternion / np.linalg.norm(quaternion)
     return q, rng.normal(size=top.nv) * scale, rng.normal(size=top.nv) * scale
-
-
-def _matrix(quaternion):
-    out = np.zeros(9)
-    mujoco.mju_quat2Mat(out, np.asarray(quaternion, float))
-    return out.reshape(3, 3)

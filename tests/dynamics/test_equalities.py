@@ -244,14 +244,6 @@ def test_every_law_and_solver_holds_a_loop_alike():
     np.testing.assert_allclose(aware.A, system.linearize(start, u).A, atol=1e-9)
 
 
-@pytest.mark.slow
-def test_single_precision():
-    base = model(BARS, "", "")
-    system = System(base.to_device(np.float32), 1e-3)
-    y, info = system.step(system.initial_state(), np.array([0.1], np.float32))
-    assert y.v.dtype == np.float32 and info.status == Status.solved
-
-
 def test_loops_are_closed_when_a_model_is_loaded():
     """The nearest closed configuration, with a warning; an error with names where there is none."""
     text = MIXED.replace('polycoef="0 -0.5', 'polycoef="0.1 -0.5')

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from native import test_core
-from native.cases import DT, MATRIX, needs_core, relative, states
+from native.cases import DT, MATRIX, needs_core, relative
 from native.test_one_sided import DT as RAIL_DT
 from native.test_one_sided import ERP, RAIL
 from ridders import compare, ridders_jacobian
@@ -18,7 +18,6 @@ from dynamics import test_servos
 from dynamics.linkages import SPATIAL
 from dynamics.system_cases import forest_case
 from dynamics.test_system_derivatives import CASES, QUICK, STEP_Q, STEP_U, STEP_V
-from trajopt import load_model
 from trajopt.dynamics import CompliantContact, NoContact, RigidContact, SmoothedContact, State, System
 from trajopt.dynamics.gradients.modes import GRADIENTS
 from trajopt.dynamics.rigid_body.configuration import integrate
@@ -118,19 +117,6 @@ def test_both_backends_agree(name):
     assert relative(jac["jax"].A, dataclasses.replace(system, backend="jax").linearize(x, u).A) < 1e-12
 
 
-@needs_core
-@pytest.mark.parametrize("name", ["cube", *(pytest.param(n, marks=pytest.mark.slow) for n in ("half-cheetah", "catapult"))])
-def test_random_states_of_bundled_models(name):
-    model, law = load_model(name), RigidContact()
-    ours, theirs = (System(model, DT, law, backend=b) for b in ("native", "jax"))
-    for q, v, u in states(model, law, 6, seed=0):
-        x = State(jnp.asarray(q), jnp.asarray(v))
-        found = slopes(ours, x, u)
-        # Selected impulses agree to 1e-5, as in `native.cases.check`.
-        bound = 1e-5 if bool(ours.step(x, u)[1].degenerate) else MATRIX
-        assert relative(found, slopes(theirs, x, u)) < bound
-
-
 @pytest.mark.parametrize("backend", [pytest.param("native", marks=needs_core), pytest.param("jax", marks=pytest.mark.slow)])
 def test_contacts_that_contradict_each_other(backend):
     """Along the rail m dv+ = a . dlambda, also where contacts contradict each other (`native.test_one_sided`)."""
@@ -171,16 +157,6 @@ def test_contacts_of_the_report_move_as_differences_say(name):
     h = np.r_[np.full(n, 1e-3), np.full(n, 1.0)]  # whatever the modes: geometry is smooth
     estimate = ridders_jacobian(lambda z: np.asarray(geometry(jnp.asarray(z))), 2 * n, h)
     compare(jax.jit(jax.jacfwd(geometry))(jnp.zeros(2 * n)), estimate, label=name)
-
-
-@needs_core
-def test_a_batch_is_what_its_samples_are():
-    system, x, u = CASES["cube sliding"]()
-    system = dataclasses.replace(system, backend="native")
-    v = jnp.asarray(x.v) + 0.01 * jax.random.normal(jax.random.key(0), (3, system.nv))
-    many = jax.vmap(lambda v: system.linearize(State(jnp.asarray(x.q), v), u, outputs=IMPULSE).outputs["impulse"].C)(v)
-    for k in range(3):
-        np.testing.assert_array_equal(many[k], system.linearize(State(x.q, v[k]), u, outputs=IMPULSE).outputs["impulse"].C)
 
 
 # -- gradient modes, laws, errors -------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -239,40 +237,3 @@ def test_no_rows():
 def test_shapes_are_checked_by_name():
     with pytest.raises(ShapeError, match=r"G has shape \(1, 3, 2\), expected \(1, 3, 3\)"):
         solve_contacts(np.zeros((1, 3, 2)), np.zeros((1, 3)), np.zeros((1, 1)))
-
-
-LYING = ("creeping", "selected", "redundant", "contradictory", "wedged", "turning", "limited", "dry", "rounding")
-
-
-@pytest.mark.parametrize("name", LYING)
-def test_robots_that_lie_on_many_contacts(name):
-    """Recorded from benchmarks/dropped_robots.py. creeping: the CMU humanoid, contacts a millimetre apart that turn at 1e-9 m/s,
-    where Newton has to follow a circle. selected: ANYmal B, whose shortest impulse, as it was chosen, left the tolerance.
-    redundant: Solo12, two points of each foot, whose rows agree but for 1e-9 m/s, so that four of the eight have to slip by that.
-    contradictory: G1, among others a contact between links that no sticking velocity satisfies.
-
-    The others are solved at the end of the path of the regularised problem alone (path.h). wedged: iCub, one of whose links two
-    contacts squeeze, so that the impulses are ten times those of the other contacts. turning: Solo12, where modes that follow the
-    stress by themselves turn back. limited: Go2, whose joints are at their limits besides. dry: Talos, twenty joints with dry
-    friction. rounding: Talos turned, where modes end by 1e-14 m/s. The natural map is computed here anew."""
-    recorded = np.load(pathlib.Path(__file__).with_name("lying_robots.npz"))
-    G, g, mu = (recorded[f"{name}_{key}"] for key in ("G", "g", "mu"))
-    bound = recorded[f"{name}_bound"] if f"{name}_bound" in recorded else np.zeros(0)
-    found = one(G, g, mu, bound=bound[None])
-    assert found.status == SOLVED
-    impulse, nc, diagonal = found.impulse, len(mu), np.diag(G)
-    nu = G @ impulse + g
-    rho = 1 / diagonal
-    rho[: 3 * nc].reshape(nc, 3)[:, :2] = 2 / (diagonal[0 : 3 * nc : 3] + diagonal[1 : 3 * nc : 3])[:, None]
-    y = impulse - rho * nu
-    projected = np.maximum(y, 0.0)
-    for c in range(nc):
-        radius, length = mu[c] * projected[3 * c + 2], np.hypot(*y[3 * c : 3 * c + 2])
-        projected[3 * c : 3 * c + 2] = y[3 * c : 3 * c + 2] * min(1.0, radius / max(length, 1e-300))
-    first_dry = len(g) - len(bound)
-    projected[first_dry:] = np.clip(y[first_dry:], -bound, bound)
-    contacts, limits, dry = g[: 3 * nc].reshape(nc, 3), g[3 * nc : first_dry], g[first_dry:]
-    approach = max(
-        np.abs(contacts[:, :2]).max(), -contacts[:, 2].min(), -limits.min(initial=0), np.abs(dry).max(initial=0)
-    )
-    assert np.abs((impulse - projected) / rho).max() < 1.01e-10 * approach

@@ -129,56 +129,50 @@ def test_thousand_random_states(name):
     assert differ == 0
 
 
-@pytest.mark.parametrize(
-    "law",
-    [
-        RigidContact(),
-        RigidContact(gap="detect", erp=0.5, damping=0.3),
-        RigidContact(max_contacts=3, max_limits=1),
-        RigidContact(limits=False, joint_friction=False),
-        RigidContact(push_out_speed=0.01),
-        NoContact(),
-    ],
-    ids=["default", "detect", "few", "contacts-only", "capped", "none"],
-)
-def test_laws_on_a_forest(law):
-    """Box and arm, dry friction, a limit, springs, armature, geared motors."""
-    model = load_model_from_string(scenes.FOREST)
-    q, v, u = standing_forest(model, 3)
-    compare(model, law, q, v, u)
-
-
-def test_shapes_on_a_tilted_plane():
-    model = load_model_from_string(SHAPES)
-    q, v, u = pushed(model, 4)
-    compare(model, RigidContact(max_pairs=8), q, v, u)  # with this limit JAX collides the balls, and hands them over
-
-
-def test_a_plane_that_moves():
-    model = plate()
-    rng = np.random.default_rng(5)
+def moving_plate():
+    model, rng = plate(), np.random.default_rng(5)
     q = np.asarray(model.q_default).copy()
     q[4] -= 1e-4  # the box, into the plate
-    compare(model, RigidContact(erp=0.3), q, 0.3 * rng.normal(size=model.nv), np.zeros(model.nu))
+    return model, q, 0.3 * rng.normal(size=model.nv), np.zeros(model.nu)
 
 
-def test_mimic_joints():
-    model = mimicking()
-    q, v, u = standing_forest(model, 6)
-    compare(model, RigidContact(), q, v, np.ones(model.nu))
-
-
-def test_moreau():
-    model = load_model_from_string(scenes.FOREST)
-    q, v, u = standing_forest(model, 7)
-    compare(model, RigidContact(), q, v, u, integrator="moreau")
-
-
-def test_restitution():
+def bouncing_ball():
     model = load_model_from_string(scenes.BALL)
     model = model.replace(pair_restitution=np.full(1, 0.6))
-    q, v = np.asarray(model.q_default).copy(), np.array([0.4, 0.1, -1.0, 0.2, 0.1, 3.0])
-    compare(model, RigidContact(), q, v, np.zeros(model.nu))
+    return model, np.asarray(model.q_default).copy(), np.array([0.4, 0.1, -1.0, 0.2, 0.1, 3.0]), np.zeros(model.nu)
+
+
+def of_model(model, state, seed):
+    return model, *state(model, seed)
+
+
+FOREST = functools.partial(load_model_from_string, scenes.FOREST)  # box and arm, dry friction, a limit, springs, geared motors
+SHOWN = functools.partial(load_model_from_string, SHAPES)
+LAWS = {
+    "default": RigidContact(),
+    "detect": RigidContact(gap="detect", erp=0.5, damping=0.3),
+    "few": RigidContact(max_contacts=3, max_limits=1),
+    "contacts-only": RigidContact(limits=False, joint_friction=False),
+    "capped": RigidContact(push_out_speed=0.01),
+    "none": NoContact(),
+}
+SCENES = {
+    **{name: (lambda: of_model(FOREST(), standing_forest, 3), law, "semi-implicit") for name, law in LAWS.items()},
+    "moreau": (lambda: of_model(FOREST(), standing_forest, 7), RigidContact(), "moreau"),
+    "mimic joints": (lambda: of_model(mimicking(), standing_forest, 6), RigidContact(), "semi-implicit"),
+    # With this limit JAX collides the balls, and hands them over.
+    "shapes on a tilted plane": (lambda: of_model(SHOWN(), pushed, 4), RigidContact(max_pairs=8), "semi-implicit"),
+    "a plane that moves": (moving_plate, RigidContact(erp=0.3), "semi-implicit"),
+    "restitution": (bouncing_ball, RigidContact(), "semi-implicit"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENES)
+def test_scenes(name):
+    make, law, integrator = SCENES[name]
+    model, q, v, u = make()
+    compare(model, law, q, v, u, integrator)
 
 
 def test_elastic_balls_exchange_velocities():
@@ -324,22 +318,6 @@ def test_a_contact_that_others_hold_back_takes_its_share():
     normal = np.asarray(info.impulse).reshape(-1, 3)[:4, 2]
     assert np.all(normal > 1e-3)
     np.testing.assert_allclose(np.prod(np.sign(corners[:, :2]), 1) @ normal, 0.0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("name", "most"), [("h1", 10.5), ("humanoid", 7.5)])
-def test_steps_in_motion_take_few_iterations(name, most):
-    """Contacts that begin to slide, turn or open: the modes are found in a few revisions, not by the slow iteration that follows
-    where they are not (12 iterations at the mean of H1, 9 of the humanoid, while contacts that slide backwards go on sliding).
-    """
-    model = load_model(name)
-    system = System(model, 1e-3, backend="native")
-    q = np.array(model.keyframes["home"])
-    q[2] -= 1e-5
-    q, u = jnp.asarray(q), jnp.zeros(system.nu)
-    velocities = jnp.asarray(0.02 * np.random.default_rng(3).normal(size=(400, model.nv)))
-    info = jax.jit(lambda velocities: jax.lax.map(lambda v: system.step(State(q, v), u)[1], velocities))(velocities)
-    assert float(np.max(info.residual)) < 1e-10
-    assert float(np.mean(info.iterations)) < most
 
 
 @pytest.mark.parametrize("ratio", [1, 100])

@@ -169,16 +169,6 @@ def test_hessians_of_the_solvers_are_second_differences(name, integrator):
     assert relative(jax.jit(dynamics_hessian(problem))(*at), expected) < 1e-6
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("integrator", ["semi-implicit", "moreau", "rk4"])
-def test_hessians_of_the_solvers_are_those_of_jax(integrator):
-    found = []
-    for system in pair("tree", integrator):
-        problem, at = stage(system)
-        found.append(jax.jit(dynamics_hessian(problem))(*at))
-    assert relative(*found) < 1e-8
-
-
 def energy(system):
     """A number of the state after a step, as a function of q, v, u, dt and the masses."""
 

@@ -56,12 +56,3 @@ def check(name: str, count: int, seed: int) -> int:
 @pytest.mark.filterwarnings("ignore::trajopt.dynamics.DampingWarning")
 def test_extreme_states_end(name):
     check(name, 40, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.filterwarnings("ignore::trajopt.dynamics.DampingWarning")
-def test_many_extreme_states_end(name):
-    """25,000 of each model, in batches whose seeds count up from 1."""
-    most = max(check(name, 250, seed) for seed in range(1, 101))
-    print(f"{name}: at most {most} iterations")

@@ -8,8 +8,6 @@ compromise of both, J^T (J v + [0, erp c h / dt]) = 0: v = -c^2 erp / dt h, sinc
 
 from __future__ import annotations
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,21 +116,6 @@ def test_two_feet_that_are_one_but_for_rounding(backend):
     assert not np.any(two.one_sided)
     np.testing.assert_allclose(two.A, one.A, rtol=0, atol=1e-11 * np.abs(one.A).max())
     np.testing.assert_allclose(two.B, one.B, rtol=0, atol=1e-11 * np.abs(one.B).max())
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::trajopt.models.ModelWarning")
-def test_what_hardly_contradicts_is_left_out_alike():
-    """The quadruped on three feet: columns that contradict by less than 1e-6 have a derivative, which does not depend on the rows
-    that elimination finds redundant: the JAX implementation's. By those rows it was 1e-6 of the largest entry off. In the last
-    state a row of J is a sum of others' but for 8e-8, and an impulse of the null space of G moves the robot: 1e-5 was left."""
-    file = robot_file("quadruped_description/urdf/quadruped.urdf")
-    model = load_model(file, floating_base=True, ground=True, package_dirs=(robots_folder(),))
-    core, reference = (System(model, 1e-3, backend=backend) for backend in ("native", "jax"))
-    drawn = np.load(pathlib.Path(__file__).parent / "three_feet.npz")
-    for q, v, u in zip(*(drawn[f"quadruped_{name}"] for name in "qvu"), strict=True):
-        A, expected = (system.linearize(State(q, v), u).A for system in (core, reference))
-        np.testing.assert_allclose(A, expected, atol=1e-8 * np.abs(expected).max())
 
 
 def test_forward_and_reverse_mode_take_the_same_columns():

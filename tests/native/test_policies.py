@@ -80,15 +80,3 @@ def test_the_compiled_motion_under_a_policy_is_that_of_steps():
         np.testing.assert_allclose(found.q[k], x.q, atol=1e-9)
         np.testing.assert_allclose(found.v[k], x.v, atol=1e-8)
     assert (np.asarray(controls) == 5.0).any() and (np.abs(np.asarray(controls)) < 5.0).any()
-
-
-def test_elsewhere_the_motion_under_a_policy_is_a_loop_of_steps():
-    pole = System(load_model("cart-pole"), 0.02, dynamics.NoContact(), backend="jax")
-    core = dataclasses.replace(pole, backend="native")
-    rng = np.random.default_rng(1)
-    bar = State(jnp.asarray(rng.normal(size=(6, 2))), jnp.asarray(rng.normal(size=(6, 2))))
-    given = State(jnp.zeros(2), jnp.ones(2)), bar.q, bar.v, jnp.ones((6, 1)), jnp.asarray(rng.normal(size=(6, 1, 4)))
-    bounds = jnp.array([-2.0]), jnp.array([2.0])
-    follow = jax.jit(lambda system: follow_policy(system, *given, *bounds))
-    for one, other in zip(jax.tree.leaves(follow(core)), jax.tree.leaves(follow(pole)), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-10)

@@ -4,7 +4,6 @@ pairs that are left out because they are far away are counted where they could h
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 
 import jax
@@ -30,13 +29,6 @@ SIZES = {
 HULL = " ".join(f"{x:.3f}" for x in np.random.default_rng(7).uniform(-0.13, 0.13, 36))
 # Every pair, in both orders.
 PAIRS = list(itertools.product([*SIZES, "mesh"], repeat=2))
-QUICK = [("box", "box"), ("cylinder", "capsule"), ("capsule", "box"), ("cylinder", "cylinder")]
-DIFFERENTIATED = [*QUICK, ("box", "ellipsoid"), ("mesh", "cylinder"), ("mesh", "mesh")]
-
-
-def either(quick):
-    """All pairs as cases, those that are not `quick` slow."""
-    return [pytest.param(kinds, marks=() if kinds in quick else pytest.mark.slow, id="-".join(kinds)) for kinds in PAIRS]
 
 
 def two_bodies(kinds):
@@ -64,15 +56,13 @@ def placements(model, count, seed):
     return jnp.asarray(q), jnp.asarray(v)
 
 
-@pytest.mark.parametrize("kinds", either(QUICK))
+@pytest.mark.parametrize("kinds", [("box", "box"), ("cylinder", "capsule"), ("capsule", "box")], ids="-".join)
 def test_contacts_are_those_of_jax(kinds):
+    """Of all pairs: `test_steps_and_jacobians_are_those_of_jax`."""
     model = two_bodies(kinds).to_device(jnp.float64)
-    system = System(model, dt=1e-2, backend="native")
-    q, v = placements(model, 60, seed=0)
-    u = jnp.zeros(0)
-    found = jax.jit(jax.vmap(lambda q, v: system.step(State(q, v), u)[1].contacts))(q, v)
+    system, (q, v) = System(model, dt=1e-2, backend="native"), placements(model, 60, seed=0)
+    found = jax.jit(jax.vmap(lambda q, v: system.step(State(q, v), jnp.zeros(0))[1].contacts))(q, v)
     expected = jax.jit(jax.vmap(lambda q: collide(model, kinematics(model, q))))(q)
-    assert found.distance.shape == expected.distance.shape
     assert relative(found.distance, expected.distance) < 1e-12
     assert relative(found.point, expected.point) < 1e-12
     assert relative(found.frame[..., 2], expected.normal) < 1e-12
@@ -191,37 +181,6 @@ def test_rounding_does_not_move_a_ball_from_a_face_to_its_rim(kind, beside):
         np.testing.assert_allclose(points[:, 0], lowest, rtol=0, atol=1e-12)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def tangent(system, x0, reference, moved):
-    """x+ of the state x0 moved by a tangent vector, in tangent coordinates at `reference`."""
-    n = system.nv
-    x = State(integrate(system.model, x0.q, moved[:n]), x0.v + moved[n:])
-    y, _ = system.step(x, jnp.zeros(0))
-    return jnp.concatenate([difference(system.model, reference.q, y.q), y.v - reference.v])
-
-
-@pytest.mark.parametrize("kinds", either(DIFFERENTIATED))
-def test_derivatives_against_differences(kinds):
-    """Of the first three placements in which the bodies touch."""
-    model = two_bodies(kinds).to_device(jnp.float64)
-    system = System(model, dt=1e-2, backend="native")
-    q, v = placements(model, 40, seed=1)
-    touching = (np.asarray(jax.vmap(lambda q, v: system.step(State(q, v), jnp.zeros(0))[1].contacts.mode)(q, v)) > 0).any(1)
-    for k in np.flatnonzero(touching)[:3]:
-        x = State(q[k], v[k])
-        linear = system.linearize(x, jnp.zeros(0))
-        move = functools.partial(tangent, StaticSystem(system), x, linear.x_next)
-        estimate = ridders_jacobian(lambda moved, move=move: np.asarray(move(jnp.asarray(moved))), 2 * model.nv, 1e-5)
-        compare(linear.A, estimate, relative=1e-5, untrusted=0.25, label=f"{'-'.join(kinds)} {k}")
-
-
-class StaticSystem:
-    """A system as a static argument: equal to itself alone."""
-
-    def __init__(self, system):
-        self.step, self.nv, self.model = system.step, system.nv, system.model
-
-
 @pytest.mark.parametrize("kind", ["capsules", pytest.param("meshes", marks=pytest.mark.slow)])
 def test_pairs_far_away_are_left_out_and_nothing_changes(kind):
     """A heap of eight capsules and balls, or of eight meshes, 20 of whose contacts are reported, the closest."""
@@ -266,7 +225,8 @@ def test_bodies_that_two_contacts_hold_are_held_by_many_impulses(kinds, backend)
     assert np.asarray(info.degenerate)[found].all()
 
 
-@pytest.mark.parametrize("backend", ["native", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["native", "jax"])
 def test_slopes_of_impulses_on_their_cones(backend):
     """Where the shortest impulse that holds two bodies would leave a cone: the first three states. JAX against Ridders; the core,
     whose impulse is 1e-7 off its limit, against JAX."""

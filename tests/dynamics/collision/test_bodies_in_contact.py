@@ -12,7 +12,6 @@ import pytest
 from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
-from trajopt import load_model
 from trajopt.dynamics.collision.narrowphase import collide, collide_with_derivatives, contact_count
 from trajopt.dynamics.model import ShapeType
 from trajopt.dynamics.rigid_body.kinematics import kinematics
@@ -144,29 +143,6 @@ def test_plane_on_a_moving_body():
     assert int(contacts.node1[0]) == shapes[box].node and int(contacts.node2[0]) == shapes[tip].node
 
 
-def test_a_box_rests_on_a_box():
-    """A box on another one on a floor: it stays, and the two contacts carry the weights."""
-    text = """<mujoco model="stack"><default><geom friction="0.8"/></default><worldbody>
-      <geom name="floor" type="plane" size="0 0 1"/>
-      <body name="low" pos="0 0 0.1"><freejoint/><geom name="low" type="box" size="0.2 0.2 0.1" mass="2"/></body>
-      <body name="top" pos="0.02 0.01 0.3"><freejoint/><geom name="top" type="box" size="0.1 0.1 0.1" mass="1"/></body>
-      </worldbody></mujoco>"""
-    model = load_model_from_string(text)
-    system = System(model, dt=1e-3)
-    q = np.asarray(model.q_default).copy()
-    q[10:14] = scenes.about([0, 0, 1], 0.4)
-    steps = 200
-    xs, info = system.rollout(State(q, np.zeros(12)), np.zeros((steps, 0)))
-    assert np.abs(np.asarray(xs.q) - q).max() < 1e-8
-    assert np.asarray(info.residual).max() < 1e-9
-    names = [tuple(model.topology.shapes[k].name for k in pair) for pair in model.topology.pairs]
-    vertical = np.asarray((info.contacts.frame * info.contacts.impulse[..., None, :]).sum(-1))[-1, :, 2]
-    carried = {names[p]: abs(vertical[np.asarray(info.contacts.pair[-1]) == p].sum()) for p in range(len(names))}
-    np.testing.assert_allclose(carried[("low", "floor")], 3 * 9.81e-3, rtol=1e-6)
-    pair = ("low", "top") if ("low", "top") in carried else ("top", "low")
-    np.testing.assert_allclose(carried[pair], 9.81e-3, rtol=1e-6)
-
-
 def test_a_ball_rolls_down_another():
     """Rolling without slip on a fixed ball: 7/10 v^2 = g (R + r) (cos a0 - cos a), and v = omega r."""
     text = """<mujoco model="balls"><default><geom friction="1"/></default><worldbody>
@@ -187,25 +163,3 @@ def test_a_ball_rolls_down_another():
     np.testing.assert_allclose(0.7 * speed**2, 9.81 * 0.6 * (np.cos(start) - np.cos(angle)), rtol=5e-3)
     np.testing.assert_allclose(np.linalg.norm(v[-1, 3:]) * 0.1, speed, rtol=2e-3)
     assert np.asarray(info.residual).max() < 1e-9
-
-
-@pytest.mark.parametrize(
-    ("name", "falls"),
-    [("catapult", {"cube"}), ("jump-worm", {"cube", "link1", "link2", "link3"})],
-)
-def test_models_with_floor_boxes(name, falls):
-    """The bodies fall by 5 mm onto the floor, a box of the world, and neither sink into it nor leave it."""
-    model = load_model(name)
-    top = model.topology
-    system = System(model, dt=1e-3)
-    q = np.asarray(model.keyframes["home"]).copy()
-    contacts = plain_contacts(model, q)
-    over_floor = [
-        {top.shapes[k].name for k in top.pairs[int(p)]} in [{body, "floor"} for body in falls] for p in contacts.pair
-    ]
-    q[1] -= np.asarray(contacts.distance)[over_floor].min() - 5e-3
-    xs, info = system.rollout(State(q, np.zeros(model.nv)), np.zeros((100, model.nu)))
-    assert np.isfinite(np.asarray(xs.q)).all() and np.isfinite(np.asarray(xs.v)).all()
-    assert np.asarray(info.residual).max() < 1e-9
-    assert -1e-4 < np.asarray(info.contacts.distance).min() < 1e-4
-    assert np.asarray(info.contacts.impulse)[..., 2].max() > 1e-3

@@ -17,7 +17,7 @@ from trajopt.dynamics import CompliantContact, NoContact, RigidContact, State, S
 from trajopt.dynamics.collision.broadphase import PairLimit, bounding_boxes, box_bounds, exact_bounds
 from trajopt.dynamics.collision.convex.hulls import edges_of
 from trajopt.dynamics.collision.convex.shapes import hull
-from trajopt.dynamics.collision.narrowphase import collide, contact_count, shape_placements
+from trajopt.dynamics.collision.narrowphase import collide, contact_count
 from trajopt.dynamics.model import ShapeType as T
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
@@ -246,6 +246,7 @@ def test_a_step_and_its_derivatives_are_those_of_all_pairs():
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-9 * max(1.0, float(np.abs(b).max())))
 
 
+@pytest.mark.slow
 def test_a_step_by_jax_is_that_of_all_pairs():
     """The nearest pairs are known as arrays alone, and what bodies cover within the step is looked at for them."""
     systems = [dataclasses.replace(system(max_contacts=8, max_pairs=n), backend="jax") for n in (8, 100)]
@@ -290,43 +291,3 @@ def test_compliant_contact_keeps_its_state_with_the_pair():
 def test_max_pairs_must_be_a_count(wrong):
     with pytest.raises(OptionError, match=rf"max_pairs is {wrong}, expected a number of pairs .* at least 1"):
         RigidContact(max_pairs=wrong)
-
-
-def test_defaults():
-    """Quick kinds and few pairs are left alone; of others go on as many as have twice the contacts kept."""
-    assert contact_count(snake(), PairLimit(8)) == contact_count(snake())
-    model = shapes()
-    taken = [PairLimit(16).taken(kinds, k, 200) for kinds, k in (((T.BOX, T.BOX), 4), ((T.SPHERE, T.MESH), 1))]
-    assert taken == [8, 32] and PairLimit(17).taken((T.MESH, T.MESH), 4, 200) == 9
-    assert [PairLimit(16).taken((T.BOX, T.BOX), 4, n) for n in (32, 33)] == [32, 8]
-    assert [PairLimit(16).taken((T.MESH, T.MESH), 4, n) for n in (8, 9)] == [8, 8]
-    assert PairLimit(16, 3).taken((T.SPHERE, T.SPHERE), 1, 200) == 3
-    assert contact_count(model, PairLimit(16)) == contact_count(model) > contact_count(model, PairLimit(16, 1))
-
-
-def test_meshes_are_culled_by_their_hulls():
-    """The nearest of six convex meshes, though their boxes overlap: distances as `coal` finds them."""
-    names, rng = range(6), np.random.default_rng(2)
-    corners = rng.normal(size=(6, 8, 3)) * 0.1
-    assets = "".join(f'<mesh name="m{k}" vertex="{" ".join(map(str, corners[k].ravel()))}"/>' for k in names)
-    bodies = "".join(f'<body><freejoint/><geom type="mesh" mesh="m{k}" mass="1"/></body>' for k in names)
-    text = f"<mujoco><asset>{assets}</asset><worldbody>{bodies}</worldbody></mujoco>"
-    model = load_model_from_string(text).to_device()
-    nearest = jax.jit(lambda q: collide(model, kinematics(model, q), PairLimit(8, 3)))
-    judges = [judge(model, k) for k in names]
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        q = np.concatenate([rng.normal(size=(6, 3)) * 0.4, rng.normal(size=(6, 4))], 1)
-        q[:, 3:] /= np.linalg.norm(q[:, 3:], axis=1)[:, None]
-        kin = kinematics(model, jnp.asarray(q.ravel()))
-        contacts = nearest(jnp.asarray(q.ravel()))
-        R, p = (np.asarray(x) for x in shape_placements(model, kin))
-        distance = np.array(
-            [distance_of([judges[i], judges[j]], ((R[i], p[i]), (R[j], p[j])))[0] for i, j in model.topology.pairs]
-        )
-        taken = np.flatnonzero(np.asarray(contacts.culled.taken))
-        found = [float(contacts.distance[np.asarray(contacts.pair) == k].min()) for k in taken]
-        np.testing.assert_allclose(found, distance[taken], atol=1e-8)
-        assert (np.asarray(contacts.culled.bound) <= distance + 1e-9).all()
-        if (distance > 0).all():
-            assert np.sort(distance[taken])[-1] <= 1.03 * np.sort(distance)[2]

@@ -8,7 +8,6 @@ import pytest
 from scipy.optimize import brentq
 
 from dynamics.collision import pair_judges as judge
-from dynamics.collision.test_many_poses import placements
 from trajopt.dynamics.collision.narrowphase import PRIMITIVES
 from trajopt.dynamics.model import ShapeType as T
 
@@ -72,15 +71,3 @@ def test_a_ball_beside_an_ellipsoid_against_the_secular_equation():
         t = brentq(lambda t, x=x, s=square: np.sum(s * (x / (s + t)) ** 2) - 1, 0, limit, xtol=1e-16, rtol=1e-15)
         np.testing.assert_allclose(found, np.linalg.norm(x - square * x / (square + t)) - size1[0], atol=1e-13)
     assert compared > 20
-
-
-@pytest.mark.slow
-def test_touching_ellipsoids_in_a_batch():
-    """With symmetries GJK may end early in a flat simplex; its direction is then not taken."""
-    kinds = T.ELLIPSOID, T.ELLIPSOID
-    pose = [x[6000:8000] for x in placements(kinds)]
-    function, _ = PRIMITIVES[kinds]
-    call = jax.jit(jax.vmap(function))
-    distance, _, normal = (np.asarray(x) for x in call(*pose))
-    pose[1] = pose[1] - distance * normal[:, 0]
-    np.testing.assert_allclose(np.asarray(call(*pose)[0]).min(1), 0.0, atol=1e-6)
