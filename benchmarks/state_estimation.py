@@ -54,10 +54,10 @@ def draw(walk, xs: np.ndarray, spread: np.ndarray, path: pathlib.Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from trajopt.problems.library.state_estimation import roll_pitch_yaw
+    from trajopt.models.descriptions import roll_pitch_yaw
 
     t, blind = walk.dt * np.arange(len(xs)), walk.dead_reckoning()
-    angles = {key: 1e3 * roll_pitch_yaw(value) for key, value in (("truth", walk.truth), ("xs", xs), ("blind", blind))}
+    angles = {key: 1e3 * roll_pitch_yaw(value[:, 3:7]) for key, value in (("truth", walk.truth), ("xs", xs), ("blind", blind))}
     figure, axes = plt.subplots(2, 3, figsize=(12, 5.2), layout="constrained", sharex=True)
     for k, name in enumerate(("roll, mrad", "pitch, mrad", "yaw, mrad")):
         _panel(axes[0, k], t, *(angles[key][:, k] for key in ("truth", "xs", "blind")), 1e3 * spread[:, 3 + k], name)

@@ -94,6 +94,7 @@ def test_options():
         train(slider(), PPO(), samples=10, resume=True)
 
 
+@pytest.mark.slow
 def test_wherever_a_training_is_killed_its_checkpoint_and_its_log_are_whole(tmp_path):
     """And it goes on to the same curve, from a kill in the first seconds too."""
     environment, ppo, folder = slider(), PPO(**SMALL, epochs=1), tmp_path / "out"

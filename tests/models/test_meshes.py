@@ -130,7 +130,11 @@ def test_dae_applies_unit_and_nodes(tmp_path):
         ("a.stl", b"solid nothing", "it holds no vertices"),
         ("a.obj", b"v 1 2 x\n", "could not convert"),
         ("a.obj", b"v 1 2\nv 1 2 3\n", "malformed"),
+        ("a.stl", b"solid\nvertex 1e999 0 0\nvertex x 0 0\n", "is malformed"),
         ("a.dae", b"<COLLADA>", "not well-formed"),
+        ("a.dae", b"<COLLADA><geometry/></COLLADA>", "holds no vertices"),
+        ("a.zip", b"PK", "unknown ending '.zip'"),
+        ("a", b"v 0 0 0\n", "unknown ending ''"),
     ],
 )
 def test_malformed_files_are_named(tmp_path, name, content, message):

@@ -35,38 +35,30 @@ def nodes_of(model) -> dict[str, tuple[int, ...]]:
     return nodes | {mimic.name: (int(top.dof_node[mimic.dof]),) for mimic in top.mimics}
 
 
-@pytest.mark.parametrize("robot", ROBOTS)
-def test_masses_and_inertias_match_pinocchio(robot):
-    """Inertias in the joints' frames, after fusing fixed links."""
-    model, _ = models.load_model_with_report(str(robot_file(robot)))
-    reference = pin.buildModelFromUrdf(str(robot_file(robot)))  # mimic joints are independent joints there
-    top, nodes = model.topology, nodes_of(model)
-    assert len(top.joints) + len(top.mimics) == reference.njoints - 1
-    masses = [inertia.mass for inertia in reference.inertias[1:]]
-    np.testing.assert_allclose(model.mass.sum(), sum(masses), rtol=1e-13)
-    for j in range(1, reference.njoints):
-        theirs, i = reference.inertias[j], nodes[reference.names[j]][-1]
-        scale = max(theirs.mass, 1e-12)
-        np.testing.assert_allclose(model.mass[i], theirs.mass, rtol=1e-13)
-        np.testing.assert_allclose(model.com[i], theirs.lever, atol=1e-13)
-        np.testing.assert_allclose(model.inertia[i], theirs.inertia, atol=1e-13 * scale + 1e-17)
-
-
 @jax.jit
 def placements_and_inertia(model, q):
     return expand_q(model, q), kinematics(model, q), crba(model, q)
 
 
 @pytest.mark.parametrize("robot", ROBOTS)
-def test_placements_and_mass_matrix_match_pinocchio(robot):
+def test_published_robots_match_pinocchio(robot):
+    """Inertias in the joints' frames, after fusing fixed links; placements of links and the mass matrix at a random pose."""
     model, _ = models.load_model_with_report(str(robot_file(robot)))
-    reference = pin.buildModelFromUrdf(str(robot_file(robot)))
-    data, top = reference.createData(), model.topology
+    reference = pin.buildModelFromUrdf(str(robot_file(robot)))  # mimic joints are independent joints there
+    data, top, node_of = reference.createData(), model.topology, nodes_of(model)
+    assert len(top.joints) + len(top.mimics) == reference.njoints - 1
+    masses = [inertia.mass for inertia in reference.inertias[1:]]
+    np.testing.assert_allclose(model.mass.sum(), sum(masses), rtol=1e-13)
+    for j in range(1, reference.njoints):
+        theirs, i = reference.inertias[j], node_of[reference.names[j]][-1]
+        scale = max(theirs.mass, 1e-12)
+        np.testing.assert_allclose(model.mass[i], theirs.mass, rtol=1e-13)
+        np.testing.assert_allclose(model.com[i], theirs.lever, atol=1e-13)
+        np.testing.assert_allclose(model.inertia[i], theirs.inertia, atol=1e-13 * scale + 1e-17)
     rng = np.random.default_rng(0)
     device = model.to_device()
     q = model.q_default + rng.uniform(-1, 1, model.nq)
     tree_q, kin, M = jax.tree.map(np.asarray, placements_and_inertia(device, q))
-    node_of = nodes_of(model)
     their_q, columns = pin.neutral(reference), np.zeros((reference.nv, top.nv_tree))
     for j in range(1, reference.njoints):
         nodes, joint = node_of[reference.names[j]], reference.joints[j]

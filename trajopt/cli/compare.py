@@ -65,8 +65,8 @@ def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     problem = given.make()
     tasks = _tasks(args, given, problem)
     with occupying(folder_of(args)):
-        found = _compared(args, console, tasks)
-        return _finish(console, found, len(tasks), folder_of(args), problem.violation_tolerance, terminated)
+        comparison = _compared(args, console, tasks)
+        return _finish(console, comparison, len(tasks), folder_of(args), problem.violation_tolerance, terminated)
 
 
 def _compared(args: argparse.Namespace, console: Console, tasks: list[Task]) -> Comparison:
@@ -105,22 +105,22 @@ def _tasks(args: argparse.Namespace, given: Reference, problem: Any) -> list[Tas
 
 
 def _finish(
-    console: Console, found: Comparison, total: int, folder: pathlib.Path, tolerance: float, terminated: Callable[[], bool]
+    console: Console, comparison: Comparison, total: int, folder: pathlib.Path, tolerance: float, terminated: Callable[[], bool]
 ) -> int:
-    found.write(folder)
-    options = {"title": found.problem, "tolerance": tolerance}
-    wanted = bool(found.solutions) and not terminated()
-    pictured = wanted and drawn(plots.comparison, found.solutions, folder / "compare.png", **options)
-    rows = found.rows()
+    comparison.write(folder)
+    options = {"title": comparison.problem, "tolerance": tolerance}
+    wanted = bool(comparison.solutions) and not terminated()
+    pictured = wanted and drawn(plots.comparison, comparison.solutions, folder / "compare.png", **options)
+    rows = comparison.rows()
     shown = [[_cell(row[key]) for key in SHOWN] for row in rows]
-    say(console, "\n" + table(found.problem, list(SHOWN.values()), shown))
-    for outcome in found.outcomes:
+    say(console, "\n" + table(comparison.problem, list(SHOWN.values()), shown))
+    for outcome in comparison.outcomes:
         if outcome.error:
             say(console, f"failed: {outcome.task.title}: {outcome.error}")
     if len(rows) < total:
         say(console, f"{len(rows)} of {total} runs; the same command goes on with the others")
     say(console, f"written: {folder}/compare.csv, compare.json" + (", compare.png" if pictured else ""))
-    return 0 if any(solution.success for solution in found.solutions) else 1
+    return 0 if any(solution.success for solution in comparison.solutions) else 1
 
 
 def _cell(value: Any) -> str:

@@ -42,13 +42,13 @@ def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
 def _shown(args: argparse.Namespace, console: Console, chosen: Mapping[str, registry.Entry]) -> int:
     """The exit status, after the runs and the page."""
     entries: list[Entry] = []
-    for name, found in chosen.items():
+    for name, problem in chosen.items():
         folder = args.out / name
         done = (folder / "summary.json").exists() and not args.again
         failure = "" if done else _run(name, folder, args.time_limit, args.max_iterations)
         if args.viewer and not failure:
             failure = _view(folder)
-        entries.append(Entry(name, found.summary, folder, failure))
+        entries.append(Entry(name, problem.summary, folder, failure))
         how = failure or ("found there" if done else "done")
         say(console, f"{name}: {how}, {len(pictures(folder))} pictures")
         write_page(entries, args.out / PAGE, title="Problems of the library")  # what there is, if the next one does not end
@@ -87,10 +87,10 @@ def _run(name: str, folder: pathlib.Path, limit: float, max_iterations: int | No
 def _identity(summary: pathlib.Path) -> tuple[int, int] | None:
     """Which file a summary is, and when it was written; None where there is none."""
     try:
-        found = summary.stat()
+        status = summary.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _view(folder: pathlib.Path) -> str:

@@ -199,37 +199,37 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
         shifted = np.asarray(shift, self.problem.dtype)
         cost_before, accepted, count = None, False, 0
         while True:
-            found = self._programs[0](x, start_time, shifted, plan, damping)
-            ok = bool(found.finite)  # waits for the program
+            result = self._programs[0](x, start_time, shifted, plan, damping)
+            ok = bool(result.finite)  # waits for the program
             count, now = count + 1, time.perf_counter()
-            cost_before = found.cost_before if cost_before is None else cost_before
-            accepted = accepted or bool(found.accepted)
+            cost_before = result.cost_before if cost_before is None else cost_before
+            accepted = accepted or bool(result.accepted)
             if (
                 not ok
-                or not bool(found.accepted)
+                or not bool(result.accepted)
                 or count >= iterations
                 or now - begin + (now - last) > self.time_budget
             ):
-                return dataclasses.replace(found, cost_before=cost_before, accepted=accepted), count, now - begin
-            plan, damping, shifted, last = found.plan, found.damping, np.zeros_like(shifted), now
+                return dataclasses.replace(result, cost_before=cost_before, accepted=accepted), count, now - begin
+            plan, damping, shifted, last = result.plan, result.damping, np.zeros_like(shifted), now
 
     def _first_plan(self, x: Float[np.ndarray, " nx"]) -> tuple[Replanned, int, float]:
         """Iterations at the start until they change nothing."""
         plan, damping = self.replanning.first(), np.asarray(self.replanning.damping, self.problem.dtype)
         total, count, cost = 0.0, 0, math.inf
         while True:
-            found, _, seconds = self.solve(x, 0.0, 0.0, plan, damping, 1)
+            result, _, seconds = self.solve(x, 0.0, 0.0, plan, damping, 1)
             total, count = total + seconds, count + 1
-            if not bool(found.finite):
+            if not bool(result.finite):
                 raise NonFiniteError(
                     f"problem '{self.problem.name}': the first plan is not finite; give a guess (u0, guesses.quasi_static) whose "
                     "motion is"
                 )
-            new = float(found.cost)
-            done = not bool(found.accepted) or abs(cost - new) <= SAME_COST * max(abs(new), SAME_COST)
+            new = float(result.cost)
+            done = not bool(result.accepted) or abs(cost - new) <= SAME_COST * max(abs(new), SAME_COST)
             if done or count >= self.first_iterations:
-                return found, count, total
-            plan, damping, cost = found.plan, found.damping, new
+                return result, count, total
+            plan, damping, cost = result.plan, result.damping, new
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -293,16 +293,16 @@ class _Log:
         horizon, tick_s = self.horizon, self.horizon.plant.dt
         shift = (tick - self.newest.begun) / self.knot
         before = time.process_time()
-        found, iterations, latency = horizon.solve(
+        result, iterations, latency = horizon.solve(
             x, tick * tick_s, shift, self.newest.plan, self.damping, horizon.max_iterations
         )
         delay = horizon.delay_ticks
         if delay is None:
             delay = math.ceil(latency / tick_s - ROUNDING)
             self.free_at = tick + delay
-        accepted = bool(found.accepted) and bool(found.finite)
-        if bool(found.finite):  # else the plan that is there goes on
-            self.newest, self.damping = _Acting(found.plan, tick), found.damping
+        accepted = bool(result.accepted) and bool(result.finite)
+        if bool(result.finite):  # else the plan that is there goes on
+            self.newest, self.damping = _Acting(result.plan, tick), result.damping
             self.coming.append((tick + delay, self.newest))
         row = (
             tick * tick_s,
@@ -310,8 +310,8 @@ class _Log:
             time.process_time() - before,
             iterations,
             accepted,
-            float(found.cost_before),
-            float(found.cost),
+            float(result.cost_before),
+            float(result.cost),
         )
         self.solves.append(row)
 

@@ -80,19 +80,19 @@ def replay_motion(
     motion, K = _held(system, motion, K, round(hold / dt))
     half = dataclasses.replace(system, dt=dt / 2)
     bounds = np.asarray(system.model.control_lower), np.asarray(system.model.control_upper)  # a plan may keep below them
-    found = []
+    replays = []
     for feedback in (False, True) if policy or gains is not None else (False,):
         xs = _rolled(system, motion, K, 1, feedback, bounds)
-        found.append(_judged("one rollout", dt, feedback, xs, motion, system, dt, near))
+        replays.append(_judged("one rollout", dt, feedback, xs, motion, system, dt, near))
     for feedback in (False, True):
         xs = _rolled(half, motion, K, 2, feedback, bounds)
-        found.append(_judged("half the step", dt / 2, feedback, xs, motion, system, dt, near))
+        replays.append(_judged("half the step", dt / 2, feedback, xs, motion, system, dt, near))
     for step in steps if model_file is not None else ():
         for feedback in (False, True):
             plant = MujocoPlant.from_file(str(model_file), step)
             xs = _in_plant(plant, system, motion, K, dt, feedback, bounds)
-            found.append(_judged(plant.name, step, feedback, xs, motion, system, dt, near))
-    return found
+            replays.append(_judged(plant.name, step, feedback, xs, motion, system, dt, near))
+    return replays
 
 
 def _gains(
@@ -170,8 +170,8 @@ def _rolled(
 def _follow(subject: None, system: System, x0: Any, qs: Any, vs: Any, us: Any, K: Any, lower: Any, upper: Any) -> Any:
     nq = system.nq
     start = State(x0[:nq], x0[nq:])
-    found, *_ = follow_policy(system, start, qs, vs, us, K, lower, upper)
-    return jnp.concatenate([found.q, found.v], 1)
+    states, *_ = follow_policy(system, start, qs, vs, us, K, lower, upper)
+    return jnp.concatenate([states.q, states.v], 1)
 
 
 def _in_plant(
@@ -180,7 +180,7 @@ def _in_plant(
     """The states at the knots, of a plant whose step need not divide that of the motion."""
     xs, us, nq, nv = np.asarray(motion.xs), np.asarray(motion.us), system.nq, system.nv
     plant.reset(xs[0])
-    found, time = [xs[0]], 0.0
+    states, time = [xs[0]], 0.0
     for t in range(len(us)):
         while time < (t + 1) * dt - 1e-9:
             share = np.clip(time / dt - t, 0.0, 1.0)
@@ -191,5 +191,5 @@ def _in_plant(
                 u = u + K[t] @ dx
             plant.step(np.clip(u, *bounds), {})
             time += plant.dt
-        found.append(plant.state)
-    return np.array(found)
+        states.append(plant.state)
+    return np.array(states)

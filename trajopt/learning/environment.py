@@ -340,10 +340,10 @@ class Environment(WithoutCaches):
         reward = self.reward
         if isinstance(reward, Residual | Terms):
             taken = None if info is None else (after.x, info)
-            found = StepOutcome(system, before.x, u, taken), StepOutcome(system, after.x, u)
+            outcomes = StepOutcome(system, before.x, u, taken), StepOutcome(system, after.x, u)
             terms = {}
             for term in reward.terms:
-                moment, step = (before, found[0]) if term.needs_step else (after, found[1])
+                moment, step = (before, outcomes[0]) if term.needs_step else (after, outcomes[1])
                 rows = term(moment.x, u, moment.time, step)
                 terms[term.label] = -0.5 * jnp.vdot(rows, rows)
         else:

@@ -27,8 +27,8 @@ def lambda_returns(
     def body(after: Array, given: tuple[Array, ...]) -> tuple[Array, Array]:
         reward, value, over, cut = given
         follows = jnp.where(cut, value, (1.0 - lambda_) * value + lambda_ * after)
-        found = reward + discount * jnp.where(over, 0.0, follows)
-        return found, found
+        total = reward + discount * jnp.where(over, 0.0, follows)
+        return total, total
 
     return jax.lax.scan(body, next_values[-1], (rewards, next_values, terminated, truncated), reverse=True)[1]
 

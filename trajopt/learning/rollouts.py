@@ -91,10 +91,10 @@ def _step_all(
 
 def refuse_faults(environment: Environment, fault: Int[np.ndarray, "T N"], steps: Int[np.ndarray, "T N"], update: int) -> None:
     """Raise `NonFiniteError` naming the step and the term where a reward or a state is not finite."""
-    found = np.argwhere(np.asarray(fault) >= 0)
-    if not len(found):
+    faults = np.argwhere(np.asarray(fault) >= 0)
+    if not len(faults):
         return
-    t, which = (int(k) for k in found[0])
+    t, which = (int(k) for k in faults[0])
     name, step = environment.fault_names[int(fault[t, which])], int(steps[t, which])
     what = "the state that the system reached" if name == STATE else f"the term '{name}' of the reward"
     remedy = "a smaller dt, or weaker controls" if name == STATE else "what that term divides by, or takes a root of"

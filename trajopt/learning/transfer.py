@@ -75,9 +75,9 @@ def elsewhere(
     """Episodes in the environment's own system; factors: of leaves of the model, in place of the environment's own."""
     made = environment if factors is None else dataclasses.replace(environment, factors=factors)
     program = jax.jit(lambda key: play(made, policy, key, episodes))
-    found = program(jax.random.PRNGKey(seed))
+    played = program(jax.random.PRNGKey(seed))
     where = "System" if not made.factors else "System, " + ", ".join(f"{k} {a:g} to {b:g}" for k, (a, b) in made.factors.items())
-    return Trial(where, np.asarray(found.success), np.asarray(found.returns), np.asarray(found.steps))
+    return Trial(where, np.asarray(played.success), np.asarray(played.returns), np.asarray(played.steps))
 
 
 def in_mujoco(
@@ -102,8 +102,8 @@ def in_mujoco(
     if abs(ticks * plant.dt - environment.dt) > 1e-9:
         raise OptionError(f"dt is {plant.dt}; expected a whole part of the {environment.dt} s between two actions")
     programs = _Programs(environment, policy)
-    found = [_episode(programs, plant, ticks, key) for key in jax.random.split(jax.random.PRNGKey(seed), episodes)]
-    success, returns, steps = (np.array(column) for column in zip(*found, strict=True))
+    played = [_episode(programs, plant, ticks, key) for key in jax.random.split(jax.random.PRNGKey(seed), episodes)]
+    success, returns, steps = (np.array(column) for column in zip(*played, strict=True))
     return Trial(f"MuJoCo, {plant.dt * 1e3:g} ms", success, returns, steps)
 
 

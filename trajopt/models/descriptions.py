@@ -202,6 +202,14 @@ def rpy_to_matrix(rpy: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3 3"]:
     return Rotation.from_euler("xyz", np.asarray(rpy, float)).as_matrix()
 
 
+def roll_pitch_yaw(quaternion: Float[np.ndarray, "k 4"]) -> Float[np.ndarray, "k 3"]:
+    """Roll, pitch and yaw, rad, of quaternions w x y z: turned about x, then y, then z of the world."""
+    w, x, y, z = (quaternion / np.maximum(np.linalg.norm(quaternion, axis=1, keepdims=True), 1e-300)).T
+    roll = np.arctan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
+    yaw = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+    return np.stack([roll, np.arcsin(np.clip(2 * (w * y - z * x), -1, 1)), yaw], 1)
+
+
 def perpendicular_axes(axis: Float[np.ndarray, "3"]) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]]:
     """Two unit vectors that form a right-handed frame (t1, t2, axis); the x and y axes when `axis` is z."""
     helper = np.array([1.0, 0.0, 0.0]) if abs(axis[0]) < 0.9 else np.array([0.0, 1.0, 0.0])

@@ -47,17 +47,17 @@ def is_regular(path: Path) -> bool:
 def check_file(path: Path, most: int, what: str) -> None:
     """Raise `ModelError` unless `path` is a regular file of at most `most` bytes. Pipes and devices are not opened."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ModelError(f"cannot read {what} '{short(str(path))}': {reason}") from None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise ModelError(f"cannot read {what} '{path}': Is a directory")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ModelError(f"cannot read {what} '{path}': it is no regular file but a pipe, socket or device")
-    if found.st_size > most:
+    if status.st_size > most:
         raise ModelError(
-            f"cannot read {what} '{path}': it has {found.st_size / 2**20:,.0f} MiB; at most {most >> 20} MiB are read, to bound "
+            f"cannot read {what} '{path}': it has {status.st_size / 2**20:,.0f} MiB; at most {most >> 20} MiB are read, to bound "
             "memory and time; make it smaller, a mesh by decimation"
         )
 

@@ -49,9 +49,9 @@ def convex_hull(
         )
     thickness = np.linalg.svd(points - points.mean(0), compute_uv=False)[-1] / np.sqrt(len(points))
     if len(points) < 4 or thickness < FLATTEST * extent.max():
-        found = f"only {len(points)} distinct vertices" if len(points) < 4 else "all its vertices in one plane"
+        reason = f"only {len(points)} distinct vertices" if len(points) < 4 else "all its vertices in one plane"
         raise ModelError(
-            f"mesh '{name}' spans no volume: it has {found} (extent {extent[0]:.3g} x {extent[1]:.3g} x {extent[2]:.3g} m); "
+            f"mesh '{name}' spans no volume: it has {reason} (extent {extent[0]:.3g} x {extent[1]:.3g} x {extent[2]:.3g} m); "
             "check its scale, or use a thin box or a plane instead"
         )
     hull = _hull(points, name)
@@ -169,9 +169,9 @@ def resolve_uri(uri: str, folder: Path | None, package_dirs: Sequence[str | Path
     itself called NAME counts too. Names that leave their package by ".." are not looked for. Plain names are relative to
     `folder`; `file://` is stripped.
     """
-    scheme, found, rest = uri.partition("://")
+    scheme, separator, rest = uri.partition("://")
     rest = rest if scheme == "file" else rest.lstrip("/")
-    if not found:
+    if not separator:
         scheme, rest = "file", uri
     if scheme == "file":
         path = Path(rest) if folder is None else folder / rest

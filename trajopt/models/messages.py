@@ -31,5 +31,5 @@ def grouped(messages: Sequence[str]) -> list[str]:
 
 def _subject(message: str) -> str:
     """The first name in a message; of a path its last part."""
-    found = _NAME.search(message)
-    return (found[1] or found[2] or "").rstrip("/").rpartition("/")[2] if found else ""
+    match = _NAME.search(message)
+    return (match[1] or match[2] or "").rstrip("/").rpartition("/")[2] if match else ""

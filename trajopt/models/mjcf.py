@@ -184,15 +184,15 @@ def _joint(model: mujoco.MjModel, names: _Names, j: int, flags: int, builder: Mo
 
 def _restitutions(model: mujoco.MjModel, builder: ModelBuilder) -> dict[str, float]:
     """Restitution by geom name, "" for all others, from the custom numbers; see the module docstring."""
-    found = {"": 0.0}
+    restitutions = {"": 0.0}
     for k in range(model.nnumeric):
         name = model.numeric(k).name
         if name == _RESTITUTION or name.startswith(_RESTITUTION + "/"):
             value = float(model.numeric_data[model.numeric_adr[k]])
             if not 0 <= value <= 1:
                 raise ModelError(f"{builder.source}: custom number '{name}' is {value}; expected 0 to 1")
-            found[name[len(_RESTITUTION) + 1 :]] = value
-    return found
+            restitutions[name[len(_RESTITUTION) + 1 :]] = value
+    return restitutions
 
 
 def _add_shapes(model, names: _Names, builder: ModelBuilder, restitution: dict[str, float], flags: int) -> None:

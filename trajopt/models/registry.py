@@ -210,19 +210,19 @@ def _read(
     content: bytes, format: str | None, name: str, source: str, path: Path | None, options: _Options
 ) -> tuple[Model, LoadReport]:
     root = parse_xml(content, source)
-    found = _FORMATS.get(str(root.tag))
-    if found is None:
+    kind = _FORMATS.get(str(root.tag))
+    if kind is None:
         part = ", a part of an MJCF that other files include" if root.tag == "mujocoinclude" else ""
         raise ModelError(
             f"{source}: the root element is <{root.tag}>{part}; expected <robot> (URDF), <mujoco> (MJCF) or <sdf> (SDF)"
         )
-    if format is not None and format != found:
+    if format is not None and format != kind:
         if format not in _FORMATS.values():
             raise OptionError(f"format is '{format}'; expected 'urdf', 'mjcf' or 'sdf'")
-        raise ModelError(f"{source}: format is '{format}', but the root element <{root.tag}> says '{found}'")
-    if found == "mjcf":
+        raise ModelError(f"{source}: format is '{format}', but the root element <{root.tag}> says '{kind}'")
+    if kind == "mjcf":
         builder = read_mjcf(root, content, name, source, path)
-    elif found == "urdf":
+    elif kind == "urdf":
         template = template_element(root)
         if template is not None:
             content = expand(path, template, source, options.package_dirs, options.xacro)
@@ -237,7 +237,7 @@ def _read(
     if options.ground:
         _add_ground(builder)
     model = builder.build()
-    return model, LoadReport(found, tuple(grouped(builder.warnings)), tuple(builder.overlaps))
+    return model, LoadReport(kind, tuple(grouped(builder.warnings)), tuple(builder.overlaps))
 
 
 def _add_ground(builder: ModelBuilder) -> None:

@@ -48,23 +48,23 @@ class SelfCollision:
 
     def left_out(self, bodies: Collection[str], source: str) -> tuple[set[LinkPair], list[str]]:
         """The pairs of links that `exclude` and the SRDF name, and what there is to warn of. `OptionError` for unknown links."""
-        found: set[LinkPair] = set()
+        pairs: set[LinkPair] = set()
         for pair in self.exclude:
             for name in pair:
                 if name != "world" and name not in bodies:
                     raise OptionError(
                         f"{source}: exclude names the link '{name}', which does not exist{closest(name, bodies)}"
                     )
-            found.add(frozenset(None if name == "world" else name for name in pair))
+            pairs.add(frozenset(None if name == "world" else name for name in pair))
         if self.srdf is None:
-            return found, []
+            return pairs, []
         disabled, unknown = read_srdf(Path(self.srdf), bodies)
         warnings = []
         if unknown:
             warnings.append(
                 f"the SRDF '{self.srdf}' names links that do not exist, which is ignored: {listed(unknown)}"
             )
-        return found | disabled, warnings
+        return pairs | disabled, warnings
 
 
 def read_srdf(path: Path, bodies: Collection[str]) -> tuple[set[LinkPair], list[str]]:
@@ -87,23 +87,23 @@ def read_srdf(path: Path, bodies: Collection[str]) -> tuple[set[LinkPair], list[
             pairs.append(frozenset(names))
         return pairs
 
-    found: set[LinkPair] = set()
+    by_default: set[LinkPair] = set()
     for element in root.findall("disable_default_collisions"):
         link = required(element, "link")
         unknown.update({} if link in bodies else {link: None})
-        found |= {frozenset((link, other)) for other in bodies if other != link}
-    return (found - set(ends("enable_collisions"))) | set(ends("disable_collisions")), list(unknown)
+        by_default |= {frozenset((link, other)) for other in bodies if other != link}
+    return (by_default - set(ends("enable_collisions"))) | set(ends("disable_collisions")), list(unknown)
 
 
 def overlapping_links(model: Model, shapes: Sequence[PlacedShape]) -> list[tuple[str, str]]:
     """Pairs of links of one robot with shapes that overlap at the default configuration, in the order of the shapes."""
-    found: dict[tuple[str, str], None] = {}
+    links: dict[tuple[str, str], None] = {}
     inside = tuple((i, j) for i, j in model.topology.pairs if one_robot(shapes[i], shapes[j]))
     top = dataclasses.replace(model.topology, pairs=inside)
     overlaps = overlapping_pairs(dataclasses.replace(model, topology=top), most=NEAR_PAIRS)
     for i, j in sorted((min(pair), max(pair)) for pair in overlaps):
-        found[str(shapes[i].body), str(shapes[j].body)] = None
-    return list(found)
+        links[str(shapes[i].body), str(shapes[j].body)] = None
+    return list(links)
 
 
 def one_robot(one: PlacedShape, other: PlacedShape) -> bool:

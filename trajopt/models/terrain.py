@@ -77,12 +77,12 @@ def _floor(model: Model, name: str | None) -> int:
     if name in names:
         return planes[names.index(name)]
     if name is None:
-        found = (
+        what_it_has = (
             f"{len(planes)} planes ({', '.join(names)}): name one by floor="
             if planes
             else "no plane: load it with ground=True"
         )
-        raise OptionError(f"the terrain takes the place of a plane, but model '{model.name}' has {found}")
+        raise OptionError(f"the terrain takes the place of a plane, but model '{model.name}' has {what_it_has}")
     raise UnknownNameError(f"model '{model.name}' has no plane '{name}'{closest(name, names)}")
 
 

@@ -52,8 +52,8 @@ class Entry:
 def pictures(folder: str | os.PathLike) -> list[str]:
     """Names of the pictures in a run's folder, in the order in which they are shown."""
     place = pathlib.Path(folder)
-    found = [name for name in files.visible(place) if name.endswith(_PICTURES)] if place.is_dir() else []
-    return sorted(found, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+    names = [name for name in files.visible(place) if name.endswith(_PICTURES)] if place.is_dir() else []
+    return sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
 def write_page(entries: Sequence[Entry], path: str | os.PathLike, *, title: str = "Gallery") -> pathlib.Path:

@@ -217,14 +217,6 @@ def highest_foot(model: Any, q: Float[np.ndarray, " nq"]) -> float:
     return float(gaps[np.array(candidates(model, GO1_FEET))].max())
 
 
-def roll_pitch_yaw(xs: Float[np.ndarray, "k nx"]) -> Float[np.ndarray, "k 3"]:
-    """Roll, pitch and yaw of the base, rad, turned about x after y after z."""
-    w, x, y, z = np.asarray(xs)[:, 3:7].T
-    roll = np.arctan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
-    yaw = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
-    return np.stack([roll, np.arcsin(np.clip(2 * (w * y - z * x), -1, 1)), yaw], 1)
-
-
 @ranged(
     steps=Count(1, 10_000), dt=Real(1e-4, 5e-3, "s", why="the gait's controller is stable for steps up to 5e-3 s"), seed=Count()
 )
@@ -245,10 +237,10 @@ def go1_state_estimation(steps: int = 50, dt: float = 4e-3, seed: int = 0) -> Op
         return {"roll_pitch_error": float(np.sqrt(np.mean(tilt**2))), "speed_error": float(np.sqrt(np.mean(speed**2)))}
 
     def report(motion: Trajectory) -> str:
-        found, blind = certificate(motion), seen.dead_reckoning()
+        errors, blind = certificate(motion), seen.dead_reckoning()
         by = certificate(Trajectory(blind, motion.us, motion.p))
         return "\n".join(
-            f"{label:<22} {found[key]:.4f} {unit}  (inertial unit alone: {by[key]:.4f} {unit})"
+            f"{label:<22} {errors[key]:.4f} {unit}  (inertial unit alone: {by[key]:.4f} {unit})"
             for label, key, unit in (
                 ("roll and pitch, rms", "roll_pitch_error", "rad"),
                 ("velocity, rms", "speed_error", "m/s"),

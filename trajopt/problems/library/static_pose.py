@@ -227,11 +227,11 @@ def _witness(h, S, J, friction, limits) -> tuple[np.ndarray, np.ndarray, float]:
     z0 = np.zeros(null.shape[1] + 1)
     torque, force = unpack(z0)
     z0[-1] = _use(torque, force, friction, limits) if (force[:, 2] > 0).all() else 2.0
-    found = scipy.optimize.minimize(
+    optimum = scipy.optimize.minimize(
         lambda z: z[-1], z0, jac=lambda z: np.eye(z.size)[-1], method="SLSQP",
         constraints={"type": "ineq", "fun": margins}, options={"ftol": 1e-9, "maxiter": 200},
     )  # fmt: skip
-    witnesses = [(_use(t, f, friction, limits), t, f) for t, f in (unpack(z0), unpack(found.x))]
+    witnesses = [(_use(t, f, friction, limits), t, f) for t, f in (unpack(z0), unpack(optimum.x))]
     use, torque, force = min(witnesses, key=lambda witness: witness[0])
     return force, torque, use
 

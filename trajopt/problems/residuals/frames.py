@@ -108,10 +108,10 @@ class _OfFrame(Residual):
 
     def motion(self, x: State, step: StepOutcome) -> Motion:
         """Of the frame, in the world or relative to the other."""
-        found = frame_motion(step.model, step.kinematics, x.v, self.frame)
+        motion = frame_motion(step.model, step.kinematics, x.v, self.frame)
         if not self.relative_to:
-            return found
-        return relative(found, frame_motion(step.model, step.kinematics, x.v, self.relative_to))
+            return motion
+        return relative(motion, frame_motion(step.model, step.kinematics, x.v, self.relative_to))
 
 
 @jax.tree_util.register_dataclass

@@ -110,7 +110,7 @@ def _named(chains: Sequence[Sequence[JointSpec]]) -> list[Limb]:
     """Limbs with the words their joints begin with as names, which are made to differ."""
     plain = [[joint.name.removesuffix("_joint") for joint in chain] for chain in chains]
     prefixes = [_common(names) for names in plain]
-    found = []
+    named = []
     for chain, names, prefix in zip(chains, plain, prefixes, strict=True):
         labels = [name.removeprefix(prefix).strip("_") or name for name in names]
         title = prefix.strip("_")
@@ -118,8 +118,8 @@ def _named(chains: Sequence[Sequence[JointSpec]]) -> list[Limb]:
             title, labels = names[0], [names[0]]
         elif not title or prefixes.count(prefix) > 1:
             title = f"{title} {labels[0]} … {labels[-1]}".strip().replace("_", " ")
-        found.append(Limb(title, tuple(chain), tuple(labels)))
-    return found
+        named.append(Limb(title, tuple(chain), tuple(labels)))
+    return named
 
 
 def _common(names: Sequence[str]) -> str:
@@ -130,12 +130,12 @@ def _common(names: Sequence[str]) -> str:
 
 def driven_joint(model: Model) -> dict[str, int]:
     """The velocity that each actuator of one joint drives, by the actuator's name."""
-    found = {}
+    dofs = {}
     for name, column in zip(model.topology.actuators, np.asarray(model.actuation).T, strict=True):
         driven = np.flatnonzero(column)
         if len(driven) == 1:
-            found[name] = int(driven[0])
-    return found
+            dofs[name] = int(driven[0])
+    return dofs
 
 
 def of_model(motion: Mapping[str, Float[np.ndarray, "..."]], model: Model | None) -> bool:

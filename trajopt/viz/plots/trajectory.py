@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from trajopt.dynamics.model import Model
+from trajopt.models.descriptions import roll_pitch_yaw
 from trajopt.viz.plots.axes import BAND, COLOURS, FORBIDDEN, LIMIT, beside, figure, fit_axis, save
 from trajopt.viz.plots.labels import LINEAR, control_labels, coordinate_names, driven_joint, limbs, of_model
 
@@ -208,14 +209,6 @@ def _base(q: np.ndarray | None, v: np.ndarray | None, model: Model) -> list[Pane
             of_turn = ["ω"] if joint.kind == "planar" else ["ωx", "ωy", "ωz"]
             panels.append(Panel(f"{what}angular velocity\n[rad/s]", v[:, rate + n : rate + joint.nv], of_turn))
     return panels
-
-
-def roll_pitch_yaw(quaternion: Float[np.ndarray, "k 4"]) -> Float[np.ndarray, "k 3"]:
-    """Roll, pitch and yaw, rad, of quaternions w x y z: turned about x, then y, then z of the world."""
-    w, x, y, z = (quaternion / np.maximum(np.linalg.norm(quaternion, axis=1, keepdims=True), 1e-300)).T
-    roll = np.arctan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
-    yaw = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
-    return np.stack([roll, np.arcsin(np.clip(2 * (w * y - z * x), -1, 1)), yaw], 1)
 
 
 def _joints(q: np.ndarray | None, v: np.ndarray | None, model: Model, undriven: bool) -> list[Panel]:
