@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trajopt.learning.returns import advantages, lambda_returns
+from trajopt.learning.returns import lambda_returns
 
 T, N, DISCOUNT = 9, 4, 0.9
 
@@ -48,7 +48,7 @@ def test_advantages_are_sums_of_temporal_differences(given, lambda_):
     rewards, values, following, terminated, truncated = given
     following = following.copy()  # of an episode that goes on, the value after a step is that before the next
     following[:-1] = np.where(terminated | truncated, following, np.roll(values, -1, 0))[:-1]
-    found = np.asarray(advantages(rewards, values, following, terminated, truncated, DISCOUNT, lambda_))
+    found = np.asarray(lambda_returns(rewards, following, terminated, truncated, DISCOUNT, lambda_) - values)
     for i in range(N):
         later = 0.0
         for t in reversed(range(T)):

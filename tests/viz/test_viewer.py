@@ -36,6 +36,7 @@ from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.files import read_arrays
 from trajopt.models import load_model
+from trajopt.problems.parts import Display
 from trajopt.solvers.loop.solution import amend_summary
 from trajopt.viz import viewer
 from trajopt.viz.recording import Recording, contact_forces, read_run
@@ -197,7 +198,7 @@ def test_the_export_holds_the_motion_and_loads_nothing(tmp_path):
 
 def test_settings_of_the_run_choose_its_model(tmp_path, request):
     problems.register(
-        "any", lambda *, robot="cube", at=(0, 0): types.SimpleNamespace(model=load_model(robot)), "a robot"
+        "any", lambda *, robot="cube", at=(0, 0): types.SimpleNamespace(display=Display(model=load_model(robot))), "a robot"
     )
     request.addfinalizer(lambda: problems.unregister("any"))
     folder = write_run(tmp_path / "run", swing("cart-pole"), problem="any")

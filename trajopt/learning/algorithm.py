@@ -121,6 +121,13 @@ class Algorithm(NamedOptions, abc.ABC):
             Normaliser.of(no, dtype).updated(observations), states, observations, later,
         )  # fmt: skip
 
+    def orders(self, key: UInt32[Array, "2"], epochs: int, minibatches: int) -> Int[Array, "parts size"]:
+        """Indices of the samples in random order: for every epoch as many parts of one size."""
+        size = self.samples // minibatches * minibatches
+        keys = jax.random.split(key, epochs)
+        orders = jax.vmap(lambda own: jax.random.permutation(own, self.samples)[:size])(keys)
+        return orders.reshape(epochs * minibatches, -1)
+
     def rate(self, start: float, progress: Float[Array, ""]) -> Float[Array, ""]:
         """A learning rate."""
         return start * (1.0 - (1.0 - self.final_rate) * progress)

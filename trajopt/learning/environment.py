@@ -221,6 +221,12 @@ class Environment(WithoutCaches):
         action = jax.ShapeDtypeStruct((self.na,), self.dtype)
         return (*sorted(jax.eval_shape(self.step, state, action)[1].terms), STATE)
 
+    def fault_at(self, fault: int, step: int) -> str:
+        """What an `Outcome.fault` at a step of an episode says, as the beginning of a sentence."""
+        name = self.fault_names[fault]
+        what = "the state that the system reached" if name == STATE else f"the term '{name}' of the reward"
+        return f"environment '{self.name}': {what} is not finite at step {step} of an episode"
+
     def with_gradient(self, gradient: str) -> Environment:
         """The environment whose steps have derivatives in another gradient mode."""
         return dataclasses.replace(self, system=dataclasses.replace(self.system, gradient=gradient))

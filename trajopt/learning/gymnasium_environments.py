@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.errors import MissingExtraError, NonFiniteError
-from trajopt.learning.environment import STATE, Environment, EnvironmentState, Outcome
+from trajopt.learning.environment import Environment, EnvironmentState, Outcome
 from trajopt.learning.tasks import TASKS, environment
 from trajopt.native.process import check_process
 
@@ -184,8 +184,4 @@ def _key(random: np.random.Generator) -> Any:
 
 def _refuse(made: Environment, fault: Any, steps: Any) -> None:
     for k in np.flatnonzero(np.asarray(fault) >= 0):
-        name = made.fault_names[int(fault[k])]
-        what = "the state that the system reached" if name == STATE else f"the term '{name}' of the reward"
-        raise NonFiniteError(f"environment '{made.name}': {what} is not finite at step {int(steps[k])} of an episode")
-
-
+        raise NonFiniteError(made.fault_at(int(fault[k]), int(steps[k])))

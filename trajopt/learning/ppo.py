@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from trajopt.learning.algorithm import Algorithm, Learner, Update, stepped
 from trajopt.learning.environment import Environment
 from trajopt.learning.networks import Actor
-from trajopt.learning.returns import advantages
+from trajopt.learning.returns import lambda_returns
 from trajopt.learning.rollouts import explore
 
 
@@ -109,16 +109,13 @@ class PPO(Algorithm):
         observation = learner.normaliser(seen.observation)
         values = learner.critic(observation)[..., 0]
         following = learner.critic(learner.normaliser(seen.next_observation))[..., 0]
-        gain = advantages(
-            seen.reward, values, following, seen.terminated, seen.truncated, self.discount, self.lambda_
-        )
+        targets = lambda_returns(seen.reward, following, seen.terminated, seen.truncated, self.discount, self.lambda_)
         old = learner.actor.log_density(observation, seen.z)
-        flat = (observation, seen.z, old, gain, values, gain + values)
+        flat = (observation, seen.z, old, targets - values, values, targets)
         return Batch(*(a.reshape(-1, *a.shape[2:]) for a in flat))
 
     def _epochs(self, learner: Learner, batch: Batch, key: Any, progress: Any) -> tuple[Any, tuple[Any, Any]]:
         of_actor, of_critic = self.optimisers()
-        size = self.samples // self.minibatches * self.minibatches
 
         def loss(actor: Actor, part: Batch) -> Any:
             return policy_loss(actor, part, self.clip) - self.entropy * actor.entropy()
@@ -132,7 +129,5 @@ class PPO(Algorithm):
             critic, critic_state = stepped(of_critic, critic_state, slope, critic, self.rate(self.critic_rate, progress))
             return (actor, critic, actor_state, critic_state), (one, two)
 
-        keys = jax.random.split(key, self.epochs)
-        orders = jax.vmap(lambda own: jax.random.permutation(own, self.samples)[:size])(keys)
         start = (learner.actor, learner.critic, learner.actor_optimiser, learner.critic_optimiser)
-        return jax.lax.scan(minibatch, start, orders.reshape(self.epochs * self.minibatches, -1))
+        return jax.lax.scan(minibatch, start, self.orders(key, self.epochs, self.minibatches))

@@ -1,4 +1,4 @@
-r"""Estimates of values from rewards: lambda-returns, and the advantages that follow from them.
+r"""Estimates of values from rewards: lambda-returns, from which advantages follow.
 
     G_t = r_t + gamma (1 - e_t) ((1 - lambda) V_t+1 + lambda G_t+1),     A_t = G_t - V_t
 
@@ -31,16 +31,3 @@ def lambda_returns(
         return total, total
 
     return jax.lax.scan(body, next_values[-1], (rewards, next_values, terminated, truncated), reverse=True)[1]
-
-
-def advantages(
-    rewards: Float[Array, "T N"],
-    values: Float[Array, "T N"],
-    next_values: Float[Array, "T N"],
-    terminated: Bool[Array, "T N"],
-    truncated: Bool[Array, "T N"],
-    discount: float,
-    lambda_: float,
-) -> Float[Array, "T N"]:
-    """A of the module's docstring: the sum of (gamma lambda)^k times the temporal differences of step t + k."""
-    return lambda_returns(rewards, next_values, terminated, truncated, discount, lambda_) - values

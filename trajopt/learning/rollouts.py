@@ -95,13 +95,10 @@ def refuse_faults(environment: Environment, fault: Int[np.ndarray, "T N"], steps
     if not len(faults):
         return
     t, which = (int(k) for k in faults[0])
-    name, step = environment.fault_names[int(fault[t, which])], int(steps[t, which])
-    what = "the state that the system reached" if name == STATE else f"the term '{name}' of the reward"
-    remedy = "a smaller dt, or weaker controls" if name == STATE else "what that term divides by, or takes a root of"
-    raise NonFiniteError(
-        f"environment '{environment.name}': {what} is not finite at step {step} of an episode (update {update}, environment "
-        f"{which}); training stops. Look at {remedy}"
-    )
+    of_state = environment.fault_names[int(fault[t, which])] == STATE
+    remedy = "a smaller dt, or weaker controls" if of_state else "what that term divides by, or takes a root of"
+    what = environment.fault_at(int(fault[t, which]), int(steps[t, which]))
+    raise NonFiniteError(f"{what} (update {update}, environment {which}); training stops. Look at {remedy}")
 
 
 @jax.tree_util.register_dataclass

@@ -177,10 +177,7 @@ class SHAC(Algorithm):
             error, slope = jax.value_and_grad(loss)(critic, chosen)
             return stepped(of_critic, state, slope, critic, self.rate(self.critic_rate, progress)), error
 
-        size = self.samples // self.minibatches * self.minibatches
-        keys = jax.random.split(key, self.critic_epochs)
-        orders = jax.vmap(lambda own: jax.random.permutation(own, self.samples)[:size])(keys)
-        orders = orders.reshape(self.critic_epochs * self.minibatches, -1)
+        orders = self.orders(key, self.critic_epochs, self.minibatches)
         (critic, state), errors = jax.lax.scan(minibatch, (learner.critic, learner.critic_optimiser), orders)
         return critic, state, errors.mean()
 

@@ -216,3 +216,8 @@ def perpendicular_axes(axis: Float[np.ndarray, "3"]) -> tuple[Float[np.ndarray, 
     first = helper - axis * (axis @ helper)
     first /= np.linalg.norm(first)
     return first, np.cross(axis, first)
+
+
+def frame_along(axis: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3 3"]:
+    """A rotation whose third column is `axis`, a unit vector."""
+    return np.stack([*perpendicular_axes(axis), axis], axis=1)

@@ -41,6 +41,7 @@ from trajopt.models.mjcf_actuators import add_actuators
 from trajopt.models.mjcf_compile import compile_mjcf
 from trajopt.models.mjcf_equalities import add_equalities
 from trajopt.models.mjcf_files import check_files
+from trajopt.models.mujoco_geoms import GEOMS
 
 _KINDS = {
     mujoco.mjtJoint.mjJNT_HINGE: "revolute",
@@ -48,17 +49,7 @@ _KINDS = {
     mujoco.mjtJoint.mjJNT_BALL: "ball",
     mujoco.mjtJoint.mjJNT_FREE: "free",
 }
-_SHAPES = {
-    mujoco.mjtGeom.mjGEOM_PLANE: ShapeType.PLANE,
-    mujoco.mjtGeom.mjGEOM_SPHERE: ShapeType.SPHERE,
-    mujoco.mjtGeom.mjGEOM_CAPSULE: ShapeType.CAPSULE,
-    mujoco.mjtGeom.mjGEOM_BOX: ShapeType.BOX,
-    mujoco.mjtGeom.mjGEOM_CYLINDER: ShapeType.CYLINDER,
-    mujoco.mjtGeom.mjGEOM_ELLIPSOID: ShapeType.ELLIPSOID,
-    mujoco.mjtGeom.mjGEOM_MESH: ShapeType.MESH,
-    mujoco.mjtGeom.mjGEOM_SDF: ShapeType.MESH,
-    mujoco.mjtGeom.mjGEOM_HFIELD: ShapeType.HEIGHTFIELD,
-}
+_SHAPES = {geom: kind for kind, geom in GEOMS.items()} | {mujoco.mjtGeom.mjGEOM_SDF: ShapeType.MESH}
 _DRAWN = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.BOX, ShapeType.CYLINDER, ShapeType.ELLIPSOID)
 _DISABLE = mujoco.mjtDisableBit
 _RESTITUTION = "trajopt_restitution"

@@ -47,18 +47,11 @@ def add_actuators(model: mujoco.MjModel, joint_names: list[str], builder: ModelB
         builder.actuators.append(_described(model, a, name, gears, joints))
     for t in np.flatnonzero(np.asarray(getattr(model, "tendon_actfrclimited", []))):
         builder.warn(f"the actuatorfrcrange of tendon '{model.tendon(int(t)).name}' is left out")
-    if refused:
-        builder.warn(
-            "actuators with a state of their own, or whose force is no affine function of length and velocity, are left out: "
-            + ", ".join(refused)
-            + ("" if builder.actuators else "; with none left, every joint gets a motor of its own")
-        )
-    if dropped:
-        builder.warn(
-            "actuators whose transmission is not a constant matrix are left out: "
-            + ", ".join(dropped)
-            + ("" if builder.actuators else "; with none left, every joint gets a motor of its own")
-        )
+    left = "" if builder.actuators else "; with none left, every joint gets a motor of its own"
+    of_law = "with a state of their own, or whose force is no affine function of length and velocity,"
+    for kind, names in ((of_law, refused), ("whose transmission is not a constant matrix", dropped)):
+        if names:
+            builder.warn(f"actuators {kind} are left out: {', '.join(names)}{left}")
 
 
 def _described(model: mujoco.MjModel, a: int, name: str, gears: dict, joints: dict) -> ActuatorDescription:

@@ -13,19 +13,12 @@ from jaxtyping import Float
 from trajopt.dynamics.model import Model, ShapeType
 from trajopt.models.descriptions import quaternion_to_matrix
 from trajopt.models.limits import refuse
+from trajopt.models.mujoco_geoms import GEOMS
 from trajopt.models.placements import shape_placements
 
 TOUCHING = 1e-6  # share of the sizes by which shapes that touch may overlap: far above the rounding of placements
 _SMALLEST = 1e-6  # m, extent of a mesh from which on MuJoCo makes a hull of it; smaller ones are not looked at
-_GEOMS = {
-    ShapeType.PLANE: mujoco.mjtGeom.mjGEOM_PLANE,
-    ShapeType.SPHERE: mujoco.mjtGeom.mjGEOM_SPHERE,
-    ShapeType.CAPSULE: mujoco.mjtGeom.mjGEOM_CAPSULE,
-    ShapeType.BOX: mujoco.mjtGeom.mjGEOM_BOX,
-    ShapeType.CYLINDER: mujoco.mjtGeom.mjGEOM_CYLINDER,
-    ShapeType.ELLIPSOID: mujoco.mjtGeom.mjGEOM_ELLIPSOID,
-    ShapeType.MESH: mujoco.mjtGeom.mjGEOM_MESH,
-}
+_KINDS = {kind for kind in GEOMS if kind is not ShapeType.HEIGHTFIELD}
 
 
 def deep_overlaps(model: Model, q: Float[np.ndarray, " nq"], depth: float) -> tuple[tuple[int, int], ...]:
@@ -53,7 +46,7 @@ def _distances(
     """Signed distance (m) of the shapes of each contact pair, infinite where their boxes are apart; and the extent of both."""
     shapes, pairs = model.topology.shapes, np.array(model.topology.pairs, int).reshape(-1, 2)
     distances, sizes = np.full(len(pairs), np.inf), np.zeros(len(pairs))
-    known = np.array([shape.kind in _GEOMS and not _tiny(model, shape.mesh) for shape in shapes], bool)
+    known = np.array([shape.kind in _KINDS and not _tiny(model, shape.mesh) for shape in shapes], bool)
     wanted = np.flatnonzero(known[pairs].all(axis=1))
     if not len(wanted):
         return distances, sizes
@@ -88,7 +81,7 @@ def _compiled(model: Model, used: Float[np.ndarray, " k"]) -> mujoco.MjModel:
     spec = mujoco.MjSpec()
     for k in used:
         shape = model.topology.shapes[k]
-        geom = spec.worldbody.add_geom(type=_GEOMS[shape.kind], contype=0, conaffinity=0)
+        geom = spec.worldbody.add_geom(type=GEOMS[shape.kind], contype=0, conaffinity=0)
         size = np.asarray(model.shape_size[k], float)
         geom.size = [0.0, 0.0, 1.0] if shape.kind is ShapeType.PLANE else np.maximum(size, 1e-12)
         if shape.kind is ShapeType.MESH:

@@ -29,7 +29,7 @@ from trajopt.models.descriptions import (
     FrameDescription,
     JointDescription,
     Mimic,
-    perpendicular_axes,
+    frame_along,
 )
 from trajopt.models.limits import BODIES, refuse
 from trajopt.models.massless import hold_massless_joints
@@ -157,7 +157,7 @@ def _close(loop: Loop, poses: dict[str, Pose], builder: ModelBuilder) -> None:
     if _CLOSURES[kind] in ("hinge", "slide"):
         axis = required_child(joint, "axis")
         direction = _axis_in_world(axis, scope, rotation)
-        rotation = np.stack([*perpendicular_axes(direction), direction], 1)
+        rotation = frame_along(direction)
         if any(axis.find(tag) is not None for tag in ("limit", "dynamics", "mimic")):
             builder.warn(f"limits, dynamics and mimic of joint '{name}', which closes a loop, are left out")
     frame = rotation, position

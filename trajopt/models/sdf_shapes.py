@@ -10,7 +10,7 @@ from jaxtyping import Float
 from trajopt.dynamics.model import ShapeType
 from trajopt.errors import ModelError
 from trajopt.models.builder import ModelBuilder
-from trajopt.models.descriptions import DEFAULT_FRICTION, BodyDescription, ShapeDescription, perpendicular_axes
+from trajopt.models.descriptions import DEFAULT_FRICTION, BodyDescription, ShapeDescription, frame_along
 from trajopt.models.inertias import Inertial, joined, solid, symmetric
 from trajopt.models.limits import short
 from trajopt.models.mesh_files import MeshFiles
@@ -79,7 +79,7 @@ class LinkReader:
             return None
         if kind is ShapeType.PLANE:
             normal = unit_axis(text_numbers(element, "normal", 3, [0, 0, 1]), element)
-            rotation = rotation @ np.stack([*perpendicular_axes(normal), normal], axis=1)
+            rotation = rotation @ frame_along(normal)
         name = f"{full}::{required(collision, 'name')}"
         shape = ShapeDescription(name, kind, size, rotation, position, vertices, contype=ALL_BITS, conaffinity=ALL_BITS)
         surface = collision.find("surface")

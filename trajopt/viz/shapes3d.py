@@ -11,6 +11,7 @@ from trajopt.dynamics.collision.terrain import ground_height
 from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model, ShapeType
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
+from trajopt.models.meshes import hull_triangles
 from trajopt.problems import programs
 
 _ROUND = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.ELLIPSOID)
@@ -46,7 +47,7 @@ def polygons(
         profile = np.concatenate([heights[:half] - size[1], heights[half - 1 :] + size[1]])
         return _revolved(np.concatenate([radii[:half], radii[half - 1 :]]), profile, around)
     if kind == ShapeType.MESH and vertices is not None and len(vertices) >= 4:
-        return _hull(vertices)
+        return [vertices[list(corners)] for corners in hull_triangles(vertices)]
     if kind == ShapeType.HEIGHTFIELD and vertices is not None:
         grid = vertices.reshape(_GROUND, _GROUND, 3)
         corners = [grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1]]
@@ -98,18 +99,6 @@ def _box(half: np.ndarray) -> list[np.ndarray]:
             face[:, a] = np.array([-1, 1, 1, -1]) * sign
             face[:, b] = [-1, -1, 1, 1]
             faces.append(face * half)
-    return faces
-
-
-def _hull(vertices: np.ndarray) -> list[np.ndarray]:
-    from scipy.spatial import ConvexHull
-
-    hull = ConvexHull(vertices)
-    faces = []
-    for simplex, equation in zip(hull.simplices, hull.equations):
-        face = vertices[simplex]
-        outward = np.cross(face[1] - face[0], face[2] - face[0]) @ equation[:3] > 0
-        faces.append(face if outward else face[::-1])
     return faces
 
 

@@ -7,6 +7,7 @@ hopper that leans or sinks too far has fallen, and its episode ends; the half-ch
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,35 +41,32 @@ def went_far(speed: float, duration: float, limit: int) -> Callable[[State, Int[
 
 def hopper(speed: float = 1.0, duration: float = 4.0, dt: float = 0.01) -> Environment:
     """Episodes of `duration` s in steps of `dt`, s, at `speed`, m/s."""
-    system = damped_system("hopper", dt, 8)
-    model, limit = system.model, round(duration / dt)
-    home = np.asarray(model.keyframes["home"])
-    v = on_dofs(model, (speed, 0.0, 0.0), 0.0)
-    cost = task(
-        Velocity(reference=v, weight=on_dofs(model, (1.0, 0.1, 0.1), 0.02), activation=SmoothAbsolute(0.5)),
-        Posture(reference=home, weight=on_dofs(model, (0.0, 1.5, 2.0), 0.2)), Control(weight=0.2),
-    )  # fmt: skip
 
     def fallen(moment: Moment) -> Bool[Array, ""]:
+        home = jnp.asarray(moment.model.keyframes["home"])
         return (jnp.abs(moment.x.q[2]) > FALLEN[0]) | (moment.x.q[1] < home[1] - FALLEN[1])
 
-    return Environment(
-        "hopper", system, cost, limit, around(model, home, position=on_dofs(model, (0.0, 0.0, 0.02), 0.05), velocity=0.05),
-        bonus=2.0, observe=observe, terminated=fallen, success=went_far(speed, duration, limit),
-    )  # fmt: skip
+    return _runner("hopper", speed, duration, dt, 0.02, (0.0, 1.5, 2.0), 0.2, 0.2, bonus=2.0, terminated=fallen)
 
 
 def half_cheetah(speed: float = 2.0, duration: float = 4.0, dt: float = 0.01) -> Environment:
     """Episodes of `duration` s in steps of `dt`, s, at `speed`, m/s."""
-    system = damped_system("half-cheetah", dt, 8)
+    return _runner("half-cheetah", speed, duration, dt, 0.01, (0.0, 0.5, 1.0), 0.1, 0.1)
+
+
+def _runner(
+    name: str, speed: float, duration: float, dt: float, rates: float, torso: tuple[float, float, float], joints: float,
+    effort: float, **options: Any,
+) -> Environment:  # fmt: skip
+    """rates, torso, joints, effort: weights of the joints' rates, the torso's place and pitch, the joints, the controls."""
+    system = damped_system(name, dt, 8)
     model, limit = system.model, round(duration / dt)
     home = np.asarray(model.keyframes["home"])
     v = on_dofs(model, (speed, 0.0, 0.0), 0.0)
     cost = task(
-        Velocity(reference=v, weight=on_dofs(model, (1.0, 0.1, 0.1), 0.01), activation=SmoothAbsolute(0.5)),
-        Posture(reference=home, weight=on_dofs(model, (0.0, 0.5, 1.0), 0.1)), Control(weight=0.1),
+        Velocity(reference=v, weight=on_dofs(model, (1.0, 0.1, 0.1), rates), activation=SmoothAbsolute(0.5)),
+        Posture(reference=home, weight=on_dofs(model, torso, joints)), Control(weight=effort),
     )  # fmt: skip
-    return Environment(
-        "half-cheetah", system, cost, limit, around(model, home, position=on_dofs(model, (0.0, 0.0, 0.02), 0.05), velocity=0.05),
-        observe=observe, success=went_far(speed, duration, limit),
-    )  # fmt: skip
+    initial = around(model, home, position=on_dofs(model, (0.0, 0.0, 0.02), 0.05), velocity=0.05)
+    success = went_far(speed, duration, limit)
+    return Environment(name, system, cost, limit, initial, observe=observe, success=success, **options)

@@ -30,6 +30,7 @@ from trajopt.dynamics.state import StepInfo
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
+from trajopt.models.inertias import joined
 from trajopt.problems import programs
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.static_pose import PoseCertificate, certify
@@ -289,18 +290,11 @@ def with_payload(model: Model, mass: float, side: float = PAYLOAD_SIDE, trunk: s
     if not (np.isfinite(mass) and mass >= 0):
         raise OptionError(f"payload is {mass}; it must be a mass in kg, not negative")
     node, place = _on_trunk(model, side, trunk)
-    own, com = float(model.mass[node]), np.asarray(model.com)[node]
-    total = own + mass
-    joint = (own * com + mass * place) / total
-
-    def about(inertia, m, c):
-        d = c - joint
-        return inertia + m * (d @ d * np.eye(3) - np.outer(d, d))
-
-    load = mass * side**2 / 6 * np.eye(3)
     leaves = {key: np.array(getattr(model, key)) for key in ("mass", "com", "inertia")}
-    leaves["inertia"][node] = about(np.asarray(model.inertia)[node], own, com) + about(load, mass, place)
-    leaves["mass"][node], leaves["com"][node] = total, joint
+    trunk_alone = tuple(leaf[node] for leaf in leaves.values())
+    together = joined([trunk_alone, (mass, place, mass * side**2 / 6 * np.eye(3))])
+    for leaf, value in zip(leaves.values(), together, strict=True):
+        leaf[node] = value
     return model.replace(**leaves)
 
 

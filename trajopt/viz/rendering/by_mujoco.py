@@ -9,16 +9,11 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from trajopt.dynamics.model import ShapeType
+from trajopt.models.descriptions import quaternion_to_matrix
+from trajopt.models.mujoco_geoms import GEOMS
 from trajopt.viz.rendering.camera import VERTICAL_ANGLE, Camera
 from trajopt.viz.rendering.scene import FORCE, LIGHT, Part, Pose, Scene, rgb
 
-_GEOMS = {
-    ShapeType.SPHERE: mujoco.mjtGeom.mjGEOM_SPHERE,
-    ShapeType.CAPSULE: mujoco.mjtGeom.mjGEOM_CAPSULE,
-    ShapeType.BOX: mujoco.mjtGeom.mjGEOM_BOX,
-    ShapeType.CYLINDER: mujoco.mjtGeom.mjGEOM_CYLINDER,
-    ShapeType.ELLIPSOID: mujoco.mjtGeom.mjGEOM_ELLIPSOID,
-}
 _WORLD = """
 <mujoco>
   <visual>
@@ -104,15 +99,14 @@ class MujocoRenderer:
         return np.flipud(image)
 
     def _add(self, k: int, part: Part, rotation: Float[np.ndarray, "3 3"], place: Float[np.ndarray, "3"]) -> None:
-        if part.kind in _GEOMS:
+        if not part.mesh:
             size = np.where(part.kind == ShapeType.SPHERE, part.size[0], part.size)
-            self._next(_GEOMS[part.kind], size, place, rotation, part.colour)
+            self._next(GEOMS[part.kind], size, place, rotation, part.colour)
             return
         mesh = self.mesh_of[k]  # MuJoCo has moved its vertices to the frame of the inertia
-        turn = np.zeros(9)
-        mujoco.mju_quat2Mat(turn, self.model.mesh_quat[mesh])
+        turned = rotation @ quaternion_to_matrix(self.model.mesh_quat[mesh])
         centre = place + rotation @ self.model.mesh_pos[mesh]
-        geom = self._next(mujoco.mjtGeom.mjGEOM_MESH, np.zeros(3), centre, rotation @ turn.reshape(3, 3), part.colour)
+        geom = self._next(mujoco.mjtGeom.mjGEOM_MESH, np.zeros(3), centre, turned, part.colour)
         if geom is not None:
             geom.dataid = 2 * mesh
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.dynamics.model import WORLD, Model, ShapeType
+from trajopt.models.descriptions import frame_along
 from trajopt.viz.plots.axes import COLOURS
 from trajopt.viz.plots.labels import limbs
 from trajopt.viz.shapes3d import shape_vertices, surface
@@ -93,7 +94,7 @@ class Scene:
         for child, parent in enumerate(top.parents):
             if parent < 0 or parent in shown or lengths[child] < 1e-9:
                 continue
-            size, turned = np.array([radius, lengths[child] / 2, 0.0]), _along(offsets[child] / lengths[child])
+            size, turned = np.array([radius, lengths[child] / 2, 0.0]), frame_along(offsets[child] / lengths[child])
             self._add(f"to{child}", ShapeType.CAPSULE, size, None, colours[parent], parent, turned, offsets[child] / 2)
 
     def pose(
@@ -145,10 +146,3 @@ def _paler(colour: str, white: float) -> str:
     mixed = np.round(255 * ((1 - white) * rgb(colour) + white)).astype(int)
     return "#" + "".join(f"{value:02x}" for value in mixed)
 
-
-def _along(direction: Float[np.ndarray, "3"]) -> Float[np.ndarray, "3 3"]:
-    """A rotation whose third column is `direction`."""
-    seed = np.eye(3)[int(np.argmin(np.abs(direction)))]
-    first = np.cross(seed, direction)
-    first /= np.linalg.norm(first)
-    return np.stack([first, np.cross(direction, first), direction], 1)

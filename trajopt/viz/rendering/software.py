@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
+from trajopt.models.descriptions import perpendicular_axes
 from trajopt.viz.rendering.camera import Camera
 from trajopt.viz.rendering.scene import FORCE, LIGHT, Pose, Scene, rgb
 from trajopt.viz.shapes3d import is_round
@@ -198,8 +199,8 @@ def _arrows(lines: Float[np.ndarray, "a 2 3"], radius: float) -> Float[np.ndarra
         if length < 1e-9:
             continue
         axis = (end - start) / length
-        first = _unit(np.cross(axis, np.eye(3)[int(np.argmin(np.abs(axis)))]))
-        ring = np.cos(angle)[:, None] * first + np.sin(angle)[:, None] * np.cross(axis, first)
+        first, second = perpendicular_axes(axis)
+        ring = np.cos(angle)[:, None] * first + np.sin(angle)[:, None] * second
         neck = end - min(6 * radius, 0.5 * length) * axis
         low, high, head = start + radius * ring, neck + radius * ring, neck + 2.4 * radius * ring
         faces += [np.stack([low[:-1], low[1:], high[1:]], 1), np.stack([low[:-1], high[1:], high[:-1]], 1)]
