@@ -11,7 +11,7 @@ import argparse
 import statistics
 import time
 
-from measure import banner, pin_to_one_core
+from measure import banner, begin
 
 
 def decay(count: int):
@@ -104,11 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="1,4,16,64,256")
     parser.add_argument("--cases", default=",".join(CASES))
-    options = parser.parse_args()
-    pin_to_one_core()
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
+    options = begin(parser)
     from trajopt.solvers import solve_batch
 
     print(banner())

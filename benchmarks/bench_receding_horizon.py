@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 
-from measure import banner, markdown, pin_to_one_core
+from measure import banner, begin, markdown
 
 PERIOD, TICK = 0.005, 0.001
 
@@ -123,11 +123,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="scales the lengths of 10 s and 8 s")
     parser.add_argument("--peer-seconds", type=float, default=2.0, help="length of the peer's runs; 0: none")
     parser.add_argument("--figure", help="where to draw latency and cost of the first run")
-    arguments = parser.parse_args()
-    pin_to_one_core()
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
+    arguments = begin(parser)
     print(banner("mujoco"), flush=True)
     bench = Bench()
     if arguments.directions:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the browser that the slow tests of the viewer and of the documentation site look through, where there is none.
+# Installs the browser that the slow tests of the viewer look through, where there is none.
 set -euo pipefail
 
 for name in chromium chromium-browser google-chrome; do

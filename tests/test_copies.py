@@ -31,14 +31,6 @@ def test_a_copy_does_what_the_original_does(name, used):
         np.testing.assert_array_equal(sent.result(other), expected)
 
 
-@pytest.mark.parametrize("name", sent.MADE)
-def test_what_is_fresh_is_copied_too(name):
-    thing = sent.MADE[name]()
-    other = pickle.loads(pickle.dumps(copy.deepcopy(thing)))
-    assert type(other) is type(thing)
-    np.testing.assert_array_equal(sent.result(sent.used(other)), sent.result(sent.used(thing)))
-
-
 def test_other_processes_find_the_same(used, monkeypatch):
     monkeypatch.setenv("JAX_ENABLE_X64", "1")
     things = {name: pickle.loads(pickle.dumps(thing)) for name, thing in used.items()}

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from native import test_core
+from native import test_core, test_equalities
 from native.cases import DT, MATRIX, needs_core, relative
 from native.test_one_sided import DT as RAIL_DT
 from native.test_one_sided import ERP, RAIL
 from ridders import compare, ridders_jacobian
 
 from dynamics import test_servos
+from dynamics.contact import scenes
 from dynamics.linkages import SPATIAL
 from dynamics.system_cases import forest_case
 from dynamics.test_system_derivatives import CASES, QUICK, STEP_Q, STEP_U, STEP_V
@@ -45,9 +46,13 @@ def impulse_of(system: System, x: State, u):
     return f
 
 
+def steps_of(system: System) -> np.ndarray:
+    return np.r_[np.full(system.nv, STEP_Q), np.full(system.nv, STEP_V), np.full(system.nu, STEP_U)]
+
+
 def judge(system: System, x: State, u, label: str) -> None:
     """C and D against Ridders' extrapolation of the step's impulse."""
-    h = np.r_[np.full(system.nv, STEP_Q), np.full(system.nv, STEP_V), np.full(system.nu, STEP_U)]
+    h = steps_of(system)
     estimate = ridders_jacobian(lambda z: np.asarray(impulse_of(system, x, u)(jnp.asarray(z))), len(h), h)
     found = slopes(system, x, u)
     n = found.shape[1] - system.nu  # a law's own state stands behind dq and dv
@@ -79,7 +84,16 @@ def servos():
     return test_servos.arm("native"), test_servos.touching(-0.4), np.array([0.2, 0.5, 1.0])
 
 
+def tied(kind: str):
+    """A tie between two trees with ball, free, sliding and mimic joints, open by a few degrees and centimetres."""
+    mixed = kind == "couplings"
+    some = test_equalities.model(test_equalities.MIXED) if mixed else test_equalities.tied(kind)
+    system = test_equalities.system_of(some, NoContact())
+    return system, *test_equalities.moved(system.model, 2)
+
+
 OTHERS = {"moreau": moreau, "mimic": mimic, "closed loops": closed_loops, "servos": servos}
+OTHERS |= {f"tie, {kind}": lambda kind=kind: tied(kind) for kind in (*test_equalities.KINDS, "couplings")}
 # No contact; dry friction at its bound.
 CONSTANT = ("cube flight", "sliders dry friction slipping")
 # A limit that pushes out at its largest speed: half of the differences are rounding. The backends are compared there.
@@ -99,6 +113,9 @@ def test_core_against_ridders(name):
     constant = np.abs(slopes(system, x, u)).max() < 1e-9
     assert constant == (name in CONSTANT)
     judge(system, x, u, name)
+    if name in OTHERS:  # the others' A and B are those of JAX, which test_system_derivatives.py judges
+        h = steps_of(system)
+        compare(np.hstack([plain.A, plain.B]), ridders_jacobian(scenes.tangent_step(system, x, u), len(h), h), label=name)
 
 
 FEW = [name for name in QUICK if name.startswith(("cube", "sliders"))]

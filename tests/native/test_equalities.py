@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dynamics.contact import scenes
 from dynamics.linkages import BARS, MIXED, SDF, SPATIAL, THREE
-from ridders import compare, ridders_jacobian
 
 from native.cases import DT, check, compiled_of, needs_core, relative
 from trajopt.dynamics import NoContact, RigidContact, State, System
@@ -133,19 +131,6 @@ def test_every_door_gives_the_same_step():
     assert info.impulse.shape == (9,) and np.all(infos.status == Status.solved)
     poisoned = jax.jit(system.step)(State(x.q.at[9].set(jnp.nan), x.v), u)[1]
     assert poisoned.status == Status.non_finite and system.step(x, u)[1].status == Status.solved
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "couplings"])
-def test_linearize_against_ridders(kind):
-    """Every kind of tie between two trees with ball, free, sliding and mimic joints, open by a few degrees and centimetres;
-    a weld beside polynomials of joints and tendons."""
-    system = system_of(model(MIXED) if kind == "couplings" else tied(kind), NoContact())
-    x, u = moved(system.model, 2)
-    jac = system.linearize(x, u)
-    n = system.nv
-    h = np.r_[np.full(n, 1e-4), np.full(n, 1e-3), np.full(system.nu, 1e-2)]
-    estimate = ridders_jacobian(scenes.tangent_step(system, x, u), len(h), h)
-    compare(np.hstack([jac.A, jac.B]), estimate, label=kind)
 
 
 def boxes(friction: float, speed: float, turn: float):

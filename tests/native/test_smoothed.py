@@ -12,12 +12,12 @@ import pytest
 from dynamics.contact import scenes
 from dynamics.contact.test_smoothed import PAIR
 from dynamics.system_cases import forest_case
-from dynamics.test_output_slopes import impulse_of
+from dynamics.test_output_slopes import OTHERS, impulse_of
 from dynamics.test_system_derivatives import QUICK, SLOW, STEP_Q, STEP_U, STEP_V, columns_of
 from ridders import compare, ridders_jacobian
 
 from native.cases import DT, MATRIX, VELOCITY, check, compiled_of, needs_core, relative, states
-from native.test_core import PLATE, SHAPES, mimicking, pushed, standing_forest
+from native.test_core import PLATE, SHAPES, pushed, standing_forest
 from trajopt import load_model
 from trajopt.dynamics import NoContact, RigidContact, SmoothedContact, State, System
 from trajopt.dynamics.contact.laws import SmoothedBox
@@ -128,17 +128,6 @@ def test_jacobians_of_random_states(name):
 # -- derivatives of the core's own step --------------------------------------------------------------------------------
 
 
-def moreau():
-    system, x, u = forest_case("touching")
-    return dataclasses.replace(system, integrator="moreau"), x, u
-
-
-def mimic():
-    model = mimicking()
-    q, v, _ = standing_forest(model, 6)
-    return System(model, DT), State(q, v), np.ones(model.nu)
-
-
 def heap():
     model = load_model_from_string(HEAP).to_device()
     v = 0.3 * np.random.default_rng(4).normal(size=model.nv)
@@ -161,7 +150,7 @@ def over_the_floor():
     return system, State(q, x.v), u
 
 
-OWN = {"moreau": moreau, "mimic": mimic, "heap": heap, "bouncing": bouncing, "over the floor": over_the_floor}
+OWN = {"moreau": OTHERS["moreau"], "mimic": OTHERS["mimic"], "heap": heap, "bouncing": bouncing, "over the floor": over_the_floor}
 
 
 def touches(name: str) -> bool:
@@ -262,19 +251,16 @@ def require_same_derivatives(model, given, **options) -> None:
         assert relative(one.A, two.A) < MATRIX and relative(one.B, two.B) < MATRIX
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("integrator", ["semi-implicit", "moreau"])
-def test_the_mode_agrees_with_jax(integrator):
-    require_same_derivatives(scenes.model("forest"), forest_states(5, seed=5), kappa=100.0, integrator=integrator)
+MODES = [("forest", "semi-implicit"), ("forest", "moreau"), ("half-cheetah", "semi-implicit")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hopper", "half-cheetah"])
-def test_the_mode_agrees_with_jax_on_robots(name):
-    model = load_model(name)
-    given = [
-        (State(jnp.asarray(q), jnp.asarray(v)), jnp.asarray(u)) for q, v, u in states(model, RigidContact(), 6, seed=6)
-    ]
+@pytest.mark.parametrize("name, integrator", MODES)
+def test_the_mode_agrees_with_jax(name, integrator):
+    if name == "forest":
+        return require_same_derivatives(scenes.model("forest"), forest_states(5, seed=5), kappa=100.0, integrator=integrator)
+    model, at = load_model(name), jnp.asarray
+    given = [(State(at(q), at(v)), at(u)) for q, v, u in states(model, RigidContact(), 6, seed=6)]
     require_same_derivatives(model, given)
 
 

@@ -16,12 +16,9 @@ from dynamics.contact import scenes
 from trajopt.dynamics.collision.convex.hulls import edges_of
 from trajopt.dynamics.collision.convex.shapes import Hull, hull
 from trajopt.dynamics.collision.evaluation import slope_and_value
-from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES, collide, contact_count
+from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES
 from trajopt.dynamics.model import ShapeType as T
-from trajopt.dynamics.rigid_body.kinematics import kinematics
-from trajopt.dynamics.system import State, System
 from trajopt.models.meshes import convex_hull, hull_triangles
-from trajopt.models.registry import load_model_from_string
 
 FEW = 40
 
@@ -169,47 +166,3 @@ def test_derivatives_by_the_motion_of_body_1(kind):
         assert trusted.mean() > 0.9, (j, trusted.mean())  # the rest is next to a change of features
         wrong = trusted & (np.abs(slope[..., j] - estimate.value) > tolerance)
         assert not wrong.any(), (j, np.argwhere(wrong)[:5], slope[..., j][wrong][:5], estimate.value[wrong][:5])
-
-
-PRISM = """<mujoco model="prisms"><default><geom friction="0.8"/></default>
-  <asset><mesh name="prism" vertex="{vertices}"/></asset><worldbody>
-  <geom name="floor" type="plane" size="0 0 1"/>
-  <body name="low" pos="0 0 0.1"><freejoint/><geom name="low" type="mesh" mesh="prism" mass="2"/></body>
-  <body name="top" pos="0.02 0.01 0.3"><freejoint/><geom name="top" type="mesh" mesh="prism" mass="1"/></body>
-  </worldbody></mujoco>"""
-
-
-def prisms():
-    angle = np.arange(12) * np.pi / 6
-    ring = 0.15 * np.stack([np.cos(angle), np.sin(angle)], 1)
-    corners = [(*x, z) for z in (-0.1, 0.1) for x in ring]
-    return load_model_from_string(PRISM.format(vertices=" ".join(f"{c:.6f}" for corner in corners for c in corner)))
-
-
-@pytest.mark.slow
-def test_a_prism_stands_on_a_prism_on_the_floor():
-    """Meshes with twelve-sided faces: four contacts each, which carry the weights; the step's derivative is finite."""
-    model = prisms()
-    assert contact_count(model) == 12
-    system = System(model, dt=1e-3)
-    q = np.asarray(model.q_default).copy()
-    # MuJoCo stores vertices in float32 and centres them: put the faces in contact as the distances say.
-    contacts = jax.jit(lambda q: collide(model, kinematics(model, q)))(q)
-    names = [{model.topology.shapes[k].name for k in pair} for pair in model.topology.pairs]
-    gap = {
-        frozenset(n): float(np.asarray(contacts.distance)[np.asarray(contacts.pair) == i].min())
-        for i, n in enumerate(names)
-    }
-    q[2] -= gap[frozenset(("low", "floor"))]
-    q[9] -= gap[frozenset(("low", "floor"))] + gap[frozenset(("low", "top"))]
-    xs, info = system.rollout(State(q, np.zeros(12)), np.zeros((50, 0)))
-    assert np.abs(np.asarray(xs.q) - q).max() < 1e-6
-    assert np.asarray(info.residual).max() < 1e-8
-    vertical = np.asarray((info.contacts.frame * info.contacts.impulse[..., None, :]).sum(-1))[-1, :, 2]
-    pair = np.asarray(info.contacts.pair[-1])
-    carried = {frozenset(n): abs(vertical[pair == i].sum()) for i, n in enumerate(names)}
-    np.testing.assert_allclose(carried[frozenset(("low", "floor"))], 3 * 9.81e-3, rtol=1e-5)
-    np.testing.assert_allclose(carried[frozenset(("low", "top"))], 9.81e-3, rtol=1e-5)
-    points = np.asarray(info.contacts.point[-1])[pair == names.index({"low", "top"})]
-    area = np.linalg.norm(np.cross(points[1] - points[0], points[2] - points[0])) / 2
-    assert area > 0.5 * 0.15**2  # the patch is spread over the face

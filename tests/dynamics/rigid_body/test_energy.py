@@ -12,7 +12,6 @@ import pytest
 from dynamics.models_for_tests import (
     Jitted,
     PinocchioModel,
-    chain_model,
     mimic_model,
     mujoco_data,
     random_model,
@@ -78,33 +77,3 @@ def test_power_balance(build):
     power = float(tau @ v - v @ (model.damping * v))
     scale = float(jnp.abs(tau * v).sum() + (model.damping * v * v).sum())
     assert abs(float(rate(q, v, a)) - power) / scale < 1e-10
-
-
-def test_momentum_changes_by_gravity_alone():
-    """Joint forces of a free-floating tree are internal: linear rate m g, angular rate zero."""
-    model, _ = random_model("free-tree")
-    model = model.replace(armature=0 * model.armature, damping=0 * model.damping, stiffness=0 * model.stiffness)
-    q, v, tau = (jnp.asarray(x) for x in random_state(model, 5))
-    a = forward_dynamics(model, q, v, tau.at[:6].set(0.0))
-
-    @jax.jit
-    def rate(q, v, a):
-        momentum = lambda t: energy.centroidal_momentum(model, integrate(model, q, t * v), v + t * a)  # noqa: E731
-        return jax.jvp(momentum, (jnp.zeros(()),), (jnp.ones(()),))[1]
-
-    expected = np.concatenate([model.mass.sum() * model.gravity, np.zeros(3)])
-    assert relative(rate(q, v, a), expected) < 1e-10
-
-
-def test_mass_matrix_rate_minus_twice_coriolis_is_skew():
-    """C = (d/dv of the velocity-product forces)/2 is Christoffel's on a chain of hinges, where v is the rate of q."""
-    model = chain_model(6).replace(gravity=np.zeros(3))
-    q, v, _ = (jnp.asarray(x) for x in random_state(model, 6))
-    coriolis = jax.jit(jax.jacfwd(bias_forces, 2))(model, q, v) / 2
-    # Christoffel's choice needs the derivatives of M; (dM/dq_k) enters C symmetrically, as here.
-    dM = jax.jit(jax.jacfwd(mass_matrix, 1))(model, q)
-    rate = dM @ v
-    christoffel = (jnp.einsum("ijk,k->ij", dM, v) + jnp.einsum("ikj,k->ij", dM, v) - jnp.einsum("jki,k->ij", dM, v)) / 2
-    assert relative(coriolis, christoffel) < 1e-12
-    skew = rate - 2 * coriolis
-    assert relative(skew, -skew.T) < 1e-12

@@ -12,7 +12,6 @@ import pytest
 from dynamics.models_for_tests import (
     Jitted,
     PinocchioModel,
-    chain_model,
     mimic_model,
     mujoco_data,
     random_model,
@@ -131,20 +130,6 @@ def test_mimic_coordinates_follow_their_source():
         np.testing.assert_allclose(q_tree[coordinate[mimic.dof]], expected, atol=1e-15)
         np.testing.assert_allclose(v_tree[mimic.dof], multiplier * v_tree[source], atol=1e-15)
     np.testing.assert_array_equal(np.asarray(q_tree)[top.user_coordinates], q)
-
-
-def test_composition_equals_a_loop_over_bodies():
-    """Pointer doubling on a chain deeper than any robot, against the recursion it replaces."""
-    rng = np.random.default_rng(0)
-    model = chain_model(50)
-    q = rng.uniform(-1, 1, size=50)
-    kin = kinematics.kinematics(model, q)
-    R, p = np.eye(3), np.zeros(3)
-    for i in range(50):
-        p = p + R @ model.placement_position[i]
-        R = R @ model.placement_rotation[i] @ pin.exp3(q[i] * model.axis[i])
-        np.testing.assert_allclose(kin.rotation[i], R, atol=1e-13)
-        np.testing.assert_allclose(kin.position[i], p, atol=1e-12)
 
 
 def test_derivatives_are_finite_at_a_zero_quaternion():
