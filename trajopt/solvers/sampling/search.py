@@ -5,7 +5,7 @@ draws from it, rates the draws, the distribution's mean and the best point so fa
 distribution. The best point so far - least violation beyond the problem's tolerance, then lowest cost - is what is returned.
 
 Constraints. Bounds on controls and parameters hold for every draw. Path constraints, terminal inequalities and bounds on
-states enter through an augmented Lagrangian. Its multipliers move the share `DRIFT` of their first-order update at the rows of
+states enter through an augmented Lagrangian. Its multipliers move a share of their first-order update at the rows of
 the mean in each generation (as in Atamna, Auger, Hansen, PPSN 2016), and all the way, with the penalties, when the spread of
 the distribution falls below an inner tolerance or after `max_inner_iterations`; where the violation has not fallen since the
 last such update, the penalties are raised twice. Terminal equalities enter likewise, and in addition, once the spread is below
@@ -15,7 +15,7 @@ Problems 29, 2013): with the displacements Y (d, P) of the draws from the mean a
     mean += Y a,    a the least-norm solution of C a = -c    (c the rows predicted at the mean)
 
 cut to one standard deviation of any component. It is exact for linear rows and needs no derivative. Their multipliers follow,
-with the share `MULTIPLIER_SHARE` in each generation, the regression of the cost on the rows over the draws, y = -cov(c,
+by a share in each generation, the regression of the cost on the rows over the draws, y = -cov(c,
 c)^-1 cov(c, cost), which at a constrained minimum is the Lagrange multiplier: otherwise selection would pull the mean off the
 constraint as fast as it is moved there.
 
@@ -33,7 +33,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
@@ -46,6 +45,7 @@ from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_named
 from trajopt.solvers.loop.contract import Findings
 from trajopt.solvers.loop.options import check_options
+from trajopt.solvers.sampling.constraints import drifted, regressed, restoring_move
 from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, make_space
 from trajopt.solvers.sampling.processes import score_over_processes, split_chunk
 from trajopt.solvers.sampling.rollouts import Scores, batch_size, score
@@ -55,12 +55,9 @@ from trajopt.solvers.subproblems.augmented_lagrangian import (
     Constraints,
     Multipliers,
     PenaltyRule,
-    estimate,
 )
 
-MULTIPLIER_SHARE = 0.2  # of the regressed multipliers in each generation
 LOCAL_SPREAD = 0.3  # below it the rows are taken to be nearly linear over the draws, and the mean is restored
-DRIFT = 0.05  # share of the other rows' first-order update in each generation
 REHEATED = 0.3  # spread to which an update of the multipliers raises the distribution while the mean's violation lags
 GAP = 0.02  # a cheaper mean that is not feasible must promise no more than this share of the cost of a solved run
 LARGEST_POPULATION = 1000  # of a default
@@ -367,46 +364,3 @@ class SamplingSolver(NamedOptions, abc.ABC):
         """How penalties grow: twice at a time where the search is stuck."""
         factor = self.penalty_factor ** (2 if stuck else 1)
         return PenaltyRule(Constraints(problem), factor, self.max_penalty, 0.1 * problem.tolerance)
-
-
-def restoring_move(
-    y: Float[np.ndarray, "K d"], scores: Scores, weights: Float[np.ndarray, " P"], deviation: Float[np.ndarray, " d"]
-) -> Float[np.ndarray, " d"]:
-    """Move (d,) of the mean onto the terminal equalities; y, scores: [mean, incumbent, draws]; weights: of the draws."""
-    finite = np.isfinite(scores.merit[2:])
-    displacement, change = (y[2:] - y[0])[finite], (scores.arrival[2:] - scores.arrival[0])[finite]
-    rows = scores.arrival[0] + weights[finite] @ change
-    a = np.linalg.lstsq(change.T.astype(float), -rows.astype(float), rcond=1e-10)[0]
-    move = a @ displacement
-    return move / max(1.0, float(np.max(np.abs(move) / np.maximum(deviation, 1e-300))))
-
-
-def drifted(
-    multipliers: Multipliers, rows: tuple[Float[np.ndarray, "T m"], Float[np.ndarray, " k"]], flags: tuple
-) -> Multipliers:
-    """With a share of the first-order update at the mean's rows; flags: which rows are inequalities."""
-
-    def moved(y: np.ndarray, w: np.ndarray, c: np.ndarray, inequality: np.ndarray) -> np.ndarray:
-        new = np.asarray(estimate(jnp.asarray(y), jnp.asarray(w), jnp.asarray(c), inequality))
-        return y + DRIFT * np.where(w > 0, new - y, 0.0).astype(y.dtype)
-
-    m = multipliers
-    stage = moved(m.stage, m.stage_penalty, rows[0], flags[0])
-    terminal = moved(m.terminal, m.terminal_penalty, rows[1], flags[1])
-    return dataclasses.replace(m, stage=stage, terminal=terminal)
-
-
-def regressed(multipliers: Multipliers, before: Multipliers, scores: Scores) -> Multipliers:
-    """With those of the terminal equalities moved towards the regression of the cost on the rows over the draws.
-
-    before: the multipliers that the draws were rated with.
-    """
-    k = scores.arrival.shape[1]
-    y, w = (np.array(a, float) for a in (before.terminal, before.terminal_penalty))
-    finite = 2 + np.flatnonzero(np.isfinite(scores.merit[2:]))
-    rows = scores.arrival[finite].astype(float)
-    rest = scores.merit[finite] - rows @ y[:k] - 0.5 * rows**2 @ w[:k]
-    slopes = np.linalg.lstsq(rows - rows.mean(0), rest - rest.mean(), rcond=1e-10)[0]
-    terminal = np.array(multipliers.terminal)
-    terminal[:k] = y[:k] + MULTIPLIER_SHARE * (-slopes - y[:k])
-    return dataclasses.replace(multipliers, terminal=terminal)
