@@ -75,7 +75,7 @@ def go1_jump(height: float = 0.25, apex: float = 0.5, duration: float = 1.2, dt:
         certificate=Certificate(lambda motion: examine(system, motion, height), LIMITS),
         display=Display(report=lambda motion: flight_report(system, motion, FEET)),
         defaults=Defaults("Hybrid", sample_then_polish(
-            leg_targets(duration), 48, 24, 5e-2, 200, patience=6, improvement=0.1, attempts=5, polish_patience=10
+            leg_targets(duration), 48, 24, 1e-2, 200, patience=6, improvement=0.1, attempts=5, polish_patience=10
         )),
     )  # fmt: skip
 
