@@ -96,9 +96,7 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
         gradient: str | None = None,
     ) -> None:
         if not isinstance(problem, OptimalControlProblem):
-            raise OptionError(
-                f"problem is {type(problem).__name__}; a receding horizon solves an OptimalControlProblem"
-            )
+            raise OptionError(f"problem is {type(problem).__name__}; a receding horizon solves an OptimalControlProblem")
         if isinstance(solver, type) or not isinstance(solver, FeedbackSolver):
             name = solver.__name__ if isinstance(solver, type) else getattr(solver, "name", repr(solver))
             raise OptionError(f"solver {name} has no feedback gains, which act between solves; use solvers.iLQR()")
@@ -117,16 +115,10 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
         self.max_iterations, self.first_iterations = max_iterations, first_iterations
         self.replanning = solver.replanning(problem.compile(gradient))
 
-    # -- checks --------------------------------------------------------------------------------------------------------
-
     def _whole_ticks(self, key: str, value: Any) -> int:
         tick = self.plant.dt
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float, np.number))
-            or not np.isfinite(value)
-            or value < 0
-        ):
+        number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if not (number and np.isfinite(value) and value >= 0):
             raise OptionError(f"{key} is {value!r}; expected a number of seconds")
         count = float(value) / tick
         whole = round(count)
@@ -146,9 +138,7 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
     def _measured(self) -> Float[np.ndarray, " nx"]:
         x = np.asarray(self.plant.state, self.problem.dtype)
         if x.shape != (self.problem.nx,):
-            raise ShapeError(
-                f"{self.plant.name}: the measured state has shape {x.shape}; expected ({self.problem.nx},)"
-            )
+            raise ShapeError(f"{self.plant.name}: the measured state has shape {x.shape}; expected ({self.problem.nx},)")
         return x
 
     def _start(self, x0: Any) -> Float[np.ndarray, " nx"]:
@@ -166,11 +156,7 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
             if not isinstance(push, Push):
                 raise OptionError(f"pushes holds {push!r}; expected control.Push(body, force, start, duration)")
             if push.body not in self.plant.bodies:
-                raise UnknownNameError(
-                    f"{self.plant.name} has no body '{push.body}'{closest(push.body, self.plant.bodies)}"
-                )
-
-    # -- solves --------------------------------------------------------------------------------------------------------
+                raise UnknownNameError(f"{self.plant.name} has no body '{push.body}'{closest(push.body, self.plant.bodies)}")
 
     def compile(self) -> float:
         """Compile what a run needs, unless it is there; returns the seconds that took."""
@@ -204,12 +190,8 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
             count, now = count + 1, time.perf_counter()
             cost_before = result.cost_before if cost_before is None else cost_before
             accepted = accepted or bool(result.accepted)
-            if (
-                not ok
-                or not bool(result.accepted)
-                or count >= iterations
-                or now - begin + (now - last) > self.time_budget
-            ):
+            over = now - begin + (now - last) > self.time_budget
+            if not ok or not bool(result.accepted) or count >= iterations or over:
                 return dataclasses.replace(result, cost_before=cost_before, accepted=accepted), count, now - begin
             plan, damping, shifted, last = result.plan, result.damping, np.zeros_like(shifted), now
 
@@ -230,8 +212,6 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
             if done or count >= self.first_iterations:
                 return result, count, total
             plan, damping, cost = result.plan, result.damping, new
-
-    # -- the loop ------------------------------------------------------------------------------------------------------
 
     def run(self, duration: float, *, x0: Any = None, pushes: Sequence[Push] = ()) -> Recording:
         """Drive the plant for `duration` s from x0 (a `State` or flat; default the problem's).

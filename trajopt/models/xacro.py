@@ -54,17 +54,12 @@ def expand(
     name = path.name.removesuffix(".xacro").removesuffix(".urdf")
     outside = f"expand the file first: `xacro {path.name} > {name}_expanded.urdf`"
     if path.suffix.lower() != ".xacro":
-        fail(
-            template,
-            f"{kind}, but its name does not end in .xacro: files of other names are never expanded, because that runs the "
-            f"code in them; if you trust it, rename it and load it with xacro=True, or {outside}",
-        )
+        why = "files of other names are never expanded, because that runs the code in them"
+        remedy = f"if you trust it, rename it and load it with xacro=True, or {outside}"
+        fail(template, f"{kind}, but its name does not end in .xacro: {why}; {remedy}")
     if not trusted:
-        fail(
-            template,
-            f"{kind}; expanding it runs the code in it: if you trust it, load it with xacro=True (--xacro on the command "
-            f"line), or {outside}",
-        )
+        remedy = f"if you trust it, load it with xacro=True (--xacro on the command line), or {outside}"
+        fail(template, f"{kind}; expanding it runs the code in it: {remedy}")
     try:
         xacro = importlib.import_module("xacro")
         substitution: Any = importlib.import_module("xacro.substitution_args")
@@ -74,9 +69,7 @@ def expand(
     def find(package: str, *_: object) -> str:
         folder = find_package(package, path.parent, package_dirs)
         if folder is None:
-            raise ValueError(
-                f"$(find {package}): there is no folder '{package}'; name the one above it in package_dirs"
-            )
+            raise ValueError(f"$(find {package}): there is no folder '{package}'; name the one above it in package_dirs")
         return str(folder)
 
     before = getattr(substitution, "_eval_find", None)
