@@ -47,7 +47,7 @@ def solved(problems: Problems, repeats: int) -> ContactSolutions:
 
 
 def row(label: str, s: ContactSolutions) -> str:
-    share = [100 * np.mean(s.fallbacks == k) for k in range(1, 5)]
+    share = [100 * np.mean(s.fallbacks == k) for k in range(1, 3)]
     us = 1e-3 * s.nanoseconds
     return (
         f"{label:24s} {len(s.status):7d} {s.rows.mean():5.1f} {int((s.status != 0).sum()):4d}  "

@@ -1,16 +1,15 @@
-"""How robustly and how fast the three solvers of the contact problem work on problems recorded from rollouts.
+"""How robustly and how fast the contact solve in JAX works on problems recorded from rollouts.
 
-    python benchmarks/bench_ncp.py [GROUP ...] [--solvers newton ...] [--write] [--failures DIR] [--record]
+    python benchmarks/bench_ncp.py [GROUP ...] [--write] [--failures DIR] [--record]
 
-The problems (validation_experiments/contact_problems.py) are recorded once and kept in .cache/ncp; each is solved from zero by
-each solver, one at a time on one core: all by Newton, at most --others of each scene by the others. --record only records what
-is missing; without that folder recording starts anew. Results are kept in .cache/ncp/results.json, those of other scenes and
-solvers stay; --write puts all of them into docs/validation/ncp.md, with a dash for times that were taken at a load above --calm.
---failures: a folder for the problems that Newton left unsolved (NumPy archives with G, g, mu, exists, bound, and the solver's
-impulse).
+The problems (validation_experiments/contact_problems.py) are recorded once and kept in .cache/ncp; each is solved from zero,
+one at a time on one core. --record only records what is missing; without that folder recording starts anew. Results are kept in
+.cache/ncp/results.json, those of other scenes stay; --write puts all of them into docs/validation/ncp.md, with a dash for times
+that were taken at a load above --calm. --failures: a folder for the unsolved problems (NumPy archives with G, g, mu, exists,
+bound, and the solver's impulse). TRAJOPT_NATIVE_ISA=none leaves the last stage, the compiled core's, out.
 
-Columns: problems; share solved to a residual of 1e-9, recomputed; median and 95th percentile of iterations; fallbacks (Newton
-only) and failures per thousand problems; largest residual; microseconds per problem, mean.
+Columns: problems; share solved to a residual of 1e-9, recomputed; median and 95th percentile of iterations; fallbacks (a later
+stage than Newton ran) and failures per thousand problems; largest residual; microseconds per problem, mean.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ from validation_experiments import contact_problems  # noqa: E402
 from validation_experiments.report import write_table  # noqa: E402
 
 from trajopt.dynamics.contact.ncp import NCP, residual  # noqa: E402
-from trajopt.dynamics.contact.solve.cascade import SOLVERS, solve  # noqa: E402
+from trajopt.dynamics.contact.solve.solve import solve  # noqa: E402
 
 LIMIT = 1e-9
 CHUNK = 20
 
 
-def runner(name: str):
+def runner():
     """A compiled function of `CHUNK` problems: residual, iterations, fallbacks, impulse."""
 
     def one(ncp: NCP):
-        out = solve(ncp, solver=name, tol=LIMIT if name != "newton" else None)
+        out = solve(ncp)
         return residual(ncp, out.impulse), out.iterations, out.fallbacks, out.impulse
 
     return jax.jit(lambda ncps: jax.lax.map(one, ncps))
@@ -107,8 +106,6 @@ def main() -> None:
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(contact_problems.GROUPS)}")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--solvers", nargs="*", default=list(SOLVERS), choices=SOLVERS)
-    parser.add_argument("--others", type=int, default=100, help="problems of a scene that ADMM and Gauss-Seidel solve")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--calm", type=float, default=3.0, help="load up to which times are written")
@@ -126,29 +123,23 @@ def main() -> None:
             counts = {scene: len(ncps.g) for scene, ncps in found.items()}
             print(f"{group}: {counts}, {time.perf_counter() - start:.0f} s", flush=True)
         return
-    print(f"{'scene':36s} {'solver':7s} {'problems':>8s} {'solved %':>8s} {'it 50':>6s} {'it 95':>6s} "
+    print(f"{'scene':36s} {'problems':>8s} {'solved %':>8s} {'it 50':>6s} {'it 95':>6s} "
           f"{'fallb/k':>8s} {'fail/k':>7s} {'worst':>8s} {'us':>9s}")  # fmt: skip
-    table: dict[str, dict[str, dict[str, float]]] = {}
+    table: dict[str, dict[str, float]] = {}
     if options.out.exists():
         table = json.loads(options.out.read_text())["scenes"]
-    runs = {name: runner(name) for name in options.solvers}
+    run = runner()
     for group in options.groups or contact_problems.GROUPS:
         for scene, ncps in contact_problems.problems(group, options.steps, options.seeds).items():
-            for solver, run in runs.items():
-                count = ncps.g.shape[0]
-                kept = np.arange(count)
-                if solver != "newton" and count > options.others:
-                    kept = np.linspace(0, count - 1, options.others).astype(int)
-                part = jax.tree.map(lambda a, kept=kept: a[kept], ncps)
-                found = measured(run, part)
-                row = table.setdefault(scene, {})[solver] = statistics(found) | {"load": os.getloadavg()[0]}
-                if options.failures and solver == "newton":
-                    keep_failures(options.failures, scene, part, found)
-                print(f"{scene:36s} {solver:7s} {row['problems']:8d} {row['solved_percent']:8.2f} "
-                      f"{row['iterations_median']:6.0f} {row['iterations_95']:6.0f} {row['fallbacks_per_1000']:8.1f} "
-                      f"{row['failures_per_1000']:7.1f} "
-                      f"{row['worst_residual']:8.1e} {row['us_per_problem']:9.1f}",
-                      flush=True)  # fmt: skip
+            found = measured(run, ncps)
+            row = table[scene] = statistics(found) | {"load": os.getloadavg()[0]}
+            if options.failures:
+                keep_failures(options.failures, scene, ncps, found)
+            print(f"{scene:36s} {row['problems']:8d} {row['solved_percent']:8.2f} "
+                  f"{row['iterations_median']:6.0f} {row['iterations_95']:6.0f} {row['fallbacks_per_1000']:8.1f} "
+                  f"{row['failures_per_1000']:7.1f} "
+                  f"{row['worst_residual']:8.1e} {row['us_per_problem']:9.1f}",
+                  flush=True)  # fmt: skip
             options.out.write_text(json.dumps({"machine": banner(), "scenes": table}, indent=1))
     if options.write:
         write(table, options.calm)
@@ -159,27 +150,15 @@ def time_of(row: dict[str, float], calm: float) -> str:
     return f"{row['us_per_problem']:,.0f}" if row.get("load", np.inf) < calm else "-"
 
 
-def write(table, calm: float) -> None:
-    """The tables of docs/validation/ncp.md: Newton by scene, and the three solvers beside each other."""
-    rows = []
-    for scene, by in table.items():
-        if "newton" in by:
-            r = by["newton"]
-            rows.append([
-                scene, r["problems"], f"{r['iterations_median']:.0f}", f"{r['iterations_95']:.0f}",
-                f"{r['fallbacks_per_1000']:.1f}", f"{r['failures_per_1000']:.1f}",
-                f"{r['worst_residual']:.0e}", time_of(r, calm),
-            ])  # fmt: skip
+def write(table: dict[str, dict[str, float]], calm: float) -> None:
+    """The table of docs/validation/ncp.md."""
+    rows = [[
+        scene, r["problems"], f"{r['iterations_median']:.0f}", f"{r['iterations_95']:.0f}", f"{r['fallbacks_per_1000']:.1f}",
+        f"{r['failures_per_1000']:.1f}", f"{r['worst_residual']:.0e}", time_of(r, calm),
+    ] for scene, r in table.items()]  # fmt: skip
     header = ["scene", "problems", "iterations, median", "95th percentile", "fallbacks per 1,000", "unsolved per 1,000",
               "largest residual", "us per problem"]  # fmt: skip
     write_table("ncp", "newton", header, rows)
-    rows = []
-    for scene, by in table.items():
-        if set(SOLVERS) <= set(by):
-            cells = [f"{by[s]['iterations_median']:.0f} / {by[s]['failures_per_1000']:.0f} / {time_of(by[s], calm)}"
-                     for s in SOLVERS]  # fmt: skip
-            rows.append([scene, *cells])
-    write_table("ncp", "solvers", ["scene", "Newton", "ADMM", "Gauss-Seidel"], rows)
 
 
 if __name__ == "__main__":

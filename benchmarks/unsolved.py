@@ -8,9 +8,10 @@ Poses, in turn, each with dt of 1 and 5 ms: *standing*, the default posture with
 with joints anywhere in their limits, as deep in the ground as standing. Velocities are normal with a standard deviation drawn
 log-uniformly from 0.01 to 0.3 (rad/s, m/s); no control acts. Each problem is solved from zero, one at a time on one core.
 
-Columns: problems; unsolved; those in which a fallback ran, by the last one; largest residual of the solved; mean, 99th and 99.9th
-percentile of Newton's iterations; microseconds per problem. --failures: a folder for the unsolved problems (NumPy archives with
-G, g, mu, exists, bound, rho and impulse). --batch: time of one step of 64 states at once, beside the time of 64 steps.
+Columns: problems; unsolved; those in which a later stage than Newton ran, by the last one; largest residual of the solved; mean,
+99th and 99.9th percentile of Newton's iterations; microseconds per problem. --failures: a folder for the unsolved problems (NumPy
+archives with G, g, mu, exists, bound, rho and impulse). --batch: time of one step of 64 states at once, beside that of 64 steps.
+TRAJOPT_NATIVE_ISA=none leaves the last stage, the compiled core's, out: what a GPU has.
 --backend native: whole steps through the compiled core in place of the contact problems alone; the times are those of the median,
 the 99th and the 99.9th percentile of 2,000 steps of each model, each the least of five spans.
 """
@@ -36,9 +37,9 @@ from contact_states import lifts, lowered  # noqa: E402
 from validation_experiments.contact_problems import CACHE, of_states  # noqa: E402
 
 from trajopt import load_model  # noqa: E402
-from trajopt.dynamics import State, System  # noqa: E402
+from trajopt.dynamics import Stage, State, System  # noqa: E402
 from trajopt.dynamics.contact.ncp import NCP  # noqa: E402
-from trajopt.dynamics.contact.solve.cascade import solve  # noqa: E402
+from trajopt.dynamics.contact.solve.solve import solve  # noqa: E402
 from trajopt.dynamics.rigid_body.configuration import integrate  # noqa: E402
 from trajopt.result import Status  # noqa: E402
 
@@ -180,7 +181,7 @@ def report_of_the_core(name: str, kind: str, found: dict[str, np.ndarray]) -> No
 
 def report(name: str, kind: str, found: dict[str, np.ndarray]) -> None:
     solved, last = found["solved"], found["fallbacks"]
-    stages = " ".join(f"{np.sum(last == stage):5d}" for stage in range(1, 5))
+    stages = " ".join(f"{np.sum(last == stage):5d}" for stage in list(Stage)[1:])
     iterations = found["iterations"]
     print(f"{name:14s} {kind:9s} {len(solved):8d} {np.sum(~solved):8d} {np.sum(found['infeasible']):6d} {stages} "
           f"{found['residual'][solved].max(initial=0.0):8.1e} {iterations.mean():6.1f} {np.percentile(iterations, 99):6.0f} "
@@ -232,7 +233,7 @@ def main() -> None:
             for each in options.kinds:
                 report_of_the_core(name, each, {key: value[kind == each] for key, value in found.items()})
         return
-    print(f"{'model':14s} {'pose':9s} {'problems':>8s} {'unsolved':>8s} {'infeas':>6s} {'fallback 1, 2, 3, 4':>23s} "
+    print(f"{'model':14s} {'pose':9s} {'problems':>8s} {'unsolved':>8s} {'infeas':>6s} {'GS':>5s} {'path':>5s} "
           f"{'residual':>8s} {'it':>6s} {'it 99':>6s} {'99.9':>6s} {'us':>9s}")  # fmt: skip
     for name in options.models:
         kind, ncps = problems(name, options.kinds, options.count, options.seed)

@@ -12,7 +12,7 @@ import pytest
 
 from trajopt import load_model
 from trajopt.dynamics import State, System
-from trajopt.dynamics.contact.solve.cascade import solve
+from trajopt.dynamics.contact.solve.solve import solve
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent.parent / "benchmarks"
 sys.path.insert(0, str(FOLDER))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from trajopt import load_model, native
-from trajopt.dynamics import BoxedLCP, CompliantContact, RigidContact, State, System
+from trajopt.dynamics import BoxedLCP, CompliantContact, SmoothedContact, State, System
 from trajopt.errors import DerivativeError, OptionError
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -95,7 +95,7 @@ def test_the_variable_decides_for_auto_and_an_argument_beats_it(monkeypatch):
         ({"contact": BoxedLCP()}, "BoxedLCP"),
         ({"contact": CompliantContact(), "integrator": "euler"}, "CompliantContact"),
         ({"contact": CompliantContact(), "integrator": "rk4"}, "CompliantContact"),
-        ({"contact": RigidContact(solver="admm")}, "solver='admm'"),
+        ({"contact": SmoothedContact(sweeps=10)}, "sweeps=10"),
     ],
 )
 @needs_core

@@ -10,7 +10,7 @@ from dynamics.contact import scenes
 
 from trajopt import native
 from trajopt.dynamics.contact.ncp import make_ncp
-from trajopt.dynamics.contact.solve.cascade import solve
+from trajopt.dynamics.contact.solve.solve import solve
 from trajopt.errors import ShapeError
 from trajopt.native.contacts import STATUSES, solve_contacts
 

@@ -11,7 +11,7 @@ import pytest
 
 from native.cases import needs_core
 from trajopt import load_model, native
-from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact
+from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact, SmoothedContact
 from trajopt.dynamics.compiled import compile_system, reason_not_covered
 from trajopt.errors import OptionError, TrajoptError
 from trajopt.native.build import build
@@ -113,7 +113,7 @@ def test_what_is_not_covered_is_said():
     for law, integrator, dtype, word in (
         (BoxedLCP(), "semi-implicit", jnp.float64, "BoxedLCP"),
         (CompliantContact(), "semi-implicit", jnp.float64, "CompliantContact"),
-        (RigidContact(solver="admm"), "semi-implicit", jnp.float64, "admm"),
+        (SmoothedContact(sweeps=10), "semi-implicit", jnp.float64, "sweeps=10"),
         (RigidContact(), "rk4", jnp.float64, "rk4"),
         (RigidContact(), "semi-implicit", jnp.float16, "float16"),
     ):

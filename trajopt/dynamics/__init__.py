@@ -15,6 +15,7 @@ from trajopt.dynamics.contact import (
     RigidContact,
     SmoothedContact,
     SpringDamperContact,
+    Stage,
     kappa_schedule,
     solve_boxed_lcp,
     solve_ncp,
@@ -72,8 +73,8 @@ from trajopt.dynamics.system import System
 __all__ = [
     "GRADIENTS", "BoxedLCP", "CompliantContact", "ContactLaw", "DampingWarning", "ForceLaw", "GradientMode", "GradientOptions",
     "Linearization", "Model", "NCPResult", "NoContact", "OutputSlope", "PrecisionWarning", "RelaxedContact", "RigidContact",
-    "SmoothedContact", "SpringDamperContact", "StartWarning", "State", "StepInfo", "System", "aba", "actuation_force",
-    "base_velocity",
+    "SmoothedContact", "SpringDamperContact", "Stage", "StartWarning", "State", "StepInfo", "System", "aba",
+    "actuation_force", "base_velocity",
     "bias_forces", "centre_of_mass", "centroidal_momentum", "centroidal_momentum_matrix", "closure_error", "com_jacobian", "crba",
     "difference", "forward_dynamics", "forward_dynamics_derivatives", "frame_jacobian", "frame_jacobian_derivative",
     "frame_placement", "from_base_velocity", "from_mujoco_contact", "from_pinocchio", "generalised_gravity",

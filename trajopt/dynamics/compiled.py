@@ -30,11 +30,11 @@ from trajopt.dynamics.collision.narrowphase import (
 )
 from trajopt.dynamics.compiled_pairs import CompiledPairs, pairs_under
 from trajopt.dynamics.compiled_shapes import shape_numbers
-from trajopt.dynamics.contact.approach import pairs_out_of_sight
+from trajopt.dynamics.contact.approach import count_missed_pairs
 from trajopt.dynamics.contact.closures import KINDS as CLOSURE_ROWS
 from trajopt.dynamics.contact.closures import closure_count
 from trajopt.dynamics.contact.laws import ContactLaw, Law
-from trajopt.dynamics.contact.solve.cascade import default_tolerance
+from trajopt.dynamics.contact.solve.solve import default_tolerance
 from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeSpec, ShapeType, Topology
 from trajopt.dynamics.rigid_body.kinematics import kinematics, mimic_coordinates
 
@@ -302,7 +302,7 @@ def given_candidates(
     place = places if found.culled is None else places[found.culled.candidate]
     whole = jnp.stack([found.node1, found.node2, jnp.asarray(index)[found.pair], place], 1).astype(q.dtype)
     rows = jnp.concatenate([found.distance[:, None], found.point, found.normal, found.centre, whole], 1)
-    unseen = pairs_out_of_sight(few, kin, found.culled, v, dt)
+    unseen = count_missed_pairs(few, kin, found.culled, v, dt)
     return rows, None if motion is None else motion.reshape(-1, 42), unseen
 
 

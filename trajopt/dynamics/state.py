@@ -66,8 +66,8 @@ class StepInfo:
         residual: recomputed violation of the contact law, a velocity relative to those of the problem
             (docs/contact-semantics.md).
         iterations: of the contact solver.
-        fallbacks: 0 where Newton's method solved the contact problem, else the number of the last method that was tried
-            (docs/contact-semantics.md).
+        fallbacks: the last stage of the contact solve that ran, a `Stage`: 0 Newton's method, 1 Gauss-Seidel, 2 the path of
+            the regularised problem. Under `BoxedLCP` 1 says that pivoting was needed.
         status: how the contact solver ended, a `Status`.
         dropped: active rows that did not fit into max_contacts or max_limits, and pairs that did not fit into max_pairs.
         dropped_pairs: the pairs among them: those that could touch within the step by bounds of distance and velocity. The

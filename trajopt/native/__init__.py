@@ -131,6 +131,16 @@ def riccati(
     return _bind(f"trajopt_riccati_{instruction_set()}", shapes, arguments, bounded=bool(bounded))
 
 
+def contact_problems(
+    shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], tol: float, max_iterations: int, repeats: int = 1
+) -> list[Shaped[Array, "..."]]:
+    """Solutions of a batch of contact problems (G, g, mu, exists, bound, init), as solve_ffi.cc lays them out; jit passes through
+    it."""
+    target = f"trajopt_solve_contacts_{instruction_set()}"
+    counts = {"max_iterations": np.int64(max_iterations), "repeats": np.int64(repeats)}
+    return _bind(target, shapes, arguments, tolerance=float(tol), **counts)
+
+
 # --- calls as a primitive of JAX ------------------------------------------------------------------------------------------
 
 _call_p = Primitive("trajopt_native_call")

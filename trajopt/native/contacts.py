@@ -1,4 +1,5 @@
-"""The compiled contact solve on plain arrays, for tests and benchmarks: no model, one batch of problems of one size."""
+"""The compiled contact solve on plain arrays, without a model: the last stage of the JAX implementation on CPUs, and a batch of
+problems of one size for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def solve_contacts(
         if np.shape(given[name]) != shape:
             raise ShapeError(f"{name} has shape {np.shape(given[name])}, expected {shape} for g of shape {(count, m)}")
     arrays = [jnp.asarray(a, jnp.float64) for a in (G, g, mu)], [jnp.asarray(a, jnp.float64) for a in (bound, init)]
-    impulse, velocity, mode, numbers, counts = _call(native.instruction_set(), tol, max_iterations, repeats)(
+    impulse, velocity, mode, numbers, counts = _solved(native.instruction_set(), tol, max_iterations, repeats)(
         *arrays[0], jnp.asarray(exists, bool), *arrays[1]
     )
     iterations, fallbacks, status, degenerate, selected, rows = counts.T
@@ -81,19 +82,35 @@ def solve_contacts(
     )
 
 
-@functools.cache
-def _call(isa: str, tol: float, max_iterations: int, repeats: int):
-    def solve(G, g, mu, exists, bound, init):
-        shape, (count, m) = jax.ShapeDtypeStruct, g.shape
-        out = (
-            shape((count, m), jnp.float64),
-            shape((count, m), jnp.float64),
-            shape((count, exists.shape[1] + bound.shape[1]), jnp.int32),
-            shape((count, 2), jnp.float64),
-            shape((count, 6), jnp.int32),
-        )
-        call = jax.ffi.ffi_call(f"trajopt_solve_contacts_{isa}", out)
-        options = {"tolerance": float(tol), "max_iterations": np.int64(max_iterations), "repeats": np.int64(repeats)}
-        return call(G, g, mu, exists, bound, init, **options)
+def impulse_of(
+    G: Float[Array, "m m"],
+    g: Float[Array, " m"],
+    mu: Float[Array, " nc"],
+    exists: Bool[Array, " ncl"],
+    bound: Float[Array, " nf"],
+    init: Float[Array, " m"],
+    *,
+    tol: float,
+    max_iterations: int,
+) -> tuple[Float[Array, " m"], Int[Array, ""], Int[Array, ""]]:
+    """(impulse, iterations, position in `STATUSES`) of one problem in float64, inside a compiled function for a CPU."""
+    problem = (x[None] for x in (G, g, mu, exists, bound, init))
+    impulse, _, _, _, counts = _call(*problem, tol=tol, max_iterations=max_iterations)
+    return impulse[0], counts[0, 0], counts[0, 2]
 
-    return jax.jit(solve)
+
+@functools.cache
+def _solved(isa: str, tol: float, max_iterations: int, repeats: int):
+    return jax.jit(functools.partial(_call, tol=tol, max_iterations=max_iterations, repeats=repeats))
+
+
+def _call(G, g, mu, exists, bound, init, **options):
+    shape, (count, m) = jax.ShapeDtypeStruct, g.shape
+    out = (
+        shape((count, m), jnp.float64),
+        shape((count, m), jnp.float64),
+        shape((count, exists.shape[1] + bound.shape[1]), jnp.int32),
+        shape((count, 2), jnp.float64),
+        shape((count, 6), jnp.int32),
+    )
+    return native.contact_problems(out, G, g, mu, exists, bound, init, **options)

@@ -84,8 +84,6 @@ class Spring(ForceLaw):
 LAWS = {
     "rigid": RigidContact(),
     "rigid, detect": RigidContact(gap="detect"),
-    "rigid, admm": RigidContact(solver="admm"),
-    "rigid, pgs": RigidContact(solver="pgs"),
     "boxed": BoxedLCP(),
     "smoothed": SmoothedContact(),
     "smoothed, swept": SmoothedContact(sweeps=10),
@@ -96,8 +94,8 @@ LAWS = {
     "own, magnet": Magnet(),
     "own, spring": Spring(),
 }
-LONG = ("rigid, detect", "rigid, admm", "rigid, pgs", "smoothed, swept", "own, magnet")
-# Every law is in the quick tests, in both precisions; other solvers and options of one are in the slow ones.
+LONG = ("rigid, detect", "smoothed, swept", "own, magnet")
+# Every law is in the quick tests, in both precisions; other options of one are in the slow ones.
 EACH = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in LAWS]
 KINDS = (
     "random",

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from trajopt.dynamics.contact.ncp import make_ncp
-from trajopt.dynamics.contact.solve.cascade import solve
 from trajopt.dynamics.contact.solve.newton import regularisation
+from trajopt.dynamics.contact.solve.solve import solve
 from trajopt.result import Status
 
 

@@ -20,7 +20,7 @@ from dynamics.contact import scenes
 from dynamics.contact.scenes import solved_step as step
 from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, residual
-from trajopt.dynamics.contact.solve.cascade import solve
+from trajopt.dynamics.contact.solve.solve import solve
 from trajopt.dynamics.start import StartWarning
 from trajopt.dynamics.system import State, System
 from trajopt.models import load_model_from_string

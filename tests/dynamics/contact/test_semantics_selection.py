@@ -15,7 +15,7 @@ from dynamics.contact.scenes import solved_step as step
 from trajopt.dynamics.contact.arrays import solve_ncp
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.ncp import SEPARATING, SLIDING, STICKING, make_ncp, newton_matrix, projection_jacobian
-from trajopt.dynamics.contact.solve.cascade import consistent_solution, solve
+from trajopt.dynamics.contact.solve.solve import consistent_solution, solve
 from trajopt.dynamics.contact.step import solve_step
 from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.system import State, System

@@ -14,8 +14,9 @@ from trajopt.dynamics.contact.laws import (
     SpringDamperContact,
     kappa_schedule,
 )
+from trajopt.dynamics.contact.solve.ladder import Stage
 
 __all__ = [
     "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "NCPResult", "NoContact", "RelaxedContact", "RigidContact",
-    "SmoothedContact", "SpringDamperContact", "kappa_schedule", "solve_boxed_lcp", "solve_ncp",
+    "SmoothedContact", "SpringDamperContact", "Stage", "kappa_schedule", "solve_boxed_lcp", "solve_ncp",
 ]  # fmt: skip

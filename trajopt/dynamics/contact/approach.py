@@ -11,7 +11,7 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, relative_motion
 
 
-def pairs_out_of_sight(
+def count_missed_pairs(
     model: Model, kin: Kinematics, culled: Culled | None, v: Float[Array, " nv"], dt: Float[Array, ""]
 ) -> Int[Array, ""]:
     """Pairs that the narrow phase has not seen and that could touch within the step.

@@ -17,7 +17,7 @@ from trajopt.dynamics.arguments import require_finite, require_real
 from trajopt.dynamics.contact.derivative import impulse_tangent
 from trajopt.dynamics.contact.laws.base import check_effort
 from trajopt.dynamics.contact.ncp import make_ncp
-from trajopt.dynamics.contact.solve.cascade import solve, zero_tangent
+from trajopt.dynamics.contact.solve.solve import solve, zero_tangent
 from trajopt.dynamics.precision import in_full_precision
 from trajopt.errors import OptionError, ShapeError
 
@@ -32,7 +32,7 @@ class NCPResult:
         velocity (m/s): G impulse + g, (3 nc,), in the same order.
         residual: recomputed violation of the law as a velocity, relative to the velocities of the problem.
         iterations: of Newton; of `solve_boxed_lcp`, corrections of the guess and pivots.
-        fallbacks: number of the last fallback that ran; of `solve_boxed_lcp` 1 where pivoting was needed.
+        fallbacks: the last stage that ran, a `Stage`; of `solve_boxed_lcp` 1 where pivoting was needed.
         status: how the solver ended, a `Status`.
         degenerate: whether the impulse is not unique; then one is selected (docs/contact-semantics.md, Selection).
     """
@@ -69,16 +69,15 @@ def solve_ncp(
     `ShapeError`, `NonFiniteError` or `OptionError` naming the argument (values are checked where they are known: not under
     a transformation).
     """
-    return solve_checked(Options(tol, max_iterations, "disc", "newton"), G, g, mu, init)
+    return solve_checked(Options(tol, max_iterations, "disc"), G, g, mu, init)
 
 
 class Options(NamedTuple):
-    """How to solve a problem on plain arrays: tol and max_iterations as in `solve_ncp`, cone of `NCP`, solver of `solve`."""
+    """How to solve a problem on plain arrays: tol and max_iterations as in `solve_ncp`, cone of `NCP`."""
 
     tol: float | None
     max_iterations: int
     cone: str
-    solver: str
 
 
 def solve_checked(
@@ -142,7 +141,7 @@ def _solve_jit(options: Options, G, g, mu, init) -> NCPResult:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _solve(options: Options, G, g, mu, init):
     ncp = make_ncp(G, g, mu, cone=options.cone)
-    solution = solve(ncp, init, tol=options.tol, max_iterations=options.max_iterations, solver=options.solver)
+    solution = solve(ncp, init, tol=options.tol, max_iterations=options.max_iterations)
     return solution.impulse, solution.velocity, solution
 
 
@@ -183,4 +182,4 @@ def solve_boxed_lcp(
     (docs/contact-semantics.md, Selection). Differentiable in G, g and mu, forward and reverse, by the implicit function theorem
     at fixed modes; jit and vmap. Raises `ShapeError`, `NonFiniteError` or `OptionError` naming the argument, as `solve_ncp` does.
     """
-    return solve_checked(Options(tol, max_iterations, "box", "direct"), G, g, mu, init)
+    return solve_checked(Options(tol, max_iterations, "box"), G, g, mu, init)

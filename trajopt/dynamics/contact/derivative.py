@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from trajopt.dynamics.branches import any_in_batch
 from trajopt.dynamics.contact.ncp import NCP, project_in_modes
 from trajopt.dynamics.contact.solve import selection
-from trajopt.dynamics.contact.solve.cascade import NCPSolution, consistent_solution, solution_null_space
+from trajopt.dynamics.contact.solve.solve import NCPSolution, consistent_solution, solution_null_space
 
 Tangents = TypeVar("Tangents")
 

@@ -38,6 +38,7 @@ from trajopt.dynamics.precision import Threshold
 
 TOLERANCE = Threshold(1e-10, 1e-5)  # relative residual that counts as solved
 SLOWEST = 1e-3  # m/s: problems without faster velocities are solved to this share of the tolerance
+KNOWN = Threshold(1e-6, 1e-1)  # share of the velocities of the problem that rounding may leave uncertain in a solution
 SEPARATING, STICKING, SLIDING = 0, 1, 2
 CLAMPED = 3  # normal row held, no friction: never a solution's mode, only a label (`complementarity`)
 
@@ -180,6 +181,19 @@ def residual(ncp: NCP, lam: Float[Array, " m"], tol: float | None = None) -> Flo
     return violation / velocity_scale(ncp, lam, tol)
 
 
+def solves(ncp: NCP, lam: Float[Array, " m"], size: Float[Array, ""], tol: float | None = None) -> Bool[Array, ""]:
+    """Whether `lam`, of residual `size`, is a solution: within the tolerance, and not by an impulse so large that rounding hides
+    what approaches. Where nothing resists an impulse, such as between two walls that close on a body, it may grow that far."""
+    tol = default_tolerance(lam.dtype) if tol is None else tol
+    return (size <= tol) & (_rounding(ncp, lam) <= KNOWN.at(lam.dtype) * approach_scale(ncp, lam))
+
+
+def _rounding(ncp: NCP, lam: Float[Array, " m"]) -> Float[Array, ""]:
+    """Of G lambda + g, m/s: 8 units in the last place of what cancels."""
+    cancels = jnp.max(jnp.abs(ncp.G) @ jnp.abs(lam) + jnp.abs(ncp.g), initial=jnp.zeros((), lam.dtype))
+    return 8 * float(jnp.finfo(lam.dtype).eps) * cancels
+
+
 def velocity_scale(ncp: NCP, lam: Float[Array, " m"], tol: float | None = None) -> Float[Array, ""]:
     """The velocity s, m/s, that residuals are measured against at the impulse `lam`.
 
@@ -191,8 +205,7 @@ def velocity_scale(ncp: NCP, lam: Float[Array, " m"], tol: float | None = None) 
     that counts as solved, default that of the dtype.
     """
     tol = default_tolerance(lam.dtype) if tol is None else tol
-    cancels = jnp.max(jnp.abs(ncp.G) @ jnp.abs(lam) + jnp.abs(ncp.g), initial=jnp.zeros((), lam.dtype))
-    return jnp.maximum(approach_scale(ncp, lam), 8 * float(jnp.finfo(lam.dtype).eps) / tol * cancels)
+    return jnp.maximum(approach_scale(ncp, lam), _rounding(ncp, lam) / tol)
 
 
 def approach_scale(ncp: NCP, lam: Float[Array, " m"]) -> Float[Array, ""]:

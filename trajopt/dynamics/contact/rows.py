@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.collision.narrowphase import Contacts
-from trajopt.dynamics.contact.approach import pairs_out_of_sight
+from trajopt.dynamics.contact.approach import count_missed_pairs
 from trajopt.dynamics.contact.closures import closure_count, closure_rows, independent
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.jam import jams
@@ -171,7 +171,7 @@ class ContactRows(RowKind):
         law, model, dtype = inputs.law, inputs.model, inputs.q.dtype
         top = model.topology
         contacts, selected, dropped = _closest(inputs, kin, candidates, law.contact_rows(model))
-        dropped_pairs = pairs_out_of_sight(inputs.model, kin, candidates.culled, inputs.v, inputs.dt)
+        dropped_pairs = count_missed_pairs(inputs.model, kin, candidates.culled, inputs.v, inputs.dt)
         frames = contact_frames(contacts.normal)
         columns = point_columns(kin, top, contacts.point) * signed_mask(top, contacts, dtype)[:, :, None]
         J = jnp.sum(frames[:, :, :, None] * jnp.swapaxes(columns, 1, 2)[:, :, None, :], 1)
@@ -222,17 +222,17 @@ class DryFrictionRows(RowKind):
     name, projection = "dry friction", "interval"
 
     def count(self, law: Law, model: Model) -> int:
-        return len(_rubbing(law, model))
+        return len(dry_friction_dofs(law, model))
 
     def block(self, inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> RowBlock:
         model, dtype = inputs.model, inputs.q.dtype
-        dofs = _rubbing(inputs.law, model)
+        dofs = dry_friction_dofs(inputs.law, model)
         bound = inputs.dt * jnp.asarray(model.frictionloss, dtype)[dofs]
         none = jnp.zeros(0, dtype)
         return RowBlock(jnp.eye(model.nv, dtype=dtype)[dofs], none, none, {}, jnp.zeros((), int), bound)
 
 
-def _rubbing(law: Law, model: Model) -> np.ndarray:
+def dry_friction_dofs(law: Law, model: Model) -> np.ndarray:
     """DoFs whose dry friction acts."""
     return np.array(model.topology.friction_dofs if law.joint_friction else (), int)
 

@@ -30,7 +30,7 @@ from trajopt.dynamics.contact.laws.base import ContactLaw, SolverOptions
 from trajopt.dynamics.contact.ncp import NCP, make_ncp
 from trajopt.dynamics.contact.relaxed import relaxed_solution
 from trajopt.dynamics.contact.rows import Rows, assemble, row_count
-from trajopt.dynamics.contact.solve.cascade import NCPSolution, solve
+from trajopt.dynamics.contact.solve.solve import NCPSolution, solve
 from trajopt.dynamics.contact.sweeps import swept_solution
 from trajopt.dynamics.linear_algebra import cholesky, triangular_solve
 from trajopt.dynamics.model import Model
@@ -212,9 +212,7 @@ def _solve_or_give_way(
     no = jnp.zeros((), bool)
     if options.sweeps is not None:
         return swept_solution(ncp, rigid_G, rows, options), no
-    find = jax.jit(
-        functools.partial(solve, tol=options.tolerance, max_iterations=options.max_iterations, solver=options.solver)
-    )
+    find = jax.jit(functools.partial(solve, tol=options.tolerance, max_iterations=options.max_iterations))
     start = inputs.with_start(rows.J.shape[0]).warm_start
     if not rows.exists.shape[0]:
         return find(ncp, start), no

@@ -25,14 +25,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from trajopt.dynamics.branches import cond_in_batch
 from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
 from trajopt.dynamics.contact.closures import rows_at
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.ncp import NCP, SLIDING, apply_blocks, newton_matrix, projection_jacobian
 from trajopt.dynamics.contact.rows import Rows, offset_slopes
 from trajopt.dynamics.contact.solve import selection
-from trajopt.dynamics.contact.solve.cascade import NCPSolution, consistent_solution, solution_null_space
-from trajopt.dynamics.contact.solve.conditional import cond_in_batch
+from trajopt.dynamics.contact.solve.solve import NCPSolution, consistent_solution, solution_null_space
 from trajopt.dynamics.contact.step import EquationOfMotion, SolvedStep, VelocityStep, solve_step
 from trajopt.dynamics.gradients.contact_geometry import (
     ContactGeometry,

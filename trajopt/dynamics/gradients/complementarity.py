@@ -30,7 +30,7 @@ from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Need
 from trajopt.dynamics.contact.ncp import CLAMPED, SEPARATING, Modes, newton_matrix, projection_jacobian
-from trajopt.dynamics.contact.solve.cascade import NCPSolution
+from trajopt.dynamics.contact.solve.solve import NCPSolution
 from trajopt.dynamics.contact.step import DerivativeRule, SolvedStep, VelocityStep
 from trajopt.dynamics.gradients.implicit import outputs_in_modes
 from trajopt.dynamics.gradients.mode import GradientMode, LossDirection

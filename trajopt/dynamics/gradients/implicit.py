@@ -34,7 +34,7 @@ from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.contact.relaxed import relaxed_tangents
 from trajopt.dynamics.contact.rows import Rows, assemble, row_count
-from trajopt.dynamics.contact.solve.cascade import zero_tangent
+from trajopt.dynamics.contact.solve.solve import zero_tangent
 from trajopt.dynamics.contact.step import (
     DerivativeRule,
     SolvedStep,

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law, Need
-from trajopt.dynamics.contact.solve.cascade import NCPSolution
+from trajopt.dynamics.contact.solve.solve import NCPSolution
 from trajopt.dynamics.contact.step import DerivativeRule, SolvedStep
 from trajopt.dynamics.gradients.options import GradientOptions
 from trajopt.dynamics.model import Model

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law
-from trajopt.dynamics.contact.solve.cascade import zero_tangent
+from trajopt.dynamics.contact.solve.solve import zero_tangent
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.differences import RIDDERS_STEP, central_differences, central_step, ridders
 from trajopt.dynamics.gradients.first_order import first_order_only, is_zero

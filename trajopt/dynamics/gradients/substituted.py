@@ -19,7 +19,7 @@ from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Need, SolverOptions
 from trajopt.dynamics.contact.laws.smoothed import R_FACTORS, check_sweeps
 from trajopt.dynamics.contact.rows import assemble
-from trajopt.dynamics.contact.solve.cascade import zero_tangent
+from trajopt.dynamics.contact.solve.solve import zero_tangent
 from trajopt.dynamics.contact.step import DerivativeRule, VelocityStep, solve_step
 from trajopt.dynamics.gradients.first_order import first_order_only
 from trajopt.dynamics.gradients.implicit import IMPLICIT, velocity_step

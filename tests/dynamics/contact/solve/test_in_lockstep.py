@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from dynamics.contact import scenes
-from trajopt.dynamics.contact.ncp import classify, make_ncp, nearest, residual
-from trajopt.dynamics.contact.solve import cascade, conditional, stages
+from trajopt.dynamics import branches
+from trajopt.dynamics.contact.ncp import make_ncp, nearest, residual
+from trajopt.dynamics.contact.solve import ladder
 from trajopt.dynamics.contact.solve.newton import regularisation
+from trajopt.dynamics.contact.solve.solve import solve
 
 CONTACTS, DOF, BATCH = 6, 12, 200
 
@@ -39,7 +41,7 @@ def test_chunks_give_everybody_its_own_answer(batch, at_a_time, quick):
         few = left < 3
         return (jnp.where(few, halvings(x, left) * factor, x), jnp.where(few, 0, left)), ~few
 
-    found, left = conditional.in_chunks(part, needed, (x, counts), (factor,), quick=attempt if quick else None)
+    found, left = branches.in_chunks(part, needed, (x, counts), (factor,), quick=attempt if quick else None)
     np.testing.assert_array_equal(found, np.where(needed, np.ldexp(x, -np.asarray(counts)) * factor, x))
     np.testing.assert_array_equal(left, np.where(needed, 0, counts))
 
@@ -55,13 +57,13 @@ def test_a_chunk_holds_members_at_one_place():
         leaves = (place == 0) & (left <= 1)
         return (jnp.where(leaves, 1, place), left - 1), place == 0
 
-    place, left = conditional.in_chunks(
+    place, left = branches.in_chunks(
         part, jnp.ones(batch, bool), (jnp.zeros(batch, int), stays), (), place=lambda value: value[0]
     )
     jax.effects_barrier()
-    chunks = np.reshape(ran, (-1, conditional.SMALLEST_CHUNK))
+    chunks = np.reshape(ran, (-1, branches.SMALLEST_CHUNK))
     assert (chunks == chunks[:, :1]).all()
-    last = -(-batch // conditional.SMALLEST_CHUNK)
+    last = -(-batch // branches.SMALLEST_CHUNK)
     np.testing.assert_array_equal(chunks[:, 0], np.repeat([0, 1], [len(chunks) - last, last]))
     np.testing.assert_array_equal(place, 1)
     np.testing.assert_array_equal(left, -1)
@@ -69,7 +71,8 @@ def test_a_chunk_holds_members_at_one_place():
 
 def as_elsewhere(monkeypatch):
     """What other devices would run, on the CPU, where members are solved one after another."""
-    monkeypatch.setattr(conditional, "accelerated", lambda: True)
+    for module in (branches, ladder):
+        monkeypatch.setattr(module, "accelerated", lambda: True)
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *operands, cpu, default: default(*operands))
 
 
@@ -91,7 +94,7 @@ def test_a_batch_in_lockstep_has_the_solutions_of_its_members(monkeypatch):
     given = [jnp.asarray(a) for a in problems(0)]
 
     def solution(G, g, mu):
-        found = cascade.solve(make_ncp(G, g, mu))
+        found = solve(make_ncp(G, g, mu))
         return found.velocity, found.impulse, residual(make_ncp(G, g, mu), found.impulse), found.iterations
 
     alone = jax.jit(jax.vmap(solution))(*given)
@@ -110,11 +113,9 @@ def test_a_search_among_the_nearest_ends_where_it_solves_the_whole_problem():
     @jax.vmap
     def attempt(G, g, mu):
         ncp = make_ncp(G, g, mu)
-        eps, start, zero, no = regularisation(ncp), jnp.zeros_like(g), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-        nothing = stages.Candidate(start, jnp.full((), jnp.inf), jnp.eye(len(g)), classify(ncp, start, g), eps)
-        begun = stages.Search(nothing, start, start, start, zero, zero, zero, zero, zero, zero, no)
-        limits = stages.Limits(jnp.asarray(1e-12), jnp.asarray(1e-14), 1e-10)
-        return stages.among_nearest(ncp, begun, eps, limits, 50)
+        eps = regularisation(ncp)
+        limits = ladder.Limits(jnp.asarray(1e-12), jnp.asarray(1e-14), 1e-10)
+        return ladder.among_nearest(ncp, ladder.begun(ncp, jnp.zeros_like(g), eps), eps, limits, 50)
 
     found = attempt(*(jnp.asarray(a) for a in (G, g, mu)))
     ended = np.asarray(found.ended)

@@ -24,8 +24,8 @@ from trajopt.dynamics.contact.ncp import (
     projection_turning,
     residual,
 )
-from trajopt.dynamics.contact.solve import cascade as solve_module
 from trajopt.dynamics.contact.solve import selection
+from trajopt.dynamics.contact.solve import solve as solve_module
 
 MU = 0.4
 

@@ -2,7 +2,6 @@
 `base` says what every law answers for, `forces` evaluates those at force level."""
 
 from trajopt.dynamics.contact.laws.base import (
-    SOLVERS,
     ContactLaw,
     Law,
     Need,
@@ -25,7 +24,7 @@ from trajopt.dynamics.contact.laws.smoothed import (
 )
 
 __all__ = [
-    "RHO_MEANING", "R_FACTORS", "SOLVERS", "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "Forces", "Law", "Need",
+    "RHO_MEANING", "R_FACTORS", "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "Forces", "Law", "Need",
     "NoContact", "NormalOffset", "PointForces", "RelaxedContact", "RigidContact", "SmoothedBox", "SmoothedContact", "Softening",
     "SolverOptions", "SpringDamperContact", "check_kappa", "check_rho", "check_sweeps", "forces", "gives_forces",
     "kappa_schedule", "resolved_rho",

@@ -28,7 +28,6 @@ DEFAULT_MAX_CONTACTS = 16
 DEFAULT_MAX_LIMITS = 8
 PUSH_OUT_SPEED = 1.0  # m/s and rad/s: what parts bodies that overlap by centimetres within a tenth of a second
 GAPS = ("speculative", "detect")
-SOLVERS = ("newton", "admm", "pgs")  # of the exact cone, by choice; "direct" belongs to box friction
 
 
 class Need(enum.Enum):
@@ -57,14 +56,13 @@ class ModeRequest(Protocol):
 class SolverOptions(NamedTuple):
     """How the contact problem of a step is solved.
 
-    solver: "newton", "admm", "pgs" or "direct" (`contact.solve`), to `tolerance` (None: by the precision) in at most
-    `max_iterations`; sweeps: a count makes that many Gauss-Seidel sweeps with the r-factors `r_factor` instead, whose
-    remaining error is part of the step (`contact.sweeps`).
+    By `contact.solve`, to `tolerance` (None: by the precision) in at most `max_iterations` of one attempt; sweeps: a count makes
+    that many Gauss-Seidel sweeps with the r-factors `r_factor` instead, whose remaining error is part of the step
+    (`contact.sweeps`).
     """
 
     tolerance: float | None = None
     max_iterations: int = 50
-    solver: str = "newton"
     sweeps: int | None = None
     r_factor: str = "row-sum"
 
@@ -212,8 +210,7 @@ class ContactLaw(Law):
         max_limits: number of joint limits that are kept, the closest ones. Default: all of them, at most 8.
         tolerance: of the contact solver, relative to the velocities of the problem. Default: 1e-10 in float64, 1e-5 in
             float32.
-        max_iterations: largest number of Newton iterations in one attempt of the contact solver; ADMM and Gauss-Seidel
-            make 40 times as many, again and again up to 50 times while the law is not met.
+        max_iterations: largest number of Newton iterations in one attempt of the contact solver.
 
     Of the class: cone, the shape that friction is bounded by (`ncp.NCP`); has_closed_form, whether
     `gradients.closed_form` is the Jacobian of a step: no compliance, and a problem solved to its tolerance. A law of one's
@@ -257,7 +254,7 @@ class ContactLaw(Law):
 
     @property
     def guesses_modes(self) -> bool:
-        return self.solver_options.solver == "direct"
+        return self.cone == "box"
 
     @property
     def not_explicit(self) -> str | None:

@@ -5,40 +5,22 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from trajopt.dynamics.contact.laws.base import SOLVERS, ContactLaw, Need, SolverOptions
+from trajopt.dynamics.contact.laws.base import ContactLaw, Need
 from trajopt.dynamics.contact.laws.smoothed import SmoothedBox, SmoothedContact
-from trajopt.errors import OptionError
-from trajopt.names import closest
 
 _ALL = frozenset(Need)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RigidContact(ContactLaw):
-    """Hard contact: Signorini, the circular friction cone and maximum dissipation, unrelaxed (Simple eq. 1).
-
-    Options:
-        solver: "newton" (semismooth Newton with fallbacks), "admm" or "pgs" (projected Gauss-Seidel).
-    """
-
-    solver: str = "newton"
+    """Hard contact: Signorini, the circular friction cone and maximum dissipation, unrelaxed (Simple eq. 1)."""
 
     offers: ClassVar[frozenset[Need]] = _ALL
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.solver not in SOLVERS:
-            raise OptionError(f"solver is '{self.solver}'{closest(str(self.solver), SOLVERS)}")
-
-    @property
-    def solver_options(self) -> SolverOptions:
-        return SolverOptions(self.tolerance, self.max_iterations, self.solver)
-
     @property
     def not_compiled(self) -> str | None:
-        if type(self) is not RigidContact:  # a law derived from it may have other rows
-            return super().not_compiled
-        return None if self.solver == "newton" else f"solver='{self.solver}' is a method of the JAX implementation"
+        # A law derived from it may have other rows.
+        return None if type(self) is RigidContact else super().not_compiled
 
     def smoothed(self) -> SmoothedContact:
         return SmoothedContact(**_shared_options(self))
@@ -60,10 +42,6 @@ class BoxedLCP(ContactLaw):
 
     cone: ClassVar[str] = "box"
     offers: ClassVar[frozenset[Need]] = _ALL
-
-    @property
-    def solver_options(self) -> SolverOptions:
-        return SolverOptions(self.tolerance, self.max_iterations, "direct")
 
     def smoothed(self) -> SmoothedContact:
         return SmoothedBox(**_shared_options(self))

@@ -73,7 +73,6 @@ class SmoothedContact(ContactLaw):
 
     has_closed_form: ClassVar[bool] = False
     offers: ClassVar[frozenset[Need]] = frozenset({Need.IMPULSES})
-    solver: ClassVar[str] = "newton"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +82,7 @@ class SmoothedContact(ContactLaw):
 
     @property
     def solver_options(self) -> SolverOptions:
-        return SolverOptions(self.tolerance, self.max_iterations, self.solver, self.sweeps, self.r_factor)
+        return SolverOptions(self.tolerance, self.max_iterations, self.sweeps, self.r_factor)
 
     @property
     def closes_gaps(self) -> bool:
@@ -130,7 +129,6 @@ class SmoothedBox(SmoothedContact):
     """`SmoothedContact` with friction bounded tangent by tangent: the smoothed law of `BoxedLCP`."""
 
     cone: ClassVar[str] = "box"
-    solver: ClassVar[str] = "direct"
 
 
 def far(dtype: Any) -> float:

@@ -1,2 +1,2 @@
-"""Algorithms that solve the contact problem: the cascade of attempts, each method in its own file, and the selection among
-many solutions."""
+"""Algorithms that solve the contact problem: the ladder of stages, each method in its own file, and the selection among many
+solutions."""

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics import linear_algebra
+from trajopt.dynamics.branches import cond_in_batch
 from trajopt.dynamics.contact.ncp import (
     NCP,
     SEPARATING,
@@ -35,7 +36,6 @@ from trajopt.dynamics.contact.ncp import (
     residual,
     split,
 )
-from trajopt.dynamics.contact.solve.conditional import cond_in_batch
 from trajopt.dynamics.contact.solve.lemke import lemke
 from trajopt.dynamics.contact.solve.newton import refine
 from trajopt.dynamics.precision import Threshold

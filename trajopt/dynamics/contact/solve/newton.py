@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics import linear_algebra
+from trajopt.dynamics.branches import cond_in_batch
 from trajopt.dynamics.contact.ncp import NCP, Modes, classify, natural_map, newton_matrix, projection_jacobian, split
-from trajopt.dynamics.contact.solve.conditional import cond_in_batch
 from trajopt.dynamics.precision import Threshold
 
 # eps over the smallest scale of a row: the impulses of redundant contacts are told apart by it, those of others moved by

@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics import linear_algebra
-from trajopt.dynamics.contact.solve import conditional
+from trajopt.dynamics import branches, linear_algebra
 from trajopt.dynamics.precision import Threshold
 
 RANK = Threshold(1e-10, 1e-5)  # singular values of K below this share of the largest are zero but for rounding
@@ -26,7 +25,7 @@ Spaces = tuple[Float[Array, "m m"], Float[Array, "m m"], Float[Array, "m m"]]
 
 def null_spaces(K: Float[Array, "m m"]) -> Spaces:
     """(pseudo-inverse, orthonormal bases of the null spaces of K and of K^T, with zero columns elsewhere)."""
-    if not conditional.accelerated():
+    if not branches.accelerated():
         return by_singular_values(K)
     return jax.lax.platform_dependent(K, cpu=by_singular_values, default=by_reflections)
 

@@ -13,7 +13,7 @@ conditions c(lambda) = 0, as many as K lacks in rank:
     limit:      c = Z^T P rho lambda,   since 0 = Z^T F_eps = Z^T (F + eps P rho lambda) + O(eps^2)
 
 A contact that sticks in the solution and creeps along its cone in the regularised problem keeps its impulse on the cone in the
-limit: it slides, at no speed, in the modes in which K, N and Z of the limit are formed (`cascade.NCPSolution.creeps`).
+limit: it slides, at no speed, in the modes in which K, N and Z of the limit are formed (`solve.NCPSolution.creeps`).
 
 For held contacts K is the Delassus matrix up to scaling and iterative refinement from the regularised solution already
 ends there. With sliding redundant contacts the directions of sliding make F curved: `smallest_norm` iterates least-norm Newton

@@ -1,8 +1,7 @@
-r"""Solution of the contact problem: the solver asked for, selection among many solutions, and an honest status.
+r"""Solution of the contact problem: a solver, selection among many solutions, and an honest status.
 
-The exact law is solved by the search in stages of `stages`, or by ADMM or projected Gauss-Seidel alone; the law with box
-friction directly (`active_set`). Whatever comes out is freed of the regularisation by iterative refinement, and the residual is
-recomputed from scratch.
+The law with the circular cone is solved by the stages of `ladder`, that with box friction directly (`active_set`). Whatever comes
+out is freed of the regularisation by iterative refinement, and the residual is recomputed from scratch.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics import linear_algebra
+from trajopt.dynamics.branches import cond_in_batch, cond_one_at_a_time
 from trajopt.dynamics.contact.ncp import (
     NCP,
     SLIDING,
@@ -32,13 +32,12 @@ from trajopt.dynamics.contact.ncp import (
     newton_matrix,
     projection_jacobian,
     residual,
+    solves,
     split,
 )
 from trajopt.dynamics.contact.solve import selection
 from trajopt.dynamics.contact.solve.active_set import direct
-from trajopt.dynamics.contact.solve.admm import admm
-from trajopt.dynamics.contact.solve.conditional import cond_in_batch, cond_one_at_a_time
-from trajopt.dynamics.contact.solve.infeasibility import Proof, refuted
+from trajopt.dynamics.contact.solve.ladder import Limits, Search, search
 from trajopt.dynamics.contact.solve.newton import (
     merit,
     polish,
@@ -47,18 +46,14 @@ from trajopt.dynamics.contact.solve.newton import (
     regularised_inverse,
     regularised_modes,
 )
-from trajopt.dynamics.contact.solve.pgs import pgs
-from trajopt.dynamics.contact.solve.stages import Limits, search
 from trajopt.dynamics.precision import Threshold
 from trajopt.result import Status
 
-SOLVERS = ("newton", "admm", "pgs")
 # What separates a contact that is tied from one that carries an impulse, relative to `ncp.velocity_scale`: a tenth of the
 # tolerance; and a slip from sticking, relative to `ncp.approach_scale`: the direction of a slower one is known to fewer than
 # four digits.
 TIE, SLOW = Threshold(1e-11, 1e-6), Threshold(1e-6, 1e-3)
 REFINEMENTS = 5  # solves for a derivative with the regularised inverse: each gains the digits that eps costs
-FIRST_ORDER = 40  # iterations of ADMM or Gauss-Seidel, each, in place of one of Newton
 NULL_POWER = 4  # of the matrix that is one on the null space and of the order of eps elsewhere
 # Entries of that matrix: of the order of one where K has a null space, else eps cond(K), below this for conditions up to 1e3.
 DEGENERATE = Threshold(1e-3, 1e-1)
@@ -71,7 +66,7 @@ ROUNDING = 100  # units of rounding of the velocities of the problem, at which r
 class NCPSolution:
     """impulse (m,) N s; velocity (m,) m/s; residual (relative, see `ncp.residual`); iterations of Newton (all attempts).
 
-    fallbacks: the last `stages.Stage` that ran; of the direct solve with box friction: iterations are
+    fallbacks: the last `ladder.Stage` that ran; of the direct solve with box friction: iterations are
     corrections of the guess and pivots, fallbacks 1 where pivoting was needed; status; modes; degenerate: the impulse is not
     unique; selected: it is the shortest in these modes (else, where that breaks the law, the limit of the regularised problem);
     creeps (nc,): the contacts that stick and yet follow their cones in that limit; inverse (m, m): of the regularised K near the
@@ -107,55 +102,54 @@ def solution_null_space(ncp: NCP, solution: NCPSolution) -> selection.NullSpace:
 
 
 def solve(
-    ncp: NCP,
-    init: Float[Array, " m"] | None = None,
-    *,
-    tol: float | None = None,
-    max_iterations: int = 50,
-    solver: str = "newton",
+    ncp: NCP, init: Float[Array, " m"] | None = None, *, tol: float | None = None, max_iterations: int = 50
 ) -> NCPSolution:
     """Solve an `NCP` (not differentiable by itself: the callers define implicit derivatives)."""
-    dtype = ncp.G.dtype
-    m = ncp.G.shape[0]
+    dtype, m = ncp.G.dtype, ncp.G.shape[0]
     tol = default_tolerance(dtype) if tol is None else tol
     eps = regularisation(ncp)
     lam, iterations, fallbacks = jnp.zeros(m, dtype), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
-    degenerate, inverse, creeps = jnp.zeros((), bool), jnp.zeros((m, m), dtype), jnp.zeros(ncp.nc, bool)
-    proven = jnp.full((), int(Proof.NONE), jnp.int32)
+    degenerate, selected, infeasible = jnp.zeros((), bool), jnp.ones((), bool), jnp.zeros((), bool)
+    inverse, creeps = jnp.zeros((m, m), dtype), jnp.zeros(ncp.nc, bool)
+    modes = solution_modes(ncp, lam, ncp.g)
     if m:
         speed = approach_scale(ncp, lam)
         rounding = ROUNDING * jnp.finfo(dtype).eps * speed
-        inner_tol = jnp.minimum(jnp.asarray(0.01 * tol, dtype) * speed, 100 * rounding)
-        start = lam if init is None else init if solver == "direct" else _better_start(ncp, init, eps)
-        if solver == "newton":
-            start = _with_piles_held(ncp, start, eps, SLOW.at(dtype) * speed)
-            ended = search(ncp, start, eps, Limits(inner_tol, rounding, tol), max_iterations)
-            iterations, fallbacks, proven = ended.iterations, ended.stage, ended.proof
-            found = lam, inverse, near = ended.best.impulse, ended.best.inverse, ended.best.modes
-            regular = ended.best.eps == eps
-            polishing = regular & _is_degenerate(ncp, inverse, eps) & jnp.any(near.cone == SLIDING)
-            polished = functools.partial(_polished, tol=tol)
-            lam, inverse, near = cond_one_at_a_time(polishing, polished, found, ncp, ended.current, eps, rounding)
-            eps = ended.best.eps
-        elif solver == "direct":
-            lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, inner_tol, rounding, tol, max_iterations)
-        else:
-            method, criterion = (admm, 1e-2 * tol) if solver == "admm" else (pgs, inner_tol)
-            missed = _missed(ncp, eps, rounding, tol)
-            lam, iterations = method(ncp, start, eps, criterion, FIRST_ORDER * max_iterations, missed)
-            inverse = regularised_inverse(ncp, lam, eps)
-        if solver != "newton":
+        limits = Limits(jnp.minimum(jnp.asarray(0.01 * tol, dtype) * speed, 100 * rounding), rounding, tol)
+        if ncp.cone == "box":
+            start = lam if init is None else init
+            lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, *limits, max_iterations)
             near = regularised_modes(ncp, lam, eps)
             lam = refine(ncp, lam, inverse, rounding)
-    nu = ncp.G @ lam + ncp.g
-    modes = solution_modes(ncp, lam, nu)
-    selected = jnp.ones((), bool)
-    if m:
+        else:
+            start = lam if init is None else _better_start(ncp, init, eps)
+            ended = search(ncp, start_resting_contacts_sticking(ncp, start, eps), eps, limits, max_iterations)
+            iterations, fallbacks, infeasible = ended.iterations, ended.stage, ended.infeasible
+            lam, inverse, near, eps = _polished(ncp, ended, eps, limits)
+        modes = solution_modes(ncp, lam, ncp.G @ lam + ncp.g)
         lam, inverse, degenerate, selected, creeps = _chosen(ncp, lam, modes, near, inverse, eps, tol)
-        nu = ncp.G @ lam + ncp.g
     size = residual(ncp, lam, tol)
-    status = solve_status(ncp, lam, size, tol, proven)
+    status = solve_status(ncp, lam, size, tol, infeasible)
+    nu = ncp.G @ lam + ncp.g
     return NCPSolution(lam, nu, size, iterations, fallbacks, status, modes, degenerate, selected, creeps, inverse)
+
+
+def _polished(ncp: NCP, ended: Search, eps, limits: Limits):
+    """(impulse, inverse, modes, eps) of the search. Where one of many impulses is selected and contacts slide, the regularised
+    solution decides, and the search knows it to a tolerance only, which depends on the start: it is taken to rounding."""
+    best = ended.best
+    found = best.impulse, best.inverse, best.modes
+    needed = (best.eps == eps) & _is_degenerate(ncp, best.inverse, eps) & jnp.any(best.modes.cone == SLIDING)
+
+    def polished(found, ncp: NCP, near, eps, rounding):
+        lam, inverse, modes = found
+        exact = polish(ncp, near, eps)
+        anew = regularised_inverse(ncp, exact, eps)
+        chosen, lawful = if_lawful(ncp, lam, refine(ncp, exact, anew, rounding), limits.accuracy)
+        better = anew, regularised_modes(ncp, exact, eps)
+        return chosen, *jax.tree.map(lambda new, old: jnp.where(lawful, new, old), better, (inverse, modes))
+
+    return *cond_one_at_a_time(needed, polished, found, ncp, ended.current, eps, limits.rounding), best.eps
 
 
 def _chosen(ncp: NCP, lam, modes: Modes, near: Modes, inverse, eps, tol):
@@ -188,15 +182,6 @@ def _with_creeping(modes: Modes, creeps: Bool[Array, " nc"]) -> Modes:
     return dataclasses.replace(modes, cone=jnp.where(creeps, SLIDING, modes.cone))
 
 
-def _missed(ncp: NCP, eps, rounding, tol):
-    """Whether an impulse, freed of the regularisation, still has a residual above `tol`."""
-
-    def missed(lam):
-        return residual(ncp, refine(ncp, lam, regularised_inverse(ncp, lam, eps), rounding), tol) > tol
-
-    return missed
-
-
 def solution_modes(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"]) -> Modes:
     """Modes at a solution (lambda, nu): tied contacts count as separating, the slowest slips as sticking."""
     return classify(ncp, lam, nu, TIE.at(ncp.G.dtype), SLOW.at(ncp.G.dtype))
@@ -226,11 +211,12 @@ def _better_start(ncp: NCP, init, eps):
     return jnp.where(merits[0] < merits[1], both[0], both[1])
 
 
-def _with_piles_held(ncp: NCP, start: Float[Array, " m"], eps, still) -> Float[Array, " m"]:
+def start_resting_contacts_sticking(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""]) -> Float[Array, " m"]:
     """`start`; where it is zero and contacts neither approach nor part while others approach, an impulse that holds them.
 
     Whether the contacts of a pile that falls as one close is up to those below; from zero rounding decides of each.
     """
+    still = SLOW.at(ncp.g.dtype) * approach_scale(ncp, jnp.zeros_like(start))
     parting = jnp.where(ncp.exists[: ncp.nc], split(ncp, ncp.g)[0][:, 2], jnp.inf)
     piled = jnp.any(jnp.abs(parting) <= still) & jnp.any(parting < -still) & jnp.all(start == 0)
     return cond_one_at_a_time(piled, _held_at_rest, start, ncp, eps, still)
@@ -256,17 +242,6 @@ def _inverse_in_modes(_, ncp: NCP, lam, nu, modes: Modes, eps):
 def _is_degenerate(ncp: NCP, inverse, eps):
     """Whether K has a null space: the inverse of the regularised K is of the order of 1 / (rho eps) then."""
     return jnp.max(jnp.abs(inverse * (ncp.rho * eps)[None, :])) > DEGENERATE.at(ncp.G.dtype)
-
-
-def _polished(found, ncp: NCP, near, eps, rounding, tol):
-    """`found`, (impulse, inverse, the modes it was formed in), from the regularised solution to rounding; near: that solution to
-    a tolerance, which depends on the start."""
-    lam, inverse, modes = found
-    exact = polish(ncp, near, eps)
-    anew = regularised_inverse(ncp, exact, eps)
-    chosen, lawful = if_lawful(ncp, lam, refine(ncp, exact, anew, rounding), tol)
-    polished = anew, regularised_modes(ncp, exact, eps)
-    return chosen, *jax.tree.map(lambda new, old: jnp.where(lawful, new, old), polished, (inverse, modes))
 
 
 def _without_null_space(ncp: NCP, lam, modes: Modes, inverse, eps, tol):
@@ -301,16 +276,12 @@ def if_lawful(
 
 
 def solve_status(
-    ncp: NCP, lam: Float[Array, " m"], size: Float[Array, ""], tol: float | Float[Array, ""], proven: int | Int[Array, ""] = 0
+    ncp: NCP, lam: Float[Array, " m"], size: Float[Array, ""], tol: float, infeasible: bool | Bool[Array, ""] = False
 ):
-    """solved, non_finite, infeasible (with its proof: `infeasibility`) or stalled, of the impulse `lam` of residual `size`.
-
-    proven: a `Proof` that was found on the way.
-    """
+    """solved, non_finite, infeasible (where that was proven) or stalled, of the impulse `lam` of residual `size`."""
     choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
-    solved = size <= tol
-    status = choose(solved, Status.solved, Status.stalled)
-    status = choose(refuted(ncp, lam, solved, proven), Status.infeasible, status)
+    status = choose(jnp.asarray(infeasible), Status.infeasible, Status.stalled)
+    status = choose(solves(ncp, lam, size, tol), Status.solved, status)
     return choose(jnp.isfinite(size), status, Status.non_finite)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dynamics.contact import scenes
+from trajopt import native
 from trajopt.dynamics.contact.ncp import (
     SEPARATING,
     SLIDING,
@@ -20,12 +21,12 @@ from trajopt.dynamics.contact.ncp import (
     residual,
     velocity_scale,
 )
-from trajopt.dynamics.contact.solve import cascade
+from trajopt.dynamics.contact.solve import solve as module
+from trajopt.dynamics.contact.solve.ladder import WEAKEST, Stage
 from trajopt.dynamics.contact.solve.newton import regularisation, regularised_inverse
-from trajopt.dynamics.contact.solve.stages import WEAKEST, Stage
 from trajopt.result import Status
 
-solve = jax.jit(cascade.solve)
+solve = jax.jit(module.solve)
 
 
 def normals(N, g, dtype, mu=0.0):
@@ -67,7 +68,7 @@ def test_the_inverse_is_that_of_the_modes_of_the_solution(dtype):
 def test_the_weakest_regularisation_is_above_rounding(dtype):
     """Four contacts that are the same one: the redundant problem has an inverse, of the size of 1 / eps, with every eps used."""
     ncp = normals(np.ones((4, 4)), -np.ones(4), dtype)
-    eps = regularisation(ncp) * 10.0 ** -WEAKEST.at(dtype)
+    eps = regularisation(ncp) * WEAKEST.at(dtype)
     inverse = regularised_inverse(ncp, jnp.full(12, 0.25, dtype), eps)
     np.testing.assert_allclose(jnp.max(jnp.abs(inverse * ncp.rho * eps)), 0.75, rtol=0.2)
 
@@ -111,7 +112,7 @@ def test_a_slip_of_unknown_direction_sticks(dtype, slip):
     ncp = normals([[1.0]], [-1.0], dtype, mu=0.5)
     lam = jnp.asarray([-0.5, 0.0, 1.0], dtype)
     nu = jnp.asarray([slip, 0.0, 0.0], dtype)
-    assert cascade.solution_modes(ncp, lam, nu).cone[0] == STICKING
+    assert module.solution_modes(ncp, lam, nu).cone[0] == STICKING
 
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
@@ -120,7 +121,7 @@ def test_a_distant_contact_leaves_slips_as_they_are(dtype):
     ncp = normals([[1.0, 0.0], [0.0, 1.0]], [-1.0, 1e3], dtype, mu=0.5)
     lam = jnp.asarray([-0.5, 0.0, 1.0, 0.0, 0.0, 0.0], dtype)
     nu = jnp.asarray([0.01, 0.0, 0.0, 0.0, 0.0, 1e3], dtype)
-    assert cascade.solution_modes(ncp, lam, nu).cone[0] == SLIDING
+    assert module.solution_modes(ncp, lam, nu).cone[0] == SLIDING
 
 
 def test_the_shortest_impulse_is_no_less_lawful_in_single_precision():
@@ -128,7 +129,7 @@ def test_the_shortest_impulse_is_no_less_lawful_in_single_precision():
     ncp = normals([[1.0]], [-1.0], jnp.float32)
     lam = jnp.asarray([0.0, 0.0, 1.0], jnp.float32)
     worse = lam.at[2].add(5e-5)  # five times the tolerance
-    kept, lawful = jax.jit(functools.partial(cascade.if_lawful, tol=1e-5))(ncp, lam, worse)
+    kept, lawful = jax.jit(functools.partial(module.if_lawful, tol=1e-5))(ncp, lam, worse)
     assert not bool(lawful)
     np.testing.assert_array_equal(kept, lam)
 
@@ -138,7 +139,7 @@ def test_selection_does_not_unsolve():
     ncp = normals([[1.0]], [-1.0], jnp.float64)
     lam = jnp.asarray([0.0, 0.0, 1.0 + 0.6e-10])
     shorter = jnp.asarray([0.0, 0.0, 1.0 - 5e-10])
-    kept, lawful = jax.jit(functools.partial(cascade.if_lawful, tol=1e-10))(ncp, lam, shorter)
+    kept, lawful = jax.jit(functools.partial(module.if_lawful, tol=1e-10))(ncp, lam, shorter)
     assert not bool(lawful)
     np.testing.assert_array_equal(kept, lam)
 
@@ -238,8 +239,11 @@ def closing_walls(spin: float, seed: int = 0):
     ],
 )
 def test_infeasible_has_its_proof(problem, dtype):
-    """An impulse exists that nothing resists while the bodies approach along it: no impulse can be a solution."""
-    assert solve(make_ncp(*(jnp.asarray(x, dtype) for x in problem))).status == Status.infeasible
+    """An impulse exists that nothing resists while the bodies approach along it: no impulse can be a solution. The core proves
+    it; what JAX has in single precision says no more than that none was found."""
+    proven = dtype == jnp.float64 and native.available()
+    status = solve(make_ncp(*(jnp.asarray(x, dtype) for x in problem))).status
+    assert status == (Status.infeasible if proven else Status.stalled)
 
 
 @pytest.mark.parametrize("light, heavy", [(1e-3, 1e3), (1e-4, 1e3)])
@@ -251,7 +255,7 @@ def test_what_is_hardly_resisted_is_not_infeasible(light, heavy):
     assert exact.status == Status.solved
     size = residual(ncp, squeeze)
     assert float(size) > 1e-10
-    assert cascade.solve_status(ncp, squeeze, size, 1e-10) == Status.stalled
+    assert module.solve_status(ncp, squeeze, size, 1e-10) == Status.stalled
 
 
 # -- stages and batches ------------------------------------------------------------------------------------------------
@@ -277,18 +281,18 @@ def heel():
 
 
 def test_where_every_path_from_zero_ends_in_a_local_minimum():
-    """Newton, continuation and Gauss-Seidel leave these two contacts at a residual of 1e-4; what begins elsewhere solves them."""
+    """Newton's method from zero leaves these two contacts at a residual of 1e-4; a later stage solves them."""
     G, g, mu = heel()
     solution = solve(make_ncp(*(jnp.asarray(x) for x in (G, g, mu))))
-    assert solution.status == Status.solved and int(solution.fallbacks) >= Stage.ADMM
+    assert solution.status == Status.solved and int(solution.fallbacks) > Stage.NEWTON
     assert scenes.natural_residual(G, g, solution.impulse, mu) <= 1e-10
 
 
 def test_batches_give_the_single_answers():
-    """A batch, and a batch of batches, in which some need every stage and others nothing at all."""
+    """A batch, and a batch of batches, in which some need later stages and others nothing at all."""
     G, g, mu = heel()
     gs = jnp.asarray(np.stack([g, 0.5 * g, -g, g + 0.3, 0.0 * g, 2.0 * g]))
-    one = jax.jit(lambda x: cascade.solve(make_ncp(jnp.asarray(G), x, jnp.asarray(mu))))
+    one = jax.jit(lambda x: module.solve(make_ncp(jnp.asarray(G), x, jnp.asarray(mu))))
     single = [one(x) for x in gs]
     assert len({int(s.fallbacks) for s in single}) > 1
     for batch in (jax.jit(jax.vmap(one))(gs), jax.jit(jax.vmap(jax.vmap(one)))(gs.reshape(2, 3, 6))):

@@ -1,0 +1,243 @@
+r"""The ladder of stages on one contact problem, each climbed only where the one before ended at no solution (`Stage`).
+
+`NEWTON`        semismooth Newton on the problem with G + eps I, from the given start
+`GAUSS_SEIDEL`  rounds of Gauss-Seidel on that problem, each followed by Newton from its result
+`PATH`          the compiled solver, which ends with the path of the regularised problem; on CPUs that have it
+
+An attempt is one run of Newton's method, freed of eps by iterative refinement. Where it stalls, the next one begins where the
+first mode changes on the way of its next step. Where it ends, but at modes that leave a residual, because eps lambda hid that a
+contact opens or slips, the next one has a weaker regularisation around the last solution, eps' (lambda - last), a proximal point
+method. The attempt of least residual is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from trajopt import native
+from trajopt.dynamics.branches import accelerated, cond_in_batch, cond_one_at_a_time
+from trajopt.dynamics.contact.ncp import NCP, Modes, nearest, residual, solves
+from trajopt.dynamics.contact.solve.gauss_seidel import gauss_seidel
+from trajopt.dynamics.contact.solve.newton import (
+    newton_regularised,
+    past_first_event,
+    refine,
+    regularised_inverse,
+    regularised_modes,
+)
+from trajopt.dynamics.precision import Threshold
+from trajopt.native.contacts import STATUSES, impulse_of
+
+
+class Stage(enum.IntEnum):
+    """The stages of a contact solve; `StepInfo.fallbacks` and `NCPResult.fallbacks` hold the last one that ran."""
+
+    NEWTON = 0
+    GAUSS_SEIDEL = 1
+    PATH = 2
+
+
+ROUNDS = 3  # of Gauss-Seidel and Newton in turn
+SWEEPS = 100  # of Gauss-Seidel in a round
+RESTARTS = 6  # of Newton's method where a mode changes: as many contacts as may change theirs one after another
+WEAKENINGS = 2  # attempts with the weaker regularisation; without them a fifth of the steps of a standing H1 need Gauss-Seidel
+WEAKEST = Threshold(1e-4, 1e-2)  # times eps: above rounding, G + eps I is regular
+QUICK_ITERATIONS = 4  # of Newton, in which a batch in lockstep ends for most
+
+
+class Limits(NamedTuple):
+    """Tolerance of the regularised problem and of the refinement (velocities), and relative residual that solves the problem."""
+
+    inner: Float[Array, ""]
+    rounding: Float[Array, ""]
+    accuracy: float
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """An impulse (m,), its relative residual, and the inverse (m, m) of K for G + eps I, formed in `modes`."""
+
+    impulse: Float[Array, " m"]
+    residual: Float[Array, ""]
+    inverse: Float[Array, "m m"]
+    modes: Modes
+    eps: Float[Array, ""]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Where the search stands.
+
+    best: the attempt of least residual; current (m,): where the next attempt starts; anchor (m,): the last solution of a
+    regularised problem; swept (m,): where Gauss-Seidel stands; iterations of Newton; turn: 0, then the rounds; weakenings and
+    restarts within the turn; ended: the problem is solved, or no round is left; stage: the `Stage`; infeasible: the compiled
+    solver has proven that nothing solves the problem.
+    """
+
+    best: Candidate
+    current: Float[Array, " m"]
+    anchor: Float[Array, " m"]
+    swept: Float[Array, " m"]
+    iterations: Int[Array, ""]
+    turn: Int[Array, ""]
+    weakenings: Int[Array, ""]
+    restarts: Int[Array, ""]
+    ended: Bool[Array, ""]
+    stage: Int[Array, ""]
+    infeasible: Bool[Array, ""]
+
+    @property
+    def fresh(self) -> Bool[Array, ""]:
+        """Whether the next attempt is the first of its turn."""
+        return (self.weakenings == 0) & (self.restarts == 0)
+
+
+def begun(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""]) -> Search:
+    """A search from the impulse `start` before its first attempt."""
+    zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+    infinity, identity = jnp.full((), jnp.inf, start.dtype), jnp.eye(start.shape[0], dtype=start.dtype)
+    nothing = Candidate(start, infinity, identity, regularised_modes(ncp, start, eps), eps)
+    return Search(nothing, start, start, jnp.zeros_like(start), zero, zero, zero, zero, no, zero, no)
+
+
+def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: Limits, max_iterations: int) -> Search:
+    """The search from the impulse `start`, ended; in a batch, on a CPU, one search after another."""
+
+    def attempt(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
+        state = _attempt(ncp, _after_sweeps(ncp, state, eps), eps, Limits(inner, rounding, limits.accuracy), max_iterations)
+        return state, ~state.ended
+
+    def to_its_end(state: Search, *given) -> Search:
+        state = jax.lax.while_loop(lambda state: ~state.ended, lambda state: attempt(state, *given)[0], state)
+        return _on_a_cpu(lambda state: _by_the_core(state, given[0], given[1], limits.accuracy, max_iterations), state)
+
+    def quick(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
+        state = among_nearest(ncp, state, eps, Limits(inner, rounding, limits.accuracy), max_iterations)
+        return state, ~state.ended
+
+    given = ncp, eps, limits.inner, limits.rounding
+    # Members of a batch whose sweeps come next are by themselves: these take far longer than Newton's method.
+    place = lambda state: 2 * state.turn - jnp.where(state.fresh, 1, 0)  # noqa: E731
+    always, state = jnp.ones((), bool), begun(ncp, start, eps)
+    return cond_one_at_a_time(always, to_its_end, state, *given, quick=quick, part=attempt, place=place)
+
+
+def _on_a_cpu(climb: Callable[[Search], Search], state: Search) -> Search:
+    """The last stage, where there is one: the core is built, and takes double precision."""
+    if not native.available() or state.current.dtype != jnp.float64:
+        return state
+    return jax.lax.platform_dependent(state, cpu=climb, default=lambda state: state) if accelerated() else climb(state)
+
+
+def _by_the_core(state: Search, ncp: NCP, eps, accuracy: float, max_iterations: int) -> Search:
+    """The state, where it is not solved, with the solution of the compiled solver."""
+
+    def climbed(state: Search) -> Search:
+        zero = jnp.zeros_like(state.current)
+        problem = jax.lax.stop_gradient((ncp.G, ncp.g, ncp.mu, ncp.exists, ncp.bound, zero))
+        impulse, more, status = impulse_of(*problem, tol=accuracy, max_iterations=max_iterations)
+        modes, inverse = regularised_modes(ncp, impulse, eps), regularised_inverse(ncp, impulse, eps)
+        found = Candidate(impulse, _judged(ncp, impulse, accuracy), inverse, modes, eps)
+        return dataclasses.replace(
+            state,
+            best=_better(found, state.best, False),
+            current=impulse,
+            iterations=state.iterations + more,
+            stage=jnp.full_like(state.stage, Stage.PATH),
+            infeasible=status == STATUSES.index("infeasible"),
+        )
+
+    return cond_in_batch(~(state.best.residual <= accuracy), climbed, state)
+
+
+def _judged(ncp: NCP, lam, accuracy) -> Float[Array, ""]:
+    """The relative residual; that of no impulse at all where rounding alone says that `lam` solves the problem."""
+    size = residual(ncp, lam, accuracy)
+    return jnp.where((size <= accuracy) & ~solves(ncp, lam, size, accuracy), 1.0, size)
+
+
+def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits, max_iterations: int) -> Search:
+    """The search ended where a few iterations on the nearest half of the contacts and limits solve the whole problem, else as it
+    was. What is far opens by itself, and most states need no more."""
+    near, rows = nearest(ncp)
+    count, nothing = min(QUICK_ITERATIONS, max_iterations), jnp.zeros_like(state.current)
+    current, iterations, converged = newton_regularised(near, state.current[rows], eps, limits.inner, count)
+    inverse = regularised_inverse(near, current, eps)
+    impulse = nothing.at[rows].set(refine(near, current, inverse, limits.rounding))
+    inverse = jnp.eye(len(nothing), dtype=nothing.dtype).at[rows[:, None], rows].set(inverse)
+    current = nothing.at[rows].set(current)
+    within, scalars = jnp.zeros(len(nothing), bool).at[rows].set(True), 3 * ncp.nc + np.arange(ncp.nl)
+    among = jnp.concatenate([within[: 3 * ncp.nc : 3], within[scalars]])
+    modes = regularised_modes(dataclasses.replace(ncp, exists=ncp.exists & among), current, eps)
+    found = Candidate(impulse, _judged(ncp, impulse, limits.accuracy), inverse, modes, eps)
+    ended = converged & (found.residual <= limits.accuracy)
+    solved = dataclasses.replace(
+        state, best=found, current=current, anchor=current, iterations=iterations, ended=ended
+    )
+    return jax.tree.map(lambda new, old: jnp.where(ended, new, old), solved, state)
+
+
+def _after_sweeps(ncp: NCP, state: Search, eps) -> Search:
+    """The state at the beginning of a round with the result of its sweeps, from where those of the round before ended."""
+    sweeping = state.fresh & (state.turn > 0)
+    regularised = dataclasses.replace(ncp, G=ncp.G + eps * jnp.eye(len(state.swept), dtype=eps.dtype))
+    swept = cond_in_batch(sweeping, lambda x: gauss_seidel(regularised, jnp.ones_like(ncp.mu), SWEEPS, start=x), state.swept)
+    return dataclasses.replace(state, current=jnp.where(sweeping, swept, state.current), swept=swept)
+
+
+def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
+    """One attempt by Newton from `state.current`, or from just past the first change of a mode, and what follows from it."""
+    weakened = state.weakenings > 0
+    weight = jnp.where(weakened, WEAKEST.at(eps.dtype), 1.0) * eps
+    # The slip that eps lambda hid is as much smaller than the impulses, and lambda - rho nu has to tell its direction.
+    stretch = eps / weight
+    centred = dataclasses.replace(ncp, g=ncp.g - jnp.where(weakened, weight, 0.0) * state.anchor)
+    start = cond_in_batch(~state.fresh, lambda x: past_first_event(centred, x, weight, stretch), state.current)
+    current, more, converged = newton_regularised(centred, start, weight, limits.inner, max_iterations, stretch, ~weakened)
+    # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
+    inverse = regularised_inverse(centred, current, weight)
+    refined = refine(ncp, current, inverse, limits.rounding)
+    modes = regularised_modes(centred, current, weight)
+    found = Candidate(refined, _judged(ncp, refined, limits.accuracy), inverse, modes, weight)
+    best = _better(found, state.best, converged & ~weakened & (found.residual <= limits.accuracy))
+    iterations = state.iterations + more
+    return _following(dataclasses.replace(state, best=best, current=current, iterations=iterations), converged, limits.accuracy)
+
+
+def _better(found: Candidate, best: Candidate, solved) -> Candidate:
+    """`found` where it is `solved` or has the smaller residual; NaN, of the impulse or of the inverse, is kept for want of
+    anything else."""
+    usable = jnp.isfinite(found.residual) & jnp.isfinite(found.inverse).all()
+    better = solved | (usable & (found.residual < best.residual)) | ~jnp.isfinite(best.residual)
+    return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
+
+
+def _following(state: Search, converged, accuracy) -> Search:
+    """The state of the next attempt; converged: the problem of the last one, with its regularisation, is solved."""
+    unsolved, weakened = ~(state.best.residual <= accuracy), state.weakenings > 0
+    restart = unsolved & ~converged & ((state.turn == 0) | weakened) & (state.restarts < RESTARTS)
+    weaken = unsolved & ~restart & (converged | weakened) & (state.weakenings < WEAKENINGS)
+    # A weaker problem that stays unsolved is passed over: the next one is begun where the last solved one ended.
+    anchor = jnp.where(converged, state.current, state.anchor)
+    advance = unsolved & ~restart & ~weaken
+    climbed = advance & (state.turn < ROUNDS)
+    return dataclasses.replace(
+        state,
+        anchor=anchor,
+        current=jnp.where(restart | ~weakened, state.current, anchor),
+        turn=jnp.where(climbed, state.turn + 1, state.turn),
+        stage=jnp.where(climbed, int(Stage.GAUSS_SEIDEL), state.stage),
+        weakenings=jnp.where(weaken, state.weakenings + 1, jnp.where(restart, state.weakenings, 0)),
+        restarts=jnp.where(restart, state.restarts + 1, 0),
+        ended=~unsolved | (advance & ~climbed),
+    )
