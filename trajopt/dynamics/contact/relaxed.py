@@ -19,7 +19,7 @@ from trajopt.dynamics.contact.central_path import (
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.ncp import NCP, TOLERANCE, classify
 from trajopt.dynamics.contact.rows import Rows
-from trajopt.dynamics.contact.solve.cascade import NCPSolution
+from trajopt.dynamics.contact.solve.solve import NCPSolution
 from trajopt.result import Status
 
 

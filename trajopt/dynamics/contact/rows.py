@@ -232,7 +232,7 @@ class DryFrictionRows(RowKind):
         return RowBlock(jnp.eye(model.nv, dtype=dtype)[dofs], none, none, {}, jnp.zeros((), int), bound)
 
 
-def dry_friction_dofs(law: Law, model: Model) -> np.ndarray:
+def dry_friction_dofs(law: Law, model: Model) -> Int[np.ndarray, " nf"]:
     """DoFs whose dry friction acts."""
     return np.array(model.topology.friction_dofs if law.joint_friction else (), int)
 

@@ -223,13 +223,16 @@ def _better(found: Candidate, best: Candidate, solved) -> Candidate:
 
 
 def _following(state: Search, converged, accuracy) -> Search:
-    """The state of the next attempt; converged: the problem of the last one, with its regularisation, is solved."""
-    unsolved, weakened = ~(state.best.residual <= accuracy), state.weakenings > 0
-    restart = unsolved & ~converged & ((state.turn == 0) | weakened) & (state.restarts < RESTARTS)
-    weaken = unsolved & ~restart & (converged | weakened) & (state.weakenings < WEAKENINGS)
+    """The state of the next attempt; converged: the problem of the last one, with its regularisation, is solved. Where it is not,
+    a solution of the problem itself that the attempt came upon does not end the search: which of many it is depends on the
+    start."""
+    violated, weakened = ~(state.best.residual <= accuracy), state.weakenings > 0
+    solved = ~violated & (converged | weakened)
+    restart = ~solved & ~converged & ((state.turn == 0) | weakened) & (state.restarts < RESTARTS)
+    weaken = violated & ~restart & (converged | weakened) & (state.weakenings < WEAKENINGS)
     # A weaker problem that stays unsolved is passed over: the next one is begun where the last solved one ended.
     anchor = jnp.where(converged, state.current, state.anchor)
-    advance = unsolved & ~restart & ~weaken
+    advance = ~solved & ~restart & ~weaken
     climbed = advance & (state.turn < ROUNDS)
     return dataclasses.replace(
         state,
@@ -239,5 +242,5 @@ def _following(state: Search, converged, accuracy) -> Search:
         stage=jnp.where(climbed, int(Stage.GAUSS_SEIDEL), state.stage),
         weakenings=jnp.where(weaken, state.weakenings + 1, jnp.where(restart, state.weakenings, 0)),
         restarts=jnp.where(restart, state.restarts + 1, 0),
-        ended=~unsolved | (advance & ~climbed),
+        ended=solved | (advance & ~climbed),
     )
