@@ -26,7 +26,6 @@ from control_cases import (
 from least_squares_cases import linear
 from lq_cases import M, N, T, dense_kkt, random_lq
 
-from trajopt import solvers
 from trajopt.dynamics import NoContact, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
@@ -417,7 +416,3 @@ BAD = [
 def test_bad_options_are_named(make, message):
     with pytest.raises(OptionError, match=message):
         make()
-
-
-def test_by_name():
-    assert solvers.get("ilqr", shooting="multiple") == iLQR(shooting="multiple") and solvers.get("DDP") == DDP()
