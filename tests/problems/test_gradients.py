@@ -30,13 +30,14 @@ def drone_problem(mode: str, **changes) -> problems.OptimalControlProblem:
 @pytest.mark.filterwarnings("ignore::trajopt.dynamics.start.StartWarning")  # the drone stands in the floor
 def test_without_a_gradient_of_its_own_the_problem_keeps_that_of_its_system():
     """A problem whose System is "smoothed" is compiled smoothed, unless the problem or the caller asks for another mode."""
-    assert drone_problem("smoothed").gradient == "smoothed"
+    assert drone_problem("smoothed").defaults.gradient == "smoothed"
     assert drone_problem("smoothed").compile().problem.system.gradient == "smoothed"
-    assert drone_problem("smoothed", gradient="implicit").compile().problem.system.gradient == "implicit"
+    implicit = drone_problem("smoothed", defaults=problems.Defaults(gradient="implicit"))
+    assert implicit.compile().problem.system.gradient == "implicit"
     assert drone_problem("smoothed").compile("unrolled").problem.system.gradient == "unrolled"
     function = problems.OptimalControlProblem(
         "sum", lambda x, u, t: x + u, 2, np.zeros(1), u0=np.zeros(1), stage_residual=lambda x, u, t: x
     )
-    assert function.gradient == "implicit" and function.compile().gradient == "implicit"
+    assert function.defaults.gradient == "implicit" and function.compile().gradient == "implicit"
     with pytest.raises(UnknownNameError, match="gradient mode 'smothed' is not available for problem 'drone'.*smoothed"):
-        drone_problem("implicit", gradient="smothed")
+        drone_problem("implicit", defaults=problems.Defaults(gradient="smothed"))
