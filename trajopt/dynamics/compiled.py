@@ -39,6 +39,7 @@ from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeSpec, ShapeTyp
 from trajopt.dynamics.rigid_body.kinematics import kinematics, mimic_coordinates
 
 INTEGRATORS = ("semi-implicit", "moreau", "euler", "rk4")  # as native/stepping.h numbers them; the last two take no impulses
+MOST_CONTACTS = 128  # in the problem of one step, as in native/topology.h
 PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
 
 
@@ -50,6 +51,8 @@ def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike
         return f"integrator='{integrator}' takes forces that are explicit functions of the state"
     if np.dtype(dtype) not in (np.float64, np.float32):
         return f"numbers are {np.dtype(dtype).name}; the compiled core takes float64 and float32"
+    if law.relaxed and law.contact_rows(model) > MOST_CONTACTS:
+        return f"model '{model.name}' has {law.contact_rows(model)} contacts that act; the compiled core takes {MOST_CONTACTS}"
     if not model.topology.n_nodes:
         return "the model has no moving body"
     return None if native.available() else native.reason()
@@ -170,7 +173,7 @@ def _table(
     table += [pairs.balls, len(top.pairs) if touching else 0, given, pairs.candidates, contacts, limits]
     table += [-1 if law.max_contacts is None or not touching else law.max_contacts]
     table += [-1 if law.max_limits is None else law.max_limits, law.max_iterations, int(law.gap == "detect")]
-    table += [int(law.contact_sharpness(None) is not None)]
+    table += [int(law.contact_sharpness(None) is not None), int(law.relaxed)]
     return np.array(table, np.int64)
 
 
@@ -202,12 +205,15 @@ _LEAVES = (
 
 
 def pack_parameters(
-    compiled: CompiledSystem, model: Model, kappa: float | Float[Array, ""] | None = None
+    compiled: CompiledSystem,
+    model: Model,
+    kappa: float | Float[Array, ""] | None = None,
+    rho: float | Float[Array, ""] | None = None,
 ) -> Float[Array, " p"]:
     """The model's numbers and the law's as one array in the order of native/parameters.h; differentiable, traced or not.
 
     In the precision of the model, whose numbers are what they are: the core widens those of float32.
-    kappa (1/m): sharpness of smoothed contact, None for the law's own.
+    kappa (1/m): sharpness of smoothed contact, None for the law's own. rho (J): relaxation of relaxed contact.
     """
     law, top = compiled.law, compiled.topology
     dtype = jax.dtypes.canonicalize_dtype(model.mass.dtype)
@@ -217,7 +223,9 @@ def pack_parameters(
     options = np.array([law.erp, law.damping, law.rest_velocity, tolerance, push_out], float)
     sharpness = law.contact_sharpness(kappa)
     sharp = numbers(0.0 if sharpness is None else sharpness).reshape(1)
-    head = jnp.concatenate([numbers(model.gravity), numbers(options), sharp, jnp.zeros(PARAMETER_HEAD - 9, dtype)])
+    relaxed = numbers(0.0 if rho is None else rho).reshape(1)
+    rest = jnp.zeros(PARAMETER_HEAD - 10, dtype)
+    head = jnp.concatenate([numbers(model.gravity), numbers(options), sharp, relaxed, rest])
     raw = jnp.concatenate(
         [numbers(np.array([0.0, 1.0]))] + [numbers(getattr(model, name)).reshape(-1) for name in _LEAVES]
     )

@@ -31,7 +31,7 @@ Inputs = TypeVar("Inputs")
 def stepped(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
     """The state after a step of the core, and its report."""
     compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa)
+    parameters = pack_parameters(compiled, start.model, start.kappa, start.rho)
     y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
     return State(y.q, y.v), step_info(compiled, y)
 
@@ -39,7 +39,7 @@ def stepped(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
 def linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
     """The step and its Jacobian by state and, along the columns of `gain`, by forces."""
     compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa)
+    parameters = pack_parameters(compiled, start.model, start.kappa, start.rho)
     y, A, B = native_linearize(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt, gain)
     return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {})
 
@@ -47,7 +47,7 @@ def linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -
 def with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
     """`linearized`, and the Jacobian of the impulses."""
     compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa)
+    parameters = pack_parameters(compiled, start.model, start.kappa, start.rho)
     at = (start.q, start.v, start.tau, start.dt, gain)
     y, A, B, impulse = native_linearize_impulse(compiled, start.model, parameters, *at)
     return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {}, None, {"impulse": impulse})
@@ -71,7 +71,7 @@ def _symbolic(tangent: Any) -> bool:
 
 def by_state_alone(dstart: StepInputs) -> bool:
     """Whether q, v and tau alone are differentiated by."""
-    others = (dstart.model, dstart.dt, dstart.kappa)
+    others = (dstart.model, dstart.dt, dstart.kappa, dstart.rho)
     return all(is_zero(slope) for slope in jax.tree.leaves(others, is_leaf=_symbolic))
 
 

@@ -145,11 +145,16 @@ def _made(kind: type[Made], fields: dict[str, Any]) -> Made:
 
 
 def direct_calls(
-    model: Model, law: ContactLaw, integrator: str, dt: Float[Array, ""], kappa: Float[Array, ""] | None = None
+    model: Model,
+    law: ContactLaw,
+    integrator: str,
+    dt: Float[Array, ""],
+    kappa: Float[Array, ""] | None = None,
+    rho: Float[Array, ""] | None = None,
 ) -> DirectCalls | None:
     """The direct calls of a system that the core covers; None where some of its numbers are traced, or some of its shapes touch
     in pairs whose candidates JAX computes in every step."""
-    if holds_traced(model, dt, kappa):
+    if holds_traced(model, dt, kappa, rho):
         return None
     compiled = compile_system(model, law, integrator)
     if compiled.given:
@@ -157,7 +162,7 @@ def direct_calls(
     driven = actuators(model)
     with jax.ensure_compile_time_eval():
         none = jnp.zeros((), int)
-    numbers, kinds = jax.tree.flatten((model, dt, kappa, driven))
+    numbers, kinds = jax.tree.flatten((model, dt, kappa, rho, driven))
     pack = _packing(compiled, kinds, tuple((np.shape(x), np.dtype(x.dtype)) for x in numbers))
     constants = pack(*jax.tree.unflatten(kinds, numbers))
     leaves, structure = jax.tree.flatten(driven)
@@ -178,9 +183,9 @@ def _packing(
     return compiled_with(jax.jit(functools.partial(_constants, compiled)).lower(*arguments), Effort.QUICK.value)
 
 
-def _constants(compiled: CompiledSystem, model: Model, dt, kappa, driven: Actuators) -> Float[Array, " c"]:
+def _constants(compiled: CompiledSystem, model: Model, dt, kappa, rho, driven: Actuators) -> Float[Array, " c"]:
     """What belongs to the system alone: parameters and dt, as native/direct_ffi.cc reads them, and the actuators."""
-    parts = [pack_parameters(compiled, model, kappa), dt, *jax.tree.leaves(driven)]
+    parts = [pack_parameters(compiled, model, kappa, rho), dt, *jax.tree.leaves(driven)]
     return jnp.concatenate([jnp.asarray(part, parts[0].dtype).reshape(-1) for part in parts])
 
 

@@ -36,7 +36,7 @@ def follow_policy(
     if system.resolved_backend == "native" and motors.plain and acts_by_impulses(system.contact):
         compiled = compile_system(model, system.contact, system.integrator)
         if not compiled.given:
-            parameters = pack_parameters(compiled, model, system.mode.sharpness(system.kappa))
+            parameters = pack_parameters(compiled, model, system.mode.sharpness(system.kappa), system.rho)
             bar = jnp.concatenate([qs, vs], 1)
             arms, dt = jnp.asarray(motors.arms), jnp.asarray(system.dt)
             q, v, u, residual = native_follow(compiled, parameters, x0.q, x0.v, arms, bar, us, gains, lower, upper, dt)

@@ -184,7 +184,8 @@ class System(WithoutCaches, NamedOptions):
         if not calls_directly(self.contact, self.mode, self.integrator):
             return None
         kappa = self.mode.sharpness(self.kappa)
-        return direct_calls(self.stepped_model, self.contact, self.integrator, jnp.asarray(self.dt), kappa)
+        rho = None if self.rho is None else jnp.asarray(self.rho)
+        return direct_calls(self.stepped_model, self.contact, self.integrator, jnp.asarray(self.dt), kappa, rho)
 
     @property
     def _known_direct(self) -> DirectCalls | None:

@@ -4,6 +4,7 @@
 // and of the motion of the configuration (trajopt/dynamics/linearization.py).
 #pragma once
 #include "redundant.h"
+#include "relaxed.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -198,10 +199,12 @@ void linearize(const Topology& t, const Parameters& p, double dt, double rest, b
   velocities(t, w.kin.S, w.tree_velocity, j.after, j.after_parent);
   set_wrenches(t, w.kin, w.rows, w.rows.m > 0 ? w.solution.lambda : nullptr, j.wrench);
   momentum_balance(n, t, dt, w);
+  if (t.relaxed) std::fill_n(w.solution.cone_mode, w.rows.nc, STICKING);  // every contact moves the rest
   const bool still = law_slopes(n, t, p, dt, given_slopes, w);
   joint_terms(n, t, p, dt, w);
   add_gyroscopic_slopes(n, t, p, w.balls, dt, w.kin, w.dynamics, w.turning, j.X_q, j.X_v, j.turned);
-  velocity_jacobian(n, t, p, dt, still, out.C != nullptr, given_slopes, w);
+  if (t.relaxed && w.rows.m > 0) relaxed_velocity_jacobian(n, t, p, dt, out.C != nullptr, w);
+  else velocity_jacobian(n, t, p, dt, still, out.C != nullptr, given_slopes, w);
   if (out.C) assemble_impulses(n, t, dt, moreau, v, w, out);
   assemble_jacobian(n, t, dt, rest, moreau, v, w, out);
 }

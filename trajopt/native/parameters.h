@@ -13,7 +13,7 @@ constexpr int HEAD = 16, PLANE = 12, SHAPE = 15, PAIR_SHAPE = 19, BALL_SIZE = 4,
 struct Parameters {
   V3<double> gravity;
   double erp, damping, rest_velocity, tolerance, push_out_speed;
-  double sharpness;  // kappa of smoothed contact, 1/m
+  double sharpness, rho;  // kappa of smoothed contact, 1/m; of contact on its central path, J
   // By component and tree DoF: placement in the parent (first DoF of a node), joint axis, coordinate of the zero placement,
   // 1 for DoFs that turn, mass, centre of mass and inertia (last DoF of a node).
   const double *rotation, *position, *axis, *reference, *turns, *mass, *com, *inertia;
@@ -49,7 +49,7 @@ struct Parameters {
     const double* head = next(HEAD);
     gravity = {head[0], head[1], head[2]};
     erp = head[3], damping = head[4], rest_velocity = head[5], tolerance = head[6], push_out_speed = head[7];
-    sharpness = head[8];
+    sharpness = head[8], rho = head[9];
     const int n = t.lanes, mimics = static_cast<int>(t.mimics.size());
     rotation = next(9 * n), position = next(3 * n), axis = next(3 * n), reference = next(n), turns = next(n);
     mass = next(n), com = next(3 * n), inertia = next(6 * n);

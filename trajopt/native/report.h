@@ -14,7 +14,7 @@ template <class Size> void write_impulses(const Topology& t, const Workspace<Siz
   for (int k = 0; k < r.nc; ++k) std::memcpy(impulse + 3 * r.candidate[r.contact[k].candidate].slot, x + 3 * k, 3 * sizeof(double));
   double* limits = impulse + 3 * t.candidates;
   for (int k = 0; k < r.nl; ++k) limits[r.limit[k].index] = x[3 * r.nc + k];
-  for (int k = 0; k < r.nd + r.ne; ++k) limits[t.limited.size() + k] = x[3 * r.nc + r.nl + k];
+  for (int k = 0; k < r.nd + r.ne; ++k) limits[t.limit_rows() + k] = x[3 * r.nc + r.nl + k];
 }
 template <class Size> void read_impulses(const Topology& t, const double* impulse, Workspace<Size>& w) {
   const Rows<Size>& r = w.rows;
@@ -22,7 +22,7 @@ template <class Size> void read_impulses(const Topology& t, const double* impuls
   for (int k = 0; k < r.nc; ++k) std::memcpy(x + 3 * k, impulse + 3 * r.candidate[r.contact[k].candidate].slot, 3 * sizeof(double));
   const double* limits = impulse + 3 * t.candidates;
   for (int k = 0; k < r.nl; ++k) x[3 * r.nc + k] = limits[r.limit[k].index];
-  for (int k = 0; k < r.nd + r.ne; ++k) x[3 * r.nc + r.nl + k] = limits[t.limited.size() + k];
+  for (int k = 0; k < r.nd + r.ne; ++k) x[3 * r.nc + r.nl + k] = limits[t.limit_rows() + k];
 }
 
 // The reported contacts: the closest, in the order of their slots. w.rows.order says which row of the problem each has, or -1.
@@ -90,7 +90,7 @@ void write_report(const Topology& t, const Parameters& p, const double* q, const
     std::memcpy(impulse + 3 * k, x + 3 * row, 3 * sizeof(double));
     shown += acts(x + 3 * row, 3);
   }
-  const int limits = static_cast<int>(t.limited.size());
+  const int limits = t.limit_rows();
   auto predicted = [&](int k) { return r.all_limits[k].distance + dt * r.all_limits[k].sign * v[r.all_limits[k].dof]; };
   least(w.closest, limits, t.report_limits, predicted);
   double* to = impulse + 3 * t.report_contacts;

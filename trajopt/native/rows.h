@@ -98,9 +98,20 @@ template <class Key> void least(int* order, int count, int kept, Key number) {
   std::sort(order, order + kept);
 }
 
-// All limits at (q, v): the side that is nearer at the end of the step.
+constexpr double NO_LIMIT = 1e9;  // m, rad: the distance of a limit at infinity, where both limits have rows
+
+// All limits at (q, v): the side that is nearer at the end of the step, or both, the lower ones first, where all act.
 inline int all_limits(const Topology& t, const Parameters& p, const double* q, const double* v, double dt, LimitRow* out) {
   int count = 0;
+  if (t.relaxed) {
+    for (double sign : {1.0, -1.0})
+      for (int dof : t.limited) {
+        const double room = std::min(sign > 0 ? q[t.scalar_q[dof]] - p.lower[dof] : p.upper[dof] - q[t.scalar_q[dof]], NO_LIMIT);
+        out[count] = {count, dof, sign, room, normal_offset(p, t.detect, room, sign * v[dof], 0, dt)};
+        ++count;
+      }
+    return count;
+  }
   for (int dof : t.limited) {
     const double x = q[t.scalar_q[dof]], low = x - p.lower[dof], high = p.upper[dof] - x;
     const bool at_low = low + dt * v[dof] <= high - dt * v[dof];
@@ -267,13 +278,13 @@ void contact_rows(Size n, const Topology& t, const Parameters& p, const Kinemati
   }
 }
 
-// The whole problem of the chosen rows: J, J M^-1, its transpose, G = J M^-1 J^T, with compliance G + C, g = J v_free + b, mu, bound.
+// J and J M^-1 of the chosen rows, their mu and bound.
 template <class Size>
-void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse,
-              const double* v_free, double dt, Rows<Size>& r) {
+void rows_of_problem(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse, double dt,
+                     Rows<Size>& r) {
   const int N = n.lanes();
   r.m = 3 * r.nc + r.nl + r.nd + r.ne;
-  const int stride = r.stride = padded(r.m), first_limit = 3 * r.nc, first_dry = first_limit + r.nl, first_equality = first_dry + r.nd;
+  const int first_limit = 3 * r.nc, first_dry = first_limit + r.nl, first_equality = first_dry + r.nd;
   contact_rows(n, t, p, kin, inverse, dt, r);
   auto scalar_row = [&](int row, int dof, double sign) {
     std::memset(r.J + row * N, 0, sizeof(double) * N);
@@ -287,6 +298,16 @@ void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<S
     product(r.ne, N, r.MJT + first_equality * N, N, nullptr, 0, {r.equality.J, N, 1}, inverse, N, t.nv, 1);
     for (int k = 0; k < r.ne; ++k) r.bound[r.nd + k] = std::numeric_limits<double>::infinity();
   }
+  for (int k = 0; k < r.nc; ++k) r.mu[k] = r.candidate[r.contact[k].candidate].friction;
+}
+
+// The whole problem of the chosen rows: those, the transpose of J M^-1, G = J M^-1 J^T, with compliance G + C, g = J v_free + b.
+template <class Size>
+void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse,
+              const double* v_free, double dt, Rows<Size>& r) {
+  const int N = n.lanes();
+  rows_of_problem(n, t, p, kin, inverse, dt, r);
+  const int stride = r.stride = padded(r.m), first_limit = 3 * r.nc, first_dry = first_limit + r.nl, first_equality = first_dry + r.nd;
   for (int row = r.m; row < stride; ++row) std::memset(r.MJT + row * N, 0, sizeof(double) * N);
   for (int row = 0; row < stride; row += LANES)
     for (int b = 0; b < N; b += LANES) transpose(r.MJT + row * N + b, N, r.MJ + b * stride + row, stride);
@@ -308,7 +329,6 @@ void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<S
       for (int a = 0; a < 3; ++a)
         for (int b = 0; b < T; ++b) store(r.G + (3 * k + a) * stride + (block + b) * LANES, acc[a][b]);
     });
-    r.mu[k] = r.candidate[row.candidate].friction;
   }
   auto scalar_product = [&](int row, int dof, double sign) {
     for (int b = 0; b < stride; b += LANES) store(r.G + row * stride + b, sign * load(r.MJ + dof * stride + b));

@@ -20,16 +20,6 @@ template <class Size> void link_velocities(const Topology& t, const Parameters& 
   velocities(t, w.kin.S, w.tree_velocity, out, w.none);
 }
 
-// v+ = v_free + M^-1 J^T lambda.
-template <class Size> void push(Workspace<Size>& w) {
-  const int N = w.size.lanes();
-  for (int b = 0; b < N; b += LANES) {
-    vec x = load(w.v_free + b);
-    for (int row = 0; row < w.rows.m; ++row) x += w.solution.lambda[row] * load(w.rows.MJT + row * N + b);
-    store(w.v_plus + b, x);
-  }
-}
-
 // The impulses of the rows that act, also in `impulse` by slot, and v+; returns the number of problems solved until no row left
 // out was violated or touched: a contact that others hold back takes its share of the shortest impulse. The first solve starts at zero
 // (where the law has several solutions, which is found depends on the start, and nothing but (q, v, tau) may decide), each other one
@@ -79,6 +69,25 @@ int solve_or_give_way(const Topology& t, const StepInput& in, const double* q, P
   return solve_rows(t, p, in, w, V_after, impulse);
 }
 
+// The same of the law on its central path, under which every row acts (relaxed.h).
+template <class Size>
+int solve_relaxed(const Topology& t, const StepInput& in, const Parameters& p, Workspace<Size>& w, Field<Size>& V_after, double* impulse) {
+  V_after = w.V_free;
+  std::memcpy(w.v_plus, w.v_free, sizeof(double) * w.size.lanes());
+  choose_all(t, p, in.dt, w);
+  if (w.rows.nc + w.rows.nl + w.rows.nd + w.rows.ne == 0) return 0;
+  invert(w.size, t, w.dynamics);
+  rows_of_problem(w.size, t, p, w.kin, w.dynamics.inverse, in.dt, w.rows);
+  for (int k = 0; k < w.rows.ne; ++k) w.relaxed.error[k] = p.erp / in.dt * w.rows.equality.error[k];
+  ContactSolution& s = w.solution;
+  s.lambda = w.relaxed.lambda, s.nu = w.relaxed.nu, s.cone_mode = w.relaxed.mode;
+  CentralPath<Size>(t, p, w).solve();
+  write_impulses(t, w, impulse);
+  V_after = w.V_after;
+  link_velocities(t, p, w.v_plus, w.V_after, w);
+  return 1;
+}
+
 template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
   Parameters p(in.parameters, t);
   if (in.integrator > Integrator::MOREAU) return explicit_step(t, p, in, out, w);
@@ -89,7 +98,7 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   equality_rows(w.size, t, p, w.kin, q, w.rows.equality);
   begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, w.rows);
   Field<Size> V_after;
-  const int passes = solve_or_give_way(t, in, q, p, w, V_after, out.impulse);
+  const int passes = t.relaxed ? solve_relaxed(t, in, p, w, V_after, out.impulse) : solve_or_give_way(t, in, q, p, w, V_after, out.impulse);
   std::memcpy(out.v, w.v_plus, sizeof(double) * t.nv);
   integrate(t, w.balls, q, rest, w.v_plus, out.q);
   if (passes == 0) std::fill_n(out.impulse, t.impulses(), 0.0);

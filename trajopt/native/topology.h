@@ -79,7 +79,7 @@ struct Topology {
   int candidates;                          // of the whole model
   int report_contacts, report_limits;      // rows that are reported
   int max_contacts, max_limits, max_iterations;  // -1: no limit
-  bool detect, smoothed;                   // gap="detect"; contacts have a compliance (compliance.h)
+  bool detect, smoothed, relaxed;          // gap="detect"; contacts have a compliance (compliance.h); rows push from afar (relaxed.h)
 
   Lists chain;                             // of a tree DoF: strict ancestors, nearest first
   std::vector<double> mask, upper;         // (lanes + 1, lanes): j moves link i; i strictly above j
@@ -110,7 +110,9 @@ struct Topology {
   int equalities() const { return first_coupling() + couplings; }
   // Rows whose impulses are in an interval, bounded or not: dry friction, then equality constraints.
   int intervals() const { return static_cast<int>(dry.size()) + equalities(); }
-  int impulses() const { return 3 * candidates + static_cast<int>(limited.size()) + intervals(); }
+  // One row for each limited DoF, or, where both limits of all act, the lower limits and then the upper ones.
+  int limit_rows() const { return static_cast<int>(limited.size()) * (relaxed ? 2 : 1); }
+  int impulses() const { return 3 * candidates + limit_rows() + intervals(); }
   int reported() const { return 3 * report_contacts + report_limits + intervals(); }
   // Whether no impulse can act, nor is told of; explicit integrators take such motions alone.
   bool free() const { return impulses() == 0 && reported() == 0; }
@@ -156,7 +158,7 @@ struct Topology {
     balls = t.next(), pairs = t.next(), given = t.next(), candidates = t.next();
     report_contacts = t.next(), report_limits = t.next();
     max_contacts = t.next(), max_limits = t.next(), max_iterations = t.next(), detect = t.next() != 0;
-    smoothed = t.next() != 0;
+    smoothed = t.next() != 0, relaxed = t.next() != 0;
     if (!t.done()) throw std::invalid_argument("the table of the topology is longer than it should be");
     derive();
   }

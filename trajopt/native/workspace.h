@@ -52,6 +52,15 @@ struct StageWork { double *theta, *v, *theta_rate, *acceleration, *theta_sum, *a
 // Of an impulse in the report: its row of the problem, and its slot among those of all rows of the model; -1 where there is none.
 struct ReportedRow { int row, slot; };
 
+// Of the law on its central path (relaxed.h), by row, but for error, of equality constraints, and D, nine numbers a contact: slacks w;
+// J M^-1 J^T of the row by itself; slopes of scalar rows; changes of the impulses and of the slacks. D J of one contact; M complete; the
+// system of a Newton step with its right-hand side and its solution.
+struct RelaxedWork {
+  double *lambda, *nu, *slack, *mobility, *scalar, *change, *moved, *error, *D, *DJ, *M, *H, *inverse, *right, *step, *refined;
+  int *order, *mode;
+  double equality_mobility, fastest;
+};
+
 template <class Size> struct Workspace {
   Size size;
   Kinematics<Size> kin;
@@ -59,6 +68,7 @@ template <class Size> struct Workspace {
   Rows<Size> rows;
   JacobianWork<Size> jacobian;
   StageWork stage;
+  RelaxedWork relaxed;
   Field<Size> V_free, V_after, none;
   double *tree_q, *middle, *v_free, *v_plus, *tree_velocity, *init;
   int* closest;
@@ -78,13 +88,13 @@ template <class Size> struct Workspace {
     Block block(memory.get());
     lay_out(t, block);
     kin.rotation.set(n.lanes(), {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}});
-    solver.reserve(3 * t.most_contacts() + static_cast<int>(t.limited.size()) + t.intervals());
+    if (!t.relaxed) solver.reserve(3 * t.most_contacts() + t.limit_rows() + t.intervals());
     find_balls(t);
   }
 
  private:
   void lay_out(const Topology& t, Block& block) {
-    const int64_t N = size.lanes(), limits = static_cast<int64_t>(t.limited.size()), intervals = t.intervals();
+    const int64_t N = size.lanes(), limits = t.limit_rows(), intervals = t.intervals();
     const int64_t contacts = t.most_contacts(), most = padded(static_cast<int>(3 * contacts + limits + intervals)) + PADDING;
     auto field = [&](int components) { return Field<Size>{block.take<double>(components * (N + PADDING)), size}; };
     auto matrix = [&](int64_t rows, int64_t columns) { return block.take<double>(rows * columns); };
@@ -131,6 +141,14 @@ template <class Size> struct Workspace {
     auto slopes = [&] { return t.free() ? matrix(N, 3 * N) : nullptr; };
     stage = {matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N),
              {slopes(), slopes(), slopes(), slopes(), slopes(), slopes(), slopes()}};
+    if (t.relaxed) {
+      const int64_t wide = N + equalities;
+      auto row = [&] { return matrix(1, most); };
+      auto one = [&] { return matrix(1, wide); };
+      relaxed = {row(), row(), row(), row(), row(), row(), row(), matrix(1, equalities), matrix(9, contacts + PADDING), matrix(3, N),
+                 matrix(N, N), matrix(wide, wide), one(), one(), one(), one(), block.take<int>(wide),
+                 block.take<int>(contacts + 1), 0, 0};
+    }
     init = matrix(1, most), closest = block.take<int>(t.candidates + limits + 1);
     reported = block.take<ReportedRow>(t.reported() + 1);
   }
@@ -149,6 +167,16 @@ template <class Size> struct Workspace {
     turning.resize(balls.size());
   }
 };
+
+// v+ = v_free + M^-1 J^T lambda.
+template <class Size> void push(Workspace<Size>& w) {
+  const int N = w.size.lanes();
+  for (int b = 0; b < N; b += LANES) {
+    vec x = load(w.v_free + b);
+    for (int row = 0; row < w.rows.m; ++row) x += w.solution.lambda[row] * load(w.rows.MJT + row * N + b);
+    store(w.v_plus + b, x);
+  }
+}
 
 }  // namespace TRAJOPT_ISA
 }  // namespace trajopt

@@ -82,6 +82,10 @@ class RelaxedContact(ContactLaw):
             return PairLimit(EVERY, EVERY if self.max_pairs is None else self.max_pairs)
         return PairLimit(self.max_contacts, self.max_pairs)
 
+    @property
+    def not_compiled(self) -> str | None:
+        return None if type(self) is RelaxedContact else super().not_compiled  # a law derived from it may have other rows
+
     def without_rho(self) -> RelaxedContact:
         """The law of any rho: what is static of it."""
         return self if self.rho is None else dataclasses.replace(self, rho=None)
