@@ -38,7 +38,13 @@ from trajopt.native.contacts import STATUSES, impulse_of
 
 
 class Stage(enum.IntEnum):
-    """The stages of a contact solve; `StepInfo.fallbacks` and `NCPResult.fallbacks` hold the last one that ran."""
+    """The stages of a contact solve; `StepInfo.fallbacks` and `NCPResult.fallbacks` hold the last one that ran.
+
+    Attributes:
+        NEWTON: 0, semismooth Newton.
+        GAUSS_SEIDEL: 1, Gauss-Seidel, and Newton from its result.
+        PATH: 2, the path of the regularised problem.
+    """
 
     NEWTON = 0
     GAUSS_SEIDEL = 1
