@@ -35,8 +35,8 @@ def test_a_batch_of_estimations():
     problem = LeastSquaresProblem("sine", residual, np.zeros(2), data=np.ones(2))
     iteration = solvers.GaussNewton().iteration(problem, "implicit", batched=True)
     for solve in (
-        lambda d: iteration.on(problem.with_leaves(d)).solve(jnp.zeros(2), 0.0, 20),
-        lambda d: JaxoptFit(problem.with_leaves(d), solvers.LBFGS(), "implicit").solve(jnp.zeros(2)),
+        lambda d: iteration.on(problem.on(d)).solve(jnp.zeros(2), 0.0, 20),
+        lambda d: JaxoptFit(problem.on(d), solvers.LBFGS(), "implicit").solve(jnp.zeros(2)),
     ):
         lowered = jax.jit(jax.vmap(solve)).lower(jnp.ones((3, 2)))
         assert lapack_calls(lowered), "the program has no linear algebra, so that nothing is tested"
