@@ -102,8 +102,9 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
   return true;
 }
 
-// x (ld), by held rows: a vector of the null space of K. Its weights are such that the vectors of two feet alike do not cancel.
-inline const double* some_null_vector(ContactWorkspace& w) {
+// x (ld), by held rows: a vector of the null space of K with weights that follow no pattern, so that the vectors of two feet alike do not
+// cancel and one vector stands for all.
+inline const double* random_null_vector(ContactWorkspace& w) {
   const Elimination& e = w.selection.elimination;
   double *weights = w.selection.one, *z = e.scratch, *x = w.selection.two;
   for (int i = 0; i < e.ld; ++i) weights[i] = e.rank <= i && i < e.n ? std::cos(i) : 0.0, z[i] = x[i] = 0.0;

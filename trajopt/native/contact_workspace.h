@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "path.h"
+#include "selection.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -36,20 +37,20 @@ class ContactWorkspace {
     Elimination& e = selection.elimination;
     Curvature& c = selection.curvature;
     rho = vector();
-    for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &creep.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
+    for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &in_modes.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v :
          {&newton.step, &newton.rest, &anchor, &swept, &start, &pull, &factor.inverse, &factor.small, &factor.other, &factor.right,
           &e.inverse, &e.sizes, &e.scratch, &c.along, &c.inverse, &selection.right, &selection.found, &selection.candidate,
-          &selection.one, &selection.two, &selection.three, &creep.direction, &creep.slip, &path.x, &path.direction, &path.slip,
+          &selection.one, &selection.two, &selection.three, &in_modes.direction, &in_modes.speed, &path.x, &path.direction, &path.speed,
           &path.inverse, &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
           &path.move, &path.rate})
       *v = vector();
-    c.H = vector(PAD), creep.basis = vector(3);
+    c.H = vector(PAD), in_modes.basis = vector(3);
     for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
-         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selecting_mode, &selection.held, &e.row, &e.col, &c.row, &creep.mode,
-          &creep.place, &path.row, &path.held})
+         {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selecting_mode, &selection.held, &e.row, &e.col, &c.row, &in_modes.mode,
+          &in_modes.place, &path.row, &path.held})
       *v = index, index += rows_;
     if (reinterpret_cast<char*>(index) > reinterpret_cast<char*>(memory_) + bytes) throw std::logic_error("more arrays than counted");
     factor.valid = false;
@@ -60,7 +61,7 @@ class ContactWorkspace {
   NewtonScratch newton;
   Factor factor;
   SelectionScratch selection;
-  CreepScratch creep;
+  InModes in_modes;
   PathScratch path;
   int *mode, *selecting_mode;  // of the solution, and of the equations that select it among many
 

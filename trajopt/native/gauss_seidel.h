@@ -70,10 +70,8 @@ struct OneContact {
     return t;
   }
 
-  // The impulse; of several that slide the one nearest to the present one. False where no root is found. A contact that opens
-  // by itself may have a second solution, which jams it: `jam` prefers that one.
-  bool solve(double* impulse, bool jam) const {
-    if (jam && mu > 0 && sticks(impulse)) return true;
+  // The impulse; of several that slide the one nearest to the present one. False where no root is found.
+  bool solve(double* impulse) const {
     if (b[2] >= 0) {
       impulse[0] = impulse[1] = impulse[2] = 0;
       return true;
@@ -119,13 +117,12 @@ inline double row_velocity(const Regularised& of, int r, const double* x) {
   return sum(s) + p.g[r] + of.weight * (x[r] - (of.anchor ? of.anchor[r] : 0.0));
 }
 
-// One sweep over all rows, backwards if asked; returns the largest change as a velocity.
-inline double sweep(const Regularised& of, double* x, bool jam = false, bool backwards = false) {
+// One sweep over all rows; returns the largest change as a velocity.
+inline double sweep(const Regularised& of, double* x) {
   const ContactProblem& p = of.ncp.problem;
   const int cones = 3 * p.contacts, unilateral = cones + p.limits;
   double change = 0;
-  for (int k = 0; k < p.contacts; ++k) {
-    const int c = backwards ? p.contacts - 1 - k : k;
+  for (int c = 0; c < p.contacts; ++c) {
     OneContact one;
     double* lambda = x + 3 * c;
     double nu[3], old[3] = {lambda[0], lambda[1], lambda[2]};
@@ -135,7 +132,7 @@ inline double sweep(const Regularised& of, double* x, bool jam = false, bool bac
       for (int j = 0; j < 3; ++j) one.D[i][j] = p.G[(ptrdiff_t)(3 * c + i) * p.stride + 3 * c + j] + (i == j ? of.weight : 0.0);
     }
     for (int i = 0; i < 3; ++i) one.b[i] = nu[i] - one.D[i][0] * old[0] - one.D[i][1] * old[1] - one.D[i][2] * old[2];
-    if (!one.solve(lambda, jam)) {  // a projected step, with the inverse of the block's largest row sum
+    if (!one.solve(lambda)) {  // a projected step, with the inverse of the block's largest row sum
       double most = 1e-300;
       for (int i = 0; i < 3; ++i) most = std::max(most, std::fabs(one.D[i][0]) + std::fabs(one.D[i][1]) + std::fabs(one.D[i][2]));
       const double y0 = old[0] - nu[0] / most, y1 = old[1] - nu[1] / most, normal = std::max(0.0, old[2] - nu[2] / most);

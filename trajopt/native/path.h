@@ -7,45 +7,38 @@
 // problem, section 4.4). Contacts that contradict each other need nothing of their own: the stress between them grows as eps falls, until
 // modes end that let them slip, whatever the order.
 //
-// The curve is followed by its length, in the unknowns of creep.h and log eps: a step along the tangent, Newton's method across it
+// The curve is followed by its length, in the unknowns of in_modes.h, speeds among them, and log eps: a step along the tangent, Newton's method across it
 // (Allgower and Georg, Numerical continuation methods, chapter 6), and back to the very point where the first mode ends. There the mode
 // is exchanged for its neighbour, as in a pivot, and the curve goes on to the side where that holds.
 #pragma once
-#include "creep.h"
 #include "gauss_seidel.h"
+#include "in_modes.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-constexpr double FROM = 1e3, UNTIL = 1e-17;  // eps, over the largest diagonal entry of G
-constexpr double BACK = 1e5;                 // the same, which only a path that has been lost comes to
-constexpr int PATH_STEPS = 600;              // of some 50 to 200
-constexpr int PATH_STARTS = 20;              // sweeps, and revisions of the modes, at the beginning
-constexpr int PATH_CORRECTIONS = 10;         // of Newton's method
-constexpr int LANDINGS = 6;                  // other modes found to end before, one after the other
-constexpr double DECADES = 3.0;              // change of log eps that counts as much as all of the impulse, or a radian
-constexpr double STRIDES[] = {1.0, 0.3};     // longest step, in these units: should the path be lost, again in shorter ones
-constexpr double FIRST_STRIDE = 0.3, AFTER_EVENT = 0.02;  // longest first step, and after the end of a mode
-constexpr double LEAST_STRIDE = 1e-10;       // no path is found on which a step is shorter
-constexpr double LEAST_LENGTH = 1e-8;        // of a step to a mode that ends at once
-constexpr double LONGER = 1.6, SHORTER = 0.7;  // factors of the next step after a turn by less than
-constexpr double STRAIGHT = 0.3, BENT = 0.8;   // the one and by more than the other, in radians
-constexpr double SHARP = 1.0;                // turn after which a step may have come to another curve
-constexpr double SHARP_LENGTH = 1e-4;        // but if it is as short as this
-constexpr double PAST = 1.05;                // of the way to the first end of a mode that the tangent shows
-constexpr double EXACT = 1e-5, ROUGH = 1e-3; // size of a step of Newton's method after which one more is enough, and one that will do
-constexpr double FARTHEST = 2.0;             // size of a step of Newton's method that is not taken
-constexpr double TIP = 1e-12;                // share of the largest impulse below which friction is none, where a contact opens
-constexpr double TOLERATED = 1e-6;           // by which another mode may be over where one ends: of the impulse, or of eps times it
-constexpr double ROUNDING = 1e-10;           // eps over the largest diagonal entry of G from which on rounding of nu is more than that
-constexpr double SLACK = 1e-4;               // length by which the end of a mode may lie outside of a step, for rounding
-constexpr double STRESSED = 1e-4;            // eps |lambda| over the approach, from which on the modes may be those of the solution
-constexpr double AGAIN = 4.6;                // change of log eps after which they are tried again
-constexpr double JAMMED = 1e5;               // |lambda| over what stops the approach: it grows without end
+constexpr double EPS_FIRST = 1e3, EPS_MIN = 1e-17;  // eps, over the largest diagonal entry of G: contacts are alone; less than rounding
+constexpr int PATH_STARTS = 20;          // sweeps, and revisions of the modes, at the beginning: some three are taken
+constexpr int PATH_CORRECTIONS = 10;     // of Newton's method, which is quadratic here: some three are taken
+constexpr int LANDINGS = 6;              // other modes found to end before, one after the other
+constexpr double DECADES = 3.0;          // change of log eps that counts as much as all of the impulse, or a radian
+constexpr double LONGEST = 0.5;          // step, in these units: with 1 one of 400 recorded problems loses the path
+constexpr double AFTER_EVENT = 0.02;     // longest first step, and after the end of a mode
+constexpr double LEAST_LENGTH = 1e-10;   // of a step; no path is found on which it is less
+constexpr double USUAL_TURN = 0.5;       // radians, after which the next step is as long as this
+constexpr double MOST_GROWTH = 1.6;      // and by which factor it may be longer or shorter
+constexpr double PAST = 1.05;            // of the way to the first end of a mode that the tangent shows: beyond it, so that it is seen
+constexpr double EXACT = 1e-5, ROUGH = 1e-3;  // size of a step of Newton's method after which one more ends at rounding, and one that will do
+constexpr double FARTHEST = 2.0;         // size of a step of Newton's method that is not taken: more than all of the impulse
+constexpr double MIN_FRICTION_AT_OPENING = 1e-12;  // share of the largest impulse below which friction is none, where a contact opens
+constexpr double TOLERATED = 1e-6;       // by which another mode may be over where one ends: of the impulse, or of eps times it
+constexpr double EPS_OF_ROUNDING = 1e-10;  // eps over the largest diagonal entry of G from which on rounding of nu is more than that
+constexpr double LANDING_SLACK = 1e-4;  // length by which the end of a mode may lie outside of a step, for rounding
+constexpr double JAMMED = 1e5;           // |lambda| over what stops the approach: it grows without end
 
-// What the path needs besides a `CreepScratch` for modes, directions, slips and impulses.
+// What the path needs besides an `InModes` for modes, directions, slips and impulses.
 struct PathScratch {
-  double *x, *direction, *slip;  // a point to go back to
+  double *x, *direction, *speed;  // a point to go back to
   double *K, *inverse, *shares, *border, *scale, *right, *tangent, *step, *before, *after, *move, *rate;
   int *row, *held;
 };
@@ -54,30 +47,28 @@ struct PathScratch {
 // contact, one for a limit or a dry row.
 class Path {
  public:
-  Path(const Ncp& ncp, CreepScratch& s, PathScratch& w, int& iterations)
+  Path(const Ncp& ncp, InModes& s, PathScratch& w, int& iterations)
       : ncp_(ncp), p_(ncp.problem), s_(s), w_(w), iterations_(iterations) {
     for (int r = 0; r < ncp.m; ++r) top_ = std::max(top_, p_.G[(ptrdiff_t)r * p_.stride + r]);
     for (int r = 0; r < ncp.m; ++r) heaviest_ = std::max(heaviest_, ncp.rho[r]);
   }
 
-  // In at most so many steps, none longer than `longest`, until `lawful(s.at)`, which is whether it does. from: the eps of which s is near the solution; zero
-  // is the beginning. `finish()` solves the problem itself in the modes of s, if they are those of a solution.
-  template <class Lawful, class Finish>
-  bool follow(double longest, double from, int most, Lawful lawful, Finish finish) {
+  // Until `lawful(s.at)`, which is whether it does, with at most so many factorisations.
+  template <class Lawful> bool follow(int most, Lawful lawful) {
     if (!(top_ > 0)) return false;
-    if (from > 0) t_ = std::log(from);
-    else begin();
+    begin();
     if (!settle_modes()) return false;
-    longest_ = longest, stride_ = std::min(longest, FIRST_STRIDE), fresh_ = NO_SLOT, tried_ = false;
+    stride_ = AFTER_EVENT, fresh_ = NO_SLOT;
     set_scale();
     std::memset(w_.border, 0, sizeof(double) * ld_);
     w_.border[n_] = -1.0;  // eps falls
     if (!tangent()) return false;
-    for (int k = 0; k < most; ++k, ++iterations_) {
+    for (; factorisations_ < most; ++iterations_) {
       if (!advance()) return false;
-      const double eps = std::exp(t_), size = largest_impulse();
-      if (eps < UNTIL * top_ || eps > BACK * top_ || size > JAMMED * heaviest_ * ncp_.approach) return false;
-      if (eps * size < STRESSED * ncp_.approach && arrived(lawful, finish)) return true;
+      const double eps = std::exp(t_);
+      if (eps < EPS_MIN * top_ || largest_impulse() > JAMMED * heaviest_ * ncp_.approach) return false;
+      evaluate(Regularised{ncp_}, s_.at);
+      if (lawful(s_.at)) return true;
     }
     return false;
   }
@@ -86,16 +77,15 @@ class Path {
   static constexpr int NO_SLOT = -1;
   const Ncp& ncp_;
   const ContactProblem& p_;
-  CreepScratch& s_;
+  InModes& s_;
   PathScratch& w_;
   int& iterations_;
   double top_ = 0, heaviest_ = 0;
   int n_ = 0, ld_ = 0;  // held rows; these and log eps, padded
   double t_ = 0, saved_t_ = 0;  // log eps
-  double longest_ = 0, stride_ = 0;
+  double stride_ = 0;
+  int factorisations_ = 0;
   int fresh_ = NO_SLOT;  // the slot whose mode has begun where this step does
-  bool tried_ = false;   // to finish in these modes, last at
-  double tried_at_ = 0;
 
   // One step, or none and a shorter one next; false where no step leads on.
   bool advance() {
@@ -112,7 +102,7 @@ class Path {
     if (slot == NO_SLOT) return go_on(length);
     if (slot == fresh_ || (slot = land(slot, length)) == NO_SLOT) return shorter(length);
     fresh_ = exchange(slot);
-    tried_ = false, stride_ = std::min(longest_, AFTER_EVENT);
+    stride_ = AFTER_EVENT;
     hold();
     set_scale();
     gradient(fresh_, w_.border);
@@ -121,7 +111,7 @@ class Path {
 
   bool shorter(double length) {
     load();
-    return (stride_ = 0.5 * length) >= LEAST_STRIDE;
+    return (stride_ = 0.5 * length) >= LEAST_LENGTH;
   }
 
   // The tangent at the end of a step in which no mode ends, and the length of the next.
@@ -131,29 +121,9 @@ class Path {
     if (!tangent()) return false;
     double turn = 0;
     for (int i = 0; i <= n_; ++i) turn = std::hypot(turn, (w_.tangent[i] - before[i]) / w_.scale[i]);
-    if (turn > SHARP && length > SHARP_LENGTH) {
-      for (int i = 0; i <= n_; ++i) w_.tangent[i] = before[i];
-      return shorter(length);
-    }
     fresh_ = NO_SLOT;
-    if (length >= 0.5 * stride_) stride_ = std::min(longest_, stride_ * (turn < STRAIGHT ? LONGER : turn > BENT ? SHORTER : 1.0));
+    if (length >= 0.5 * stride_) stride_ = std::min(LONGEST, stride_ * std::clamp(USUAL_TURN / turn, 1 / MOST_GROWTH, MOST_GROWTH));
     return true;
-  }
-
-  // Whether the point, or better what `finish` makes of it, solves the problem itself.
-  template <class Lawful, class Finish>
-  bool arrived(Lawful lawful, Finish finish) {
-    save();
-    evaluate(Regularised{ncp_}, s_.at);
-    const bool enough = lawful(s_.at);
-    if (!enough && tried_ && t_ > tried_at_ - AGAIN) return false;
-    tried_ = true, tried_at_ = t_;
-    finish();
-    evaluate(Regularised{ncp_}, s_.at);
-    if (lawful(s_.at)) return true;
-    load();
-    evaluate(Regularised{ncp_}, s_.at);
-    return enough;
   }
 
   int slots() const { return 2 * p_.contacts + p_.limits + p_.dry; }
@@ -161,12 +131,12 @@ class Path {
 
   void save() {
     const size_t bytes = sizeof(double) * ncp_.width;
-    std::memcpy(w_.x, s_.at.x, bytes), std::memcpy(w_.direction, s_.direction, bytes), std::memcpy(w_.slip, s_.slip, bytes);
+    std::memcpy(w_.x, s_.at.x, bytes), std::memcpy(w_.direction, s_.direction, bytes), std::memcpy(w_.speed, s_.speed, bytes);
     saved_t_ = t_;
   }
   void load() {
     const size_t bytes = sizeof(double) * ncp_.width;
-    std::memcpy(s_.at.x, w_.x, bytes), std::memcpy(s_.direction, w_.direction, bytes), std::memcpy(s_.slip, w_.slip, bytes);
+    std::memcpy(s_.at.x, w_.x, bytes), std::memcpy(s_.direction, w_.direction, bytes), std::memcpy(s_.speed, w_.speed, bytes);
     t_ = saved_t_;
   }
 
@@ -228,6 +198,7 @@ class Path {
 
   // The derivative of rho (nu + s u) of the held rows by the unknowns, and the border, with rows and columns scaled; factored.
   bool factor() {
+    ++factorisations_;
     for (int i = 0; i < n_; ++i) velocity_gradient(w_.held[i], w_.K + (ptrdiff_t)i * ld_);
     for (int i = 0; i < n_; i += width_of(ncp_, s_, w_.held[i])) {
       const int c = w_.held[i] / 3;
@@ -238,7 +209,7 @@ class Path {
         first[i] = second[i + 1] = 1.0;
         continue;
       }
-      const double *u = s_.direction + 3 * c, slip = s_.slip[c];
+      const double *u = s_.direction + 3 * c, slip = s_.speed[c];
       first[i] -= slip * u[1], second[i] += slip * u[0];
       first[i + 1] += u[0], second[i + 1] += u[1];
     }
@@ -284,7 +255,7 @@ class Path {
       if (p_.mu[r / 3] > 0) {
         const double c = std::cos(share * change[i]), s = std::sin(share * change[i]), u0 = u[0], u1 = u[1];
         u[0] = c * u0 - s * u1, u[1] = s * u0 + c * u1;
-        s_.slip[r / 3] += share * change[i + 1];
+        s_.speed[r / 3] += share * change[i + 1];
       }
       x[2] += share * change[i + 2];
       x[0] = p_.mu[r / 3] * x[2] * u[0], x[1] = p_.mu[r / 3] * x[2] * u[1];
@@ -308,11 +279,16 @@ class Path {
     return before <= ROUGH;
   }
 
+  // What a held row leaves of its equation, m/s: nu + s u along the tangents of a contact that slides, if it has friction, else nu.
+  double left(int r) const {
+    if (!slides(ncp_, s_, r) || r % 3 == 2) return s_.at.nu[r];
+    return p_.mu[r / 3] > 0 ? s_.at.nu[r] + s_.speed[r / 3] * s_.direction[r] : 0.0;
+  }
+
   // A step with the factored derivative; its size.
   double newton_step(int slot, double& way) {
     exact_velocity();
-    creep_error(ncp_, s_, w_.held, n_, w_.move);
-    for (int i = 0; i < n_; ++i) w_.right[i] = -w_.move[w_.held[i]] / ncp_.rho[w_.held[i]];
+    for (int i = 0; i < n_; ++i) w_.right[i] = -left(w_.held[i]);
     w_.right[n_] = slot >= 0 ? -value(slot) : 0.0;
     solve(w_.right, w_.step);
     double size = 0;
@@ -339,7 +315,7 @@ class Path {
     if (slot % 2) return s_.mode[c] == SLIDING ? x[r + 2] : HUGE_VAL;
     if (s_.mode[c] == SEPARATING) return nu[r + 2];
     if (s_.mode[c] == STICKING) return p_.mu[c] * x[r + 2] - std::hypot(x[r], x[r + 1]);
-    return p_.mu[c] > 0 ? s_.slip[c] : HUGE_VAL;
+    return p_.mu[c] > 0 ? s_.speed[c] : HUGE_VAL;
   }
 
   // Values of all slots, and nu.
@@ -423,7 +399,7 @@ class Path {
     bool impulse = slot % 2;
     if (slot >= 2 * p_.contacts) impulse = s_.mode[slot - p_.contacts];
     else if (!impulse) impulse = s_.mode[slot / 2] == STICKING;
-    return -value / (impulse ? size : std::max(std::exp(t_), ROUNDING * top_) * size);
+    return -value / (impulse ? size : std::max(std::exp(t_), EPS_OF_ROUNDING * top_) * size);
   }
 
   // Of the modes that were over by less before the step, the one that has ended first, if any has.
@@ -442,7 +418,7 @@ class Path {
   int land(int slot, double length) {
     double way = length;
     for (int k = 0; k < LANDINGS; ++k) {
-      if (!correct(slot, way) || way > 1.5 * length + SLACK || way < -0.1 * length - SLACK) return NO_SLOT;
+      if (!correct(slot, way) || way > 1.5 * length + LANDING_SLACK || way < -0.1 * length - LANDING_SLACK) return NO_SLOT;
       values(w_.after);
       int other = NO_SLOT;
       double most = TOLERATED;
@@ -471,39 +447,39 @@ class Path {
     double *y = x + 3 * c, *u = s_.direction + 3 * c;
     const double *nu = s_.at.nu + 3 * c, length = std::hypot(y[0], y[1]), speed = std::hypot(nu[0], nu[1]);
     auto open = [&] {
-      s_.mode[c] = SEPARATING, y[0] = y[1] = y[2] = 0.0, s_.slip[c] = 0.0;
+      s_.mode[c] = SEPARATING, y[0] = y[1] = y[2] = 0.0, s_.speed[c] = 0.0;
       return 2 * c;
     };
     if (slot % 2) return open();
     if (s_.mode[c] == STICKING) {
-      if (!(length > TIP * largest_impulse())) return open();  // at the tip of its cone
-      s_.mode[c] = SLIDING, s_.slip[c] = 0.0, u[0] = y[0] / length, u[1] = y[1] / length, y[2] = length / p_.mu[c];
+      if (!(length > MIN_FRICTION_AT_OPENING * largest_impulse())) return open();  // at the tip of its cone
+      s_.mode[c] = SLIDING, s_.speed[c] = 0.0, u[0] = y[0] / length, u[1] = y[1] / length, y[2] = length / p_.mu[c];
       return 2 * c;
     }
     if (s_.mode[c] == SLIDING) {
-      s_.mode[c] = STICKING, s_.slip[c] = 0.0;
+      s_.mode[c] = STICKING, s_.speed[c] = 0.0;
       return 2 * c;
     }
     y[0] = y[1] = y[2] = 0.0;
-    s_.mode[c] = speed > 0 || p_.mu[c] == 0 ? SLIDING : STICKING, s_.slip[c] = speed;
+    s_.mode[c] = speed > 0 || p_.mu[c] == 0 ? SLIDING : STICKING, s_.speed[c] = speed;
     u[0] = speed > 0 ? -nu[0] / speed : 1.0, u[1] = speed > 0 ? -nu[1] / speed : 0.0;
     return s_.mode[c] == SLIDING ? 2 * c + 1 : 2 * c;
   }
 
   // Near the solution where eps dwarfs G, so that every contact is almost alone.
   void begin() {
-    t_ = std::log(FROM * top_);
-    const Regularised regular{ncp_, FROM * top_};
+    t_ = std::log(EPS_FIRST * top_);
+    const Regularised regular{ncp_, EPS_FIRST * top_};
     double* x = s_.at.x;
     std::memset(x, 0, sizeof(double) * ncp_.width);
     for (int k = 0; k < PATH_STARTS && sweep(regular, x) > MACHINE * ncp_.approach; ++k) {}
     velocity(regular, x, s_.at.nu);
     classify(regular, x, s_.at.nu, s_.mode);
-    std::memset(s_.slip, 0, sizeof(double) * ncp_.width);
+    std::memset(s_.speed, 0, sizeof(double) * ncp_.width);
     for (int c = 0; c < p_.contacts; ++c) {
       const double *y = x + 3 * c, *nu = s_.at.nu + 3 * c, length = std::hypot(y[0], y[1]), speed = std::hypot(nu[0], nu[1]);
       double* u = s_.direction + 3 * c;
-      if (s_.mode[c] == SLIDING) s_.slip[c] = speed;
+      if (s_.mode[c] == SLIDING) s_.speed[c] = speed;
       u[0] = length > 0 ? y[0] / length : speed > 0 ? -nu[0] / speed : 1.0;
       u[1] = length > 0 ? y[1] / length : speed > 0 ? -nu[1] / speed : 0.0;
     }

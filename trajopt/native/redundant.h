@@ -57,7 +57,7 @@ template <class Size> bool redundant_sliding(const Workspace<Size>& w) { return 
 constexpr double FELT = 1e-11;  // of v+, beside what the rows do one by one: more than rounding
 
 template <class Size> void shorten_where_it_matters(Size n, int columns, Workspace<Size>& w) {
-  const double* x = some_null_vector(w.solver);
+  const double* x = random_null_vector(w.solver);
   const int N = n.lanes();
   const SelectionScratch& s = w.solver.selection;
   double moved = 0, one_by_one = 0;

@@ -109,7 +109,7 @@ void write_report(const Topology& t, const Parameters& p, const double* q, const
   }
   out[RESIDUAL] = solved ? w.solution.residual : 0;
   out[ITERATIONS] = solved ? w.solution.iterations : 0;
-  out[FALLBACKS] = solved ? w.solution.fallbacks : 0;
+  out[FALLBACKS] = solved ? (int)w.solution.stage : 0;
   out[STATUS] = solved ? static_cast<double>(w.solution.status) : static_cast<double>(ContactStatus::solved);
   if (!all_finite(w.v_plus, t.nv) || !all_finite(q, t.nq)) out[STATUS] = static_cast<double>(ContactStatus::non_finite);
   out[IS_DEGENERATE] = solved && w.solution.degenerate, out[IS_SELECTED] = solved ? w.solution.selected : 1;

@@ -103,7 +103,7 @@ ffi::Error solve(Array G, Array g, Array mu, Flags exists, Array bound, Array in
     double* number = numbers->typed_data() + i * 2;
     number[0] = s.residual, number[1] = took / repeats;
     int32_t* count = counts->typed_data() + i * 6;
-    count[0] = s.iterations, count[1] = s.fallbacks, count[2] = (int)s.status, count[3] = s.degenerate, count[4] = s.selected, count[5] = n;
+    count[0] = s.iterations, count[1] = (int)s.stage, count[2] = (int)s.status, count[3] = s.degenerate, count[4] = s.selected, count[5] = n;
   }
   return ffi::Error::Success();
 }
