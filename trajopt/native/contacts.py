@@ -22,7 +22,8 @@ class ContactSolutions(NamedTuple):
     """impulse (B, m) N s and velocity (B, m) m/s, rows as in `trajopt.dynamics.contact.ncp`; mode (B, nc + nl + nf): 0
     separating, 1 sticking, 2 sliding of contacts, 1 where a limit or a dry row is held; residual (relative,
     docs/contact-semantics.md); nanoseconds of a solve; iterations; fallbacks: the last stage that ran, 0 Newton,
-    1 Gauss-Seidel, 2 the path of the regularised problem (`Stage` of contact_solve.h); status: a position in `STATUSES`; degenerate, selected: as in `NCPSolution`; rows that exist."""
+    1 Gauss-Seidel, 2 the path of the regularised problem (`trajopt.dynamics.Stage`); status: a position in `STATUSES`;
+    degenerate, selected: as in `NCPSolution`; rows that exist."""
 
     impulse: Float[Array, "B m"]
     velocity: Float[Array, "B m"]
