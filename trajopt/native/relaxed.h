@@ -278,7 +278,7 @@ template <class Size> class CentralPath {
 
   void report(int iterations) {
     ContactSolution& s = w.solution;
-    s.residual = violation(), s.iterations = iterations, s.fallbacks = 0, s.degenerate = false, s.selected = true;
+    s.residual = violation(), s.iterations = iterations, s.stage = Stage::NEWTON, s.degenerate = false, s.selected = true;
     s.status = !std::isfinite(s.residual) ? ContactStatus::non_finite
                : s.residual <= p.tolerance ? ContactStatus::solved
                                            : ContactStatus::stalled;
