@@ -41,9 +41,12 @@ SIZES = {  # name: (nq, nv, nu)
     "humanoid": (28, 27, 21),
     "jump-worm": (5, 5, 3),
     "panda": (9, 9, 9),
+    "push-box": (5, 5, 2),
+    "spinner": (3, 3, 2),
     "ur5": (6, 6, 6),
 }
 WITH_REFERENCE = ["go1", "h1", "atlas", "ur5", "half-cheetah", "hopper", "humanoid", "anymal-c", "panda"]
+WITH_DRY_FRICTION = ["push-box"]
 STANDING = {  # name: (contacts at home, friction coefficient of the supporting shapes)
     "anymal-c": (4, 0.8),
     "atlas": (8, 0.8),
@@ -121,7 +124,7 @@ def test_sizes_and_limits(name):
     assert model.name == name
     assert np.all(np.isfinite(model.control_upper)) and np.all(model.control_upper > 0)
     np.testing.assert_array_equal(model.control_lower, -model.control_upper)
-    assert np.all(model.frictionloss == 0)
+    assert np.all(model.frictionloss == 0) == (name not in WITH_DRY_FRICTION)
 
 
 @pytest.mark.parametrize("name", SIZES)

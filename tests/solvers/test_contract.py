@@ -39,7 +39,7 @@ def forbidden(*arguments):
 
 def test_every_status_has_a_name():
     """The name under which a file keeps a status leads back to it, and its message begins with what it says."""
-    assert len(status_names()) == len(Status) == 10
+    assert len(status_names()) == len(Status) == 11
     for name in status_names():
         assert status_name(status_named(name)) == name
         assert status_message(status_named(name)) == Status[status_named(name)]

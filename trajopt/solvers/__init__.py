@@ -6,13 +6,13 @@ problems at once.
 
 from trajopt.result import Status
 from trajopt.solvers.batch import BatchSolution, solve_batch
+from trajopt.solvers.continuation import Continuation
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.estimation.moving_horizon import MovingHorizon
 from trajopt.solvers.hybrid import Hybrid
 from trajopt.solvers.least_squares.first_order import GradientDescent
 from trajopt.solvers.least_squares.gauss_newton import GaussNewton
 from trajopt.solvers.least_squares.lbfgs import LBFGS
-from trajopt.solvers.loop.base import solve
 from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.registry import SOLVERS, get, names
 from trajopt.solvers.sampling.cem import CEM
@@ -21,6 +21,7 @@ from trajopt.solvers.sampling.mppi import MPPI
 from trajopt.solvers.sampling.stochastic_search import StochasticSearch
 from trajopt.solvers.shooting.multiple import MultipleShooting
 from trajopt.solvers.shooting.single import SingleShooting
+from trajopt.solvers.solve import solve
 from trajopt.solvers.sweeps import Comparison, Outcome, Processes, Task, compare, solve_many, solve_tasks
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "DDP",
     "SOLVERS",
     "Comparison",
+    "Continuation",
     "GaussNewton",
     "GradientDescent",
     "Hybrid",

@@ -35,7 +35,7 @@ from trajopt.problems.programs import KEPT_PROGRAMS
 from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.curvature import Curvature
 from trajopt.solvers.ddp.iteration import DAMPING, Iteration
-from trajopt.solvers.ddp.local_model import LocalModel, Modeller, runs_native
+from trajopt.solvers.ddp.local_model import LocalModel, Modeller, lacks_influence, runs_native
 from trajopt.solvers.ddp.passes import Passes, Summary
 from trajopt.solvers.ddp.replanning import Replanning
 from trajopt.solvers.ddp.state import DDPState
@@ -64,6 +64,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
     penalty_factor: float = 10.0
     max_penalty: float = 1e8
     max_inner_iterations: int = 100
+    smoothing: Any = "auto"
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -215,8 +216,11 @@ class _DifferentialDynamicProgramming(NamedOptions):
         return default_tolerance(problem.dtype) ** RELAXED_EXPONENT
 
     def terminate(self, oracle: OptimalControlOracle, state: DDPState) -> Status | None:
-        """Solved when stationary and feasible, a failure when `step` gave up, else None."""
+        """Solved when stationary and feasible, a failure when `step` gave up, else None; a guess that is stationary only since no
+        control changes the cost of the states has no influence."""
         code = int(state.progress.code)
+        if state.converged and state.step_size == 0 and lacks_influence(state.model):
+            return Status.no_influence
         return None if code == GOING_ON else status_of(code)
 
     def finish(self, oracle: OptimalControlOracle, state: DDPState) -> Findings:
@@ -307,6 +311,8 @@ _OPTIONS = """
         penalty_factor: factor by which a penalty grows.
         max_penalty: largest penalty.
         max_inner_iterations: largest number of iterations between two updates of the multipliers.
+        smoothing: rho (J) of the stages of `Continuation`, falling, by which contacts are felt from afar; "auto": where rigid
+            contact alone misses a goal or has no influence, from a first rho that the guess chooses; None: rigid contact alone.
 
     Raises `OptionError` for unusable options, and for a problem that is no `OptimalControlProblem`.
 """

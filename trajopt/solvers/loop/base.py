@@ -28,7 +28,7 @@ from trajopt.solvers.loop.verdict import verdict
 CHECKPOINT_INTERVAL_S, RETRY_S = 0.5, 5.0  # between checkpoints; after one that could not be written
 _LOG = logging.getLogger(__name__)  # the start and the end of a solve, and every iteration, at INFO
 # Statuses of runs that another guess may lead elsewhere.
-UNCONVERGED = ("max_iterations", "line_search_failed", "stalled", "infeasible", "non_finite")
+UNCONVERGED = ("max_iterations", "line_search_failed", "stalled", "infeasible", "non_finite", "no_influence")
 CUT_SHORT = ("time_budget", "interrupted")  # what ended these is no property of the problem
 
 

@@ -22,9 +22,9 @@ import jax
 
 from trajopt.errors import TrajoptError
 from trajopt.result import status_name
-from trajopt.solvers.loop.base import solve
 from trajopt.solvers.loop.fingerprint import fingerprint
 from trajopt.solvers.loop.solution import Solution
+from trajopt.solvers.solve import solve
 from trajopt.solvers.sweeps.tasks import Reference, Task, pickled
 
 # Of JAX's configuration: what changes numbers, and where compiled programs are kept.

@@ -155,6 +155,10 @@ class Law(NamedOptions):
         """Raise `ModelError` when the model has shapes that this law cannot treat."""
         check_pairs(model.topology)
 
+    def relaxation(self) -> Law | None:
+        """The law with a force at every distance whose limit this one is; None where there is none."""
+        return None
+
     def contact_state_shape(self, model: Model) -> tuple[int, int] | None:
         """Shape of `State.contact`: a row for each candidate contact of the model; None for a law without state."""
         return (contact_count(model), 3) if self.carries_state else None

@@ -6,6 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from trajopt.dynamics.contact.laws.base import ContactLaw, Need
+from trajopt.dynamics.contact.laws.relaxed import RelaxedContact
 from trajopt.dynamics.contact.laws.smoothed import SmoothedBox, SmoothedContact
 
 _ALL = frozenset(Need)
@@ -24,6 +25,13 @@ class RigidContact(ContactLaw):
 
     def smoothed(self) -> SmoothedContact:
         return SmoothedContact(**_shared_options(self))
+
+    def relaxation(self) -> RelaxedContact | None:
+        if type(self) is not RigidContact:
+            return None
+        return RelaxedContact(
+            erp=self.erp, push_out_speed=self.push_out_speed, limits=self.limits, joint_friction=self.joint_friction
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,43 @@
+"""Contact tasks by `solvers.solve(problem)`, no option, from doing nothing: goals, iterations and seconds, a row for each start.
+
+    python benchmarks/contact_tasks.py spinner push-box --seeds 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+from measure import banner  # noqa: E402
+
+from trajopt import problems, solvers  # noqa: E402
+from trajopt.problems.registry import parse_settings  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="*", default=["spinner", "push-box"])
+    parser.add_argument("--seeds", type=int, default=10, help="starts that are drawn, beside the usual one")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every task")
+    arguments = parser.parse_args()
+    print(banner().replace(", one pinned", ""))
+    for task in arguments.tasks:
+        settings, met = parse_settings(task, arguments.set), 0
+        for seed in range(arguments.seeds + 1):
+            problem = problems.get(task, **settings | {"seed": seed})
+            start, processor = time.perf_counter(), time.process_time()
+            solution = solvers.solve(problem)
+            seconds, processor = time.perf_counter() - start, time.process_time() - processor
+            met += solution.success
+            goals = ", ".join(f"{name} {goal.value:.2g} {goal.unit}" for name, goal in solution.goals.items())
+            how = f"{solution.iterations} iterations, {seconds:.1f} s, {processor:.1f} s of processor time"
+            print(f"{task} seed {seed}: success {solution.success}, {goals}; {how}", flush=True)
+        print(f"{task}: {met} of {arguments.seeds + 1}")
+
+
+if __name__ == "__main__":
+    main()

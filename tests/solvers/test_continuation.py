@@ -1,0 +1,81 @@
+"""Contact that is not made yet: stages of smoothed contact, goals, and a status that says when controls have no influence.
+
+The oracle of the answers is MuJoCo-free: goals are recomputed here by one rollout of the controls with rigid contact, in NumPy.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from trajopt import problems, solvers
+from trajopt.errors import OptionError
+from trajopt.result import status_name
+
+
+def final_configuration(problem, us):
+    """That of one rollout of the controls with rigid contact."""
+    x = problem.system.initial_state() if problem.x0 is None else problem.as_state(problem.x0)
+    for u in us:
+        x, info = problem.system.step(x, u)
+    return np.asarray(x.q)
+
+
+@pytest.fixture(scope="module")
+def turned():
+    problem = problems.get("spinner")
+    return problem, solvers.solve(problem)
+
+
+def test_the_finger_reaches_the_disc_and_turns_it(turned):
+    problem, solution = turned
+    assert solution.success
+    q = final_configuration(problem, solution.us)
+    assert abs(q[2] - 2.0) <= 0.07
+    assert solution.goals["turn"].met
+    np.testing.assert_allclose(solution.goals["turn"].value, abs(q[2] - 2.0), atol=1e-9)
+
+
+def test_the_answer_is_a_motion_with_rigid_contact(turned):
+    problem, solution = turned
+    np.testing.assert_allclose(final_configuration(problem, solution.us), solution.xs[-1][:3], atol=1e-8)
+    assert solution.cost < 0.1 * solution.initial_cost
+
+
+def test_without_smoothing_doing_nothing_is_no_answer():
+    problem = problems.get("spinner")
+    solution = solvers.solve(problem, solvers.iLQR(smoothing=None))
+    assert status_name(solution.status) == "no_influence"
+    assert not solution.success
+    assert not solution.goals["turn"].met
+
+
+def test_the_guess_without_influence_is_named_without_goals_too():
+    problem = dataclasses.replace(problems.get("spinner"), goals={})
+    solution = solvers.solve(problem, solvers.iLQR(smoothing=None))
+    assert status_name(solution.status) == "no_influence"
+    assert not solution.success
+
+
+def test_a_minimum_that_controls_hold_is_solved():
+    """The states of a standing minimum cost something that controls could change: that is no lack of influence."""
+    solution = solvers.solve(problems.get("cartpole-swingup"), solvers.iLQR(smoothing=None))
+    again = solvers.solve(problems.get("cartpole-swingup"), solvers.iLQR(smoothing=None), x0=solution)
+    assert status_name(again.status) == "solved"
+
+
+@pytest.mark.parametrize("smoothing", [[], [0.1, 0.2], [0.1, -1e-3], [np.nan], "much", 0.1, [[0.1]]])
+def test_a_schedule_that_does_not_fall_is_refused(smoothing):
+    with pytest.raises(OptionError, match="smoothing is"):
+        solvers.solve(problems.get("spinner"), solvers.iLQR(smoothing=smoothing))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["behind", "beside", "in-front"])
+def test_the_box_is_pushed_from_every_side(start):
+    problem = problems.get("push-box", start=start)
+    solution = solvers.solve(problem)
+    assert solution.success
+    q = final_configuration(problem, solution.us)
+    assert np.abs(q[:2] - [0.15, 0.1]).max() <= 0.01
+    assert abs(q[2] - 0.5) <= 0.05

@@ -1,0 +1,33 @@
+"""`solve`: the loop with the solver that a problem asks for, and with contact smoothed where the solver asks for that."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from trajopt.solvers.continuation import Continuation, applies
+from trajopt.solvers.loop import base
+from trajopt.solvers.loop.solution import Solution
+from trajopt.solvers.registry import chosen_solver
+
+
+def solve(problem: Any, solver: Any = None, **arguments: Any) -> Solution:
+    """Solve `problem` with `solver` and return the best point found, its residuals recomputed.
+
+    Arguments:
+        solver: default: the problem's own (`Defaults`).
+        arguments: those of `loop.base.solve`: x0, gradient, callback, seed, time_budget, max_iterations, resume, checkpoint.
+
+    Raises what the loop raises, and `OptionError` for a schedule of `smoothing` that does not fall.
+    """
+    solver = chosen_solver(problem, problem.defaults.solver) if solver is None else solver
+    return base.solve(problem, continued(problem, solver), **arguments)
+
+
+def continued(problem: Any, solver: Any) -> Any:
+    """The solver, or for a problem with rigid contact its `Continuation` where the option `smoothing` asks for one."""
+    if not applies(problem, solver):
+        return solver
+    alone = dataclasses.replace(solver, smoothing=None)
+    return Continuation(alone, solver.smoothing, max_iterations=2 * solver.max_iterations)
+
