@@ -39,7 +39,7 @@ done
 mkdir -p "$folder/objects"
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu
 include="$("$python" -c 'import jax; print(jax.ffi.include_dir())')"
-sources=(core_ffi direct_ffi riccati_ffi shape_pairs solve_ffi)
+sources=(core_ffi engine riccati_ffi shape_pairs solve_ffi)
 for source in "${sources[@]}"; do
   "${CXX:-g++}" -std=c++20 -O1 -g1 -march=x86-64-v3 -ffp-contract=fast -fPIC -fvisibility=hidden -Wall -Wextra -Werror \
     -fsanitize=address,undefined -fno-sanitize-recover=undefined -isystem "$include" -Itrajopt/native \

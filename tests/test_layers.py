@@ -18,8 +18,8 @@ BASE = {"errors", "files", "names", "occupied", "result", "walltime", "__init__"
 # Order of the design inside a folder; a file or folder that is not named is held to the absence of cycles only.
 ORDER = {
     "dynamics": (
-        "precision arguments branches model state rigid_body collision contact compiled_pairs compiled compiled_step gradients "
-        "integrators linearization backend system policies"
+        "precision arguments branches model state rigid_body collision contact compiled_pairs compiled gradients "
+        "integrators report compiled_step linearization backend system policies"
     ).split(),
     "dynamics.rigid_body": "spatial lie configuration kinematics rnea crba aba derivatives energy".split(),
     "dynamics.collision": "features primitives convex terrain broadphase evaluation narrowphase".split(),

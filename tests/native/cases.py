@@ -15,7 +15,9 @@ import pytest
 from trajopt import native
 from trajopt.dynamics import State, System
 from trajopt.dynamics.compiled import compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import native_linearize, native_step, step_info
+from trajopt.dynamics.compiled_step import core_steps, given_candidates
+from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.report import PackedStepInfo
 from trajopt.solvers.subproblems.riccati import LQProblem
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -51,23 +53,29 @@ def random_lq(seed: int, sizes: tuple[int, int, int], leading: tuple[int, ...] =
     ))  # fmt: skip
 
 
+def called(compiled, model, parameters, q, v, tau, gain=None):
+    """What the core returns of a step, with its derivative along `gain`, and the report."""
+    given = given_candidates(compiled, StepInputs(compiled.law, model, q, v, tau, jnp.asarray(DT)), slopes=gain is not None)
+    y = core_steps(compiled, parameters, q, v, tau, given=given, gain=gain)
+    return y, PackedStepInfo(y.report, given.dropped_pairs, compiled.report_layout)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def linearized(compiled, model, parameters, q, v, u):
-    tau = model.actuation @ u
-    y, A, B = native_linearize(compiled, model, parameters, q, v, tau, jnp.asarray(DT), model.actuation)
-    return y, A, B, step_info(compiled, y)
+    y, info = called(compiled, model, parameters, q, v, model.actuation @ u, gain=model.actuation)
+    return y, y.A, y.B, info
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def stepped(compiled, model, parameters, q, v, u):
-    return native_step(compiled, model, parameters, q, v, model.actuation @ u, jnp.asarray(DT))
+    return called(compiled, model, parameters, q, v, model.actuation @ u)
 
 
 def compiled_of(model, law, integrator="semi-implicit"):
     """(what is static, device model, parameters)."""
     model = model.to_device(jnp.float64)
     compiled = compile_system(model, law, integrator)
-    return compiled, model, pack_parameters(compiled, model)
+    return compiled, model, pack_parameters(compiled, model, DT)
 
 
 def states(model, law, count, seed):

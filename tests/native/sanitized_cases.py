@@ -54,7 +54,7 @@ def write(folder: pathlib.Path, name: str) -> None:
     model = load_model(which) if scene is None else load_model_from_string(scene)
     model, law = model.to_device(), LAWS[contact]
     table = topology_table(model, law)
-    parameters = np.asarray(pack_parameters(compile_system(model, law, "semi-implicit"), model))
+    parameters = np.asarray(pack_parameters(compile_system(model, law, "semi-implicit"), model, 1e-3))
     q = np.array(model.keyframes.get("home", model.q_default), float)
     if scene is None and model.topology.joints[0].kind == "free":
         q[2] -= 1e-5  # a little inside the floor

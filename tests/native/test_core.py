@@ -16,13 +16,7 @@ from native.cases import DT, MATRIX, VELOCITY, check, compiled_of, linearized, n
 from trajopt import load_model, native
 from trajopt.dynamics import NoContact, RigidContact, State, System
 from trajopt.dynamics.compiled import compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import (
-    native_linearize,
-    native_rollout,
-    native_step,
-    overflow_rows,
-    step_info,
-)
+from trajopt.dynamics.compiled_step import core_steps
 from trajopt.dynamics.rigid_body import crba
 from trajopt.dynamics.rigid_body.configuration import random_configuration
 from trajopt.models.registry import bundled_models, load_model_from_string
@@ -185,7 +179,7 @@ def test_elastic_balls_exchange_velocities():
       </worldbody><contact><pair geom1="a" geom2="b"/></contact></mujoco>"""
     model = load_model_from_string(text).replace(pair_restitution=np.ones(1))
     compiled, device, parameters = compiled_of(model, RigidContact())
-    y = stepped(compiled, device, parameters, jnp.zeros(2), jnp.array([1.0, 0.0]), jnp.zeros(model.nu))
+    y, _ = stepped(compiled, device, parameters, jnp.zeros(2), jnp.array([1.0, 0.0]), jnp.zeros(model.nu))
     np.testing.assert_allclose(y.v, [0.0, 1.0], atol=1e-12)
 
 
@@ -193,13 +187,12 @@ def test_one_step_through_every_door():
     """jit, scan, rollout, vmap, nested vmap and vmap over parameters give the numbers of single calls."""
     model, law = load_model("cube"), RigidContact()
     compiled, device, parameters = compiled_of(model, law)
-    dt = jnp.asarray(DT)
     some = [tuple(jnp.asarray(a) for a in s) for s in states(model, law, 6, seed=2)]
     qs, vs = jnp.stack([s[0] for s in some]), jnp.stack([s[1] for s in some])
     tau = jnp.zeros(model.nv)
 
     def step(parameters, q, v, tau):
-        return native_step(compiled, device, parameters, q, v, tau, dt)
+        return core_steps(compiled, parameters, q, v, tau)
 
     single = [step(parameters, q, v, tau) for q, v in zip(qs, vs, strict=True)]
     expected = jnp.stack([y.v for y in single])
@@ -216,10 +209,9 @@ def test_one_step_through_every_door():
 
     taus = 0.1 * jax.random.normal(jax.random.key(0), (5, model.nv))
     _, scanned = jax.lax.scan(body, (qs[0], vs[0]), taus)
-    rolled = jax.jit(lambda taus: native_rollout(compiled, parameters, qs[0], vs[0], taus, dt))(taus)
+    rolled = jax.jit(lambda taus: core_steps(compiled, parameters, qs[0], vs[0], taus))(taus)
     np.testing.assert_array_equal(rolled.v, scanned)
-    roll = functools.partial(native_rollout, compiled, parameters, qs[0], vs[0])
-    many = jax.vmap(lambda taus: roll(taus, dt))(jnp.stack([taus, 2 * taus]))
+    many = jax.vmap(functools.partial(core_steps, compiled, parameters, qs[0], vs[0]))(jnp.stack([taus, 2 * taus]))
     np.testing.assert_array_equal(many.v[0], rolled.v)
 
 
@@ -246,10 +238,8 @@ def test_impulses_beyond_the_report_are_counted():
     floor = '<geom type="plane" size="0 0 1" contype="0" conaffinity="1"/>'
     model = load_model_from_string(f"<mujoco><worldbody>{floor}{cubes}</worldbody></mujoco>")
     compiled, device, parameters = compiled_of(model, RigidContact())
-    y = stepped(compiled, device, parameters, device.q_default, jnp.zeros(model.nv), jnp.zeros(model.nu))
-    info = step_info(compiled, y)
-    assert int(np.count_nonzero(np.asarray(y.impulses).reshape(-1, 3)[:, 2])) == 20
-    assert int(overflow_rows(y.report)) == 4
+    y, info = stepped(compiled, device, parameters, device.q_default, jnp.zeros(model.nv), jnp.zeros(model.nu))
+    assert int(np.count_nonzero(np.asarray(info.contacts.impulse)[:, 2])) == 16 and int(info.overflow) == 4
     assert info.impulse.shape == (48,)
     np.testing.assert_allclose(y.v, 0.0, atol=1e-12)  # they rest
 
@@ -264,12 +254,12 @@ def test_instruction_sets_agree(monkeypatch, isa):
     for q, v, _ in states(model, law, 4, seed=5):
         compiled, device, parameters = compiled_of(model, law)
         q, v = jnp.asarray(q), jnp.asarray(v)
-        y, A, _ = native_linearize(compiled, device, parameters, q, v, jnp.zeros(6), jnp.asarray(DT), jnp.eye(6))
+        y = core_steps(compiled, parameters, q, v, jnp.zeros(6), gain=jnp.eye(6))
         monkeypatch.delenv("TRAJOPT_NATIVE_ISA")
         compile_system(model, law, "semi-implicit")
-        best, A_best, _ = native_linearize(compiled, device, parameters, q, v, jnp.zeros(6), jnp.asarray(DT), jnp.eye(6))
+        best = core_steps(compiled, parameters, q, v, jnp.zeros(6), gain=jnp.eye(6))
         monkeypatch.setenv("TRAJOPT_NATIVE_ISA", isa)
-        results.append((relative(y.v, best.v), relative(A, A_best)))
+        results.append((relative(y.v, best.v), relative(y.A, best.A)))
     assert np.max(results) < 1e-11
 
 
@@ -287,7 +277,7 @@ def test_arguments_of_the_wrong_size_are_named():
     model = load_model("cube")
     compiled, device, parameters = compiled_of(model, RigidContact())
     with pytest.raises(Exception, match="parameters holds"):
-        stepped(compiled, device, parameters[:-1], device.q_default, jnp.zeros(6), jnp.zeros(0)).v.block_until_ready()
+        stepped(compiled, device, parameters[:-1], device.q_default, jnp.zeros(6), jnp.zeros(0))[0].v.block_until_ready()
 
 
 def test_packing_is_differentiable():
@@ -296,7 +286,7 @@ def test_packing_is_differentiable():
     compiled = compile_system(model, RigidContact(), "semi-implicit")
 
     def packed(mass):
-        return pack_parameters(compiled, model.replace(mass=mass))
+        return pack_parameters(compiled, model.replace(mass=mass), DT)
 
     slope = jax.jvp(packed, (model.mass,), (jnp.ones_like(model.mass),))[1]
     assert float(jnp.sum(slope)) == model.mass.shape[0]

@@ -12,7 +12,8 @@ import pytest
 from native.cases import needs_core
 from trajopt import load_model, native
 from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact, SmoothedContact
-from trajopt.dynamics.compiled import compile_system, reason_not_covered
+from trajopt.dynamics.backend import reason_not_covered
+from trajopt.dynamics.compiled import compile_system
 from trajopt.errors import OptionError, TrajoptError
 from trajopt.native.build import build
 
@@ -73,7 +74,7 @@ def test_an_object_exports_its_handlers_alone(isa):
     command = ["nm", "-D", "--defined-only", native.FOLDER / f"trajopt_native_{isa}.so"]
     lines = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
     names = {line.split()[-1] for line in lines}
-    assert names == {*native.HANDLERS.values(), *native.PLAIN, "trajopt_register_topology", "trajopt_sizes"}
+    assert names == {*(f"trajopt_{name}" for name in native.HANDLERS), "trajopt_register_topology", "trajopt_sizes"}
 
 
 def test_a_build_without_a_compiler_names_what_is_missing(monkeypatch, tmp_path):
@@ -107,9 +108,9 @@ def test_equal_content_has_the_same_key():
 def test_what_is_not_covered_is_said():
     model = load_model("cube")
     for dtype in (jnp.float64, jnp.float32):
-        assert reason_not_covered(model, RigidContact(), "semi-implicit", dtype) is None
+        assert reason_not_covered(model.to_device(dtype), RigidContact(), "semi-implicit") is None
     for integrator in ("moreau", "euler", "rk4"):
-        assert reason_not_covered(model, NoContact(), integrator, jnp.float64) is None
+        assert reason_not_covered(model, NoContact(), integrator) is None
     for law, integrator, dtype, word in (
         (BoxedLCP(), "semi-implicit", jnp.float64, "BoxedLCP"),
         (CompliantContact(), "semi-implicit", jnp.float64, "CompliantContact"),
@@ -117,4 +118,4 @@ def test_what_is_not_covered_is_said():
         (RigidContact(), "rk4", jnp.float64, "rk4"),
         (RigidContact(), "semi-implicit", jnp.float16, "float16"),
     ):
-        assert word in reason_not_covered(model, law, integrator, dtype)
+        assert word in reason_not_covered(model.to_device(dtype), law, integrator)

@@ -16,7 +16,7 @@ from native.cases import needs_core, random_lq
 from trajopt import load_model, problems, solvers
 from trajopt.dynamics import NoContact, RigidContact, SmoothedContact, State, System, random_configuration
 from trajopt.dynamics.compiled import compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import native_rollout, native_step
+from trajopt.dynamics.compiled_step import core_steps
 from trajopt.dynamics.policies import follow_policy
 from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status
@@ -115,13 +115,13 @@ def test_steps_in_one_call_are_steps_one_after_the_other(name):
     system = systems(name)[0]
     (x, _), *_ = draws(name, 1)
     compiled = compile_system(system.model, system.contact, system.integrator)
-    parameters = pack_parameters(compiled, system.model)
+    parameters = pack_parameters(compiled, system.model, system.dt)
     assert parameters.dtype == np.float32
-    taus, dt = single(np.random.default_rng(0).normal(size=(5, system.nv))), single(DT)
-    together = native_rollout(compiled, parameters, x.q, x.v, taus, dt)
+    taus = single(np.random.default_rng(0).normal(size=(5, system.nv)))
+    together = core_steps(compiled, parameters, x.q, x.v, taus)
     q, v = x.q, x.v
     for k in range(5):
-        y = native_step(compiled, None, parameters, q, v, taus[k], dt)
+        y = core_steps(compiled, parameters, q, v, taus[k])
         np.testing.assert_array_equal(together.q[k], y.q)
         np.testing.assert_array_equal(together.v[k], y.v)
         np.testing.assert_array_equal(together.report[k], y.report)

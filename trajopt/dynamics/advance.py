@@ -1,4 +1,4 @@
-"""One step of a `System`, whose arguments have been checked: which implementation takes it, with which derivative."""
+"""Steps of a `System` and their derivatives, once the arguments are checked: which implementation, with which rule."""
 
 from __future__ import annotations
 
@@ -6,18 +6,32 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from trajopt.dynamics.backend import native_impulse_step
+from trajopt.dynamics.backend import differentiated_law
+from trajopt.dynamics.compiled_slopes import linearize_native, native_impulse_step
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
+from trajopt.dynamics.contact.rows import row_count
+from trajopt.dynamics.contact.step import DerivativeRule
+from trajopt.dynamics.gradients.closed_form import needs_null_space
 from trajopt.dynamics.gradients.implicit import IMPLICIT
 from trajopt.dynamics.integrators import acts_by_impulses, explicit_step, impulse_info, impulse_step, takes_impulses
+from trajopt.dynamics.linearization import (
+    Parts,
+    has_closed_form,
+    impulse_slopes,
+    linearize_by_columns,
+    linearize_impulse_step,
+    slopes_by_columns,
+)
+from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import actuation_force
 from trajopt.dynamics.smooth_step import smooth_step
 from trajopt.dynamics.smoothness import marked
-from trajopt.dynamics.state import State, StepInfo
+from trajopt.dynamics.state import Linearization, State, StepInfo
 
 if TYPE_CHECKING:
     from trajopt.dynamics.system import System
@@ -39,10 +53,9 @@ def advance(
     law, model = system.contact, system.model
     tau = actuation_force(model, x.q, x.v, u) + force
     if backend == "native" and acts_by_impulses(law) and system.smooth:
-        return smooth_step(system.integrator, step_inputs(system, law, x, tau, warm_start))
+        return smooth_step(system.integrator, _step_inputs(system, law, x, tau, warm_start))
     if takes_impulses(law, system.integrator):
-        start = step_inputs(system, law, x, tau, warm_start)
-        rule = IMPLICIT.rule(law) if system.smooth else system.mode.rule(law)
+        start, rule = _step_inputs(system, law, x, tau, warm_start), derivative_rule(system, law)
         if backend == "native":
             return native_impulse_step(system.integrator, rule, start)
         x_next, result = impulse_step(system.integrator, start, rule)
@@ -56,7 +69,20 @@ def _unpacked(backend: str, system: System, x: State, u, force, warm_start) -> t
     return x_next, info.unpacked()
 
 
-def step_inputs(
+def derivative_rule(system: System, law: ContactLaw) -> DerivativeRule | None:
+    """The derivative of the system's steps; None: differentiated automatically."""
+    return IMPLICIT.rule(law) if system.smooth else system.mode.rule(law)
+
+
+def law_of_linearization(system: System) -> ContactLaw | None:
+    """The law whose closed form in the compiled core is the system's linearisation; None where none is."""
+    law = system.contact
+    if system.mode.estimates or not acts_by_impulses(law):
+        return None
+    return differentiated_law(derivative_rule(system, law), law, system.integrator)
+
+
+def _step_inputs(
     system: System, law: ContactLaw, x: State, tau: Float[Array, " nv"], warm_start: Float[Array, " m"] | None
 ) -> StepInputs:
     """The step to be solved, at the state before it."""
@@ -64,3 +90,87 @@ def step_inputs(
     kappa = None if kappa is None else kappa.astype(x.q.dtype)
     rho = jnp.asarray(system.rho, x.q.dtype) if law.relaxed else None
     return StepInputs(law, system.stepped_model, x.q, x.v, tau, jnp.asarray(system.dt), kappa, warm_start, rho)
+
+
+# The backend is an argument of every compiled function: another one is another program.
+step = jax.jit(advance, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def rollout(
+    segment: int | None, backend: str, system: System, x0: State, us: Float[Array, "T nu"]
+) -> tuple[State, StepInfo]:
+    """The states of `System.rollout` and the reports of its steps."""
+    cold = jnp.zeros(row_count(system.contact, system.model), x0.q.dtype)  # every step is a function of its state and control
+
+    def body(x, u):
+        x_next, info = advance(backend, system, x, u, jnp.zeros(system.nv, u.dtype), cold)
+        return x_next, (x_next, info)
+
+    def steps(x, us):
+        return jax.lax.scan(body, x, us)
+
+    if segment is None:
+        _, (xs, infos) = steps(x0, us)
+    else:
+        count = us.shape[0] // segment
+        whole = count * segment
+        again = jax.checkpoint(steps, prevent_cse=False)
+        x, parts = jax.lax.scan(again, x0, us[:whole].reshape(count, segment, us.shape[1]))
+        first = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), parts)
+        _, rest = steps(x, us[whole:])
+        xs, infos = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, rest)
+    return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), x0, xs), infos
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def linearize(
+    parts: Parts,
+    backend: str,
+    system: System,
+    x: State,
+    u: Float[Array, " nu"],
+    force: Float[Array, " nv"],
+    warm_start: Float[Array, " m"] | None,
+    adjoint: Float[Array, " n"] | None,
+) -> tuple[Linearization, Bool[Array, ""]]:
+    """The linearisation, and whether it lacks a part that the state needs."""
+    law, complete = system.contact, jnp.zeros((), bool)
+    differentiated = law_of_linearization(system) if backend == "native" and adjoint is None else None
+    if acts_by_impulses(law) and (differentiated is not None or has_closed_form(law, system.mode, system.integrator)):
+        start = _step_inputs(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
+        if differentiated is not None:
+            return linearize_native(system.integrator, start, differentiated, u, parts.impulse), complete
+        found, solved = linearize_impulse_step(system.integrator, system.mode, start, u, adjoint, parts)
+        return found, solved.solution.degenerate if parts.impulse else needs_null_space(solved)
+
+    def after(x, u):
+        return advance(backend, system, x, u, force, warm_start)
+
+    return linearize_by_columns(after, system.model, x, u, parts.impulse), complete
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def slopes(
+    names: tuple[str, ...],
+    backend: str,
+    system: System,
+    x: State,
+    u: Float[Array, " nu"],
+    force: Float[Array, " nv"],
+    warm_start: Float[Array, " m"] | None,
+) -> dict[str, Float[Array, "n ..."]]:
+    """The derivative of the state after the step by the leaves `names` of the model."""
+    law = system.contact
+    if has_closed_form(law, system.mode, system.integrator):
+
+        def start_of(model: Model) -> StepInputs:
+            tau = actuation_force(model, x.q, x.v, u) + force
+            return _step_inputs(dataclasses.replace(system, model=model), law, x, tau, warm_start)
+
+        return impulse_slopes(names, system.integrator, system.mode, system.model, start_of)
+
+    def after(model: Model):
+        return advance(backend, dataclasses.replace(system, model=model), x, u, force, warm_start)
+
+    return slopes_by_columns(names, after, system.model)

@@ -1,13 +1,12 @@
 """One step of a system through the compiled core: what a `Model` and its contact law are to it.
 
     compiled = compile_system(model, law, "semi-implicit")            # static: the topology, registered by its content
-    parameters = pack_parameters(compiled, model, kappa)              # one flat array, an argument of every call
-    y = native_step(compiled, model, parameters, q, v, tau, dt)       # the same function as the JAX path
-    y, A, B = native_linearize(compiled, model, parameters, q, v, tau, dt, gain)
+    parameters = pack_parameters(compiled, model, dt, kappa)          # one flat array, an argument of every call
+    y = core_steps(compiled, parameters, q, v, tau)                   # the same function as the JAX path (compiled_step)
 
 The core collides all shapes with planes, and all convex ones with each other; candidates of the others (height fields; all pairs
 of shapes where the law limits them by `max_pairs`), and how they move, come from `collision.narrowphase` and are handed over
-(`given_candidates`).
+(`compiled_step.given_candidates`).
 """
 
 from __future__ import annotations
@@ -18,44 +17,24 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from trajopt import native
 from trajopt.dynamics.collision.convex.hulls import edges_of
 from trajopt.dynamics.collision.narrowphase import (
-    collide,
-    collide_with_derivatives,
     pair_groups,
 )
 from trajopt.dynamics.compiled_pairs import CompiledPairs, pairs_under
 from trajopt.dynamics.compiled_shapes import shape_numbers
-from trajopt.dynamics.contact.approach import count_missed_pairs
 from trajopt.dynamics.contact.closures import KINDS as CLOSURE_ROWS
 from trajopt.dynamics.contact.closures import closure_count
-from trajopt.dynamics.contact.laws import ContactLaw, Law
+from trajopt.dynamics.contact.laws import ContactLaw
 from trajopt.dynamics.contact.solve.solve import default_tolerance
 from trajopt.dynamics.model import NODE_NV, Model, NodeType, ShapeSpec, ShapeType, Topology
-from trajopt.dynamics.rigid_body.kinematics import kinematics, mimic_coordinates
+from trajopt.dynamics.rigid_body.kinematics import mimic_coordinates
 
 INTEGRATORS = ("semi-implicit", "moreau", "euler", "rk4")  # as native/stepping.h numbers them; the last two take no impulses
-MOST_CONTACTS = 128  # in the problem of one step, as in native/topology.h
 PARAMETER_HEAD = 16  # numbers before those of the lanes, as in native/parameters.h
-
-
-def reason_not_covered(model: Model, law: Law, integrator: str, dtype: DTypeLike) -> str | None:
-    """Why a step of this model under this law does not go through the compiled core; None where it does."""
-    if law.not_compiled is not None:
-        return law.not_compiled
-    if integrator in INTEGRATORS[2:] and law.acts:
-        return f"integrator='{integrator}' takes forces that are explicit functions of the state"
-    if np.dtype(dtype) not in (np.float64, np.float32):
-        return f"numbers are {np.dtype(dtype).name}; the compiled core takes float64 and float32"
-    if law.relaxed and law.contact_rows(model) > MOST_CONTACTS:
-        return f"model '{model.name}' has {law.contact_rows(model)} contacts that act; the compiled core takes {MOST_CONTACTS}"
-    if not model.topology.n_nodes:
-        return "the model has no moving body"
-    return None if native.available() else native.reason()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,12 +53,10 @@ class CompiledSystem:
     limits: int
     dry: int
     equalities: int
-    candidates: int
     given: int
     given_pairs: tuple[int, ...]
     given_slots: tuple[int, ...]
     report_size: int
-    impulses: int
 
     def __hash__(self) -> int:
         return hash((self.key, self.topology, self.law, self.integrator))
@@ -93,6 +70,11 @@ class CompiledSystem:
     def report_layout(self) -> tuple[int, int, int]:
         """Contacts, limits, and rows of joint friction and equality constraints in the report of a step."""
         return self.contacts, self.limits, self.dry + self.equalities
+
+    @property
+    def reported(self) -> int:
+        """Impulses in the report of a step."""
+        return 3 * self.contacts + self.limits + self.dry + self.equalities
 
 
 def compile_system(model: Model, law: ContactLaw, integrator: str) -> CompiledSystem:
@@ -113,10 +95,9 @@ def _compiled(
     table = _table(top, law, pairs, given, contacts, limits)
     dry = top.friction_dofs if law.joint_friction else ()
     key = native.register(table)
-    sizes = native.sizes(key)
     return CompiledSystem(
-        key, top, law, integrator, contacts, limits, len(dry), closure_count(top), pairs.candidates, given, pairs.others,
-        pairs.slots, sizes.report, sizes.impulses,
+        key, top, law, integrator, contacts, limits, len(dry), closure_count(top), given, pairs.others, pairs.slots,
+        native.sizes(key).report,
     )  # fmt: skip
 
 
@@ -171,10 +152,36 @@ def _table(
     for y in pairs.between:
         table += [shapes.index(y.one), shapes.index(y.two), int(y.swapped), y.pair, y.kept, y.slot]
     table += [pairs.balls, len(top.pairs) if touching else 0, given, pairs.candidates, contacts, limits]
-    table += [-1 if law.max_contacts is None or not touching else law.max_contacts]
-    table += [-1 if law.max_limits is None else law.max_limits, law.max_iterations, int(law.gap == "detect")]
-    table += [int(law.contact_sharpness(None) is not None), int(law.relaxed)]
+    table += _law_switches(law)
     return np.array(table, np.int64)
+
+
+def _law_switches(law: ContactLaw) -> list[int]:
+    """What is static of the law, in the order in which native/topology.h reads it; `_law_numbers` are its numbers."""
+    return [
+        -1 if law.max_contacts is None or not law.acts else law.max_contacts,
+        -1 if law.max_limits is None else law.max_limits,
+        law.max_iterations,
+        int(law.gap == "detect"),
+        int(law.contact_sharpness(None) is not None),
+        int(law.relaxed),
+    ]
+
+
+def _law_numbers(
+    law: ContactLaw, kappa: float | Float[Array, ""] | None, rho: float | Float[Array, ""] | None
+) -> list[float | Float[Array, ""]]:
+    """The numbers of the law, in the order in which native/parameters.h reads them. kappa, rho: of `pack_parameters`."""
+    sharpness = law.contact_sharpness(kappa)
+    return [
+        law.erp,
+        law.damping,
+        law.rest_velocity,
+        default_tolerance(jnp.float64) if law.tolerance is None else law.tolerance,
+        np.inf if law.push_out_speed is None else law.push_out_speed,
+        0.0 if sharpness is None else sharpness,
+        0.0 if rho is None else rho,
+    ]
 
 
 def _given_count(top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw, pairs: CompiledPairs) -> int:
@@ -207,31 +214,27 @@ _LEAVES = (
 def pack_parameters(
     compiled: CompiledSystem,
     model: Model,
+    dt: float | Float[Array, ""],
     kappa: float | Float[Array, ""] | None = None,
     rho: float | Float[Array, ""] | None = None,
 ) -> Float[Array, " p"]:
-    """The model's numbers and the law's as one array in the order of native/parameters.h; differentiable, traced or not.
+    """dt, the law's numbers and the model's as one array in the order of native/parameters.h; differentiable, traced or not.
 
     In the precision of the model, whose numbers are what they are: the core widens those of float32.
     kappa (1/m): sharpness of smoothed contact, None for the law's own. rho (J): relaxation of relaxed contact.
     """
-    law, top = compiled.law, compiled.topology
+    top = compiled.topology
     dtype = jax.dtypes.canonicalize_dtype(model.mass.dtype)
     numbers = functools.partial(jnp.asarray, dtype=dtype)
-    tolerance = default_tolerance(jnp.float64) if law.tolerance is None else law.tolerance
-    push_out = np.inf if law.push_out_speed is None else law.push_out_speed
-    options = np.array([law.erp, law.damping, law.rest_velocity, tolerance, push_out], float)
-    sharpness = law.contact_sharpness(kappa)
-    sharp = numbers(0.0 if sharpness is None else sharpness).reshape(1)
-    relaxed = numbers(0.0 if rho is None else rho).reshape(1)
-    rest = jnp.zeros(PARAMETER_HEAD - 10, dtype)
-    head = jnp.concatenate([numbers(model.gravity), numbers(options), sharp, relaxed, rest])
+    law = jnp.stack([numbers(x) for x in _law_numbers(compiled.law, kappa, rho)])
+    unused = jnp.zeros(PARAMETER_HEAD - 4 - law.size, dtype)
+    head = jnp.concatenate([numbers(dt).reshape(1), numbers(model.gravity), law, unused])
     raw = jnp.concatenate(
         [numbers(np.array([0.0, 1.0]))] + [numbers(getattr(model, name)).reshape(-1) for name in _LEAVES]
     )
     lanes = raw[_lane_places(top)]
     mimics = [numbers(model.mimic_multiplier), numbers(model.mimic_offset)]
-    touching = law.acts
+    touching = compiled.law.acts
     shapes = shape_numbers(compiled.topology, compiled.law, model) if touching else []
     pairs = [numbers(model.pair_friction), numbers(model.pair_restitution)] if touching else []
     return jnp.concatenate([head, lanes, *mimics, *shapes, *pairs, *_equality_numbers(model, numbers)])
@@ -277,49 +280,3 @@ def _lane_places(top: Topology) -> Int[np.ndarray, " k"]:
     for k, name in enumerate(_LEAVES[7:]):
         joints[k, :nv] = start[name] + np.arange(nv)
     return np.concatenate([*(part.reshape(-1) for part in table.values()), joints.reshape(-1)])
-
-
-# --- candidates that are handed over ----------------------------------------------------------------------------------------
-
-
-def given_candidates(
-    compiled: CompiledSystem,
-    model: Model,
-    q: Float[Array, " nq"],
-    v: Float[Array, " nv"],
-    dt: Float[Array, ""],
-    slopes: bool = False,
-) -> tuple[Float[Array, "k 14"], Float[Array, "k 42"] | None, Int[Array, ""]]:
-    """Candidates of the pairs that the core does not collide by itself, their slopes where asked for, and how many pairs the
-    narrow phase has not seen that could touch within the step.
-
-    A row: distance, point, normal, centre, node 1, node 2, pair, place in the list of all candidates of the model.
-    """
-    index = np.array(compiled.given_pairs, int)
-    part = dataclasses.replace(compiled.topology, pairs=tuple(compiled.topology.pairs[k] for k in index))
-    few = dataclasses.replace(
-        model, topology=part, pair_friction=model.pair_friction[index], pair_restitution=model.pair_restitution[index]
-    )
-    kin = kinematics(few, q)
-    motion, travel = None, dt * v if compiled.law.closes_gaps else None
-    if slopes:
-        found, motion = collide_with_derivatives(few, kin, compiled.law.pair_limit, travel)
-    else:
-        found = collide(few, kin, compiled.law.pair_limit, travel)
-    places = jnp.asarray(_given_places(compiled, part, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes)))
-    place = places if found.culled is None else places[found.culled.candidate]
-    whole = jnp.stack([found.node1, found.node2, jnp.asarray(index)[found.pair], place], 1).astype(q.dtype)
-    rows = jnp.concatenate([found.distance[:, None], found.point, found.normal, found.centre, whole], 1)
-    unseen = count_missed_pairs(few, kin, found.culled, v, dt)
-    return rows, None if motion is None else motion.reshape(-1, 42), unseen
-
-
-@functools.lru_cache(maxsize=128)
-def _given_places(compiled: CompiledSystem, part: Topology, mesh_sizes: tuple[int, ...]) -> Int[np.ndarray, " k"]:
-    """Place in the list of all candidates of each candidate of `part`, the model without the core's own pairs."""
-    places: list[int] = []
-    for group in pair_groups(part):
-        many = mesh_sizes[group.mesh] if group.per_pair is None else group.per_pair
-        for pair in group.pairs:
-            places += range(compiled.given_slots[pair], compiled.given_slots[pair] + many)
-    return np.array(places, int)

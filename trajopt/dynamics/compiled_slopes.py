@@ -1,7 +1,16 @@
-"""Calls of the compiled core on `StepInputs`, and what the derivative rules of its steps share."""
+"""Derivatives of steps through the compiled core that solve for impulses, and what the rules of its steps share.
+
+The derivative by state and control of gradient modes "implicit" and "smoothed" is the core's own closed form, in
+`System.linearize` and under `jax.jvp` and `jax.vjp` alike, of the state after the step and of the impulses of `StepInfo`; the
+contacts' distances, points and normals move as JAX's narrow phase says. Under "smoothed" it is that of the smoothed law, of which
+the core takes the step too. Derivatives by parameters of the model, by dt and by kappa are those of the JAX implementation at the
+same step, and so are other gradient modes. Smooth steps have derivatives of every order, in every mode (`smooth_step`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,46 +20,127 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.compiled import compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import (
-    PackedStepInfo,
-    native_linearize,
-    native_linearize_impulse,
-    native_step,
-    step_info,
-)
+from trajopt.dynamics.backend import differentiated_law
+from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
+from trajopt.dynamics.compiled_step import linearize_by_core, step_by_core
 from trajopt.dynamics.contact.inputs import StepInputs
-from trajopt.dynamics.gradients.first_order import is_zero
+from trajopt.dynamics.contact.laws.base import ContactLaw
+from trajopt.dynamics.contact.rows import assemble
+from trajopt.dynamics.contact.step import DerivativeRule
+from trajopt.dynamics.gradients.contact_geometry import contact_geometry
+from trajopt.dynamics.gradients.first_order import first_order_only, is_zero
+from trajopt.dynamics.integrators import impulse_info, impulse_step, share_after_impulses, where_impulses_act
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.configuration import difference, integrate
-from trajopt.dynamics.state import Linearization, State
+from trajopt.dynamics.report import PackedStepInfo, packed_slope, report_slope
+from trajopt.dynamics.rigid_body.actuation import ForceSlopes, force_slopes
+from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
+from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.dynamics.state import Linearization, State, StepInfo
 
 Inputs = TypeVar("Inputs")
 
 
-def stepped(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
-    """The state after a step of the core, and its report."""
-    compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa, start.rho)
-    y = native_step(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt)
-    return State(y.q, y.v), step_info(compiled, y)
+def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
+    """`integrators.impulse_step` and its report through the compiled core, with the derivative of `rule`."""
+    if rule is None or rule.reverse_only:  # such a derivative is part of how the JAX implementation takes the step
+        return _in_jax(integrator, rule, start)
+    return _with_derivative(integrator, rule, start)
 
 
-def linearized(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
-    """The step and its Jacobian by state and, along the columns of `gain`, by forces."""
-    compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa, start.rho)
-    y, A, B = native_linearize(compiled, start.model, parameters, start.q, start.v, start.tau, start.dt, gain)
-    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {})
+def linearize_native(
+    integrator: str, start: StepInputs, law: ContactLaw, u: Float[Array, " nu"], impulse: bool = False
+) -> Linearization:
+    """The linearisation of a step in closed form, through the compiled core: that of `law` (`backend.differentiated_law`).
+
+    impulse: whether the impulse is differentiated too.
+    """
+    slopes = force_slopes(start.model, start.q, start.v, u)
+    return _under_law(integrator, start, law, start.model.actuation if slopes is None else slopes.columns(), impulse, slopes)
 
 
-def with_impulse(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> Linearization:
-    """`linearized`, and the Jacobian of the impulses."""
-    compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.kappa, start.rho)
-    at = (start.q, start.v, start.tau, start.dt, gain)
-    y, A, B, impulse = native_linearize_impulse(compiled, start.model, parameters, *at)
-    return Linearization(State(y.q, y.v), A, B, step_info(compiled, y), {}, None, {"impulse": impulse})
+def _under_law(
+    integrator: str,
+    start: StepInputs,
+    law: ContactLaw,
+    gain: Float[Array, "nv k"],
+    impulse: bool = False,
+    slopes: ForceSlopes | None = None,
+) -> Linearization:
+    """The step of `start` with the derivative of `law`; gain, impulse, slopes: as of `linearize_by_core`."""
+    found = linearize_by_core(integrator, _with_law(law, start), gain, impulse, slopes)
+    return found if law == start.law else with_exact_step(integrator, start, found)
+
+
+def _with_law(law: ContactLaw, start: StepInputs) -> StepInputs:
+    return start if law == start.law else dataclasses.replace(start, law=law)
+
+
+def with_exact_step(integrator: str, start: StepInputs, other: Linearization) -> Linearization:
+    """The step of `start`, with d v+ and d impulse of another law's linearisation `other`, and q+ moved at its own v+."""
+    model, nv = start.model, start.model.nv
+    x_next, info = step_by_core(integrator, start)
+    rest = share_after_impulses(integrator, start.dt)
+    by_q, by_dq = integrate_jacobians(model, start.q, rest * x_next.v)
+    onward = jnp.concatenate([by_q, jnp.zeros_like(by_q)], 1)
+    if integrator == "moreau":
+        there, there_by_v = integrate_jacobians(model, start.q, rest * start.v)
+        onward = by_q @ jnp.concatenate([there, rest * there_by_v], 1)
+    below, pushed = other.A[nv:], other.B[nv:]
+    A = jnp.concatenate([onward + rest * (by_dq @ below), below])
+    B = jnp.concatenate([rest * (by_dq @ pushed), pushed])
+    return dataclasses.replace(other, x_next=x_next, A=A, B=B, info=info)
+
+
+def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
+    x_next, result = impulse_step(integrator, start, rule)
+    return x_next, impulse_info(result)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, PackedStepInfo]:
+    return step_by_core(integrator, start)
+
+
+def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: Any) -> Any:
+    (start,), (dstart,) = first_order_only(rule.name, primals), tangents
+    along = instantiated(start, dstart)
+    law = differentiated_law(rule, start.law, integrator)
+    if law is None or not by_state_alone(dstart):
+        x_next, info = _with_derivative(integrator, rule, start)
+        # JAX's solve begins at the core's impulses, so that the derivative is that of the solution which the core has found.
+        begin = jax.lax.stop_gradient(info.impulse)
+        at, along = (dataclasses.replace(x, warm_start=w) for x, w in ((start, begin), (along, jnp.zeros_like(begin))))
+        _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (at,), (along,))
+        return (x_next, info), (slopes[0], packed_slope(info, slopes[1]))
+    every = jnp.eye(start.model.nv, dtype=start.q.dtype)
+    found, dx = _under_law(integrator, start, law, every), tangent_motion(start, along)
+    # A call of its own: XLA leaves it out of programs in which nobody asks for the report's derivative.
+    impulse = linearize_by_core(integrator, _with_law(law, start), every, impulse=True).outputs["impulse"]
+    packed: Any = found.info
+    no_friction = jnp.zeros(packed.layout[0], dx.dtype)
+    pushed, contacts = impulse.C @ dx + impulse.D @ along.tau, _contacts_moved(integrator, start, dx)
+    report = report_slope(packed, pushed, contacts, no_friction)
+    return (found.x_next, packed), (ambient_slope(start.model, found.x_next, found.A @ dx + found.B @ along.tau), report)
+
+
+_with_derivative.defjvp(_derivative, symbolic_zeros=True)
+
+
+def _contacts_moved(integrator: str, start: StepInputs, dx: Float[Array, " n"]) -> Float[Array, "nc 7"]:
+    """How distance, point and normal of the reported contacts move with dx = [dq, dv]; nothing is solved for that."""
+    model, nv = start.model, start.model.nv
+    inputs, dq = where_impulses_act(integrator, start), dx[:nv]
+    if integrator == "moreau":
+        half = 0.5 * start.dt
+        there, there_by_v = integrate_jacobians(model, start.q, half * start.v)
+        dq = there @ dq + half * (there_by_v @ dx[nv:])
+    kin = kinematics(model, inputs.q)
+    candidates, slopes = collide_with_derivatives(model, kin, start.law.pair_limit, start.travel)
+    rows = assemble(inputs, kin, candidates)
+    return contact_geometry(model, kin, rows, slopes[rows.selected]).moved(model, dq)
+
+
+# -- what the rules share ------------------------------------------------------------------------------------------------
 
 
 def tangent_motion(start: StepInputs, along: StepInputs) -> Float[Array, " n"]:

@@ -1,343 +1,196 @@
-"""Calls of the compiled core: a step, its Jacobian, a rollout, and the report of a step (`compiled` says what goes in)."""
+"""Calls of the compiled core (`compiled` says what goes in, `report` what a step tells of itself)."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from trajopt import native
-from trajopt.dynamics.arguments import holds_traced, is_traced
-from trajopt.dynamics.compiled import CompiledSystem, given_candidates
-from trajopt.dynamics.contact.rows import contact_frames
-from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.configuration import integrate
-from trajopt.dynamics.state import ContactInfo, OutputSlope, StepFields, StepInfo
+from trajopt.dynamics.collision.narrowphase import collide, collide_with_derivatives, pair_groups
+from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
+from trajopt.dynamics.contact.approach import count_missed_pairs
+from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.integrators import where_impulses_act
+from trajopt.dynamics.model import Topology
+from trajopt.dynamics.report import PackedStepInfo
+from trajopt.dynamics.rigid_body.actuation import ForceSlopes
+from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.dynamics.state import Linearization, OutputSlope, State
 from trajopt.errors import OptionError
-from trajopt.result import Status
 
-# Layout of a report and its status, as in native/report_layout.h and native/contact_solve.h.
-HEAD, PER_CONTACT = 25, 13
-PUSH_OUT_DROPPED, ONE_SIDED, ONE_SIDED_BITS = 11, 12, 24
-STATUS = (Status.solved, Status.stalled, Status.infeasible, Status.non_finite)
-STATUS_AT, NON_FINITE = 3, 3  # where a report says it, and the last of them
+GIVEN, SLOPE = 14, 42  # numbers of a candidate that is handed over, and of its slope, as in native/candidates.h
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class CompiledStep:
-    """What one step through the core returns: q+ and v+, its report (see `step_info`), the impulses of all rows of the model, and
-    the pairs that could touch unseen (`StepInfo.dropped_pairs`)."""
+class CoreSteps(NamedTuple):
+    """What the core returns of a step, or of T steps in a row with T in front: report, q+ and v+; under a policy its controls u.
 
-    q: Float[Array, " nq"]
-    v: Float[Array, " nv"]
-    report: Float[Array, " r"]
-    impulses: Float[Array, " m"]
+    Where the derivative is asked for, A = d x+ / d x at fixed tau and B = (d x+ / d tau) gain in tangent coordinates [dq, dv],
+    and C and D, the same of the reported impulses.
+    """
+
+    report: Float[Array, "*T r"]
+    q: Float[Array, "*T nq"]
+    v: Float[Array, "*T nv"]
+    A: Float[Array, "n n"] | None = None
+    B: Float[Array, "n k"] | None = None
+    C: Float[Array, "m n"] | None = None
+    D: Float[Array, "m k"] | None = None
+    u: Float[Array, "T nu"] | None = None
+
+
+class Policy(NamedTuple):
+    """u = clip(u_t + K_t (x_t (-) x_bar_t), lower, upper) takes the place of the controls u of T steps."""
+
+    x_bar: Float[Array, "T nx"]
+    K: Float[Array, "T nu n"]
+    lower: Float[Array, " nu"]
+    upper: Float[Array, " nu"]
+
+
+class Given(NamedTuple):
+    """Candidates that are handed over (`given_candidates`), their slopes, and how many pairs could touch unseen."""
+
+    candidates: Float[Array, "k 14"]
+    slopes: Float[Array, "k 42"]
     dropped_pairs: Int[Array, ""]
 
 
-def native_step(
-    compiled: CompiledSystem,
-    model: Model | None,
-    parameters: Float[Array, " p"],
-    q: Float[Array, " nq"],
-    v: Float[Array, " nv"],
-    tau: Float[Array, " nv"],
-    dt: Float[Array, ""],
-) -> CompiledStep:
-    """State after dt under the generalised force tau. model: None will do where no candidates are handed over (`compiled.given`
-    is 0).
-
-    No derivative is defined here; `native_linearize` has it.
-    """
-    given, _, unseen = _given(compiled, model, q, v, dt, slopes=False)
-    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, given)
-    shapes = _shapes(compiled, q.dtype)
-    q_next, v_next, report, impulses = native.call(
-        "step", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme
-    )
-    return CompiledStep(q_next, v_next, report, impulses, unseen)
-
-
-def native_linearize(
-    compiled: CompiledSystem,
-    model: Model | None,
-    parameters: Float[Array, " p"],
-    q: Float[Array, " nq"],
-    v: Float[Array, " nv"],
-    tau: Float[Array, " nv"],
-    dt: Float[Array, ""],
-    gain: Float[Array, "nv k"],
-) -> tuple[CompiledStep, Float[Array, "n n"], Float[Array, "n k"]]:
-    """The step, A = d x+ / d x at fixed tau, and B = (d x+ / d tau) gain, in tangent coordinates [dq, dv].
-
-    gain: d tau / d u for a derivative by controls, the identity for one by forces.
-    """
-    y, (A, B) = _differentiated("linearize", compiled, model, parameters, q, v, tau, dt, gain)
-    return y, A, B
-
-
-def native_linearize_impulse(
-    compiled: CompiledSystem,
-    model: Model | None,
-    parameters: Float[Array, " p"],
-    q: Float[Array, " nq"],
-    v: Float[Array, " nv"],
-    tau: Float[Array, " nv"],
-    dt: Float[Array, ""],
-    gain: Float[Array, "nv k"],
-) -> tuple[CompiledStep, Float[Array, "n n"], Float[Array, "n k"], OutputSlope]:
-    """`native_linearize`, and the derivative of the reported impulses: C at fixed tau, D = (d impulse / d tau) gain."""
-    y, (A, B, C, D) = _differentiated("linearize_impulse", compiled, model, parameters, q, v, tau, dt, gain)
-    return y, A, B, OutputSlope(C, D)
-
-
-def _differentiated(
-    handler: str, compiled: CompiledSystem, model: Model | None, parameters, q, v, tau, dt, gain
-) -> tuple[CompiledStep, list[Array]]:
-    """The step and the matrices that a handler returns."""
-    given, slopes, unseen = _given(compiled, model, q, v, dt, slopes=True)
-    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, tau, given, slopes, gain)
-    n, k = 2 * compiled.topology.nv, gain.shape[1]
-    rows = (n,) if handler == "linearize" else (n, _row_count(compiled.report_layout))
-    matrices = (jax.ShapeDtypeStruct((m, columns), q.dtype) for m in rows for columns in (n, k))
-    shapes = (*_shapes(compiled, q.dtype), *matrices)
-    results = native.call(handler, shapes, *arguments, topology=compiled.key, integrator=compiled.scheme)
-    q_next, v_next, report, impulses = results[:4]
-    return CompiledStep(q_next, v_next, report, impulses, unseen), results[4:]
-
-
-def direct_step(
-    compiled: CompiledSystem,
-    constants: Float[Array, " c"],
-    q: Float[Array, " nq"],
-    v: Float[Array, " nv"],
-    u: Float[Array, " nu"],
-    tau: Float[Array, " nv"],
-    motors: int,
-) -> list[Float[Array, " _"]]:
-    """(report, q+, v+) of a single step. constants: the parameters, dt, and what else belongs to the system. motors: where it is
-    not zero, the constants go on with the lever arms (nv, motors), and arms u is added to tau.
-
-    Where q, v or u (which makes tau) holds a number that is not finite, the report's status says so and nothing else is defined.
-    """
-    top, dtype = compiled.topology, constants.dtype
-    shapes = tuple(jax.ShapeDtypeStruct((k,), dtype) for k in (compiled.report_size, top.nq, top.nv))
-    arguments = (constants, q, v, u, tau)
-    return native.call("direct_step", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme, motors=motors)
-
-
-def direct_linearize(
-    compiled: CompiledSystem,
-    constants: Float[Array, " c"],
-    q: Float[Array, " nq"],
-    v: Float[Array, " nv"],
-    u: Float[Array, " nu"],
-    tau: Float[Array, " nv"],
-    gain: Float[Array, "nv k"],
-    impulse: bool,
-    motors: int,
-) -> list[Float[Array, "..."]]:
-    """([report, q+, v+], A, B) of a single step, otherwise as `native_linearize`; with C and D where `impulse` is true.
-
-    motors: as for `direct_step`; where it is not zero the lever arms are the gain, and the one given is not read.
-    """
-    top, columns, dtype = compiled.topology, motors or gain.shape[1], constants.dtype
-    n, size = 2 * top.nv, compiled.report_size + top.nq + top.nv
-    matrices = [(n, n), (n, columns)]
-    if impulse:
-        m = _row_count(compiled.report_layout)
-        matrices += [(m, n), (m, columns)]
-    shapes = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in ((size,), *matrices))
-    arguments = (constants, q, v, u, tau, gain)
-    handler = "direct_linearize_impulse" if impulse else "direct_linearize"
-    return native.call(handler, shapes, *arguments, topology=compiled.key, integrator=compiled.scheme, motors=motors)
-
-
-def native_rollout(
+def core_steps(
     compiled: CompiledSystem,
     parameters: Float[Array, " p"],
     q: Float[Array, " nq"],
     v: Float[Array, " nv"],
-    taus: Float[Array, "T nv"],
-    dt: Float[Array, ""],
-) -> CompiledStep:
-    """The states after each of the T steps under taus, and their reports, all stacked; impulses: of the last step.
+    tau: Float[Array, "*T nv"],
+    *,
+    u: Float[Array, "*T nu"] | None = None,
+    motors: int = 0,
+    given: Given | None = None,
+    gain: Float[Array, "nv k"] | None = None,
+    impulse: bool = False,
+    policy: Policy | None = None,
+    packed: bool = False,
+) -> CoreSteps:
+    """A step under the generalised force tau (nv,), or T steps in a row under tau (T, nv): the numbers of T single steps.
 
-    Only for models none of whose candidates are handed over (`compiled.given` is 0): their loop is one of `native_step`.
+    u: controls; where one of them is not finite, the status is `non_finite`. motors: where it is not zero, `parameters` go on
+    with the lever arms (nv, motors), and arms u is added to tau. gain: asks for the derivative of a single step, by controls
+    where it is d tau / d u, by forces where it is the identity; with motors it is the lever arms, whatever is given. impulse:
+    whether the impulse is differentiated too. packed: whether the report of a single step goes on with q+ and v+, of which no
+    other arrays are made. No derivative of the call itself is defined.
     """
-    steps = taus.shape[0]
-    *single, last = _shapes(compiled, q.dtype)
-    stacked = (jax.ShapeDtypeStruct((steps, *x.shape), q.dtype) for x in single)
-    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, taus)
-    shapes = (*stacked, last)
-    q_next, v_next, report, impulses = native.call(
-        "rollout", shapes, *arguments, topology=compiled.key, integrator=compiled.scheme
-    )
-    return CompiledStep(q_next, v_next, report, impulses, jnp.zeros(steps, int))
-
-
-def native_follow(
-    compiled: CompiledSystem,
-    parameters: Float[Array, " p"],
-    q: Float[Array, " nq"],
-    v: Float[Array, " nv"],
-    arms: Float[Array, "nv nu"],
-    xs: Float[Array, "T nx"],
-    us: Float[Array, "T nu"],
-    gains: Float[Array, "T nu n"],
-    lower: Float[Array, " nu"],
-    upper: Float[Array, " nu"],
-    dt: Float[Array, ""],
-) -> tuple[Float[Array, "T nq"], Float[Array, "T nv"], Float[Array, "T nu"], Float[Array, " T"]]:
-    """The states after each of the T steps under u = clip(us + gains (x (-) xs)), tau = arms u, these controls, and the residuals
-    of the steps' contact solves.
-
-    Only for models none of whose candidates are handed over (`compiled.given` is 0).
-    """
-    steps = us.shape[0]
-    *single, last = _shapes(compiled, q.dtype)
-    q_shape, v_shape, report = (jax.ShapeDtypeStruct((steps, *x.shape), q.dtype) for x in single)
-    shapes = (q_shape, v_shape, jax.ShapeDtypeStruct(us.shape, q.dtype), report, last)
-    arguments = (parameters, jnp.asarray(dt, q.dtype), q, v, arms)
-    policy = (xs, us, gains, lower, upper)
-    q_next, v_next, u, reports, _ = native.call(
-        "follow", shapes, *arguments, *policy, topology=compiled.key, integrator=compiled.scheme
-    )
-    return q_next, v_next, u, reports[:, 0]
-
-
-_READ = frozenset(field.name for field in dataclasses.fields(StepFields))  # attributes that are read from a report
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class PackedStepInfo(StepInfo):
-    """A `StepInfo` in the one array in which the core reports, from which the attributes are read when they are asked for.
-
-    A call that returned each of them as an array would cost several times what the step costs. `layout`: numbers of contacts,
-    limits and rows of joint friction in the report.
-    """
-
-    report: Float[Array, "*b r"]
-    dropped_pairs: Int[Array, "*b"]
-    layout: tuple[int, int, int] = dataclasses.field(metadata={"static": True})
-
-    @property
-    def _fields(self) -> StepFields:
-        known = self.__dict__.get("_known")
-        if known is None:
-            known = _fields(self.layout, self.report, self.dropped_pairs)
-            if holds_traced(known) == is_traced(self.report):  # else read where JAX traces, beyond which it means nothing
-                self.__dict__["_known"] = known
-        return known
-
-    def unpacked(self) -> StepFields:
-        return self._fields
-
-    def one_sided(self, n: int) -> Bool[Array, "*b n"]:
-        """Which of the n columns of A are one-sided (`Linearization.one_sided`); none in the report of a step alone."""
-        return _one_sided(n, self.report)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _READ:
-            raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
-        return getattr(self._fields, name)
-
-
-def step_info(compiled: CompiledSystem, y: CompiledStep) -> PackedStepInfo:
-    """`StepInfo` of a step, as the JAX path gives it; active rows that do not fit into it are `overflow`."""
-    return PackedStepInfo(y.report, y.dropped_pairs, compiled.report_layout)
-
-
-def packed_slope(info: PackedStepInfo, slope: StepInfo) -> PackedStepInfo:
-    """The derivative `slope` of the separate attributes of a step's report as that of the packed report `info`.
-
-    Of the contacts it holds that of distance, point, normal and friction; that of the frame follows from the normal's.
-    """
-    contacts = slope.contacts
-    moved = jnp.concatenate([contacts.distance[:, None], contacts.point, contacts.frame[:, :, 2]], 1)
-    return report_slope(info, slope.impulse, moved, contacts.friction)
-
-
-def report_slope(
-    info: PackedStepInfo, impulse: Float[Array, " m"], moved: Float[Array, "nc 7"], friction: Float[Array, " nc"]
-) -> PackedStepInfo:
-    """The derivative of a packed report from those of the impulses, of distance, point and normal of each contact, and of its
-    coefficient of friction."""
-    head, dropped = jnp.zeros(HEAD, info.report.dtype), np.zeros(info.dropped_pairs.shape, jax.dtypes.float0)
-    rest = jnp.zeros((info.layout[0], PER_CONTACT - 7), info.report.dtype)
-    rest = rest.at[:, 9 - 7].set(friction)
-    report = jnp.concatenate([head, impulse, jnp.concatenate([moved, rest], 1).reshape(-1)])
-    return jax.tree.unflatten(jax.tree.structure(info), [report, dropped])
+    if given is None and compiled.given:
+        raise OptionError(f"given is None, but {compiled.given} candidates of the model are handed over to the core")
+    top, leading, dtype = compiled.topology, tau.shape[:-1], q.dtype
+    shapes = [(*leading, k) for k in (compiled.report_size, top.nq, top.nv)]
+    names: tuple[str, ...] = ()
+    u = jnp.zeros((*leading, 0), dtype) if u is None else u
+    if policy is not None:
+        names, shapes = ("u",), [*shapes, u.shape]
+    elif gain is not None:
+        n, columns = 2 * top.nv, motors or gain.shape[1]
+        names = ("A", "B", "C", "D") if impulse else ("A", "B")
+        shapes += [(rows, k) for rows in (n, compiled.reported)[: len(names) // 2] for k in (n, columns)]
+    given = _no_candidates(dtype) if given is None else given
+    gain = jnp.zeros((top.nv, 0), dtype) if gain is None else gain
+    arguments = (parameters, q, v, u, tau, given.candidates, given.slopes, gain, *(() if policy is None else policy))
+    if packed:
+        shapes[:3] = [(sum(size for (size,) in shapes[:3]),)]
+    report, *others = native.call(
+        "steps", tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes), *arguments,
+        topology=compiled.key, integrator=compiled.scheme, motors=motors, packed=int(packed),
+    )  # fmt: skip
+    q, v, *more = (*split_report(compiled, report)[1:], *others) if packed else others
+    return CoreSteps(report, q, v, **dict(zip(names, more, strict=True)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _fields(layout: tuple[int, int, int], report: Float[Array, "*b r"], dropped_pairs: Int[Array, "*b"]) -> StepFields:
-    """What a report says, of a step or of a batch of them."""
-    read = functools.partial(_fields_of_one, layout)
-    for _ in report.shape[:-1]:
-        read = jax.vmap(read)
-    return read(report, dropped_pairs)
+def split_report(compiled: CompiledSystem, packed: Float[Array, " p"]) -> list[Float[Array, " _"]]:
+    """Report, q+ and v+ of a packed report."""
+    return jnp.split(packed, [compiled.report_size, compiled.report_size + compiled.topology.nq])
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _one_sided(n: int, report: Float[Array, "*b r"]) -> Bool[Array, "*b n"]:
-    columns = np.arange(n)
-    words = report[..., ONE_SIDED:HEAD][..., columns // ONE_SIDED_BITS].astype(jnp.int32)
-    return (words >> (columns % ONE_SIDED_BITS).astype(np.int32)) & 1 > 0
+def step_by_core(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
+    """The state after a step of the core, and its report."""
+    y, info = _taken(integrator, start, None, False)
+    return State(y.q, y.v), info
 
 
-def _fields_of_one(layout: tuple[int, int, int], report: Float[Array, " r"], dropped_pairs: Int[Array, ""]) -> StepFields:
-    nc, m = layout[0], _row_count(layout)
-    impulse, rest = report[HEAD : HEAD + m], report[HEAD + m :].reshape(nc, PER_CONTACT)
-    whole = functools.partial(jnp.asarray, dtype=jnp.int32)
-    contacts = ContactInfo(
-        rest[:, 0], rest[:, 1:4], contact_frames(rest[:, 4:7]), impulse[: 3 * nc].reshape(nc, 3),
-        rest[:, 7].astype(int), rest[:, 8] > 0, rest[:, 9], *(rest[:, k].astype(int) for k in (10, 11, 12)),
-    )  # fmt: skip
-    choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
-    status: Any = STATUS[0]
-    for k, member in enumerate(STATUS[1:], 1):
-        status = choose(whole(report[STATUS_AT]) == k, member, status)
-    return StepFields(
-        contacts, impulse, report[0], whole(report[1]), whole(report[2]), status, report[6].astype(int) + dropped_pairs,
-        dropped_pairs, report[4] > 0, overflow_rows(report), report[PUSH_OUT_DROPPED] > 0,
-    )  # fmt: skip
+def linearize_by_core(
+    integrator: str, start: StepInputs, gain: Float[Array, "nv k"], impulse: bool = False, slopes: ForceSlopes | None = None
+) -> Linearization:
+    """The step and its Jacobian by state and, along the columns of `gain`, by forces. impulse: also that of the impulses; slopes:
+    the gain is their `columns`, and the derivative is by controls."""
+    y, info = _taken(integrator, start, gain, impulse)
+    y = chained(y, slopes)
+    assert y.A is not None and y.B is not None
+    outputs = {} if y.C is None or y.D is None else {"impulse": OutputSlope(y.C, y.D)}
+    return Linearization(State(y.q, y.v), y.A, y.B, info, {}, None, outputs)
 
 
-def _row_count(layout: tuple[int, int, int]) -> int:
-    """Impulses in a report."""
-    return 3 * layout[0] + layout[1] + layout[2]
+def chained(y: CoreSteps, slopes: ForceSlopes | None) -> CoreSteps:
+    """`y`, differentiated along the columns of `slopes`, with the derivative by controls; None: `y` has it."""
+    if slopes is None or y.A is None or y.B is None:
+        return y
+    A, B = slopes.chained(y.A, y.B)
+    C, D = (None, None) if y.C is None or y.D is None else slopes.chained(y.C, y.D)
+    return y._replace(A=A, B=B, C=C, D=D)
 
 
-def overflow_rows(report: Float[Array, " r"]) -> Int[Array, ""]:
-    """Rows with an impulse that the report has no room for."""
-    return jnp.asarray(report[7], dtype=jnp.int32)
+def _taken(
+    integrator: str, start: StepInputs, gain: Float[Array, "nv k"] | None, impulse: bool
+) -> tuple[CoreSteps, PackedStepInfo]:
+    compiled = compile_system(start.model, start.law, integrator)
+    parameters = pack_parameters(compiled, start.model, start.dt, start.kappa, start.rho)
+    given = given_candidates(compiled, start, slopes=gain is not None)
+    y = core_steps(compiled, parameters, start.q, start.v, start.tau, given=given, gain=gain, impulse=impulse)
+    return y, PackedStepInfo(y.report, given.dropped_pairs, compiled.report_layout)
 
 
-def selected(report: Float[Array, " r"]) -> Bool[Array, ""]:
-    """Whether the impulse is the shortest in its modes."""
-    return report[5] > 0
+# --- candidates that are handed over ----------------------------------------------------------------------------------------
 
 
-def _given(compiled: CompiledSystem, model: Model | None, q, v, dt, slopes: bool):
-    """`given_candidates` where contacts are looked for: at q, or at Moreau's midpoint."""
+def given_candidates(compiled: CompiledSystem, start: StepInputs, slopes: bool = False) -> Given:
+    """Candidates of the pairs that the core does not collide by itself. slopes: whether their slopes are asked for.
+
+    A row: distance, point, normal, centre, node 1, node 2, pair, place in the list of all candidates of the model.
+    """
     if not compiled.given:
-        return jnp.zeros((0, 14), q.dtype), jnp.zeros((0, 42), q.dtype), jnp.zeros((), int)
-    if model is None:
-        raise OptionError(f"model is None, but {compiled.given} candidates of the model are handed over to the core")
-    if compiled.integrator == "moreau":
-        q = integrate(model, q, 0.5 * dt * v)
-    return given_candidates(compiled, model, q, v, dt, slopes)
+        return _no_candidates(start.q.dtype)
+    model, q = start.model, where_impulses_act(compiled.integrator, start).q
+    index = np.array(compiled.given_pairs, int)
+    part = dataclasses.replace(compiled.topology, pairs=tuple(compiled.topology.pairs[k] for k in index))
+    few = dataclasses.replace(
+        model, topology=part, pair_friction=model.pair_friction[index], pair_restitution=model.pair_restitution[index]
+    )
+    kin = kinematics(few, q)
+    motion, limit = jnp.zeros((0, SLOPE), q.dtype), compiled.law.pair_limit
+    if slopes:
+        found, motion = collide_with_derivatives(few, kin, limit, start.travel)
+    else:
+        found = collide(few, kin, limit, start.travel)
+    places = jnp.asarray(_given_places(compiled, part, tuple(int(np.shape(mesh)[0]) for mesh in model.meshes)))
+    place = places if found.culled is None else places[found.culled.candidate]
+    whole = jnp.stack([found.node1, found.node2, jnp.asarray(index)[found.pair], place], 1).astype(q.dtype)
+    rows = jnp.concatenate([found.distance[:, None], found.point, found.normal, found.centre, whole], 1)
+    return Given(rows, motion.reshape(-1, SLOPE), count_missed_pairs(few, kin, found.culled, start.v, start.dt))
 
 
-def _shapes(compiled: CompiledSystem, dtype) -> tuple[jax.ShapeDtypeStruct, ...]:
-    top = compiled.topology
-    return tuple(jax.ShapeDtypeStruct((k,), dtype) for k in (top.nq, top.nv, compiled.report_size, compiled.impulses))
+def _no_candidates(dtype: np.dtype) -> Given:
+    return Given(jnp.zeros((0, GIVEN), dtype), jnp.zeros((0, SLOPE), dtype), jnp.zeros((), int))
+
+
+@functools.lru_cache(maxsize=128)
+def _given_places(compiled: CompiledSystem, part: Topology, mesh_sizes: tuple[int, ...]) -> Int[np.ndarray, " k"]:
+    """Place in the list of all candidates of each candidate of `part`, the model without the core's own pairs."""
+    places: list[int] = []
+    for group in pair_groups(part):
+        many = mesh_sizes[group.mesh] if group.per_pair is None else group.per_pair
+        for pair in group.pairs:
+            places += range(compiled.given_slots[pair], compiled.given_slots[pair] + many)
+    return np.array(places, int)

@@ -1,10 +1,10 @@
 """Direct calls of `System.step` and `System.linearize` through the compiled core.
 
-A compiled step takes some microseconds; handing a `System` of thirty arrays to a compiled function, checking its arguments one
-by one and taking two dozen arrays back would take a hundred. Every array that goes in or comes out costs about one. Therefore:
-what does not change between calls is one array, made once for each system; the compiled programs are shared by all systems of
-the same topology and law; what is seldom read comes back in one array and is taken from it when it is asked for; and the core,
-which reads the numbers anyway, says whether they are finite.
+A compiled step takes some microseconds; handing a `System` of thirty arrays to a compiled function, checking its arguments one by
+one and taking two dozen arrays back would take a hundred. Every array that goes in or comes out costs about one. Therefore what
+does not change between calls is one array, made once for each system; the compiled programs are shared by all systems of the same
+topology and law; what is seldom read comes back in one array and is taken from it when it is asked for; and the core, which reads
+the numbers anyway, says whether they are finite.
 """
 
 from __future__ import annotations
@@ -13,104 +13,73 @@ import functools
 import math
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from trajopt.dynamics.arguments import holds_traced
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import NON_FINITE, STATUS_AT, PackedStepInfo, direct_linearize, direct_step
+from trajopt.dynamics.compiled_step import chained, core_steps, split_report
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.effort import Effort, compiled_with
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.report import HEAD, NON_FINITE, PackedStepInfo
 from trajopt.dynamics.rigid_body.actuation import Actuators, actuators
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
+from trajopt.native.process import check_process
 
-Made = TypeVar("Made")
-# Of a report, by its precision; waits for it, and takes half of what NumPy's array would.
-_STATUS = {size: struct.Struct(f"{size * STATUS_AT}x{code}").unpack_from for size, code in ((8, "d"), (4, "f"))}
-
-
-class Programs(NamedTuple):
-    """The compiled functions of (constants, q, v, u, force): a step, its linearisation, and that with the impulse's derivative;
-    and `split`, which takes report, q+ and v+ from the first result of the last two."""
-
-    step: Callable[..., Any]
-    linearize: Callable[..., Any]
-    linearize_impulse: Callable[..., Any]
-    split: Callable[..., Any]
+Program = Callable[..., tuple[Array, ...]]
+STEP, LINEARIZE, LINEARIZE_IMPULSE = "step", "linearize", "linearize with impulses"  # what a call asks of the core
+# The status of a report, by its precision, in less than half of the time of NumPy's array.
+_STATUS = {size: struct.Struct(f"{size * HEAD['status']}x{code}").unpack_from for size, code in ((8, "d"), (4, "f"))}
 
 
 class DirectCalls:
     """Steps of one system whose parameters are numbers, not traced.
 
-    `step` and `linearize` take checked arrays. `step_plain` and `linearize_plain` check on the way, and answer None where the
-    arguments are not what most calls are made with: arrays of the right shape and precision whose entries are finite and known.
-    They do so too before the first call with checked arrays, so that nothing is compiled for wrong ones.
+    constants: what belongs to the system alone, its parameters and its actuators. programs: compiled functions of
+    (constants, q, v, u, force), by what they ask of the core: of a step they return report, q+ and v+, else the packed report and
+    matrices.
     """
 
     def __init__(
-        self,
-        compiled: CompiledSystem,
-        constants: Float[Array, " c"],
-        dropped_pairs: Int[Array, ""],
-        nu: int,
-        programs: Programs,
+        self, compiled: CompiledSystem, constants: Float[Array, " c"], nu: int, programs: dict[str, Program]
     ) -> None:
         top = compiled.topology
-        self.constants, self.programs = constants, programs
-        self._none_dropped, self._layout = dropped_pairs, compiled.report_layout
-        self._array = type(constants)
-        self._kinds, self._precision = (self._array, np.ndarray), constants.dtype
+        with jax.ensure_compile_time_eval():
+            self._none_dropped = jnp.zeros((), int)
+        self.constants, self.programs, self._compiled = constants, programs, compiled
+        self._array, self._precision = type(constants), constants.dtype
         self._status = _STATUS[constants.dtype.itemsize]
-        self._q_shape, self._v_shape, self._u_shape = (top.nq,), (top.nv,), (nu,)
-        self._stepped = self._linearized = False
+        self._kinds, self._q_shape, self._v_shape, self._u_shape = (self._array, np.ndarray), (top.nq,), (top.nv,), (nu,)
+        self._called: set[str] = set()
 
-    def step(self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"] | None) -> tuple[State, StepInfo]:
-        """`System.step` of checked arrays; force: None for none."""
-        report, q, v = self.programs.step(self.constants, x.q, x.v, u, force)
-        self._stepped |= force is None
-        return State(q, v), self._info(report)
+    def checked(self, what: str, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"] | None) -> Any:
+        """The state after the step and its report, or the linearisation, for checked arrays; force: None for none."""
+        results = self.programs[what](self.constants, x.q, x.v, u, force)
+        if force is None:
+            self._called.add(what)
+        return self._answer(what, *results)
 
-    def linearize(
-        self, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"] | None, impulse: bool = False
-    ) -> Linearization:
-        """`System.linearize` of checked arrays. impulse: whether the impulse is differentiated too."""
-        program = self.programs.linearize_impulse if impulse else self.programs.linearize
-        packed, A, B, *slopes = program(self.constants, x.q, x.v, u, force)
-        self._linearized |= not impulse and force is None
-        return self._linearization(packed, A, B, {"impulse": slopes[0]} if impulse else {})
+    def plain(self, what: str, x: State, u: Float[Array, " nu"]) -> Any:
+        """`checked` of arguments that are checked on the way.
 
-    def step_plain(self, x: State, u: Float[Array, " nu"]) -> tuple[State, StepInfo] | None:
-        """`step` of plain arrays without a force."""
-        if not (self._stepped and self._plain(x, u)):
+        None where they are not what most calls are made with: arrays of the right shape and precision whose entries are finite
+        and known. None too before the first checked call, so that nothing is compiled for wrong arguments.
+        """
+        check_process()
+        if what not in self._called or type(x) is not State or x.contact is not None:
             return None
-        report, q, v = self.programs.step(self.constants, x.q, x.v, u, None)
-        if not self._solved(report):
-            return None
-        return _made(State, {"q": q, "v": v, "contact": None}), self._info(report)
+        for value, shape in ((x.q, self._q_shape), (x.v, self._v_shape), (u, self._u_shape)):
+            if type(value) not in self._kinds or value.shape != shape or value.dtype != self._precision:
+                return None
+        results = self.programs[what](self.constants, x.q, x.v, u, None)
+        return self._answer(what, *results) if self._is_finite(results[0]) else None
 
-    def linearize_plain(self, x: State, u: Float[Array, " nu"]) -> Linearization | None:
-        """`linearize` of plain arrays without a force."""
-        if not (self._linearized and self._plain(x, u)):
-            return None
-        packed, A, B = self.programs.linearize(self.constants, x.q, x.v, u, None)
-        return self._linearization(packed, A, B, {}) if self._solved(packed) else None
-
-    def _plain(self, x: State, u: Any) -> bool:
-        if type(x) is not State or x.contact is not None:
-            return False
-        q, v, kinds, precision = x.q, x.v, self._kinds, self._precision
-        return (
-            type(q) in kinds and type(v) in kinds and type(u) in kinds
-            and q.shape == self._q_shape and v.shape == self._v_shape and u.shape == self._u_shape
-            and q.dtype == precision and v.dtype == precision and u.dtype == precision
-        )  # fmt: skip
-
-    def _solved(self, report: Any) -> bool:
+    def _is_finite(self, report: Any) -> bool:
         """Whether a report is known (inside of a compiled function it is not) and all that was read and computed finite."""
         if type(report) is not self._array:
             return False
@@ -119,29 +88,17 @@ class DirectCalls:
         except (BufferError, TypeError):  # of an array in several places at once
             return False
 
-    def _info(self, report: Float[Array, " r"]) -> PackedStepInfo:
-        return _made(PackedStepInfo, {"report": report, "dropped_pairs": self._none_dropped, "layout": self._layout})
+    def _answer(self, what: str, report: Array, *others: Array) -> Any:
+        if what == STEP:
+            q, v = others
+            return State(q, v), PackedStepInfo(report, self._none_dropped, self._compiled.report_layout)
+        A, B, *by_impulse = others
+        outputs = {"impulse": OutputSlope(*by_impulse)} if by_impulse else {}
+        later: Any = None
+        return Linearization(later, A, B, later, {}, None, outputs).deferring(self._split, report)
 
-    def _linearization(
-        self,
-        packed: Float[Array, " p"],
-        A: Float[Array, "n n"],
-        B: Float[Array, "n nu"],
-        outputs: dict[str, OutputSlope],
-    ) -> Linearization:
-        fields = {"A": A, "B": B, "parameters": {}, "outputs": outputs, "_deferred": (self._rest, packed)}
-        return _made(Linearization, fields)
-
-    def _rest(self, packed: Float[Array, " p"]) -> tuple[State, StepInfo]:
-        report, q, v = self.programs.split(packed)
-        return State(q, v), self._info(report)
-
-
-def _made(kind: type[Made], fields: dict[str, Any]) -> Made:
-    """A frozen dataclass of these fields; its own `__init__` would take two to three times as long, half a microsecond."""
-    made = object.__new__(kind)
-    made.__dict__.update(fields)
-    return made
+    def _split(self, packed: Array) -> tuple[State, StepInfo]:
+        return self._answer(STEP, *split_report(self._compiled, packed))
 
 
 def direct_calls(
@@ -160,37 +117,36 @@ def direct_calls(
     if compiled.given:
         return None
     driven = actuators(model)
-    with jax.ensure_compile_time_eval():
-        none = jnp.zeros((), int)
     numbers, kinds = jax.tree.flatten((model, dt, kappa, rho, driven))
     pack = _packing(compiled, kinds, tuple((np.shape(x), np.dtype(x.dtype)) for x in numbers))
     constants = pack(*jax.tree.unflatten(kinds, numbers))
     leaves, structure = jax.tree.flatten(driven)
     programs = _programs(compiled, structure, tuple(np.shape(leaf) for leaf in leaves))
-    return DirectCalls(compiled, constants, none, driven.arms.shape[1], programs)
+    return DirectCalls(compiled, constants, driven.arms.shape[1], programs)
 
 
 @functools.lru_cache(maxsize=128)
 def _packing(
     compiled: CompiledSystem, kinds: Any, numbers: tuple[tuple[tuple[int, ...], np.dtype], ...]
 ) -> Callable[..., Float[Array, " c"]]:
-    """The program of `_constants` for arguments of these kinds, shapes and types.
+    """The program of the constants for arguments of these kinds, shapes and types.
 
     It is compiled ahead because a system may be called within another function's trace, where only a compiled program computes at
     once; `ensure_compile_time_eval` does too, but one operation of the packing after the other, forty small compilations.
     """
+
+    def constants(model: Model, dt, kappa, rho, driven: Actuators) -> Float[Array, " c"]:
+        parameters = pack_parameters(compiled, model, dt, kappa, rho)
+        return jnp.concatenate([parameters, *(leaf.astype(parameters.dtype).reshape(-1) for leaf in jax.tree.leaves(driven))])
+
     arguments = jax.tree.unflatten(kinds, [jax.ShapeDtypeStruct(*x) for x in numbers])
-    return compiled_with(jax.jit(functools.partial(_constants, compiled)).lower(*arguments), Effort.QUICK.value)
-
-
-def _constants(compiled: CompiledSystem, model: Model, dt, kappa, rho, driven: Actuators) -> Float[Array, " c"]:
-    """What belongs to the system alone: parameters and dt, as native/direct_ffi.cc reads them, and the actuators."""
-    parts = [pack_parameters(compiled, model, kappa, rho), dt, *jax.tree.leaves(driven)]
-    return jnp.concatenate([jnp.asarray(part, parts[0].dtype).reshape(-1) for part in parts])
+    return compiled_with(jax.jit(constants).lower(*arguments), Effort.QUICK.value)
 
 
 @functools.lru_cache(maxsize=128)
-def _programs(compiled: CompiledSystem, structure: Any, shapes: tuple[tuple[int, ...], ...]) -> Programs:
+def _programs(
+    compiled: CompiledSystem, structure: Any, shapes: tuple[tuple[int, ...], ...]
+) -> dict[str, Program]:
     """structure, shapes: of the actuators, the last numbers of the constants, lever arms first.
 
     What plain motors make of u is left to the core: XLA gives programs with products of a thousand operations and more to another
@@ -199,34 +155,21 @@ def _programs(compiled: CompiledSystem, structure: Any, shapes: tuple[tuple[int,
 
     def unpacked(constants: Float[Array, " c"]) -> Actuators:
         ends = np.cumsum([math.prod(shape) for shape in shapes])
-        flat = constants[constants.shape[0] - int(ends[-1]) :]
-        parts = jnp.split(flat, ends[:-1])
+        parts = jnp.split(constants[constants.shape[0] - int(ends[-1]) :], ends[:-1])
         return jax.tree.unflatten(structure, [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
 
-    def motors(driven: Actuators) -> int:
-        return driven.arms.shape[1] if driven.plain else 0
-
-    def other_force(driven: Actuators, q, v, u, force):
-        tau = jnp.zeros_like(v) if motors(driven) else driven.force(q, v, u)
-        return tau if force is None else tau + force
-
-    def step(constants, q, v, u, force):
+    def take(what: str, constants, q, v, u, force) -> tuple[Array, ...]:
         driven = unpacked(constants)
-        return direct_step(compiled, constants, q, v, u, other_force(driven, q, v, u, force), motors(driven))
+        motors = driven.arms.shape[1] if driven.plain else 0
+        tau = jnp.zeros_like(v) if motors else driven.force(q, v, u)
+        tau = tau if force is None else tau + force
+        if what == STEP:
+            return core_steps(compiled, constants, q, v, tau, u=u, motors=motors)[:3]
+        slopes = driven.slopes(q, v, u)
+        gain = slopes.columns() if slopes is not None else driven.arms[:, :0] if motors else driven.arms
+        impulse = what == LINEARIZE_IMPULSE
+        y = core_steps(compiled, constants, q, v, tau, u=u, motors=motors, gain=gain, impulse=impulse, packed=True)
+        y = chained(y, slopes)
+        return tuple(part for part in (y.report, y.A, y.B, y.C, y.D) if part is not None)
 
-    def linearize(constants, q, v, u, force, *, impulse: bool = False):
-        driven = unpacked(constants)
-        tau, slopes = other_force(driven, q, v, u, force), driven.slopes(q, v, u)
-        gain = slopes.columns() if slopes is not None else driven.arms[:, :0] if motors(driven) else driven.arms
-        packed, A, B, *by = direct_linearize(compiled, constants, q, v, u, tau, gain, impulse, motors(driven))
-        if slopes is not None:
-            A, B = slopes.chained(A, B)
-            by = list(slopes.chained(*by)) if impulse else []
-        return (packed, A, B, OutputSlope(*by)) if impulse else (packed, A, B)
-
-    def split(packed):
-        report, nq = compiled.report_size, compiled.topology.nq
-        return packed[:report], packed[report : report + nq], packed[report + nq :]
-
-    with_impulse = functools.partial(linearize, impulse=True)
-    return Programs(jax.jit(step), jax.jit(linearize), jax.jit(with_impulse), jax.jit(split))
+    return {what: jax.jit(functools.partial(take, what)) for what in (STEP, LINEARIZE, LINEARIZE_IMPULSE)}

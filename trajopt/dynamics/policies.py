@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.compiled import compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import native_follow
+from trajopt.dynamics.compiled_step import Policy, core_steps
 from trajopt.dynamics.integrators import acts_by_impulses
+from trajopt.dynamics.report import HEAD
 from trajopt.dynamics.rigid_body.actuation import actuators
 from trajopt.dynamics.rigid_body.configuration import difference
 from trajopt.dynamics.state import State
@@ -32,15 +33,17 @@ def follow_policy(
     loop of steps. No derivative is defined.
     """
     model = system.stepped_model
-    motors = actuators(model)
-    if system.resolved_backend == "native" and motors.plain and acts_by_impulses(system.contact):
+    driven = actuators(model)
+    if system.resolved_backend == "native" and driven.plain and acts_by_impulses(system.contact):
         compiled = compile_system(model, system.contact, system.integrator)
         if not compiled.given:
-            parameters = pack_parameters(compiled, model, system.mode.sharpness(system.kappa), system.rho)
-            bar = jnp.concatenate([qs, vs], 1)
-            arms, dt = jnp.asarray(motors.arms), jnp.asarray(system.dt)
-            q, v, u, residual = native_follow(compiled, parameters, x0.q, x0.v, arms, bar, us, gains, lower, upper, dt)
-            return State(q, v), u, residual
+            parameters = pack_parameters(compiled, model, system.dt, system.mode.sharpness(system.kappa), system.rho)
+            constants = jnp.concatenate([parameters, driven.arms.reshape(-1)])
+            policy = Policy(jnp.concatenate([qs, vs], 1), gains, lower, upper)
+            tau = jnp.zeros((us.shape[0], model.nv), us.dtype)
+            y = core_steps(compiled, constants, x0.q, x0.v, tau, u=us, motors=us.shape[1], policy=policy)
+            assert y.u is not None
+            return State(y.q, y.v), y.u, y.report[:, HEAD["residual"]]
 
     def body(x: State, given: tuple[Array, ...]) -> tuple[State, tuple[State, Array, Array]]:
         q, v, u_bar, K = given

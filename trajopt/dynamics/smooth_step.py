@@ -18,20 +18,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.compiled_slopes import (
-    ambient_slope,
-    by_state_alone,
-    instantiated,
-    linearized,
-    slope_along,
-    stepped,
-    tangent_motion,
-)
-from trajopt.dynamics.compiled_step import PackedStepInfo, report_slope
+from trajopt.dynamics.compiled_slopes import ambient_slope, by_state_alone, instantiated, slope_along, tangent_motion
+from trajopt.dynamics.compiled_step import linearize_by_core, step_by_core
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.gradients.differences import fourth_order_differences, fourth_order_step
 from trajopt.dynamics.integrators import explicit_step
 from trajopt.dynamics.linearization import linearize_by_columns
+from trajopt.dynamics.report import PackedStepInfo, report_slope
 from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.state import State, StepInfo
 
@@ -39,7 +32,7 @@ from trajopt.dynamics.state import State, StepInfo
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def smooth_step(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
     """`integrators.explicit_step` of free motion, whatever the integrator, and its report through the compiled core."""
-    return stepped(integrator, start)
+    return step_by_core(integrator, start)
 
 
 def _derivative(integrator: str, primals: Any, tangents: Any) -> Any:
@@ -61,7 +54,7 @@ smooth_step.defjvp(_derivative, symbolic_zeros=True)
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _jacobian(integrator: str, start: StepInputs) -> Float[Array, "n n3"]:
     """F = [A, B] of a step, B by forces."""
-    found = linearized(integrator, start, jnp.eye(start.model.nv, dtype=start.q.dtype))
+    found = linearize_by_core(integrator, start, jnp.eye(start.model.nv, dtype=start.q.dtype))
     return jnp.concatenate([found.A, found.B], 1)
 
 

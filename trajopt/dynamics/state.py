@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -190,8 +191,13 @@ class Linearization:
     columns: Bool[Array, "*b n"] | None = None
     outputs: dict[str, OutputSlope] = dataclasses.field(default_factory=dict)
 
-    # A linearisation may be made without x_next and info, and with `_deferred`, a function and its argument, from which both come
-    # when one of them is first read (`trajopt.dynamics.direct`).
+    def deferring(self, make: Callable, numbers: Float[Array, " p"]) -> Linearization:
+        """This linearisation itself, just made, with the x_next and info that `make(numbers)` gives when one is first read."""
+        fields = self.__dict__
+        del fields["x_next"], fields["info"]
+        fields["_deferred"] = make, numbers
+        return self
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:

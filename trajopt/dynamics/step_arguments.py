@@ -51,6 +51,16 @@ def checked_arguments(
     return State(q, v, checked_contact_state(model, law, x.contact, dtype)), in_precision("u", u, dtype), force
 
 
+def checked_controls(model: Model, us: Any) -> Float[Array, "T nu"]:
+    """The controls of T steps in the model's precision; `ShapeError` or `NonFiniteError`."""
+    require_real("us", us)
+    nu = model.topology.nu
+    if np.ndim(us) != 2 or np.shape(us)[1] != nu:
+        raise ShapeError(f"us has shape {np.shape(us)}, expected (T, {nu})")
+    require_finite("us", us)
+    return in_precision("us", us, model.mass.dtype)
+
+
 def checked_warm_start(model: Model, law: Law, m: int, warm_start: Any) -> Float[Array, " m"]:
     """The warm start of m impulses in the model's precision; zeros for None, and under laws that guess no modes from it."""
     dtype = model.mass.dtype

@@ -17,19 +17,11 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from trajopt.dynamics.advance import advance, step_inputs
-from trajopt.dynamics.arguments import holds_traced, is_traced, positive_number, require_finite, require_real
-from trajopt.dynamics.backend import (
-    asks_for_core,
-    calls_directly,
-    environment,
-    law_of_linearization,
-    linearize_native,
-    resolve_backend,
-)
-from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics import advance
+from trajopt.dynamics.arguments import holds_traced, is_traced, positive_number
+from trajopt.dynamics.backend import resolve_backend
 from trajopt.dynamics.contact.laws.base import Law
 from trajopt.dynamics.contact.laws.relaxed import RelaxedContact, resolved_rho
 from trajopt.dynamics.contact.laws.rigid import RigidContact
@@ -37,28 +29,14 @@ from trajopt.dynamics.contact.laws.smoothed import KAPPA_MEANING
 from trajopt.dynamics.contact.rows import row_count
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.damping import warn_of_damping, with_implicit_damping
-from trajopt.dynamics.direct import DirectCalls, direct_calls
-from trajopt.dynamics.gradients.closed_form import needs_null_space
+from trajopt.dynamics.direct import LINEARIZE, LINEARIZE_IMPULSE, STEP, DirectCalls, direct_calls
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.gradients.modes import resolve
 from trajopt.dynamics.gradients.options import GradientOptions
-from trajopt.dynamics.integrators import (
-    EXPLICIT,
-    WITH_IMPULSES,
-    acts_by_impulses,
-    check_integrator,
-)
-from trajopt.dynamics.linearization import (
-    Parts,
-    has_closed_form,
-    impulse_slopes,
-    linearize_by_columns,
-    linearize_impulse_step,
-    slopes_by_columns,
-)
+from trajopt.dynamics.integrators import EXPLICIT, WITH_IMPULSES, acts_by_impulses, check_integrator
+from trajopt.dynamics.linearization import Parts
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.precision import warn_of_single_precision
-from trajopt.dynamics.rigid_body.actuation import actuation_force
 from trajopt.dynamics.smoothness import is_smooth
 from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
@@ -67,11 +45,12 @@ from trajopt.dynamics.step_arguments import (
     checked_adjoint,
     checked_arguments,
     checked_contact_state,
+    checked_controls,
     checked_outputs,
     checked_parameters,
     checked_warm_start,
 )
-from trajopt.errors import OptionError, ShapeError, UnknownNameError
+from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import NamedOptions, closest
 from trajopt.native.process import check_process
 
@@ -136,7 +115,7 @@ class System(WithoutCaches, NamedOptions):
         resolve(self.gradient, self.options, self.labellings).check(self.contact, self.model)
         check_integrator(self.integrator, self.contact, self.dt, self.model)
         self.contact.check(self.model)
-        resolve_backend(self.backend, self.model, self.contact, self.integrator)
+        _ = self._backend  # raises where the one that is asked for does not cover the system
         if not isinstance(self.implicit_damping, bool):
             raise OptionError(f"implicit_damping is {self.implicit_damping!r}, expected True or False")
         if self.implicit_damping and self.integrator in EXPLICIT:
@@ -151,17 +130,9 @@ class System(WithoutCaches, NamedOptions):
         """The model whose equations of motion a step solves: `model`, with `implicit_damping` of another armature."""
         return with_implicit_damping(self.model, jnp.asarray(self.dt)) if self.implicit_damping else self.model
 
-    @property
-    def _backend(self) -> tuple[str, str]:
-        """`resolve_backend` of the system in the environment as it is now, remembered for each environment."""
-        now = environment()
-        if now not in self._backends:
-            self._backends[now] = resolve_backend(self.backend, self.model, self.contact, self.integrator)
-        return self._backends[now]
-
     @functools.cached_property
-    def _backends(self) -> dict[tuple[str | None, ...], tuple[str, str]]:
-        return {}
+    def _backend(self) -> tuple[str, str]:
+        return resolve_backend(self.backend, self.model, self.contact, self.integrator)
 
     @property
     def resolved_backend(self) -> str:
@@ -180,19 +151,20 @@ class System(WithoutCaches, NamedOptions):
 
     @functools.cached_property
     def _direct(self) -> DirectCalls | None:
-        """Direct calls through the compiled core, where the system is one that it covers and its derivative needs no more."""
-        if not calls_directly(self.contact, self.mode, self.integrator):
+        """Direct calls through the compiled core, where it takes the steps and their derivative needs no more."""
+        law = self.contact
+        if self.resolved_backend != "native" or self.mode.estimates or not acts_by_impulses(law):
             return None
-        kappa = self.mode.sharpness(self.kappa)
-        rho = None if self.rho is None else jnp.asarray(self.rho)
-        return direct_calls(self.stepped_model, self.contact, self.integrator, jnp.asarray(self.dt), kappa, rho)
+        rule = advance.derivative_rule(self, law)
+        if self.integrator not in EXPLICIT and (rule is None or rule.reverse_only):
+            return None
+        kappa, rho = self.mode.sharpness(self.kappa), None if self.rho is None else jnp.asarray(self.rho)
+        return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt), kappa, rho)
 
     @property
     def _known_direct(self) -> DirectCalls | None:
-        """`_direct` where calls have been made by it and the core takes the steps."""
-        check_process()
-        direct = self.__dict__.get("_direct")
-        return direct if direct is not None and asks_for_core(self.backend) else None
+        """`_direct` where a call has asked for it: it is made after the arguments of the first call have been checked."""
+        return self.__dict__.get("_direct")
 
     @property
     def nq(self) -> int:
@@ -248,15 +220,14 @@ class System(WithoutCaches, NamedOptions):
         Raises `ShapeError` or `NonFiniteError` naming the argument, before anything is compiled.
         """
         if force is None and warm_start is None and (known := self._known_direct) is not None:
-            if (found := known.step_plain(x, u)) is not None:
-                return found
-        unforced = force is None
+            if (done := known.plain(STEP, x, u)) is not None:
+                return done
+        given_force = force
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
         warm_start = checked_warm_start(self.model, self.contact, self._row_count, warm_start)
-        backend = self.resolved_backend
-        if backend == "native" and not is_traced(x.q, x.v, u, force) and (direct := self._direct) is not None:
-            return direct.step(x, u, None if unforced else force)
-        return _step(backend, self, x, u, force, warm_start)
+        if not is_traced(x.q, x.v, u, force) and (direct := self._direct) is not None:
+            return direct.checked(STEP, x, u, None if given_force is None else force)
+        return advance.step(self.resolved_backend, self, x, u, force, warm_start)
 
     def linearize(
         self,
@@ -282,28 +253,29 @@ class System(WithoutCaches, NamedOptions):
         """
         plain = force is None and warm_start is None and adjoint is None and parameters == () and outputs == ()
         if plain and (known := self._known_direct) is not None:
-            if (found := known.linearize_plain(x, u)) is not None:
-                return found
+            if (done := known.plain(LINEARIZE, x, u)) is not None:
+                return done
         parameters = checked_parameters(parameters)
-        impulse, unforced = "impulse" in checked_outputs(outputs), force is None
+        impulse, given_force = "impulse" in checked_outputs(outputs), force
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
         warm_start = checked_warm_start(self.model, self.contact, self._row_count, warm_start)
         adjoint = checked_adjoint(self.mode, self.ndx, self.model.mass.dtype, adjoint, parameters)
-        backend = self.resolved_backend
         if (
-            backend == "native" and adjoint is None and not parameters and not is_traced(x.q, x.v, u, force)
-            and self.contact == law_of_linearization(self.mode, self.contact, self.integrator) and (direct := self._direct)
+            adjoint is None and not parameters and not is_traced(x.q, x.v, u, force)
+            and self.contact == advance.law_of_linearization(self) and (direct := self._direct) is not None
         ):  # fmt: skip
-            return direct.linearize(x, u, None if unforced else force, impulse)
+            what = LINEARIZE_IMPULSE if impulse else LINEARIZE
+            return direct.checked(what, x, u, None if given_force is None else force)
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.
         traced = holds_traced(self, x, u, force)
+        backend = self.resolved_backend
         arguments = (backend, self, x, u, force, warm_start, adjoint)
-        found, incomplete = _linearize(Parts(traced, impulse), *arguments)
+        found, incomplete = advance.linearize(Parts(traced, impulse), *arguments)
         if not traced and bool(incomplete):
-            found, _ = _linearize(Parts(True, impulse), *arguments)
+            found, _ = advance.linearize(Parts(True, impulse), *arguments)
         if not parameters:
             return found
-        slopes = _slopes(tuple(parameters), backend, self, x, u, force, found.info.impulse)
+        slopes = advance.slopes(tuple(parameters), backend, self, x, u, force, found.info.impulse)
         return dataclasses.replace(found, parameters=slopes)
 
     def rollout(self, x0: State, us: Float[Array, "T nu"], *, segment: int | None = None) -> tuple[State, StepInfo]:
@@ -313,85 +285,15 @@ class System(WithoutCaches, NamedOptions):
         for T / segment states and `segment` steps, sqrt(T) being a good choice, at the price of one more rollout. None keeps
         all of them.
         """
-        require_real("us", us)
-        if np.ndim(us) != 2 or np.shape(us)[1] != self.nu:
-            raise ShapeError(f"us has shape {np.shape(us)}, expected (T, {self.nu})")
         if segment is not None and segment < 1:
             raise OptionError(f"segment is {segment}, expected a number of steps, at least 1, or None")
+        us = checked_controls(self.model, us)
         x0, *_ = checked_arguments(self.model, self.contact, x0, np.zeros(self.nu), None)
-        require_finite("us", us)
-        return _rollout(segment, self.resolved_backend, self, x0, jnp.asarray(us, x0.q.dtype))
+        return advance.rollout(segment, self.resolved_backend, self, x0, us)
 
     @functools.cached_property
     def _row_count(self) -> int:
         return row_count(self.contact, self.model)
-
-
-# The backend is an argument of every compiled function: another value of the environment variable is another program.
-_step = jax.jit(advance, static_argnums=0)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _rollout(segment: int | None, backend: str, system: System, x0: State, us):
-    cold = jnp.zeros(row_count(system.contact, system.model), x0.q.dtype)  # every step is a function of its state and control
-
-    def body(x, u):
-        x_next, info = advance(backend, system, x, u, jnp.zeros(system.nv, u.dtype), cold)
-        return x_next, (x_next, info)
-
-    def steps(x, us):
-        return jax.lax.scan(body, x, us)
-
-    if segment is None:
-        _, (xs, infos) = steps(x0, us)
-    else:
-        count = us.shape[0] // segment
-        whole = count * segment
-        again = jax.checkpoint(steps, prevent_cse=False)
-        x, parts = jax.lax.scan(again, x0, us[:whole].reshape(count, segment, us.shape[1]))
-        first = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), parts)
-        _, rest = steps(x, us[whole:])
-        xs, infos = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, rest)
-    return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), x0, xs), infos
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _linearize(
-    parts: Parts, backend: str, system: System, x: State, u, force, warm_start, adjoint
-) -> tuple[Linearization, Bool[Array, ""]]:
-    """The linearisation, and whether it lacks a part that the state needs."""
-    law, complete = system.contact, jnp.zeros((), bool)
-    core = backend == "native" and adjoint is None
-    differentiated = law_of_linearization(system.mode, law, system.integrator) if core else None
-    if acts_by_impulses(law) and (differentiated is not None or has_closed_form(law, system.mode, system.integrator)):
-        start = step_inputs(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
-        if differentiated is not None:
-            return linearize_native(system.integrator, start, differentiated, u, parts.impulse), complete
-        found, step = linearize_impulse_step(system.integrator, system.mode, start, u, adjoint, parts)
-        redundant = step.solution.degenerate if parts.impulse else needs_null_space(step)
-        return found, redundant
-
-    def after(x, u):
-        return advance(backend, system, x, u, force, warm_start)
-
-    return linearize_by_columns(after, system.model, x, u, parts.impulse), complete
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _slopes(names, backend: str, system: System, x: State, u, force, warm_start):
-    law = system.contact
-    if has_closed_form(law, system.mode, system.integrator):
-
-        def start_of(model: Model) -> StepInputs:
-            tau = actuation_force(model, x.q, x.v, u) + force
-            return step_inputs(dataclasses.replace(system, model=model), law, x, tau, warm_start)
-
-        return impulse_slopes(names, system.integrator, system.mode, system.model, start_of)
-
-    def step(model: Model):
-        return advance(backend, dataclasses.replace(system, model=model), x, u, force, warm_start)
-
-    return slopes_by_columns(names, step, system.model)
 
 
 __all__ = ["PARAMETERS", "GradientOptions", "Linearization", "RigidContact", "State", "StepInfo", "System"]

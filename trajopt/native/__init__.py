@@ -36,13 +36,8 @@ INSTRUCTION_SETS = {
     "avx2": _V3,
 }
 ISA_VARIABLE = "TRAJOPT_NATIVE_ISA"  # environment variable that forces one of `INSTRUCTION_SETS`
-HANDLERS = {
-    "step": "trajopt_step", "linearize": "trajopt_linearize", "linearize_impulse": "trajopt_linearize_impulse",
-    "rollout": "trajopt_rollout", "follow": "trajopt_follow",
-    "direct_step": "trajopt_direct_step", "direct_linearize": "trajopt_direct_linearize",
-    "direct_linearize_impulse": "trajopt_direct_linearize_impulse",
-}  # fmt: skip
-PLAIN = ("trajopt_solve_contacts", "trajopt_riccati")  # handlers without a topology, see `contacts` and `riccati`
+# Handlers of the shared objects: steps (core_ffi.cc), the contact solve on plain arrays (solve_ffi.cc), the Riccati recursion.
+HANDLERS = ("steps", "solve_contacts", "riccati")
 
 
 def available() -> bool:
@@ -80,11 +75,10 @@ def processor_flags() -> frozenset[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Numbers in the arrays of one topology: flat parameters, report of a step, impulses of all rows of the model."""
+    """Numbers in the arrays of one topology: flat parameters, report of a step."""
 
     parameters: int
     report: int
-    impulses: int
 
 
 def register(table: Int[np.ndarray, " n"]) -> int:
@@ -98,7 +92,7 @@ def register(table: Int[np.ndarray, " n"]) -> int:
 
 def sizes(key: int) -> Sizes:
     """Of the topology registered under `key`."""
-    numbers = (ctypes.c_int64 * 3)()
+    numbers = (ctypes.c_int64 * 2)()
     _know(instruction_set(), key)
     if _load(instruction_set()).trajopt_sizes(key, numbers):
         raise OptionError(f"no topology is registered under the key {key}")
@@ -106,50 +100,26 @@ def sizes(key: int) -> Sizes:
 
 
 def call(
-    name: str,
-    shapes: tuple[jax.ShapeDtypeStruct, ...],
-    *arguments: Shaped[Array, "..."],
-    topology: int,
-    integrator: int,
-    **others: int,
+    name: str, shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], **attributes: int | float | bool
 ) -> list[Shaped[Array, "..."]]:
-    """Results of one of `HANDLERS` with these shapes; jit, vmap and scan pass through it. integrator: place in `INTEGRATORS`;
-    others: further attributes of the handler."""
+    """Results of one of `HANDLERS` with these shapes; jit, vmap and scan pass through it.
+
+    attributes: of the handler, among them the `topology` that it steps.
+    """
     if name not in HANDLERS:
         raise OptionError(f"name is '{name}'{closest(name, HANDLERS)}")
     isa = instruction_set()
-    _know(isa, topology)
-    attributes = {key: np.int64(value) for key, value in ({"topology": topology, "integrator": integrator} | others).items()}
-    return _bind(f"{HANDLERS[name]}_{isa}", shapes, arguments, **attributes)
-
-
-def riccati(
-    shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], bounded: bool
-) -> list[Shaped[Array, "..."]]:
-    """The backward pass of a linear-quadratic problem: (K, k, P, p, c, [slope, curvature, convex]) of (A, B, d, Q, R,
-    S, q, r, lower, upper), as riccati_ffi.cc lays them out; jit, vmap and scan pass through it."""
-    return _bind(f"trajopt_riccati_{instruction_set()}", shapes, arguments, bounded=bool(bounded))
-
-
-def contact_problems(
-    shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], tol: float, max_iterations: int, repeats: int = 1
-) -> list[Shaped[Array, "..."]]:
-    """Solutions of a batch of contact problems (G, g, mu, exists, bound, init), as solve_ffi.cc lays them out; jit passes through
-    it."""
-    target = f"trajopt_solve_contacts_{instruction_set()}"
-    counts = {"max_iterations": np.int64(max_iterations), "repeats": np.int64(repeats)}
-    return _bind(target, shapes, arguments, tolerance=float(tol), **counts)
+    if "topology" in attributes:
+        _know(isa, int(attributes["topology"]))
+    typed = tuple((key, np.int64(value) if type(value) is int else value) for key, value in attributes.items())
+    results = tuple((shape.shape, np.dtype(shape.dtype)) for shape in shapes)
+    return _call_p.bind(*arguments, target=f"trajopt_{name}_{isa}", results=results, attributes=typed)
 
 
 # --- calls as a primitive of JAX ------------------------------------------------------------------------------------------
 
 _call_p = Primitive("trajopt_native_call")
 _call_p.multiple_results = True
-
-
-def _bind(target: str, shapes: tuple[jax.ShapeDtypeStruct, ...], arguments: tuple[Array, ...], **attributes: Any) -> list[Array]:
-    results = tuple((shape.shape, np.dtype(shape.dtype)) for shape in shapes)
-    return _call_p.bind(*arguments, target=target, results=results, attributes=tuple(attributes.items()))
 
 
 def _bound(*arguments: Array, target: str, results: Any, attributes: tuple[tuple[str, Any], ...]) -> list[Array]:
@@ -232,6 +202,6 @@ def _load(isa: str) -> ctypes.CDLL:
     core.trajopt_register_topology.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
     core.trajopt_register_topology.restype = ctypes.c_char_p
     core.trajopt_sizes.argtypes = [ctypes.c_int64, ctypes.c_void_p]
-    for symbol in (*HANDLERS.values(), *PLAIN):
-        jax.ffi.register_ffi_target(f"{symbol}_{isa}", jax.ffi.pycapsule(getattr(core, symbol)), platform="cpu")
+    for name in HANDLERS:
+        jax.ffi.register_ffi_target(f"trajopt_{name}_{isa}", jax.ffi.pycapsule(getattr(core, f"trajopt_{name}")), platform="cpu")
     return core

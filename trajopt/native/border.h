@@ -44,7 +44,6 @@ class Border {
     std::copy_n(from, count, widened);
     return widened;
   }
-  const double* in(const Array& a) { return in(a.data(), a.single(), 0, a.element_count()); }
 
   double* out(Result& to, int64_t offset, int64_t count) {
     if (!to->single()) return static_cast<double*>(to->data()) + offset;
@@ -80,41 +79,48 @@ class Border {
   size_t used_ = 0, results_ = 0;
 };
 
-// Samples of a batch in an argument of a handler, whose leading axes are each 1 or that of the batch.
+// The leading axes of a batch, and how many samples it has.
+struct Batch {
+  Batch(const Array& result, size_t axes) : dimensions(result.dimensions().first(axes)) {
+    for (int64_t axis : dimensions) count *= axis;
+  }
+  ffi::Span<const int64_t> dimensions;
+  int64_t count = 1;
+};
+
+// The samples of a batch in an argument of a handler, whose leading axes are each 1 or that of the batch.
 class Samples {
  public:
-  Samples(const Array& a, size_t own_rank) : data_(a.data()), single_(a.single()) {
-    const auto dimensions = a.dimensions();
-    size_ = 1;
-    for (size_t k = dimensions.size() - own_rank; k < dimensions.size(); ++k) size_ *= dimensions[k];
-    leading_ = dimensions.first(dimensions.size() - own_rank);
+  Samples(const Array& a, size_t axes)
+      : data_(a.data()), single_(a.single()), leading_(a.dimensions().first(axes)), own_(a.dimensions().last(a.dimensions().size() - axes)) {
     for (int64_t axis : leading_) count_ *= axis;
+    for (int64_t axis : own_) size_ *= axis;
   }
   // The numbers of sample i.
-  const double* at(size_t i, const int64_t* batch, size_t axes, Border& border) const {
-    return border.in(data_, single_, count_ == 1 ? 0 : place(i, batch, axes) * size_, size_);
+  const double* at(int64_t i, const Batch& batch, Border& border) const {
+    return border.in(data_, single_, count_ == 1 ? 0 : place(i, batch) * size_, size_);
   }
+  // Of one sample: how many numbers it has, and its axes.
   int64_t size() const { return size_; }
+  size_t rank() const { return own_.size(); }
+  int64_t axis(size_t k) const { return own_[k]; }
 
  private:
-  int64_t place(size_t i, const int64_t* batch, size_t axes) const {
+  int64_t place(int64_t i, const Batch& batch) const {
     int64_t index = 0, stride = 1;
-    for (size_t k = axes; k-- > 0;) {
-      const int64_t here = static_cast<int64_t>(i) % batch[k];
-      i /= batch[k];
-      const size_t from = leading_.size() + k - axes;
-      if (k + leading_.size() < axes) continue;
-      if (leading_[from] > 1) index += here * stride;
-      stride *= leading_[from];
+    for (size_t k = leading_.size(); k-- > 0;) {
+      const int64_t here = i % batch.dimensions[k];
+      i /= batch.dimensions[k];
+      if (leading_[k] > 1) index += here * stride;
+      stride *= leading_[k];
     }
     return index;
   }
   const void* data_;
   bool single_;
-  ffi::Span<const int64_t> leading_;
-  int64_t size_, count_ = 1;
+  ffi::Span<const int64_t> leading_, own_;
+  int64_t size_ = 1, count_ = 1;
 };
-inline Samples samples(const Array& a, size_t own_rank) { return {a, own_rank}; }
 
 }  // namespace TRAJOPT_ISA
 }  // namespace trajopt

@@ -104,7 +104,7 @@ def _solved(isa: str, tol: float, max_iterations: int, repeats: int):
     return jax.jit(functools.partial(_call, tol=tol, max_iterations=max_iterations, repeats=repeats))
 
 
-def _call(G, g, mu, exists, bound, init, **options):
+def _call(G, g, mu, exists, bound, init, *, tol: float, max_iterations: int, repeats: int = 1):
     shape, (count, m) = jax.ShapeDtypeStruct, g.shape
     out = (
         shape((count, m), jnp.float64),
@@ -113,4 +113,5 @@ def _call(G, g, mu, exists, bound, init, **options):
         shape((count, 2), jnp.float64),
         shape((count, 6), jnp.int32),
     )
-    return native.contact_problems(out, G, g, mu, exists, bound, init, **options)
+    options = {"tolerance": float(tol), "max_iterations": int(max_iterations), "repeats": int(repeats)}
+    return native.call("solve_contacts", out, G, g, mu, exists, bound, init, **options)

@@ -16,12 +16,14 @@ class Engine {
   virtual const std::vector<BallJoint>& balls() const = 0;
 };
 
-struct Own { std::shared_ptr<const Topology> topology; std::unique_ptr<Engine> engine; Border border; };
-Own* own(int64_t key);  // of this thread; null for a topology that nobody has registered
-
-ffi::Error unknown_topology();
-ffi::Error wrong_size(const char* what, int64_t received, int64_t expected);
-ffi::Error known_integrator(const Topology& t, int64_t integrator);
+// What a thread steps a topology with. impulses: of all rows of the model; force, motion: of one step under motors and a policy.
+struct ThreadEngine {
+  std::shared_ptr<const Topology> topology;
+  std::unique_ptr<Engine> engine;
+  Border border;
+  std::vector<double> impulses, force, motion;
+};
+ThreadEngine* thread_engine(int64_t key);  // null for a topology that nobody has registered
 
 }  // namespace TRAJOPT_ISA
 }  // namespace trajopt

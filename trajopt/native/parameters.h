@@ -11,6 +11,7 @@ inline namespace TRAJOPT_ISA {
 constexpr int HEAD = 16, PLANE = 12, SHAPE = 15, PAIR_SHAPE = 19, BALL_SIZE = 4, CLOSURE = 24;
 
 struct Parameters {
+  double dt;
   V3<double> gravity;
   double erp, damping, rest_velocity, tolerance, push_out_speed;
   double sharpness, rho;  // kappa of smoothed contact, 1/m; of contact on its central path, J
@@ -42,14 +43,16 @@ struct Parameters {
            PAIR_SHAPE * static_cast<int64_t>(t.pair_shapes.size()) + 3 * t.hull_vertices() + BALL_SIZE * t.balls + 2 * t.pairs +
            CLOSURE * static_cast<int64_t>(t.closures.size()) + coupling_size(t) * t.couplings;
   }
+  static double time_step(const double* x) { return x[0]; }
   static int64_t coupling_size(const Topology& t) { return 2 * t.nv + 7; }
   Parameters(const double* x, const Topology& t) {
     const double* start = x;
     auto next = [&](int64_t count) { return (start += count) - count; };
     const double* head = next(HEAD);
-    gravity = {head[0], head[1], head[2]};
-    erp = head[3], damping = head[4], rest_velocity = head[5], tolerance = head[6], push_out_speed = head[7];
-    sharpness = head[8], rho = head[9];
+    auto number = [&head] { return *head++; };  // in the order of `_head` in trajopt/dynamics/compiled.py
+    dt = number(), gravity = V3<double>{number(), number(), number()};
+    erp = number(), damping = number(), rest_velocity = number(), tolerance = number(), push_out_speed = number();
+    sharpness = number(), rho = number();
     const int n = t.lanes, mimics = static_cast<int>(t.mimics.size());
     rotation = next(9 * n), position = next(3 * n), axis = next(3 * n), reference = next(n), turns = next(n);
     mass = next(n), com = next(3 * n), inertia = next(6 * n);

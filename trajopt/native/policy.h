@@ -11,6 +11,11 @@ inline namespace TRAJOPT_ISA {
 struct PolicyStep {
   const double *x_bar, *u_bar, *K, *lower, *upper;
   int nu;
+
+  // That of step k of the motion.
+  PolicyStep at(const Topology& t, int64_t k) const {
+    return {x_bar + k * (t.nq + t.nv), u_bar + k * nu, K + k * nu * 2 * t.nv, lower, upper, nu};
+  }
 };
 
 // The control at (q, v) into u; dx (2 nv): work.
@@ -28,13 +33,13 @@ inline void follow_policy(const Topology& t, const std::vector<BallJoint>& balls
   }
 }
 
-// tau = arms u, arms (nv, nu).
-inline void drive(const double* arms, const double* u, int nv, int nu, double* tau) {
+// tau + arms u, arms (nv, nu), into force.
+inline const double* drive(const double* arms, const double* u, const double* tau, int nv, int nu, double* force) {
   for (int i = 0; i < nv; ++i) {
-    double sum = 0;
-    for (int r = 0; r < nu; ++r) sum += arms[i * nu + r] * u[r];
-    tau[i] = sum;
+    force[i] = tau[i];
+    for (int r = 0; r < nu; ++r) force[i] += arms[i * nu + r] * u[r];
   }
+  return force;
 }
 
 }  // namespace TRAJOPT_ISA

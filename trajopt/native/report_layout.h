@@ -1,4 +1,4 @@
-// Where a step's report holds what (trajopt/dynamics/compiled_step.py reads it).
+// Where a step's report holds what (trajopt/dynamics/report.py reads it, by the same names).
 #pragma once
 #include "topology.h"
 

@@ -16,20 +16,19 @@ ffi::Error riccati(Array A, Array B, Array d, Array Q, Array R, Array S, Array q
                    Result P, Result p, Result c, Result sums, bool bounded) {
   const auto shape = B.dimensions();
   const int64_t T = shape[shape.size() - 3], n = shape[shape.size() - 2], m = shape.back();
-  const LQArguments in{samples(A, 3), samples(B, 3), samples(d, 2), samples(Q, 3), samples(R, 3), samples(S, 3), samples(q, 2),
-                       samples(r, 2), samples(lower, 2), samples(upper, 2)};
+  const size_t axes = shape.size() - 3;
+  const LQArguments in{{A, axes}, {B, axes}, {d, axes}, {Q, axes}, {R, axes}, {S, axes}, {q, axes}, {r, axes}, {lower, axes}, {upper, axes}};
   if (in.A.size() != T * n * n || in.Q.size() != (T + 1) * n * n || in.R.size() != T * m * m || in.S.size() != T * n * m ||
       in.d.size() != T * n || in.q.size() != (T + 1) * n || in.r.size() != T * m || in.lower.size() != T * m || in.upper.size() != T * m)
     return ffi::Error::InvalidArgument("trajopt: shapes of a linear-quadratic problem do not belong together");
-  const auto batch = sums->dimensions().first(sums->dimensions().size() - 1);
-  const size_t count = sums->element_count() / 3;
+  const Batch batch(*sums, axes);
   const double open = std::numeric_limits<double>::quiet_NaN();
   thread_local RiccatiWork work;
   thread_local Border border;
   work.reserve(n, m);
-  for (size_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < batch.count; ++i) {
     border.begin();
-    auto given = [&](const Samples& s) { return s.at(i, batch.begin(), batch.size(), border); };
+    auto given = [&](const Samples& s) { return s.at(i, batch, border); };
     auto result = [&](Result& to, int64_t size) { return border.out(to, i * size, size); };
     const LQStep all{given(in.A), given(in.B), given(in.d), given(in.Q), given(in.R), given(in.S), given(in.q), given(in.r),
                      bounded ? given(in.lower) : nullptr, bounded ? given(in.upper) : nullptr};

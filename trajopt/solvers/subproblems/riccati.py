@@ -104,8 +104,8 @@ def riccati_native(
     T, n, m = lq.B.shape
     shapes = ((T, m, n), (T, m), (T + 1, n, n), (T + 1, n), (T + 1,), (3,))
     low, high = (lq.r if bound is None else bound for bound in (lower, upper))
-    K, k, P, p, c, sums = native.riccati(
-        tuple(jax.ShapeDtypeStruct(shape, lq.q.dtype) for shape in shapes),
+    K, k, P, p, c, sums = native.call(
+        "riccati", tuple(jax.ShapeDtypeStruct(shape, lq.q.dtype) for shape in shapes),
         lq.A, lq.B, lq.d, lq.Q, lq.R, lq.S, lq.q, lq.r, low, high, bounded=lower is not None,
     )  # fmt: skip
     return Policy(K, k, P, p, c, sums[0], sums[1], sums[2] > 0)
