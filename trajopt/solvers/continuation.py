@@ -180,9 +180,11 @@ class Continuation(LibrarySolver):
         key, slow = jax.random.key(0), 0
         stage = smoothed_problem(oracle.problem, rho).compile("implicit")
         stage.out_of_time = oracle.out_of_time
+        counted = _Counted(oracle, stage)
         at = self.solver.init(stage, motion, key)
         for _ in range(self.stage_iterations):
             before, at = at.cost, self.solver.step(stage, at)
+            counted.take()
             if at.halt:
                 break
             status = advance(ContinuationState(at.x, at.cost, at.violation, at.gradient_norm, at.step_size, best, rho, False))
@@ -191,8 +193,6 @@ class Continuation(LibrarySolver):
             slow = slow + 1 if before - at.cost <= SLOW * abs(at.cost) else 0
             if slow == 2 or self.solver.terminate(stage, at) is not None:
                 break
-        oracle.evaluations += stage.evaluations
-        oracle.compile_time_s += stage.compile_time_s
         start = dataclasses.replace(at.x, xs=np.tile(at.x.xs[0], (len(at.x.xs), 1)))  # states come from the controls
         rolled = self.solver.init(oracle, start, key)
         status = advance(self._at(rolled))
@@ -218,7 +218,7 @@ class Continuation(LibrarySolver):
         """rho of each stage, J: one schedule after the other, the later ones where a goal is still missed."""
         if self.smoothing != "auto":
             return [self.smoothing]
-        first, shares = first_rho(oracle.problem, guess), SHARES if oracle.problem.goals else SHARES[:1]
+        first, shares = first_rho(oracle, guess), SHARES if oracle.problem.goals else SHARES[:1]
         return [
             (*(rho for rho in share * first / 10.0 ** np.arange(9) if rho > 1.01 * LAST_RHO), LAST_RHO) for share in shares
         ]
@@ -234,6 +234,20 @@ class Continuation(LibrarySolver):
     def finish(self, oracle: OptimalControlOracle, state: ContinuationState) -> Findings:
         """The certificate of the gradient solver."""
         return self.solver.finish(oracle, state.rigid)
+
+
+class _Counted:
+    """What a stage's own oracle has cost goes into the account of the run."""
+
+    def __init__(self, oracle: OptimalControlOracle, stage: OptimalControlOracle) -> None:
+        self.oracle, self.stage = oracle, stage
+        self.evaluations, self.compile_time_s = stage.evaluations, stage.compile_time_s
+
+    def take(self) -> None:
+        """Add what has come since the last time."""
+        self.oracle.evaluations += self.stage.evaluations - self.evaluations
+        self.oracle.compile_time_s += self.stage.compile_time_s - self.compile_time_s
+        self.evaluations, self.compile_time_s = self.stage.evaluations, self.stage.compile_time_s
 
 
 def applies(problem: Any, solver: Any) -> bool:
@@ -268,12 +282,12 @@ def smoothed_problem(problem: OptimalControlProblem, rho: float) -> OptimalContr
     return dataclasses.replace(problem, dynamics=smooth, validate=False)
 
 
-def first_rho(problem: OptimalControlProblem, guess: Trajectory) -> float:
+def first_rho(oracle: OptimalControlOracle, guess: Trajectory) -> float:
     """The rho, J, whose forces move the contacts of the guess by about `MOVES` gaps over the horizon.
 
     By dimension it is a force times a gap; the force that matters is the one that moves bodies within the time there is.
     """
-    system = problem.system
+    problem, system = oracle.problem, oracle.problem.system
     assert system is not None
     nq, model = system.nq, system.model
 
@@ -285,7 +299,9 @@ def first_rho(problem: OptimalControlProblem, guess: Trajectory) -> float:
     shares = []
     for rho in FIRST_RHOS:
         relaxed = smoothed_problem(problem, float(rho)).compile("implicit")
+        counted = _Counted(oracle, relaxed)
         xs = relaxed.rollout(guess.xs[0], guess.us, guess.p).xs
+        counted.take()
         path = np.abs(np.diff(np.asarray(far(jnp.asarray(xs))), axis=0)).sum(0)
         shares.append(float(np.nan_to_num(np.max(path / gaps), nan=np.inf)))
     return float(FIRST_RHOS[np.argmin(np.abs(np.log(np.clip(shares, 1e-12, 1e12) / MOVES)))])

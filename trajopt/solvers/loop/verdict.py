@@ -10,6 +10,8 @@ from trajopt.problems.goals import PREFIX
 from trajopt.result import Status, status_name
 from trajopt.solvers.loop.contract import Problem
 
+NO_PROGRESS = ("stalled", "line_search_failed")
+
 
 def verdict(problem: Problem, status: Status, shortfalls: Sequence[str], cost: float) -> tuple[Status, bool]:
     """(the status that is reported, whether the point is a success).
@@ -17,11 +19,13 @@ def verdict(problem: Problem, status: Status, shortfalls: Sequence[str], cost: f
     A success has a finite cost and no shortfalls, the sentences about what was recomputed there and is too large. It is also
     optimal, which the solver says by `solved`, unless for this problem feasibility is success, as where goals decide. A solver
     that claims an optimum where there are shortfalls has stalled, or its contact solves have failed; goals that are not met leave
-    the status, which says how the solver stopped.
+    the status, which says how the solver stopped. Where goals are met, no further progress is `acceptable`.
     """
     claimed = status_name(status)
     infeasible = [sentence for sentence in shortfalls if not sentence.startswith(PREFIX)]
     if infeasible and claimed in ("solved", "acceptable"):
         status = Status.contact_failed if infeasible[0].startswith("contact_residual") else Status.stalled
+    if not shortfalls and claimed in NO_PROGRESS and getattr(problem, "goals", {}):
+        status = Status.acceptable
     optimal = claimed == "solved" or problem.feasibility_is_success
     return status, bool(optimal and not shortfalls and np.isfinite(cost))
