@@ -38,15 +38,17 @@ SIZES = {  # name: (nq, nv, nu)
     "h1": (26, 25, 19),
     "half-cheetah": (9, 9, 6),
     "hopper": (6, 6, 3),
+    "hopper-step": (6, 6, 3),
     "humanoid": (28, 27, 21),
     "jump-worm": (5, 5, 3),
     "panda": (9, 9, 9),
     "push-box": (5, 5, 2),
+    "push-t": (5, 5, 2),
     "spinner": (3, 3, 2),
     "ur5": (6, 6, 6),
 }
 WITH_REFERENCE = ["go1", "h1", "atlas", "ur5", "half-cheetah", "hopper", "humanoid", "anymal-c", "panda"]
-WITH_DRY_FRICTION = ["push-box"]
+WITH_DRY_FRICTION = ["push-box", "push-t"]
 STANDING = {  # name: (contacts at home, friction coefficient of the supporting shapes)
     "anymal-c": (4, 0.8),
     "atlas": (8, 0.8),
@@ -273,6 +275,35 @@ def test_drone():
     assert data.qvel == pytest.approx([-1e-4]) and data.geom("floor").xpos[2] == 0.5
     np.testing.assert_array_equal(load_model("drone").pair_friction, [0.0])
     np.testing.assert_array_equal(load_model("drone").control_upper, [10.0])
+
+
+def test_push_t_turns_about_its_centre_of_mass():
+    model = compile_bundled("push-t")
+    data = at_home(model)
+    np.testing.assert_allclose(data.body("t").xipos, 0.0, atol=1e-6)
+    assert model.body("t").mass[0] == pytest.approx(0.5)
+    middles, edges = zip(*(box(model, data, part) for part in ("bar", "stem")), strict=True)
+    np.testing.assert_allclose(edges, [[0.16, 0.04, 0.04], [0.04, 0.12, 0.04]])
+    assert middles[0][1] - middles[1][1] == pytest.approx(0.08)  # the stem begins where the bar ends
+    # friction of 0.2 of the weight, and that at the mean distance of the footprint from the centre of mass
+    x, y = np.meshgrid(np.linspace(-0.08, 0.08, 801), np.linspace(-0.12, 0.06, 901))
+    inside = [np.all(np.abs(np.stack([x, y], -1) - m[:2]) <= e[:2] / 2, -1) for m, e in zip(middles, edges, strict=True)]
+    distance = np.hypot(x, y)[inside[0] | inside[1]].mean()
+    np.testing.assert_allclose(load_model("push-t").frictionloss[:3], [1.0, 1.0, distance], rtol=0.02)
+
+
+def test_hopper_step_is_the_hopper_before_a_step():
+    model, hopper = compile_bundled("hopper-step"), compile_bundled("hopper")
+    poses = np.random.default_rng(0).uniform(-0.5, 0.5, (5, 6))
+    np.testing.assert_array_equal(mass_matrices(model, poses), mass_matrices(hopper, poses))
+    figures, expected = joint_figures(model), joint_figures(hopper)
+    for key in expected:
+        np.testing.assert_array_equal(figures[key], expected[key])
+    for name in ("floor", "torso", "thigh", "leg", "foot"):
+        np.testing.assert_array_equal(model.geom(name).size, hopper.geom(name).size)
+        np.testing.assert_array_equal(model.geom(name).friction, hopper.geom(name).friction)
+    centre, edges = box(model, at_home(model), "step")
+    assert centre[0] - edges[0] / 2 == 0.5 and centre[2] + edges[2] / 2 == pytest.approx(0.1)
 
 
 def link_tips(base: np.ndarray, angles: list[float]) -> np.ndarray:

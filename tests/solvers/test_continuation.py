@@ -5,10 +5,13 @@ The oracle of the answers is MuJoCo-free: goals are recomputed here by one rollo
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
 from trajopt import problems, solvers
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
 from trajopt.result import status_name
 
@@ -79,3 +82,63 @@ def test_the_box_is_pushed_from_every_side(start):
     q = final_configuration(problem, solution.us)
     assert np.abs(q[:2] - [0.15, 0.1]).max() <= 0.01
     assert abs(q[2] - 0.5) <= 0.05
+
+
+@jax.jit
+def distances(model, q):
+    """Of all contacts, m."""
+    return collide(model, kinematics(model, q)).distance
+
+
+def recomputed(problem, us):
+    """The largest entry of each goal at the end of one rollout of the controls with rigid contact."""
+    x = problem.as_state(problem.x0)
+    for u in us:
+        x, info = problem.system.step(x, u)
+    return {name: float(np.abs(goal.residual(x)).max()) for name, goal in problem.goals.items()}
+
+
+def test_the_t_is_pushed_a_little():
+    problem = problems.get("push-t", x=0.04, y=0.0, yaw=0.0, duration=0.8)
+    solution = solvers.solve(problem)
+    q = final_configuration(problem, solution.us)
+    assert solution.success
+    assert np.abs(q[:2] - [0.04, 0.0]).max() <= 0.01
+    assert abs(q[2]) <= 0.05
+
+
+def test_the_finger_starts_clear_of_the_t():
+    model = problems.get("push-t").system.model
+    starts = np.array([problems.get("push-t", seed=seed).x0[:5] for seed in range(1, 41)])
+    assert min(distances(model, q).min() for q in starts) >= 0.01 - 1e-9
+    assert (starts[:, 3:].min(0) < -0.1).all() and (starts[:, 3:].max(0) > 0.1).all()
+
+
+def test_the_hopper_starts_with_its_foot_flat_on_the_floor():
+    model = problems.get("hopper-step").system.model
+    for seed in range(10):
+        q = problems.get("hopper-step", seed=seed).x0[:6]
+        gaps = np.sort(distances(model, q))
+        np.testing.assert_allclose(gaps[:2], 0.0, atol=1e-9)
+        assert gaps[2] > 0.01
+        assert np.all(q[3:] >= model.lower[3:]) and np.all(q[3:] <= model.upper[3:])
+
+
+def test_doing_nothing_misses_the_goals_of_the_step():
+    problem = problems.get("hopper-step")
+    missed = recomputed(problem, problem.u0)
+    assert missed["distance"] > 0.3 and missed["height"] > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["push-t", "hopper-step"])
+def test_nine_of_ten_starts_reach_the_goals(task):
+    met = 0
+    for seed in range(10):
+        problem = problems.get(task, seed=seed)
+        solution = solvers.solve(problem)
+        values = recomputed(problem, solution.us)
+        reached = all(values[name] <= goal.tolerance for name, goal in problem.goals.items())
+        assert reached == solution.success
+        met += reached
+    assert met >= 9

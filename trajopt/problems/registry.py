@@ -88,7 +88,9 @@ _ENTRIES: dict[str, Entry] = {
     "go1-trot": Entry(f"{_LIBRARY}.go1_trot:go1_trot", "torques with which Go1 trots, to a given phase", "Hybrid"),
     "h1-step": Entry(f"{_LIBRARY}.h1_step:h1_step", "torques with which H1 takes one step forward and stands", "Hybrid"),
     "spinner": Entry(f"{_LIBRARY}.spinner:spinner", "torques with which a finger turns a disc, from afar", "iLQR"),
-    "push-box": Entry(f"{_LIBRARY}.push_box:push_box", "forces with which a finger pushes a box to a pose", "iLQR"),
+    "push-box": Entry(f"{_LIBRARY}.pushing:push_box", "forces with which a finger pushes a box to a pose", "iLQR"),
+    "push-t": Entry(f"{_LIBRARY}.pushing:push_t", "forces with which a finger pushes a T to a pose", "iLQR"),
+    "hopper-step": Entry(f"{_LIBRARY}.hopper_step:hopper_step", "torques with which the hopper jumps onto a step", "iLQR"),
     "hopper-hops": Entry(f"{_LIBRARY}.hopper_hops:hopper_hops", "torques with which the hopper hops five times", "Hybrid"),
     "half-cheetah-sprint": Entry(
         f"{_LIBRARY}.half_cheetah_sprint:half_cheetah_sprint", "torques with which the half-cheetah runs at 3 m/s", "Hybrid"
