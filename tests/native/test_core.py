@@ -86,7 +86,7 @@ def compare(model, law, q, v, u, integrator="semi-implicit") -> None:
     check(compiled, device, parameters, System(device, dt=DT, contact=law, backend="jax", integrator=integrator), q, v, u)
 
 
-@pytest.mark.parametrize("name", ["cube", "half-cheetah", "catapult"])
+@pytest.mark.parametrize("name", [pytest.param("cube", marks=pytest.mark.slow), "half-cheetah", "catapult"])
 def test_random_states_of_bundled_models(name):
     model, law = load_model(name), RigidContact()
     compiled, device, parameters = compiled_of(model, law)

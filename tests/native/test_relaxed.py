@@ -52,6 +52,7 @@ def test_random_states_of_a_quadruped():
         require_equal(jax_, core, State(q, jnp.asarray(speed * rng.normal(size=model.nv))), u, f"speed {speed}")
 
 
+@pytest.mark.slow
 def test_derivatives_by_state_and_by_rho_through_the_core():
     x, u = scene_state("touching")
     core, jax_ = dataclasses.replace(scene(), backend="native"), scene()

@@ -74,6 +74,7 @@ def test_a_pendulum_returns(solver, least_cost):
     assert abs(float(answer.cost) - least_cost) < 1e-5 * least_cost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS[::2], ids=lambda solver: solver.name)
 def test_a_pendulum_on_a_ball_joint_returns(solver):
     """On a manifold: the same rotation, of which two quaternions are one."""

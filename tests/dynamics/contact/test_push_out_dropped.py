@@ -14,6 +14,7 @@ from trajopt.models import load_model_from_string
 from trajopt.result import Status
 
 BACKENDS = ["jax", pytest.param("native", marks=needs_core)]
+SLOW_IN_JAX = [pytest.param("jax", marks=pytest.mark.slow), BACKENDS[1]]
 DT = 1e-3
 
 # A box on a slide whose lower limit lies behind a wall that the box touches at q = 0, or overlaps at q > 0.
@@ -65,7 +66,7 @@ def test_push_outs_without_a_contradiction_stay(backend):
     np.testing.assert_allclose(x.v, 1.0, rtol=1e-12)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SLOW_IN_JAX)
 @pytest.mark.filterwarnings("ignore::trajopt.dynamics.StartWarning")
 def test_a_dropped_push_out_has_no_slope(backend):
     """The floor holds the ball at v+ = 0 whatever its depth is, so that v+ does not depend on the state, and q+ is q."""
@@ -77,7 +78,7 @@ def test_a_dropped_push_out_has_no_slope(backend):
     np.testing.assert_allclose(slope, 0.0, atol=1e-10)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SLOW_IN_JAX)
 @pytest.mark.filterwarnings("ignore::trajopt.dynamics.StartWarning")
 def test_a_batch_gives_the_single_answers(backend):
     """Beside a sample whose push-outs contradict each other the others keep theirs."""
