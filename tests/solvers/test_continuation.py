@@ -67,6 +67,18 @@ def test_a_minimum_that_controls_hold_is_solved():
     assert status_name(again.status) == "solved"
 
 
+@pytest.mark.parametrize("iterations", [3, 500])
+def test_without_goals_a_guess_with_influence_is_solved_as_by_rigid_contact_alone(iterations):
+    """The box is reached for, which is influence, and no goal is missed: status, cost and trace are those without smoothing."""
+    problem = dataclasses.replace(problems.get("push-box", duration=0.4), goals={})
+    alone, asked = (
+        solvers.solve(problem, solvers.iLQR(max_iterations=iterations, smoothing=smoothing)) for smoothing in (None, "auto")
+    )
+    assert status_name(asked.status) == status_name(alone.status)
+    assert (asked.cost, asked.iterations, asked.success) == (alone.cost, alone.iterations, alone.success)
+    np.testing.assert_array_equal(asked.trace["cost"], alone.trace["cost"])
+
+
 @pytest.mark.parametrize("smoothing", [[], [0.1, 0.2], [0.1, -1e-3], [np.nan], "much", 0.1, [[0.1]]])
 def test_a_schedule_that_does_not_fall_is_refused(smoothing):
     with pytest.raises(OptionError, match="smoothing is"):

@@ -130,7 +130,10 @@ class Continuation(LibrarySolver):
         if self.smoothing == "auto" and not (state.rho or state.last):
             rigid, status = self._rigid_part(oracle, rigid, advance, last=False)
             if status is None and not self._asks_for_smoothing(oracle, rigid):
-                status = advance(self._at(rigid, last=True))
+                ended = self.solver.terminate(oracle, rigid)
+                if ended is None:
+                    return Status.max_iterations
+                status = advance(dataclasses.replace(self._at(rigid, last=True), halt=status_name(ended)))
             if status is not None:
                 return status
         schedules = [] if state.last else self.schedules(oracle, guess)
@@ -157,12 +160,13 @@ class Continuation(LibrarySolver):
         status: Status | None = None
         idle = 0
         goals = bool(oracle.problem.goals)
-        while status is None and (last or self.solver.terminate(oracle, rigid) is None):
+        for _ in range(self.solver.max_iterations):
+            if status is not None or not (last or self.solver.terminate(oracle, rigid) is None):
+                return rigid, status
             before = rigid.cost
-            after = self.solver.step(oracle, rigid)
-            if after.halt and not last:
+            rigid = self.solver.step(oracle, rigid)
+            if rigid.halt and not last:
                 return rigid, None
-            rigid = after
             status = advance(self._at(rigid, last))
             idle = idle + 1 if before - rigid.cost <= LITTLE * abs(rigid.cost) else 0
             if status is None and goals and idle >= IDLE:
@@ -170,7 +174,7 @@ class Continuation(LibrarySolver):
                     return rigid, None
                 if self._meets_goals(oracle, rigid):
                     return rigid, advance(dataclasses.replace(self._at(rigid, last), halt="acceptable"))
-        return rigid, status
+        return rigid, Status.max_iterations if last and status is None else status
 
     def _stage(
         self, oracle: OptimalControlOracle, best: Any, motion: Trajectory, rho: float, advance: Advance
