@@ -292,6 +292,7 @@ def test_the_derivative_is_that_of_the_step(name, integrator):
         np.testing.assert_allclose(slopes.A, jacobian.A, atol=1e-8 * np.abs(jacobian.A).max())
 
 
+@pytest.mark.slow
 def test_the_derivative_under_a_law_of_forces():
     x = state_of("tree")
     sys = system("tree", 2e-3, "jax", contact=CompliantContact())
@@ -315,6 +316,7 @@ def test_derivatives_by_inertia_armature_and_step(backend):
     compare(np.c_[by_scale, by_dt], estimate)
 
 
+@pytest.mark.slow
 def test_transformations():
     """jit, vmap and reverse mode agree with single steps and the closed form."""
     xs = [moving("tree", k, 20.0) for k in range(3)]

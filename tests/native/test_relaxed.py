@@ -41,6 +41,7 @@ def test_core_and_jax_agree(kind, integrator):
         require_equal(*(dataclasses.replace(s, rho=rho) for s in (jax_, core)), x, u, f"{kind}, {integrator}, rho {rho}")
 
 
+@pytest.mark.slow
 def test_random_states_of_a_quadruped():
     model = load_model("go1")
     core = System(model, 5e-3, contact=RelaxedContact(1e-2), backend="native")

@@ -197,6 +197,7 @@ def test_derivatives_by_state_and_control(kind):
     compare(np.concatenate([linear.A, linear.B], 1), differences, label=kind)
 
 
+@pytest.mark.slow
 def test_derivatives_by_parameters_and_rho():
     """Forward by Ridders, in reverse the same numbers."""
     relaxed, (x, u) = scene(), scene_state("touching")

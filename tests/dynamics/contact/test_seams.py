@@ -107,6 +107,7 @@ def test_a_body_slides_over_the_seam_of_flush_shapes(body, backend):
         keeps_sliding(scene(BODIES[body], floor(kind), 1e-3, backend))
 
 
+@pytest.mark.slow
 def test_a_box_slides_over_the_seam_of_flush_shapes_in_jax():
     keeps_sliding(scene(BODIES["box"], floor(count=2), 1e-3, "jax"), seconds=0.3)
 

@@ -260,6 +260,7 @@ def _solved(J, c, mu, eps=0.0):
     return solve(make_ncp(J @ J.T + eps * jnp.eye(6), J @ c, mu))
 
 
+@pytest.mark.slow
 def test_the_limit_is_that_of_the_regularised_problem():
     """Against the unique solutions of problems with eps of 4e-3, 2e-3, ... of G, extrapolated to zero."""
     for J, c, mu in creeping(4):
@@ -275,6 +276,7 @@ def test_the_limit_is_that_of_the_regularised_problem():
         np.testing.assert_allclose(on_cone[np.asarray(solution.creeps)], 1.0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_impulses_on_their_cones():
     """d(impulse) of `solve_ncp` along changes of masses, velocities and friction, against differences of the solution."""
     rng = np.random.default_rng(0)
