@@ -26,6 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(banner().replace(", one pinned", ""))
     for task in arguments.tasks:
+        jax.clear_caches()  # a process may hold some thousand programs and no more
         settings, met = parse_settings(task, arguments.set), 0
         for seed in range(arguments.seeds + 1):
             problem = problems.get(task, **settings | {"seed": seed})
