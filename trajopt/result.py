@@ -27,7 +27,7 @@ class Status(eqx.Enumeration):
     non_finite = _member("non-finite values appeared in the dynamics or the cost; see the step reported with the solution")
     contact_failed = _member("the contact solver did not reach its tolerance; see the step reported with the solution")
     stalled = _member("stalled: the merit function can no longer be reduced and the residual is above the tolerance")
-    no_influence = _member("no control changes what the task asks for: smooth contact, sample first, or give a guess that touches")
+    no_influence = _member("no control changes what the task asks for: smooth contact, sample first, or guess a touch")
     interrupted = _member("interrupted by the user; the best point so far is returned")
 
 

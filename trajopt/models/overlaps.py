@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mujoco
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from trajopt.dynamics.model import Model, ShapeType
 from trajopt.models.descriptions import quaternion_to_matrix
@@ -76,7 +76,7 @@ def _distances(
     return distances, sizes
 
 
-def _compiled(model: Model, used: Float[np.ndarray, " k"]) -> mujoco.MjModel:
+def _compiled(model: Model, used: Int[np.ndarray, " k"]) -> mujoco.MjModel:
     """A MuJoCo model whose geoms are the shapes `used`, in this order."""
     spec = mujoco.MjSpec()
     for k in used:
