@@ -44,6 +44,7 @@ def normalise(problem: Any) -> dict[str, Any]:
     x0 = values["x0"] = _initial_state(where, problem, system, problem.x0)
     values["start_time"] = checked_start_time(problem, x0.dtype, problem.start_time)
     values["tangent_size"] = _tangent_size(where, problem, system, x0)
+    values["goals"] = checked_goals(problem, system, x0.dtype, float(values["start_time"]) + T * values["dt"])
     values["u0"] = _controls(
         where, problem, system, T, x0.dtype, problem.u0, holding := _held(problem, system, x0, problem.u0)
     )
@@ -77,7 +78,6 @@ def normalise(problem: Any) -> dict[str, Any]:
     ):
         _refuse_quaternion_bounds(where, system, values)
     values |= _tasks(where, problem, system, x0.dtype)
-    values["goals"] = checked_goals(problem, system, x0.dtype, float(values["start_time"]) + T * values["dt"])
     _check_functions(where, problem, values, system)
     if system is not None and problem.arguments is None:  # not of a copy, which differs in a number or two
         _warn_of_violations(where.rstrip(": "), system, x0[: system.nq].astype(float))
