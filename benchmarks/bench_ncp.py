@@ -4,7 +4,7 @@
 
 The problems (validation_experiments/contact_problems.py) are recorded once and kept in .cache/ncp; each is solved from zero,
 one at a time on one core. --record only records what is missing; without that folder recording starts anew. Results are kept in
-.cache/ncp/results.json, those of other scenes stay; --write puts all of them into docs/validation/ncp.md, with a dash for times
+.cache/ncp/results.json, those of other scenes stay; --write puts all of them into the note ncp.md, with a dash for times
 that were taken at a load above --calm. --failures: a folder for the unsolved problems (NumPy archives with G, g, mu, exists,
 bound, and the solver's impulse). TRAJOPT_NATIVE_ISA=none leaves the last stage, the compiled core's, out.
 
@@ -151,7 +151,7 @@ def time_of(row: dict[str, float], calm: float) -> str:
 
 
 def write(table: dict[str, dict[str, float]], calm: float) -> None:
-    """The table of docs/validation/ncp.md."""
+    """The table of docs/notes/validation/ncp.md."""
     rows = [[
         scene, r["problems"], f"{r['iterations_median']:.0f}", f"{r['iterations_95']:.0f}", f"{r['fallbacks_per_1000']:.1f}",
         f"{r['failures_per_1000']:.1f}", f"{r['worst_residual']:.0e}", time_of(r, calm),

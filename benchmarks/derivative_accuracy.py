@@ -271,7 +271,7 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true", help="resume although the package has changed since")
-    parser.add_argument("--write", action="store_true", help="the tables of docs/derivative-accuracy.md, of everything kept")
+    parser.add_argument("--write", action="store_true", help="the tables of the note, of everything kept")
     arguments = parser.parse_args()
     names = bundled_models() if arguments.models is None else [n for n in arguments.models.split(",") if n != "none"]
     print(HEADER)

@@ -1,7 +1,7 @@
 """Fifteen published robots dropped on flat ground: does every step get solved, is energy created, where do they come to rest.
 
     python benchmarks/dropped_robots.py [NAME ...]        # all, or those named; --list names them
-    python benchmarks/dropped_robots.py --write           # and the tables of docs/validation/dropped-robots.md
+    python benchmarks/dropped_robots.py --write           # and the tables of docs/notes/validation/dropped-robots.md
     python benchmarks/dropped_robots.py --turned 6 Talos  # unsolved steps of 1 ms alone, from starts turned at random
 
 The files are those of the wheels that `model_survey.py` fetches into its cache (--cache: another such folder), besides a scene

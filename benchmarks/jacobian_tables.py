@@ -287,7 +287,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nimble", default=",".join(NIMBLE))
     parser.add_argument("--simple", default=",".join(SIMPLE))
-    parser.add_argument("--write", action="store_true", help="the tables of docs/jacobian-tables.md")
+    parser.add_argument("--write", action="store_true", help="the tables of docs/notes/jacobian-tables.md")
     arguments = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
     print(banner("mujoco"))

@@ -1,6 +1,6 @@
 """Every problem of the library with every solver: a table of what each does in the same few seconds.
 
-    python benchmarks/library_table.py                              # whatever is missing, then docs/library-table.md
+    python benchmarks/library_table.py                              # whatever is missing, then docs/notes/library-table.md
     python benchmarks/library_table.py --problems hopper --solvers iLQR,DDP
     python benchmarks/library_table.py --page-only                  # the page again from the rows that are there
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from cells import CONTROL, CRASHED, NOT_APPLICABLE, ROOT, STOPPED, TAKES, Cache, Cell, machine, run_with
 
-CACHE, PAGE = ROOT / ".cache" / "library-table.jsonl", ROOT / "docs" / "library-table.md"
+CACHE, PAGE = ROOT / ".cache" / "library-table.jsonl", ROOT / "docs" / "notes" / "library-table.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 WORDS = {"time_budget": "time limit", "max_iterations": "iteration limit", "line_search_failed": "line search failed"}
 HEAD = ("solver", "status", "cost", "violation", "iterations", "solve, s", "compile, s", "remark")
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", default="", help="statuses, separated by commas, whose cells are run once more")
     parser.add_argument("--cache", type=pathlib.Path, default=CACHE, help="default .cache/library-table.jsonl")
-    parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="default docs/library-table.md")
+    parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="default docs/notes/library-table.md")
     parser.add_argument("--page-only", action="store_true", help="run nothing")
     parser.add_argument("--workers", help=WORKERS)
     options = parser.parse_args(arguments)

@@ -25,7 +25,7 @@ from cells import CONTROL, CRASHED, NOT_APPLICABLE, ROOT, STOPPED, TAKES, Cache,
 from library_table import WORKERS, gather, number, table, write
 
 CACHE = ROOT / ".cache" / "solver-comparison.jsonl"
-PAGE, PICTURE = ROOT / "docs" / "solver-comparison.md", ROOT / "docs" / "images" / "solver-comparison.png"
+PAGE, PICTURE = ROOT / "docs" / "notes" / "solver-comparison.md", ROOT / "docs" / "images" / "solver-comparison.png"
 SAMPLERS = ("CEM", "MPPI", "CMAES", "StochasticSearch")
 SOLVERS = tuple(name for name, kinds in TAKES.items() if kinds == (CONTROL,))
 
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--no-long", action="store_true", help="leave the long searches out")
     parser.add_argument("--again", default="", help="statuses, separated by commas, whose runs are repeated")
     parser.add_argument("--cache", type=pathlib.Path, default=CACHE, help="default .cache/solver-comparison.jsonl")
-    parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="default docs/solver-comparison.md")
+    parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="default docs/notes/solver-comparison.md")
     parser.add_argument(
         "--picture", type=pathlib.Path, default=PICTURE, help="default docs/images/solver-comparison.png"
     )

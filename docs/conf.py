@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import sys
 from typing import Any
 
@@ -21,29 +22,21 @@ import reference
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 NAVIGATION = {
-    "Get started": (
-        "getting-started", "own-robot", "tutorial", "bring-your-own", "coming-from", "command-line", "pictures", "viewer",
+    "Tutorials": ("getting-started", "own-robot", "tutorial", "tutorials/*"),
+    "How to": (
+        "models", "bring-your-own", "tasks", "contact-tasks", "choosing-a-solver", "solvers", "optimal-control",
+        "multiple-shooting", "sampling", "batches", "estimation", "estimation/*", "receding-horizon", "policies", "sweeps",
+        "sweeps-slurm", "sweeps-mpi", "command-line", "pictures", "viewer", "coming-from", "extending/*",
     ),
-    "Concepts": (
-        "conventions", "models", "rigid-body-dynamics", "collision", "contact-semantics", "boxed-lcp", "smoothed-contact",
-        "relaxed-contact", "compliant-contact-and-integrators", "gradients", "derivative-accuracy", "jacobian-tables",
-        "performance",
-    ),
-    "Problems and solvers": (
-        "choosing-a-solver", "solvers", "tasks", "optimal-control", "receding-horizon", "multiple-shooting", "sampling",
-        "policies", "estimation", "sweeps", "sweeps-slurm", "sweeps-mpi",
+    "Explanation": (
+        "rigid-body-dynamics", "collision", "contact-semantics", "smoothed-contact", "relaxed-contact",
+        "compliant-contact-and-integrators", "gradients", "speed", "validation", "architecture",
     ),
     "Problems": ("problems/*",),
-    "Evidence": ("validation/*", "library-table", "solver-comparison"),
     "Reference": (
         "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/control",
-        "api/learning", "api/viz", "api/errors",
+        "api/learning", "api/viz", "api/errors", "api/*", "conventions", "glossary", "troubleshooting",
     ),
-    "Extending": (
-        "architecture", "extending/problem", "extending/shape-pair", "extending/law", "extending/gradient-mode",
-        "extending/solver", "glossary",
-    ),
-    "Help": ("troubleshooting",),
 }  # fmt: skip
 INDEX = "index"
 
@@ -52,7 +45,7 @@ author = "the trajopt authors"
 version = release = trajopt.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}  # .rst: the pages that `reference` writes
-exclude_patterns = ["images", "_static"]
+exclude_patterns = ["images", "_static", "notes"]
 suppress_warnings: list[str] = []
 nitpicky = False  # names in signatures need not have an entry of their own; links between pages are always checked
 
@@ -95,6 +88,14 @@ def navigation(names: list[str]) -> dict[str, list[str]]:
     return {title: names for title, names in found.items() if names}
 
 
+LINK_TO_NOTE = re.compile(r"\[([^\]]+)\]\((?:\.\./)*notes/([\w./-]+\.md)[^)]*\)")
+
+
+def name_notes(app: Any, name: str, source: list[str]) -> None:
+    """Notes are no pages of the site: a link to one becomes its words and the path of the file in the repository."""
+    source[0] = LINK_TO_NOTE.sub(r"\1 (`docs/notes/\2`)", source[0])
+
+
 def add_navigation(app: Any, name: str, source: list[str]) -> None:
     """Append the tables of contents of all pages that were found to the index page."""
     if name == INDEX:
@@ -103,6 +104,7 @@ def add_navigation(app: Any, name: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> None:
+    app.connect("source-read", name_notes)
     app.connect("source-read", add_navigation)
     reference.setup(app)
     mathml.setup(app)

@@ -4,7 +4,7 @@ r"""Formulas of docstrings, which are plain text there (`nu = G lambda + g`, `x_
 nodes of mathematics, which `mathml` draws as it draws those of the pages. The notation is that of the field's plain text:
 
     names           one letter is a variable, a Greek letter's name that letter, `dtau` a differential, other words are upright
-    scripts         x_t, x_{t+1}, R_ref^T, M^-1, q*_t, and d' for the rate of d
+    scripts         x_t, x_{t+1}, R_ref^T, M^-1, v^+, q*_t, and d' for the rate of d
     functions       sqrt(d), max(0, d), sum_{t<T} l(x_t), any word before a bracket
     relations       <= and >=, _|_ for complementarity
     on manifolds    x (+) dx and x (-) y
@@ -53,7 +53,7 @@ def script(text: str, start: int) -> tuple[str, int]:
     if text[start : start + 1] in ("{", "("):
         end = bracketed(text, start)
         return as_latex(text[start + 1 : end - 1].replace("/", " / ")), end
-    match = re.compile(r"-?\d+|[A-Za-z]+").match(text, start)
+    match = re.compile(r"-?\d+|[A-Za-z]+|(?<=\^)[+-](?!\w)").match(text, start)
     if match is None:
         raise ValueError(f"no index or exponent follows: {text[start:]}")
     inside = match[0]

@@ -20,6 +20,7 @@ SPEC.loader.exec_module(FORMULAS)
         ("f_n = sqrt(d) max(0, k d + c d')", r"f_{n} = \sqrt{d} \max (0, k d + c \dot{d})"),
         ("0 <= nu_n _|_ lambda_n >= 0", r"0 \le \nu_{n} \perp \lambda_{n} \ge 0"),
         ("da = -M^-1 dtau", r"da = -M^{-1} d\tau"),
+        ("M (v^+ - v)", r"M (v^{+} - v)"),
         ("q*_{t,i} + 2 * x", r"q^{*}_{t,i} + 2 \cdot x"),
         ("1/2 |W (x (-) mean)|^2", r"\frac{1}{2} |W (x \ominus \text{mean})|^{2}"),
         ("sum_{t<T} l(x_{t+1}) eps^(1/3)", r"\sum_{t<T} l(x_{t+1}) \varepsilon^{1 / 3}"),

@@ -1,4 +1,4 @@
-"""Where results go: pictures in docs/images, tables between markers in the pages of docs and docs/validation."""
+"""Where results go: pictures in docs/images, tables between markers in docs/validation.md and the pages of docs/notes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGES, IMAGES = ROOT / "docs", ROOT / "docs" / "images"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What an experiment found. checks: (what, judged by, largest error, with unit) for the summary on the index page."""
+    """What an experiment found. checks: (what, judged by, largest error, with unit) for the summary in docs/validation.md."""
 
     checks: Sequence[tuple[str, str, str]]
 
@@ -34,8 +34,8 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def between(page: str, marker: str) -> tuple[pathlib.Path, str, re.Match]:
     """The page, its text, and where the marked part of it stands."""
-    path = PAGES / "validation" / f"{page}.md"
-    path = path if path.exists() else PAGES / f"{page}.md"
+    places = [folder / f"{page}.md" for folder in (PAGES, PAGES / "notes", PAGES / "notes" / "validation")]
+    path = next((place for place in places if place.exists()), places[0])
     text = path.read_text()
     found = re.search(rf"(<!-- {marker} -->\n)(.*?)(\n?<!-- end -->)", text, re.DOTALL)
     if found is None:
@@ -56,10 +56,10 @@ def write_part(page: str, marker: str, part: str) -> None:
 
 
 def write_summary(experiment: str, outcome: Outcome) -> None:
-    """Replace the rows of one experiment in the summary of the index page; the rows of others stay."""
-    found = between("index", "summary")[2]
+    """Replace the rows of one experiment in the summary of docs/validation.md; the rows of others stay."""
+    found = between("validation", "summary")[2]
     head, rows = "| experiment | quantity | judged by | largest error |\n|---|---|---|---|", {}
     for line in found[2].splitlines()[2:]:
         rows.setdefault(line.split(" | ")[0].removeprefix("| "), []).append(line)
     rows[experiment] = [f"| {experiment} | " + " | ".join(check) + " |" for check in outcome.checks]
-    write_part("index", "summary", "\n".join([head, *(line for name in sorted(rows) for line in rows[name])]))
+    write_part("validation", "summary", "\n".join([head, *(line for name in sorted(rows) for line in rows[name])]))

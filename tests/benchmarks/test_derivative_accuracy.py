@@ -1,4 +1,4 @@
-"""The command behind docs/derivative-accuracy.md: it recognises right and wrong derivatives, and mode changes."""
+"""The command behind docs/notes/derivative-accuracy.md: it recognises right and wrong derivatives, and mode changes."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ its own thread and waits for nobody.
 The functions of this module have the values of their namesakes in `jax.numpy.linalg` and `jax.lax.linalg`, and their
 derivatives of every order, forward and reverse; leading axes of their arguments, and those that `jax.vmap` adds, are a batch. On
 CPUs a batch is a loop of calls with one matrix, which costs about 0.2 us more per matrix, 1 us with LU
-(docs/performance.md). On other devices it is one call of the device's library.
+(docs/notes/performance.md). On other devices it is one call of the device's library.
 
 Matrices with one entry need no LAPACK.
 

@@ -40,7 +40,7 @@ class BoxedLCP(ContactLaw):
 
     The square bounds replace the circular cone: friction is $mu lambda_n$ along the tangents of the contact frame and up to
     $sqrt(2) mu lambda_n$ between them. The solver is direct: it guesses the contact modes and verifies the guess, and where
-    that fails it uses a pivoting method (docs/boxed-lcp.md).
+    that fails it uses a pivoting method (docs/notes/boxed-lcp.md).
 
     Options:
         max_iterations: largest number of pivots.
