@@ -28,8 +28,6 @@ def main() -> None:
     for task in arguments.tasks:
         settings, met = parse_settings(task, arguments.set), 0
         for seed in range(arguments.seeds + 1):
-            if seed % 10 == 0:
-                jax.clear_caches()  # each new problem compiles anew, and Linux ends a process at 65,530 memory maps
             problem = problems.get(task, **settings | {"seed": seed})
             start, processor = time.perf_counter(), time.process_time()
             solution = solvers.solve(problem)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError
 from trajopt.names import NamedOptions
-from trajopt.problems.programs import NotCompiled
+from trajopt.problems.programs import NotCompiled, subject
 from trajopt.problems.residuals.base import Residual, Terms, is_task, normalised
 from trajopt.problems.trajectory import ControlProblem, Trajectory
 
@@ -53,15 +53,15 @@ class GoalReport(NamedTuple):
 
 
 def _flatten(goal: Goal) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Residuals are leaves of a problem, a function is structure; tolerance and unit are read by no program."""
-    task = is_task(goal.residual)
-    return (goal.residual,) if task else (), (None if task else goal.residual, goal.at, NotCompiled((goal.tolerance, goal.unit)))
+    """A residual that is a pytree holds numbers, a plain function is structure; tolerance and unit are read by no program."""
+    tree = not jax.tree_util.all_leaves([goal.residual])
+    return (goal.residual,) if tree else (), (None if tree else goal.residual, goal.at, NotCompiled((goal.tolerance, goal.unit)))
 
 
-def _unflatten(structure: tuple[Any, ...], task: Any) -> Goal:
+def _unflatten(structure: tuple[Any, ...], tree: Any) -> Goal:
     function, at, apart = structure
     tolerance, unit = apart.value
-    return Goal(task[0] if task else function, tolerance, unit, at)
+    return Goal(tree[0] if tree else function, tolerance, unit, at)
 
 
 jax.tree_util.register_pytree_node(Goal, _flatten, _unflatten)
@@ -96,9 +96,18 @@ def _checked(where: str, goal: Any, system: System | None, dtype: Any, last: flo
     return Goal(residual, float(tolerance), str(goal.unit), float(at) if timed else at)
 
 
-def goal_values(problem: ControlProblem, motion: Trajectory) -> dict[str, Float[Array, ""]]:
-    """The value of each goal along one rollout of the controls of a motion from its first state."""
-    xs = problem.rollout(motion.xs[0], motion.us, motion.p).xs
+@subject("problem", "goals")
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A problem and its goals, which no other program of the problem reads."""
+
+    problem: ControlProblem
+    goals: dict[str, Goal]
+
+
+def goal_values(judged: Judged, motion: Trajectory) -> dict[str, Float[Array, ""]]:
+    """The value of each goal along a motion, which is one rollout of its controls."""
+    problem, xs = judged.problem, motion.xs
     times = jnp.asarray(problem.times)
 
     def value(goal: Goal) -> Array:
@@ -115,7 +124,7 @@ def goal_values(problem: ControlProblem, motion: Trajectory) -> dict[str, Float[
         k = -1 if goal.at == END else jnp.argmin(jnp.abs(times - jnp.asarray(goal.at, times.dtype)))
         return largest(xs[k], times[k])
 
-    return {name: value(goal) for name, goal in problem.goals.items()}
+    return {name: value(goal) for name, goal in judged.goals.items()}
 
 
 def goal_reports(goals: Mapping[str, Goal], values: Mapping[str, float]) -> dict[str, GoalReport]:

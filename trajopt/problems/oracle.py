@@ -15,7 +15,7 @@ from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
 from trajopt.problems import programs
-from trajopt.problems.goals import PREFIX, goal_reports, goal_values
+from trajopt.problems.goals import PREFIX, Judged, goal_reports, goal_values
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
 
@@ -152,8 +152,11 @@ class OptimalControlOracle(CompiledCalls):
     def rollout(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
         """The motion from x0 under the controls us: where a solver begins, or ends."""
         self.evaluations += 1
-        found = self.call(type(self.problem).rollout, self.problem, x0, us, p, effort=Effort.QUICK)
+        found = self._rolled(x0, us, p)
         return Trajectory(*(np.asarray(a) for a in (found.xs, found.us, found.p)))
+
+    def _rolled(self, x0: Float[Array, " nx"], us: Float[Array, "T nu"], p: Float[Array, " np"]) -> Trajectory:
+        return self.call(type(self.problem).rollout, self.problem, x0, us, p, effort=Effort.QUICK)
 
     def cost(self, trajectory: Trajectory) -> float:
         return float(self.call(type(self.problem).cost, self.problem, trajectory))
@@ -175,7 +178,8 @@ class OptimalControlOracle(CompiledCalls):
             values["contact_residual"] = float(np.max(np.asarray(found.residual)))
             values["dropped_contacts"] = float(np.sum(np.asarray(found.dropped)))
         if self.problem.goals:
-            goals = self.call(goal_values, self.problem, trajectory, effort=Effort.QUICK)
+            rolled = self._rolled(trajectory.xs[0], trajectory.us, trajectory.p)
+            goals = self.call(goal_values, Judged(self.problem, self.problem.goals), rolled, effort=Effort.QUICK)
             values |= {PREFIX + name: float(value) for name, value in goals.items()}
         return values | self.problem.certificate.values(trajectory)
 

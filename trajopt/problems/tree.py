@@ -1,8 +1,9 @@
 """An `OptimalControlProblem` as a pytree, so that `jax.jit` keys programs by it and `vmap` maps over it.
 
-Leaves are its numbers: those of the `System`, of tasks and goals made of residuals, initial state and guess, start time,
-parameters and bounds. Functions, sizes, the time step, the tolerance and which bounds there are (`finite_bounds`) are the
-structure. What no compiled function reads, such as the name and the certificate, is carried along and is the same in every key.
+Leaves are its numbers: those of the `System`, of tasks made of residuals, of functions that are pytrees (`jax.tree_util.Partial`),
+initial state and guess, start time, parameters and bounds. Plain functions, sizes, the time step, the tolerance and which bounds
+there are (`finite_bounds`) are the structure. What no compiled function reads, such as the name and the certificate, and goals,
+which one program reads that is given them (`goals.Judged`), is carried along and is the same in every key.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from trajopt.problems.programs import NotCompiled
 
 NUMBERS = (
     "x0", "u0", "xs0", "start_time", "parameters", "control_lower", "control_upper", "state_lower", "state_upper",
-    "parameter_lower", "parameter_upper", "goals",
+    "parameter_lower", "parameter_upper",
 )  # fmt: skip
-# Where a function may be a pytree of numbers, such as a `System` or a sum of residuals.
+# Where a function may be a pytree of numbers, such as a `System`, a sum of residuals or a `jax.tree_util.Partial`.
 FUNCTIONS = (
     "dynamics", "stage_residual", "stage_cost", "terminal_residual", "terminal_cost", "initial_residual", "parameter_residual",
     "equality", "inequality", "terminal_equality", "terminal_inequality",

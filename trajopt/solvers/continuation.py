@@ -22,11 +22,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.effort import Effort
+from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
 from trajopt.problems.goals import goal_reports
@@ -293,22 +294,22 @@ def first_rho(oracle: OptimalControlOracle, guess: Trajectory) -> float:
     """
     problem, system = oracle.problem, oracle.problem.system
     assert system is not None
-    nq, model = system.nq, system.model
-
-    def distances(x: Float[Array, " nx"]) -> Float[Array, " k"]:
-        return collide(model, kinematics(model, x[:nq])).distance
-
-    gaps = np.maximum(np.asarray(distances(jnp.asarray(guess.xs[0]))), TOUCHING)
-    far = jax.jit(jax.vmap(distances))
     shares = []
     for rho in FIRST_RHOS:
         relaxed = smoothed_problem(problem, float(rho)).compile("implicit")
         counted = _Counted(oracle, relaxed)
         xs = relaxed.rollout(guess.xs[0], guess.us, guess.p).xs
         counted.take()
-        path = np.abs(np.diff(np.asarray(far(jnp.asarray(xs))), axis=0)).sum(0)
+        distances = oracle.call(_distances, system.model, xs[:, : system.nq], effort=Effort.QUICK)
+        gaps = np.maximum(np.asarray(distances[0]), TOUCHING)
+        path = np.abs(np.diff(np.asarray(distances), axis=0)).sum(0)
         shares.append(float(np.nan_to_num(np.max(path / gaps), nan=np.inf)))
     return float(FIRST_RHOS[np.argmin(np.abs(np.log(np.clip(shares, 1e-12, 1e12) / MOVES)))])
+
+
+def _distances(model: Model, qs: Float[Array, "T nq"]) -> Float[Array, "T k"]:
+    """Of all contacts that may be, m, at each configuration."""
+    return jax.lax.map(lambda q: collide(model, kinematics(model, q)).distance, qs)
 
 
 __all__ = ["Continuation", "applies", "checked_schedule", "first_rho", "smoothed_problem"]

@@ -56,10 +56,10 @@ def hopper_step(beyond: float = 0.25, duration: float = 1.0, dt: float = 0.02, s
         "hopper-step", system, steps, at_rest(model, start), u0=np.zeros((steps, 3)), stage_residual=running,
         terminal_residual=final,
         goals={
-            "distance": Goal(lambda x: x.q[:1] - goal[0], 0.05, "m"),
-            "height": Goal(lambda x: x.q[1:2] - goal[1], 0.05, "m"),
-            "pitch": Goal(lambda x: x.q[2:3], 0.1, "rad"),
-            "speed": Goal(lambda x: x.v[:2], 0.5, "m/s"),
+            "distance": Goal(Posture(("rootx",), reference=goal), 0.05, "m"),
+            "height": Goal(Posture(("rootz",), reference=goal), 0.05, "m"),
+            "pitch": Goal(Posture(("rooty",), reference=goal), 0.1, "rad"),
+            "speed": Goal(Velocity(("rootx", "rootz")), 0.5, "m/s"),
         },
     )  # fmt: skip
 

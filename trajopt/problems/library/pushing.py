@@ -8,17 +8,17 @@ p = (x, y, yaw) of the thing, d from its centre of mass to the finger. When and 
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, ScalarLike
 
 from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.goals import Goal
-from trajopt.problems.library.behaviours import at_rest
+from trajopt.problems.library.behaviours import at_rest, task
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.ranges import Choice, Count, Range, Real, ranged
+from trajopt.problems.residuals import Control, Function, Posture, Velocity
 
 STARTS = {"behind": (-0.15, 0.0), "beside": (0.0, 0.15), "in-front": (0.15, 0.0)}  # m, of the finger from the box
 WEIGHT = np.array([3.0, 3.0, 1.0])  # 1/m, 1/m, 1/rad
@@ -66,25 +66,27 @@ def pushing(
     """The thing of the model `name` from the origin to a pose; the finger is at `finger`, m, at first."""
     system = System(load_model(name), dt, RigidContact(), implicit_damping=True)
     steps = round(duration / dt)
-    goal, share = np.array(pose), np.sqrt(dt)
-
-    def running(state: State, u, t):
-        p, finger = state.q[:3], state.q[3:]
-        return jnp.concatenate(
-            [share * WEIGHT * (p - goal), 0.05 * share * state.v, 0.05 * share * u, 0.3 * share * (finger - p[:2])]
-        )
-
-    def final(state: State):
-        return jnp.concatenate([FINAL * (state.q[:3] - goal), 0.3 * state.v])
-
+    share = np.sqrt(dt)
+    target = np.array([*pose, *finger])
+    joints = tuple(joint.name for joint in system.model.topology.joints[:3])
+    running = task(
+        Posture(joints, reference=target, weight=share * WEIGHT), Velocity(weight=0.05 * share), Control(weight=0.05 * share),
+        Function(to_the_finger, weight=0.3 * share),
+    )  # fmt: skip
+    final = task(Posture(joints, reference=target, weight=FINAL), Velocity(weight=0.3))
     return OptimalControlProblem(
         name, system, steps, at_rest(system.model, np.array([0.0, 0.0, 0.0, *finger])), u0=np.zeros((steps, 2)),
         stage_residual=running, terminal_residual=final,
         goals={
-            f"{thing} position": Goal(lambda x: x.q[:2] - goal[:2], TOLERANCES[0], "m"),
-            f"{thing} yaw": Goal(lambda x: x.q[2:3] - goal[2], TOLERANCES[1], "rad"),
+            f"{thing} position": Goal(Posture(joints[:2], reference=target), TOLERANCES[0], "m"),
+            f"{thing} yaw": Goal(Posture(joints[2:], reference=target), TOLERANCES[1], "rad"),
         },
     )  # fmt: skip
+
+
+def to_the_finger(x: State, u: Float[Array, " 2"], t: ScalarLike) -> Float[Array, " 2"]:
+    """From the thing's centre of mass, m."""
+    return x.q[3:] - x.q[:2]
 
 
 def around_the_box(seed: int) -> tuple[float, float]:

@@ -43,7 +43,7 @@ def spinner(turn: float = 2.0, duration: float = 2.0, dt: float = 0.05, seed: in
 
     return OptimalControlProblem(
         "spinner", system, steps, at_rest(system.model, start), u0=np.zeros((steps, 2)), stage_residual=running,
-        terminal_residual=final, goals={"turn": Goal(lambda x: x.q[2:] - goal[2], TOLERANCE, "rad")},
+        terminal_residual=final, goals={"turn": Goal(Posture(("spinner",), reference=goal), TOLERANCE, "rad")},
     )  # fmt: skip
 
 
