@@ -102,7 +102,7 @@ class Judged:
     """A problem and its goals, which no other program of the problem reads."""
 
     problem: ControlProblem
-    goals: dict[str, Goal]
+    goals: Mapping[str, Goal]
 
 
 def goal_values(judged: Judged, motion: Trajectory) -> dict[str, Float[Array, ""]]:

@@ -1,9 +1,10 @@
 """An `OptimalControlProblem` as a pytree, so that `jax.jit` keys programs by it and `vmap` maps over it.
 
-Leaves are its numbers: those of the `System`, of tasks made of residuals, of functions that are pytrees (`jax.tree_util.Partial`),
-initial state and guess, start time, parameters and bounds. Plain functions, sizes, the time step, the tolerance and which bounds
-there are (`finite_bounds`) are the structure. What no compiled function reads, such as the name and the certificate, and goals,
-which one program reads that is given them (`goals.Judged`), is carried along and is the same in every key.
+Leaves are its numbers: those of the `System`, of tasks made of residuals, of functions that are pytrees such as a
+`jax.tree_util.Partial`, initial state and guess, start time, parameters and bounds. Plain functions, sizes, the time step, the
+tolerance and which bounds there are (`finite_bounds`) are the structure. What no compiled function reads, such as the name and
+the certificate, and goals, which one program reads that is given them (`goals.Judged`), is carried along and is the same in every
+key.
 """
 
 from __future__ import annotations
