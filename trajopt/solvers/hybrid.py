@@ -153,11 +153,6 @@ class Hybrid(LibrarySolver):
     def name(self) -> str:
         return "Hybrid"
 
-    @property
-    def over_processes(self) -> bool:
-        """Whether the generations are shared among processes; each of them polishes."""
-        return self.sampler.over_processes
-
     def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: PRNGKeyArray) -> HybridState:
         """Both solvers at the initial guess."""
         sampler = self.sampler.init(oracle, guess, key)

@@ -18,7 +18,7 @@ from trajopt.errors import OptionError
 from trajopt.problems.goals import goal_reports
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
-from trajopt.solvers.loop.contract import LibrarySolver, OracleOut, Point, Problem, Shared, Solver, SolverState, StateT
+from trajopt.solvers.loop.contract import LibrarySolver, OracleOut, Point, Problem, Solver, SolverState, StateT
 from trajopt.solvers.loop.fingerprint import fingerprints
 from trajopt.solvers.loop.interrupt import end_signals
 from trajopt.solvers.loop.options import check_kind
@@ -63,7 +63,6 @@ def solve(
     """
     check_solver(problem, solver)
     _check_arguments(seed, time_budget, max_iterations, callback)
-    _check_shared(solver, time_budget)
     limit = solver.max_iterations if max_iterations is None else max_iterations
     guess = problem.initial_point if x0 is None else _point(problem, x0)
     gradient = problem.defaults.gradient if gradient is None else gradient
@@ -116,15 +115,6 @@ def _check_arguments(seed: Any, time_budget: Any, max_iterations: Any, callback:
         raise OptionError(f"time_budget is {time_budget}; it must be a number of seconds")
     if callback is not None and not callable(callback):
         raise OptionError(f"callback is {callback!r}; expected a function of a row of the trace, or None")
-
-
-def _check_shared(solver: Any, time_budget: float | None) -> None:
-    """Raise `OptionError` where processes that iterate together would each stop by a clock of its own."""
-    if time_budget is not None and isinstance(solver, Shared) and solver.over_processes and jax.process_count() > 1:
-        raise OptionError(
-            f"{solver.name} shares its iterations among {jax.process_count()} processes, whose clocks do not agree on a time "
-            "budget: one would leave while the others wait for it; give max_iterations in place of time_budget"
-        )
 
 
 class _Run:

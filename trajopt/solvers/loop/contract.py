@@ -38,20 +38,6 @@ OracleOut = TypeVar("OracleOut", covariant=True)
 
 
 @runtime_checkable
-class Shared(Protocol):
-    """A solver whose iterations the processes of `jax.distributed` may share: all of them call `solve` alike, and none may leave
-    the loop before the others."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-
-    @property
-    def over_processes(self) -> bool:
-        """Whether they do."""
-
-
-@runtime_checkable
 class Oracle(Protocol[PointIn]):
     """The compiled functions of a problem in one gradient mode, and what they have cost.
 

@@ -47,7 +47,6 @@ from trajopt.solvers.loop.contract import Findings
 from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.sampling.constraints import drifted, regressed, restoring_move
 from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, make_space
-from trajopt.solvers.sampling.processes import score_over_processes, split_chunk
 from trajopt.solvers.sampling.rollouts import Scores, batch_size, score
 from trajopt.solvers.subproblems.augmented_lagrangian import (
     SUFFICIENT_FALL,
@@ -137,7 +136,6 @@ class SamplingSolver(NamedOptions, abc.ABC):
         penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
         max_iterations, max_inner_iterations: most generations in all, and between two updates of the multipliers.
         chunk: motions rolled out together; 1: one by one. Default: the generation; 1 with hard contact solved by JAX on a CPU.
-        over_processes: whether the processes of `jax.distributed` share the rollouts of each generation.
     """
 
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
@@ -156,7 +154,6 @@ class SamplingSolver(NamedOptions, abc.ABC):
     max_penalty: float = 1e6
     max_inner_iterations: int = 200
     chunk: int | None = None
-    over_processes: bool = False
     scenarios: Sequence[Mapping[str, float]] = ()
 
     def __post_init__(self) -> None:
@@ -214,10 +211,9 @@ class SamplingSolver(NamedOptions, abc.ABC):
         multipliers = schedule.multipliers
         seed = np.asarray(jax.random.key_data(key))
         y = self._candidates(seed, 0, distribution, first, space, int(np.sum(~inequality[1])))
-        chunk = split_chunk(self.chunk) if self.over_processes else self.chunk
-        size, one_by_one = batch_size(oracle.problem, chunk, len(y))
+        size, one_by_one = batch_size(oracle.problem, self.chunk, len(y))
         copies = 2 if one_by_one else size
-        scores = score(oracle, space, np.tile(first, (copies, 1)), multipliers, chunk)
+        scores = score(oracle, space, np.tile(first, (copies, 1)), multipliers, self.chunk)
         if not np.isfinite(scores.merit[0]):
             scores = self._score(oracle, space, y, multipliers)
             distribution = distribution.moved(y[scores.best])
@@ -329,8 +325,6 @@ class SamplingSolver(NamedOptions, abc.ABC):
     def _score(
         self, oracle: OptimalControlOracle, space: Space, y: np.ndarray, multipliers: Multipliers, patient: bool = False
     ) -> Scores:
-        if self.over_processes:
-            return score_over_processes(oracle, space, y, multipliers, self.chunk)
         return score(oracle, space, y, multipliers, self.chunk, patient)
 
     def _candidates(
