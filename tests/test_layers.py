@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.check
 
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent / "trajopt"
-LAYERS = ["base", "native", "dynamics", "models", "problems", "solvers", "control", "learning", "viz", "cli"]
+LAYERS = ["base", "native", "dynamics", "models", "problems", "solvers", "control", "estimation", "learning", "viz", "cli"]
 BASE = {"errors", "files", "names", "occupied", "result", "walltime", "__init__"}
 # Order of the design inside a folder; a file or folder that is not named is held to the absence of cycles only.
 ORDER = {
@@ -32,6 +32,7 @@ ORDER = {
     ).split(),
     "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry sweeps".split(),
     "control": "recording plants mujoco_plant receding_horizon".split(),
+    "estimation": "recording bags readers tosses sensors".split(),
     "learning": (
         "environment draws networks episodes returns curves slopes rollouts algorithm ppo shac tasks algorithms trainer transfer"
     ).split(),

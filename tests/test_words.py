@@ -29,6 +29,7 @@ LIBRARIES = {
     "initialize",  # jax.distributed
     "vectorization_mode",  # gymnasium
     "tokenize",
+    "deserialize", "deserialize_cdr", "serialize_cdr",  # rosbags
     "xla_cpu_enable_concurrency_optimized_scheduler", "synchronization_internal",
 }  # fmt: skip
 

@@ -10,13 +10,14 @@ _LAZY = {
     "load_model": "trajopt.models.registry",
     "control": "",
     "dynamics": "",
+    "estimation": "",
     "models": "",
     "problems": "",
     "solvers": "",
     "viz": "",
 }
 
-__all__ = ["__version__", "control", "dynamics", "load_model", "models", "problems", "solvers", "viz"]
+__all__ = ["__version__", "control", "dynamics", "estimation", "load_model", "models", "problems", "solvers", "viz"]
 
 
 def __getattr__(name: str) -> Any:

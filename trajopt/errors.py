@@ -30,6 +30,10 @@ class OptionError(TrajoptError, ValueError):
     """An option has a value that is not allowed."""
 
 
+class RecordingError(TrajoptError, ValueError):
+    """A recording is malformed or contradicts itself; the message names recording, channel and time."""
+
+
 class MissingExtraError(TrajoptError, ImportError):
     """A feature needs an optional dependency; the message gives the one line that installs it."""
 

@@ -1,0 +1,412 @@
+"""Sensors: what each channel of a recording measures, as a function of the motion, with noise, delay and gain.
+
+A sensor predicts the row that its channel should hold at a time stamp t: the quantity at t - delay, times gain, plus bias.
+Between two states of the simulated motion the prediction moves as the step does: q along the new velocity, v linearly. What of
+delay, gain, bias and mounting is unknown, `identify` finds: its parameter "imu.gyro_bias" is the constant "gyro_bias" of the
+sensor of channel "imu".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.configuration import integrate
+from trajopt.dynamics.rigid_body.kinematics import frame_jacobian, frame_placement
+from trajopt.dynamics.rigid_body.lie import (
+    quaternion_conjugate,
+    quaternion_exp,
+    quaternion_from_rotation,
+    quaternion_log,
+    quaternion_product,
+    rotation_exp,
+)
+from trajopt.dynamics.state import ContactInfo
+from trajopt.errors import OptionError, UnknownNameError
+from trajopt.names import NamedOptions, closest
+
+Constants = dict[str, Float[Array, "..."]]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """The simulated motion about one time stamp: the states before and after a step and where between them it is.
+
+    Attributes:
+        q0, v0: configuration and velocity before the step.
+        q1, v1: after it.
+        share: of the step that has passed, 0 to 1.
+        dt (s): of the step.
+        contacts: of the step; None where no sensor asks for forces.
+    """
+
+    q0: Float[Array, " nq"]
+    v0: Float[Array, " nv"]
+    q1: Float[Array, " nq"]
+    v1: Float[Array, " nv"]
+    share: Float[Array, ""]
+    dt: Float[Array, ""]
+    contacts: ContactInfo | None = None
+
+    def q(self, model: Model) -> Float[Array, " nq"]:
+        """The configuration at the time stamp."""
+        return integrate(model, self.q0, self.share * self.dt * self.v1)
+
+    @property
+    def v(self) -> Float[Array, " nv"]:
+        """The velocity at the time stamp."""
+        return (1.0 - self.share) * self.v0 + self.share * self.v1
+
+
+@dataclasses.dataclass(frozen=True)
+class Sensor(NamedOptions):
+    """Base of all sensors.
+
+    Options:
+        channel: name of the channel of the recordings.
+        noise: standard deviation of a sample, in the unit of the channel: a number, or one for each row of the error.
+        delay (s): by which the time stamp is later than what was measured.
+        gain: by which the measured quantity is multiplied.
+    """
+
+    channel: str
+    noise: float | tuple[float, ...] = 1.0
+    delay: float = 0.0
+    gain: float = 1.0
+
+    needs_contacts = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.channel, str) or not self.channel:
+            raise OptionError(
+                f"{type(self).__name__}: channel is {self.channel!r}; expected the name of a channel, such as 'pose'"
+            )
+        if not np.all(np.isfinite(np.asarray(self.noise, float))) or np.any(np.asarray(self.noise, float) <= 0):
+            raise OptionError(
+                f"sensor '{self.channel}': noise is {self.noise}; expected positive deviations in the unit of the channel"
+            )
+        for name in ("delay", "gain"):
+            if not np.isfinite(getattr(self, name)):
+                raise OptionError(f"sensor '{self.channel}': {name} is {getattr(self, name)}; expected a finite number")
+
+    def width(self, model: Model) -> int:
+        """Columns of the channel."""
+        return len(self.labels(model))
+
+    def labels(self, model: Model) -> tuple[str, ...]:
+        """Names of the rows of the error."""
+        raise NotImplementedError
+
+    def deviations(self, model: Model) -> Float[np.ndarray, " rows"]:
+        """The noise of each row of the error."""
+        rows, given = len(self.labels(model)), np.asarray(self.noise, float)
+        if given.ndim == 0:
+            return np.full(rows, float(given))
+        if given.ndim != 1 or rows % given.size:
+            raise OptionError(
+                f"sensor '{self.channel}': noise has {given.size} entries; expected one, or one for each of {self.labels(model)}"
+            )
+        return np.repeat(given, rows // given.size)
+
+    def constants(self, model: Model) -> dict[str, Float[np.ndarray, "..."]]:
+        """What `identify` can find of the sensor, by name, with the values that it has now."""
+        return {"delay": np.asarray(float(self.delay)), "gain": np.asarray(float(self.gain))}
+
+    def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
+        """The row of the channel."""
+        raise NotImplementedError
+
+    def error(self, predicted: Float[Array, " w"], measured: Float[Array, " w"]) -> Float[Array, " rows"]:
+        """Measured minus predicted, in tangent coordinates where the row is a pose."""
+        return measured - predicted
+
+    def offset(self, predicted: Float[Array, " w"], offset: Float[Array, " rows"]) -> Float[Array, " w"]:
+        """The row moved by an error: `error(predicted, offset(predicted, e))` is e."""
+        return predicted + offset
+
+    def check(self, model: Model) -> None:
+        """Raise the error of a body, joint or noise that does not fit the model."""
+        self.deviations(model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pose(Sensor):
+    """Pose of a body in the world, as from motion capture: x, y, z (m) and a unit quaternion w x y z.
+
+    Options:
+        body: a frame of the model; None is the first free body.
+
+    noise: one deviation for positions (m) and one for rotations (rad).
+    """
+
+    noise: float | tuple[float, ...] = (1e-3, 1e-2)
+    body: str | None = None
+
+    def frame(self, model: Model) -> str:
+        """The frame whose pose it is."""
+        return frame_of(self, model)
+
+    def width(self, model: Model) -> int:
+        return 7
+
+    def labels(self, model: Model) -> tuple[str, ...]:
+        return ("x, m", "y, m", "z, m", "turn about x, rad", "turn about y, rad", "turn about z, rad")
+
+    def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
+        q = moment.q(model)
+        start = free_start(model, self.frame(model))
+        if start is None:
+            rotation, position = frame_placement(model, q, self.frame(model))
+            return jnp.concatenate([constants["gain"] * position, quaternion_from_rotation(rotation)])
+        return jnp.concatenate([constants["gain"] * q[start : start + 3], q[start + 3 : start + 7]])
+
+    def error(self, predicted: Float[Array, " w"], measured: Float[Array, " w"]) -> Float[Array, " rows"]:
+        turn = quaternion_log(quaternion_product(quaternion_conjugate(predicted[3:]), measured[3:]))
+        return jnp.concatenate([measured[:3] - predicted[:3], turn])
+
+    def offset(self, predicted: Float[Array, " w"], offset: Float[Array, " rows"]) -> Float[Array, " w"]:
+        return jnp.concatenate(
+            [predicted[:3] + offset[:3], quaternion_product(predicted[3:], quaternion_exp(offset[3:]))]
+        )
+
+    def check(self, model: Model) -> None:
+        super().check(model)
+        self.frame(model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder(Sensor):
+    """Coordinates of joints with one degree of freedom, rad or m.
+
+    Options:
+        joints: names of the joints, in the order of the columns; None is all of them.
+        velocity: whether their velocities are measured in place of their positions.
+        bias: added to each column.
+    """
+
+    noise: float | tuple[float, ...] = 1e-3
+    joints: tuple[str, ...] | None = None
+    velocity: bool = False
+    bias: tuple[float, ...] | None = None
+
+    def _joints(self, model: Model) -> list[Any]:
+        scalar = [joint for joint in model.topology.joints if joint.nv == 1]
+        if self.joints is None:
+            return scalar
+        found = [model.topology.joint(name) for name in self.joints]
+        for joint in found:
+            if joint.nv != 1:
+                raise OptionError(
+                    f"sensor '{self.channel}': joint '{joint.name}' is {joint.kind}; an encoder measures one coordinate"
+                )
+        return found
+
+    def labels(self, model: Model) -> tuple[str, ...]:
+        return tuple(joint.name for joint in self._joints(model))
+
+    def constants(self, model: Model) -> dict[str, Float[np.ndarray, "..."]]:
+        bias = np.zeros(self.width(model)) if self.bias is None else np.asarray(self.bias, float)
+        return super().constants(model) | {"bias": bias}
+
+    def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
+        joints = self._joints(model)
+        if self.velocity:
+            x = moment.v[np.array([joint.v_start for joint in joints])]
+        else:
+            x = moment.q(model)[np.array([joint.q_start for joint in joints])]
+        return constants["gain"] * x + constants["bias"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Velocity(Sensor):
+    """The whole velocity v of the model, as MuJoCo's qvel: for a free body m/s in world axes and rad/s in its own."""
+
+    noise: float | tuple[float, ...] = 0.1
+
+    def labels(self, model: Model) -> tuple[str, ...]:
+        return tuple(f"v{k}" for k in range(model.nv))
+
+    def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
+        return constants["gain"] * moment.v
+
+
+@dataclasses.dataclass(frozen=True)
+class IMU(Sensor):
+    """Gyroscope (rad/s, three columns) and accelerometer (m/s^2, three columns: acceleration minus gravity), in its own axes.
+
+    Options:
+        body: the frame that it is mounted on; None is the first body.
+        position (m), rotation (rad): of the IMU in that frame; the rotation as a rotation vector.
+        gyro_bias (rad/s), accelerometer_bias (m/s^2): added to the columns.
+
+    noise: one deviation for the gyroscope and one for the accelerometer. The acceleration is that over a simulated step.
+    """
+
+    noise: float | tuple[float, ...] = (0.01, 0.1)
+    body: str | None = None
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    rotation: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    gyro_bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    accelerometer_bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def labels(self, model: Model) -> tuple[str, ...]:
+        return tuple(f"gyro {a}, rad/s" for a in "xyz") + tuple(f"acceleration {a}, m/s^2" for a in "xyz")
+
+    def constants(self, model: Model) -> dict[str, Float[np.ndarray, "..."]]:
+        names = ("position", "rotation", "gyro_bias", "accelerometer_bias")
+        return super().constants(model) | {name: np.asarray(getattr(self, name), float) for name in names}
+
+    def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
+        frame = frame_of(self, model)
+        q = moment.q(model)
+        rotation, _ = frame_placement(model, q, frame)
+        mounting = rotation_exp(constants["rotation"])
+
+        def velocity(q: Array, v: Array) -> tuple[Array, Array]:
+            turned, _ = frame_placement(model, q, frame)
+            twist = frame_jacobian(model, q, frame, "local-world-aligned") @ v
+            return twist[:3] + jnp.cross(twist[3:], turned @ constants["position"]), twist[3:]
+
+        (before, _), (after, _) = velocity(moment.q0, moment.v0), velocity(moment.q1, moment.v1)
+        acceleration = (after - before) / moment.dt - jnp.asarray(model.gravity)
+        omega = velocity(q, moment.v)[1]
+        axes = (rotation @ mounting).T
+        gyro = axes @ omega + constants["gyro_bias"]
+        return constants["gain"] * jnp.concatenate([gyro, axes @ acceleration + constants["accelerometer_bias"]])
+
+    def check(self, model: Model) -> None:
+        super().check(model)
+        frame_of(self, model)
+
+
+@dataclasses.dataclass(frozen=True)
+class ForceTorque(Sensor):
+    """Force (N) and moment (N m, about the frame's origin) that contacts exert on a body, in the frame's axes.
+
+    Options:
+        body: a frame of the model; None is the first free body.
+        bias: added to the six columns.
+    """
+
+    noise: float | tuple[float, ...] = (1.0, 0.1)
+    body: str | None = None
+    bias: tuple[float, ...] = (0.0,) * 6
+
+    needs_contacts = True
+
+    def labels(self, model: Model) -> tuple[str, ...]:
+        return tuple(f"force {a}, N" for a in "xyz") + tuple(f"moment {a}, N m" for a in "xyz")
+
+    def constants(self, model: Model) -> dict[str, Float[np.ndarray, "..."]]:
+        return super().constants(model) | {"bias": np.asarray(self.bias, float)}
+
+    def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
+        frame = frame_of(self, model)
+        rotation, position = frame_placement(model, moment.q1, frame)
+        forces, points = contact_forces(model, moment, frame)
+        moments = jnp.cross(points - position, forces).sum(0)
+        wrench = jnp.concatenate([rotation.T @ forces.sum(0), rotation.T @ moments])
+        return constants["gain"] * wrench + constants["bias"]
+
+    def check(self, model: Model) -> None:
+        super().check(model)
+        frame_of(self, model)
+
+
+@dataclasses.dataclass(frozen=True)
+class ContactSwitch(Sensor):
+    """Whether a body is in contact, 0 or 1 (one column).
+
+    Options:
+        body: a frame of the model.
+        threshold (N): force at which the switch closes.
+        width_of_switching (N): over which it closes, in the smooth curve that stands for it.
+    """
+
+    noise: float | tuple[float, ...] = 0.2
+    body: str | None = None
+    threshold: float = 1.0
+    width_of_switching: float = 0.5
+
+    needs_contacts = True
+
+    def labels(self, model: Model) -> tuple[str, ...]:
+        return ("contact",)
+
+    def constants(self, model: Model) -> dict[str, Float[np.ndarray, "..."]]:
+        return super().constants(model) | {"threshold": np.asarray(float(self.threshold))}
+
+    def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
+        forces, _ = contact_forces(model, moment, frame_of(self, model))
+        size = jnp.sqrt((forces.sum(0) ** 2).sum() + 1e-12)
+        return constants["gain"] * jax.nn.sigmoid((size - constants["threshold"]) / self.width_of_switching)[None]
+
+    def check(self, model: Model) -> None:
+        super().check(model)
+        frame_of(self, model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Input(Sensor):
+    """Known controls u of the system: commands or measured torques, one column for each control.
+
+    Between time stamps the last row holds. delay: from the command to its action; gain: the action of a unit of the command.
+    """
+
+    def labels(self, model: Model) -> tuple[str, ...]:
+        return model.topology.actuators
+
+
+def frame_of(sensor: Any, model: Model) -> str:
+    """The frame that `sensor.body` names; None is the first body, a free one if there is any. Raises `UnknownNameError`."""
+    names = [frame.name for frame in model.topology.frames]
+    if sensor.body is not None:
+        if sensor.body not in names:
+            raise UnknownNameError(
+                f"sensor '{sensor.channel}': model '{model.name}' has no body '{sensor.body}'{closest(sensor.body, names)}"
+            )
+        return sensor.body
+    joints = model.topology.joints
+    chosen = next((joint for joint in joints if joint.kind == "free"), joints[0])
+    return next(frame.name for frame in model.topology.frames if frame.node == chosen.nodes[-1])
+
+
+def free_start(model: Model, frame: str) -> int | None:
+    """Where the pose of a frame begins in q, if it is that of the body of a free joint; else None."""
+    top = model.topology
+    node = top.frames[top.frame_index(frame)].node
+    joint = next((joint for joint in top.joints if joint.kind == "free" and joint.nodes[-1] == node), None)
+    return joint.q_start if joint is not None and top.node_names[node] == frame else None
+
+
+def contact_forces(model: Model, moment: Moment, frame: str) -> tuple[Float[Array, "nc 3"], Float[Array, "nc 3"]]:
+    """Forces (N, world axes) of the step's contacts on the body of a frame, and the points at which they act."""
+    contacts = moment.contacts
+    assert contacts is not None
+    node = model.topology.frames[model.topology.frame_index(frame)].node
+    sign = (contacts.node1 == node).astype(moment.v0.dtype) - (contacts.node2 == node).astype(moment.v0.dtype)
+    forces = jnp.einsum("cij,cj->ci", contacts.frame, contacts.impulse) / moment.dt
+    return sign[:, None] * forces, contacts.point
+
+
+def check_sensors(sensors: Any, model: Model) -> tuple[Sensor, ...]:
+    """`sensors` as a tuple whose channels are unique and that fit the model."""
+    found = (sensors,) if isinstance(sensors, Sensor) else tuple(sensors)
+    for k, sensor in enumerate(found):
+        if not isinstance(sensor, Sensor):
+            raise OptionError(f"sensors[{k}] is {sensor!r}; expected a sensor such as Pose('pose') or Encoder('q')")
+        sensor.check(model)
+    channels = [sensor.channel for sensor in found]
+    if len(set(channels)) < len(channels):
+        twice = next(c for c in channels if channels.count(c) > 1)
+        raise OptionError(f"two sensors measure channel '{twice}'; rename a column in the recordings")
+    if not any(not isinstance(sensor, Input) for sensor in found):
+        raise OptionError("sensors holds no measurement; give one such as Pose('pose') or Encoder('q')")
+    return found
