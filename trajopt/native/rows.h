@@ -14,26 +14,33 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// The table of docs/contact-semantics.md for one normal row: offset b = by_distance * distance + by_velocity * v_n + constant.
+// The table of docs/contact-semantics.md for one normal row: its offset b, slopes of b by distance and by normal velocity v_n before the
+// step, and v_n.
 struct Offset {
   bool exists, impact;
-  double value, by_distance, by_velocity;
+  double value, by_distance, by_velocity, velocity = 0;
 };
 inline Offset pushed_out(const Parameters& p, double distance, double velocity, double dt) {
   const double push = p.erp * distance / dt;
   const bool capped = push < -p.push_out_speed;
   return {true, false, (capped ? -p.push_out_speed : push) + p.damping * velocity, capped ? 0 : p.erp / dt, p.damping};
 }
+constexpr double WHOLE_RESTITUTION = 0.01;  // as in contact/laws/base.py: what is less counts in part
+// The offset of a row that has the offset `gap` without restitution.
+inline Offset bouncing(const Parameters& p, Offset gap, double velocity, double restitution, bool meets) {
+  gap.velocity = velocity;
+  if (!(restitution > 0 && gap.exists && meets && velocity < -p.rest_velocity)) return gap;
+  const double share = 1 - std::min(1.0, restitution / WHOLE_RESTITUTION);
+  return {true, true, share * gap.value + restitution * velocity, share * gap.by_distance, share * gap.by_velocity + restitution, velocity};
+}
 inline Offset normal_offset(const Parameters& p, bool detect, double distance, double velocity, double restitution, double dt) {
-  const bool open = distance > 0, exists = !(open && detect);
-  if (restitution > 0 && velocity < -p.rest_velocity && velocity + distance / dt < 0 && exists)
-    return {true, true, restitution * velocity, 0, restitution};
-  return open ? Offset{exists, false, distance / dt, 1 / dt, 0} : pushed_out(p, distance, velocity, dt);
+  const bool open = distance > 0;
+  const Offset gap = open ? Offset{!detect, false, distance / dt, 1 / dt, 0} : pushed_out(p, distance, velocity, dt);
+  return bouncing(p, gap, velocity, restitution, velocity + distance / dt < 0);
 }
 // The same of a contact with compliance: it exists at every distance, has no gap to close, and bounces at a distance too.
 inline Offset smoothed_offset(const Parameters& p, double distance, double velocity, double restitution, double dt) {
-  if (restitution > 0 && velocity < -p.rest_velocity) return {true, true, restitution * velocity, 0, restitution};
-  return distance > 0 ? Offset{true, false, 0, 0, 0} : pushed_out(p, distance, velocity, dt);
+  return bouncing(p, distance > 0 ? Offset{true, false, 0, 0, 0} : pushed_out(p, distance, velocity, dt), velocity, restitution, true);
 }
 
 struct Frame { V3<double> axis[3]; };  // tangent 1, tangent 2, normal
@@ -222,7 +229,7 @@ inline int support_of(const Topology& t, const Candidate& c, int* out) {
 template <class Size>
 void keep_if_jammed(Size n, const Topology& t, const Parameters& p, const double* J, const int* support, double dt, const Candidate& c,
                     ContactRow& row) {
-  if (row.kept || row.offset.impact || !(c.distance < 0)) return;
+  if (row.kept || !(c.distance < 0)) return;
   for (int k = 0; k < row.supports && !t.projected(); ++k)
     if (t.translates[support[k]]) return;  // a body that is free to go anywhere
   const int N = n.lanes();
@@ -235,7 +242,8 @@ void keep_if_jammed(Size n, const Topology& t, const Parameters& p, const double
     }
   row.kept = jams(A, c.friction);
   if (!row.kept) return;
-  row.offset.value -= std::max(p.erp * c.distance / dt, -p.push_out_speed);
+  row.offset = t.smoothed ? smoothed_offset(p, 0, row.offset.velocity, c.restitution, dt)
+                          : normal_offset(p, t.detect, 0, row.offset.velocity, c.restitution, dt);
   row.offset.by_distance = 0;
 }
 

@@ -96,6 +96,8 @@ def test_frames_are_orthonormal_and_continuous_off_the_seam():
         (RigidContact(push_out_speed=None), -6e-3, -1.0, 0.0, -1.2, True, False),
         (RigidContact(), -6e-3, -1.0, 0.7, -0.7, True, True),  # an impact is no push-out
         (RigidContact(rest_velocity=0.2), -1e-5, -0.19, 0.7, -0.002, True, False),
+        (RigidContact(), 5e-4, -1.0, 4e-3, 0.6 * 0.5 - 4e-3, True, True),  # 0.4 of the least restitution that counts whole
+        (RigidContact(), -1e-3, -1.0, 4e-3, 0.6 * -0.2 - 4e-3, True, True),
     ],
 )
 def test_offset_table(law, phi, v, e, b, exists, impact):

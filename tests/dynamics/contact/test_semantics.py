@@ -267,6 +267,25 @@ def test_restitution(e, phi):
     np.testing.assert_allclose(v_plus[2], -1.5 - scenes.DT * scenes.GRAVITY, atol=EXACT)
 
 
+@pytest.mark.parametrize("backend", ["native", "jax"])
+@pytest.mark.parametrize("phi", [5e-4, -1e-3])
+def test_little_restitution_is_nearly_none(backend, phi):
+    """The step is continuous in e at 0, and its derivative by the state is that of the blend between none and a whole rebound."""
+
+    def after(e, speed=1.5, height=RADIUS + phi):
+        sys = dataclasses.replace(ball_system(pair_restitution=e), backend=backend)
+        return step(sys, ball(height, v=[2.0, 0, -speed]))[1][2]
+
+    np.testing.assert_allclose(after(1e-9), after(0.0), atol=1e-6)
+    gap = phi / scenes.DT * (1.0 if phi > 0 else ERP)
+    np.testing.assert_allclose(after(0.004), 0.006 - 0.6 * gap, atol=EXACT)
+    sys = dataclasses.replace(ball_system(pair_restitution=0.004), backend=backend)
+    A = sys.linearize(ball(RADIUS + phi, v=[2.0, 0, -1.5]), np.zeros(0)).A
+    by_height = (after(0.004, height=RADIUS + phi + 1e-7) - after(0.004, height=RADIUS + phi - 1e-7)) / 2e-7
+    by_speed = (after(0.004, speed=1.5 - 1e-6) - after(0.004, speed=1.5 + 1e-6)) / 2e-6
+    np.testing.assert_allclose(A[8, [2, 8]], [by_height, by_speed], rtol=1e-6)
+
+
 def test_elastic_ball_returns_to_its_height():
     """e = 1: between impacts energy is that of semi-implicit Euler, at an impact |v| is kept: no energy is gained or lost."""
     sys = ball_system(pair_restitution=1.0, pair_friction=0.0)

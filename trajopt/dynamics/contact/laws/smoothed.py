@@ -97,10 +97,9 @@ class SmoothedContact(ContactLaw):
     ) -> NormalOffset:
         """As `normal_offset`, but contacts exist at every distance, have no gap to close, and bounce at a distance too."""
         everywhere = jnp.ones_like(distance > 0)
-        impact = (restitution > 0) & (velocity < -self.rest_velocity)
         pushed_out = self.pushed_out(distance, dt) + self.damping * velocity
         gap = jnp.where(distance > 0, jnp.zeros_like(distance), pushed_out)
-        return NormalOffset(jnp.where(impact, restitution * velocity, gap), everywhere, impact)
+        return self.bouncing(gap, velocity, restitution, everywhere, everywhere)
 
     @property
     def not_compiled(self) -> str | None:
