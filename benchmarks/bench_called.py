@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 
 from measure import banner, begin, markdown, microseconds, microseconds_in_loop, step_and_linearize
+from results import record
 
 MODELS = "cart-pole:rk4,double-cart-pole:rk4,double-cart-pole:euler,ur5:rk4,ur5:semi-implicit,go1:contact"
 
@@ -57,6 +58,9 @@ def main() -> None:
     options = begin(parser)
     print(banner("mujoco"))
     rows = [(*entry.split(":"), *called(*entry.split(":")), mj_step(*entry.split(":"))) for entry in options.models.split(",")]
+    for name, scheme, step, both, *_ in rows:
+        record(f"called/{name}/{scheme}/step", step, "us")
+        record(f"called/{name}/{scheme}/linearize", both, "us")
     head = ("us", "scheme", "step called", "linearize called", "step in a loop", "+ Jacobian in a loop", "`mj_step` from Python")
     print(markdown(head, rows))
 

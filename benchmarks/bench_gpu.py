@@ -26,6 +26,7 @@ import tempfile
 import time
 
 from measure import markdown, once, standing
+from results import record
 
 CALLS, CALLS_S = 10, 5.0
 
@@ -128,6 +129,7 @@ def main() -> None:
     for (name, size), (program, compile_s) in compiled(jobs).items():
         seconds = least(program, given[size])
         answers[name, size] = [np.asarray(a) for a in jax.tree.leaves(program(*given[size]))]
+        record(f"gpu/{options.model}/{name.replace(' ', '-')}/{size}", size / seconds, "samples/s")
         rows.append([name, size, 1e3 * seconds, 1e6 * seconds / size, size / seconds, compile_s])
         print(f"{name}, batch of {size}: {1e3 * seconds:.2f} ms", flush=True)
         if options.profile and size == max(sizes) and name != "step":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 
 from measure import banner, begin, markdown, microseconds, mujoco_calls, standing
+from results import record
 
 STEPS = 20  # of a loop
 SPAN = {"batches": 3, "seconds": 2e-3}
@@ -89,6 +90,7 @@ def main() -> None:
         peers = [mujocos(name, q, velocities, warm) for warm in (True, False)]
         spread = [float(np.percentile(times, at)) for times in (step, both, *peers) for at in (50, 90)]
         ratios = [f"{np.median(np.divide(step, peer)):.2f}x" for peer in peers]
+        record(f"step-over-mujoco/{name}/200-states", float(np.median(np.divide(step, peers[0]))), "of mj_step")
         rows.append((name, int(np.median(closed)), *spread, *ratios))
         print(*rows[-1], flush=True)
     print(markdown(HEAD, rows))

@@ -38,6 +38,7 @@ from measure import (
     step_and_linearize,
     write_json,
 )
+from results import record
 
 MODELS = "half-cheetah,go1,h1,humanoid,atlas"
 ROUNDS = 3  # of both engines in turn
@@ -87,6 +88,8 @@ def steps(models: list[str], with_mjx: list[str]) -> dict:
         mjx = mjx_times(name) if name in with_mjx else None
         found[name] = {"trajopt": ours, "mujoco": peer, "ratios": ratios, "mjx": mjx}
         both = ours["step_jacobian_us"]
+        if mjx:
+            record(f"mjx/{name}", mjx["jacfwd_us"] / both, "times jax.jacfwd of an MJX step")
         rows.append((
             name, f"{ours['dof']}, {ours['contacts']}", ours["backend"], ours["step_us"], both, peer["step_us"],
             peer["jacobian_us"], bench_step_jacobian.spread(ratios["loop"]), mjx["jacfwd_us"] if mjx else "",
@@ -162,6 +165,7 @@ def dynamics(models: list[str]) -> dict:
         peer = {key: value - empty for key, value in peer.items()}
         backend, step, both, by_jax = free_motion_us(name)
         found[name] = {"pinocchio_us": peer, "step_us": step, "step_jacobian_us": both, "empty_call_us": empty, "jax_us": by_jax}
+        record(f"pinocchio/{name}", both / peer["FD derivatives"], "of Pinocchio's derivatives of forward dynamics")
         jaxsim = ", ".join(f"{x:,}" for x in JAXSIM[name]) if name in JAXSIM else ""
         rows.append((name, peer["RNEA"], peer["CRBA"], peer["FD"], peer["FD derivatives"], backend, step, both, by_jax,
                      f"{both / peer['FD derivatives']:.2f}x", jaxsim))  # fmt: skip
@@ -183,6 +187,7 @@ def solvers(interpreter: str) -> dict:
         problem = crocoddyl_problems.anymal_problem(peer["first_control"]) if rise else crocoddyl_problems.reach_problem()
         solution, each = crocoddyl_problems.measured(problem, iLQR())
         peer["trajopt"] = {"iterations": solution.iterations, "cost": float(solution.cost), "ms": each}
+        record(f"crocoddyl/{problem.name}", each / peer["ms"], "of an iteration of Crocoddyl's FDDP")
         rows.append((problem.name, solution.iterations, f"{solution.cost:.6g}", each, peer["iterations"],
                      f"{peer['cost']:.6g}", peer["ms"], f"{each / peer['ms']:.2f}x"))  # fmt: skip
     head = ("problem", "iLQR: iterations", "cost", "ms an iteration", "FDDP: iterations", "cost", "ms an iteration",

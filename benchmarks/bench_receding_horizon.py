@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 
 from measure import banner, begin, markdown
+from results import record
 
 PERIOD, TICK = 0.005, 0.001
 
@@ -82,6 +83,11 @@ class Bench:
         speeds = [one.speed for one in found]
         speed = f"{min(speeds):.2f} to {max(speeds):.2f}" if walks else ""
         self.rows.append((task, kind, *times(recordings), falls, min(one.lowest for one in found), speed))
+        if kind == "implicit" and len(recordings) > 2:
+            name = f"receding-horizon/{task.split()[0].strip(',')}"
+            record(f"{name}/median", self.rows[-1][3], "ms")
+            record(f"{name}/99-percent", self.rows[-1][4], "ms")
+            record(f"{name}/falls", sum(one.fell for one in found), f"of {len(found)}")
         print(markdown(HEAD, self.rows[-1:]), flush=True)
 
     def stand(self, kind: str, directions: int, seconds: float, delay=PERIOD, label: str = "") -> None:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 
 from measure import LOOP, banner, begin, in_loop, microseconds, mujoco_calls, standing, step_and_linearize
+from results import record
 
 BATCH = 64
 Timers = dict[str, Callable[[], float]]
@@ -114,6 +115,15 @@ def spread(ratios: list[float]) -> str:
     return f"{statistics.median(ratios):.3g}x ({min(ratios):.3g} to {max(ratios):.3g})"
 
 
+def keep(name: str, how: str, mine: dict, shares: dict[str, list[float]]) -> None:
+    """The figures of a model, standing or moving, for docs/results.json."""
+    record(f"step/{name}/{how}", mine["step_us"], "us")
+    record(f"step-jacobian/{name}/{how}/us", mine["step_jacobian_us"], "us")
+    record(f"step-jacobian/{name}/{how}", statistics.median(shares["loop"]), "times MuJoCo's differences")
+    record(f"step-jacobian/{name}/{how}/called", statistics.median(shares["called"]), "times MuJoCo's differences")
+    record(f"step-over-mujoco/{name}/{how}", statistics.median(shares["step"]), "of mj_step")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="half-cheetah,go1,h1,humanoid,atlas")
@@ -126,6 +136,7 @@ def main() -> None:
           "| times faster in a loop, called; step over mj_step")  # fmt: skip
     for name in arguments.models.split(","):
         mine, peer, shares = in_turn(name, arguments.moving, arguments.rounds)
+        keep(name, "moving" if arguments.moving else "standing", mine, shares)
         print(f"{name:13s} {mine['dof']:4d} {mine['contacts']:4d}/{peer['contacts']:<3d} |            {mine['step_us']:6.1f} "
               f"{mine['step_jacobian_us']:6.1f} |             {mine['batch_step_us']:6.1f} {mine['batch_step_jacobian_us']:6.1f} "
               f"|         {mine['call_step_us']:6.1f} {mine['call_linearize_us']:6.1f} "

@@ -18,6 +18,7 @@ import tempfile
 import time
 
 import measure
+from results import record
 
 COMMAND = "import sys; from trajopt.cli import main; sys.exit(main())"
 
@@ -46,6 +47,7 @@ def main() -> None:
             place = pathlib.Path(folder)
             for cache in ("empty", "full"):
                 spent = run(problem, place / "run", place / "cache")
+                record(f"run/{problem}/{cache}-cache", spent["process"], "s")
                 parts = "  ".join(f"{key} {value:.2f}" for key, value in spent.items())
                 print(f"{problem}, {cache} cache: {parts}", flush=True)
 

@@ -13,6 +13,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 from measure import banner  # noqa: E402
+from results import record  # noqa: E402
 
 from trajopt import problems, solvers  # noqa: E402
 from trajopt.problems.registry import parse_settings  # noqa: E402
@@ -26,16 +27,19 @@ def main() -> None:
     arguments = parser.parse_args()
     print(banner().replace(", one pinned", ""))
     for task in arguments.tasks:
-        settings, met = parse_settings(task, arguments.set), 0
+        settings, met, times = parse_settings(task, arguments.set), 0, []
         for seed in range(arguments.seeds + 1):
             problem = problems.get(task, **settings | {"seed": seed})
             start, processor = time.perf_counter(), time.process_time()
             solution = solvers.solve(problem)
             seconds, processor = time.perf_counter() - start, time.process_time() - processor
             met += solution.success
+            times.append(seconds)
             goals = ", ".join(f"{name} {goal.value:.2g} {goal.unit}" for name, goal in solution.goals.items())
             how = f"{solution.iterations} iterations, {seconds:.1f} s, {processor:.1f} s of processor time"
             print(f"{task} seed {seed}: success {solution.success}, {goals}; {how}", flush=True)
+        record(f"contact-tasks/{task}/met", met, f"of {arguments.seeds + 1} starts")
+        record(f"contact-tasks/{task}/longest", max(times), "s")
         print(f"{task}: {met} of {arguments.seeds + 1}")
 
 
