@@ -26,16 +26,16 @@ NAVIGATION = {
     "How to": (
         "models", "bring-your-own", "tasks", "contact-tasks", "choosing-a-solver", "solvers", "optimal-control",
         "multiple-shooting", "sampling", "batches", "estimation", "estimation/*", "receding-horizon", "policies", "sweeps",
-        "sweeps-slurm", "sweeps-mpi", "command-line", "pictures", "viewer", "coming-from", "extending/*",
+        "command-line", "pictures", "viewer", "coming-from", "extending",
     ),
     "Explanation": (
         "rigid-body-dynamics", "collision", "contact-semantics", "smoothed-contact", "relaxed-contact",
         "compliant-contact-and-integrators", "gradients", "speed", "validation", "architecture",
     ),
-    "Problems": ("problems/*",),
+    "Problems": ("problems/index", "problems/*"),
     "Reference": (
-        "api/trajopt", "api/dynamics", "api/algorithms", "api/models", "api/problems", "api/solvers", "api/control",
-        "api/learning", "api/viz", "api/errors", "api/*", "conventions", "glossary", "troubleshooting",
+        "api/index", "api/models", "api/dynamics", "api/problems", "api/solvers", "api/control", "api/viz", "api/errors", "api/*",
+        "conventions", "glossary", "troubleshooting",
     ),
 }  # fmt: skip
 INDEX = "index"

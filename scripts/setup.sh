@@ -96,8 +96,8 @@ else
   say "IPOPT is not available; everything but the solvers built on it works (details: .venv/ipopt.log)"
 fi
 
-if [ "$(uname -m)" != x86_64 ]; then
-  say "the compiled core is for x86-64 processors; steps are taken by JAX here"
+if [ "$(uname -s)" != Linux ]; then
+  say "the compiled core is for Linux; steps are taken by JAX here"
 elif have_compiler && PATH="$PWD/.venv/bin:$PATH" PYTHON=.venv/bin/python scripts/build_native.sh >.venv/native.log 2>&1; then
   say "compiled core built"
 else

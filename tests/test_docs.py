@@ -1,6 +1,7 @@
 """The documentation: every Python example runs, every relative link leads somewhere.
 
-Fenced blocks marked `python` run in the order of their page, in one namespace; `python no-run` marks a sketch.
+Fenced blocks marked `python` run in the order of their page, in one namespace; `python no-run` marks a sketch. Notes (docs/notes) are
+histories: their examples are not run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def examples(text: str) -> list[tuple[int, str]]:
     return [(text[: match.start()].count("\n") + 1, match.group(1)) for match in BLOCK.finditer(text)]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if examples(page.read_text())], ids=lambda p: p.stem)
+RUN = [page for page in PAGES if "notes" not in page.parts and examples(page.read_text())]
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda p: p.stem)
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict = {"__name__": "__main__"}

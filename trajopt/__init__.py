@@ -1,10 +1,10 @@
-"""Trajectory optimization with hard contact and implicit derivatives, in JAX."""
+"""Trajectory optimization and estimation for robots in contact, in JAX with a C++ core."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _LAZY = {
     "load_model": "trajopt.models.registry",

@@ -281,7 +281,7 @@ def test_without_viser_the_line_to_install_it_is_given(tmp_path, monkeypatch, ca
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["view", str(folder)]) == 2
     assert capsys.readouterr().err == (
-        "trajopt: error: the viewer needs viser; install it with: pip install 'trajopt[viewer]'\n"
+        "trajopt: error: the viewer needs viser; install it with: pip install 'trajopt-contact[viewer]'\n"
     )
 
 

@@ -51,7 +51,7 @@ def register() -> None:
 
 def _require() -> None:
     if gymnasium is None:
-        raise MissingExtraError("environments for gymnasium need gymnasium: pip install 'trajopt[learning]'")
+        raise MissingExtraError("environments for gymnasium need gymnasium: pip install 'trajopt-contact[learning]'")
 
 
 def _spaces(made: Environment) -> tuple[Any, Any]:

@@ -44,7 +44,7 @@ def read_with_trimesh(path: Path) -> Float[np.ndarray, "n 3"]:
         import trimesh  # noqa: F401
     except ImportError:
         raise MissingExtraError(
-            f"reading the mesh '{path.name}' needs trimesh; install it with: pip install 'trajopt[mesh]'"
+            f"reading the mesh '{path.name}' needs trimesh; install it with: pip install 'trajopt-contact[mesh]'"
         ) from None
     program = _PROGRAM.format(address_space=CHILD_BYTES, most=4 * MESH_BYTES)
     try:

@@ -23,6 +23,7 @@ from trajopt.models.descriptions import DEFAULT_FRICTION, ShapeDescription
 from trajopt.models.limits import is_regular, short
 from trajopt.models.messages import grouped
 from trajopt.models.mjcf import read_mjcf
+from trajopt.models.published import PREFIX, described
 from trajopt.models.sdf import read_sdf
 from trajopt.models.sdf_shapes import ALL_BITS
 from trajopt.models.self_collision import SelfCollision
@@ -92,7 +93,7 @@ def load_model(
     exclude: Sequence[tuple[str, str]] = (),
     xacro: bool = False,
 ) -> Model:
-    """A model by bundled name, or from a URDF, MJCF or SDF file.
+    """A model by bundled name, from a URDF, MJCF or SDF file, or as "robot_descriptions:NAME" from the package of that name.
 
     - `floating_base`: None as the file says (URDF: fixed to the world); True gives the base a free joint if it has
       none; False fixes a free base where the file puts it.
@@ -153,6 +154,9 @@ def load_model_from_string(
 
 
 def _load(name_or_path: str | Path, options: _Options) -> tuple[Model, LoadReport]:
+    if isinstance(name_or_path, str) and name_or_path.startswith(PREFIX):
+        name_or_path, folders = described(name_or_path.removeprefix(PREFIX))
+        options = dataclasses.replace(options, package_dirs=(*options.package_dirs, *folders))
     path = _find(name_or_path)
     chosen = options.self_collision.srdf
     try:

@@ -29,11 +29,12 @@ from trajopt.native.interface import with_stated_interface
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "_build"
 REBUILD = "python -m trajopt.native.build (a C++ compiler and CMake; a minute)"
-# Flags of /proc/cpuinfo that the compiler may use for each (x86-64-v4 and v3 of the psABI), the fastest set first.
+# Flags of /proc/cpuinfo that the compiler may use for each (x86-64-v4 and v3 of the psABI, armv8-a), the fastest set first.
 _V3 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "abm", "movbe")
 INSTRUCTION_SETS = {
     "avx512": (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     "avx2": _V3,
+    "neon": ("fp", "asimd"),
 }
 ISA_VARIABLE = "TRAJOPT_NATIVE_ISA"  # environment variable that forces one of `INSTRUCTION_SETS`
 # Handlers of the shared objects: steps (core_ffi.cc), the contact solve on plain arrays (solve_ffi.cc), the Riccati recursion.
@@ -65,12 +66,13 @@ def instruction_set() -> str:
 
 @functools.cache
 def processor_flags() -> frozenset[str]:
-    """Flags of the first processor; empty where the system does not tell (no Linux on x86)."""
+    """Flags of the first processor; empty where the system does not tell (no Linux on x86-64 or aarch64)."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), frozenset())
+    found = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(found, "").split())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,5 @@
-// Vectors of LANES doubles: 8 with AVX-512, 4 with AVX2, so that the object for AVX2 holds no 512-bit register.
+// Vectors of LANES doubles: 8 with AVX-512, 4 with AVX2, so that the object for AVX2 holds no 512-bit register; 4 with NEON, in two
+// registers.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -9,6 +10,9 @@
 #if defined(__AVX512F__)
 #define TRAJOPT_ISA avx512
 #define TRAJOPT_LANES 8
+#elif defined(__aarch64__)
+#define TRAJOPT_ISA neon
+#define TRAJOPT_LANES 4
 #else
 #define TRAJOPT_ISA avx2
 #define TRAJOPT_LANES 4

@@ -90,7 +90,7 @@ def _quiet() -> contextlib.redirect_stdout:
 def check_extra() -> None:
     """Raise `MissingExtraError`, with the line to install it, when viser is missing."""
     if importlib.util.find_spec("viser") is None:
-        raise MissingExtraError("the viewer needs viser; install it with: pip install 'trajopt[viewer]'")
+        raise MissingExtraError("the viewer needs viser; install it with: pip install 'trajopt-contact[viewer]'")
 
 
 def start_server(port: int) -> Any:

@@ -126,6 +126,6 @@ def _jaxopt() -> Any:
             import jaxopt
         except ImportError as error:
             raise MissingExtraError(
-                "LBFGS in batches needs jaxopt; install it with: pip install 'trajopt[jaxopt]', or use GaussNewton"
+                "LBFGS in batches needs jaxopt; install it with: pip install 'trajopt-contact[jaxopt]', or use GaussNewton"
             ) from error
     return jaxopt

@@ -81,7 +81,7 @@ def require_ipopt() -> Any:
     except ImportError as error:
         raise MissingExtraError(
             "MultipleShooting needs IPOPT; install it with: "
-            "sudo apt-get install coinor-libipopt-dev && pip install 'trajopt[ipopt]'"
+            "sudo apt-get install coinor-libipopt-dev && pip install 'trajopt-contact[ipopt]'"
         ) from error
     return cyipopt
 

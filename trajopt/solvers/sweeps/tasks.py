@@ -144,6 +144,6 @@ def pickled(value: Any) -> bytes:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise MissingExtraError(
                 f"what is to be solved cannot be sent to another process ({error}); cloudpickle can also send functions that "
-                "are written in a script: pip install 'trajopt[distributed]'"
+                "are written in a script: pip install 'trajopt-contact[distributed]'"
             ) from error
     return cloudpickle.dumps(value)
