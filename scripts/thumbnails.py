@@ -2,7 +2,7 @@
 
     python scripts/thumbnails.py [PROBLEM ...]       # into docs/images/problems; all of the library by default
 
-Problems without an initial state, such as a pose to hold, are solved and show their answer.
+Problems without an initial state, such as a pose to hold, are solved for a few iterations and show where that motion begins.
 """
 
 from __future__ import annotations

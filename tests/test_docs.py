@@ -1,7 +1,7 @@
 """The documentation: every Python example runs, every relative link leads somewhere.
 
-Fenced blocks marked `python` run in the order of their page, in one namespace; `python no-run` marks a sketch. Notes (docs/notes) are
-histories: their examples are not run.
+Fenced blocks marked `python` run in the order of their page, in one namespace; `python no-run` marks a sketch. Notes (docs/notes)
+are histories: their examples are not run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Robots of the package robot_descriptions by name, with a stand-in for the package: its modules fetch their files from a network."""
+"""Robots of the package robot_descriptions by name, with a stand-in for it: its modules fetch files from a network."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import pytest
 from trajopt import load_model
 from trajopt.errors import MissingExtraError, ModelError, UnknownNameError
 
-ARM = """<mujoco model="arm"><worldbody><body><joint axis="0 1 0"/><geom type="sphere" size="0.1" mass="1"/></body></worldbody></mujoco>"""
-MESH = """<robot name="leg"><link name="base"><inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial>
+ARM = """<mujoco model="arm"><worldbody>
+<body><joint axis="0 1 0"/><geom type="sphere" size="0.1" mass="1"/></body></worldbody></mujoco>"""
+MESH = """<robot name="leg"><link name="base">
+<inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial>
 <collision><geometry><mesh filename="package://leg_package/tetrahedron.obj"/></geometry></collision></link></robot>"""
 TETRAHEDRON = "v 0 0 0\nv 0.2 0 0\nv 0 0.2 0\nv 0 0 0.2\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
 
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package robot_descriptions with an MJCF robot, a URDF robot with a mesh, one without files and one that cannot be fetched."""
+    """The package with an MJCF robot, a URDF robot with a mesh, one without files and one that cannot be fetched."""
     folder = tmp_path / "robot_descriptions"
     (tmp_path / "leg_package").mkdir()
     folder.mkdir()

@@ -1,7 +1,7 @@
 """Published robots by name: `load_model("robot_descriptions:NAME")`, through the package of that name.
 
-Each of its modules (`go2_mj_description`, `panda_description`, ...) fetches its repository when it is first imported, keeps it, and
-says where its MJCF or URDF file is.
+Each of its modules (`go2_mj_description`, `panda_description`, ...) fetches its repository when it is first imported, keeps it,
+and says where its MJCF or URDF file is.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _FOLDERS = ("PACKAGE_PATH", "REPOSITORY_PATH")
 def described(name: str) -> tuple[Path, tuple[str, ...]]:
     """The file of a robot by the name of its module, and folders in which its `package://` names are found.
 
-    Raises `MissingExtraError` where the package is not installed, `UnknownNameError` with the closest names, and `ModelError` where
-    the module cannot fetch its files or names none that is read.
+    Raises `MissingExtraError` where the package is not installed, `UnknownNameError` with the closest names, and `ModelError`
+    where the module cannot fetch its files or names none that is read.
     """
     if importlib.util.find_spec(PACKAGE) is None:
         raise MissingExtraError(f"'{PREFIX}{name}' needs {PACKAGE}: pip install 'trajopt-contact[descriptions]'")

@@ -1,5 +1,4 @@
-// Vectors of LANES doubles: 8 with AVX-512, 4 with AVX2, so that the object for AVX2 holds no 512-bit register; 4 with NEON, in two
-// registers.
+// Vectors of LANES doubles: 8 with AVX-512, 4 with AVX2, so that the object for AVX2 holds no 512-bit register.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -10,9 +9,6 @@
 #if defined(__AVX512F__)
 #define TRAJOPT_ISA avx512
 #define TRAJOPT_LANES 8
-#elif defined(__aarch64__)
-#define TRAJOPT_ISA neon
-#define TRAJOPT_LANES 4
 #else
 #define TRAJOPT_ISA avx2
 #define TRAJOPT_LANES 4

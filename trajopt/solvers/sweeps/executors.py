@@ -39,7 +39,8 @@ def executor_for(workers: str | None) -> Iterator[Executor | None]:
             from distributed import Client
         except ImportError as error:
             raise MissingExtraError(
-                f"workers is '{workers}', a dask scheduler; dask.distributed is not installed: pip install 'trajopt-contact[distributed]'"
+                f"workers is '{workers}', a dask scheduler; dask.distributed is not installed: "
+                "pip install 'trajopt-contact[distributed]'"
             ) from error
         try:
             client = Client(workers, timeout=CONNECTING_S, set_as_default=False)
