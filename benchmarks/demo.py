@@ -52,7 +52,7 @@ def main() -> int:
     start, statuses, lines = time.perf_counter(), [], []
     for name in PROBLEMS:
         folder = args.out / name
-        statuses.append(trajopt(["run", name, "--out", str(folder)]))
+        statuses.append(trajopt(["run", name, "--animation", "--out", str(folder)]))
         trajopt(
             ["compare", name, "--solvers", SOLVERS, "--gradients", GRADIENTS, "--budget", args.budget]
             + ["--again", "--out", str(folder)]

@@ -76,7 +76,7 @@ def toy(monkeypatch, tmp_path):
 
 
 def test_run_writes_everything_and_returns_zero(toy, capsys):
-    assert main(["run", "toy", "--seed", "4", "--set", "distance=4"]) == 0
+    assert main(["run", "toy", "--seed", "4", "--set", "distance=4", "--animation"]) == 0
     folder = toy / "runs" / "toy"
     names = {path.name for path in folder.iterdir()}
     assert {
@@ -99,8 +99,15 @@ def test_run_writes_everything_and_returns_zero(toy, capsys):
     assert "iteration" in out and "step size" in out and "solved" in out and "velocity 2.000 m/s" in out
 
 
+def test_an_animation_is_drawn_when_it_is_asked_for(toy):
+    assert main(["run", "toy", "--quiet"]) == 0
+    folder = toy / "runs" / "toy"
+    assert (folder / "trajectory.png").exists() and not (folder / "animation.gif").exists()
+    assert "animation" not in json.loads((folder / "summary.json").read_text())["wall_clock_s"]
+
+
 def test_a_run_says_where_its_wall_time_went(toy, capsys):
-    assert main(["run", "toy"]) == 0
+    assert main(["run", "toy", "--animation"]) == 0
     spent = json.loads((toy / "runs/toy/summary.json").read_text())["wall_clock_s"]
     parts = {key: value for key, value in spent.items() if key != "total"}
     assert list(parts) == ["import", "load", "solve", "certificate", "plots", "animation", "compile", "other"]
@@ -119,7 +126,7 @@ def test_a_picture_that_fails_loses_neither_the_results_nor_the_exit_status(toy,
         monkeypatch.setattr(plots, name, fail)
     (toy / "runs" / "toy").mkdir(parents=True)
     (toy / "runs" / "toy" / "trajectory.png").write_bytes(b"of an earlier run")
-    assert main(["run", "toy"]) == 0
+    assert main(["run", "toy", "--animation"]) == 0
     folder = toy / "runs" / "toy"
     assert json.loads((folder / "summary.json").read_text())["status"] == "solved"
     assert (folder / "animation.gif").exists() and not (folder / "trajectory.png").exists()

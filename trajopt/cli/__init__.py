@@ -90,6 +90,7 @@ def _add_run(commands: Any) -> None:
     add.add_argument("--solver", metavar="NAME", help="default: the one that suits the problem")
     add.add_argument("--gradient", metavar="MODE", help="default: the one that suits the problem")
     add.add_argument("--contact", metavar="MODEL", help="contact model, where the problem offers a choice")
+    add.add_argument("--animation", action="store_true", help="draw the motion as animation.gif, too: some seconds")
     _add_out(add, "default: runs/PROBLEM")
     _add_shared(add, "--seed", "--max-iterations", "--set", "--resume", "--quiet", "--verbose")
 

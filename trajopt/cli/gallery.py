@@ -61,7 +61,7 @@ def _run(name: str, folder: pathlib.Path, limit: float, max_iterations: int | No
 
     After `limit` seconds it is asked, as by Ctrl-C, to end with its best point and to draw that, unless it is drawing already.
     """
-    command = [sys.executable, "-c", _RUN, "run", name, "--out", str(folder)]
+    command = [sys.executable, "-c", _RUN, "run", name, "--animation", "--out", str(folder)]
     command += [] if max_iterations is None else ["--max-iterations", str(max_iterations)]
     folder.mkdir(parents=True, exist_ok=True)
     summary = folder / "summary.json"

@@ -116,7 +116,7 @@ def _told(
     if terminated():
         say(console, "no pictures are drawn after a termination signal")
     else:
-        draw(problem, solution, folder)
+        draw(problem, solution, folder, args.animation)
     say(console, f"written: {', '.join(files.visible(folder))}")
     spent = walltime.spent()
     if spent:
@@ -153,8 +153,8 @@ def report(console: Console, problem: Any, solution: Solution) -> None:
         say(console, described)
 
 
-def draw(problem: Any, solution: Solution, folder: pathlib.Path) -> None:
-    """Write the pictures that the run gives rise to (`docs/pictures.md`) and, where a model moves, the animation."""
+def draw(problem: Any, solution: Solution, folder: pathlib.Path, animated: bool) -> None:
+    """Write the pictures that the run gives rise to (`docs/pictures.md`); `animated`, where a model moves: the animation, too."""
     with walltime.part("import"):
         from trajopt.viz import animation, plots
     name, motion, tolerance = problem.name, solution.trajectory, problem.violation_tolerance
@@ -168,7 +168,7 @@ def draw(problem: Any, solution: Solution, folder: pathlib.Path) -> None:
         of_problem = {"costs": plots.costs, "estimation": plots.estimation, "uncertainty": plots.uncertainty}
         for stem, plot in of_problem.items():
             drawn(functools.partial(plot, problem), solution, folder / f"{stem}.png", title=f"{name}: {stem}")
-    if problem.display.model is not None and "q" in motion:
+    if animated and problem.display.model is not None and "q" in motion:
         with walltime.part("animation"):
             drawn(functools.partial(animation.animate, problem.display.model), motion, folder / "animation.gif")
 
