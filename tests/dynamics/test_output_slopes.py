@@ -122,6 +122,7 @@ FEW = [name for name in QUICK if name.startswith(("cube", "sliders"))]
 MORE = [pytest.param(name, marks=pytest.mark.slow) for name in QUICK if name not in FEW]
 
 
+@pytest.mark.slow
 @needs_core
 @pytest.mark.parametrize("name", [*FEW, *MORE])
 def test_both_backends_agree(name):

@@ -160,6 +160,7 @@ def test_a_body_turns_about_its_centre_of_mass_wherever_its_origin_is(dt):
     check_steady(np.linalg.norm(linear - linear[0], axis=1), 1.2 * dt * fastest**2 * lever * np.asarray(m.mass).sum())
 
 
+@pytest.mark.slow
 def test_a_chain_of_ball_joints_is_held_to_the_order_of_the_step():
     """The coupling of the two is explicit: its error falls with the step, and a step of 5 ms does not diverge."""
     gains = []
@@ -169,6 +170,7 @@ def test_a_chain_of_ball_joints_is_held_to_the_order_of_the_step():
     assert gains[0] < 0.6 * gains[1] < 0.3 and gains[2] < 2
 
 
+@pytest.mark.slow
 def test_energy_is_bounded_where_no_iteration_converges():
     """A body that turns by many radians in a step, which no step resolves, gains nothing all the same."""
     rng = np.random.default_rng(3)

@@ -93,6 +93,7 @@ def test_the_jacobian_is_the_slope_of_steps(integrator):
             assert relative(got, wanted) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cart-pole", "tree"])
 def test_derivatives_are_those_of_jax(name):
     """By state, control, step and masses, forward and reverse."""
@@ -141,7 +142,9 @@ def stage(system: System):
     return problem, (flat_state(x), u, jnp.zeros(()), jnp.zeros(0), w)
 
 
-@pytest.mark.parametrize("name, integrator", [("tree", "moreau"), ("double-cart-pole", "rk4")])
+@pytest.mark.parametrize(
+    ("name", "integrator"), [pytest.param("tree", "moreau", marks=pytest.mark.slow), ("double-cart-pole", "rk4")]
+)
 def test_hessians_of_the_solvers_are_second_differences(name, integrator):
     """By differences of the core's first derivatives, also of coordinates on a manifold; the oracle takes steps alone."""
     system, _ = pair(name, integrator)

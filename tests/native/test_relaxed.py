@@ -31,7 +31,7 @@ def require_equal(jax_: System, core: System, x: State, u, label: str) -> None:
 
 
 @pytest.mark.parametrize("kind", STATES)
-@pytest.mark.parametrize("integrator", ("semi-implicit", "moreau"))
+@pytest.mark.parametrize("integrator", ("semi-implicit", pytest.param("moreau", marks=pytest.mark.slow)))
 def test_core_and_jax_agree(kind, integrator):
     """Contacts of balls and rods, limits, dry friction, a coupling of joints."""
     x, u = scene_state(kind)

@@ -42,7 +42,7 @@ def at(q: float, v: float = 0.0) -> State:
     return State(np.array([q]), np.array([v]))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", SLOW_IN_JAX)
 @pytest.mark.parametrize(
     "scene, q",
     [(WALL, 0.0), (WALL, 1e-3), (HINGE, 0.0), (SQUEEZED, 0.0)],

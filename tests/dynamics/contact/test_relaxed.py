@@ -109,6 +109,7 @@ def test_both_limits_of_a_joint_push(q):
     np.testing.assert_allclose([low * (v + (q + 0.5) / DT), high * (-v + (0.5 - q) / DT)], rho, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_limit_at_infinity_is_none():
     one_sided = load_model_from_string(SLIDER.format(joint='limited="true" range="-0.5 0.5"'))
     one_sided = one_sided.replace(upper=np.array([np.inf]))
@@ -146,6 +147,7 @@ def test_redundant_contacts_share_the_load():
     np.testing.assert_allclose(y.v[2], normal.sum() - G * DT, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_no_contact_is_left_out_by_distance():
     """Where another contact becomes the closest nothing jumps; with max_contacts it does."""
     rows = system(BOX).contact.contact_rows(model(BOX))
@@ -221,6 +223,7 @@ def test_derivatives_by_parameters_and_rho():
         np.testing.assert_allclose(slope, differences.value[0, 0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_second_derivative_is_refused():
     relaxed, (x, u) = scene(), scene_state("apart")
     with pytest.raises(DerivativeError):
@@ -248,6 +251,7 @@ def test_jit_vmap_and_one_program_for_every_rho():
     np.testing.assert_allclose(batched, by_system, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_single_precision():
     x, u = scene_state("touching")
     single = System(model(SCENE).to_device(jnp.float32), DT, contact=RelaxedContact(1e-2), backend="jax")
@@ -264,6 +268,7 @@ def test_equality_constraints_hold():
     np.testing.assert_allclose(y.v[13], (1 + 2 * 0.3 * 0.1) * y.v[12], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_too_few_iterations_are_said():
     x, u = scene_state("sliding")
     few = System(model(SCENE), DT, contact=RelaxedContact(1e-6, max_iterations=3), backend="jax")

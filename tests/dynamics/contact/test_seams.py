@@ -200,7 +200,7 @@ def test_small_bodies_do_not_jump_over_a_plate(body, backend):
 
 
 @pytest.mark.parametrize("backend", [CORE])
-@pytest.mark.parametrize("body", ["box", "sphere", *SLOWER])
+@pytest.mark.parametrize("body", [pytest.param("box", marks=pytest.mark.slow), "sphere", *SLOWER])
 def test_bodies_that_fly_at_the_rim_of_a_table_do_not_enter_it(body, backend):
     """From all sides of the edge, 2 to 10 mm a step: nothing comes deeper than half a step."""
     rng = np.random.default_rng(3)
@@ -263,7 +263,7 @@ def test_a_pair_that_is_passed_has_the_contacts_of_the_face_that_it_passes():
 
 
 @pytest.mark.skipif(not native.available(), reason="needs the compiled core")
-@pytest.mark.parametrize("body", ["box", "sphere", SLOWER[1]])
+@pytest.mark.parametrize("body", ["box", pytest.param("sphere", marks=pytest.mark.slow), SLOWER[1]])
 def test_core_and_jax_see_the_same_contacts(body):
     """In states about seams, of which some are passed: the contacts of the core's report are those of the narrow phase of JAX."""
     system = scene(BODIES[body], floor(row=TILE, count=2) + floor(row=-TILE, count=2), 2e-3)

@@ -181,6 +181,7 @@ def test_a_distant_contact_ties_nothing():
     assert np.asarray(at_rest.contacts.tied).sum() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["standing", "sliding", "landing", "edge", "flight"])
 def test_residual_is_recomputed(kind):
     """The reported residual is that of the returned impulse, by an implementation of the natural map of this test."""

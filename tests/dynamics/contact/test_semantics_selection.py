@@ -59,6 +59,7 @@ CASES = [("cube", "standing"), ("cube", "sliding"), ("cube", "landing"), ("go1",
 SLOW = [pytest.param(n, k, marks=pytest.mark.slow) for n in ("h1", "atlas") for k in ("standing", "sliding", "landing")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, kind", [*CASES, *SLOW])
 def test_what_redundancy_leaves_open_does_not_depend_on_the_start(name, kind):
     """100 starts of the solve, where the law has one solution but for the null space: the velocity agrees to 1e-9 m/s, the

@@ -109,7 +109,9 @@ def check_inverses(got, a):
 # -- random trees --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RANDOM_MODELS)
+@pytest.mark.parametrize(
+    "name", [n if n in ("forest", "fixed-base") else pytest.param(n, marks=pytest.mark.slow) for n in RANDOM_MODELS]
+)
 def test_random_trees(name):
     model, compiled = random_model(name)
     judge, n = PinocchioModel(model), model.nv

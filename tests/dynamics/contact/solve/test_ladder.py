@@ -97,6 +97,7 @@ def test_without_the_core_the_ladder_ends_earlier(monkeypatch):
     check_solved(problems, found.status == Status.solved, found.impulse, 0.7)
 
 
+@pytest.mark.slow
 @needs_core
 @pytest.mark.parametrize("speed, status", [(0.0, Status.infeasible), (0.5, Status.infeasible), (0.7, Status.solved)])
 def test_an_approach_that_rounding_hides_goes_on(speed, status):

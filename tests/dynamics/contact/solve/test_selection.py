@@ -63,6 +63,7 @@ def null_of(G):
     return Vt[s < 1e-10 * s[0]].T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tangent", [None, [[1, 0], [0, 0], [-1, 1], [0, 0]]])
 def test_the_turning_of_the_projection_is_its_second_derivative(tangent):
     """Contacts that slide, stick, slide and separate, a limit and dry friction, in the disc and in the box."""
@@ -81,6 +82,7 @@ def test_the_turning_of_the_projection_is_its_second_derivative(tangent):
     assert np.abs(expected).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, tiny", [(np.float32, 1e-15), (np.float64, 1e-110)])
 def test_the_law_in_given_modes_has_derivatives_beside_contacts_held_by_rounding_alone(dtype, tiny):
     """The cube of what holds such a contact sideways, by which second derivatives of its direction divide, is zero."""
@@ -115,6 +117,7 @@ def test_frictionless_redundancy_is_a_quadratic_programme():
         np.testing.assert_allclose(lam @ lam, best.fun, rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_sliding_contacts_stay_on_the_solution_set():
     """From any nearby solution of the modes' equations the same impulse is reached, orthogonal to the null space."""
     G, g = box((3.0, 1.0, -0.01), (0, 0, 2.0))

@@ -51,6 +51,7 @@ def test_tied_contacts_separate_in_either_precision(dtype):
         assert solution.modes.cone[1] == SEPARATING, (a, b, c, solution.velocity, solution.impulse)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
 def test_the_inverse_is_that_of_the_modes_of_the_solution(dtype):
     """The tied contact above carries an impulse in the regularised solution, of the order of eps, in which it is held."""
@@ -64,6 +65,7 @@ def test_the_inverse_is_that_of_the_modes_of_the_solution(dtype):
         np.testing.assert_allclose(product, np.eye(6), rtol=0, atol={jnp.float64: 1e-5, jnp.float32: 1e-3}[dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
 def test_the_weakest_regularisation_is_above_rounding(dtype):
     """Four contacts that are the same one: the redundant problem has an inverse, of the size of 1 / eps, with every eps used."""
@@ -97,6 +99,7 @@ ON_ITSELF = [
 ON_ITSELF_FREE = [0.0749793, -0.287257, -0.403927, -0.401901, -0.0173615, -3.91858, -0.13959, 1.00004, -0.501889, -20.5212]
 
 
+@pytest.mark.slow
 def test_redundancy_is_that_of_the_modes_of_the_solution():
     """One contact creeps in the regularised solution and sticks in that of the law, where impulses then are not unique."""
     J = np.array(ON_ITSELF)
