@@ -17,7 +17,7 @@ from trajopt.dynamics import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.problems import OptimalControlProblem, guesses
 from trajopt.problems import residuals as r
-from trajopt.solvers.ddp import Plan
+from trajopt.solvers.plan import Plan
 from trajopt.viz.receding_horizon import plot_recording
 
 DT = 0.05
@@ -93,7 +93,7 @@ def test_a_late_plan_acts_late_and_loses_nothing_where_the_model_is_right():
 
 def test_undisturbed_the_plant_follows_the_open_loop_solution():
     problem = reach()
-    horizon = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(), problem.horizon * DT)
+    horizon = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(), problem.horizon * DT, max_iterations=1)
     found = horizon.run(problem.horizon * DT)
     # One solve, at the start, after those of the first plan: the iterations of the solver itself.
     expected = solvers.solve(problem, PLAIN, max_iterations=found.first_iterations + 1)
@@ -105,11 +105,10 @@ def test_undisturbed_the_plant_follows_the_open_loop_solution():
 def test_iterations_are_those_of_the_solver():
     problem = reach()
     for count in (1, 3):
-        horizon = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(), DT, first_iterations=count)
-        plan = horizon.replanning.first()
-        found, done, _ = horizon.solve(problem.x0, 0.0, 0.0, plan, np.zeros(()), 1)
+        controller = control.Controller(problem, solvers.iLQR(), DT)
+        found, done, _ = controller.solve(problem.x0, 0.0, 0.0, controller.planner.first(), 1)
         for _ in range(count - 1):
-            found, done, _ = horizon.solve(problem.x0, 0.0, 0.0, found.plan, found.damping, 1)
+            found, done, _ = controller.solve(problem.x0, 0.0, 0.0, found.plan, 1)
         assert done == 1
         expected = solvers.solve(problem, PLAIN, max_iterations=count)
         np.testing.assert_allclose(found.plan.us, expected.us, rtol=1e-10, atol=1e-12)
@@ -118,13 +117,13 @@ def test_iterations_are_those_of_the_solver():
 
 def test_a_shift_by_whole_knots_is_that_of_the_guesses_and_half_of_one_is_between():
     problem = reach()
-    horizon = control.RecedingHorizon(problem, solvers.iLQR(), cart_pole(), DT)
+    shift = control.Controller(problem, solvers.iLQR(), DT).planner.replanning.shifted
     solution = solvers.solve(problem, solvers.iLQR())
     plan = Plan(jnp.asarray(solution.xs), jnp.asarray(solution.us), jnp.asarray(solution.gains))
-    whole, expected = horizon.replanning.shifted(plan, 2.0), guesses.shifted(solution, 2)
+    whole, expected = shift(plan, 2.0), guesses.shifted(solution, 2)
     np.testing.assert_array_equal(whole.us, expected.us)
     np.testing.assert_array_equal(whole.xs, expected.xs)
-    half = horizon.replanning.shifted(plan, 0.5)
+    half = shift(plan, 0.5)
     np.testing.assert_allclose(half.us[:-1], (plan.us[:-1] + plan.us[1:]) / 2)
     np.testing.assert_allclose(half.xs[:-1], (plan.xs[:-1] + plan.xs[1:]) / 2, atol=1e-12)
 
@@ -218,14 +217,14 @@ def horizon(problem=None, solver=None, plant=None, period=DT, **options):
     (lambda: horizon(period=float("nan")), OptionError, "period is nan"),
     (lambda: horizon(delay=0.01), OptionError, "delay is 0.01 s, which is not a multiple"),
     (lambda: horizon(delay="soon"), OptionError, "delay is 'soon'; expected seconds or 'measured'"),
-    (lambda: horizon(solver=solvers.CEM()), OptionError, "solver CEM has no feedback gains.*use solvers.iLQR"),
-    (lambda: horizon(solver=solvers.iLQR), OptionError, "solver iLQR has no feedback gains"),
+    (lambda: horizon(solver=solvers.CEM()), OptionError, "CEM.*does not bound its controls"),
+    (lambda: horizon(solver=solvers.MultipleShooting()), OptionError, "solver MultipleShooting cannot go on.*use solvers.iLQR"),
+    (lambda: horizon(solver=solvers.iLQR), OptionError, "solver iLQR cannot go on"),
     (lambda: horizon(solver=solvers.iLQR(shooting="multiple")), OptionError, "shooting='single'"),
     (lambda: horizon(plant="mujoco"), OptionError, "plant is 'mujoco'; expected a System"),
     (lambda: horizon(plant=LinearPlant()), ShapeError, "states of 4 numbers, linear plant of 2; load the same model"),
     (lambda: horizon(max_iterations=0), OptionError, "max_iterations is 0"),
     (lambda: horizon(time_budget=-1.0), OptionError, "time_budget is -1.0"),
-    (lambda: horizon(reach().replace(inequality=r.LimitMargin().at_least(0.0))), OptionError, "constraints beside bounds"),
     (lambda: horizon().run(1.0, x0=np.zeros(3)), ShapeError, r"x0 has shape \(3,\); expected \(4,\)"),
     (lambda: horizon().run(1.0, x0=np.full(4, np.nan)), NonFiniteError, "x0 has non-finite"),
     (lambda: horizon().run(1.0, pushes=[control.Push("poel", (1, 0, 0))]), UnknownNameError, "no body 'poel'.*pole"),

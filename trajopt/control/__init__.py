@@ -4,9 +4,10 @@ horizon = control.RecedingHorizon(problem, solvers.iLQR(), control.MujocoPlant.f
 recording = horizon.run(10.0, pushes=[control.Push("trunk", (60.0, 0.0, 0.0), start=1.0)])
 """
 
+from trajopt.control.controller import Controller
 from trajopt.control.mujoco_plant import MujocoPlant
 from trajopt.control.plants import Plant, Push, SystemPlant
 from trajopt.control.receding_horizon import RecedingHorizon
 from trajopt.control.recording import Recording
 
-__all__ = ["MujocoPlant", "Plant", "Push", "RecedingHorizon", "Recording", "SystemPlant"]
+__all__ = ["Controller", "MujocoPlant", "Plant", "Push", "RecedingHorizon", "Recording", "SystemPlant"]

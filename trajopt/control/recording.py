@@ -28,6 +28,7 @@ class Recording:
         accepted: whether an iteration improved the plan, (S,).
         cost_before: cost of the shifted plan from the measured state, (S,).
         cost: cost of the new plan, (S,).
+        violation: largest violation of each constraint row along the new plan, (S, r).
         period (s): time that a solve had.
         first_iterations: of the first plan, made before the clock started.
         first_time_s (s): time that the first plan took.
@@ -44,6 +45,7 @@ class Recording:
     accepted: Bool[np.ndarray, " S"]
     cost_before: Float[np.ndarray, " S"]
     cost: Float[np.ndarray, " S"]
+    violation: Float[np.ndarray, "S r"]
     period: float
     first_iterations: int
     first_time_s: float

@@ -18,6 +18,7 @@ from trajopt.solvers.registry import SOLVERS, get, names
 from trajopt.solvers.sampling.cem import CEM
 from trajopt.solvers.sampling.cmaes import CMAES
 from trajopt.solvers.sampling.mppi import MPPI
+from trajopt.solvers.sampling.predictive import PredictiveSampling
 from trajopt.solvers.sampling.stochastic_search import StochasticSearch
 from trajopt.solvers.shooting.multiple import MultipleShooting
 from trajopt.solvers.shooting.single import SingleShooting
@@ -39,6 +40,7 @@ __all__ = [
     "MPPI",
     "MovingHorizon",
     "Outcome",
+    "PredictiveSampling",
     "Processes",
     "MultipleShooting",
     "SingleShooting",

@@ -16,6 +16,7 @@ from trajopt.solvers.least_squares.lbfgs import LBFGS
 from trajopt.solvers.sampling.cem import CEM
 from trajopt.solvers.sampling.cmaes import CMAES
 from trajopt.solvers.sampling.mppi import MPPI
+from trajopt.solvers.sampling.predictive import PredictiveSampling
 from trajopt.solvers.sampling.stochastic_search import StochasticSearch
 from trajopt.solvers.shooting.multiple import MultipleShooting
 from trajopt.solvers.shooting.single import SingleShooting
@@ -51,6 +52,9 @@ SOLVERS: dict[str, Entry] = {
     "CEM": Entry(CEM, "cross-entropy method: elites refit a Gaussian of the controls (optimal control)", random=True),
     "MPPI": Entry(MPPI, "path integral control: exponentially weighted mean of the draws (optimal control)", random=True),
     "CMAES": Entry(CMAES, "covariance matrix adaptation, full or separable (optimal control)", random=True),
+    "PredictiveSampling": Entry(
+        PredictiveSampling, "the best of the draws about a plan is the next plan (optimal control)", random=True
+    ),
     "StochasticSearch": Entry(
         StochasticSearch, "natural gradient of a shaped expected cost, bounds kept (optimal control)", random=True
     ),
@@ -117,7 +121,7 @@ if TYPE_CHECKING:  # type checkers hold the problems and solvers of the package 
         descent: Solver[LeastSquaresOracle, np.ndarray, GradientDescentState] = GradientDescent()
         ddp: list[Solver[OptimalControlOracle, Trajectory, DDPState]] = [iLQR(), DDP()]
         sampling: list[Solver[OptimalControlOracle, Trajectory, SamplingState]] = [
-            CEM(), MPPI(), CMAES(), StochasticSearch(),
+            CEM(), MPPI(), CMAES(), PredictiveSampling(), StochasticSearch(),
         ]  # fmt: skip
         library: list[LibrarySolver] = [LBFGS(), SingleShooting(), MultipleShooting(), Hybrid()]
         solve(fits, descent)

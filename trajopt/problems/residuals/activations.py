@@ -6,6 +6,7 @@ r"""Activations: what a residual's rows become before they are squared.
 | `SmoothAbsolute(scale)` | sqrt(r^2 + scale^2) - scale | quadratic below the scale, |r| above it |
 | `Saturated(scale)` | r^2 / 2 / (1 + r^2 / scale^2) | quadratic below the scale, scale^2 / 2 far above it |
 | `Barrier(width)` | s - 1 - log s, s = r / width, below the width; 0 above | keeps a margin r positive |
+| `Barrier(width, upper)` | the same, and of upper - r | keeps r between 0 and upper |
 
 They return h(r) with h(r)^2 / 2 the cost, smooth wherever the cost is, so that Gauss-Newton Hessians stay free. The barrier's
 slope and curvature start from zero and 1 at s = 1; below s = `RELAXED` h is continued by its tangent, so that it is finite, and
@@ -20,8 +21,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from trajopt.errors import OptionError
 from trajopt.names import NamedOptions
 
 RELAXED = 0.01  # share of the width
@@ -79,17 +82,40 @@ class Barrier(Activation):
 
     Options:
         width: distance from the wall at which it begins to be felt, in units of the residual.
+        upper: a second wall at r = upper, felt from r = upper - width on; a number or one for each row, at least 2 width. Default:
+            none. With `reference=lower` a residual is kept between lower and lower + upper.
+
+    Raises `OptionError` for a width that is not positive and for walls that are nearer than 2 width.
     """
 
     width: Any
+    upper: Any = None
+
+    def __post_init__(self) -> None:
+        width, upper = self.width, self.upper
+        known = (int, float, list, tuple, np.ndarray, np.number)
+        if not isinstance(width, known) or not (upper is None or isinstance(upper, known)):
+            return  # leaves that are traced, or placeholders of a pytree
+        if not (np.asarray(width, float) > 0).all():
+            raise OptionError(f"Barrier: width is {width}; it must be positive")
+        if upper is not None and not (np.asarray(upper, float) >= 2 * np.asarray(width, float)).all():
+            raise OptionError(f"Barrier: upper is {upper}, width {width}; both walls need upper to be at least 2 width")
 
     def __call__(self, r: Float[Array, " m"]) -> Float[Array, " m"]:
-        s = r / jnp.asarray(self.width).astype(r.dtype)
-        edge = jnp.asarray(RELAXED, r.dtype)
-        inside = _wall(jnp.clip(s, edge, 1.0))
-        # h'(s) = (1 - 1/s) / h(s)
-        slope = (1.0 - 1.0 / edge) / _wall(edge)
-        return inside + jnp.where(s < edge, slope * (s - edge), 0.0)
+        width = jnp.asarray(self.width).astype(r.dtype)
+        lower = _relaxed_wall(r / width)
+        if self.upper is None:
+            return lower
+        return lower - _relaxed_wall((jnp.asarray(self.upper).astype(r.dtype) - r) / width)  # one of the two is zero
+
+
+def _relaxed_wall(s: Array) -> Array:
+    """sqrt(2 (s - 1 - log s)) below 1, 0 above; below `RELAXED` its tangent."""
+    edge = jnp.asarray(RELAXED, s.dtype)
+    inside = _wall(jnp.clip(s, edge, 1.0))
+    # h'(s) = (1 - 1/s) / h(s)
+    slope = (1.0 - 1.0 / edge) / _wall(edge)
+    return inside + jnp.where(s < edge, slope * (s - edge), 0.0)
 
 
 def _wall(s: Array) -> Array:

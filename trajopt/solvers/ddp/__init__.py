@@ -4,11 +4,11 @@ over a motion (Gauss-Newton over a horizon, the moving horizon) take the iterati
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.iteration import Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller
-from trajopt.solvers.ddp.replanning import Plan, Replanned, Replanning
+from trajopt.solvers.ddp.replanning import GradientPlanner, Replanning
 from trajopt.solvers.ddp.reports import Iterate, Report
 from trajopt.solvers.ddp.state import DDPState
 
 __all__ = [
-    "DDP", "DDPState", "Iterate", "Iteration", "LocalModel", "Modeller", "Plan", "Replanned", "Replanning", "Report",
+    "DDP", "DDPState", "GradientPlanner", "Iterate", "Iteration", "LocalModel", "Modeller", "Replanning", "Report",
     "iLQR",
 ]  # fmt: skip

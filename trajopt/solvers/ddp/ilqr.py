@@ -33,15 +33,17 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import KEPT_PROGRAMS
 from trajopt.result import Status, status_name
+from trajopt.solvers.ddp.braking import can_brake
 from trajopt.solvers.ddp.curvature import Curvature
 from trajopt.solvers.ddp.iteration import DAMPING, Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller, lacks_influence, runs_native
 from trajopt.solvers.ddp.passes import Passes, Summary
-from trajopt.solvers.ddp.replanning import Replanning
+from trajopt.solvers.ddp.replanning import GradientPlanner, Replanning
 from trajopt.solvers.ddp.state import DDPState
 from trajopt.solvers.loop.codes import GOING_ON, status_of
 from trajopt.solvers.loop.contract import Findings, default_tolerance
 from trajopt.solvers.loop.options import check_options
+from trajopt.solvers.subproblems.carried import carried_rule
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, PenaltyRule, estimate
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
@@ -126,15 +128,19 @@ class _DifferentialDynamicProgramming(NamedOptions):
             return Curvature("learnt")
         return Curvature("computed" if self._second_order else "within modes")
 
-    def replanning(self, oracle: OptimalControlOracle) -> Replanning:
-        """One iteration from a measured state, as a receding horizon repeats it.
+    def replanning(self, oracle: OptimalControlOracle, offers: bool = False) -> GradientPlanner:
+        """One iteration from a measured state, as a receding horizon repeats it; offers: whether another motion may be offered.
 
         Raises `OptionError` for problems and options that it cannot take.
         """
         iteration = self.iteration_of(oracle.problem, oracle.gradient)
         modeller = dataclasses.replace(iteration.modeller, followed=False)
-        plain = dataclasses.replace(iteration, modeller=modeller, curvature=Curvature())
-        return Replanning(plain, self.damping)
+        curvature = iteration.curvature if iteration.curvature.kind == "computed" else Curvature()
+        plain = dataclasses.replace(iteration, modeller=modeller, curvature=curvature)
+        replanning = Replanning(
+            plain, self.damping, carried_rule(self.penalty, self.penalty_factor), can_brake(oracle.problem)
+        )
+        return GradientPlanner(replanning, offers)
 
     # -- the four methods of a solver ----------------------------------------------------------------------------------
 

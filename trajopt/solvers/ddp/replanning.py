@@ -1,97 +1,89 @@
-"""One iteration of iLQR from a measured state as one compiled program: what a receding horizon runs again and again.
+"""One iteration of iLQR or DDP from a measured state as one compiled program: what a receding horizon runs again and again.
 
-A `Plan` is a motion with feedback, u = clip(u_t + K_t (x (-) x_t)). It is shifted by the time that has passed since it was made,
-rolled out from the measured state with its feedback, and improved by one iteration: expansion, backward pass, line search. From
-the state where a solver stands, n such iterations without a shift are n iterations of that solver.
+A plan is shifted by the time that has passed since it was made, rolled out from the measured state with its feedback, and improved
+by one iteration: expansion, backward pass, line search. From the state where a solver stands, n such iterations without a shift
+are n iterations of that solver. Where the robot can brake (`braking`), the tail of a shifted plan holds its last posture, and
+braking at once is where the iteration starts from if that is cheaper.
+
+Constraints enter through their augmented Lagrangian, which is carried along (`subproblems.carried`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, ScalarLike
+from jaxtyping import Array, Float
 
+from trajopt.dynamics.copies import WithoutCaches
 from trajopt.errors import OptionError
+from trajopt.problems import programs
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.programs import subject
+from trajopt.solvers.ddp.braking import braking_plan, can_brake, ending_at_rest
 from trajopt.solvers.ddp.iteration import Iteration
-from trajopt.solvers.ddp.reports import Direction, Iterate
-from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
+from trajopt.solvers.ddp.reports import Direction, Iterate, Report
+from trajopt.solvers.plan import (
+    Plan,
+    Replanned,
+    begun,
+    between,
+    beyond,
+    check_replannable,
+    place,
+    shifted_rows,
+    shifted_states,
+)
+from trajopt.solvers.subproblems import augmented_lagrangian as al
+from trajopt.solvers.subproblems.carried import Carried, CarriedRule, added_cost, largest_rows, rows_along
 from trajopt.solvers.subproblems.riccati import Policy
 
-KNOT_ROUNDING = 1e-6  # of a knot: times nearer than that to a knot are at it
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """States (T+1, nx) at the knots, controls (T, nu) held between them, feedback gains (T, nu, n)."""
+class Memory:
+    """What an iteration leaves for the next: the damping, and what is carried of the constraints."""
 
-    xs: Any
-    us: Any
-    gains: Any
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Replanned:
-    """What became of a plan: the new one, the damping for the next iteration, the cost of the old plan from the
-    measured state and of the new one, whether a step was accepted, and whether the new plan is finite."""
-
-    plan: Plan
     damping: Any
-    cost_before: Any
-    cost: Any
-    accepted: Any
-    finite: Any
+    carried: Carried
 
 
 @subject("iteration")
 @dataclasses.dataclass(frozen=True)
 class Replanning:
-    """The programs of a receding horizon for one problem and the options of one solver."""
+    """The programs of a receding horizon for one problem and the options of one solver. brakes: `braking.can_brake`."""
 
     iteration: Iteration
     damping: float
+    rule: CarriedRule
+    brakes: bool
 
     def __post_init__(self) -> None:
-        """Refuse what one iteration from a measured state cannot be about."""
-        problem, modeller = self.problem, self.iteration.modeller
-        reasons = {
-            "has a free initial state; the measured state is the initial one": problem.free_initial_state,
-            "has free parameters; hold them, or estimate them apart": bool(problem.n_p),
-            "has constraints beside bounds on controls; state them as residuals (residuals.Barrier)": problem.constrained,
-        }
-        for reason, wrong in reasons.items():
-            if wrong:
-                raise OptionError(f"problem '{problem.name}' {reason}")
-        if modeller.multiple or modeller.second_order or modeller.aware:
+        modeller = self.iteration.modeller
+        if modeller.multiple or modeller.aware:
             raise OptionError(
-                "a receding horizon takes iLQR with shooting='single' and a gradient mode that needs no direction of the loss"
+                "a receding horizon takes iLQR or DDP with shooting='single' and a gradient mode that needs no direction of the loss"
             )
 
     @property
     def problem(self) -> OptimalControlProblem:
         return self.iteration.problem
 
-    def blank(self) -> Plan:
-        """A plan of zeros, for shapes and types."""
-        problem = self.problem
-        T, dtype = problem.horizon, problem.dtype
-        return Plan(
-            np.zeros((T + 1, problem.nx), dtype),
-            np.zeros((T, problem.nu), dtype),
-            np.zeros((T, problem.nu, problem.n), dtype),
-        )
+    def on(self, problem: OptimalControlProblem) -> Replanning:
+        """The same for a problem with other numbers."""
+        return dataclasses.replace(self, iteration=self.iteration.on(problem))
 
     def first(self) -> Plan:
         """The problem's guess without feedback."""
-        guess = self.problem.initial_point
-        return dataclasses.replace(self.blank(), xs=np.asarray(guess.xs), us=np.asarray(guess.us))
+        problem, carried = self.problem, self.rule.first(self.iteration.modeller.constraints)
+        guess, dtype = problem.initial_point, problem.dtype
+        gains = np.zeros((problem.horizon, problem.nu, problem.n), dtype)
+        memory = Memory(np.asarray(self.damping, dtype), carried)
+        return Plan(np.asarray(guess.xs), np.asarray(guess.us), gains, memory)
 
     def replan(
         self,
@@ -99,60 +91,75 @@ class Replanning:
         start_time: Float[Array, ""],
         shift: Float[Array, ""],
         plan: Plan,
-        damping: Float[Array, ""],
+        offered: Plan | None,
     ) -> Replanned:
-        """The plan after one iteration from x0 at `start_time` (s), having been made `shift` knots ago."""
-        iteration = self._begun(x0, start_time)
-        multipliers = iteration.modeller.constraints.initial(1.0)
+        """The plan after one iteration from x0 at `start_time` (s), having been made `shift` knots ago; offered: another one, whose
+        motion is gone on from if it is cheaper."""
+        problem = begun(self.problem, x0, start_time)
+        iteration = self.iteration.on(problem)
         plan = self.shifted(plan, shift)
-        motion, _ = self._followed(iteration, plan, x0, multipliers)
+        memory = plan.memory
+        multipliers = memory.carried.multipliers
+        motion, gains, before = self._start(iteration, x0, plan, offered)
         model = iteration.modeller.expand(motion, multipliers)
-        iterate = Iterate(motion, model, damping, jnp.zeros((), x0.dtype))
+        curvature = None
+        if iteration.curvature.kind == "computed":
+            blank, at = iteration.curvature.blank(problem), (motion, model)
+            curvature = iteration.curvature.after(iteration.modeller, blank, at, at, jnp.zeros((), x0.dtype))
+        iterate = Iterate(motion, model, memory.damping, jnp.zeros((), x0.dtype), curvature)
         moved, report = iteration.step(iterate, multipliers)
-        gains = jnp.where(report.accepted, report.gains, plan.gains)
-        new = Plan(moved.motion.xs, moved.motion.us, gains)
-        finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(new)]).all()
-        cost = jnp.where(report.accepted, report.merit, model.cost)
-        return Replanned(new, moved.damping, model.cost, cost, report.accepted, finite)
+        gains = jnp.where(report.accepted, report.gains, gains)
+        memory, cost, violation = self._judged(iteration, moved, report, memory)
+        new = Plan(moved.motion.xs, moved.motion.us, gains, memory)
+        finite = jnp.isfinite(jnp.concatenate([jnp.ravel(leaf) for leaf in (new.xs, new.us, gains)])).all()
+        cost = jnp.where(report.accepted, cost, model.cost)
+        return Replanned(new, before, cost, report.accepted, finite, violation)
 
-    def control(self, x: Float[Array, " nx"], time: Float[Array, ""], plan: Plan) -> Float[Array, " nu"]:
+    def control(
+        self, x: Float[Array, " nx"], time: Float[Array, ""], xs: Float[Array, "T1 nx"], us: Float[Array, "T nu"],
+        gains: Float[Array, "T nu n"],
+    ) -> Float[Array, " nu"]:  # fmt: skip
         """u at the state x, `time` knots after the plan begins; beyond its end the last control and state are held."""
         problem = self.problem
-        index, share = _place(time, problem.horizon)
-        bar = self._between(plan.xs[index], plan.xs[index + 1], share)
-        u = plan.us[index] + plan.gains[index] @ problem.local(bar, x)
+        index, share = place(time, problem.horizon)
+        bar = between(problem, xs[index], xs[index + 1], share)
+        u = us[index] + gains[index] @ problem.local(bar, x)
         return jnp.clip(u, problem.control_lower.astype(u.dtype), problem.control_upper.astype(u.dtype))
 
-    def shifted(self, plan: Plan, shift: ScalarLike) -> Plan:
-        """The plan `shift` knots later: states along the shortest way, held controls as their mean over each new interval, what
-        lies beyond the end as at the end."""
-        T = self.problem.horizon
-        steps = jnp.arange(T + 1, dtype=plan.us.dtype) + shift
-        index, share = _place(steps, T)
-        xs = jax.vmap(self._between)(plan.xs[index], plan.xs[index + 1], share)
-        here, after = jnp.minimum(index[:T], T - 1), jnp.minimum(index[:T] + 1, T - 1)
+    def shifted(self, plan: Plan, shift: Float[Array, ""]) -> Plan:
+        """The plan `shift` knots later: states along the shortest way, held controls as their mean over each new interval; what
+        lies beyond the end as at the end, or braking there."""
+        problem, memory = self.problem, plan.memory
+        xs = shifted_states(problem, plan.xs, shift)
+        new = Plan(xs, shifted_rows(plan.us, shift), shifted_rows(plan.gains, shift))
+        if memory is not None:
+            carried = self.rule.shifted(self.iteration.modeller.constraints, memory.carried, shift)
+            new = dataclasses.replace(new, memory=Memory(memory.damping, carried))
+        if not self.brakes:
+            return new
+        return ending_at_rest(problem, new, plan.xs[-1], beyond(problem.horizon, shift, plan.us.dtype))
 
-        def mixed(a: Array, share: Array) -> Array:
-            return (1.0 - share) * a[here] + share * a[after]
-
-        share = share[:T]
-        return Plan(xs, mixed(plan.us, share[:, None]), mixed(plan.gains, share[:, None, None]))
-
-    def _between(self, x0: Array, x1: Array, share: Array) -> Array:
-        """The state at a share of the way from x0 to x1: exactly x0 at 0, x1 at 1."""
-        problem = self.problem
-        moved = problem.retract(x0, share * problem.local(x0, x1))
-        return jnp.where(share == 0, x0, jnp.where(share == 1, x1, moved))
-
-    def _begun(self, x0: Array, start_time: Array) -> Iteration:
-        """The iteration of the problem that starts at a measured state."""
-        problem = self.problem
-        return self.iteration.on(dataclasses.replace(problem, x0=x0, start_time=start_time, validate=False))
+    def _start(
+        self, iteration: Iteration, x0: Array, plan: Plan, offered: Plan | None
+    ) -> tuple[Trajectory, Array, Array]:
+        """(the motion the iteration starts from, its gains, its cost): the cheapest of the shifted plan, braking and the offered
+        one."""
+        candidates = [dataclasses.replace(plan, memory=None)]
+        candidates += [braking_plan(iteration.problem, x0)] if self.brakes else []
+        candidates += [] if offered is None else [offered]
+        if len(candidates) == 1:
+            motion, merit = self._followed(iteration, plan, x0, plan.memory.carried.multipliers)
+            return motion, plan.gains, merit
+        together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *candidates)
+        motions, merits = jax.vmap(lambda one: self._followed(iteration, one, x0, plan.memory.carried.multipliers))(together)
+        best = jnp.argmin(jnp.where(jnp.isfinite(merits), merits, jnp.inf))
+        motion, gains = jax.tree.map(lambda leaf: leaf[best], (motions, together.gains))
+        return motion, gains, merits[best]
 
     def _followed(
-        self, iteration: Iteration, plan: Plan, x0: Array, multipliers: Multipliers
+        self, iteration: Iteration, plan: Plan, x0: Array, multipliers: al.Multipliers
     ) -> tuple[Trajectory, Array]:
-        """(the motion from x0 under the plan's feedback, its cost)."""
+        """(the motion from x0 under the plan's feedback, its augmented cost)."""
         p = jnp.zeros(0, x0.dtype)
         zero, T, n = jnp.zeros((), x0.dtype), self.problem.horizon, self.problem.n
         policy = Policy(
@@ -162,11 +169,77 @@ class Replanning:
         direction = Direction(policy, jnp.zeros(n, x0.dtype), zero, zero)
         return iteration.follow(x0, Trajectory(plan.xs, plan.us, p), direction, jnp.ones((), x0.dtype), multipliers)
 
+    def _judged(
+        self, iteration: Iteration, moved: Iterate, report: Report, memory: Memory
+    ) -> tuple[Memory, Array, Array]:
+        """(the memory after an iteration, the cost of its motion without the rows' part, the rows' largest violations)."""
+        problem, constraints, merit = iteration.problem, iteration.modeller.constraints, report.merit
+        before = moved.model.cost + moved.model.augmented
+        if not problem.constrained:
+            return dataclasses.replace(memory, damping=moved.damping), merit, jnp.zeros(0, merit.dtype)
+        rows = rows_along(constraints, moved.motion)
+        cost = merit - added_cost(constraints, memory.carried, rows)
+        old, new = memory.carried, self.rule.after(constraints, memory.carried, rows)
+        full = (report.length == 1) & (moved.damping <= memory.damping)
+        due = ~report.accepted | (full & self.rule.due(constraints, old, rows, before - report.merit))
+        carried = jax.tree.map(lambda a, b: jnp.where(due, a, b), new, old)
+        return Memory(moved.damping, carried), cost, largest_rows(constraints, rows)
 
-def _place(time: Any, T: int) -> tuple[Array, Array]:
-    """(knot, share of the way to the next) of a time in knots within 0..T; at the end the last interval, share 1."""
-    time = jnp.clip(time, 0.0, T)
-    near = jnp.rint(time)
-    time = jnp.where(jnp.abs(time - near) < KNOT_ROUNDING, near, time)
-    index = jnp.minimum(jnp.floor(time).astype(jnp.int32), T - 1)
-    return index, time - index.astype(time.dtype)
+
+class GradientPlanner(WithoutCaches):
+    """Plans by iterations of iLQR or DDP (`solvers.plan.Planner`)."""
+
+    def __init__(self, replanning: Replanning, offers: bool = False) -> None:
+        check_replannable(replanning.problem)
+        self.replanning, self.offers = replanning, offers
+
+    @property
+    def problem(self) -> OptimalControlProblem:
+        """What is solved."""
+        return self.replanning.problem
+
+    @functools.cached_property
+    def _subject(self) -> Replanning:
+        """With the numbers of the problem where the programs run: copied once, not with every call."""
+        return jax.device_put(self.replanning)
+
+    def on(self, problem: OptimalControlProblem) -> GradientPlanner:
+        """The same for a problem with other numbers; the dynamics stay."""
+        own = dataclasses.replace(problem, dynamics=self.problem.dynamics, validate=False)
+        other = GradientPlanner(self.replanning.on(own), self.offers)
+        if "_programs" in vars(self) and jax.tree.structure(other.replanning) == jax.tree.structure(self.replanning):
+            vars(other)["_programs"] = self._programs
+        return other
+
+    def compile(self) -> float:
+        """Compile what plans take, unless it is there; returns the seconds that took."""
+        return 0.0 if "_programs" in vars(self) else self._programs[2]
+
+    @functools.cached_property
+    def _programs(self) -> tuple[Any, Any, float]:
+        """The programs of an iteration and of the control, and the seconds that compiling them took."""
+        problem = self.problem
+        x = jax.ShapeDtypeStruct(problem.x0.shape, problem.dtype)
+        number = jax.ShapeDtypeStruct((), problem.dtype)
+        plan = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self.first())
+        offered = dataclasses.replace(plan, memory=None) if self.offers else None
+        iterate, first = programs.compiled(Replanning.replan, self._subject, x, number, number, plan, offered)
+        control, second = programs.compiled(Replanning.control, self._subject, x, number, plan.xs, plan.us, plan.gains)
+        return iterate.func, control.func, first + second
+
+    def first(self) -> Plan:
+        """The problem's guess without feedback."""
+        return self.replanning.first()
+
+    def replan(
+        self, x: Float[np.ndarray, " nx"], time_s: float, shift: float | None, plan: Plan, offered: Plan | None = None
+    ) -> Replanned:
+        """One iteration from x at the time `time_s` of a plan made `shift` knots ago; None: another one of the same solve."""
+        dtype = self.problem.dtype
+        numbers = (np.asarray(value, dtype) for value in (self.problem.start_time + time_s, shift or 0.0))
+        return jax.block_until_ready(self._programs[0](self._subject, x, *numbers, plan, offered))
+
+    def control(self, x: Float[np.ndarray, " nx"], time: float, plan: Plan) -> Float[np.ndarray, " nu"]:
+        """u at the state x, `time` knots after the plan begins."""
+        at = np.asarray(time, self.problem.dtype)
+        return np.asarray(self._programs[1](self._subject, x, at, plan.xs, plan.us, plan.gains))

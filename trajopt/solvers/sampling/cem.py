@@ -18,7 +18,8 @@ from jaxtyping import Float
 from trajopt.errors import OptionError
 from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, independent, is_diagonal
 from trajopt.solvers.sampling.parametrisation import Space
-from trajopt.solvers.sampling.search import Generation, SamplingSolver
+from trajopt.solvers.sampling.rollouts import Generation
+from trajopt.solvers.sampling.search import SamplingSolver
 
 
 @dataclasses.dataclass(frozen=True)

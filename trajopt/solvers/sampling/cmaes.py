@@ -17,7 +17,8 @@ from jaxtyping import Float
 
 from trajopt.errors import OptionError
 from trajopt.solvers.sampling.parametrisation import Space
-from trajopt.solvers.sampling.search import Generation, SamplingSolver
+from trajopt.solvers.sampling.rollouts import Generation
+from trajopt.solvers.sampling.search import SamplingSolver
 
 LARGEST_FULL = 300  # components up to which the whole covariance is adapted by default
 DRAWS_OF_ROW = 6  # of terminal equalities: fewer follow noise (MULTIPLIER_SHARE of a regression on too few)

@@ -24,7 +24,8 @@ from jaxtyping import Float
 from trajopt.errors import OptionError
 from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, is_diagonal
 from trajopt.solvers.sampling.parametrisation import Space
-from trajopt.solvers.sampling.search import Generation, SamplingSolver
+from trajopt.solvers.sampling.rollouts import Generation
+from trajopt.solvers.sampling.search import SamplingSolver
 
 
 @jax.tree_util.register_dataclass

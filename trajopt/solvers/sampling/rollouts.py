@@ -60,6 +60,21 @@ class Scores:
     rated: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """Draws y (P, d) with merits (P,), infinite where not finite, about a mean with its own merit."""
+
+    y: np.ndarray
+    merit: np.ndarray
+    mean_merit: float
+
+    @property
+    def finite(self) -> Int[np.ndarray, " k"]:
+        """Indices of the draws that count, best first; equal merits in the order they were drawn."""
+        order = np.argsort(self.merit, kind="stable")
+        return order[np.isfinite(self.merit[order])]
+
+
 def score(
     oracle: OptimalControlOracle,
     space: Space,

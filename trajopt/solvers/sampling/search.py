@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from trajopt.errors import OptionError
 from trajopt.names import NamedOptions, closest
@@ -47,7 +47,8 @@ from trajopt.solvers.loop.contract import Findings
 from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.sampling.constraints import drifted, regressed, restoring_move
 from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, make_space
-from trajopt.solvers.sampling.rollouts import Scores, batch_size, score
+from trajopt.solvers.sampling.replanning import SamplingPlanner
+from trajopt.solvers.sampling.rollouts import Generation, Scores, batch_size, score
 from trajopt.solvers.subproblems.augmented_lagrangian import (
     SUFFICIENT_FALL,
     ConstrainedState,
@@ -62,21 +63,6 @@ GAP = 0.02  # a cheaper mean that is not feasible must promise no more than this
 LARGEST_POPULATION = 1000  # of a default
 CERTIFYING = 64  # draws of the generation that judges the answer, when they are rolled out one by one
 LEAST_SPREAD = 1e-3  # least inner tolerance, as a share of the solver's: an infeasible search goes on beyond its own
-
-
-@dataclasses.dataclass(frozen=True)
-class Generation:
-    """Draws y (P, d) with merits (P,), infinite where not finite, about a mean with its own merit."""
-
-    y: np.ndarray
-    merit: np.ndarray
-    mean_merit: float
-
-    @property
-    def finite(self) -> Int[np.ndarray, " k"]:
-        """Indices of the draws that count, best first; equal merits in the order they were drawn."""
-        order = np.argsort(self.merit, kind="stable")
-        return order[np.isfinite(self.merit[order])]
 
 
 @jax.tree_util.register_dataclass
@@ -314,6 +300,10 @@ class SamplingSolver(NamedOptions, abc.ABC):
             shortfalls=[] if spread <= self.tolerance else [f"spread is {spread:.3g}, allowed {self.tolerance:.3g}"],
             fields={"multipliers": multipliers if oracle.problem.constrained else {}},
         )
+
+    def replanning(self, oracle: OptimalControlOracle) -> SamplingPlanner:
+        """One generation from a measured state, as a receding horizon repeats it. Raises `OptionError`."""
+        return SamplingPlanner(self, oracle.problem, self._space(oracle, np.asarray(oracle.problem.x0)))
 
     # -- pieces --------------------------------------------------------------------------------------------------------
 

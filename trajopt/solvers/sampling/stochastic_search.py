@@ -34,7 +34,8 @@ from trajopt.names import closest
 from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, independent, is_diagonal
 from trajopt.solvers.sampling.mppi import exponential_weights
 from trajopt.solvers.sampling.parametrisation import Space
-from trajopt.solvers.sampling.search import Generation, SamplingSolver
+from trajopt.solvers.sampling.rollouts import Generation
+from trajopt.solvers.sampling.search import SamplingSolver
 
 SHAPES = ("exponential", "sigmoid")
 LEAST_DEVIATION = 1e-12
