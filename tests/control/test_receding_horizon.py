@@ -217,7 +217,6 @@ def horizon(problem=None, solver=None, plant=None, period=DT, **options):
     (lambda: horizon(period=float("nan")), OptionError, "period is nan"),
     (lambda: horizon(delay=0.01), OptionError, "delay is 0.01 s, which is not a multiple"),
     (lambda: horizon(delay="soon"), OptionError, "delay is 'soon'; expected seconds or 'measured'"),
-    (lambda: horizon(solver=solvers.CEM()), OptionError, "CEM.*does not bound its controls"),
     (lambda: horizon(solver=solvers.MultipleShooting()), OptionError, "solver MultipleShooting cannot go on.*use solvers.iLQR"),
     (lambda: horizon(solver=solvers.iLQR), OptionError, "solver iLQR cannot go on"),
     (lambda: horizon(solver=solvers.iLQR(shooting="multiple")), OptionError, "shooting='single'"),

@@ -206,6 +206,19 @@ def test_the_barriers_slope(at):
     compare(found, ridders_jacobian(lambda z: np.asarray(h(jnp.asarray(at + z))), 1, step), relative=1e-6)
 
 
+def test_a_barrier_has_two_sides():
+    both, one = r.Barrier(0.2, upper=1.0), r.Barrier(0.2)
+    values = jnp.asarray([-0.1, 0.05, 0.3, 0.5, 0.9, 0.999, 1.2])
+    np.testing.assert_allclose(both(values), one(values) - one(1.0 - values))
+    cost = 0.5 * np.asarray(both(values)) ** 2
+    np.testing.assert_allclose(cost[2:4], 0.0)
+    assert cost[0] > cost[1] > 0 < cost[4] < cost[5] < cost[6]
+    with pytest.raises(OptionError, match="upper is 0.3, width 0.2; both walls need upper to be at least 2 width"):
+        r.Barrier(0.2, upper=0.3)
+    with pytest.raises(OptionError, match="width is 0.0"):
+        r.Barrier(0.0)
+
+
 def test_the_barrier_of_single_precision_is_finite():
     h = r.Barrier(0.1)
     values = jnp.asarray([-1.0, 0.0, 1e-4, 0.0999, 0.1, 5.0], np.float32)

@@ -17,7 +17,8 @@ class Background:
         self.work = work
         self._news = threading.Condition()
         self._waiting: list[Any] = []
-        self._open, self._error = True, None
+        self._open = True
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="trajopt replanning", daemon=True)
         self._thread.start()
 

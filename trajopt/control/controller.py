@@ -5,13 +5,13 @@
     u = controller.control(x, t)    # at every tick
     controller.set(references={"posture": q})
 
-A solve shifts the last plan by the time that has passed and improves it by as many iterations, or generations, as fit into the time
-budget, at least one; it ends earlier where iterations change nothing. Between solves acts
+A solve shifts the last plan by the time that has passed and improves it by as many iterations, or generations, as fit into the
+time budget, at least one; it ends earlier where iterations change nothing. Between solves acts
 
     u = clip(u_k + K_k (x (-) x_bar(t))),
 
-k being the knot of the plan in which t lies, x_bar the planned state at t, (-) the difference on the manifold of states; K = 0 for
-solvers that sample. Between the first plan and the end nothing is compiled. Diehl et al., Real-time iteration scheme, SIAM J.
+k being the knot of the plan in which t lies, x_bar the planned state at t, (-) the difference on the manifold of states; K = 0
+for solvers that sample. Between the first plan and the end nothing is compiled. Diehl et al., Real-time iteration scheme, SIAM J.
 Control Optim. 2005; Tassa, Erez, Todorov, IROS 2012.
 """
 
@@ -43,8 +43,8 @@ BUDGET_SHARE = 0.8  # of the period: the rest is for the control and for what el
 
 
 class Solve(NamedTuple):
-    """What a solve did: the result of its last iteration with the first one's `cost_before`, the number of iterations, the seconds
-    they took."""
+    """What a solve did: the result of its last iteration with the first one's `cost_before`, the number of iterations, the
+    seconds they took."""
 
     result: Replanned
     iterations: int
@@ -74,12 +74,12 @@ class Controller(WithoutCaches, NamedOptions):
     """Plans from measured states: `replan` makes a plan, `control` says what to do by it at a state and a time.
 
     Options:
-        problem: an `OptimalControlProblem`; its guess is where the first plan starts. Costs and references see the time of the whole
-            motion, t = start_time + that of the measurement.
+        problem: an `OptimalControlProblem`; its guess is where the first plan starts. Costs and references see the time of the
+            whole motion, t = start_time + that of the measurement.
         solver: `iLQR`, `DDP`, `PredictiveSampling`, `MPPI`, `CEM`, `CMAES`, `StochasticSearch` or `Hybrid`.
         period (s): time between measurements.
-        time_budget (s): time that a solve may take; it ends when another iteration like the longest one would not fit. Default: 0.8 of
-            the period.
+        time_budget (s): time that a solve may take; it ends when another iteration like the longest one would not fit. Default:
+            0.8 of the period.
         max_iterations: of a solve; at least one, which is always done. Default: as many as fit.
         first_iterations: largest number of iterations for the first plan, before the clock starts.
         gradient: mode of the derivatives along the horizon. Default: the problem's own.
@@ -103,8 +103,8 @@ class Controller(WithoutCaches, NamedOptions):
         if not can_replan(solver):
             name = solver.__name__ if isinstance(solver, type) else getattr(solver, "name", repr(solver))
             raise OptionError(
-                f"solver {name} cannot go on from a plan; use solvers.iLQR(), DDP(), PredictiveSampling(), MPPI(), CEM(), CMAES() or "
-                "Hybrid()"
+                f"solver {name} cannot go on from a plan; use solvers.iLQR(), DDP(), PredictiveSampling(), MPPI(), "
+                "CEM(), CMAES() or Hybrid()"
             )
         self.problem, self.solver, self.period = problem, solver, _seconds("period", period)
         self.time_budget = BUDGET_SHARE * self.period if time_budget is None else _seconds("time_budget", time_budget)
@@ -138,11 +138,11 @@ class Controller(WithoutCaches, NamedOptions):
         return self._acting
 
     def replan(self, x: Any, t: float, *, wait: bool = True) -> Solve | None:
-        """Make a plan from the state x (a `State` or flat), measured at the time t, s; from then on it acts. The first call compiles and
-        takes as long as a good first plan needs.
+        """Make a plan from the state x (a `State` or flat), measured at the time t, s; from then on it acts. The first call
+        compiles and takes as long as a good first plan needs.
 
-        wait: False hands x to a thread and returns None at once; the plan acts when it is ready. While the thread is at work the newest
-        measurement waits for it. A state or a plan that is not finite is a warning, and the last plan goes on.
+        wait: False hands x to a thread and returns None at once; the plan acts when it is ready. While the thread is at work the
+        newest measurement waits for it. A state or a plan that is not finite is a warning, and the last plan goes on.
         """
         if not wait:
             if self._background is None:

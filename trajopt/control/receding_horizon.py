@@ -129,8 +129,8 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
     def run(self, duration: float, *, x0: Any = None, pushes: Sequence[Push] = ()) -> Recording:
         """Drive the plant for `duration` s from x0 (a `State` or flat; default the problem's).
 
-        A plant whose state is not finite raises `NonFiniteError` with the time at which it was measured. More than one late or rejected
-        solve in five, and a constraint that the plant did not keep, are warnings with the likely cause.
+        A plant whose state is not finite raises `NonFiniteError` with the time at which it was measured. More than one late or
+        rejected solve in five, and a constraint that the plant did not keep, are warnings with the likely cause.
         """
         start = self._start(x0)
         self._check_pushes(pushes)

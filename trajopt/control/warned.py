@@ -40,10 +40,10 @@ def _cause(recording: Recording) -> str:
         return "the plant departs from the plan, whose cost at the next measurement is {growth:.2g} times what was planned"
     if growth > 2:
         return (
-            f"at the next measurement a plan costs {growth:.2g} times what was planned: the plant departs from the model (time step, "
-            "friction, delay), or motions are so fast that the model's step is too long"
+            f"at the next measurement a plan costs {growth:.2g} times what was planned: the plant departs from the "
+            "model (time step, friction, delay), or motions are so fast that the model's step is too long"
         )
     return (
-        f"the state moves by up to {fast:.3g} in a tick; a velocity or control term with more weight, a smaller step of the model, or "
-        "a guess (u0) nearer to a motion, may help"
+        f"the state moves by up to {fast:.3g} in a tick; a velocity or control term with more weight, a smaller step of "
+        "the model, or a guess (u0) nearer to a motion, may help"
     )

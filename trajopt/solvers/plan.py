@@ -1,7 +1,8 @@
 """Plans, and what makes them again and again from a measured state: what a receding horizon asks of a solver.
 
 A `Plan` is a motion with feedback, u = clip(u_t + K_t (x (-) x_t)), and what its planner remembers from one solve to the next:
-damping and multipliers, or a distribution. A solver with a method `replanning(oracle)` that returns a `Planner` can drive a plant.
+damping and multipliers, or a distribution. A solver with a method `replanning(oracle)` that returns a `Planner` can drive a
+plant.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Plan:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Replanned:
-    """What became of a plan: the new one, the cost of the old plan from the measured state and of the new one, whether it is better,
-    whether it is finite, and the largest violation of each constraint row (`row_names`) along the new plan."""
+    """What became of a plan: the new one, the cost of the old plan from the measured state and of the new one, whether it is
+    better, whether it is finite, and the largest violation of each constraint row (`row_names`) along the new plan."""
 
     plan: Plan
     cost_before: Any
@@ -88,6 +89,15 @@ def begun(problem: OptimalControlProblem, x0: Float[Array, " nx"], start_time: S
     return dataclasses.replace(problem, x0=x0, start_time=start_time, validate=False)
 
 
+def same_structure(a: Any, b: Any) -> bool:
+    """Whether programs of one subject take the other: the same structure, shapes and types."""
+    first: Any = jax.tree.structure(a)
+    if first != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.shape(x) == np.shape(y) and jnp.result_type(x) == jnp.result_type(y) for x, y in pairs)
+
+
 def place(time: Any, T: int) -> tuple[Any, Any]:
     """(knot, share of the way to the next) of times in knots within 0..T; at the end the last interval, share 1."""
     xp: Any = np if isinstance(time, float | np.ndarray | np.floating) else jnp
@@ -102,7 +112,7 @@ def between(
     problem: OptimalControlProblem, x0: Float[Array, " nx"], x1: Float[Array, " nx"], share: ScalarLike
 ) -> Float[Array, " nx"]:
     """The state at a share of the way from x0 to x1: exactly x0 at 0, x1 at 1."""
-    moved = problem.retract(x0, share * problem.local(x0, x1))
+    moved = problem.retract(x0, jnp.asarray(share) * problem.local(x0, x1))
     return jnp.where(share == 0, x0, jnp.where(share == 1, x1, moved))
 
 
@@ -136,7 +146,8 @@ def row_names(problem: OptimalControlProblem, stage: int, terminal: int) -> list
         bounds = [f"{side} bound of state {k}" for side, places in (("lower", low), ("upper", high)) for k in places]
         present = [kind for kind in kinds if getattr(problem, kind) is not None]
         called = " and ".join(_called(getattr(problem, kind), kind) for kind in present)
-        names += [called] * (size - len(bounds)) + [f"{bound} at the end" if kinds[0] != "equality" else bound for bound in bounds]
+        names += [called] * (size - len(bounds))
+        names += bounds if kinds[0] == "equality" else [f"{bound} at the end" for bound in bounds]
     return names
 
 

@@ -1,7 +1,7 @@
 """The planner of a problem for a solver: contact is relaxed for solvers that follow gradients, and `Hybrid` is two planners.
 
-The exact gradient of a contact that is not made is zero. Under `RelaxedContact` at rho = `RHO` it is not, and the motion is nearly the
-same: a body at rest is pushed across a gap of 1 mm by 0.1 N.
+The exact gradient of a contact that is not made is zero. Under `RelaxedContact` at rho = `RHO` it is not, and the motion is
+nearly the same: a body at rest is pushed across a gap of 1 mm by 0.1 N.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def relaxed(problem: OptimalControlProblem, solver: Any) -> OptimalControlProble
 
 
 class HybridPlanner:
-    """A generation of a sampling solver, then an iteration of a gradient solver from the best motion: the plan that acts, shifted, or
-    the best draw (`solvers.plan.Planner`)."""
+    """A generation of a sampling solver, then an iteration of a gradient solver from the best motion: the plan that acts,
+    shifted, or the best draw (`solvers.plan.Planner`)."""
 
     def __init__(self, sampler: SamplingPlanner, polisher: GradientPlanner) -> None:
         self.sampler, self.polisher = sampler, polisher

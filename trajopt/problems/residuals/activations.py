@@ -82,8 +82,8 @@ class Barrier(Activation):
 
     Options:
         width: distance from the wall at which it begins to be felt, in units of the residual.
-        upper: a second wall at r = upper, felt from r = upper - width on; a number or one for each row, at least 2 width. Default:
-            none. With `reference=lower` a residual is kept between lower and lower + upper.
+        upper: a second wall at r = upper, felt from r = upper - width on; a number or one for each row, at least 2 width.
+            Default: none. With `reference=lower` a residual is kept between lower and lower + upper.
 
     Raises `OptionError` for a width that is not positive and for walls that are nearer than 2 width.
     """

@@ -43,8 +43,8 @@ from trajopt.solvers.ddp.state import DDPState
 from trajopt.solvers.loop.codes import GOING_ON, status_of
 from trajopt.solvers.loop.contract import Findings, default_tolerance
 from trajopt.solvers.loop.options import check_options
-from trajopt.solvers.subproblems.carried import carried_rule
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, PenaltyRule, estimate
+from trajopt.solvers.subproblems.carried import carried_rule
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power

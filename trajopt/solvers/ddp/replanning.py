@@ -1,9 +1,9 @@
 """One iteration of iLQR or DDP from a measured state as one compiled program: what a receding horizon runs again and again.
 
-A plan is shifted by the time that has passed since it was made, rolled out from the measured state with its feedback, and improved
-by one iteration: expansion, backward pass, line search. From the state where a solver stands, n such iterations without a shift
-are n iterations of that solver. Where the robot can brake (`braking`), the tail of a shifted plan holds its last posture, and
-braking at once is where the iteration starts from if that is cheaper.
+A plan is shifted by the time that has passed since it was made, rolled out from the measured state with its feedback, and
+improved by one iteration: expansion, backward pass, line search. From the state where a solver stands, n such iterations without
+a shift are n iterations of that solver. Where the robot can brake (`braking`), the tail of a shifted plan holds its last
+posture, and braking at once is where the iteration starts from if that is cheaper.
 
 Constraints enter through their augmented Lagrangian, which is carried along (`subproblems.carried`).
 """
@@ -24,7 +24,7 @@ from trajopt.errors import OptionError
 from trajopt.problems import programs
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.programs import subject
-from trajopt.solvers.ddp.braking import braking_plan, can_brake, ending_at_rest
+from trajopt.solvers.ddp.braking import braking_plan, ending_at_rest
 from trajopt.solvers.ddp.iteration import Iteration
 from trajopt.solvers.ddp.reports import Direction, Iterate, Report
 from trajopt.solvers.plan import (
@@ -35,6 +35,7 @@ from trajopt.solvers.plan import (
     beyond,
     check_replannable,
     place,
+    same_structure,
     shifted_rows,
     shifted_states,
 )
@@ -66,7 +67,8 @@ class Replanning:
         modeller = self.iteration.modeller
         if modeller.multiple or modeller.aware:
             raise OptionError(
-                "a receding horizon takes iLQR or DDP with shooting='single' and a gradient mode that needs no direction of the loss"
+                "a receding horizon takes iLQR or DDP with shooting='single', and a gradient mode that needs no direction of the "
+                "loss"
             )
 
     @property
@@ -93,8 +95,8 @@ class Replanning:
         plan: Plan,
         offered: Plan | None,
     ) -> Replanned:
-        """The plan after one iteration from x0 at `start_time` (s), having been made `shift` knots ago; offered: another one, whose
-        motion is gone on from if it is cheaper."""
+        """The plan after one iteration from x0 at `start_time` (s), having been made `shift` knots ago; offered: another one,
+        which the iteration starts if it is cheaper."""
         problem = begun(self.problem, x0, start_time)
         iteration = self.iteration.on(problem)
         plan = self.shifted(plan, shift)
@@ -104,7 +106,7 @@ class Replanning:
         model = iteration.modeller.expand(motion, multipliers)
         curvature = None
         if iteration.curvature.kind == "computed":
-            blank, at = iteration.curvature.blank(problem), (motion, model)
+            blank, at = jnp.asarray(iteration.curvature.blank(problem)), (motion, model)
             curvature = iteration.curvature.after(iteration.modeller, blank, at, at, jnp.zeros((), x0.dtype))
         iterate = Iterate(motion, model, memory.damping, jnp.zeros((), x0.dtype), curvature)
         moved, report = iteration.step(iterate, multipliers)
@@ -207,7 +209,7 @@ class GradientPlanner(WithoutCaches):
         """The same for a problem with other numbers; the dynamics stay."""
         own = dataclasses.replace(problem, dynamics=self.problem.dynamics, validate=False)
         other = GradientPlanner(self.replanning.on(own), self.offers)
-        if "_programs" in vars(self) and jax.tree.structure(other.replanning) == jax.tree.structure(self.replanning):
+        if "_programs" in vars(self) and same_structure(other.replanning, self.replanning):
             vars(other)["_programs"] = self._programs
         return other
 
@@ -223,6 +225,8 @@ class GradientPlanner(WithoutCaches):
         number = jax.ShapeDtypeStruct((), problem.dtype)
         plan = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self.first())
         offered = dataclasses.replace(plan, memory=None) if self.offers else None
+        iterate: Any
+        control: Any
         iterate, first = programs.compiled(Replanning.replan, self._subject, x, number, number, plan, offered)
         control, second = programs.compiled(Replanning.control, self._subject, x, number, plan.xs, plan.us, plan.gains)
         return iterate.func, control.func, first + second

@@ -1,7 +1,7 @@
 """Predictive sampling (Howell et al., Predictive Sampling: Real-time Behaviour Synthesis with MuJoCo, arXiv 2212.00541, 2022).
 
-The best of the draws about a plan, or the plan itself, is the next plan. Deviation from the source: the draws of a generation have
-different deviations, from `least_scale` to 1 of the whole one, evenly in the logarithm, so that both far and near plans are
+The best of the draws about a plan, or the plan itself, is the next plan. Deviation from the source: the draws of a generation
+have different deviations, from `least_scale` to 1 of the whole one, evenly in the logarithm, so that both far and near plans are
 tried; as an optimiser, the deviation decays like that of `MPPI` after a generation without a better plan.
 """
 

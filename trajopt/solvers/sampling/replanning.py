@@ -1,8 +1,8 @@
 """One generation from a measured state: what a receding horizon runs again and again.
 
 The mean of the last distribution, shifted by the time that has passed, is where a new solve begins, with the deviations that the
-solver starts from (`standard_deviation`) times `SPREAD`; the generations of a solve go on from each other. Rated are the mean, the
-plan that acts and the draws, in one compiled program; the best of them is the new plan. There is no certificate.
+solver starts from (`standard_deviation`) times `SPREAD`; the generations of a solve go on from each other. Rated are the mean,
+the plan that acts and the draws, in one compiled program; the best of them is the new plan. There is no certificate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trajopt.problems import programs
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Trajectory
-from trajopt.solvers.plan import Plan, Replanned, begun, check_replannable, place
+from trajopt.solvers.plan import Plan, Replanned, begun, check_replannable, place, same_structure
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation, GenerationProgram, batch_size
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints
@@ -38,8 +38,8 @@ SPREAD = 0.5  # of a solve's first distribution, as a share of the deviations at
 
 @dataclasses.dataclass(frozen=True)
 class Searched:
-    """What a generation leaves for the next: the distribution, the acting plan in y, what is carried of the constraints, and how many
-    generations there were."""
+    """What a generation leaves for the next: the distribution, the acting plan in y, what is carried of the constraints, and how
+    many generations there were."""
 
     distribution: Any
     incumbent: Float[np.ndarray, " d"]
@@ -64,7 +64,8 @@ class Rating:
         y: Float[Array, "P d"],
         carried: Carried,
     ) -> tuple:
-        """(merits (P,), cost of the second candidate, best one, its motion and cost, the rows' largest violations, what is carried)."""
+        """(merits (P,), cost of the second candidate, index, motion and cost of the best one, the largest violations of its rows,
+        what is carried)."""
         problem = begun(self.program.problem, x0, start_time)
         program, constraints = dataclasses.replace(self.program, problem=problem), Constraints(problem)
         carried = self.rule.shifted(constraints, carried, shift)
@@ -86,8 +87,8 @@ class SamplingPlanner(WithoutCaches):
         check_replannable(problem)
         if isinstance(solver.parametrisation, JointTargets):
             raise OptionError(
-                f"{solver.name}: parametrisation is JointTargets; a receding horizon shifts knots of the controls: use 'linear', 'cubic' "
-                "or 'piecewise-constant'"
+                f"{solver.name}: parametrisation is JointTargets; a receding horizon shifts knots of the controls: use "
+                "'linear', 'cubic' or 'piecewise-constant'"
             )
         self.solver, self.space, self.seed = solver, space, seed
         self.count = solver.population or POPULATION
@@ -110,7 +111,7 @@ class SamplingPlanner(WithoutCaches):
         """The same for a problem with other numbers; the dynamics stay."""
         own = dataclasses.replace(problem, dynamics=self.problem.dynamics, validate=False)
         other = SamplingPlanner(self.solver, own, dataclasses.replace(self.space, problem=own), self.seed)
-        if "_program" in vars(self) and jax.tree.structure(other.rating) == jax.tree.structure(self.rating):
+        if "_program" in vars(self) and same_structure(other.rating, self.rating):
             vars(other)["_program"] = self._program
         return other
 
@@ -125,6 +126,7 @@ class SamplingPlanner(WithoutCaches):
         x, number = jax.ShapeDtypeStruct((problem.nx,), dtype), jax.ShapeDtypeStruct((), dtype)
         y = jax.ShapeDtypeStruct((self.count + 2, self.space.size), dtype)
         carried = self.first().memory.carried
+        program: Any
         program, seconds = programs.compiled(Rating.rate, self._subject, self.space.data, x, number, number, y, carried)
         return program.func, seconds
 

@@ -1,10 +1,10 @@
 """The augmented Lagrangian of constraints that is carried from solve to solve of a receding horizon.
 
-Multipliers are shifted like the plan. They follow their first-order update after an iteration that gained little beside what the rows
-still cost (`due`): updates in the middle of a minimisation overshoot. A row's penalty then grows while its
+Multipliers are shifted like the plan. They follow their first-order update after an iteration that gained little beside what the
+rows still cost (`due`): updates in the middle of a minimisation overshoot. A row's penalty then grows while its
 violation is above `SLACK` and does not fall, up to `GROWTH` times the first one, and starts anew where the row does not bind.
-Multipliers end at `LARGEST`: beyond it the term is the exact penalty |c| `LARGEST`, with which a plan that cannot keep a row violates
-it as little as it can.
+Multipliers end at `LARGEST`: beyond it the term is the exact penalty |c| `LARGEST`, with which a plan that cannot keep a row
+violates it as little as it can.
 """
 
 from __future__ import annotations
