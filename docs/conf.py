@@ -17,25 +17,27 @@ import trajopt
 sys.path.insert(0, os.path.dirname(__file__))
 import formulas
 import mathml
+import notebooks
 import reference
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 NAVIGATION = {
-    "Tutorials": ("getting-started", "own-robot", "tutorial", "tutorials/*"),
+    "Tutorials": ("getting-started", "own-robot", "tutorials/*"),
     "How to": (
         "models", "bring-your-own", "tasks", "contact-tasks", "choosing-a-solver", "solvers", "optimal-control",
         "multiple-shooting", "sampling", "batches", "estimation", "estimation/*", "receding-horizon", "policies", "sweeps",
         "command-line", "pictures", "viewer", "coming-from", "extending",
     ),
     "Explanation": (
-        "rigid-body-dynamics", "collision", "contact-semantics", "smoothed-contact", "relaxed-contact",
+        "contact-guide", "gradient-guide", "rigid-body-dynamics", "collision", "contact-semantics", "smoothed-contact",
+        "relaxed-contact",
         "compliant-contact-and-integrators", "gradients", "speed", "validation", "architecture",
     ),
     "Problems": ("problems/index", "problems/*"),
     "Reference": (
         "api/index", "api/models", "api/dynamics", "api/problems", "api/solvers", "api/control", "api/viz", "api/errors", "api/*",
-        "conventions", "glossary", "troubleshooting",
+        "conventions", "glossary", "cheat-sheet", "troubleshooting", "faq",
     ),
 }  # fmt: skip
 INDEX = "index"
@@ -108,4 +110,5 @@ def setup(app: Any) -> None:
     app.connect("source-read", add_navigation)
     reference.setup(app)
     mathml.setup(app)
+    notebooks.setup(app)
     formulas.setup(app)

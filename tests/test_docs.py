@@ -19,8 +19,10 @@ from trajopt import models
 from trajopt.dynamics.collision.narrowphase import contact_count
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
+LONG = ("3-through-contact", "4-estimate-from-a-recording", "6-train-a-policy")  # notebooks that compile and solve for a minute
 PAGES = sorted(
-    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + [*(ROOT / "docs").rglob("*.md")]
+    [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + [*(ROOT / "docs").rglob("*.md"), *NOTEBOOKS]
 )
 BLOCK = re.compile(r"^```python *\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -31,20 +33,38 @@ def examples(text: str) -> list[tuple[int, str]]:
     return [(text[: match.start()].count("\n") + 1, match.group(1)) for match in BLOCK.finditer(text)]
 
 
-RUN = [page for page in PAGES if "notes" not in page.parts and examples(page.read_text())]
+def load_script(path: str):
+    """A Python file that is no part of the package."""
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def text_of(page: pathlib.Path) -> str:
+    """A page as Markdown, a notebook too."""
+    return load_script("docs/notebooks.py").as_markdown(page.read_text()) if page in NOTEBOOKS else page.read_text()
+
+
+RUN = [
+    pytest.param(page, marks=pytest.mark.slow) if page.stem in LONG else page
+    for page in PAGES
+    if "notes" not in page.parts and examples(text_of(page))
+]
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda p: p.stem)
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict = {"__name__": "__main__"}
-    for line, code in examples(page.read_text()):
+    for line, code in examples(text_of(page)):
         exec(compile("\n" * line + code, str(page), "exec", dont_inherit=True), namespace)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_relative_links_lead_somewhere(page):
-    targets = [link for link in LINK.findall(page.read_text()) if "://" not in link and not link.startswith("mailto:")]
+    targets = [link for link in LINK.findall(text_of(page)) if "://" not in link and not link.startswith("mailto:")]
     missing = [link for link in targets if not (page.parent / link).exists()]
     assert not missing
 
@@ -78,15 +98,6 @@ def test_the_table_of_shape_pairs_is_that_of_the_code(row):
 def test_blocks_are_found():
     text = "a\n```python\nx = 1\n```\n```python no-run\ny\n```\n```\nz\n```\n```python\nw\n```\n"
     assert examples(text) == [(2, "x = 1\n"), (11, "w\n")]
-
-
-def load_script(path: str):
-    """A Python file that is no part of the package."""
-    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, ROOT / path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
 
 
 REFERENCE = load_script("docs/reference.py")

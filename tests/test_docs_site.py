@@ -50,7 +50,7 @@ class Page(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def sources():
     """Pages there are before the site is built."""
-    paths = {path.relative_to(DOCS) for path in DOCS.rglob("*.md")}
+    paths = {path.relative_to(DOCS) for kind in ("md", "ipynb") for path in DOCS.rglob(f"*.{kind}")}
     return {path.with_suffix(".html") for path in paths if path.parts[0] != "notes"}
 
 
