@@ -63,6 +63,60 @@ def test_goals_decide_on_success_and_the_status_says_how_the_solver_stopped():
     assert broken.goals["place"].met and not broken.success  # constraints count as well
 
 
+SOLVERS = {
+    "iLQR": solvers.iLQR(), "DDP": solvers.DDP(), "multiple": solvers.iLQR(shooting="multiple"),
+    "MultipleShooting": solvers.MultipleShooting(), "SingleShooting": solvers.SingleShooting(),
+    "GaussNewton": solvers.GaussNewton(), "CEM": solvers.CEM(), "MPPI": solvers.MPPI(), "CMAES": solvers.CMAES(),
+    "StochasticSearch": solvers.StochasticSearch(), "Hybrid": solvers.Hybrid(generations=3), "none": None,
+}  # fmt: skip
+
+
+def pushed(us):
+    """How far from x = 1 the mass ends."""
+    x, v = 0.0, 0.0
+    for u in us:
+        x, v = x + 0.1 * v, v + 0.1 * u[0]
+    return abs(x - 1.0)
+
+
+@functools.lru_cache
+def within_limits(weight):
+    """The least effort of a light weight ends elsewhere, for every solver."""
+    return push(weight=weight, tolerance=0.05, control_lower=-30.0, control_upper=30.0)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_motion_is_a_success_if_and_only_if_it_meets_the_goals(name):
+    """Whatever made the solver stop: at its end, at a limit of iterations, at a guess that is there already."""
+    there = solvers.solve(within_limits(100.0), solvers.iLQR()).us
+    runs = [(100.0, None, 300), (0.01, None, 300), (0.01, there, 1), (100.0, there, 0), (100.0, None, 0)]
+    met = []
+    for weight, guess, limit in runs:
+        found = solvers.solve(within_limits(weight), SOLVERS[name], x0=guess, max_iterations=limit)
+        away = pushed(found.us)
+        assert found.success == found.goals["place"].met == (away <= 0.05)
+        assert status_name(found.status) not in ("stalled", "line_search_failed", "no_influence") or not found.success
+        np.testing.assert_allclose(found.goals["place"].value, away, atol=1e-9)
+        met.append(found.success)
+    assert met == [True, False, True, True, False]
+
+
+def test_a_motion_that_meets_the_goals_is_returned_rather_than_one_that_costs_less():
+    problem = within_limits(0.01)
+    there = solvers.solve(within_limits(100.0), solvers.iLQR()).us
+    found = solvers.solve(problem, solvers.iLQR(), x0=there)
+    assert found.success and status_name(found.status) == "solved"
+    assert found.cost > solvers.solve(problem, solvers.iLQR()).cost + 0.1
+
+
+def test_a_batch_judges_by_goals_as_a_single_solve_does():
+    for weight in (100.0, 0.01):
+        problem = within_limits(weight)
+        batch = solvers.solve_batch(problem, solvers.iLQR(), x0=np.array([[0.0, 0.0], [1.0, 0.0]]))
+        away = [abs(xs[-1, 0] - 1.0) for xs in batch.xs]
+        assert list(batch.success) == [value <= 0.05 for value in away] == [weight > 1, True]
+
+
 def test_goals_are_recomputed_from_a_rollout_of_the_controls():
     """States that the dynamics do not repeat do not count, at the end, at any time and at all times."""
     us = np.linspace(1.0, -1.0, T)[:, None]

@@ -11,11 +11,13 @@ import pytest
 from compilations import compilations
 
 from trajopt import problems, solvers
+from trajopt.dynamics import RelaxedContact
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
 from trajopt.problems.residuals import StepOutcome
 from trajopt.result import status_name
+from trajopt.solvers import Solution
 
 
 def final_configuration(problem, us):
@@ -56,6 +58,35 @@ def test_another_start_compiles_nothing(turned):
     assert count.names == set()
 
 
+def test_the_last_smoothed_plan_is_returned_beside_the_answer(turned, tmp_path):
+    problem, solution = turned
+    plan = solution.smoothed_plan
+    assert plan["rho"] == 1e-4 and plan["us"].shape == solution.us.shape
+    relaxed = dataclasses.replace(problem.system, contact=RelaxedContact(1e-4))
+    q = final_configuration(dataclasses.replace(problem, dynamics=relaxed), plan["us"])
+    np.testing.assert_allclose(q, plan["xs"][-1][:3], atol=1e-8)
+    solution.save(tmp_path)
+    np.testing.assert_array_equal(Solution.load(tmp_path).smoothed_plan["us"], plan["us"])
+
+
+def test_draws_help_where_smoothing_makes_no_progress():
+    """A rho this small is felt by no one 8 cm away."""
+    problem, blind = problems.get("spinner"), solvers.iLQR(smoothing=[1e-9])
+    alone = solvers.solve(problem, blind)
+    assert not alone.success and not alone.goals["turn"].met
+    search = solvers.Hybrid(solvers.CEM(), solvers.iLQR(), generations=30)
+    found = solvers.solve(problem, solvers.Continuation(solvers.iLQR(smoothing=None), [1e-9], search))
+    assert found.success and abs(final_configuration(problem, found.us)[2] - 2.0) <= 0.1
+    stopped = solvers.solve(problem, solvers.Continuation(solvers.iLQR(smoothing=None), [1e-9], search), max_iterations=20)
+    assert stopped.cost < alone.cost  # the best draw
+
+
+def test_the_option_smoothing_of_another_solver_means_another_thing():
+    problem = problems.get("spinner", duration=0.2)
+    solution = solvers.solve(problem, solvers.MPPI(smoothing=0.5, standard_deviation=1.0), max_iterations=2)
+    assert solution.solver == "MPPI"
+
+
 def test_without_smoothing_doing_nothing_is_no_answer():
     problem = problems.get("spinner")
     solution = solvers.solve(problem, solvers.iLQR(smoothing=None))
@@ -90,7 +121,7 @@ def test_without_goals_a_guess_with_influence_is_solved_as_by_rigid_contact_alon
     np.testing.assert_array_equal(asked.trace["cost"], alone.trace["cost"])
 
 
-@pytest.mark.parametrize("smoothing", [[], [0.1, 0.2], [0.1, -1e-3], [np.nan], "much", 0.1, [[0.1]]])
+@pytest.mark.parametrize("smoothing", [[], [0.1, 0.2], [0.1, -1e-3], [0.1, 1e-16], [np.nan], "much", 0.1, [[0.1]]])
 def test_a_schedule_that_does_not_fall_is_refused(smoothing):
     with pytest.raises(OptionError, match="smoothing is"):
         solvers.solve(problems.get("spinner"), solvers.iLQR(smoothing=smoothing))

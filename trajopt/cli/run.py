@@ -20,6 +20,7 @@ from trajopt.occupied import occupying
 from trajopt.result import status_name
 from trajopt.solvers.loop.solution import Solution, amend_summary
 from trajopt.solvers.registry import chosen_solver
+from trajopt.solvers.solve import default_solver
 from trajopt.viz.gallery import ORDER
 
 CHECKPOINT = "checkpoint.npz"
@@ -64,7 +65,7 @@ def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     console = Console(quiet=args.quiet)
     with walltime.part("load"):
         problem = make_problem(args.problem, args.settings, args.contact)
-        solver = chosen_solver(problem, problem.defaults.solver if args.solver is None else args.solver)
+        solver = default_solver(problem) if args.solver is None else chosen_solver(problem, args.solver)
     with occupying(folder_of(args)):
         solution = _solved(args, console, problem, solver)
         return _told(args, console, problem, solution, terminated)

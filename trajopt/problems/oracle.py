@@ -178,10 +178,21 @@ class OptimalControlOracle(CompiledCalls):
             values["contact_residual"] = float(np.max(np.asarray(found.residual)))
             values["dropped_contacts"] = float(np.sum(np.asarray(found.dropped)))
         if self.problem.goals:
-            rolled = self._rolled(trajectory.xs[0], trajectory.us, trajectory.p)
-            goals = self.call(goal_values, Judged(self.problem, self.problem.goals), rolled, effort=Effort.QUICK)
-            values |= {PREFIX + name: float(value) for name, value in goals.items()}
+            values |= self._goals(self.rolled_out(trajectory))
         return values | self.problem.certificate.values(trajectory)
+
+    def rolled_out(self, trajectory: Trajectory) -> Trajectory:
+        """The motion under the controls of another, outside the counters."""
+        return self._rolled(trajectory.xs[0], trajectory.us, trajectory.p)
+
+    def _goals(self, motion: Trajectory) -> dict[str, float]:
+        found = self.call(goal_values, Judged(self.problem, self.problem.goals), motion, effort=Effort.QUICK)
+        return {PREFIX + name: float(value) for name, value in found.items()}
+
+    def meets_goals(self, motion: Trajectory) -> bool:
+        """Whether the states of a motion meet the problem's goals."""
+        reports = goal_reports(self.problem.goals, self._goals(motion) if self.problem.goals else {})
+        return all(report.met for report in reports.values())
 
     def shortfalls(self, values: dict[str, float]) -> list[str]:
         """What keeps recomputed `values` from counting as feasible: sentences, empty when nothing does; goals come last."""

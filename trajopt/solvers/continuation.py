@@ -1,16 +1,18 @@
 """Continuation: contact is smoothed first, then less and less, and is rigid in the end.
 
 The exact gradient of a contact that is not made is zero: a finger that does not touch the box learns nothing of it. Under
-`RelaxedContact` bodies feel each other across a gap, all the more the larger its rho. A run has three parts:
+`RelaxedContact` bodies feel each other across a gap, all the more the larger its rho. A run has four parts:
 
 1. rigid contact from the guess. Where that meets the goals, or without goals where controls have an influence, it is the answer;
 2. stages with rho falling. Each is solved from the controls of the one before and ended early: what it finds is a start for the
    next one. Its controls are rolled out with rigid contact, and the best of these motions is kept;
-3. rigid contact again, from the best motion. Its status and its certificate are those of the run. Where that misses a goal, the
-   stages are gone through again from the guess, with a first rho of a third and of a tenth.
+3. where rigid contact from there misses a goal, other ways to the goals, until one leads there: where no solver was named, draws
+   about the best motion and about the guess, and rigid contact from the best draw (`Hybrid`); the stages again from the guess,
+   with a first rho of a third and of a tenth;
+4. rigid contact again, from the best motion. Its status and its certificate are those of the run.
 
-The first rho is chosen by what it does to the guess (`first_rho`). rho is a number of the system, so that all stages run the same
-compiled programs. The law is that of Howell et al., "Dojo: a differentiable physics engine for robotics", 2022; that
+The first rho is chosen by what it does to the guess (`stages.first_rho`). rho is a number of the system, so that all stages run
+the same compiled programs. The law is that of Howell et al., "Dojo: a differentiable physics engine for robotics", 2022; that
 smoothing sees far: Pang et al., "Global planning for contact-rich manipulation via local smoothing of quasi-dynamic contact
 models", 2023.
 """
@@ -18,52 +20,57 @@ models", 2023.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from trajopt.dynamics.collision.narrowphase import collide
-from trajopt.dynamics.effort import Effort
-from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
-from trajopt.problems.goals import goal_reports
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
-from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState
+from trajopt.solvers.hybrid import Hybrid, HybridState
+from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, iterate
 from trajopt.solvers.loop.options import check_options
+from trajopt.solvers.sampling.parametrisation import SHARE_OF_RANGE
+from trajopt.solvers.sampling.search import SamplingSolver
+from trajopt.solvers.shooting.multiple import MultipleShooting
+from trajopt.solvers.stages import Counted, checked_schedule, schedules, smoothed_problem
 
+SOLVERS = (iLQR, DDP, MultipleShooting)
 STAGE_ITERATIONS = 50
 SLOW = 1e-3  # relative fall of the cost in a step; two such steps in a row end a stage
-IDLE, LITTLE = 10, 1e-5  # steps of the last stage in a row that gain less than this share end it where the goals are met
-LAST_RHO = 1e-4  # J
-SHARES = 1.0, 1 / 3, 0.1  # of the first rho, one after the other while a goal is missed
-MOVES = 10.0  # gaps by which the first rho moves the contacts of the guess over the horizon; good values move them by 3 to 16
-FIRST_RHOS = 10.0 ** np.arange(0.5, -3.6, -0.5)  # J, of which the first one is taken
-TOUCHING = 1e-3  # m: gaps of contacts that are nearly made count as this much
+IDLE, LITTLE = 10, 1e-5  # steps with rigid contact in a row that gain less than this share end it where there are goals
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ContinuationState(SolverState):
-    """Adds the gradient solver's state with rigid contact, in a stage the best one so far; rho of the stage, 0 with rigid
-    contact; and whether rigid contact is the last part."""
+    """Adds the gradient solver's state with rigid contact, the best one so far; whether x is its point, and not one that is drawn
+    or has smoothed contact; whether rigid contact is the last part; the last plan with smoothed contact and its rho, 0 without
+    one; and the run's key."""
 
     rigid: Any
-    rho: float
+    own: bool
     last: bool
+    plan: Trajectory
+    plan_rho: float
+    key: Any
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether x may be returned."""
+        return self.own
 
     def better_than(self, other: Any, tolerance: float) -> bool:
-        """Motions with smoothed contact are no answers. A stationary guess may be none either: costs decide, and within the last
-        part the gradient solver."""
-        if self.rho or other.rho:
-            return not self.rho
+        """A stationary guess may be no answer: costs decide, and within the last part the gradient solver."""
+        if not (self.own and other.own):
+            return self.own
         if self.last and other.last:
             return bool(self.rigid.better_than(other.rigid, tolerance))
         return super().better_than(other, tolerance)
@@ -73,8 +80,12 @@ class ContinuationState(SolverState):
         return self.rigid.non_finite_place()
 
     def ending(self) -> Findings:
-        """What the gradient solver says."""
-        return self.rigid.ending()
+        """What the gradient solver says, and the last plan with smoothed contact."""
+        found = self.rigid.ending()
+        if not self.plan_rho:
+            return found
+        plan = {"xs": np.asarray(self.plan.xs), "us": np.asarray(self.plan.us), "rho": np.asarray(self.plan_rho)}
+        return dataclasses.replace(found, fields=found.fields | {"smoothed_plan": plan})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +95,10 @@ class Continuation(LibrarySolver):
     `solve` makes it of a solver's option `smoothing`, for an `OptimalControlProblem` under `RigidContact`.
 
     Options:
-        solver: `iLQR` or `DDP` with its options.
+        solver: `iLQR`, `DDP` or `MultipleShooting` with its options.
         smoothing: rho of each stage, J, falling; "auto": decades from a first one, which the guess chooses, to 1e-4, and only
             where rigid contact alone misses a goal or has no influence.
+        search: `Hybrid`, by which motions are drawn where the first stages leave a goal missed. Default: none.
         stage_iterations: largest number of iterations in a stage.
         max_iterations: of all parts together.
     """
@@ -95,13 +107,14 @@ class Continuation(LibrarySolver):
 
     solver: Any = dataclasses.field(default_factory=iLQR)
     smoothing: Any = "auto"
+    search: Hybrid | None = None
     stage_iterations: int = STAGE_ITERATIONS
     max_iterations: int = 1000
 
     def __post_init__(self) -> None:
         check_options(self)
-        if not isinstance(self.solver, iLQR | DDP):
-            raise OptionError(f"Continuation: solver is {self.solver!r}; expected iLQR() or DDP()")
+        if not isinstance(self.solver, SOLVERS):
+            raise OptionError(f"Continuation: solver is {self.solver!r}; expected iLQR(), DDP() or MultipleShooting()")
         if self.smoothing != "auto":
             object.__setattr__(self, "smoothing", checked_schedule(self.smoothing))
         for key, least in (("stage_iterations", 1), ("max_iterations", 0)):
@@ -114,119 +127,13 @@ class Continuation(LibrarySolver):
 
     def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: PRNGKeyArray) -> ContinuationState:
         """The gradient solver at the guess, with rigid contact."""
-        return self._at(self.solver.init(oracle, guess, key))
-
-    def _at(self, rigid: Any, last: bool = False) -> ContinuationState:
-        """The state at a motion with rigid contact."""
-        halt = rigid.halt if last else ""
-        return ContinuationState(
-            rigid.x, rigid.cost, rigid.violation, rigid.gradient_norm, rigid.step_size, rigid, 0.0, last, halt=halt
-        )
-
-    # -- the three parts -----------------------------------------------------------------------------------------------
+        rigid = self.solver.init(oracle, guess, key)
+        plan, seed = jax.tree.map(np.asarray, rigid.x), np.asarray(jax.random.key_data(key))
+        return ContinuationState(*_point(rigid), rigid, True, False, plan, 0.0, seed)
 
     def run(self, oracle: OptimalControlOracle, state: ContinuationState, advance: Advance) -> Status:
-        """The three parts of the module's docstring."""
-        rigid, guess = state.rigid, state.x
-        if self.smoothing == "auto" and not (state.rho or state.last):
-            rigid, status = self._rigid_part(oracle, rigid, advance, last=False)
-            if status is None and not self._asks_for_smoothing(oracle, rigid):
-                ended = self.solver.terminate(oracle, rigid)
-                if ended is None:
-                    return Status.max_iterations
-                status = advance(dataclasses.replace(self._at(rigid, last=True), halt=status_name(ended)))
-            if status is not None:
-                return status
-        schedules = [] if state.last else self.schedules(oracle, guess)
-        for number, schedule in enumerate(schedules, 1):
-            motion = guess
-            for rho in schedule:
-                rigid, motion, status = self._stage(oracle, rigid, motion, rho, advance)
-                if status is not None:
-                    return status
-            if number < len(schedules):
-                rigid, status = self._rigid_part(oracle, rigid, advance, last=False)
-                if status is not None:
-                    return status
-                if self._meets_goals(oracle, rigid):
-                    break
-        status = self._rigid_part(oracle, rigid, advance, last=True)[1]
-        assert status is not None  # the last part ends the run
-        return status
-
-    def _rigid_part(
-        self, oracle: OptimalControlOracle, rigid: Any, advance: Advance, last: bool
-    ) -> tuple[Any, Status | None]:
-        """(where the gradient solver ends with rigid contact, the status that ends the run)."""
-        status: Status | None = None
-        idle = 0
-        goals = bool(oracle.problem.goals)
-        for _ in range(self.solver.max_iterations):
-            if status is not None or not (last or self.solver.terminate(oracle, rigid) is None):
-                return rigid, status
-            before = rigid.cost
-            rigid = self.solver.step(oracle, rigid)
-            if rigid.halt and not last:
-                return rigid, None
-            status = advance(self._at(rigid, last))
-            idle = idle + 1 if before - rigid.cost <= LITTLE * abs(rigid.cost) else 0
-            if status is None and goals and idle >= IDLE:
-                if not last:
-                    return rigid, None
-                if self._meets_goals(oracle, rigid):
-                    return rigid, advance(dataclasses.replace(self._at(rigid, last), halt="acceptable"))
-        return rigid, Status.max_iterations if last and status is None else status
-
-    def _stage(
-        self, oracle: OptimalControlOracle, best: Any, motion: Trajectory, rho: float, advance: Advance
-    ) -> tuple[Any, Trajectory, Status | None]:
-        """(the better one of `best` and of the stage's controls with rigid contact, the stage's motion, the status that ends the
-        run)."""
-        key, slow = jax.random.key(0), 0
-        stage = smoothed_problem(oracle.problem, rho).compile("implicit")
-        stage.out_of_time = oracle.out_of_time
-        counted = _Counted(oracle, stage)
-        at = self.solver.init(stage, motion, key)
-        for _ in range(self.stage_iterations):
-            before, at = at.cost, self.solver.step(stage, at)
-            counted.take()
-            if at.halt:
-                break
-            status = advance(ContinuationState(at.x, at.cost, at.violation, at.gradient_norm, at.step_size, best, rho, False))
-            if status is not None:
-                return best, at.x, status
-            slow = slow + 1 if before - at.cost <= SLOW * abs(at.cost) else 0
-            if slow == 2 or self.solver.terminate(stage, at) is not None:
-                break
-        start = dataclasses.replace(at.x, xs=np.tile(at.x.xs[0], (len(at.x.xs), 1)))  # states come from the controls
-        rolled = self.solver.init(oracle, start, key)
-        status = advance(self._at(rolled))
-        if self._at(rolled).better_than(self._at(best), oracle.problem.violation_tolerance):
-            best = rolled
-        return best, at.x, status
-
-    def _asks_for_smoothing(self, oracle: OptimalControlOracle, rigid: Any) -> bool:
-        """Whether the point misses a goal, or without goals is a guess that no control changes for the better."""
-        if oracle.problem.goals:
-            return not self._meets_goals(oracle, rigid)
-        status = self.solver.terminate(oracle, rigid)
-        return status is not None and status_name(status) == "no_influence"
-
-    def _meets_goals(self, oracle: OptimalControlOracle, rigid: Any) -> bool:
-        """Outside the counters."""
-        evaluations = oracle.evaluations
-        values = oracle.residuals(jax.tree.map(np.asarray, rigid.x))
-        oracle.evaluations = evaluations
-        return all(report.met for report in goal_reports(oracle.problem.goals, values).values())
-
-    def schedules(self, oracle: OptimalControlOracle, guess: Trajectory) -> list[tuple[float, ...]]:
-        """rho of each stage, J: one schedule after the other, the later ones where a goal is still missed."""
-        if self.smoothing != "auto":
-            return [self.smoothing]
-        first, shares = first_rho(oracle, guess), SHARES if oracle.problem.goals else SHARES[:1]
-        return [
-            (*(rho for rho in share * first / 10.0 ** np.arange(9) if rho > 1.01 * LAST_RHO), LAST_RHO) for share in shares
-        ]
+        """The four parts of the module's docstring."""
+        return _Course(self, oracle, state, advance).run()
 
     # -- what the loop asks --------------------------------------------------------------------------------------------
 
@@ -241,75 +148,205 @@ class Continuation(LibrarySolver):
         return self.solver.finish(oracle, state.rigid)
 
 
-class _Counted:
-    """What a stage's own oracle has cost goes into the account of the run."""
+def _point(at: SolverState) -> tuple[Any, float, float, float, float]:
+    return at.x, at.cost, at.violation, at.gradient_norm, at.step_size
 
-    def __init__(self, oracle: OptimalControlOracle, stage: OptimalControlOracle) -> None:
-        self.oracle, self.stage = oracle, stage
-        self.evaluations, self.compile_time_s = stage.evaluations, stage.compile_time_s
 
-    def take(self) -> None:
-        """Add what has come since the last time."""
-        self.oracle.evaluations += self.stage.evaluations - self.evaluations
-        self.oracle.compile_time_s += self.stage.compile_time_s - self.compile_time_s
-        self.evaluations, self.compile_time_s = self.stage.evaluations, self.stage.compile_time_s
+class _Course:
+    """One run: the best motion with rigid contact and the last plan with smoothed contact, from part to part.
+
+    Attributes:
+        rigid: the gradient solver's state there.
+        status: what ends the run, None while it goes on.
+    """
+
+    def __init__(
+        self, method: Continuation, oracle: OptimalControlOracle, state: ContinuationState, advance: Advance
+    ) -> None:
+        self.method, self.oracle, self.advance, self.begin = method, oracle, advance, state
+        self.solver, self.rigid, self.guess = method.solver, state.rigid, state.x
+        self.plan, self.plan_rho, self.goals = state.plan, state.plan_rho, oracle.problem.goals
+        self.status: Status | None = None
+
+    def run(self) -> Status:
+        begin, method = self.begin, self.method
+        sees_enough = False
+        if method.smoothing == "auto" and begin.own and not begin.last:
+            self.rigid_part(last=False)
+            sees_enough = self.status is None and not self.asks_for_smoothing()
+            if sees_enough and not self.goals:
+                ended = self.solver.terminate(self.oracle, self.rigid)
+                if ended is None:
+                    return Status.max_iterations
+                self.tell(dataclasses.replace(self.at(self.rigid, last=True), halt=status_name(ended)))
+        if self.status is None and not (begin.last or sees_enough):
+            self.attempts()
+        if self.status is None:
+            self.rigid_part(last=True)
+        return Status.max_iterations if self.status is None else self.status
+
+    def at(self, rigid: Any, last: bool = False) -> ContinuationState:
+        """The state at a motion with rigid contact."""
+        halt = rigid.halt if last else ""
+        return ContinuationState(
+            *_point(rigid), rigid, True, last, self.plan, self.plan_rho, self.begin.key, halt=halt
+        )
+
+    def apart(self, other: SolverState) -> ContinuationState:
+        """The state at a point that is no answer."""
+        return ContinuationState(*_point(other), self.rigid, False, False, self.plan, self.plan_rho, self.begin.key)
+
+    def tell(self, state: ContinuationState) -> Status | None:
+        """The status that ends the run, after the loop has seen a state."""
+        self.status = self.advance(state)
+        return self.status
+
+    # -- rigid contact -------------------------------------------------------------------------------------------------
+
+    def rigid_part(self, last: bool) -> None:
+        """The gradient solver with rigid contact from the best motion; with goals until it stands still, and in the last part
+        until it stands still where goals are met."""
+        if not last and self.solver.terminate(self.oracle, self.rigid) is not None:
+            return
+        made = idle = 0
+        tolerance = self.oracle.problem.violation_tolerance
+
+        def report(rigid: Any) -> Status | None:
+            nonlocal made, idle
+            if rigid.halt and not last:
+                if rigid.violation <= max(self.rigid.violation, tolerance):  # IPOPT ends with gaps where another motion has none
+                    self.rigid = rigid
+                return Status.stalled
+            gained, self.rigid = self.rigid.cost - rigid.cost, rigid
+            if self.tell(self.at(rigid, last)) is not None:
+                return self.status
+            if not last and self.solver.terminate(self.oracle, rigid) is not None:
+                return Status.stalled
+            made += 1
+            idle = idle + 1 if abs(gained) <= LITTLE * abs(rigid.cost) else 0
+            if self.goals and idle >= IDLE:
+                if not last:
+                    return Status.stalled
+                if self.meets_goals(rigid.x):
+                    return self.tell(dataclasses.replace(self.at(rigid, last), halt="acceptable"))
+            return Status.max_iterations if made >= self.solver.max_iterations else None
+
+        iterate(self.solver, self.oracle, self.rigid, report)
+
+    def asks_for_smoothing(self) -> bool:
+        """Whether the point misses a goal, or without goals is a guess that no control changes for the better."""
+        if self.goals:
+            return not self.meets_goals(self.rigid.x)
+        status = self.solver.terminate(self.oracle, self.rigid)
+        return status is not None and status_name(status) == "no_influence"
+
+    def meets_goals(self, motion: Trajectory) -> bool:
+        """Whether the controls of a motion do, rolled out."""
+        return self.oracle.meets_goals(self.oracle.rolled_out(motion))
+
+    def offer(self, rigid: Any) -> None:
+        """Keep a motion with rigid contact that is better: one that meets the goals, or that costs less."""
+        met, known = self.meets_goals(rigid.x), self.meets_goals(self.rigid.x)
+        cheaper = self.at(rigid).better_than(self.at(self.rigid), self.oracle.problem.violation_tolerance)
+        if met > known or (met == known and cheaper):
+            self.rigid = rigid
+
+    # -- smoothed contact ----------------------------------------------------------------------------------------------
+
+    def attempts(self) -> None:
+        """Stages of smoothed contact and draws, until one of them leads to the goals."""
+        search, (first, *others) = self.method.search, schedules(self.method.smoothing, self.oracle, self.guess)
+        ways = [functools.partial(self.stages, first)]
+        if search is not None:
+            ways += [functools.partial(self.draws, search, number) for number in range(search.attempts)]
+        ways += [functools.partial(self.stages, schedule) for schedule in others]
+        for way in ways:
+            way()
+            if self.status is None and way is not ways[-1]:
+                self.rigid_part(last=False)
+            if self.status is not None or (self.goals and self.meets_goals(self.rigid.x)):
+                return
+
+    def stages(self, schedule: Sequence[float]) -> None:
+        """All stages of a schedule, from the guess."""
+        motion = self.guess
+        for rho in schedule:
+            if self.status is None:
+                motion = self.stage(motion, rho)
+
+    def stage(self, motion: Trajectory, rho: float) -> Trajectory:
+        """The motion of a stage; its controls with rigid contact are offered."""
+        solver, key = self.solver, jax.random.key(0)
+        stage = smoothed_problem(self.oracle.problem, rho).compile("implicit")
+        stage.out_of_time = self.oracle.out_of_time
+        counted = Counted(self.oracle, stage)
+        at = solver.init(stage, motion, key)
+        made = slow = 0
+
+        def report(now: Any) -> Status | None:
+            nonlocal at, made, slow
+            counted.take()
+            if now.halt:
+                return Status.stalled
+            before, at = at.cost, now
+            if self.tell(self.apart(at)) is not None:
+                return self.status
+            made += 1
+            still = abs(before - at.cost) <= SLOW * abs(at.cost) and at.violation <= stage.problem.tolerance
+            slow = slow + 1 if still else 0
+            ended = slow == 2 or made >= self.method.stage_iterations or solver.terminate(stage, at) is not None
+            return Status.stalled if ended else None
+
+        iterate(solver, stage, at, report)
+        self.plan, self.plan_rho = jax.tree.map(np.asarray, at.x), rho
+        still = np.tile(self.plan.xs[0], (len(self.plan.xs), 1))  # no guess of states: they come from the controls
+        start = dataclasses.replace(self.plan, xs=still)
+        rolled = solver.init(self.oracle, start, key)
+        self.tell(self.at(rolled))
+        self.offer(rolled)
+        return self.plan
+
+    # -- draws ---------------------------------------------------------------------------------------------------------
+
+    def draws(self, search: Hybrid, number: int) -> None:
+        """Draw about the best motion, later about the guess, then rigid contact from the best draw until that meets the goals."""
+        sampler = scaled(search.sampler, self.oracle.problem, self.rigid.x)
+        search = dataclasses.replace(search, sampler=sampler, attempts=1)
+        key = jax.random.fold_in(jax.random.wrap_key_data(self.begin.key), number)
+
+        latest: HybridState | None = None
+
+        def report(found: HybridState) -> Status | None:
+            nonlocal latest
+            latest = found
+            if not found.polishing:
+                return self.tell(self.apart(found))
+            if self.tell(self.at(found.polisher)) is not None:
+                return self.status
+            return Status.stalled if found.answer else search.terminate(self.oracle, found)
+
+        search.run(self.oracle, search.init(self.oracle, self.guess if number else self.rigid.x, key), report)
+        if latest is not None:  # a run that ended among the draws keeps the best of them
+            drawn = latest.polisher if latest.polishing else self.solver.init(self.oracle, latest.x, key)
+            self.tell(self.at(drawn))
+            self.offer(drawn)
 
 
 def applies(problem: Any, solver: Any) -> bool:
     """Whether a solver's option `smoothing` means anything for a problem: there is rigid contact."""
     system = problem.system if isinstance(problem, OptimalControlProblem) else None
-    if getattr(solver, "smoothing", None) is None or system is None:
+    if not isinstance(solver, SOLVERS) or solver.smoothing is None or system is None:
         return False
     return system.contact.relaxation() is not None and bool(system.contact.contact_rows(system.model))
 
 
-def checked_schedule(smoothing: Any) -> tuple[float, ...]:
-    """Raises `OptionError` unless rho is positive and falls."""
-    what = f"smoothing is {smoothing!r}; expected 'auto', None, or values of rho in J that fall, such as [0.1, 0.01, 1e-3]"
-    if not isinstance(smoothing, Sequence | np.ndarray) or isinstance(smoothing, str) or not len(smoothing):
-        raise OptionError(what)
-    try:
-        values = np.asarray(smoothing, float)
-    except (TypeError, ValueError):
-        raise OptionError(what) from None
-    if values.ndim != 1 or not (np.isfinite(values).all() and (values > 0).all() and (np.diff(values) < 0).all()):
-        raise OptionError(what)
-    return tuple(values.tolist())
-
-
-def smoothed_problem(problem: OptimalControlProblem, rho: float) -> OptimalControlProblem:
-    """The problem with its contact relaxed by rho, J."""
-    system = problem.system
-    assert system is not None
-    relaxed = system.contact.relaxation()
-    assert relaxed is not None
-    smooth = dataclasses.replace(system, contact=relaxed, rho=rho, gradient="implicit")
-    return dataclasses.replace(problem, dynamics=smooth, validate=False)
-
-
-def first_rho(oracle: OptimalControlOracle, guess: Trajectory) -> float:
-    """The rho, J, whose forces move the contacts of the guess by about `MOVES` gaps over the horizon.
-
-    By dimension it is a force times a gap; the force that matters is the one that moves bodies within the time there is.
-    """
-    problem, system = oracle.problem, oracle.problem.system
-    assert system is not None
-    shares = []
-    for rho in FIRST_RHOS:
-        relaxed = smoothed_problem(problem, float(rho)).compile("implicit")
-        counted = _Counted(oracle, relaxed)
-        xs = relaxed.rollout(guess.xs[0], guess.us, guess.p).xs
-        counted.take()
-        distances = oracle.call(_distances, system.model, xs[:, : system.nq], effort=Effort.QUICK)
-        gaps = np.maximum(np.asarray(distances[0]), TOUCHING)
-        path = np.abs(np.diff(np.asarray(distances), axis=0)).sum(0)
-        shares.append(float(np.nan_to_num(np.max(path / gaps), nan=np.inf)))
-    return float(FIRST_RHOS[np.argmin(np.abs(np.log(np.clip(shares, 1e-12, 1e12) / MOVES)))])
-
-
-def _distances(model: Model, qs: Float[Array, "T nq"]) -> Float[Array, "T k"]:
-    """Of all contacts that may be, m, at each configuration."""
-    return jax.lax.map(lambda q: collide(model, kinematics(model, q)).distance, qs)
-
-
-__all__ = ["Continuation", "applies", "checked_schedule", "first_rho", "smoothed_problem"]
+def scaled(sampler: SamplingSolver, problem: OptimalControlProblem, motion: Trajectory) -> SamplingSolver:
+    """The sampling solver with deviations of controls that have no bounds: half of the largest of a motion's, or 1."""
+    lower, upper = problem.control_lower, problem.control_upper
+    bounded = np.isfinite(lower) & np.isfinite(upper)
+    if bounded.all() or sampler.standard_deviation is not None:
+        return sampler
+    largest = np.abs(np.asarray(motion.us)).max(0)
+    free = np.where(largest > 0, 0.5 * largest, 1.0)
+    within = SHARE_OF_RANGE * (np.where(bounded, upper, 0.0) - np.where(bounded, lower, 0.0))
+    return dataclasses.replace(sampler, standard_deviation=np.where(bounded, within, free))

@@ -32,7 +32,7 @@ from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
-from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState
+from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, iterate
 from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.loop.verdict import verdict
 from trajopt.solvers.sampling.cem import CEM
@@ -215,12 +215,8 @@ class Hybrid(LibrarySolver):
         else:
             polisher = self.polisher.init(oracle, state.sampler.x, key)
             status = report(polisher)
-        if status is None and isinstance(self.polisher, LibrarySolver):
-            self.polisher.run(oracle, polisher, report)
-            return state, ended
-        while status is None:
-            polisher = self.polisher.step(oracle, polisher)
-            status = report(polisher)
+        if status is None:
+            iterate(self.polisher, oracle, polisher, report)
         return state, ended
 
     def _is_answer(self, oracle: OptimalControlOracle, polisher: Any) -> bool:

@@ -6,22 +6,35 @@ import dataclasses
 from typing import Any
 
 from trajopt.solvers.continuation import Continuation, applies
+from trajopt.solvers.hybrid import Hybrid
 from trajopt.solvers.loop import base
 from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.registry import chosen_solver
+from trajopt.solvers.sampling.cem import CEM
+
+# Of the draws where smoothed contact alone leaves a goal missed.
+SEARCH = {"attempts": 3, "generations": 100, "patience": 15, "polish_patience": 20}
 
 
 def solve(problem: Any, solver: Any = None, **arguments: Any) -> Solution:
     """Solve `problem` with `solver` and return the best point found, its residuals recomputed.
 
     Arguments:
-        solver: default: the problem's own (`Defaults`).
+        solver: default: the problem's own (`Defaults`); with contact and goals, sampling where that misses a goal.
         arguments: those of `loop.base.solve`: x0, gradient, callback, seed, time_budget, max_iterations, resume, checkpoint.
 
     Raises what the loop raises, and `OptionError` for a schedule of `smoothing` that does not fall.
     """
-    solver = chosen_solver(problem, problem.defaults.solver) if solver is None else solver
-    return base.solve(problem, continued(problem, solver), **arguments)
+    return base.solve(problem, default_solver(problem) if solver is None else continued(problem, solver), **arguments)
+
+
+def default_solver(problem: Any) -> Any:
+    """What `solve` takes where no solver is named."""
+    solver = continued(problem, chosen_solver(problem, problem.defaults.solver))
+    if not isinstance(solver, Continuation) or not problem.goals:
+        return solver
+    search = Hybrid(CEM(), solver.solver, **SEARCH)
+    return dataclasses.replace(solver, search=search, max_iterations=solver.max_iterations + search.max_iterations)
 
 
 def continued(problem: Any, solver: Any) -> Any:
@@ -30,4 +43,3 @@ def continued(problem: Any, solver: Any) -> Any:
         return solver
     alone = dataclasses.replace(solver, smoothing=None)
     return Continuation(alone, solver.smoothing, max_iterations=2 * solver.max_iterations)
-

@@ -130,6 +130,7 @@ class _Run:
         self.compiled_before = oracle.compile_time_s
         self.interrupted: Callable[[], bool] = lambda: False
         self.state: SolverState = solver.init(oracle, guess, key)
+        self.best_meets_goals: bool | None = None  # asked where the problem has goals
         self.rows: list[list[float]] = []
         self.iteration = 0
         if previous is None:
@@ -219,7 +220,7 @@ class _Run:
     def advance(self, state: SolverState) -> Status | None:
         """Take `state` as the next one, or as the last word when it halts; the status that ends the run, None to go on."""
         self.state = state
-        if state.better_than(self.best, self.problem.violation_tolerance):
+        if self._is_better(state):
             self.best = state
         if not state.halt:
             self.iteration += 1
@@ -229,6 +230,23 @@ class _Run:
             if self.callback is not None and self.callback(row):
                 return Status.interrupted
         return self.ended()
+
+    def _is_better(self, state: SolverState) -> bool:
+        """Whether a state is to be returned rather than the best one so far: its solver says so; where one of the two alone meets
+        the goals of the problem, that one."""
+        better = state.better_than(self.best, self.problem.violation_tolerance)
+        if not getattr(self.problem, "goals", {}) or not state.is_answer:
+            return better
+        if self.best_meets_goals is None:
+            self.best_meets_goals = self._meets_goals(self.best)
+        met = self._meets_goals(state)
+        better = met if met != self.best_meets_goals else better
+        self.best_meets_goals = met if better else self.best_meets_goals
+        return better
+
+    def _meets_goals(self, state: SolverState) -> bool:
+        feasible = state.violation <= self.problem.violation_tolerance and np.isfinite(state.cost)
+        return bool(feasible and state.is_answer and self.oracle.meets_goals(state.x))
 
     def solution(self, status: Status) -> Solution:
         """The best point with everything recomputed there, outside the counters and the clock of the solve."""

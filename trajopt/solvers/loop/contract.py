@@ -146,6 +146,11 @@ class SolverState:
         """Whether this is the one to return of two points of equal violation."""
         return bool(self.cost < other.cost)
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether the point may be returned."""
+        return True
+
     def non_finite_place(self) -> str:
         """Where a value that is not finite appeared, for the message; begins with ": "."""
         return ""
@@ -223,6 +228,17 @@ class LibrarySolver(NamedOptions, abc.ABC):
     @abc.abstractmethod
     def finish(self, oracle: Any, state: Any) -> Findings:
         """What is recomputed at the best point."""
+
+
+def iterate(solver: Any, oracle: Any, state: Any, report: Callable[[Any], Status | None]) -> None:
+    """Report one state after the other, by whoever owns the iteration, until that returns a status."""
+    if isinstance(solver, LibrarySolver):
+        solver.run(oracle, state, report)
+        return
+    status: Status | None = None
+    while status is None:
+        state = solver.step(oracle, state)
+        status = report(state)
 
 
 def ended_by(state: StateT, halt: str, advance: Callable[[StateT], Status | None]) -> Status:

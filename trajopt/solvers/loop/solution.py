@@ -22,6 +22,7 @@ from trajopt.problems.goals import GoalReport
 from trajopt.result import Status, status_name, status_named
 
 SUMMARY, TRAJECTORY = "summary.json", "trajectory.npz"
+BY_NAME = ("multipliers", "covariances", "smoothed_plan")  # fields that hold arrays by name
 FILES = (SUMMARY, "solution.npz", TRAJECTORY, "solver.log")  # of a result
 RESULT_ID = "result_id"  # what the files of one result have in common: an entry of the summary and of every archive
 SOLVE_AGAIN = "run the problem again"
@@ -98,6 +99,8 @@ class Solution:
         gains: (T, nu, n), the feedback K of $u_t + K_t (x (-) x_t)$ about the motion, of solvers that have it.
         raw_status: status of a library that did the iterations, in its own words.
         log: text that this library printed.
+        smoothed_plan: the last motion with smoothed contact, where there were stages of it (`Continuation`): states "xs",
+            controls "us", and its "rho", J. Often more robust under another plant; the answer is the one with rigid contact.
         goals: what became of each goal of the problem by name: (value, tolerance, unit, met).
         terms: cost of each residual of the problem by name, where it is made of residuals; "terminal ..." are those of the
             terminal state.
@@ -133,6 +136,7 @@ class Solution:
     log: str = ""
     terms: dict[str, float] = dataclasses.field(default_factory=dict)
     goals: dict[str, GoalReport] = dataclasses.field(default_factory=dict)
+    smoothed_plan: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON."""
@@ -157,8 +161,8 @@ class Solution:
         for key in ("xs", "us", "covariance", "parameters", "gains"):
             if getattr(self, key) is not None:
                 arrays[key] = getattr(self, key)
-        arrays |= {f"multipliers_{key}": value for key, value in self.multipliers.items()}
-        arrays |= {f"covariances_{key}": value for key, value in self.covariances.items()}
+        for field in BY_NAME:
+            arrays |= {f"{field}_{key}": value for key, value in getattr(self, field).items()}
         with files.replacing_together(folder, FILES, synchronised=synchronised) as part:
             (part / SUMMARY).write_text(json_text(summary))
             np.savez(part / "solution.npz", allow_pickle=False, **arrays, **{RESULT_ID: np.asarray(result_id)})
@@ -177,7 +181,7 @@ class Solution:
         try:
             values: dict[str, Any] = {key: nan if summary[key] is None else summary[key] for key in _SCALARS}
             values |= {key: arrays.get(key) for key in ("xs", "us", "covariance", "parameters", "gains")}
-            for key in ("multipliers", "covariances"):
+            for key in BY_NAME:
                 prefix = f"{key}_"
                 values[key] = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
             return cls(

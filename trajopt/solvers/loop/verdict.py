@@ -10,7 +10,7 @@ from trajopt.problems.goals import PREFIX
 from trajopt.result import Status, status_name
 from trajopt.solvers.loop.contract import Problem
 
-NO_PROGRESS = ("stalled", "line_search_failed")
+NO_PROGRESS = ("stalled", "line_search_failed", "no_influence", "infeasible", "contact_failed")
 
 
 def verdict(problem: Problem, status: Status, shortfalls: Sequence[str], cost: float) -> tuple[Status, bool]:
@@ -19,7 +19,8 @@ def verdict(problem: Problem, status: Status, shortfalls: Sequence[str], cost: f
     A success has a finite cost and no shortfalls, the sentences about what was recomputed there and is too large. It is also
     optimal, which the solver says by `solved`, unless for this problem feasibility is success, as where goals decide. A solver
     that claims an optimum where there are shortfalls has stalled, or its contact solves have failed; goals that are not met leave
-    the status, which says how the solver stopped. Where goals are met, no further progress is `acceptable`.
+    the status, which says how the solver stopped. Where goals are met, no further progress is `acceptable`,
+    whatever the solver holds of it.
     """
     claimed = status_name(status)
     infeasible = [sentence for sentence in shortfalls if not sentence.startswith(PREFIX)]

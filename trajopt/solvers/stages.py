@@ -1,0 +1,101 @@
+"""The stages of smoothed contact: the problem of a stage, the values of rho, and what a stage costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.effort import Effort
+from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.errors import OptionError
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.trajectory import Trajectory
+
+LAST_RHO = 1e-4  # J
+LEAST_RHO = 1e-12  # J: below it contact problems are not solved to their tolerance in double precision
+SHARES = 1.0, 1 / 3, 0.1  # of the first rho, one after the other while a goal is missed
+MOVES = 10.0  # gaps by which the first rho moves the contacts of the guess over the horizon; good values move them by 3 to 16
+FIRST_RHOS = 10.0 ** np.arange(0.5, -3.6, -0.5)  # J, of which the first one is taken
+TOUCHING = 1e-3  # m: gaps of contacts that are nearly made count as this much
+
+
+class Counted:
+    """What a stage's own oracle has cost goes into the account of the run."""
+
+    def __init__(self, oracle: OptimalControlOracle, stage: OptimalControlOracle) -> None:
+        self.oracle, self.stage = oracle, stage
+        self.evaluations, self.compile_time_s = stage.evaluations, stage.compile_time_s
+
+    def take(self) -> None:
+        """Add what has come since the last time."""
+        self.oracle.evaluations += self.stage.evaluations - self.evaluations
+        self.oracle.compile_time_s += self.stage.compile_time_s - self.compile_time_s
+        self.evaluations, self.compile_time_s = self.stage.evaluations, self.stage.compile_time_s
+
+
+def schedules(smoothing: Any, oracle: OptimalControlOracle, guess: Trajectory) -> list[tuple[float, ...]]:
+    """rho of each stage, J: one schedule after the other, the later ones where a goal is still missed."""
+    if smoothing != "auto":
+        return [smoothing]
+    first, shares = first_rho(oracle, guess), SHARES if oracle.problem.goals else SHARES[:1]
+    return [
+        (*(rho for rho in share * first / 10.0 ** np.arange(9) if rho > 1.01 * LAST_RHO), LAST_RHO) for share in shares
+    ]
+
+
+def checked_schedule(smoothing: Any) -> tuple[float, ...]:
+    """Raises `OptionError` unless rho falls and is above rounding."""
+    what = f"smoothing is {smoothing!r}; expected 'auto', None, or values of rho in J that fall, such as [0.1, 0.01, 1e-3]"
+    what += f", to at least {LEAST_RHO:g}"
+    if not isinstance(smoothing, Sequence | np.ndarray) or isinstance(smoothing, str) or not len(smoothing):
+        raise OptionError(what)
+    try:
+        values = np.asarray(smoothing, float)
+    except (TypeError, ValueError):
+        raise OptionError(what) from None
+    if values.ndim != 1 or not (np.isfinite(values).all() and (values >= LEAST_RHO).all() and (np.diff(values) < 0).all()):
+        raise OptionError(what)
+    return tuple(values.tolist())
+
+
+def smoothed_problem(problem: OptimalControlProblem, rho: float) -> OptimalControlProblem:
+    """The problem with its contact relaxed by rho, J."""
+    system = problem.system
+    assert system is not None
+    relaxed = system.contact.relaxation()
+    assert relaxed is not None
+    smooth = dataclasses.replace(system, contact=relaxed, rho=rho, gradient="implicit")
+    return dataclasses.replace(problem, dynamics=smooth, validate=False)
+
+
+def first_rho(oracle: OptimalControlOracle, guess: Trajectory) -> float:
+    """The rho, J, whose forces move the contacts of the guess by about `MOVES` gaps over the horizon.
+
+    By dimension it is a force times a gap; the force that matters is the one that moves bodies within the time there is.
+    """
+    problem, system = oracle.problem, oracle.problem.system
+    assert system is not None
+    shares = []
+    for rho in FIRST_RHOS:
+        relaxed = smoothed_problem(problem, float(rho)).compile("implicit")
+        counted = Counted(oracle, relaxed)
+        xs = relaxed.rollout(guess.xs[0], guess.us, guess.p).xs
+        counted.take()
+        distances = oracle.call(_distances, system.model, xs[:, : system.nq], effort=Effort.QUICK)
+        gaps = np.maximum(np.asarray(distances[0]), TOUCHING)
+        path = np.abs(np.diff(np.asarray(distances), axis=0)).sum(0)
+        shares.append(float(np.nan_to_num(np.max(path / gaps), nan=np.inf)))
+    return float(FIRST_RHOS[np.argmin(np.abs(np.log(np.clip(shares, 1e-12, 1e12) / MOVES)))])
+
+
+def _distances(model: Model, qs: Float[Array, "T nq"]) -> Float[Array, "T k"]:
+    """Of all contacts that may be, m, at each configuration."""
+    return jax.lax.map(lambda q: collide(model, kinematics(model, q)).distance, qs)
