@@ -68,12 +68,11 @@ class ContinuationState(SolverState):
         return self.own
 
     def better_than(self, other: Any, tolerance: float) -> bool:
-        """A stationary guess may be no answer: costs decide, and within the last part the gradient solver."""
+        """A stationary guess may be no answer: costs decide, and in the last part the gradient solver too."""
         if not (self.own and other.own):
             return self.own
-        if self.last and other.last:
-            return bool(self.rigid.better_than(other.rigid, tolerance))
-        return super().better_than(other, tolerance)
+        preferred = self.last and bool(self.rigid.better_than(other.rigid, tolerance))
+        return preferred or (not other.last and super().better_than(other, tolerance))
 
     def non_finite_place(self) -> str:
         """Where the gradient solver met a value that is not finite."""
