@@ -15,13 +15,14 @@ from jaxtyping import Float
 
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
-from trajopt.solvers.continuation import LAST_RHO as RHO
-from trajopt.solvers.continuation import applies, checked_schedule, smoothed_problem
+from trajopt.solvers.continuation import applies
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.replanning import GradientPlanner
 from trajopt.solvers.hybrid import Hybrid
 from trajopt.solvers.plan import Plan, Planner, Replanned
 from trajopt.solvers.sampling.replanning import SamplingPlanner
+from trajopt.solvers.stages import LAST_RHO as RHO
+from trajopt.solvers.stages import checked_schedule, smoothed_problem
 
 
 @runtime_checkable
