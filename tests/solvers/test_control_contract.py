@@ -26,6 +26,10 @@ SOLVES = tuple(name for name in CONTROL if name not in SAMPLING)  # to a station
 NEWTON = tuple(name for name in SOLVES if name != "Hybrid")
 ACCURACY = dict.fromkeys(SOLVES, 1e-6) | dict.fromkeys(SAMPLING, 1e-2)
 each_solver = pytest.mark.parametrize("name", CONTROL)
+ONE_OF_A_KIND = ("iLQR", "CEM", "MultipleShooting")  # the quick tests; the others follow the same loop
+one_of_a_kind = pytest.mark.parametrize(
+    "name", [name if name in ONE_OF_A_KIND else pytest.param(name, marks=pytest.mark.slow) for name in CONTROL]
+)
 
 
 def reach(**changes) -> OptimalControlProblem:
@@ -87,7 +91,7 @@ def test_same_seed_same_result_near_the_optimum_and_a_warm_start_helps(name):
         assert warm.iterations <= 1
 
 
-@each_solver
+@one_of_a_kind
 def test_dynamics_that_are_not_finite_name_the_step(name):
     problem = OptimalControlProblem(
         "nan", lambda x, u, t: x + u + jnp.sqrt(0.35 - t), 6, np.zeros(1), u0=np.zeros(1), dt=0.1,
@@ -109,7 +113,7 @@ def test_contradictory_constraints_are_infeasible(name):
     assert 1e-2 < missed < 0.5 and "terminal_equality is" in solution.message
 
 
-@each_solver
+@one_of_a_kind
 def test_interruption_and_budgets_return_the_best_point_so_far(name, tmp_path):
     problem = double_integrator(STEPS, control_lower=-20.0, control_upper=20.0, u0=np.ones(1))
 

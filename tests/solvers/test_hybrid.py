@@ -52,6 +52,7 @@ def test_the_rule_hands_over():
     assert impatient.success and drawn.sum() < 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [2, 6])
 def test_interrupted_in_either_phase_and_resumed(at, tmp_path):
     def interrupt(row):

@@ -315,6 +315,7 @@ def test_the_units_of_the_cost_do_not_matter():
     np.testing.assert_array_equal(solution.trace["violation"][both], usual.trace["violation"][both])
 
 
+@pytest.mark.slow
 def test_a_guess_that_is_worth_less_than_none_is_not_rolled_out():
     """A pendulum that is pushed over by a poor guess: "auto" starts from staying, "single" from the rollout; both end alike."""
     problem = double_integrator(stage_residual=lambda x, u, t: jnp.concatenate([0.1 * u, x]))

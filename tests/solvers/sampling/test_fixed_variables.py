@@ -27,7 +27,7 @@ from trajopt.solvers import (
 )
 
 DT = 0.05
-SEARCHES = [CEM, MPPI, CMAES, StochasticSearch]
+SEARCHES = [CEM, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (MPPI, CMAES, StochasticSearch))]
 
 
 def pushed(x, force):
@@ -111,9 +111,11 @@ def test_joint_targets_of_a_locked_motor():
     assert np.isfinite(answer.cost)
 
 
-@pytest.mark.parametrize(
-    "solver", [iLQR(), DDP(), SingleShooting(), Hybrid(), CEM(restoration=False)], ids=lambda solver: type(solver).__name__
-)
+OTHERS = (DDP(), SingleShooting(), Hybrid(), CEM(restoration=False))
+SOLVERS = [iLQR(), *(pytest.param(solver, marks=pytest.mark.slow) for solver in OTHERS)]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: type(solver).__name__)
 def test_every_solver_keeps_a_fixed_control(solver):
     held, alone = (solve(problem, solver, seed=1) for problem in both())
     assert held.success and alone.success
@@ -121,6 +123,7 @@ def test_every_solver_keeps_a_fixed_control(solver):
     assert abs(held.cost - alone.cost) < 1e-8 * max(1.0, alone.cost)
 
 
+@pytest.mark.slow
 def test_batches_keep_a_fixed_control():
     held, alone = (solve_batch(problem, iLQR(), x0=np.array([[0.0, 0.0], [0.1, 0.2]])) for problem in both())
     assert held.success.all()

@@ -60,6 +60,7 @@ def test_the_gradient_of_the_augmented_lagrangian(gradient):
     compare(np.asarray(got)[None], estimate, relative=1e-6, label=gradient)
 
 
+@pytest.mark.slow
 def test_a_manifold_in_finite_differences():
     """The reverse mode that is built from tangent Jacobians equals JAX's own where states have more entries than tangents."""
 

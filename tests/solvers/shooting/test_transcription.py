@@ -123,6 +123,7 @@ def test_derivatives_of_every_feature_and_exact_sparsity(make):
     assert make is on_circle or rows.size == np.count_nonzero(np.abs(np.tril(estimate.value)) > 1e-9)
 
 
+@pytest.mark.slow
 def test_the_differenced_hessian_through_contact_along_directions():
     """The worm's chain lands at step 167. Where no contact changes within a step, central quotients of the Lagrangian's slope
     with steps that halve agree to their square; elsewhere nothing is compared. Quotients inside have a step of 1e-7, and slopes

@@ -63,6 +63,7 @@ def test_adjoint_is_the_gradient_of_the_rollout():
     np.testing.assert_allclose(costates[0], by_x0, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_gradient_by_the_feed_forward_is_that_of_the_rollout_of_the_policy():
     """Against differentiation through the rollout of u_t = K_t x_t + w_t, and dJ/dw = (du/dw)^T dJ/du."""
     rng = np.random.default_rng(7)
