@@ -32,7 +32,11 @@ ORDER = {
     ).split(),
     "solvers": "loop subproblems ddp estimation least_squares shooting sampling hybrid registry sweeps".split(),
     "control": "recording plants mujoco_plant receding_horizon".split(),
-    "estimation": "recording bags readers tosses sensors".split(),
+    "estimation": (
+        "recording bags readers tosses moments sensors loss parameter inertial_parameters parameters packing prediction "
+        "uncertainty checks gauss_newton impacts flight "
+        "identification identify report examples"
+    ).split(),
     "learning": (
         "environment draws networks episodes returns curves slopes rollouts algorithm ppo shac tasks algorithms trainer transfer"
     ).split(),

@@ -1,8 +1,13 @@
 """Estimation from recordings: channels with time stamps, the sensors that they come from, and what they say about a model."""
 
+from trajopt.estimation.identification import Identification, Prediction
+from trajopt.estimation.identify import identify
+from trajopt.estimation.loss import RobustLoss
+from trajopt.estimation.moments import Moment
+from trajopt.estimation.parameter import Parameter
 from trajopt.estimation.readers import from_columns, read
 from trajopt.estimation.recording import Channel, Recording
-from trajopt.estimation.sensors import IMU, ContactSwitch, Encoder, ForceTorque, Input, Moment, Pose, Sensor, Velocity
+from trajopt.estimation.sensors import IMU, ContactSwitch, Encoder, ForceTorque, Input, Pose, Sensor, Velocity
 from trajopt.estimation.tosses import read_tosses
 
 __all__ = [
@@ -11,13 +16,18 @@ __all__ = [
     "ContactSwitch",
     "Encoder",
     "ForceTorque",
+    "Identification",
     "Input",
     "Moment",
+    "Parameter",
     "Pose",
+    "Prediction",
     "Recording",
+    "RobustLoss",
     "Sensor",
     "Velocity",
     "from_columns",
+    "identify",
     "read",
     "read_tosses",
 ]

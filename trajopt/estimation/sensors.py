@@ -9,7 +9,7 @@ sensor of channel "imu".
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.kinematics import frame_jacobian, frame_placement
 from trajopt.dynamics.rigid_body.lie import (
     quaternion_conjugate,
@@ -27,42 +26,11 @@ from trajopt.dynamics.rigid_body.lie import (
     quaternion_product,
     rotation_exp,
 )
-from trajopt.dynamics.state import ContactInfo
-from trajopt.errors import OptionError, UnknownNameError
-from trajopt.names import NamedOptions, closest
+from trajopt.errors import OptionError
+from trajopt.estimation.moments import Moment, contact_forces, frame_of, free_start
+from trajopt.names import NamedOptions
 
 Constants = dict[str, Float[Array, "..."]]
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Moment:
-    """The simulated motion about one time stamp: the states before and after a step and where between them it is.
-
-    Attributes:
-        q0, v0: configuration and velocity before the step.
-        q1, v1: after it.
-        share: of the step that has passed, 0 to 1.
-        dt (s): of the step.
-        contacts: of the step; None where no sensor asks for forces.
-    """
-
-    q0: Float[Array, " nq"]
-    v0: Float[Array, " nv"]
-    q1: Float[Array, " nq"]
-    v1: Float[Array, " nv"]
-    share: Float[Array, ""]
-    dt: Float[Array, ""]
-    contacts: ContactInfo | None = None
-
-    def q(self, model: Model) -> Float[Array, " nq"]:
-        """The configuration at the time stamp."""
-        return integrate(model, self.q0, self.share * self.dt * self.v1)
-
-    @property
-    def v(self) -> Float[Array, " nv"]:
-        """The velocity at the time stamp."""
-        return (1.0 - self.share) * self.v0 + self.share * self.v1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +42,18 @@ class Sensor(NamedOptions):
         noise: standard deviation of a sample, in the unit of the channel: a number, or one for each row of the error.
         delay (s): by which the time stamp is later than what was measured.
         gain: by which the measured quantity is multiplied.
+        static_noise: standard deviation of an error that stays the same during a recording, as that of a marker that was stuck
+        on
+            askew: a number, or one for each row of the error; None for no such error.
     """
 
     channel: str
     noise: float | tuple[float, ...] = 1.0
     delay: float = 0.0
     gain: float = 1.0
+    static_noise: float | tuple[float, ...] | None = None
 
-    needs_contacts = False
+    needs_contacts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.channel, str) or not self.channel:
@@ -104,14 +76,36 @@ class Sensor(NamedOptions):
         """Names of the rows of the error."""
         raise NotImplementedError
 
+    @property
+    def of_configuration(self) -> bool:
+        """Whether configurations are measured: errors that say how far a predicted motion is off."""
+        return False
+
+    def quantities(self, model: Model) -> list[slice]:
+        """Rows of the error that have one unit and belong together, as the three of a position."""
+        return [slice(0, len(self.labels(model)))]
+
+    @property
+    def has_offset(self) -> bool:
+        """Whether each recording has a static error of its own."""
+        return self.static_noise is not None
+
+    def offset_deviations(self, model: Model) -> Float[np.ndarray, " rows"]:
+        """`static_noise` of each row of the error."""
+        return self._by_row(model, "static_noise", self.static_noise)
+
     def deviations(self, model: Model) -> Float[np.ndarray, " rows"]:
         """The noise of each row of the error."""
-        rows, given = len(self.labels(model)), np.asarray(self.noise, float)
+        return self._by_row(model, "noise", self.noise)
+
+    def _by_row(self, model: Model, name: str, value: Any) -> Float[np.ndarray, " rows"]:
+        rows, given = len(self.labels(model)), np.asarray(value, float)
         if given.ndim == 0:
             return np.full(rows, float(given))
         if given.ndim != 1 or rows % given.size:
             raise OptionError(
-                f"sensor '{self.channel}': noise has {given.size} entries; expected one, or one for each of {self.labels(model)}"
+                f"sensor '{self.channel}': {name} has {given.size} entries; expected one, or one for each of "
+                f"{self.labels(model)}"
             )
         return np.repeat(given, rows // given.size)
 
@@ -159,6 +153,13 @@ class Pose(Sensor):
     def labels(self, model: Model) -> tuple[str, ...]:
         return ("x, m", "y, m", "z, m", "turn about x, rad", "turn about y, rad", "turn about z, rad")
 
+    @property
+    def of_configuration(self) -> bool:
+        return True
+
+    def quantities(self, model: Model) -> list[slice]:
+        return [slice(0, 3), slice(3, 6)]
+
     def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
         q = moment.q(model)
         start = free_start(model, self.frame(model))
@@ -195,6 +196,10 @@ class Encoder(Sensor):
     joints: tuple[str, ...] | None = None
     velocity: bool = False
     bias: tuple[float, ...] | None = None
+
+    @property
+    def of_configuration(self) -> bool:
+        return not self.velocity
 
     def _joints(self, model: Model) -> list[Any]:
         scalar = [joint for joint in model.topology.joints if joint.nv == 1]
@@ -299,7 +304,7 @@ class ForceTorque(Sensor):
     body: str | None = None
     bias: tuple[float, ...] = (0.0,) * 6
 
-    needs_contacts = True
+    needs_contacts: ClassVar[bool] = True
 
     def labels(self, model: Model) -> tuple[str, ...]:
         return tuple(f"force {a}, N" for a in "xyz") + tuple(f"moment {a}, N m" for a in "xyz")
@@ -335,7 +340,7 @@ class ContactSwitch(Sensor):
     threshold: float = 1.0
     width_of_switching: float = 0.5
 
-    needs_contacts = True
+    needs_contacts: ClassVar[bool] = True
 
     def labels(self, model: Model) -> tuple[str, ...]:
         return ("contact",)
@@ -362,38 +367,6 @@ class Input(Sensor):
 
     def labels(self, model: Model) -> tuple[str, ...]:
         return model.topology.actuators
-
-
-def frame_of(sensor: Any, model: Model) -> str:
-    """The frame that `sensor.body` names; None is the first body, a free one if there is any. Raises `UnknownNameError`."""
-    names = [frame.name for frame in model.topology.frames]
-    if sensor.body is not None:
-        if sensor.body not in names:
-            raise UnknownNameError(
-                f"sensor '{sensor.channel}': model '{model.name}' has no body '{sensor.body}'{closest(sensor.body, names)}"
-            )
-        return sensor.body
-    joints = model.topology.joints
-    chosen = next((joint for joint in joints if joint.kind == "free"), joints[0])
-    return next(frame.name for frame in model.topology.frames if frame.node == chosen.nodes[-1])
-
-
-def free_start(model: Model, frame: str) -> int | None:
-    """Where the pose of a frame begins in q, if it is that of the body of a free joint; else None."""
-    top = model.topology
-    node = top.frames[top.frame_index(frame)].node
-    joint = next((joint for joint in top.joints if joint.kind == "free" and joint.nodes[-1] == node), None)
-    return joint.q_start if joint is not None and top.node_names[node] == frame else None
-
-
-def contact_forces(model: Model, moment: Moment, frame: str) -> tuple[Float[Array, "nc 3"], Float[Array, "nc 3"]]:
-    """Forces (N, world axes) of the step's contacts on the body of a frame, and the points at which they act."""
-    contacts = moment.contacts
-    assert contacts is not None
-    node = model.topology.frames[model.topology.frame_index(frame)].node
-    sign = (contacts.node1 == node).astype(moment.v0.dtype) - (contacts.node2 == node).astype(moment.v0.dtype)
-    forces = jnp.einsum("cij,cj->ci", contacts.frame, contacts.impulse) / moment.dt
-    return sign[:, None] * forces, contacts.point
 
 
 def check_sensors(sensors: Any, model: Model) -> tuple[Sensor, ...]:

@@ -28,7 +28,8 @@ HALF_EDGE = 0.0524  # m, the unit of length of the repository's files
 def read_tosses(path: str | os.PathLike, numbers: Iterable[int] | None = None) -> list[Recording]:
     """The tosses in an archive or in a folder of .pt files, with channels "pose" (7 columns) and "velocity" (6).
 
-    The velocity of a row is the backward difference of positions: that of the step which ends there.
+    The velocity of a row is the backward difference of poses: it belongs to the middle of the step that ends there, and has its
+    time stamp. The first row repeats the second, and is left out.
     numbers: of the tosses, in the order of the archive, or the names of the files; None is all of them.
     Raises `RecordingError`; `MissingExtraError` where .pt files are to be read without PyTorch.
     """
@@ -58,7 +59,7 @@ def read_tosses(path: str | os.PathLike, numbers: Iterable[int] | None = None) -
 def _toss(name: str, pose: Float[np.ndarray, "n 7"], velocity: Float[np.ndarray, "n 6"], rate: float) -> Recording:
     pose = np.concatenate([pose[:, :3], pose[:, 3:] / np.linalg.norm(pose[:, 3:], axis=1, keepdims=True)], 1)
     t = np.arange(len(pose)) / rate
-    return Recording(name, {"pose": (t, pose), "velocity": (t, velocity)})
+    return Recording(name, {"pose": (t, pose), "velocity": (t[1:] - 0.5 / rate, velocity[1:])})
 
 
 def _from_folder(folder: pathlib.Path, numbers: Iterable[int] | None) -> list[Recording]:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.errors import OptionError
+from trajopt.solvers.sampling.distribution import Box
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
 from trajopt.solvers.sampling.search import SamplingSolver
@@ -138,14 +139,14 @@ class CMAES(SamplingSolver):
         return Adapted(mean, 1.0, C, B, one, zero, zero, 0, 0)
 
     def draw(
-        self, rng: np.random.Generator, distribution: Adapted, count: int, space: Space
+        self, rng: np.random.Generator, distribution: Adapted, count: int, space: Box | Space
     ) -> Float[np.ndarray, "P d"]:
         scaled = rng.standard_normal((count, space.size)) * distribution.D
         steps = scaled @ distribution.B.T if distribution.C.ndim == 2 else scaled
         return space.clip(distribution.mean + distribution.step_size * steps)
 
     def updated_distribution(
-        self, distribution: Adapted, drawn: Generation, space: Space
+        self, distribution: Adapted, drawn: Generation, space: Box | Space
     ) -> tuple[Adapted, Float[np.ndarray, " P"]]:
         s, n = distribution, space.size
         full = s.C.ndim == 2

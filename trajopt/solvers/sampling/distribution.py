@@ -21,6 +21,23 @@ from jaxtyping import Float
 LARGEST_COVARIANCE = 50  # components up to which a whole covariance is learnt by default: of more, draws say too little
 
 
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """What is searched: points between bounds, (d,)."""
+
+    lower: np.ndarray
+    upper: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Number of components."""
+        return self.lower.size
+
+    def clip(self, y: Float[np.ndarray, "*b d"]) -> Float[np.ndarray, "*b d"]:
+        """y in the bounds."""
+        return np.clip(y, self.lower, self.upper)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Gaussian:

@@ -1,0 +1,274 @@
+"""Three systems with recordings that ship with the package, and random recordings of them: what identification is tried and
+judged on.
+
+    example = examples.example("arm")
+    fit = estimation.identify(example.system, example.recordings, example.parameters, example.sensors)
+
+- "sliding-box": a box pushed over the floor, its pose from motion capture; unknown friction. Contact without impacts.
+- "arm": a UR5 under torques, with encoders; unknown inertial parameters of five links, delay and gain of the torques.
+- "legged": a hopper that bends its leg on the spot, with encoders, an IMU and slow motion capture; unknown masses and biases.
+- "tosses": boxes thrown onto the floor; unknown friction, restitution and centre of mass. Contact with impacts.
+
+`simulate` makes them with known parameters: those of the shipped recordings have seed 0 (`scripts/example_recordings.py` writes
+them).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from trajopt.dynamics.contact import RigidContact
+from trajopt.dynamics.rigid_body.rnea import generalised_gravity
+from trajopt.dynamics.state import State
+from trajopt.dynamics.system import System
+from trajopt.errors import UnknownNameError
+from trajopt.estimation.moments import Moment
+from trajopt.estimation.parameters import unknowns
+from trajopt.estimation.readers import read
+from trajopt.estimation.recording import Recording
+from trajopt.estimation.sensors import IMU, Encoder, Input, Pose, Sensor, Velocity
+from trajopt.models import load_model
+from trajopt.names import closest
+
+FOLDER = pathlib.Path(__file__).parent / "recordings"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Example:
+    """A system as its file describes it, recordings of the true one, what is unknown, and the truth.
+
+    truth: values in the order of the labels of the parameters.
+    """
+
+    name: str
+    system: System
+    recordings: tuple[Recording, ...]
+    parameters: tuple[str, ...]
+    sensors: tuple[Sensor, ...]
+    truth: Float[np.ndarray, " k"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Kind:
+    """How recordings of an example are made. perturbed: (rng, coordinates, scales) -> true coordinates; us: (rng, system) -> the
+    first state and the controls (T, nu) of one recording; every: steps between samples of each channel."""
+
+    system: Callable[[], System]
+    parameters: tuple[str, ...]
+    sensors: tuple[Sensor, ...]
+    perturbed: Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
+    motion: Callable[[np.random.Generator, System], tuple[State, np.ndarray]]
+    every: dict[str, int]
+    recordings: int
+
+
+def example(name: str) -> Example:
+    """The example with the recordings that ship. Raises `UnknownNameError`."""
+    kind = _kind(name)
+    system = kind.system()
+    truth, _, _ = _truth(kind, system, 0)
+    recordings = [read(path, name=path.stem.removeprefix(f"{name}-")) for path in sorted(FOLDER.glob(f"{name}-*.npz"))]
+    return Example(name, system, tuple(recordings), kind.parameters, kind.sensors, truth)
+
+
+def simulate(name: str, seed: int, recordings: int | None = None) -> Example:
+    """The example with recordings of random motions of a random true system, with noise. Raises `UnknownNameError`."""
+    kind = _kind(name)
+    system = kind.system()
+    truth, true_system, constants = _truth(kind, system, seed)
+    rng = np.random.default_rng([seed, 1])
+    made = []
+    for k in range(recordings or kind.recordings):
+        x0, us = kind.motion(rng, true_system)
+        made.append(Recording(f"{k}", _channels(kind, true_system, constants, x0, us, rng)))
+    return Example(name, system, tuple(made), kind.parameters, kind.sensors, truth)
+
+
+def _kind(name: str) -> _Kind:
+    if name not in KINDS:
+        raise UnknownNameError(f"there is no example '{name}'{closest(name, KINDS)}")
+    return KINDS[name]()
+
+
+def _truth(kind: _Kind, system: System, seed: int) -> tuple[np.ndarray, System, dict]:
+    """Reported values, system and sensor constants of the true system."""
+    unknown = unknowns(system.model, kind.sensors, kind.parameters)
+    theta = jnp.asarray(kind.perturbed(np.random.default_rng([seed, 0]), unknown.start, unknown.scale))
+    model, constants = unknown.applied(system.model, theta)
+    return np.asarray(unknown.values(theta)), dataclasses.replace(system, model=model), constants
+
+
+def _channels(
+    kind: _Kind, system: System, constants: dict, x0: State, us: np.ndarray, rng: np.random.Generator
+) -> dict:
+    """What the sensors record of a motion. The controls of a step are the commands of `delay` before, times gain."""
+    dt = float(system.dt)
+    command = next((s for s in kind.sensors if isinstance(s, Input)), None)
+    acting = us
+    if command is not None:
+        c = constants[command.channel]
+        acting = float(c["gain"]) * _delayed(us, float(c["delay"]) / dt)
+    states, info = system.rollout(x0, jnp.asarray(acting))
+    made = {}
+    T = len(us)
+    for sensor in kind.sensors:
+        if isinstance(sensor, Input):
+            made[sensor.channel] = (dt * np.arange(T), us)
+            continue
+        every = kind.every[sensor.channel]
+        k = np.arange(0, T, every)
+
+        def row(k: Array, sensor: Sensor = sensor) -> Array:
+            at = Moment(states.q[k], states.v[k], states.q[k + 1], states.v[k + 1], jnp.asarray(0.0), jnp.asarray(dt))
+            return sensor.predict(system.model, constants[sensor.channel], at)
+
+        rows = jax.vmap(row)(jnp.asarray(k))
+        noise = rng.normal(size=(len(k), len(sensor.labels(system.model)))) * sensor.deviations(system.model)
+        made[sensor.channel] = (dt * k, np.asarray(jax.vmap(sensor.offset)(rows, jnp.asarray(noise))))
+    return made
+
+
+def _delayed(us: Float[np.ndarray, "T nu"], steps: float) -> Float[np.ndarray, "T nu"]:
+    """Commands held for a step each, the mean over a step that begins `steps` later."""
+    whole = int(np.floor(steps))
+    share = steps - whole
+    first = np.concatenate([np.repeat(us[:1], whole + 1, 0), us])
+    return (1 - share) * first[1 : len(us) + 1] + share * first[: len(us)]
+
+
+def _scattered(size: float) -> Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]:
+    return lambda rng, start, scale: start + size * scale * rng.normal(size=start.size)
+
+
+# --- sliding box ------------------------------------------------------------------------------------------------------
+
+
+def _sliding_box() -> _Kind:
+    def system() -> System:
+        return System(load_model("cube"), 2e-3, RigidContact(max_contacts=4))
+
+    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
+        q = np.array(system.model.q_default, float)
+        angle, speed = rng.uniform(0, 2 * np.pi), rng.uniform(0.8, 2.0)
+        v = np.array([speed * np.cos(angle), speed * np.sin(angle), 0.0, 0.0, 0.0, rng.uniform(-3, 3)])
+        return State(jnp.asarray(q), jnp.asarray(v)), np.zeros((150, 0))
+
+    sensors = (Pose("pose", noise=(3e-4, 1e-3)),)
+    return _Kind(system, ("friction",), sensors, _scattered(1.0), motion, {"pose": 5}, 10)
+
+
+# --- arm --------------------------------------------------------------------------------------------------------------
+
+ARM_LINKS = ("upper_arm_link", "forearm_link", "wrist_1_link", "wrist_2_link", "wrist_3_link")
+
+
+def _arm() -> _Kind:
+    def system() -> System:
+        return System(load_model("ur5"), 2e-3)
+
+    sensors = (Encoder("q", noise=2e-4), Input("torque"))
+    parameters = (*(f"inertial:{link}" for link in ARM_LINKS), "torque.delay", "torque.gain")
+
+    def perturbed(rng: np.random.Generator, start: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        theta = start + scale * rng.normal(size=start.size)
+        theta[-2] = rng.uniform(1e-3, 6e-3)
+        return theta
+
+    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
+        """Gravity held by the nominal torques, and random Fourier series about a pose, tracked by a spring and damper."""
+        model, dt, T = system.model, float(system.dt), 1500
+        middle = np.array([0.0, -1.2, 1.4, -0.6, 0.8, 0.0]) + rng.uniform(-0.4, 0.4, 6)
+        amplitude = rng.uniform(0.05, 0.2, (4, 6)) / np.arange(1, 5)[:, None]
+        phase, rate = rng.uniform(0, 2 * np.pi, (4, 6)), 2 * np.pi * np.arange(1, 5)[:, None] * rng.uniform(0.5, 0.8)
+        stiffness = jnp.array([400.0, 400.0, 300.0, 60.0, 60.0, 10.0])
+
+        def wanted(t: Array) -> Array:
+            return jnp.asarray(middle) + (
+                jnp.asarray(amplitude) * jnp.sin(jnp.asarray(rate) * t + jnp.asarray(phase))
+            ).sum(0)
+
+        def body(x: State, t: Array) -> tuple[State, Array]:
+            target, speed = jax.jvp(wanted, (t,), (jnp.ones_like(t),))
+            u = stiffness * (target - x.q) + 0.2 * stiffness * (speed - x.v) + generalised_gravity(model, x.q)
+            return system.step(x, u)[0], u
+
+        q0, v0 = jax.jvp(wanted, (jnp.zeros(()),), (jnp.ones(()),))
+        us = jax.jit(lambda x: jax.lax.scan(body, x, dt * jnp.arange(T))[1])(State(q0, v0))
+        return State(q0, v0), np.asarray(us)
+
+    return _Kind(system, parameters, sensors, perturbed, motion, {"q": 2}, 4)
+
+
+# --- legged robot -----------------------------------------------------------------------------------------------------
+
+
+def _legged() -> _Kind:
+    def system() -> System:
+        return System(load_model("hopper"), 2e-3, RigidContact(max_contacts=4))
+
+    sensors = (
+        Encoder("joints", joints=("thigh_joint", "leg_joint", "foot_joint"), noise=5e-4),
+        Encoder("tracking", joints=("rootx", "rootz", "rooty"), noise=1e-3),
+        IMU("imu", body="torso", noise=(0.01, 0.1)),
+        Input("torque"),
+    )
+    parameters = ("mass:torso", "mass:thigh", "imu.gyro_bias", "imu.accelerometer_bias")
+
+    def perturbed(rng: np.random.Generator, start: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return start + scale * rng.normal(size=start.size)
+
+    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
+        model, dt, T = system.model, float(system.dt), 500
+        pitch, hip, knee = rng.uniform(-0.15, 0.15), rng.uniform(-0.45, -0.35), rng.uniform(-0.9, -0.7)
+        thigh, shank = pitch - hip, pitch - hip - knee
+        ankle = shank
+        height = 0.06 + 0.5 * np.cos(shank) + 0.45 * np.cos(thigh) + 0.2 * np.cos(pitch)
+        q = jnp.array([0.0, height, pitch, hip, knee, ankle])
+        bend, rate = rng.uniform(0.03, 0.08, 3), rng.uniform(1.5, 3.0, 3)
+        stiffness = jnp.array([6.0, 6.0, 4.0])
+
+        def body(x: State, t: Array) -> tuple[State, Array]:
+            target = q[3:] + jnp.asarray(bend) * (1 - jnp.cos(jnp.asarray(rate) * t))
+            hold = -generalised_gravity(model, x.q)[3:] / 200.0
+            u = stiffness * (target - x.q[3:]) - 0.3 * stiffness * x.v[3:] + 0.0 * hold
+            return system.step(x, jnp.clip(u, -1.0, 1.0))[0], jnp.clip(u, -1.0, 1.0)
+
+        start = State(q, jnp.zeros(6))
+        us = jax.jit(lambda x: jax.lax.scan(body, x, dt * jnp.arange(T))[1])(start)
+        return start, np.asarray(us)
+
+    return _Kind(system, parameters, sensors, perturbed, motion, {"joints": 2, "tracking": 10, "imu": 2}, 8)
+
+
+# --- tosses -----------------------------------------------------------------------------------------------------------
+
+
+def _tosses() -> _Kind:
+    def system() -> System:
+        model = load_model("cube")
+        model = model.replace(pair_restitution=np.full_like(model.pair_restitution, 0.2))
+        return System(model, 4e-3, RigidContact(max_contacts=4))
+
+    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
+        q = np.array(system.model.q_default, float)
+        q[2] = rng.uniform(0.4, 0.6)
+        q[3:] = rng.normal(size=4)
+        q[3:] /= np.linalg.norm(q[3:])
+        v = np.concatenate([rng.uniform(-1.5, 1.5, 2), [rng.uniform(-0.5, 0.5)], rng.normal(size=3) * 3.0])
+        return State(jnp.asarray(q), jnp.asarray(v)), np.zeros((180, 0))
+
+    sensors = (Pose("pose", noise=(1e-3, 5e-3)), Velocity("velocity", noise=(0.02, 0.1)))
+    parameters = ("friction", "restitution", "com:cube")
+    return _Kind(system, parameters, sensors, _scattered(0.7), motion, {"pose": 2, "velocity": 2}, 24)
+
+
+KINDS: dict[str, Callable[[], _Kind]] = {
+    "sliding-box": _sliding_box, "arm": _arm, "legged": _legged, "tosses": _tosses,
+}  # fmt: skip

@@ -1,0 +1,226 @@
+r"""Parameters that only impacts show, by whole predicted motions: CMA-ES, then a quadratic response surface.
+
+Through impacts the error of a motion has many local minima, in which derivatives, exact or averaged, end. What works is to
+predict each recording from its first state to its end and to search the few parameters that are left by sampling. The loss of
+recording j is the mean over its samples t and the measured quantities b (positions, rotations, joints) of
+
+    rho(e_bjt / E_b),      rho(x) = 2 c^2 (sqrt(1 + (x / c)^2) - 1),  c = 0.3,
+
+with e the norm of the error and E_b its mean under the first guess of the parameters: near the size of the errors the loss is
+linear, so that a motion that went another way counts once.
+
+Curvature and scores of the recordings come from a quadratic through the losses of each recording at points drawn about the
+optimum. J^T J is not the curvature here: impacts multiply J, and not the curvature of what is averaged over many motions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from trajopt.estimation.loss import RobustLoss
+from trajopt.estimation.packing import Data, Group
+from trajopt.estimation.prediction import Predictor
+from trajopt.estimation.uncertainty import Information
+from trajopt.solvers.sampling.cmaes import CMAES
+from trajopt.solvers.sampling.distribution import Box
+from trajopt.solvers.sampling.search import Generation
+
+CORNER = 0.3  # c, of the loss
+STEPS_TOGETHER = 400_000  # simulated in one call: what bounds the memory
+SURFACE_RADIUS = 0.5  # of the points of the surface, in units of the scale or of CMA-ES's own spread
+LEAST_CURVATURE = 0.02  # relative to the largest, of a direction of the surface that counts
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WholeMotions:
+    """The loss above over groups of recordings, of points z (P, k): theta = scale * (origin + basis z) within the bounds."""
+
+    predictor: Predictor
+    groups: Sequence[Group]
+    locals: Sequence[Float[np.ndarray, "R l"]]
+    origin: Float[np.ndarray, " n"]
+    basis: Float[np.ndarray, "n k"]
+    loss: RobustLoss
+
+    @property
+    def recordings(self) -> int:
+        return sum(len(group.index) for group in self.groups)
+
+    def theta(self, z: Float[np.ndarray, "*P k"]) -> Float[np.ndarray, "*P n"]:
+        """Parameters of points."""
+        unknowns = self.predictor.unknowns
+        return np.clip((self.origin + z @ self.basis.T) * unknowns.scale, unknowns.lower, unknowns.upper)
+
+    @functools.cached_property
+    def blocks(self) -> list[tuple[str, slice]]:
+        """Channel and rows of each measured quantity: those of configurations, or of all sensors where there are none."""
+        measuring = self.predictor.measuring
+        chosen = [s for s in measuring if s.of_configuration] or list(measuring)
+        return [(s.channel, block) for s in chosen for block in s.quantities(self.predictor.system.model)]
+
+    @functools.cached_property
+    def _errors(self) -> Callable:
+        """(theta, local, data) -> the norm of the error of each quantity, and whether it was measured: lists of (R, N)."""
+
+        def one(theta: Array, local: Array, data: Data) -> tuple[list[Array], list[Array]]:
+            errors = self.predictor.errors(theta, local, data)
+            sizes, present = [], []
+            for channel, rows in self.blocks:
+                sizes.append(jnp.sqrt((errors[channel][:, rows] ** 2).sum(1)))
+                present.append(data.measured[channel].present[:, rows].max(1))
+            return sizes, present
+
+        return one
+
+    @functools.cached_property
+    def scales(self) -> Float[np.ndarray, " b"]:
+        """E_b: the mean error of each quantity under the first guess."""
+        program = jax.jit(jax.vmap(self._errors, (None, 0, 0)))
+        total, count = np.zeros(len(self.blocks)), np.zeros(len(self.blocks))
+        start = jnp.asarray(self.theta(np.zeros(self.basis.shape[1])))
+        for group, local in zip(self.groups, self.locals):
+            sizes, present = program(start, jnp.asarray(local), group.data)
+            for b, (size, there) in enumerate(zip(sizes, present)):
+                good = np.isfinite(size)
+                total[b] += float((np.asarray(size) * np.asarray(there))[good].sum())
+                count[b] += float(np.asarray(there)[good].sum())
+        return np.maximum(total / np.maximum(count, 1.0), 1e-9)
+
+    @functools.cached_property
+    def _losses(self) -> Callable:
+        scales = jnp.asarray(self.scales)
+
+        def one(theta: Array, local: Array, data: Data, scales: Array) -> Array:
+            total, measured = jnp.zeros(()), jnp.zeros(())
+            for (size, present), scale in zip(zip(*self._errors(theta, local, data)), scales):
+                rho = 2.0 * CORNER**2 * (jnp.sqrt(1.0 + (size / (scale * CORNER)) ** 2) - 1.0)
+                n = present.sum()
+                total += jnp.where(n > 0.0, (rho * present).sum() / jnp.maximum(n, 1.0), 0.0)
+                measured += (n > 0.0).astype(measured.dtype)
+            return total / jnp.maximum(measured, 1.0)
+
+        over_recordings = jax.vmap(one, (None, 0, 0, None))
+        program = jax.jit(jax.vmap(over_recordings, (0, None, None, None)))
+        return lambda thetas, local, data: program(thetas, local, data, scales)
+
+    def losses(self, z: Float[np.ndarray, "P k"]) -> Float[np.ndarray, "P R"]:
+        """The loss of each recording, in the order of all recordings of the groups; infinite where a motion is not finite."""
+        order = np.concatenate([group.index for group in self.groups])
+        thetas, found = self.theta(z), []
+        for group, local in zip(self.groups, self.locals):
+            together = max(1, STEPS_TOGETHER // (len(group.index) * group.data.T))
+            rows = []
+            for k in range(0, len(z), together):
+                part = thetas[k : k + together]
+                padded = np.concatenate([part, np.repeat(part[-1:], min(together, len(z)) - len(part), 0)])
+                rows.append(np.asarray(self._losses(jnp.asarray(padded), jnp.asarray(local), group.data))[: len(part)])
+            found.append(np.concatenate(rows))
+        losses = np.concatenate(found, 1)[:, np.argsort(order)]
+        return np.where(np.isfinite(losses), losses, np.inf)
+
+    def merit(self, losses: Float[np.ndarray, "P R"]) -> Float[np.ndarray, " P"]:
+        """What is minimised: the mean over recordings, by the robust loss where that is of recordings."""
+        if self.loss.kind != "linear" and self.loss.by == "recording":
+            typical = np.median(losses, 1, keepdims=True)
+            return (2.0 * self.loss.of_size(np.sqrt(losses / typical))[1] * typical).mean(1)
+        return losses.mean(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Where CMA-ES ended: the mean z (k,), its deviations, the merits of the start and of the end, evaluations of one
+    recording."""
+
+    z: Float[np.ndarray, " k"]
+    deviation: Float[np.ndarray, " k"]
+    first_merit: float
+    merit: float
+    rollouts: int
+
+
+def search(motions: WholeMotions, evaluations: int, seed: int, population: int | None = None) -> Search:
+    """CMA-ES from z = 0 with unit deviations."""
+    k = motions.basis.shape[1]
+    solver = CMAES()
+    box = Box(np.full(k, -np.inf), np.full(k, np.inf))
+    distribution = solver.first_distribution(np.zeros(k))
+    rng, count = np.random.default_rng(seed), population or max(10, solver.default_population(k))
+    best_z, best = np.zeros(k), float(motions.merit(motions.losses(np.zeros((1, k))))[0])
+    first, used = best, 1
+    while used < evaluations and distribution.spread > 0.02:
+        y = solver.draw(rng, distribution, count, box)
+        merit = motions.merit(motions.losses(y)) + _beyond(motions, y)
+        used += count
+        if merit.min() < best:
+            best_z, best = y[int(merit.argmin())], float(merit.min())
+        if not np.isfinite(merit).any():
+            distribution = distribution.reheated(0.5)
+            continue
+        distribution, _ = solver.updated_distribution(distribution, Generation(y, merit, first), box)
+    mean = np.asarray(distribution.mean)
+    at_mean = float(motions.merit(motions.losses(mean[None]))[0] + _beyond(motions, mean[None])[0])
+    z, merit_there = (mean, at_mean) if at_mean <= best * 1.02 else (best_z, best)
+    return Search(z, np.asarray(distribution.deviation), first, merit_there, (used + 1) * motions.recordings)
+
+
+def _beyond(motions: WholeMotions, z: Float[np.ndarray, "P k"]) -> Float[np.ndarray, " P"]:
+    """Squared distance, in scales, by which points lie beyond the bounds, onto which they were projected."""
+    unknowns = motions.predictor.unknowns
+    wanted = (motions.origin + z @ motions.basis.T) * unknowns.scale
+    return ((wanted - motions.theta(z)) ** 2 / unknowns.scale**2).sum(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Surface:
+    """Curvature and scores of the recordings about `z` (k,), in z; rollouts that it took; the share of the losses' variance
+    that the quadratics explain."""
+
+    z: Float[np.ndarray, " k"]
+    information: Information
+    rollouts: int
+    explained: float
+
+
+def response_surface(motions: WholeMotions, about: Search, seed: int, points: int | None = None) -> Surface:
+    """Quadratics through the losses of each recording at antithetic points about CMA-ES's end, and the minimum of their sum."""
+    k = about.z.size
+    count = (points or max(80, 3 * (k + 1) * (k + 2) // 2)) // 2
+    radius = np.maximum(np.minimum(about.deviation, 1.0), SURFACE_RADIUS)
+    half = np.random.default_rng([seed, 1]).normal(size=(count, k))
+    X = np.concatenate([half, -half]) * radius
+    Y = motions.losses(about.z + X)
+    good = np.isfinite(Y).all(1)
+    X, Y = X[good], Y[good]
+    upper = np.triu_indices(k)
+    table = np.concatenate([np.ones((len(X), 1)), X, X[:, upper[0]] * X[:, upper[1]]], 1)
+    found = np.linalg.lstsq(table, Y, rcond=None)[0]
+    mean = Y.mean(1)
+    explained = 1.0 - float(np.var(mean - (table @ found).mean(1)) / max(np.var(mean), 1e-300))
+    g, H = found[1 : 1 + k].T, np.zeros((Y.shape[1], k, k))
+    H[:, upper[0], upper[1]] += found[1 + k :].T
+    H = H + np.swapaxes(H, 1, 2)
+    total = _positive(H.mean(0))
+    step = -np.linalg.solve(total, g.mean(0))
+    step *= min(1.0, 1.0 / max(float(np.abs(step / radius).max()), 1e-300))
+    H = H + (total - H.mean(0))
+    return Surface(about.z + step, Information(H, g + H @ step), (len(X)) * motions.recordings, explained)
+
+
+def _positive(H: Float[np.ndarray, "k k"]) -> Float[np.ndarray, "k k"]:
+    """The curvature with eigenvalues of at least a share of the largest."""
+    values, vectors = np.linalg.eigh(H)
+    return (vectors * np.maximum(values, LEAST_CURVATURE * max(float(values[-1]), 1e-12))) @ vectors.T
+
+
+def chosen(recordings: int, most: int, seed: int) -> Int[np.ndarray, " k"]:
+    """Indices of the recordings that the search uses: all, or `most` of them drawn at random."""
+    if recordings <= most:
+        return np.arange(recordings)
+    return np.sort(np.random.default_rng([seed, 2]).permutation(recordings)[:most])
