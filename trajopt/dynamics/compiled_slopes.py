@@ -3,32 +3,31 @@
 The derivative by state and control of gradient modes "implicit" and "smoothed" is the core's own closed form, in
 `System.linearize` and under `jax.jvp` and `jax.vjp` alike, of the state after the step and of the impulses of `StepInfo`; the
 contacts' distances, points and normals move as JAX's narrow phase says. Under "smoothed" it is that of the smoothed law, of which
-the core takes the step too. Derivatives by parameters of the model, by dt and by kappa are those of the JAX implementation at the
-same step, and so are other gradient modes. Smooth steps have derivatives of every order, in every mode (`smooth_step`).
+the core takes the step too. Derivatives by parameters of the model and by dt are those of `compiled_parameters` under hard
+contact; under other laws, by kappa and rho, and in other gradient modes they are those of the JAX implementation at the same
+step. Smooth steps have derivatives of every order, in every mode (`smooth_step`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.backend import differentiated_law
 from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
-from trajopt.dynamics.compiled_step import linearize_by_core, step_by_core
+from trajopt.dynamics.compiled_parameters import answers_parameters, contacts_slope, parameter_slope
+from trajopt.dynamics.compiled_step import answered_by_core, linearize_by_core, step_by_core
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.contact_geometry import contact_geometry
-from trajopt.dynamics.gradients.first_order import first_order_only, is_zero
+from trajopt.dynamics.gradients.first_order import first_order_only, instantiated, is_symbolic, is_zero
 from trajopt.dynamics.integrators import impulse_info, impulse_step, share_after_impulses, where_impulses_act
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.report import PackedStepInfo, packed_slope, report_slope
@@ -36,8 +35,6 @@ from trajopt.dynamics.rigid_body.actuation import ForceSlopes, force_slopes
 from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.state import Linearization, State, StepInfo
-
-Inputs = TypeVar("Inputs")
 
 
 def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
@@ -105,6 +102,8 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
     (start,), (dstart,) = first_order_only(rule.name, primals), tangents
     along = instantiated(start, dstart)
     law = differentiated_law(rule, start.law, integrator)
+    if law is not None and law == start.law and answers_parameters(law) and not by_state_alone(dstart):
+        return _with_parameters(integrator, start, dstart)
     if law is None or not by_state_alone(dstart):
         x_next, info = _with_derivative(integrator, rule, start)
         # JAX's solve begins at the core's impulses, so that the derivative is that of the solution which the core has found.
@@ -121,6 +120,19 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
     pushed, contacts = impulse.C @ dx + impulse.D @ along.tau, _contacts_moved(integrator, start, dx)
     report = report_slope(packed, pushed, contacts, no_friction)
     return (found.x_next, packed), (ambient_slope(start.model, found.x_next, found.A @ dx + found.B @ along.tau), report)
+
+
+def _with_parameters(integrator: str, start: StepInputs, dstart: StepInputs) -> Any:
+    """`_derivative` by the core's answers, along parameters too."""
+    every, model = jnp.eye(start.model.nv, dtype=start.q.dtype), start.model
+    y, info = answered_by_core(integrator, start, every)
+    assert y.A is not None and y.B is not None and y.C is not None and y.D is not None
+    along, x_next = instantiated(start, dstart), State(y.q, y.v)
+    dx, by_parameters = tangent_motion(start, along), parameter_slope(integrator, start, dstart, y, info)
+    by_state = ambient_slope(model, x_next, y.A @ dx + y.B @ along.tau)
+    impulse = y.C @ dx + y.D @ along.tau + by_parameters.impulse
+    report = report_slope(info, impulse, contacts_slope(integrator, start, dstart), by_parameters.friction)
+    return (x_next, info), (jax.tree.map(jnp.add, by_state, by_parameters.x_next), report)
 
 
 _with_derivative.defjvp(_derivative, symbolic_zeros=True)
@@ -155,39 +167,7 @@ def ambient_slope(model: Model, x: State, dx: Float[Array, " n"]) -> State:
     return State(jax.jvp(lambda d: integrate(model, x.q, d), (jnp.zeros_like(dq),), (dq,))[1], dv)
 
 
-def _symbolic(tangent: Any) -> bool:
-    return isinstance(tangent, SymbolicZero)
-
-
 def by_state_alone(dstart: StepInputs) -> bool:
     """Whether q, v and tau alone are differentiated by."""
     others = (dstart.model, dstart.dt, dstart.kappa, dstart.rho)
-    return all(is_zero(slope) for slope in jax.tree.leaves(others, is_leaf=_symbolic))
-
-
-def instantiated(primals: Inputs, tangents: Inputs) -> Inputs:
-    """The tangents with zeros in the place of symbolic ones."""
-
-    def filled(slope: Any) -> Any:
-        if not _symbolic(slope):
-            return slope
-        integer = slope.dtype == jax.dtypes.float0
-        return (np if integer else jnp).zeros(slope.shape, slope.dtype)
-
-    slopes = jax.tree.leaves(tangents, is_leaf=_symbolic)
-    return jax.tree.unflatten(jax.tree.structure(primals), [filled(slope) for slope in slopes])
-
-
-def slope_along(f: Callable[[StepInputs], Any], start: StepInputs, dstart: StepInputs) -> Any:
-    """That of f along those leaves of `start` that move."""
-    moving = [not is_zero(slope) for slope in jax.tree.leaves(dstart, is_leaf=_symbolic)]
-    leaves, structure = jax.tree.flatten(start)
-
-    def of_moving(*moved: Array) -> Any:
-        rest = iter(moved)
-        given = [next(rest) if moves else leaf for leaf, moves in zip(leaves, moving, strict=True)]
-        return f(jax.tree.unflatten(structure, given))
-
-    slopes = jax.tree.leaves(instantiated(start, dstart))
-    at, along = (tuple(leaf for leaf, moves in zip(part, moving, strict=True) if moves) for part in (leaves, slopes))
-    return jax.jvp(of_moving, at, along)[1]
+    return all(is_zero(slope) for slope in jax.tree.leaves(others, is_leaf=is_symbolic))

@@ -30,6 +30,7 @@ GIVEN, SLOPE = 14, 42  # numbers of a candidate that is handed over, and of its 
 class CoreSteps(NamedTuple):
     """What the core returns of a step, or of T steps in a row with T in front: report, q+ and v+; under a policy its controls u.
 
+    answers, along: of `compiled_parameters`.
     Where the derivative is asked for, A = d x+ / d x at fixed tau and B = (d x+ / d tau) gain in tangent coordinates [dq, dv],
     and C and D, the same of the reported impulses.
     """
@@ -42,6 +43,8 @@ class CoreSteps(NamedTuple):
     C: Float[Array, "m n"] | None = None
     D: Float[Array, "m k"] | None = None
     u: Float[Array, "T nu"] | None = None
+    answers: Float[Array, "r a"] | None = None
+    along: Float[Array, " s"] | None = None
 
 
 class Policy(NamedTuple):
@@ -73,6 +76,7 @@ def core_steps(
     given: Given | None = None,
     gain: Float[Array, "nv k"] | None = None,
     impulse: bool = False,
+    answers: bool = False,
     policy: Policy | None = None,
     packed: bool = False,
 ) -> CoreSteps:
@@ -81,8 +85,9 @@ def core_steps(
     u: controls; where one of them is not finite, the status is `non_finite`. motors: where it is not zero, `parameters` go on
     with the lever arms (nv, motors), and arms u is added to tau. gain: asks for the derivative of a single step, by controls
     where it is d tau / d u, by forces where it is the identity; with motors it is the lever arms, whatever is given. impulse:
-    whether the impulse is differentiated too. packed: whether the report of a single step goes on with q+ and v+, of which no
-    other arrays are made. No derivative of the call itself is defined.
+    whether the impulse is differentiated too. answers: whether those to parameters are asked for, with the impulse. packed:
+    whether the report of a single step goes on with q+ and v+, of which no other arrays are made. No derivative of the call
+    itself is defined.
     """
     if given is None and compiled.given:
         raise OptionError(f"given is None, but {compiled.given} candidates of the model are handed over to the core")
@@ -96,6 +101,10 @@ def core_steps(
         n, columns = 2 * top.nv, motors or gain.shape[1]
         names = ("A", "B", "C", "D") if impulse else ("A", "B")
         shapes += [(rows, k) for rows in (n, compiled.reported)[: len(names) // 2] for k in (n, columns)]
+        if answers:
+            rows, changes = compiled.reported, compiled.contacts + compiled.dry + compiled.equalities
+            names = (*names, "answers", "along")
+            shapes += [(top.nv + rows, 2 * rows + changes + top.nv), (rows + top.nv,)]
     given = _no_candidates(dtype) if given is None else given
     gain = jnp.zeros((top.nv, 0), dtype) if gain is None else gain
     arguments = (parameters, q, v, u, tau, given.candidates, given.slopes, gain, *(() if policy is None else policy))
@@ -121,6 +130,11 @@ def step_by_core(integrator: str, start: StepInputs) -> tuple[State, PackedStepI
     return State(y.q, y.v), info
 
 
+def answered_by_core(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> tuple[CoreSteps, PackedStepInfo]:
+    """The step with its Jacobian, that of the impulses, and the answers of `compiled_parameters`."""
+    return _taken(integrator, start, gain, True, answers=True)
+
+
 def linearize_by_core(
     integrator: str, start: StepInputs, gain: Float[Array, "nv k"], impulse: bool = False, slopes: ForceSlopes | None = None
 ) -> Linearization:
@@ -143,12 +157,12 @@ def chained(y: CoreSteps, slopes: ForceSlopes | None) -> CoreSteps:
 
 
 def _taken(
-    integrator: str, start: StepInputs, gain: Float[Array, "nv k"] | None, impulse: bool
+    integrator: str, start: StepInputs, gain: Float[Array, "nv k"] | None, impulse: bool, answers: bool = False
 ) -> tuple[CoreSteps, PackedStepInfo]:
     compiled = compile_system(start.model, start.law, integrator)
     parameters = pack_parameters(compiled, start.model, start.dt, start.kappa, start.rho)
     given = given_candidates(compiled, start, slopes=gain is not None)
-    y = core_steps(compiled, parameters, start.q, start.v, start.tau, given=given, gain=gain, impulse=impulse)
+    y = core_steps(compiled, parameters, start.q, start.v, start.tau, given=given, gain=gain, impulse=impulse, answers=answers)
     return y, PackedStepInfo(y.report, given.dropped_pairs, compiled.report_layout)
 
 

@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.compiled_slopes import ambient_slope, by_state_alone, instantiated, slope_along, tangent_motion
+from trajopt.dynamics.compiled_slopes import ambient_slope, by_state_alone, tangent_motion
 from trajopt.dynamics.compiled_step import linearize_by_core, step_by_core
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.gradients.differences import fourth_order_differences, fourth_order_step
+from trajopt.dynamics.gradients.first_order import instantiated, slope_along
 from trajopt.dynamics.integrators import explicit_step
 from trajopt.dynamics.linearization import linearize_by_columns
 from trajopt.dynamics.report import PackedStepInfo, report_slope

@@ -76,12 +76,25 @@ inline void without_contradiction(const Ncp& ncp, const ContactSolution& solutio
   }
 }
 
-// Y (m, ldy) = K^+ P rho R for R (m, ldr), which is overwritten. Rows of Y without an impulse, and redundant ones, are zero.
+// What changes the law itself: R (m, ldr) gets -d proj / d mu of contact k in column `first` + k, where it slides in `mode`. After `project_columns`.
+inline void add_friction_changes(const Ncp& ncp, const ContactSolution& solution, const int* mode, double* R, int ldr, int first) {
+  for (int k = 0; k < ncp.problem.contacts; ++k) {
+    const int r = 3 * k;
+    if (mode[k] != SLIDING) continue;
+    double y[3];
+    for (int a = 0; a < 3; ++a) y[a] = solution.lambda[r + a] - ncp.rho[r + a] * solution.nu[r + a];
+    const double length = std::sqrt(y[0] * y[0] + y[1] * y[1]), share = length > 0 ? std::max(0.0, y[2]) / length : 0;
+    for (int a = 0; a < 2; ++a) R[(ptrdiff_t)(r + a) * ldr + first + k] = -share * y[a];
+  }
+}
+
+// Y (m, ldy) = K^+ P rho R for R (m, ldr), which is overwritten; in columns from `by_friction` on, one a contact, K^+ d proj / d mu with the
+// other sign, unless it is negative. Rows of Y without an impulse, and redundant ones, are zero.
 // Returns whether rows are redundant; then left_over and sizes (columns) hold the largest entry of what these rows contradict in each
 // column, and that of P rho R in it. What they contradict is left out of Y: it is the limit of (K + eps P rho)^-1 P rho R as eps vanishes,
 // without the part that grows as 1 / eps.
 inline bool law_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, double* R, int ldr,
-                         int columns, double* Y, int ldy, double* left_over, double* sizes) {
+                         int columns, double* Y, int ldy, double* left_over, double* sizes, int by_friction = -1) {
   const Ncp ncp = scaled(problem, w.rho);
   SelectionScratch& s = w.selection;
   Elimination& e = s.elimination;
@@ -93,6 +106,7 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
   law_matrix(Regularised{ncp}, w.mode, solution.lambda, solution.nu, s.held, e.n, e.U, e.ld);
   eliminate(e, !slides);
   project_columns(ncp, solution, w.mode, s.held, e.n, R, ldr, columns);
+  if (by_friction >= 0) add_friction_changes(ncp, solution, w.mode, R, ldr, by_friction);
   for (int r = 0; r < ncp.m; ++r) std::memset(Y + (ptrdiff_t)r * ldy, 0, sizeof(double) * columns);
   const bool redundant = e.rank < e.n;
   solve_eliminated(e, s.held, R, ldr, columns, Y, ldy, redundant ? left_over : nullptr, sizes);
@@ -138,7 +152,7 @@ inline bool follows_cones(const ContactProblem& problem, const ContactWorkspace&
 
 // Y (m, ldy) = K^+ P rho R as in `law_solution`, in the modes that select the impulse, whose K is eliminated from here on.
 inline void law_solution_along_cones(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, double* R, int ldr,
-                                     int columns, double* Y, int ldy) {
+                                     int columns, double* Y, int ldy, int by_friction = -1) {
   const Ncp ncp = scaled(problem, w.rho);
   SelectionScratch& s = w.selection;
   Elimination& e = s.elimination;
@@ -146,6 +160,7 @@ inline void law_solution_along_cones(const ContactProblem& problem, const Contac
   law_matrix(Regularised{ncp}, w.selecting_mode, solution.lambda, solution.nu, s.held, e.n, e.U, e.ld);
   eliminate(e, false);
   project_columns(ncp, solution, w.selecting_mode, s.held, e.n, R, ldr, columns);
+  if (by_friction >= 0) add_friction_changes(ncp, solution, w.selecting_mode, R, ldr, by_friction);
   for (int r = 0; r < ncp.m; ++r) std::memset(Y + (ptrdiff_t)r * ldy, 0, sizeof(double) * columns);
   solve_eliminated(e, s.held, R, ldr, columns, Y, ldy);
 }
@@ -177,9 +192,9 @@ inline LawNullSpace law_null_space(const ContactProblem& problem, const ContactS
 }
 
 // out (m, ld) = N x, to be added to the particular solution dlam (m, ld); free (m, ld): derivative of nu at fixed impulse; through_G
-// (count, ld): A^T dG w.
+// (count, ld): A^T dG w. by_friction: as in `law_solution`.
 inline void law_null_space_solution(const ContactProblem& problem, const ContactSolution& solution, ContactWorkspace& w, const double* free,
-                                    const double* dlam, const double* through_G, int ld, int columns, double* out) {
+                                    const double* dlam, const double* through_G, int ld, int columns, double* out, int by_friction = -1) {
   (void)solution;
   const Ncp ncp = scaled(problem, w.rho);
   const SelectionScratch& s = w.selection;
@@ -193,6 +208,8 @@ inline void law_null_space_solution(const ContactProblem& problem, const Contact
     for (int i = 0; i < n; ++i) change[i] -= ncp.rho[s.held[i]] * free[(ptrdiff_t)s.held[i] * ld + column];
     for (int j = 0; j < c.count; ++j)
       right[j] = through_G[(ptrdiff_t)j * ld + column] - dot(c.T + (ptrdiff_t)j * c.ld, change, n) - dot(c.C + (ptrdiff_t)j * c.ld, moved, n);
+    if (const int k = column - by_friction; by_friction >= 0 && 0 <= k && k < problem.contacts)
+      for (int j = 0; j < c.count; ++j) right[j] -= c.by_friction[(ptrdiff_t)j * c.ld + k];
     solve_general(c.S, c.sld, c.count, c.row, c.inverse, right, change);
     std::memset(moved, 0, sizeof(double) * c.ld);
     for (int j = 0; j < c.count; ++j) add(change[j], c.N + (ptrdiff_t)j * c.ld, moved, n);

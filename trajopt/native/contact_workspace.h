@@ -46,7 +46,7 @@ class ContactWorkspace {
           &path.move, &path.rate})
       *v = vector();
     c.H = vector(PAD), in_modes.basis = vector(3);
-    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &spread, &path.K}) *matrix = vector(rows_);
+    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &c.by_friction, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
          {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selecting_mode, &selection.held, &e.row, &e.col, &c.row, &in_modes.mode,
@@ -66,7 +66,7 @@ class ContactWorkspace {
   int *mode, *selecting_mode;  // of the solution, and of the equations that select it among many
 
  private:
-  static constexpr int VECTORS = 64, WIDE = 1, MATRICES = 11, INDICES = 14;
+  static constexpr int VECTORS = 64, WIDE = 1, MATRICES = 12, INDICES = 14;
   double* memory_ = nullptr;
   int rows_ = 0;
 };

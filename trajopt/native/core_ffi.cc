@@ -48,7 +48,7 @@ ffi::Error check(const Topology& t, const Call& c, const std::optional<Policy>& 
 }
 
 // The results. next: q+ and v+, or none of a single step whose report goes on with both. more: none; A and B; A, B, C and D, the
-// derivative of the reported impulses; under a policy the controls.
+// derivative of the reported impulses; these and the two arrays of answers.h; under a policy the controls.
 struct Results {
   Result report;
   std::vector<Result> next, more;
@@ -73,7 +73,8 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
   if (!policy && more.size() >= 2) {
     linear = {c.motors > 0 ? arms : in(c.gain), c.motors > 0 ? c.motors : static_cast<int>(c.gain.axis(1)), nullptr, nullptr};
     linear.A = out(more[0], n * n), linear.B = out(more[1], n * linear.columns);
-    if (more.size() == 4) linear.C = out(more[2], t.reported() * n), linear.D = out(more[3], t.reported() * linear.columns);
+    if (more.size() >= 4) linear.C = out(more[2], t.reported() * n), linear.D = out(more[3], t.reported() * linear.columns);
+    if (more.size() == 6) linear.answers = {out(more[4], (t.nv + t.reported()) * answer_columns(t)), out(more[5], t.reported() + t.nv)};
     next.linear = &linear;
   }
   PolicyStep follow{};
@@ -113,6 +114,7 @@ ffi::Error take_steps(ffi::ThreadPool pool, Array parameters, Array q, Array v, 
     policy = {argument(0), argument(1), argument(2), argument(3)};
   }
   if (ffi::Error error = check(*own->topology, call, policy); error.failure()) return error;
+  if (others.size() - (packed ? 0 : 2) == 6 && !own->topology->rigid()) return ffi::Error::InvalidArgument("trajopt: answers are those of rigid contact");
   Results results{report, {}, {}};
   for (size_t k = 0; k < others.size(); ++k) (!packed && k < 2 ? results.next : results.more).push_back(*others.get<Array>(k));
   const Batch batch(*report, axes);

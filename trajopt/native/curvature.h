@@ -16,11 +16,12 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 // N, Z, C and T (count, ld), count 0 where N is not made; along (n): y or r; H (9 per contact that slides, in the order of the held rows); S (count, sld), factored:
-// C^T N + T^T (I - rho G) N, how the conditions change along N. C is the memory of N or `pushed`.
+// C^T N + T^T (I - rho G) N, how the conditions change along N. C is the memory of N or `pushed`. by_friction (count, ld): how they change
+// by mu, a column a contact.
 struct Curvature {
   bool shortest;
   int count, ld, sld;
-  double *N, *Z, *pushed, *T, *along, *H, *S, *inverse;
+  double *N, *Z, *pushed, *T, *along, *H, *S, *inverse, *by_friction;
   const double* C;
   int* row;
 };
@@ -58,6 +59,23 @@ inline void projection_hessians(const Ncp& ncp, const int* mode, const int* held
       H[5] = H[7] = mu * q1 * k;
       H[8] = 0.0;
       H += 9;
+    }
+    i += cone ? 3 : 1;
+  }
+}
+
+// by (contacts): y . (dP / dmu) d for y and d on the held rows, by mu of each contact.
+inline void bend_by_friction(const Ncp& ncp, const int* mode, const int* held, int n, const double* x, const double* nu, const double* y,
+                             const double* d, double* by) {
+  for (int k = 0; k < ncp.problem.contacts; ++k) by[k] = 0.0;
+  for (int i = 0; i < n;) {
+    const int r = held[i];
+    const bool cone = r < 3 * ncp.problem.contacts;
+    if (cone && mode[r / 3] == SLIDING) {
+      const double y0 = x[r] - ncp.rho[r] * nu[r], y1 = x[r + 1] - ncp.rho[r + 1] * nu[r + 1];
+      const double normal = std::max(0.0, x[r + 2] - ncp.rho[r + 2] * nu[r + 2]), length = std::sqrt(y0 * y0 + y1 * y1);
+      const double inverse = length > 0 ? 1.0 / length : 0.0, u0 = inverse * y0, u1 = inverse * y1, along = u0 * d[i] + u1 * d[i + 1];
+      by[r / 3] = y[i] * (normal * inverse * (d[i] - along * u0) + u0 * d[i + 2]) + y[i + 1] * (normal * inverse * (d[i + 1] - along * u1) + u1 * d[i + 2]);
     }
     i += cone ? 3 : 1;
   }
@@ -126,6 +144,7 @@ inline void curvature(const Ncp& ncp, const int* mode, const int* held, const El
       projection_hessians(ncp, mode, held, n, x, nu, row(c.Z, k), c.H);
     }
     bend(ncp.problem, mode, held, n, c.H, one, row(c.T, k));
+    bend_by_friction(ncp, mode, held, n, x, nu, shortest ? c.along : row(c.Z, k), one, row(c.by_friction, k));
   }
   for (int k = 0; k < c.count; ++k) {
     argument_change(ncp, held, n, Ghh, ld, row(c.N, k), two);

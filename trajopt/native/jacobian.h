@@ -3,15 +3,15 @@
 //   X_q = d(J^T lambda)/dq - dt dID/dq,  X_v = M - dt dID/dv,  X_tau = dt 1;  N_q = d(J v+ + b)/dq,  N_v = db/dv
 // and of the motion of the configuration (trajopt/dynamics/linearization.py).
 #pragma once
-#include "redundant.h"
+#include "answers.h"
 #include "relaxed.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 // Where one step's derivative goes: A (2 nv, 2 nv), B (2 nv, columns) = d x+ / d tau `gain`, gain (nv, columns); and, unless they are
-// null, that of the reported impulses: C (reported, 2 nv), D (reported, columns); row-major.
-struct Linear { const double* gain; int columns; double *A, *B, *C = nullptr, *D = nullptr; };
+// null, that of the reported impulses: C (reported, 2 nv), D (reported, columns); row-major. answers: none, or where those of answers.h go.
+struct Linear { const double* gain; int columns; double *A, *B, *C = nullptr, *D = nullptr; Answers answers = {}; };
 inline bool finite(const Topology& t, const Linear& out) {
   const int64_t nv = t.nv;
   return all_finite(out.A, 4 * nv * nv) && all_finite(out.B, 2 * nv * out.columns);
@@ -206,6 +206,7 @@ void linearize(const Topology& t, const Parameters& p, double dt, double rest, b
   if (t.relaxed && w.rows.m > 0) relaxed_velocity_jacobian(n, t, p, dt, out.C != nullptr, w);
   else velocity_jacobian(n, t, p, dt, still, out.C != nullptr, given_slopes, w);
   if (out.C) assemble_impulses(n, t, dt, moreau, v, w, out);
+  if (out.answers.rows) answer_rows(n, t, w, out.answers);
   assemble_jacobian(n, t, dt, rest, moreau, v, w, out);
 }
 

@@ -108,18 +108,25 @@ template <class Size> void along_cones(Size n, Workspace<Size>& w) {
   for (int at = 0; at < m * stride; at += LANES) store(j.dlam + at, -load(j.Y + at));
 }
 
+// z and B of the selection.
+template <class Size> void motion_of_selection(Size n, const LawNullSpace& space, Workspace<Size>& w) {
+  const int N = n.lanes(), m = w.rows.m;
+  JacobianWork<Size>& j = w.jacobian;
+  std::memset(j.z, 0, sizeof(double) * N);
+  for (int row = 0; row < m; ++row)
+    for (int b = 0; b < N; b += LANES) store(j.z + b, load(j.z + b) + space.w[row] * load(w.rows.MJT + row * N + b));
+  product(space.count, N, j.B, N, nullptr, 0, {space.A, space.stride, 1}, w.rows.MJT, N, m, 1);
+}
+
 // A^T dG w into `through`: z, B and the turning of J and M along them, which depend on q alone.
 template <class Size>
 void slopes_through_mass(Size n, const Topology& t, const Parameters& p, const double* given_slopes, const LawNullSpace& space,
                          Workspace<Size>& w) {
   const int N = n.lanes(), nv = t.nv, stride = 3 * N, m = w.rows.m;
   JacobianWork<Size>& j = w.jacobian;
-  std::memset(j.z, 0, sizeof(double) * N);
-  for (int row = 0; row < m; ++row)
-    for (int b = 0; b < N; b += LANES) store(j.z + b, load(j.z + b) + space.w[row] * load(w.rows.MJT + row * N + b));
+  motion_of_selection(n, space, w);
   turning_along(n, t, p, given_slopes, space.w, j.z, j.turned, w);
   std::memset(j.through, 0, sizeof(double) * space.count * stride);
-  product(space.count, N, j.B, N, nullptr, 0, {space.A, space.stride, 1}, w.rows.MJT, N, m, 1);
   product(space.count, N, j.through, stride, nullptr, 0, {space.A, space.stride, 1}, j.turned, N, m, 1);
   product(space.count, N, j.through, stride, j.through, stride, {j.B, N, 1}, j.X_q, N, nv, 1);
 }

@@ -115,6 +115,7 @@ struct Topology {
   int impulses() const { return 3 * candidates + limit_rows() + intervals(); }
   int reported() const { return 3 * report_contacts + report_limits + intervals(); }
   // Whether no impulse can act, nor is told of; explicit integrators take such motions alone.
+  bool rigid() const { return !smoothed && !relaxed; }
   bool free() const { return impulses() == 0 && reported() == 0; }
 
   Topology(const int64_t* data, int64_t size) {

@@ -42,6 +42,8 @@ template <class Size> struct JacobianWork {
   // Of redundant contacts that contradict each other (stepping.h), by column of `right`: what is left over; the largest entry.
   double *left_over, *sizes;
   bool redundant, *one_sided, pushes;  // pushes: a row of Y is not zero
+  int answers;  // leading dimension of the following: what the law answers to changes of each row (answers.h)
+  double *asked, *answer, *answer_free, *answer_shift, *answer_through, *answer_left, *answer_sizes, *by_answer;
   ImpulseMotion<Size> whole, part;     // under the impulse of one contact, and under a unit of one of its components
 };
 
@@ -136,6 +138,10 @@ template <class Size> struct Workspace {
     w.whole = {field(6), field(6), field(6)}, w.part = {field(6), field(6), field(6)};
     w.left_over = matrix(1, 3 * N), w.sizes = matrix(1, 3 * N), w.redundant = w.pushes = false;
     w.one_sided = block.take<bool>(2 * N);
+    const int64_t rows = 3 * contacts + limits + intervals, wide = t.rigid() ? padded(static_cast<int>(2 * rows + contacts + intervals + t.nv)) : 0;
+    w.answers = static_cast<int>(wide), w.asked = matrix(most, wide), w.answer = matrix(most, wide), w.answer_free = matrix(most, wide);
+    w.answer_shift = matrix(most, wide), w.answer_through = matrix(most, wide), w.answer_left = matrix(1, wide);
+    w.answer_sizes = matrix(1, wide), w.by_answer = matrix(N, wide);
     V_free = field(6), V_after = field(6), none = Field<Size>{nullptr, size};
     tree_q = matrix(1, 4 * N), middle = matrix(1, 4 * N), v_free = matrix(1, N), v_plus = matrix(1, N), tree_velocity = matrix(1, N);
     auto slopes = [&] { return t.free() ? matrix(N, 3 * N) : nullptr; };

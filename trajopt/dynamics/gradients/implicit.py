@@ -105,8 +105,8 @@ def implicit_tangents(
 ) -> VelocityStep:
     """Tangents of `solved.result` from those of the inputs: the rule in the module's docstring."""
     ncp, solution, J = solved.ncp, solved.solution, solved.rows.J
-    balance = functools.partial(_balance, solved.velocity, solved.impulse, solved.rows.push_out_dropped)
-    _, (dE, dnu, drows) = jax.jvp(balance, (inputs,), (dinputs,))
+    of_inputs = functools.partial(equations, solved.velocity, solved.impulse, solved.rows.push_out_dropped)
+    _, (dE, dnu, drows) = jax.jvp(of_inputs, (inputs,), (dinputs,))
     if offset_weight is not None:
         dnu = dnu - (1.0 - offset_weight) * drows.offset
     if inputs.rho is not None and dinputs.rho is not None:
@@ -137,8 +137,8 @@ def implicit_tangents(
     return VelocityStep(dv_plus, dlam, drows, zero_tangent(solution))
 
 
-def _balance(v_plus: Float[Array, " nv"], lam: Float[Array, " m"], dropped: Bool[Array, ""], inputs: StepInputs):
-    """(balance of impulses E, nu, rows) at fixed v+ and lambda."""
+def equations(v_plus: Float[Array, " nv"], lam: Float[Array, " m"], dropped: Bool[Array, ""], inputs: StepInputs):
+    """(balance of impulses E, nu, rows) of a step at fixed v+ and lambda; dropped: its push-out was."""
     model, q, v, dt = inputs.model, inputs.q, inputs.v, inputs.dt
     kin = kinematics(model, q)
     rows = assemble(inputs, kin, collide(model, kin, inputs.law.pair_limit, inputs.travel)).dropping_push_out(dropped)
