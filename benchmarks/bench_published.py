@@ -6,7 +6,7 @@ Each robot of `published_robots.py` begins at its default configuration, its low
 lies for a second, controls zero, at dt = 1 ms, all settings at their defaults, self-collision included. The time of a step is
 that of windows of 50 steps of one compiled loop, that of a step with its Jacobian of a loop over ten states of each window.
 MuJoCo reads the same file (bodies that overlap at the start do not collide in either) and falls by itself; its Jacobian is
-`mjd_transitionFD`, central differences, at the same moments. Medians and largest over the windows, us.
+`mjd_transitionFD`, one-sided differences, at the same moments. Medians and largest over the windows, us.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def mujocos(name: str, model, q, windows: int) -> tuple[list[float], list[float]
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(windows):
         times[0].append(once(lambda: [mujoco.mj_step(peer, data) for _ in range(WINDOW)])[0] / WINDOW)
-        times[1].append(once(lambda: mujoco.mjd_transitionFD(peer, data, 1e-6, True, A, B, None, None))[0])
+        times[1].append(once(lambda: mujoco.mjd_transitionFD(peer, data, 1e-6, False, A, B, None, None))[0])
     return times
 
 

@@ -60,39 +60,124 @@ inline void rim_points(V3<double> down, const double* size, V3<double>* points, 
   }
 }
 
-// Memory for the vertices of a shape: heights over a plane, and the choice of a patch.
+// Memory for the vertices of a shape: heights over a plane; those near it, by component, with their heights and places; a patch.
 struct VertexScratch {
-  double* height;
+  double *height, *near;
+  int* place;
   PatchScratch patch;
 };
+
+// A vertex farther above the lowest than this many times `DEPTH_SCALE` of the mesh's size seldom is one of the patch.
+constexpr double LOW = 100;
+
+// The patch of a mesh on a plane, by its vertices' heights (s.height): chosen among the low ones, and among all where others might be
+// chosen. up: the plane's normal in the mesh's axes; size: of the mesh.
+inline void choose_vertices(const Points& vertex, V3<double> up, double lowest, double size, int kept, VertexScratch s, int* place, bool* used) {
+  const int many = vertex.count;
+  const double scale = DEPTH_SCALE * size, limit = lowest + LOW * scale;
+  int low = 0;
+  for (int k = 0; k < many; ++k) s.place[low] = k, low += s.height[k] <= limit;
+  double *x = s.near, *y = x + low, *z = y + low, *height = z + low;
+  for (int i = 0; i < low; ++i) {
+    const V3<double> at = vertex[s.place[i]];
+    x[i] = at.x, y[i] = at.y, z[i] = at.z, height[i] = s.height[s.place[i]];
+  }
+  const double across = std::sqrt(3.0) * size;  // no two vertices are farther apart
+  if (low > 0 && choose_patch(height, {x, low}, nullptr, up, size, kept, s.patch, place, used, across) > 1 / (1 + LOW)) {
+    for (int k = 0; k < kept; ++k) place[k] = s.place[place[k]];
+    return;
+  }
+  choose_patch(s.height, vertex, nullptr, up, size, kept, s.patch, place, used);
+}
+
 // A mesh on a plane, in the mesh's axes, which have the rotation R: the deepest vertex, and those that spread the patch most
 // (hulls.mesh_plane). add(vertex, by how much its distance is more).
 template <class Add> void mesh_candidates(const PlaneAt& plane, const M3<double>& R, V3<double> at, const Points& vertex, int kept, VertexScratch s,
                                           Add add) {
   const V3<double> up = transposed_times(R, plane.normal);
   const double above = dot(plane.normal, at - plane.point);
-#pragma GCC ivdep
-  for (int k = 0; k < vertex.count; ++k) {
-    const double *x = vertex.x + k, *y = x + vertex.count, *z = y + vertex.count;
-    s.height[k] = above + (up.x * *x + up.y * *y + up.z * *z);
-  }
+  const double lowest = heights(vertex, up, above, s.height);
   double size = 0;
   for (V3<double> axis : {R.row0, R.row1, R.row2}) size = std::fmax(size, width_along(vertex, axis));
   int place[MOST_TOUCHES];
   bool used[MOST_TOUCHES];
-  choose_patch(s.height, vertex, nullptr, up, size, kept, s.patch, place, used);
+  choose_vertices(vertex, up, lowest, size, kept, s, place, used);
   for (int k = 0; k < kept; ++k) add(vertex[used[k] ? place[k] : place[0]], used[k] ? 0 : size);
 }
 
-// Candidates of all shapes against planes, into `out` in the order of their slots; returns how many.
+// The candidates of a mesh on its plane, appended to `out`, which holds `count`; returns the new count. A vertex that repeats the deepest
+// is farther away.
 template <class Size>
-int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, Candidate* out, VertexScratch scratch) {
+int mesh_on_plane(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, int index, int count, Candidate* out, VertexScratch scratch) {
+  const ShapePlane& shape = t.shape_planes[index];
+  const double* numbers = p.shape + SHAPE * index;
+  const PlaneAt plane = plane_at(t, p, kin, shape.plane);
+  const M3<double> R = kin.rotation.matrix_of(shape.link), own = R * nine(numbers + 3);
+  const V3<double> n = plane.normal, centre = position_of(kin, shape.link) + R * three(numbers);
+  const HullTopology& hull = t.hulls[shape.hull];
+  int slot = shape.slot;
+  mesh_candidates(plane, own, centre, {p.hull + 3 * hull.first, hull.vertices}, shape.kept, scratch, [&](V3<double> vertex, double more) {
+    const V3<double> x = centre + own * vertex;
+    const double height = dot(n, x - plane.point);
+    out[count++] = {height + more, x - height * n, n, centre, x, shape.link, t.plane_link[shape.plane], shape.node, shape.plane_node,
+                    shape.pair, slot++, index, p.pair_friction[shape.pair], p.pair_restitution[shape.pair]};
+  });
+  return count;
+}
+
+// How many candidates are closer than `distance`.
+inline int closer(const Candidate* candidate, int count, double distance) {
+  return static_cast<int>(std::count_if(candidate, candidate + count, [&](const Candidate& c) { return c.distance < distance; }));
+}
+
+// A shape farther away than this share of its size, and than what its velocity covers in two steps, is left out of a step unless it is
+// among the nearest, which are reported.
+constexpr double NEARBY = 0.02, STEPS_AHEAD = 2;
+
+template <class Size>
+TRAJOPT_INLINE V3<double> velocity_of(const Kinematics<Size>& kin, const Field<Size>& V, int link, V3<double> at) {
+  const V6<double> body = V.six_of(link);
+  return body.l + cross(body.w, at - kin.origin.three_of(link));
+}
+
+// Meshes that were left out, by shape against a plane: the lowest vertex's height over it (infinite of one that was looked at), a ball
+// around the mesh's origin, which is at `centre`; and those that the step has to look at, whatever their height.
+struct MeshWork {
+  double *lowest, *reach;
+  V3<double>*centre, *normal;
+  bool* missed;
+  int* order;
+};
+// How fast a mesh comes closer to its plane at most.
+template <class Size>
+double approach_of_mesh(const Topology& t, const Kinematics<Size>& kin, const Field<Size>& V, int index, const MeshWork& w) {
+  const ShapePlane& shape = t.shape_planes[index];
+  const int one = shape.link, two = t.plane_link[shape.plane];
+  const V3<double> spin = V.six_of(one).w - V.six_of(two).w, at = w.centre[index];
+  return std::sqrt(dot(spin, spin)) * w.reach[index] - dot(w.normal[index], velocity_of(kin, V, one, at) - velocity_of(kin, V, two, at));
+}
+// Marks the meshes left out that could have touched their plane within the step, and returns how many there are.
+template <class Size> int mark_missed(const Topology& t, const Kinematics<Size>& kin, const Field<Size>& V, double dt, MeshWork& w) {
+  int missed = 0;
+  for (int k = 0; k < static_cast<int>(t.shape_planes.size()); ++k) {
+    if (std::isinf(w.lowest[k]) || !(w.lowest[k] < dt * approach_of_mesh(t, kin, V, k, w))) continue;
+    w.missed[k] = true, ++missed;
+  }
+  return missed;
+}
+
+// Candidates of all shapes against planes that are near or were missed, and of as many more meshes as the `wanted` closest candidates
+// need, into `out`; returns how many. within: distance up to which all are near.
+template <class Size>
+int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, double dt, double within,
+                     int wanted, Candidate* out, VertexScratch scratch, MeshWork& w) {
   double* heights = scratch.height;
-  int count = 0, last_plane = -1;
+  int count = 0, last_plane = -1, left = 0;
   PlaneAt plane{};
   for (size_t index = 0; index < t.shape_planes.size(); ++index) {
     const ShapePlane& shape = t.shape_planes[index];
     const double* numbers = p.shape + SHAPE * index;
+    w.lowest[index] = std::numeric_limits<double>::infinity();
     if (shape.plane != last_plane) plane = plane_at(t, p, kin, last_plane = shape.plane);
     const V3<double> n = plane.normal;
     const M3<double> R = kin.rotation.matrix_of(shape.link);
@@ -119,12 +204,17 @@ int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Si
       }
       continue;
     }
-    if (shape.kind == MESH) {  // a vertex that repeats the deepest is farther away
-      const M3<double> own = R * nine(numbers + 3);
+    if (shape.kind == MESH) {
       const HullTopology& hull = t.hulls[shape.hull];
-      mesh_candidates(plane, own, centre, {p.hull + 3 * hull.first, hull.vertices}, shape.kept, scratch, [&](V3<double> x, double more) {
-        add(centre + own * x, 0, true), out[count - 1].distance += more;
-      });
+      const Lowest found = lowest_of({p.hull + 3 * hull.first, hull.vertices}, transposed_times(R * nine(numbers + 3), n));
+      const double lowest = dot(n, centre - plane.point) + found.height;
+      w.reach[index] = std::sqrt(found.square), w.centre[index] = centre, w.normal[index] = n;
+      const double ahead = STEPS_AHEAD * dt * approach_of_mesh(t, kin, V, static_cast<int>(index), w);
+      if (!w.missed[index] && lowest > std::max({NEARBY * w.reach[index], within, ahead})) {
+        w.lowest[index] = lowest, w.order[left++] = static_cast<int>(index);
+        continue;
+      }
+      count = mesh_on_plane(t, p, kin, static_cast<int>(index), count, out, scratch);
       continue;
     }
     const double* ball = p.ball + BALL_SIZE * shape.ball;
@@ -140,6 +230,12 @@ int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Si
       for (int j = 0; j < shape.balls; ++j) lower += heights[j] < heights[k] || (heights[j] == heights[k] && j < k);
       if (lower < shape.kept) add(at + R * three(ball + BALL_SIZE * k), 0, true);
     }
+  }
+  std::sort(w.order, w.order + left, [&](int a, int b) { return w.lowest[a] < w.lowest[b] || (w.lowest[a] == w.lowest[b] && a < b); });
+  for (int k = 0; k < left; ++k) {
+    const int index = w.order[k];
+    if (closer(out, count, w.lowest[index]) >= wanted) break;
+    count = mesh_on_plane(t, p, kin, index, count, out, scratch), w.lowest[index] = std::numeric_limits<double>::infinity();
   }
   return count;
 }
@@ -159,7 +255,8 @@ inline int given_candidates(const Topology& t, const Parameters& p, const double
 }
 // All candidates in the order of their slots.
 inline void sort_candidates(Candidate* candidate, int count) {
-  std::sort(candidate, candidate + count, [](const Candidate& a, const Candidate& b) { return a.slot < b.slot; });
+  const auto before = [](const Candidate& a, const Candidate& b) { return a.slot < b.slot; };
+  if (!std::is_sorted(candidate, candidate + count, before)) std::sort(candidate, candidate + count, before);
 }
 
 // Slope of a candidate of a shape against a plane: the plane's normal does not move with body 1.

@@ -76,7 +76,7 @@ struct Search {
   }
 
   bool on_the_map(const Regularised& of, int most, int events, bool bend = true) {
-    return newton(of, w.current, w.factor, w.newton, inner, most, events, bend, iterations);
+    return newton(of, w.current, w.factor, w.newton, inner, most, events, bend, options.budget, iterations);
   }
 
   // Refines the current point, keeps it if it is the best; whether it solves the problem.
@@ -91,7 +91,7 @@ struct Search {
   bool settle() {
     double size = residual(w.spare);
     if (size > options.tolerance && size < TRY_RANK_NEWTON) {
-      newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, RANK_ITERATIONS, iterations);
+      newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, std::min(RANK_ITERATIONS, left()), iterations);
       size = residual(w.spare);
     }
     if (size <= options.tolerance) {
@@ -174,7 +174,7 @@ struct Search {
   // The end of the path of the regularised problem; where it does not end at a solution, it may be near one.
   bool along_path() {
     if (left() == 0) return false;
-    Path(ncp, w.in_modes, w.path, iterations).follow(options.budget, [&](const Point& at) { return residual(at) <= options.tolerance; });
+    Path(ncp, w.in_modes, w.path, iterations).follow(left(), [&](const Point& at) { return residual(at) <= options.tolerance; });
     std::swap(w.spare, w.in_modes.at);
     evaluate(Regularised{ncp}, w.spare);
     if (!settle()) return false;

@@ -161,15 +161,14 @@ template <class T> struct Convex {
     int place[MOST_CORNERS];
     double most[MOST_CORNERS];
     for (int k = 0; k < MOST_CORNERS; ++k) place[k] = 0, most[k] = -std::numeric_limits<double>::infinity();
-    for (int i = 0; i < hull.vertices().count; ++i) {
+    reaching(hull.vertices(), normal, level, [&](int i) {
       const V3<double> x = hull.vertex(i);
-      if (!(dot(normal, x) >= level)) continue;
       const double along = dot(first, x), beside = dot(across, x);
       for (int k = 0; k < MOST_CORNERS; ++k) {
         const double reach = askew(k, 0) * along + askew(k, 1) * beside;
         if (reach > most[k]) most[k] = reach, place[k] = i;
       }
-    }
+    });
     Polygon<T> out;
     out.corners = MOST_CORNERS, out.normal = lifted<T>(normal);
     for (int k = 0; k < MOST_CORNERS; ++k) {

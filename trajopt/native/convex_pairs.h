@@ -180,7 +180,7 @@ template <class T> void convex_pair(const Convex<T>& one, const Convex<T>& two, 
   const double scale = one.extent() + two.extent(), small = SAME_LENGTH * scale, radius = one.radius() + two.radius();
   const Convex<double> fixed1 = one.fixed(), fixed2 = two.fixed();
   V3<double> rough = rough_direction(fixed1, fixed2, scale);
-  const int rounds = is_curved(one.kind) || is_curved(two.kind) ? FEATURE_ROUNDS : 1;
+  const int rounds = is_curved(one.kind) || is_curved(two.kind) ? FEATURE_ROUNDS : 0;  // of others the rough direction is exact but for rounding
   for (int k = 0; k < rounds; ++k) {
     const Directions<double> rows = candidate_directions(fixed1, fixed2, rough, scale);
     rough = rows.n[best_row(fixed1, fixed2, rows, small)];

@@ -12,6 +12,7 @@ inline namespace TRAJOPT_ISA {
 // What the choice of a face or an edge takes, kept from step to step: made anew where the vertices are not those it was made from.
 struct HullTables {
   double *vertices, *normals, *inverse_lengths;  // normals of the triangles, by component as the vertices; of the edges 1 / length
+  double longest;                                // edge
   bool made, current;                            // current: compared with the vertices since the shapes were placed
 };
 
@@ -43,15 +44,21 @@ struct Hull {
   // The edge that the smallest turn makes the farthest along y; of short ones, both ends are high anyway.
   V3<double> edge(V3<double> y) const {
     prepare();
-    const int* ends = topology->edges.data();
-    const double highest = dot(y, vertex(farthest(y)));
+    const int *ends = topology->edges.data(), top = farthest(y);
+    const double highest = dot(y, vertex(top));
     double least = std::numeric_limits<double>::infinity();
     int best = 0;
-    for (int k = 0; k < topology->edge_count(); ++k) {
-      const double one = dot(y, vertex(ends[2 * k])), two = dot(y, vertex(ends[2 * k + 1]));
-      const double turn = (highest - (one < two ? one : two)) * tables->inverse_lengths[k];
-      if (turn < least) least = turn, best = k;
-    }
+    auto look_around = [&](int k) {
+      for (int i = topology->first_around[k]; i < topology->first_around[k + 1]; ++i) {
+        const int e = topology->around[i];
+        const double one = dot(y, vertex(ends[2 * e])), two = dot(y, vertex(ends[2 * e + 1]));
+        const double turn = (highest - (one < two ? one : two)) * tables->inverse_lengths[e];
+        if (turn < least || (turn == least && e < best)) least = turn, best = e;
+      }
+    };
+    look_around(top);
+    // From a vertex farther down no edge is long enough.
+    reaching(vertices(), y, highest - (least + SAME_LENGTH) * tables->longest, look_around);
     return vertex(ends[2 * best + 1]) - vertex(ends[2 * best]);
   }
 
@@ -69,10 +76,12 @@ struct Hull {
       const V3<double> a = vertex(corner[0]), normal = unit(cross(vertex(corner[1]) - a, vertex(corner[2]) - a), V3<double>{0, 0, 0}).along;
       tables->normals[k] = normal.x, tables->normals[k + faces] = normal.y, tables->normals[k + 2 * faces] = normal.z;
     }
+    tables->longest = 0;
     for (int k = 0; k < topology->edge_count(); ++k) {
       const V3<double> along = vertex(topology->edges[2 * k + 1]) - vertex(topology->edges[2 * k]);
       const double square = dot(along, along);
       tables->inverse_lengths[k] = square > 0 ? 1 / std::sqrt(square) : 1;
+      tables->longest = std::max(tables->longest, std::sqrt(square));
     }
   }
 };

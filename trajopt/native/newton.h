@@ -249,15 +249,15 @@ inline bool line_search(const Regularised& of, const Factor& factor, Point& at, 
 }
 
 // Newton on the regularised problem from `at`, where it ends; K is factored there. After a stall it begins anew past the first
-// change of a mode on the way, at most `events` times.
+// change of a mode on the way, at most `events` times. budget: of all iterations of the solve.
 inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s, double tol, int most, int events, bool bend,
-                   int& iterations) {
+                   int budget, int& iterations) {
   int crawls = 0;
   evaluate(of, at);
   for (int k = 0;; ++k) {
     factorise(of, at.x, at.nu, s.mode, factor);
     if (converged(of, at, tol)) return true;
-    if (k == most || !std::isfinite(at.merit)) return false;
+    if (k == most || iterations >= budget || !std::isfinite(at.merit)) return false;
     solve_law(of, factor, at.x, at.nu, at.F, s.step);
     ++iterations;
     if (crawls >= CRAWLS) {

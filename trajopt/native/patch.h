@@ -67,9 +67,10 @@ inline Largest largest_of(const double* x, int count) {
 struct PatchScratch { double *weight, *spread, *signed_area, *across; };
 
 // Places of a patch of 2 or 4 (features.choose) and whether each of them is a distinct point; valid: null where all are. Loops over all
-// candidates are free of branches, so that the compiler takes several at once.
-inline void choose_patch(const double* distance, const Points& point, const bool* valid, V3<double> axis, double size, int count,
-                         PatchScratch scratch, int* place, bool* used) {
+// candidates are free of branches, so that the compiler takes several at once. Returns the weight below which other candidates, no
+// farther than `span_of_all` from any of these across the axis, would not be chosen.
+inline double choose_patch(const double* distance, const Points& point, const bool* valid, V3<double> axis, double size, int count,
+                           PatchScratch scratch, int* place, bool* used, double span_of_all = 0) {
   const double infinite = std::numeric_limits<double>::infinity(), small = SAME_LENGTH * size;
   const int many = point.count;
   double lowest = infinite, *weight = scratch.weight, *spread = scratch.spread, *area = scratch.signed_area;
@@ -101,7 +102,11 @@ inline void choose_patch(const double* distance, const Points& point, const bool
   const Largest second = largest_of(spread, many);
   const bool several = second.value > DISTINCT * size;
   place[0] = first, place[1] = second.place, used[0] = true, used[1] = several;
-  if (count == 2) return;
+  double certain = std::fmax(second.value, DISTINCT * size) / span_of_all;
+  if (count == 2 || !several) {
+    used[2] = used[3] = false, place[2] = place[3] = first;
+    return certain;
+  }
   // Twice the area of the triangle; the fourth point adds most beyond one of its three sides.
   const V3<double> turned = cross(axis, at(second.place));
 #pragma GCC ivdep
@@ -125,7 +130,11 @@ inline void choose_patch(const double* distance, const Points& point, const bool
   const Largest fourth = largest_of(spread, many);
   const double span = DISTINCT * size * second.value;
   place[2] = third.place, place[3] = fourth.place;
-  used[2] = several && third.value > span, used[3] = used[2] && fourth.value > span;
+  used[2] = third.value > span, used[3] = used[2] && fourth.value > span;
+  double longest = 0;
+  for (int e = 0; e < 3; ++e) longest = std::fmax(longest, dot(across[e], across[e]));
+  certain = std::fmin(certain, std::fmax(third.value, span) / (span_of_all * std::sqrt(dot(turned, turned))));
+  return std::fmin(certain, std::fmax(fourth.value, span) / (span_of_all * std::sqrt(longest)));
 }
 
 // `count` of the candidates, into `out`: the deepest, and those that spread the patch most across `axis`. The remaining ones repeat the

@@ -28,6 +28,18 @@ template <class F> TRAJOPT_INLINE void blocks(int count, F&& f) {
   if (at < count) f(count - LANES);
 }
 
+// The least of x (count,); what is not a number does not count.
+inline double least_of(const double* x, int count) {
+  double least = std::numeric_limits<double>::infinity();
+  if (count >= LANES) {
+    vec lanes = splat(-least);
+    blocks(count, [&](int at) { lanes = larger(-loadu(x + at), lanes); });
+    return -largest(lanes);
+  }
+  for (int k = 0; k < count; ++k) least = x[k] < least ? x[k] : least;
+  return least;
+}
+
 // Place of the point farthest along d, the first where several are.
 inline int farthest(const Points& p, V3<double> d) {
   constexpr double lowest = -std::numeric_limits<double>::infinity();
@@ -56,12 +68,43 @@ inline int farthest(const Points& p, V3<double> d) {
   return place < p.count ? place : 0;
 }
 
+// level + d . p of all points into `out`; the least.
+inline double heights(const Points& p, V3<double> d, double level, double* out) {
+  const double *x = p.x, *y = x + p.count, *z = y + p.count;
+#pragma GCC ivdep
+  for (int k = 0; k < p.count; ++k) out[k] = level + (d.x * x[k] + d.y * y[k] + d.z * z[k]);
+  return least_of(out, p.count);
+}
+
+// The least d . p, and the largest p . p.
+struct Lowest { double height, square; };
+inline Lowest lowest_of(const Points& p, V3<double> d) {
+  constexpr double infinite = std::numeric_limits<double>::infinity();
+  Lowest found = {infinite, 0};
+  if (p.count < LANES) {
+    for (int k = 0; k < p.count; ++k) found = {std::fmin(found.height, dot(d, p[k])), std::fmax(found.square, dot(p[k], p[k]))};
+    return found;
+  }
+  vec down = splat(-infinite), wide = splat(0);
+  blocks(p.count, [&](int at) {
+    const double *x = p.x + at, *y = x + p.count, *z = y + p.count;
+    const vec a = loadu(x), b = loadu(y), c = loadu(z);
+    down = larger(-(d.x * a + d.y * b + d.z * c), down), wide = larger(a * a + b * b + c * c, wide);
+  });
+  return {-largest(down), largest(wide)};
+}
+
 // f(place) of the points with d . p of at least `height`, in their order.
 template <class F> TRAJOPT_INLINE void reaching(const Points& p, V3<double> d, double height, F&& f) {
+  constexpr int MANY = 4 * LANES;  // few reach so far: the others are passed by many at a time
   int at = 0;
   for (; at + LANES <= p.count; at += LANES) {
+    for (; at + MANY <= p.count; at += MANY) {
+      const vec one = larger(along(p, d, at), along(p, d, at + LANES)), two = larger(along(p, d, at + 2 * LANES), along(p, d, at + 3 * LANES));
+      if (!(largest(larger(one, two)) < height)) break;
+    }
+    if (at + LANES > p.count) break;
     const vec heights = along(p, d, at);
-    if (largest(heights) < height) continue;
     for (int k = 0; k < LANES; ++k)
       if (heights[k] >= height) f(at + k);
   }

@@ -67,6 +67,7 @@ template <class Size> struct Rows {
   double *J, *MJT, *MJ, *G;                        // rows of `lanes`: J, J M^-1; rows of `stride`: M^-1 J^T, Delassus matrix
   double *g, *mu, *bound, *softness;               // softness: of contacts with compliance
   Equalities<Size> equality;
+  MeshWork meshes;
   PairWork pairs;
   bool push_out_dropped;    // the offsets are those of `Parameters::without_push_out`
   double fastest, slowest;  // of the last choice, m/s: approach of a row that was added, and least speed of parting of a contact that was not
@@ -81,9 +82,7 @@ template <class Size> struct Rows {
 
 template <class Size>
 TRAJOPT_INLINE V3<double> relative_velocity(const Kinematics<Size>& kin, const Field<Size>& V, const Candidate& c) {
-  const V6<double> one = V.six_of(c.link1), two = V.six_of(c.link2);
-  const V3<double> first = one.l + cross(one.w, c.point - kin.origin.three_of(c.link1));
-  return first - (two.l + cross(two.w, c.point - kin.origin.three_of(c.link2)));
+  return velocity_of(kin, V, c.link1, c.point) - velocity_of(kin, V, c.link2, c.point);
 }
 
 // The offset of a candidate at the velocities V before the step, which matter only for impacts and damping.
@@ -133,13 +132,15 @@ inline int all_limits(const Topology& t, const Parameters& p, const double* q, c
 template <class Size>
 void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const double* q,
                 const double* v, double dt, const double* given, int given_rows, Rows<Size>& r) {
-  r.candidates = plane_candidates(t, p, kin, r.candidate, r.vertices);
+  const int wanted = std::max(t.report_contacts, t.max_contacts);
+  const double within = t.smoothed ? reach_of_contact(p) : 0;  // contacts with compliance act so far away
+  r.candidates = plane_candidates(t, p, kin, V, dt, within, wanted, r.candidate, r.vertices, r.meshes);
   r.candidates += given_candidates(t, p, given, given_rows, r.candidate + r.candidates);
   if (!t.shape_pairs.empty()) {
     place_shapes(t, p, kin, V, r.pairs);
-    r.candidates = pair_candidates(t, p, dt, std::max(t.report_contacts, t.max_contacts), r.candidates, r.candidate, r.pairs);
+    r.candidates = pair_candidates(t, p, dt, wanted, r.candidates, r.candidate, r.pairs);
   }
-  if (given_rows > 0 || !t.shape_pairs.empty()) sort_candidates(r.candidate, r.candidates);
+  sort_candidates(r.candidate, r.candidates);
   r.clear();
   std::memset(r.choice, LEFT_OUT, r.candidates);
   const int limits = all_limits(t, p, q, v, dt, r.all_limits);

@@ -159,21 +159,30 @@ bool is_general(const Topology& t, const ShapePair& pair) {
   };
   return general(pair.one) || general(pair.two);
 }
+// Whether the contacts of the pair cost no more than a bound.
+bool is_quick(const Topology& t, const ShapePair& pair) {
+  auto round = [&](int shape) { return t.pair_shapes[shape].kind == SPHERE || t.pair_shapes[shape].kind == CAPSULE; };
+  return round(pair.one) && round(pair.two);
+}
 Box box_around(const Topology& t, int shape, const PairWork& w) {
   const Placed<double>& x = w.shape[shape];
   return box_of(t.pair_shapes[shape].kind, x.rotation, w.centre[shape], x.size);
 }
 // A lower bound of the distance of two shapes from a direction that separates them (broadphase.exact_bounds), by `enough` or nearly the most.
-double separation_bound(const Topology& t, const ShapePair& pair, double enough, const PairWork& w) {
+// The search begins at the direction where the last one ended: whatever that is, a bound is a bound.
+double separation_bound(const Topology& t, int k, double enough, PairWork& w) {
+  const ShapePair& pair = t.shape_pairs[k];
   const Placed<double>&x1 = w.shape[pair.one], &x2 = w.shape[pair.two];
   const Convex<double> one = convex_of(t.pair_shapes[pair.one].kind, x1, x1.position - x2.position);
   const Convex<double> two = convex_of(t.pair_shapes[pair.two].kind, x2, V3<double>{0, 0, 0});
   auto farthest = [&](V3<double> n) { return apart_along(one, two, n); };
   const double size = w.reach[pair.one] + w.reach[pair.two];
-  const V3<double> start = unit(one.centre - two.centre, two.axis(2)).along;
+  const V3<double> last = w.apart[k], start = dot(last, last) > 0 ? last : unit(one.centre - two.centre, two.axis(2)).along;
   const double round = one.radius() + two.radius();
   const V3<double> n = unit(separating_direction(farthest, start, size, 0.02, 16, enough + round).v, start).along;
-  return dot(n, farthest(n)) - round;
+  const double found = dot(n, farthest(n)) - round;
+  if (std::isfinite(found)) w.apart[k] = n;
+  return found;
 }
 
 // The distance of two shapes changes no faster than this: relative velocity of the bodies at a centre, and their turns.
@@ -183,9 +192,29 @@ double fastest_approach(const ShapePair& pair, const PairWork& w) {
   return std::sqrt(dot(apart, apart)) + std::sqrt(dot(spin, spin)) * w.reach[pair.one];
 }
 
-// A pair farther away than this share of its size, and than what its velocity covers in two steps, is left out of a step unless it is
-// among the nearest, which are reported.
-constexpr double NEARBY = 0.02, STEPS_AHEAD = 2;
+// No two shapes approach each other faster.
+double fastest_of_all(const Topology& t, const PairWork& w) {
+  double most = 0;
+  for (size_t k = 0; k < t.pair_shapes.size(); ++k) {
+    const V6<double> x = w.velocity[k];
+    most = std::fmax(most, std::sqrt(dot(x.l, x.l)) + std::sqrt(dot(x.w, x.w)) * w.farthest_reach);
+  }
+  return 2 * most;
+}
+
+// What a lower bound of a pair's distance is known from.
+enum Known : unsigned char { BALLS, BOXES, DIRECTION };
+// A better bound, as good as `enough` or nearly the best; whether there was one to be had.
+bool sharpen(const Topology& t, int k, double enough, PairWork& w) {
+  const ShapePair& pair = t.shape_pairs[k];
+  if (w.known[k] == DIRECTION || (w.known[k] == BOXES && !is_general(t, pair)) || is_quick(t, pair)) return false;
+  const bool boxes = w.known[k] == BALLS;
+  const double found = boxes ? box_bound(box_around(t, pair.one, w), box_around(t, pair.two, w)) : separation_bound(t, k, enough, w);
+  if (boxes) w.known[k] = BOXES;
+  else if (!(found > enough)) w.known[k] = DIRECTION;  // else the search ended early
+  w.bound[k] = std::fmax(w.bound[k], found);
+  return true;
+}
 
 }  // namespace
 
@@ -201,51 +230,64 @@ double reach_of(int kind, const double* size) {
 
 int pair_candidates(const Topology& t, const Parameters& p, double dt, int wanted, int count, Candidate* out, PairWork& w) {
   const int many = static_cast<int>(t.shape_pairs.size());
-  w.taken = 0, w.last_pair = -1;
-  const double least = t.smoothed ? reach_of_contact(p) : 0;  // contacts with compliance act so far away
+  w.last_pair = -1;
+  const double reach = t.smoothed ? reach_of_contact(p) : 0;  // contacts with compliance act so far away
+  const double fastest = STEPS_AHEAD * dt * fastest_of_all(t, w);
+  for (int k = 0; k < count; ++k) w.least[k] = ordered(out[k].distance);
+  int ranked = count;
+  if (count > wanted) std::nth_element(w.least, w.least + wanted, w.least + count), ranked = wanted;
+  std::make_heap(w.least, w.least + ranked);  // the distances of the nearest, of which the farthest is in front
   auto take = [&](int k) {
     const ShapePair& pair = t.shape_pairs[k];
     const PairShape &one = t.pair_shapes[pair.one], &two = t.pair_shapes[pair.two];
     Touch<double> touch[MOST_TOUCHES];
     touches(t, pair, w.shape[pair.one], w.shape[pair.two], touch);
     w.shift[k] = t.detect || t.smoothed ? V3<double>{0, 0, 0} : see_past(t, pair, dt, w, touch);
-    for (int j = 0; j < pair.kept; ++j)
+    w.bound[k] = std::numeric_limits<double>::infinity();
+    for (int j = 0; j < pair.kept; ++j) {
       out[count++] = {touch[j].distance, touch[j].point, touch[j].normal, w.shape[pair.one].position, touch[j].point, one.link, two.link,
                       one.node, two.node, pair.pair, pair.slot + j, static_cast<int>(t.shape_planes.size()) + k,
                       p.pair_friction[pair.pair], p.pair_restitution[pair.pair]};
+      w.least[ranked++] = ordered(touch[j].distance);
+      std::push_heap(w.least, w.least + ranked);
+      if (ranked > wanted) std::pop_heap(w.least, w.least + ranked--);
+    }
   };
-  int later = many;  // order: pairs that are left, from this place on
+  // The least distance of a pair that is not among the nearest: while there are too few of these, all are.
+  auto enough = [&] { return ranked < wanted ? std::numeric_limits<double>::infinity() : wanted > 0 ? w.least[0] : -std::numeric_limits<double>::infinity(); };
+  int left = 0;
   for (int k = 0; k < many; ++k) {
     const ShapePair& pair = t.shape_pairs[k];
     const V3<double> apart = w.centre[pair.one] - w.centre[pair.two];
-    const double size = w.reach[pair.one] + w.reach[pair.two];
+    const double size = w.reach[pair.one] + w.reach[pair.two], near = std::fmax(NEARBY * size, reach);
     w.bound[k] = std::sqrt(dot(apart, apart)) - size;
-    const double margin = std::fmax(std::fmax(NEARBY * size, least), STEPS_AHEAD * dt * fastest_approach(pair, w));
-    if (is_general(t, pair)) {
-      if (w.bound[k] <= margin) w.bound[k] = std::fmax(w.bound[k], box_bound(box_around(t, pair.one, w), box_around(t, pair.two, w)));
-      if (w.bound[k] <= margin) w.bound[k] = std::fmax(w.bound[k], separation_bound(t, pair, margin, w));
-    }
-    if (w.bound[k] > margin) w.order[--later] = k;  // what is not a number is near
-    else take(k), ++w.taken;
+    w.known[k] = BALLS;
+    if (w.bound[k] > std::fmax(near, fastest)) { w.order[left++] = k; continue; }
+    const double margin = std::fmax(near, STEPS_AHEAD * dt * fastest_approach(pair, w));
+    while (!w.missed[k] && !(w.bound[k] > margin) && sharpen(t, k, margin, w)) {}
+    if (!w.missed[k] && w.bound[k] > margin) w.order[left++] = k;
+    else take(k);  // what is not a number is near
   }
-  std::sort(w.order + later, w.order + many, [&](int a, int b) { return w.bound[a] < w.bound[b] || (w.bound[a] == w.bound[b] && a < b); });
-  for (; later < many; ++later, ++w.taken) {
-    if (count >= wanted && wanted > 0) {
-      for (int k = 0; k < count; ++k) w.least[k] = ordered(out[k].distance);
-      std::nth_element(w.least, w.least + wanted - 1, w.least + count);
-    }
-    if (wanted == 0 || (count >= wanted && w.least[wanted - 1] < w.bound[w.order[later]])) break;
-    take(w.order[later]);
+  // Of the others those that are among the nearest, by bounds that are made sharper while they are the least.
+  const double limit = enough();
+  left = static_cast<int>(std::remove_if(w.order, w.order + left, [&](int k) { return w.bound[k] >= limit; }) - w.order);
+  auto later = [&](int a, int b) { return w.bound[a] > w.bound[b] || (w.bound[a] == w.bound[b] && a > b); };
+  std::make_heap(w.order, w.order + left, later);
+  while (left > 0 && w.bound[w.order[0]] < enough()) {
+    std::pop_heap(w.order, w.order + left, later);
+    const int k = w.order[left - 1];
+    if (sharpen(t, k, enough(), w)) std::push_heap(w.order, w.order + left, later);
+    else take(k), --left;
   }
-  std::copy(w.order + later, w.order + many, w.order);  // those left out, at the front
   return count;
 }
 
-int pairs_missed(const Topology& t, double dt, const PairWork& w) {
+int mark_missed(const Topology& t, double dt, PairWork& w) {
+  const double fastest = dt * fastest_of_all(t, w);
   int missed = 0;
-  for (int k = 0; k < static_cast<int>(t.shape_pairs.size()) - w.taken; ++k) {
-    const int pair = w.order[k];
-    missed += w.bound[pair] < dt * fastest_approach(t.shape_pairs[pair], w);
+  for (int k = 0; k < static_cast<int>(t.shape_pairs.size()); ++k) {
+    if (!(w.bound[k] < fastest) || !(w.bound[k] < dt * fastest_approach(t.shape_pairs[k], w))) continue;
+    w.missed[k] = true, ++missed;
   }
   return missed;
 }

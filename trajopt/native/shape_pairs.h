@@ -8,8 +8,8 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// What is kept of a step: where the shapes are and how they move, a lower bound of the distance of every pair, those that were looked
-// at, and the slopes of the pair asked for last.
+// What is kept of a step: where the shapes are and how they move, a lower bound of the distance of every pair that was not looked at
+// (infinite of one that was), and the slopes of the pair asked for last. From step to step: directions along which pairs were apart.
 struct PairWork {
   Placed<double>* shape;
   Hull* hull;
@@ -17,9 +17,12 @@ struct PairWork {
   V3<double>* centre;    // and radius of a ball around each shape
   V6<double>* velocity;  // of that centre, and spin
   double *reach, *bound, *least;
-  V3<double>* shift;     // of the first shape, to where the contacts of a pair were chosen
+  V3<double>*shift, *apart;  // of the first shape, to where the contacts of a pair were chosen; a direction that separates the pair
+  unsigned char* known;      // how the bound of a pair was found
+  bool* missed;              // pairs that the step has to look at, whatever their bounds
   int* order;
-  int taken, last_pair;
+  int last_pair;
+  double farthest_reach;
   Slope* slope;
 };
 
@@ -37,6 +40,7 @@ template <class Size> void move_shapes(const Topology& t, const Kinematics<Size>
 template <class Size>
 void place_shapes(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, PairWork& w) {
   for (size_t k = 0; k < t.hulls.size(); ++k) w.tables[k].current = false;
+  w.farthest_reach = 0;
   for (size_t k = 0; k < t.pair_shapes.size(); ++k) {
     const PairShape& shape = t.pair_shapes[k];
     const double* x = p.pair_shape + PAIR_SHAPE * k;
@@ -46,16 +50,17 @@ void place_shapes(const Topology& t, const Parameters& p, const Kinematics<Size>
                                        shape.kind == MESH ? w.hull + k : nullptr};
     w.centre[k] = at.position + at.rotation * three(x + 15);
     w.reach[k] = shape.kind == MESH ? x[18] : reach_of(shape.kind, x + 12);
+    w.farthest_reach = std::max(w.farthest_reach, w.reach[k]);
   }
   move_shapes(t, kin, V, w);
 }
 
-// Candidates of the pairs of the placed shapes that are near, and of as many more as the `wanted` closest ones need, appended to `out`,
+// Candidates of the pairs of the placed shapes that are near or were missed, and of as many more as the `wanted` closest ones need, appended to `out`,
 // which holds `count`; returns the new count.
 int pair_candidates(const Topology& t, const Parameters& p, double dt, int wanted, int count, Candidate* out, PairWork& w);
 
-// How many of the pairs left out could have touched within the step, as the shapes move.
-int pairs_missed(const Topology& t, double dt, const PairWork& w);
+// Marks the pairs left out that could have touched within the step, as the shapes move, and returns how many there are.
+int mark_missed(const Topology& t, double dt, PairWork& w);
 
 // Slope of a candidate of two shapes; those of its whole pair are kept for the next question.
 Slope pair_slope(const Topology& t, const Candidate& c, PairWork& w);

@@ -6,6 +6,11 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
+// The work of a step ends: that of an iteration of the contact solve grows as the cube of its rows. In up to 60 rows a step may take
+// `BUDGET` iterations (contact_solve.h), in 300 rows 16.
+constexpr double FEWEST_ROWS = 60, MOST_WORK = BUDGET * FEWEST_ROWS * FEWEST_ROWS * FEWEST_ROWS, LEAST_ITERATIONS = 10;
+inline double work_of(int rows) { return std::pow(std::max<double>(FEWEST_ROWS, rows), 3); }
+
 constexpr double TOUCHES = 1e-10;  // share of the problem's velocities by which a row that is left out has to part
 
 // The velocity that the step would reach without impulses, into w.v_free; M is factorised.
@@ -35,8 +40,7 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
   const double still = TOUCHES * std::max(1e-3, r.fastest);
   if (found > 0 && r.slowest < still)  // contacts that rest on what falls, of which rounding would choose some
     found += choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, -still, nullptr, r);
-  int budget = BUDGET;
-  while (found > 0 && (passes == 0 || budget > 0)) {
+  while (found > 0 && (passes == 0 || w.work < MOST_WORK)) {
     if (passes == 0) invert(w.size, t, w.dynamics);
     ++passes;
     assemble(w.size, t, p, w.kin, w.dynamics.inverse, w.v_free, in.dt, r);
@@ -44,8 +48,10 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
     w.problem.softness = t.smoothed ? r.softness : nullptr;
     if (passes > 1) read_impulses(t, impulse, w);
+    const double iteration = work_of(r.m);
+    const int budget = static_cast<int>(std::max(LEAST_ITERATIONS, (MOST_WORK - w.work) / iteration));
     w.solution = solve_contacts(w.problem, passes > 1 ? w.init : nullptr, {p.tolerance, t.max_iterations, budget}, w.solver);
-    budget -= w.solution.iterations;
+    w.work += iteration * std::max(1, w.solution.iterations);
     write_impulses(t, w, impulse);
     push(w);
     V_after = w.V_after;
@@ -88,6 +94,29 @@ int solve_relaxed(const Topology& t, const StepInput& in, const Parameters& p, W
   return 1;
 }
 
+constexpr int LOOKS = 4;  // in which shapes that were left out are looked at, since the impulses have set them in motion
+
+// Chooses and solves the rows, again where shapes were missed, unless only the closest contacts act; returns the number of problems
+// solved. p becomes the law that was solved.
+template <class Size>
+int act(const Topology& t, const StepInput& in, const double* q, Parameters& p, Workspace<Size>& w, Field<Size>& V_after, double* impulse) {
+  const Parameters law = p;
+  std::fill_n(w.rows.pairs.missed, t.shape_pairs.size(), false), std::fill_n(w.rows.meshes.missed, t.shape_planes.size(), false);
+  w.work = 0;
+  for (int look = 1;; ++look) {
+    p = law;
+    begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, w.rows);
+    const int passes = t.relaxed ? solve_relaxed(t, in, p, w, V_after, impulse) : solve_or_give_way(t, in, q, p, w, V_after, impulse);
+    move_shapes(t, w.kin, V_after, w.rows.pairs);
+    const int missed = mark_missed(t, in.dt, w.rows.pairs) + mark_missed(t, w.kin, V_after, in.dt, w.rows.meshes);
+    if (missed == 0) return passes;
+    if (look == LOOKS || t.max_contacts >= 0 || !all_finite(w.v_plus, t.nv)) {
+      w.rows.dropped += missed;
+      return passes;
+    }
+  }
+}
+
 template <class Size> void step(const Topology& t, const StepInput& in, const StepOutput& out, Workspace<Size>& w) {
   Parameters p(in.parameters, t);
   if (in.integrator > Integrator::MOREAU) return explicit_step(t, p, in, out, w);
@@ -96,16 +125,11 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   if (in.moreau()) integrate(t, w.balls, in.q, rest, in.v, w.middle), q = w.middle;
   free_motion(t, p, q, in, w);
   equality_rows(w.size, t, p, w.kin, q, w.rows.equality);
-  begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, w.rows);
   Field<Size> V_after;
-  const int passes = t.relaxed ? solve_relaxed(t, in, p, w, V_after, out.impulse) : solve_or_give_way(t, in, q, p, w, V_after, out.impulse);
+  const int passes = act(t, in, q, p, w, V_after, out.impulse);
   std::memcpy(out.v, w.v_plus, sizeof(double) * t.nv);
   integrate(t, w.balls, q, rest, w.v_plus, out.q);
   if (passes == 0) std::fill_n(out.impulse, t.impulses(), 0.0);
-  if (!t.shape_pairs.empty()) {
-    move_shapes(t, w.kin, V_after, w.rows.pairs);
-    w.rows.dropped += pairs_missed(t, in.dt, w.rows.pairs);
-  }
   write_report(t, p, out.q, in.v, in.dt, V_after, passes, w, out.report);
   // The report's table of rows is free now: positions of limits and contacts are read no more.
   if (!out.linear) return;

@@ -28,8 +28,16 @@ struct HullTopology {
   int vertices;
   int64_t first;  // number of vertices of the hulls before
   std::vector<int> triangles, edges;
+  std::vector<int> first_around, around;  // edges at each vertex: around[first_around[k]] to around[first_around[k + 1] - 1]
   int faces() const { return static_cast<int>(triangles.size() / 3); }
   int edge_count() const { return static_cast<int>(edges.size() / 2); }
+  void look_around() {
+    first_around.assign(vertices + 1, 0), around.resize(edges.size());
+    for (int end : edges) ++first_around[end + 1];
+    for (int k = 0; k < vertices; ++k) first_around[k + 1] += first_around[k];
+    std::vector<int> next = first_around;
+    for (size_t i = 0; i < edges.size(); ++i) around[next[edges[i]]++] = static_cast<int>(i / 2);
+  }
 };
 struct ShapePair { int one, two, swapped, pair, kept, slot; };
 
@@ -145,7 +153,8 @@ struct Topology {
       const int64_t first = hull_vertices();
       const int vertices = t.next();
       std::vector<int> triangles = t.list();
-      hulls.push_back({vertices, first, std::move(triangles), t.list()});
+      hulls.push_back({vertices, first, std::move(triangles), t.list(), {}, {}});
+      hulls.back().look_around();
     }
     for (int k = t.next(); k > 0; --k) {
       const int kind = t.next(), node = t.next(), hull = t.next();

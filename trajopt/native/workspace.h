@@ -78,6 +78,7 @@ template <class Size> struct Workspace {
   ContactProblem problem;
   ContactSolution solution;
   ContactWorkspace solver;
+  double work;  // of the contact solves of the step so far (step.h)
   std::vector<BallJoint> balls;
   std::vector<Turning> turning;  // of the balls, at the last free motion
   std::unique_ptr<unsigned char[], void (*)(unsigned char*)> memory;
@@ -108,7 +109,7 @@ template <class Size> struct Workspace {
     r.limit = block.take<LimitRow>(limits + 1), r.all_limits = block.take<LimitRow>(limits + 1);
     r.choice = block.take<unsigned char>(t.candidates + 1), r.limit_choice = block.take<unsigned char>(limits + 1);
     const int64_t many = std::max<int64_t>(t.balls, t.largest_hull()) + 1;
-    r.vertices = {matrix(1, many), {matrix(1, many), matrix(1, many), matrix(1, many), matrix(3, many)}};
+    r.vertices = {matrix(1, many), matrix(4, many), block.take<int>(many), {matrix(1, many), matrix(1, many), matrix(1, many), matrix(3, many)}};
     r.support = block.take<int>((contacts + 1) * N), r.order = block.take<int>(t.candidates + limits + 1);
     r.J = matrix(most, N), r.MJT = matrix(most, N), r.MJ = matrix(N, most), r.G = matrix(most, most);
     r.g = matrix(1, most), r.mu = matrix(1, contacts + PADDING), r.bound = matrix(1, intervals + PADDING);
@@ -116,12 +117,16 @@ template <class Size> struct Workspace {
     const int64_t shapes = static_cast<int64_t>(t.pair_shapes.size()), pairs = static_cast<int64_t>(t.shape_pairs.size());
     HullTables* tables = block.take<HullTables>(static_cast<int64_t>(t.hulls.size()));
     for (const HullTopology& hull : t.hulls) {
-      const HullTables made = {matrix(3, hull.vertices), matrix(3, hull.faces()), matrix(1, hull.edge_count()), false, false};
+      const HullTables made = {matrix(3, hull.vertices), matrix(3, hull.faces()), matrix(1, hull.edge_count()), 0, false, false};
       if (tables) tables[&hull - t.hulls.data()] = made;
     }
     r.pairs = {block.take<Placed<double>>(shapes), block.take<Hull>(shapes), tables, block.take<V3<double>>(shapes),
-               block.take<V6<double>>(shapes), matrix(1, shapes), matrix(1, pairs), matrix(1, t.candidates + 1), block.take<V3<double>>(pairs), block.take<int>(pairs), 0, -1,
+               block.take<V6<double>>(shapes), matrix(1, shapes), matrix(1, pairs), matrix(1, t.candidates + 1), block.take<V3<double>>(pairs), block.take<V3<double>>(pairs),
+               block.take<unsigned char>(pairs), block.take<bool>(pairs), block.take<int>(pairs), -1, 0,
                block.take<Slope>(MOST_TOUCHES)};
+    const int64_t planes = static_cast<int64_t>(t.shape_planes.size());
+    r.meshes = {matrix(1, planes), matrix(1, planes), block.take<V3<double>>(planes), block.take<V3<double>>(planes), block.take<bool>(planes),
+                block.take<int>(planes)};
     Equalities<Size>& e = rows.equality;
     const int64_t equalities = padded(t.equalities());
     e = {0, 0, false, block.take<ClosureAt>(static_cast<int64_t>(t.closures.size())), matrix(1, t.couplings), matrix(equalities, N),
