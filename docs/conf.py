@@ -26,7 +26,8 @@ NAVIGATION = {
     "Tutorials": ("getting-started", "own-robot", "tutorials/*"),
     "How to": (
         "models", "bring-your-own", "tasks", "contact-tasks", "choosing-a-solver", "solvers", "optimal-control",
-        "multiple-shooting", "sampling", "batches", "estimation", "estimation/*", "receding-horizon", "policies", "sweeps",
+        "multiple-shooting", "sampling", "batches", "estimation", "estimation/*", "receding-horizon", "ros2", "policies",
+        "sweeps",
         "command-line", "pictures", "viewer", "coming-from", "extending",
     ),
     "Explanation": (

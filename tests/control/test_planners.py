@@ -169,6 +169,22 @@ def test_what_cannot_be_set_changes_nothing():
         control.Controller(problem(), solvers.CEM(parametrisation=JointTargets(2, 1.0, 1.0)), DT)
 
 
+def test_a_batch_is_its_runs():
+    horizon = control.RecedingHorizon(problem(), SAMPLING["CEM"], problem().system, 2 * DT, max_iterations=1)
+    starts = [np.zeros(4), np.array([0.1, 0.0, 0.0, 0.0]), np.zeros(4)]
+    pushes = [[], [], [control.Push("pole", (2.0, 0.0, 0.0), 0.2)]]
+    found = horizon.run_batch(0.6, starts=starts, pushes=pushes, seeds=[0, 0, 0])
+    for recording, start, push in zip(found, starts, pushes, strict=True):
+        np.testing.assert_array_equal(recording.xs, horizon.run(0.6, x0=start, pushes=push).xs)
+    other = horizon.run_batch(0.6, seeds=[0, 1], workers=1)
+    np.testing.assert_array_equal(other[0].xs, found[0].xs)
+    assert np.abs(other[1].us - other[0].us).max() > 1e-3
+    with pytest.raises(OptionError, match="one length, at least 1; received {'starts': 3, 'seeds': 2}"):
+        horizon.run_batch(0.1, starts=starts, seeds=[0, 1])
+    with pytest.raises(OptionError, match="received none of them"):
+        horizon.run_batch(0.1)
+
+
 # -- constraints ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The command line: `trajopt list`, `info`, `run`, `compare`, `train`, `gallery`, `view`.
+"""The command line: `trajopt list`, `info`, `run`, `compare`, `train`, `mpc`, `gallery`, `view`.
 
 Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.
 """
@@ -66,11 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"trajopt {trajopt.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    add = commands.add_parser("list", help="problems, solvers, models and tasks there are")
-    add.add_argument("what", nargs="?", choices=("problems", "solvers", "models", "tasks"), help="default: all four")
+    add = commands.add_parser("list", help="problems, solvers, models, tasks and tasks of the receding horizon there are")
+    add.add_argument("what", nargs="?", choices=("problems", "solvers", "models", "tasks", "mpc"), help="default: all five")
     add.set_defaults(command=_list)
 
-    for add_command in (_add_info, _add_run, _add_compare, _add_train, _add_gallery, _add_view):
+    for add_command in (_add_info, _add_run, _add_compare, _add_train, _add_mpc, _add_gallery, _add_view):
         add_command(commands)
     return parser
 
@@ -120,6 +120,16 @@ def _add_train(commands: Any) -> None:
     add.add_argument("--samples", metavar="N", type=_positive, help="actions to learn from; default: what suits the task")
     _add_out(add, "default: runs/train-TASK")
     _add_shared(add, "--seed", "--resume", "--quiet")
+
+
+def _add_mpc(commands: Any) -> None:
+    add = _command(commands, "mpc", "run a task of the receding horizon in real time, in the web browser")
+    add.add_argument("task", metavar="TASK", help="a name from `trajopt list mpc`")
+    add.add_argument("--solver", metavar="NAME", help="default: the one that suits the task")
+    add.add_argument("--plant", choices=("mujoco", "system"), default="mujoco", help="what is driven; default MuJoCo")
+    add.add_argument("--seconds", metavar="S", type=_seconds, help="end after so long; default: when interrupted")
+    add.add_argument("--port", metavar="N", type=_port, default=8080, help="first port to try; default 8080")
+    add.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
 
 
 def _add_gallery(commands: Any) -> None:
@@ -229,6 +239,10 @@ def _list(args: argparse.Namespace) -> int:
         _block("models", [(name, "") for name in bundled_models()], what is None)
     if what in (None, "tasks"):
         _block("tasks", [(name, task.summary) for name, task in TASKS.items()], what is None)
+    if what in (None, "mpc"):
+        from trajopt.control.tasks import TASKS as RECEDING
+
+        _block("mpc", [(name, task.summary) for name, task in RECEDING.items()], what is None)
     return 0
 
 

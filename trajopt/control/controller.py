@@ -123,6 +123,11 @@ class Controller(WithoutCaches, NamedOptions):
         return self.planner.compile()
 
     @property
+    def planned(self) -> bool:
+        """Whether there is a plan."""
+        return self._acting is not None
+
+    @property
     def plan(self) -> Plan:
         """The plan that acts. Raises `OptionError` before there is one."""
         return self._planned().plan

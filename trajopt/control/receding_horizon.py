@@ -7,7 +7,11 @@ measurement on. The plant does not wait: while a plan is made the last one acts.
 from __future__ import annotations
 
 import collections
+import concurrent.futures
+import copy
+import dataclasses
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +28,7 @@ from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import NamedOptions, closest
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.solvers.planners import seeded
 
 MEASURED = "measured"
 ROUNDING = 1e-6  # of a tick: periods and delays nearer than that to whole ticks are whole ticks
@@ -132,6 +137,49 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
         A plant whose state is not finite raises `NonFiniteError` with the time at which it was measured. More than one late or
         rejected solve in five, and a constraint that the plant did not keep, are warnings with the likely cause.
         """
+        recording = self._run(duration, x0, pushes)
+        warn_of(recording, self.controller)
+        return recording
+
+    def run_batch(
+        self,
+        duration: float,
+        *,
+        starts: Sequence[Any] | None = None,
+        pushes: Sequence[Sequence[Push]] | None = None,
+        seeds: Sequence[int] | None = None,
+        workers: int | None = None,
+    ) -> list[Recording]:
+        """Runs for statistics: one for each of `starts` (states, None: the problem's), `pushes` (those of a run) and `seeds` (of
+        what solvers draw), which have the same length where they are given.
+
+        Runs are shared among `workers` threads, by default one for each processor, each with a copy of the plant; latencies are
+        those of a machine that does as many solves at a time. A run that ends early ends the batch. Raises `OptionError`.
+        """
+        given = {"starts": starts, "pushes": pushes, "seeds": seeds}
+        sizes = {key: len(value) for key, value in given.items() if value is not None}
+        if len(set(sizes.values())) != 1 or not all(sizes.values()):
+            received = sizes or "none of them"
+            raise OptionError(f"a batch needs starts, pushes or seeds of one length, at least 1; received {received}")
+        count = next(iter(sizes.values()))
+        for one in starts or []:
+            self._start(one)
+        for several in pushes or []:
+            self._check_pushes(several)
+        compiled = self.compile()
+
+        def run(k: int) -> Recording:
+            own = copy.copy(self)
+            own.plant, own.controller = copy.deepcopy(self.plant), copy.copy(self.controller)
+            own.controller.planner = self.controller.planner if seeds is None else seeded(self.controller.planner, int(seeds[k]))
+            return own._run(duration, None if starts is None else starts[k], () if pushes is None else pushes[k])
+
+        with concurrent.futures.ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+            found = list(pool.map(run, range(count)))
+        return [dataclasses.replace(found[0], compile_time_s=compiled), *found[1:]]
+
+    def _run(self, duration: float, x0: Any, pushes: Sequence[Push]) -> Recording:
+        """`run` without its warnings."""
         start = self._start(x0)
         self._check_pushes(pushes)
         count = self._whole_ticks("duration", duration)
@@ -140,9 +188,7 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
         drive = Drive(self, self.controller.first_plan(start), pushes)
         for _ in range(count):
             drive.tick()
-        recording = drive.recording(compiled)
-        warn_of(recording, self.controller)
-        return recording
+        return drive.recording(compiled)
 
 
 class Drive:

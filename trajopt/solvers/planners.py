@@ -43,6 +43,13 @@ def planner_of(solver: Any, problem: OptimalControlProblem, gradient: str | None
     return solver.replanning(relaxed(problem, solver).compile(gradient))
 
 
+def seeded(planner: Planner, seed: int) -> Planner:
+    """The planner with other draws; one that draws nothing is the same."""
+    if isinstance(planner, HybridPlanner):
+        return HybridPlanner(planner.sampler.seeded(seed), planner.polisher)
+    return planner.seeded(seed) if isinstance(planner, SamplingPlanner) else planner
+
+
 def can_replan(solver: Any) -> bool:
     """Whether a solver has a planner."""
     if isinstance(solver, Hybrid):

@@ -167,10 +167,14 @@ class Stage:
             moment, self.now = self.now, -np.inf
             self.show(moment)
 
+    def place(self, k: int, rotation: Float[np.ndarray, "n 3 3"], position: Float[np.ndarray, "n 3"]) -> None:
+        """Move the bodies of recording k to poses of their nodes, whatever its motion."""
+        turns = _quaternion(rotation)
+        for n, body in self.actors[k].bodies.items():
+            body.wxyz, body.position = turns[n], position[n]
+
     def _pose(self, actor: _Actor, k: int) -> None:
-        turns = _quaternion(actor.rotation[k])
-        for n, body in actor.bodies.items():
-            body.wxyz, body.position = turns[n], actor.position[k, n]
+        self.place(self.actors.index(actor), actor.rotation[k], actor.position[k])
         if actor.label is not None and len(actor.position[k]):
             actor.label.position = (*actor.position[k].mean(axis=0)[:2], actor.label_height)
         if actor.arrows is not None:

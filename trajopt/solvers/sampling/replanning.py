@@ -115,6 +115,13 @@ class SamplingPlanner(WithoutCaches):
             vars(other)["_program"] = self._program
         return other
 
+    def seeded(self, seed: int) -> SamplingPlanner:
+        """The same with other draws."""
+        other = SamplingPlanner(self.solver, self.problem, self.space, seed)
+        if "_program" in vars(self):
+            vars(other)["_program"] = self._program
+        return other
+
     def compile(self) -> float:
         """Compile what plans take, unless it is there; returns the seconds that took."""
         return 0.0 if "_program" in vars(self) else self._program[1]
