@@ -93,8 +93,9 @@ def main() -> None:
         found = [float(of(times)) for times in (step, both, *(peer or ())) for of in (np.median, np.max)]
         if peer is not None:
             found += [float(np.median(step) / np.median(peer[0])), float(np.median(peer[1]) / np.median(both))]
-            record(f"published/{name}/step-over-mujoco", found[-2], "of mj_step")
-            record(f"published/{name}/step-jacobian", found[-1], "times MuJoCo's differences")
+            key = name.replace(" published", "").replace(" ", "-")
+            record(f"published/{key}/step-over-mujoco", found[-2], "of mj_step")
+            record(f"published/{key}/step-jacobian", found[-1], "times MuJoCo's differences")
         missing = ["-"] * (len(HEAD) - 4 - len(found))
         rows.append((name, model.nv, len(model.topology.pairs), vertices, *found, *missing))
         print(*rows[-1], flush=True)

@@ -28,7 +28,7 @@ COMMANDS = {
     "step-moving": "python benchmarks/bench_step_jacobian.py --rounds 5 --moving",
     "moving": "python benchmarks/bench_moving.py",
     "called": "python benchmarks/bench_called.py",
-    "published": "python benchmarks/bench_published.py",
+    "published": "python benchmarks/bench_published.py --processor",
     "peers": "python benchmarks/bench_peers.py --parts steps,dynamics,solvers",
     "wall-time": "python benchmarks/bench_wall_time.py",
     "contact-tasks": "python benchmarks/contact_tasks.py --seeds 10",
