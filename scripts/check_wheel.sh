@@ -22,7 +22,7 @@ else
   pip wheel --no-deps -w "$folder/dist" .
   wheel="$(ls "$folder"/dist/*.whl)"
 fi
-case "$wheel" in *py3-none-linux_x86_64.whl) ;; *) say "$wheel is not one for this platform with the core in it"; exit 1 ;; esac
+case "$wheel" in *py3-none-linux_x86_64.whl | *py3-none-manylinux*x86_64.whl) ;; *) say "$wheel is not one for this platform with the core in it"; exit 1 ;; esac
 
 say "content of $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 "$folder/venv/bin/python" -m zipfile -e "$wheel" "$folder/content"
@@ -30,7 +30,7 @@ for file in native/_build/trajopt_native_avx2.so native/_build/trajopt_native_av
   native/CMakeLists.txt native/exported.map native/build.py models/bundled/go1.xml; do
   [ -s "$folder/content/trajopt/$file" ] || { say "$file is not in the wheel"; exit 1; }
 done
-odd="$(cd "$folder/content" && find . -type f | grep -Ev '^\./trajopt-[^/]*\.dist-info/|^\./trajopt/.*\.(py|xml|h|cc|so|map)$|CMakeLists.txt$' || true)"
+odd="$(cd "$folder/content" && find . -type f | grep -Ev '^\./trajopt_contact-[^/]*\.dist-info/|^\./trajopt/.*\.(py|xml|h|cc|so|map)$|py\.typed$|CMakeLists.txt$' || true)"
 [ -z "$odd" ] || { say "not expected in the wheel: $odd"; exit 1; }
 [ "$(du -k "$wheel" | cut -f1)" -lt 5120 ] || { say "the wheel is larger than 5 MiB"; exit 1; }
 
