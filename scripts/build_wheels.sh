@@ -15,7 +15,10 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 # JAX's headers and scikit-build-core come from this environment, so that compilations are found in a compiler's cache again.
-make_wheel() { "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$folder/raw" -C build-dir="build/wheel-$what" "$@" .; }
+make_wheel() {
+  "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$folder/raw" -C build-dir="build/wheel-$what" \
+    -C cmake.define.XLA_INCLUDE="$("$python" -c 'import jax; print(jax.ffi.include_dir())')" "$@" .
+}
 
 for what in "${wanted[@]}"; do
   case "$what" in
