@@ -25,7 +25,7 @@ for what in "${wanted[@]}"; do
     x86_64)
       say "x86-64"
       make_wheel
-      "$python" -m auditwheel -q repair --plat auto -w dist "$folder"/raw/*linux_x86_64.whl
+      "$python" -m auditwheel repair --plat auto -w dist "$folder"/raw/*linux_x86_64.whl
       rm "$folder"/raw/*
       ;;
     aarch64)
@@ -36,7 +36,7 @@ for what in "${wanted[@]}"; do
       say "aarch64, cross-compiled"
       _PYTHON_HOST_PLATFORM=linux-aarch64 make_wheel -C cmake.define.CMAKE_SYSTEM_NAME=Linux \
         -C cmake.define.CMAKE_SYSTEM_PROCESSOR=aarch64 -C cmake.define.CMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
-      "$python" -m auditwheel -q repair --plat auto -w dist "$folder"/raw/*linux_aarch64.whl
+      "$python" -m auditwheel repair --plat auto -w dist "$folder"/raw/*linux_aarch64.whl
       rm "$folder"/raw/*
       ;;
     sdist)

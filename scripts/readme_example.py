@@ -1,7 +1,8 @@
-"""Run the example of the README in an installation of the package, as a first user does: python scripts/readme_example.py README.md.
+"""Run the example of the README in an installation of the package, as a first user does.
 
-JAX's default precision is left as it is (the example's line that sets it is taken out), and the time from the start of the process
-is printed.
+    python scripts/readme_example.py README.md
+
+JAX's default precision is left as it is: the example's line that sets it is taken out. The time is printed.
 """
 
 from __future__ import annotations
