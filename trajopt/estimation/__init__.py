@@ -8,6 +8,7 @@ from trajopt.estimation.parameter import Parameter
 from trajopt.estimation.readers import from_columns, read
 from trajopt.estimation.recording import Channel, Recording
 from trajopt.estimation.sensors import IMU, ContactSwitch, Encoder, ForceTorque, Input, Pose, Sensor, Velocity
+from trajopt.estimation.smoothing import ProcessNoise, Smoothed, smooth
 from trajopt.estimation.tosses import read_tosses
 
 __all__ = [
@@ -22,12 +23,15 @@ __all__ = [
     "Parameter",
     "Pose",
     "Prediction",
+    "ProcessNoise",
     "Recording",
     "RobustLoss",
     "Sensor",
+    "Smoothed",
     "Velocity",
     "from_columns",
     "identify",
     "read",
     "read_tosses",
+    "smooth",
 ]
