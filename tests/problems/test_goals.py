@@ -120,12 +120,12 @@ def test_a_batch_judges_by_goals_as_a_single_solve_does():
 def test_goals_are_recomputed_from_a_rollout_of_the_controls():
     """States that the dynamics do not repeat do not count, at the end, at any time and at all times."""
     us = np.linspace(1.0, -1.0, T)[:, None]
-    for at in ("end", "always", 0.32):
+    for at in ("end", "always", "once", 0.32):
         problem = push(at=at)
         oracle = problem.compile()
         motion = oracle.rollout(problem.x0, us, np.zeros(0))
         away = np.abs(motion.xs[:, 0] - 1.0)
-        expected = {"end": away[-1], "always": away.max(), 0.32: away[3]}[at]
+        expected = {"end": away[-1], "always": away.max(), "once": away.min(), 0.32: away[3]}[at]
         claimed = Trajectory(np.ones_like(motion.xs), us, motion.p)
         claimed.xs[0] = problem.x0
         for found in (motion, claimed):
@@ -171,7 +171,7 @@ def test_goals_are_saved(tmp_path):
 BAD = [
     (lambda: push(tolerance=-0.1), OptionError, "goal 'place': tolerance is -0.1; expected a number that is not negative"),
     (lambda: push(tolerance=float("nan")), OptionError, "goal 'place': tolerance is nan"),
-    (lambda: push(at="start"), OptionError, "goal 'place': at is 'start'; expected 'end', 'always' or a time of at most 1 s"),
+    (lambda: push(at="start"), OptionError, "at is 'start'; expected 'end', 'always', 'once' or a time of at most 1 s"),
     (lambda: push(at=2.0), OptionError, "goal 'place': at is 2.0; expected"),
     (lambda: push(goals={"place": Goal(3.0, 0.1)}), OptionError, "goal 'place': residual is 3.0; expected a function x -> r"),
     (lambda: push(goals={"place": lambda x: x}), OptionError, r"is no Goal; expected Goal\(residual, tolerance, unit\)"),
@@ -179,6 +179,8 @@ BAD = [
     (lambda: push(goals={"p": Goal(r.Posture(), 0.1)}), OptionError, "made of residuals, which need a System"),
     (lambda: push(goals={"p": Goal(lambda x: x[0], 0.1)}), ShapeError, "goal 'p': residual returned .*; expected a flat array"),
     (lambda: arm(goals={"p": Goal(r.FramePosition("too"), 0.1)}), UnknownNameError, "goal 'p': .*has no frame or shape 'too'"),
+    (lambda: arm(goals={"p": Goal(r.Posture(["cart"], reference=[5.0, 0.0]), 0.1)}), OptionError,
+     "goal 'p': no state can meet it: joint 'cart' would have to be at 5, and its limits are -2 and 2"),
     (lambda: arm(goals={"p": Goal(r.Control(), 0.1)}), OptionError, "goal 'p': .*depends on the control"),
 ]
 

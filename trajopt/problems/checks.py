@@ -20,6 +20,7 @@ from trajopt.problems.guesses import QuasiStatic, quasi_static
 from trajopt.problems.parts import check_parts
 from trajopt.problems.residuals.base import StepOutcome, is_task, normalised
 from trajopt.problems.trajectory import TASKS
+from trajopt.problems.tree import FUNCTIONS, with_arrays
 
 HOLD = "quasi-static"  # u0 that asks for the controls that hold x0
 
@@ -77,6 +78,7 @@ def normalise(problem: Any) -> dict[str, Any]:
         np.isfinite(values[key][: system.nq]).any() for key in ("state_lower", "state_upper")
     ):
         _refuse_quaternion_bounds(where, system, values)
+    values |= {key: with_arrays(function, x0.dtype) for key in FUNCTIONS if _is_own(function := getattr(problem, key))}
     values |= _tasks(where, problem, system, x0.dtype)
     _check_functions(where, problem, values, system)
     if system is not None and problem.arguments is None:  # not of a copy, which differs in a number or two
@@ -97,6 +99,11 @@ def _parts(where: str, problem: Any, system: System | None) -> dict[str, Any]:
     if display.model is None and system is not None:
         display = dataclasses.replace(display, model=system.model)
     return {"defaults": defaults, "display": display}
+
+
+def _is_own(function: Any) -> bool:
+    """Whether it is a function of the user's own, which may be a pytree."""
+    return function is not None and not isinstance(function, System) and not is_task(function)
 
 
 def _finite(bound: np.ndarray) -> tuple[bool, ...]:

@@ -17,8 +17,9 @@ from trajopt.names import NamedOptions
 from trajopt.problems.programs import NotCompiled, subject
 from trajopt.problems.residuals.base import Residual, Terms, is_task, normalised
 from trajopt.problems.trajectory import ControlProblem, Trajectory
+from trajopt.problems.tree import with_arrays
 
-END, ALWAYS = "end", "always"
+END, ALWAYS, ONCE = "end", "always", "once"
 PREFIX = "goal "  # of its entry among the recomputed values
 
 
@@ -30,7 +31,8 @@ class Goal(NamedOptions):
         residual: `x -> r`, a flat array, as terminal functions are; or `problems.residuals` that need neither control nor step.
         tolerance: largest $|r_i|$ that meets the goal, in `unit`.
         unit: of r, such as "m"; "" for a pure number.
-        at: "end", the last state; "always", every state; or a time in seconds, the state nearest to it.
+        at: "end", the last state; "always", every state; "once", the state that is nearest to the goal; or a time in seconds, the
+            state nearest to it.
     """
 
     residual: Callable[..., Array] | Residual | Terms
@@ -85,15 +87,19 @@ def _checked(where: str, goal: Any, system: System | None, dtype: Any, last: flo
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float | np.number) or not tolerance >= 0:
         raise OptionError(f"{where}tolerance is {tolerance!r}; expected a number that is not negative")
     timed = isinstance(at, int | float | np.number) and not isinstance(at, bool) and at <= last
-    if not timed and at not in (END, ALWAYS):
-        raise OptionError(f"{where}at is {at!r}; expected '{END}', '{ALWAYS}' or a time of at most {last:g} s")
+    if not timed and at not in (END, ALWAYS, ONCE):
+        raise OptionError(f"{where}at is {at!r}; expected '{END}', '{ALWAYS}', '{ONCE}' or a time of at most {last:g} s")
     if is_task(residual):
         if system is None:
             raise OptionError(f"{where}residual is made of residuals, which need a System as dynamics; give a function")
         residual = normalised(residual, system, dtype, where, True)
+        known = (term.out_of_reach(system, float(tolerance)) for term in residual.terms if term.activation is None)
+        why = next(filter(None, known), "")
+        if why:
+            raise OptionError(f"{where}no state can meet it: {why}; change the reference, or widen the tolerance")
     elif not callable(residual):
         raise OptionError(f"{where}residual is {residual!r}; expected a function x -> r, or a residual of problems.residuals")
-    return Goal(residual, float(tolerance), str(goal.unit), float(at) if timed else at)
+    return Goal(with_arrays(residual, dtype), float(tolerance), str(goal.unit), float(at) if timed else at)
 
 
 @subject("problem", "goals")
@@ -119,8 +125,9 @@ def goal_values(judged: Judged, motion: Trajectory) -> dict[str, Float[Array, ""
                 rows = goal.residual(problem.as_state(x), *((motion.p,) if problem.n_p else ()))
             return jnp.max(jnp.abs(rows), initial=jnp.zeros((), rows.dtype))
 
-        if goal.at == ALWAYS:
-            return jnp.max(jax.vmap(largest)(xs, times))
+        if goal.at in (ALWAYS, ONCE):
+            along = jax.vmap(largest)(xs, times)
+            return jnp.max(along) if goal.at == ALWAYS else jnp.min(along)
         k = -1 if goal.at == END else jnp.argmin(jnp.abs(times - jnp.asarray(goal.at, times.dtype)))
         return largest(xs[k], times[k])
 

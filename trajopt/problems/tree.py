@@ -13,6 +13,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import numpy as np
 
 from trajopt.problems.programs import NotCompiled
 
@@ -38,6 +39,17 @@ class Structure:
     numbers: tuple[str, ...]
     settings: tuple[tuple[str, Any], ...]
     apart: NotCompiled
+
+
+def with_arrays(function: Any, dtype: Any) -> Any:
+    """A function that is a pytree, with its floating-point numbers as arrays of a type; any other as it is."""
+    if jax.tree_util.all_leaves([function]):
+        return function
+    real = (float, np.floating, np.ndarray, jax.Array)
+    return jax.tree.map(
+        lambda leaf: np.asarray(leaf, dtype) if isinstance(leaf, real) and np.issubdtype(np.result_type(leaf), np.floating) else
+        np.asarray(leaf), function,
+    )  # fmt: skip
 
 
 def flatten(problem: Any) -> tuple[list[Any], Structure]:

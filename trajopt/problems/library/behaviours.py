@@ -44,6 +44,16 @@ def task(*terms: Residual) -> Terms:
     return Terms(terms)
 
 
+def short_of(index: int, least: float, x: State) -> Float[Array, " 1"]:
+    """What a coordinate lacks to the least that is asked of it, for goals."""
+    return jnp.maximum(least - x.q[index], 0.0)[None]
+
+
+def beyond(index: int, most: float, x: State) -> Float[Array, " 1"]:
+    """By how much the magnitude of a coordinate exceeds the most that is allowed, for goals."""
+    return jnp.maximum(jnp.abs(x.q[index]) - most, 0.0)[None]
+
+
 def sample_then_polish(
     targets: JointTargets, population: int, generations: int, tolerance: float, iterations: int, *,
     patience: int = 8, improvement: float = 0.05, attempts: int = 1, polish_patience: int | None = None, shooting: str = "auto",

@@ -11,15 +11,17 @@ Angles are relative to the parent: (pi, 0) is upright.
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 
 from trajopt.dynamics.contact.laws import NoContact
-from trajopt.dynamics.system import State, System
+from trajopt.dynamics.system import System
 from trajopt.models.registry import load_model
+from trajopt.problems.goals import Goal
+from trajopt.problems.library.behaviours import task
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.parts import Defaults
 from trajopt.problems.ranges import Count, Range, Real, ranged
+from trajopt.problems.residuals import Control, Posture, Velocity
 
 TRACK, FORCE = 2.0, 20.0  # m, N
 
@@ -55,16 +57,17 @@ def _swingup(name: str, model: str, duration: float, steps: int, distance: float
     guess = (1 - share) * start + share * np.concatenate([target, rest])
     bound = np.full(2 * system.nv, np.inf)
     bound[0] = TRACK
+    joints = tuple(joint.name for joint in loaded.topology.joints)
     weight = np.sqrt(2.0 * duration / steps)  # residuals cost half their square
 
-    def effort(x: State, u, t):
-        return weight * u
-
-    def arrival(x: State):
-        return jnp.concatenate([x.q - jnp.asarray(target), x.v])
-
     return OptimalControlProblem(
-        name, system, steps, start, xs0=guess, stage_residual=effort, terminal_equality=arrival,
+        name, system, steps, start, xs0=guess, stage_residual=Control(weight=weight),
+        terminal_equality=task(Posture(reference=target), Velocity()),
         state_lower=-bound, state_upper=bound, control_lower=-FORCE, control_upper=FORCE,
+        goals={
+            "cart": Goal(Posture(joints[:1], reference=target), 0.01, "m"),
+            "upright": Goal(Posture(joints[1:], reference=target), 0.02, "rad"),
+            "at rest": Goal(Velocity(), 0.1, "m/s, rad/s"),
+        },
         defaults=Defaults("MultipleShooting"),
     )  # fmt: skip

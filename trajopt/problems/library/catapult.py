@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
+from trajopt.problems.goals import Goal
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.parts import Certificate, Defaults
 from trajopt.problems.ranges import Count, Real, ranged
+from trajopt.problems.residuals import Posture
 from trajopt.problems.trajectory import Trajectory
 
 TARGET = (2.2, 2.2)  # x, z, m
@@ -41,20 +43,22 @@ def swing(times: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T 3"]:
     return torques[np.searchsorted(starts, times + 1e-9, side="right") - 1]
 
 
+def miss(x: State) -> Float[Array, " 2"]:
+    """Half the square of a residual is the cost: sqrt(2) makes it the squared distance."""
+    return jnp.sqrt(jnp.asarray(2.0, x.q.dtype)) * (x.q[:2] - jnp.asarray(TARGET, x.q.dtype))
+
+
 @ranged(steps=Count(1, 10_000), dt=Real(1e-5, 1e-2, "s"))
 def catapult(steps: int = 500, dt: float = 1e-3) -> OptimalControlProblem:
     """Torques within +-1000 N m whose throw has the cube at `TARGET` after `steps` steps; loss: squared distance, m^2."""
     system = System(load_model("catapult"), dt, RigidContact(max_contacts=CONTACTS))
-
-    def miss(x: State):
-        # Half the square of a residual is the cost: sqrt(2) makes it the squared distance.
-        return jnp.sqrt(jnp.asarray(2.0, x.q.dtype)) * (x.q[:2] - jnp.asarray(TARGET, x.q.dtype))
 
     def certificate(motion: Trajectory):
         return {"distance": float(np.linalg.norm(np.asarray(motion.xs)[-1, :2] - TARGET))}
 
     return OptimalControlProblem(
         "catapult", system, steps, system.initial_state("home"), u0=swing(dt * np.arange(steps)), terminal_residual=miss,
+        goals={"cube": Goal(Posture(("cube_x", "cube_z"), reference=[*TARGET, 0.0, 0.0, 0.0]), 0.01, "m")},
         certificate=Certificate(certificate, {"distance": 1e-3}),
         defaults=Defaults(
             "MultipleShooting", {"interval": 20, "damping": 1e-4, "tolerance": 1e-6, "ipopt_options": {"mu_init": 1e-2}}

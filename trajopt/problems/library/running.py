@@ -17,6 +17,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.laws import RigidContact
@@ -24,7 +25,8 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import frame_placement
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
-from trajopt.problems.library.behaviours import gaps, general_quantities
+from trajopt.problems.goals import Goal
+from trajopt.problems.library.behaviours import beyond, gaps, general_quantities, short_of
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Count, Range, Real, ranged
@@ -123,6 +125,10 @@ def _runner(name: str, speed: float, steps: int, dt: float, upright: float, lowe
             "distance_missing": 0.0, "pitch_excess": 0.0, "height_missing": 0.0, "trunk_contact": 0.0, "torque_use": 1.0,
             "joint_limit_excess": 1e-6, "penetration": 5e-3, "replay_error": 1e-3,
         }),
+        goals={
+            "distance": Goal(Partial(short_of, 0, SHARE * speed * steps * dt), 0.02, "m"),
+            "upright": Goal(Partial(beyond, 2, upright), 0.02, "rad", "always"),
+        },
         display=Display(report=lambda motion: _report(system, motion)),
         defaults=Defaults("iLQR", {"tolerance": 0.05, "max_iterations": 200}),
     )  # fmt: skip

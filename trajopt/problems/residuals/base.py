@@ -185,6 +185,10 @@ class Residual(NamedOptions, abc.ABC):
     def _bounded(self, bound: Any, sense: float) -> Residual:
         return dataclasses.replace(self, reference=bound, sense=sense, activation=None)
 
+    def out_of_reach(self, system: System, tolerance: float) -> str:
+        """Why no state brings the rows of this residual, in its normal form, below a tolerance; empty where that is not known."""
+        return ""
+
     def reference_meaning(self, system: System) -> str:
         """What of a reference counts, as the end of a sentence; empty where its shape says all."""
         return ""

@@ -76,6 +76,22 @@ class Posture(_OfJoints):
     ) -> Float[Array, " m"]:
         return difference(step.model, reference, x.q)[self.dofs(step.model)]
 
+    def out_of_reach(self, system: System, tolerance: float) -> str:
+        """A joint would have to leave its limits."""
+        model, top = system.model, system.model.topology
+        if np.ndim(self.reference) != 1 or np.ndim(self.weight) != 1:
+            return ""
+        dofs = self.dofs(model)
+        limited = np.isin(dofs, np.asarray(top.limited, int))
+        wanted = np.asarray(self.reference)[np.where(limited, np.asarray(top.scalar_q_of_dof)[dofs], 0)]
+        lower, upper = (np.asarray(bound)[dofs] for bound in (model.lower, model.upper))
+        excess = np.where(limited, np.maximum(lower - wanted, wanted - upper), 0.0) * np.asarray(self.weight)
+        worst = int(np.argmax(excess))
+        if not excess[worst] > tolerance:
+            return ""
+        name = next(spec.name for spec in top.joints if spec.v_start <= dofs[worst] < spec.v_start + spec.nv)
+        return f"joint '{name}' would have to be at {wanted[worst]:g}, and its limits are {lower[worst]:g} and {upper[worst]:g}"
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
