@@ -90,6 +90,9 @@ _ENTRIES: dict[str, Entry] = {
     "spinner": Entry(f"{_LIBRARY}.spinner:spinner", "torques with which a finger turns a disc, from afar", "iLQR"),
     "push-box": Entry(f"{_LIBRARY}.pushing:push_box", "forces with which a finger pushes a box to a pose", "iLQR"),
     "push-t": Entry(f"{_LIBRARY}.pushing:push_t", "forces with which a finger pushes a T to a pose", "iLQR"),
+    "in-hand-rotation": Entry(
+        f"{_LIBRARY}.in_hand_rotation:in_hand_rotation", "angles with which an Allegro hand turns a ball on its palm", "iLQR"
+    ),
     "hopper-step": Entry(f"{_LIBRARY}.hopper_step:hopper_step", "torques with which the hopper jumps onto a step", "iLQR"),
     "hopper-hops": Entry(f"{_LIBRARY}.hopper_hops:hopper_hops", "torques with which the hopper hops five times", "Hybrid"),
     "half-cheetah-sprint": Entry(

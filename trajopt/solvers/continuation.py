@@ -4,8 +4,9 @@ The exact gradient of a contact that is not made is zero: a finger that does not
 `RelaxedContact` bodies feel each other across a gap, all the more the larger its rho. A run has four parts:
 
 1. rigid contact from the guess. Where that meets the goals, or without goals where controls have an influence, it is the answer;
-2. stages with rho falling. Each is solved from the controls of the one before and ended early: what it finds is a start for the
-   next one. Its controls are rolled out with rigid contact, and the best of these motions is kept;
+2. stages with rho falling. Each is solved from the one before and ended early: what it finds is a start for the next one. It is
+   handed on by its controls, or by those that follow its motion with its gains if they cost less. With rigid contact it is
+   rolled out so too, and the best of these motions is kept;
 3. where rigid contact from there misses a goal, other ways to the goals, until one leads there: where no solver was named, draws
    about the best motion and about the guess, and rigid contact from the best draw (`Hybrid`); the stages again from the guess,
    with a first rho of a third and of a tenth;
@@ -40,7 +41,7 @@ from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.sampling.parametrisation import SHARE_OF_RANGE
 from trajopt.solvers.sampling.search import SamplingSolver
 from trajopt.solvers.shooting.multiple import MultipleShooting
-from trajopt.solvers.stages import Counted, checked_schedule, schedules, smoothed_problem
+from trajopt.solvers.stages import Counted, checked_schedule, followed, schedules, smoothed_problem
 
 SOLVERS = (iLQR, DDP, MultipleShooting)
 STAGE_ITERATIONS = 50
@@ -95,8 +96,8 @@ class Continuation(LibrarySolver):
 
     Options:
         solver: `iLQR`, `DDP` or `MultipleShooting` with its options.
-        smoothing: rho of each stage, J, falling; "auto": decades from a first one, which the guess chooses, to 1e-4, and only
-            where rigid contact alone misses a goal or has no influence.
+        smoothing: rho of each stage, J, falling; "auto": decades from a first one, which the guess chooses, to at most 1e-4, and
+            only where rigid contact alone misses a goal or has no influence.
         search: `Hybrid`, by which motions are drawn where the first stages leave a goal missed. Default: none.
         stage_iterations: largest number of iterations in a stage.
         max_iterations: of all parts together.
@@ -268,18 +269,18 @@ class _Course:
 
     def stages(self, schedule: Sequence[float]) -> None:
         """All stages of a schedule, from the guess."""
-        motion = self.guess
+        motion, gains = self.guess, None
         for rho in schedule:
             if self.status is None:
-                motion = self.stage(motion, rho)
+                motion, gains = self.stage(motion, gains, rho)
 
-    def stage(self, motion: Trajectory, rho: float) -> Trajectory:
-        """The motion of a stage; its controls with rigid contact are offered."""
-        solver, key = self.solver, jax.random.key(0)
+    def stage(self, motion: Trajectory, gains: Any, rho: float) -> tuple[Trajectory, Any]:
+        """Motion and gains of a stage, from those of the one before; with rigid contact it is offered."""
+        solver = self.solver
         stage = smoothed_problem(self.oracle.problem, rho).compile("implicit")
         stage.out_of_time = self.oracle.out_of_time
         counted = Counted(self.oracle, stage)
-        at = solver.init(stage, motion, key)
+        at = self.begun(stage, motion, gains)
         made = slow = 0
 
         def report(now: Any) -> Status | None:
@@ -298,12 +299,21 @@ class _Course:
 
         iterate(solver, stage, at, report)
         self.plan, self.plan_rho = jax.tree.map(np.asarray, at.x), rho
-        still = np.tile(self.plan.xs[0], (len(self.plan.xs), 1))  # no guess of states: they come from the controls
-        start = dataclasses.replace(self.plan, xs=still)
-        rolled = solver.init(self.oracle, start, key)
+        gains = getattr(at, "gains", None)
+        rolled = self.begun(self.oracle, without_states(self.plan), gains, self.plan)
         self.tell(self.at(rolled))
         self.offer(rolled)
-        return self.plan
+        return self.plan, gains
+
+    def begun(self, oracle: OptimalControlOracle, start: Trajectory, gains: Any, motion: Trajectory | None = None) -> Any:
+        """The solver at a start, or if better at the controls that follow a motion of another rho, by default the start."""
+        key, motion = jax.random.key(0), start if motion is None else motion
+        at = self.solver.init(oracle, start, key)
+        if gains is None or not np.any(gains):
+            return at
+        following = dataclasses.replace(without_states(motion), us=followed(oracle, motion, gains))
+        other = self.solver.init(oracle, following, key)
+        return other if other.better_than(at, oracle.problem.violation_tolerance) else at
 
     # -- draws ---------------------------------------------------------------------------------------------------------
 
@@ -337,6 +347,11 @@ def applies(problem: Any, solver: Any) -> bool:
     if not isinstance(solver, SOLVERS) or solver.smoothing is None or system is None:
         return False
     return system.contact.relaxation() is not None and bool(system.contact.contact_rows(system.model))
+
+
+def without_states(motion: Trajectory) -> Trajectory:
+    """A start that guesses no states: they come from its controls."""
+    return dataclasses.replace(motion, xs=np.tile(motion.xs[0], (len(motion.xs), 1)))
 
 
 def scaled(sampler: SamplingSolver, problem: OptimalControlProblem, motion: Trajectory) -> SamplingSolver:

@@ -13,17 +13,19 @@ from jaxtyping import Array, Float
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.dynamics.system import State, System
 from trajopt.errors import OptionError
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.trajectory import Trajectory
 
-LAST_RHO = 1e-4  # J
+LAST_RHO = 1e-4  # J, or a tenth of the first one where that is less
 LEAST_RHO = 1e-12  # J: below it contact problems are not solved to their tolerance in double precision
 SHARES = 1.0, 1 / 3, 0.1  # of the first rho, one after the other while a goal is missed
 MOVES = 10.0  # gaps by which the first rho moves the contacts of the guess over the horizon; good values move them by 3 to 16
-FIRST_RHOS = 10.0 ** np.arange(0.5, -3.6, -0.5)  # J, of which the first one is taken
+FIRST_RHOS = 10.0 ** np.arange(0.5, -6.1, -0.5)  # J, of which the first one is taken
 TOUCHING = 1e-3  # m: gaps of contacts that are nearly made count as this much
 
 
@@ -46,9 +48,13 @@ def schedules(smoothing: Any, oracle: OptimalControlOracle, guess: Trajectory) -
     if smoothing != "auto":
         return [smoothing]
     first, shares = first_rho(oracle, guess), SHARES if oracle.problem.goals else SHARES[:1]
-    return [
-        (*(rho for rho in share * first / 10.0 ** np.arange(9) if rho > 1.01 * LAST_RHO), LAST_RHO) for share in shares
-    ]
+    return [falling(share * first) for share in shares]
+
+
+def falling(first: float) -> tuple[float, ...]:
+    """rho of each stage, J: decades from the first one."""
+    last = min(LAST_RHO, 0.1 * first)
+    return (*(rho for rho in first / 10.0 ** np.arange(9) if rho > 1.01 * last), last)
 
 
 def checked_schedule(smoothing: Any) -> tuple[float, ...]:
@@ -74,6 +80,19 @@ def smoothed_problem(problem: OptimalControlProblem, rho: float) -> OptimalContr
     assert relaxed is not None
     smooth = dataclasses.replace(system, contact=relaxed, rho=rho, gradient="implicit")
     return dataclasses.replace(problem, dynamics=smooth, validate=False)
+
+
+def followed(oracle: OptimalControlOracle, motion: Trajectory, gains: Float[Any, "T nu n"]) -> Float[np.ndarray, "T nu"]:
+    """The controls with which the problem's system follows the motion of another rho by feedback."""
+    problem = oracle.problem
+    bounds = problem.control_lower, problem.control_upper
+    oracle.evaluations += 1
+    return np.asarray(oracle.call(_followed, problem.system, bounds, motion, gains, effort=Effort.QUICK))
+
+
+def _followed(system: System, bounds: tuple[Array, Array], motion: Trajectory, gains: Array) -> Float[Array, "T nu"]:
+    q, v = motion.xs[:, : system.nq], motion.xs[:, system.nq :]
+    return follow_policy(system, State(q[0], v[0]), q[:-1], v[:-1], motion.us, gains, *bounds)[1]
 
 
 def first_rho(oracle: OptimalControlOracle, guess: Trajectory) -> float:
