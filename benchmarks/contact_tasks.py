@@ -21,7 +21,7 @@ from trajopt.problems.registry import parse_settings  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="*", default=["spinner", "push-box", "push-t", "hopper-step"])
+    parser.add_argument("tasks", nargs="*", default=["spinner", "push-box", "push-t", "hopper-step", "in-hand-rotation"])
     parser.add_argument("--seeds", type=int, default=10, help="starts that are drawn, beside the usual one")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every task")
     arguments = parser.parse_args()

@@ -27,6 +27,7 @@ REFERENCE = pathlib.Path(__file__).parent / "reference"
 BUNDLED = pathlib.Path(__file__).parents[2] / "trajopt" / "models" / "bundled"
 
 SIZES = {  # name: (nq, nv, nu)
+    "allegro-ball": (23, 22, 16),
     "anymal-c": (19, 18, 12),
     "atlas": (37, 36, 30),
     "cart-pole": (2, 2, 1),

@@ -185,8 +185,32 @@ def test_doing_nothing_misses_the_goals_of_the_step():
     assert missed["distance"] > 0.3 and missed["height"] > 0.1
 
 
+def test_the_ball_lies_on_the_palm_clear_of_the_fingers():
+    model = problems.get("in-hand-rotation").system.model
+    for seed in range(40):
+        gaps = np.sort(distances(model, problems.get("in-hand-rotation", seed=seed).x0[:23]))
+        np.testing.assert_allclose(gaps[0], 0.0, atol=1e-9)
+        assert gaps[1] > 1e-3
+
+
+def test_the_hand_is_asked_for_a_turn_about_the_vertical():
+    """A ball that rolls or tilts misses the goal, whatever its yaw."""
+    problem = problems.get("in-hand-rotation")
+    assert recomputed(problem, problem.u0[:0]) == pytest.approx({"turn": np.pi / 3, "drift": 0.0})
+    x = np.array(problem.x0)
+    for q, missed in (
+        ([-0.035, 0.0, 0.1711, np.sqrt(0.75), 0.0, 0.0, 0.5], (0.0, 0.0)),
+        ([-0.035, 0.03, 0.1711, np.sqrt(0.75), 0.0, 0.0, 0.5], (0.0, 0.03)),
+        ([-0.035, 0.0, 0.1711, np.sqrt(0.5), -0.5, 0.0, 0.5], (2 * np.arccos(np.sqrt(0.375) + 0.25), 0.0)),
+    ):
+        x[16:23] = q
+        there = recomputed(dataclasses.replace(problem, x0=x, validate=False), problem.u0[:0])
+        assert there["drift"] == pytest.approx(missed[1], abs=1e-12)
+        assert there["turn"] == pytest.approx(missed[0], abs=1e-7) or 0.17 < there["turn"] <= missed[0]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["push-t", "hopper-step"])
+@pytest.mark.parametrize("task", ["push-t", "hopper-step", "in-hand-rotation"])
 def test_nine_of_ten_starts_reach_the_goals(task):
     met = 0
     for seed in range(10):
