@@ -5,19 +5,12 @@ The exact gradient of a contact that is not made is zero: a finger that does not
 
 1. rigid contact from the guess. Where that meets the goals, or without goals where controls have an influence, it is the answer;
 2. stages with rho falling. Each is solved from the one before and ended early: what it finds is a start for the next one. It is
-<<<<<<< HEAD
    handed on by its controls, or by those that follow its motion with its gains if they cost less. With rigid contact it is
    rolled out so too, and the best of these motions is kept;
 3. where rigid contact from there misses a goal, other ways to the goals, until one leads there: where no solver was named, draws
    about the best motion and about the guess, and rigid contact from the best draw (`Hybrid`); the stages again from the guess,
    with a first rho of a third and of a tenth;
 4. rigid contact again, from the best motion. Its status and its certificate are those of the run.
-=======
-   handed on by its controls, or by those that follow its motion with its gains, whichever costs less in the next stage. With
-   rigid contact it is rolled out so too, and the best of these motions is kept;
-3. rigid contact again, from the best motion. Its status and its certificate are those of the run. Where that misses a goal, the
-   stages are gone through again from the guess, with a first rho of a third and of a tenth.
->>>>>>> f3d04ea (in-hand-rotation: an Allegro hand turns a ball; stages of smoothed contact hand on their feedback and begin lower)
 
 The first rho is chosen by what it does to the guess (`stages.first_rho`). rho is a number of the system, so that all stages run
 the same compiled programs. The law is that of Howell et al., "Dojo: a differentiable physics engine for robotics", 2022; that
@@ -102,16 +95,10 @@ class Continuation(LibrarySolver):
     `solve` makes it of a solver's option `smoothing`, for an `OptimalControlProblem` under `RigidContact`.
 
     Options:
-<<<<<<< HEAD
         solver: `iLQR`, `DDP` or `MultipleShooting` with its options.
         smoothing: rho of each stage, J, falling; "auto": decades from a first one, which the guess chooses, to at most 1e-4, and
             only where rigid contact alone misses a goal or has no influence.
         search: `Hybrid`, by which motions are drawn where the first stages leave a goal missed. Default: none.
-=======
-        solver: `iLQR` or `DDP` with its options.
-        smoothing: rho of each stage, J, falling; "auto": decades from a first one, which the guess chooses, to at most 1e-4, and
-            only where rigid contact alone misses a goal or has no influence.
->>>>>>> f3d04ea (in-hand-rotation: an Allegro hand turns a ball; stages of smoothed contact hand on their feedback and begin lower)
         stage_iterations: largest number of iterations in a stage.
         max_iterations: of all parts together.
     """
@@ -145,122 +132,8 @@ class Continuation(LibrarySolver):
         return ContinuationState(*_point(rigid), rigid, True, False, plan, 0.0, seed)
 
     def run(self, oracle: OptimalControlOracle, state: ContinuationState, advance: Advance) -> Status:
-<<<<<<< HEAD
         """The four parts of the module's docstring."""
         return _Course(self, oracle, state, advance).run()
-=======
-        """The three parts of the module's docstring."""
-        rigid, guess = state.rigid, state.x
-        if self.smoothing == "auto" and not (state.rho or state.last):
-            rigid, status = self._rigid_part(oracle, rigid, advance, last=False)
-            if status is None and not self._asks_for_smoothing(oracle, rigid):
-                ended = self.solver.terminate(oracle, rigid)
-                if ended is None:
-                    return Status.max_iterations
-                status = advance(dataclasses.replace(self._at(rigid, last=True), halt=status_name(ended)))
-            if status is not None:
-                return status
-        schedules = [] if state.last else self.schedules(oracle, guess)
-        for number, schedule in enumerate(schedules, 1):
-            stage = guess, None
-            for rho in schedule:
-                rigid, stage, status = self._stage(oracle, rigid, stage, rho, advance)
-                if status is not None:
-                    return status
-            if number < len(schedules):
-                rigid, status = self._rigid_part(oracle, rigid, advance, last=False)
-                if status is not None:
-                    return status
-                if self._meets_goals(oracle, rigid):
-                    break
-        status = self._rigid_part(oracle, rigid, advance, last=True)[1]
-        assert status is not None  # the last part ends the run
-        return status
-
-    def _rigid_part(
-        self, oracle: OptimalControlOracle, rigid: Any, advance: Advance, last: bool
-    ) -> tuple[Any, Status | None]:
-        """(where the gradient solver ends with rigid contact, the status that ends the run)."""
-        status: Status | None = None
-        idle = 0
-        goals = bool(oracle.problem.goals)
-        for _ in range(self.solver.max_iterations):
-            if status is not None or not (last or self.solver.terminate(oracle, rigid) is None):
-                return rigid, status
-            before = rigid.cost
-            rigid = self.solver.step(oracle, rigid)
-            if rigid.halt and not last:
-                return rigid, None
-            status = advance(self._at(rigid, last))
-            idle = idle + 1 if before - rigid.cost <= LITTLE * abs(rigid.cost) else 0
-            if status is None and goals and idle >= IDLE:
-                if not last:
-                    return rigid, None
-                if self._meets_goals(oracle, rigid):
-                    return rigid, advance(dataclasses.replace(self._at(rigid, last), halt="acceptable"))
-        return rigid, Status.max_iterations if last and status is None else status
-
-    def _stage(
-        self, oracle: OptimalControlOracle, best: Any, before: tuple[Trajectory, Any], rho: float, advance: Advance
-    ) -> tuple[Any, tuple[Trajectory, Any], Status | None]:
-        """(the better one of `best` and of the stage's controls with rigid contact, the stage's motion and gains, the status that
-        ends the run); before: motion and gains to begin with."""
-        slow = 0
-        stage = smoothed_problem(oracle.problem, rho).compile("implicit")
-        stage.out_of_time = oracle.out_of_time
-        counted = _Counted(oracle, stage)
-        at = self._begun(stage, *before)
-        for _ in range(self.stage_iterations):
-            cost, at = at.cost, self.solver.step(stage, at)
-            counted.take()
-            if at.halt:
-                break
-            status = advance(ContinuationState(at.x, at.cost, at.violation, at.gradient_norm, at.step_size, best, rho, False))
-            if status is not None:
-                return best, (at.x, at.gains), status
-            slow = slow + 1 if cost - at.cost <= SLOW * abs(at.cost) else 0
-            if slow == 2 or self.solver.terminate(stage, at) is not None:
-                break
-        rolled = self._begun(oracle, at.x, at.gains)
-        status = advance(self._at(rolled))
-        if self._at(rolled).better_than(self._at(best), oracle.problem.violation_tolerance):
-            best = rolled
-        return best, (at.x, at.gains), status
-
-    def _begun(self, oracle: OptimalControlOracle, motion: Trajectory, gains: Any) -> Any:
-        """The gradient solver at a motion of another rho: at its controls, or if better at those that follow it by feedback."""
-        states = np.tile(motion.xs[0], (len(motion.xs), 1))  # what the solver takes for none given: they come from the controls
-        begun = self.solver.init(oracle, dataclasses.replace(motion, xs=states), jax.random.key(0))
-        if not np.any(gains):
-            return begun
-        problem = oracle.problem
-        bounds = problem.control_lower, problem.control_upper
-        us = np.asarray(oracle.call(_followed, problem.system, bounds, motion, gains, effort=Effort.QUICK))
-        oracle.evaluations += 1
-        following = self.solver.init(oracle, dataclasses.replace(motion, xs=states, us=us), jax.random.key(0))
-        return following if following.better_than(begun, oracle.problem.violation_tolerance) else begun
-
-    def _asks_for_smoothing(self, oracle: OptimalControlOracle, rigid: Any) -> bool:
-        """Whether the point misses a goal, or without goals is a guess that no control changes for the better."""
-        if oracle.problem.goals:
-            return not self._meets_goals(oracle, rigid)
-        status = self.solver.terminate(oracle, rigid)
-        return status is not None and status_name(status) == "no_influence"
-
-    def _meets_goals(self, oracle: OptimalControlOracle, rigid: Any) -> bool:
-        """Outside the counters."""
-        evaluations = oracle.evaluations
-        values = oracle.residuals(jax.tree.map(np.asarray, rigid.x))
-        oracle.evaluations = evaluations
-        return all(report.met for report in goal_reports(oracle.problem.goals, values).values())
-
-    def schedules(self, oracle: OptimalControlOracle, guess: Trajectory) -> list[tuple[float, ...]]:
-        """rho of each stage, J: one schedule after the other, the later ones where a goal is still missed."""
-        if self.smoothing != "auto":
-            return [self.smoothing]
-        first, shares = first_rho(oracle, guess), SHARES if oracle.problem.goals else SHARES[:1]
-        return [falling(share * first) for share in shares]
->>>>>>> f3d04ea (in-hand-rotation: an Allegro hand turns a ball; stages of smoothed contact hand on their feedback and begin lower)
 
     # -- what the loop asks --------------------------------------------------------------------------------------------
 
