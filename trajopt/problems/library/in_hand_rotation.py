@@ -1,9 +1,9 @@
 r"""in-hand-rotation: an Allegro hand on its back turns a ball on its palm about the vertical.
 
-    minimise    sum_t dt 1/2 (|w_R log(R_goal^T R)|^2 + |w_p (p - p_0)|^2 + |w_v v|^2 + |w_q (q - q_home)|^2 + |w_u (u - u_home)|^2
-                + |w_d (tip - ball)|^2) + 1/2 (|W_R log(R_goal^T R_T)|^2 + |W_p (p_T - p_0)|^2 + |W_v v_T|^2)
+    minimise    sum_t dt 1/2 (|w_R log(R_goal^T R)|^2 + |w_p (p - p_0)|^2 + |w_v v|^2 + |w_q (q - q_0)|^2 + |w_u (u - q_0)|^2)
+                + 1/2 (|W_R log(R_goal^T R_T)|^2 + |W_p (p_T - p_0)|^2 + |W_v v_T|^2)
 
-u are angles that the hand's servos are told. Which finger touches the ball, where and when is not said.
+R, p are rotation and place of the ball, u are angles that the hand's servos are told. Which finger touches the ball, where and when is not said.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.system import System
 from trajopt.models.registry import load_model
 from trajopt.problems.goals import Goal
-from trajopt.problems.library.behaviours import at_rest, on_dofs, task
+from trajopt.problems.library.behaviours import at_rest, task
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.residuals import Control, FrameOrientation, FramePosition, Posture, Velocity
@@ -39,7 +39,7 @@ def in_hand_rotation(turn: float = np.pi / 3, duration: float = 1.0, dt: float =
     running = task(
         FrameOrientation("object", reference=wanted, weight=3.0 * share),
         FramePosition("object", reference=there, weight=20.0 * share),
-        Velocity(weight=share * np.concatenate([np.full(16, 0.1), np.full(6, 0.1)])),
+        Velocity(weight=0.1 * share),
         Posture(JOINTS, reference=start, weight=0.1 * share),
         Control(reference=start[:16], weight=0.5 * share),
     )  # fmt: skip
