@@ -3,7 +3,8 @@ r"""in-hand-rotation: an Allegro hand on its back turns a ball on its palm about
     minimise    sum_t dt 1/2 (|w_R log(R_goal^T R)|^2 + |w_p (p - p_0)|^2 + |w_v v|^2 + |w_q (q - q_0)|^2 + |w_u (u - q_0)|^2)
                 + 1/2 (|W_R log(R_goal^T R_T)|^2 + |W_p (p_T - p_0)|^2 + |W_v v_T|^2)
 
-R, p are rotation and place of the ball, u are angles that the hand's servos are told. Which finger touches the ball, where and when is not said.
+R, p are rotation and place of the ball, u are angles that the hand's servos are told. Which finger touches the ball,
+where and when is not said.
 """
 
 from __future__ import annotations
