@@ -1,4 +1,4 @@
-"""The command line: `trajopt list`, `info`, `run`, `compare`, `train`, `mpc`, `gallery`, `view`.
+"""The command line: `trajopt list`, `info`, `run`, `compare`, `train`, `mpc`, `identify`, `gallery`, `view`.
 
 Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.
 """
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("what", nargs="?", choices=("problems", "solvers", "models", "tasks", "mpc"), help="default: all five")
     add.set_defaults(command=_list)
 
-    for add_command in (_add_info, _add_run, _add_compare, _add_train, _add_mpc, _add_gallery, _add_view):
+    for add_command in (_add_info, _add_run, _add_compare, _add_train, _add_mpc, _add_identify, _add_gallery, _add_view):
         add_command(commands)
     return parser
 
@@ -130,6 +130,28 @@ def _add_mpc(commands: Any) -> None:
     add.add_argument("--seconds", metavar="S", type=_seconds, help="end after so long; default: when interrupted")
     add.add_argument("--port", metavar="N", type=_port, default=8080, help="first port to try; default 8080")
     add.add_argument("--no-browser", action="store_true", help="print the address and open nothing")
+
+
+def _add_identify(commands: Any) -> None:
+    add = _command(commands, "identify", "find parameters of a model from recordings, with intervals and a report")
+    add.add_argument("model", metavar="MODEL", help="bundled name, or path of a .urdf, .xml (MJCF) or .sdf file")
+    add.add_argument("recordings", metavar="RECORDING", nargs="+", type=pathlib.Path, help="CSV, npz, Parquet, MCAP or ROS bag")
+    add.add_argument("--parameters", metavar="A,B", required=True, help="what is unknown: friction,inertia:BODY,imu.gyro_bias")
+    add.add_argument("--channels", metavar="MAP.yaml", type=pathlib.Path, help="which columns or topics make which channel")
+    add.add_argument(
+        "--sensor", metavar="CHANNEL=KIND[:NOISE]", action="append", default=[],
+        help="what a channel measures (pose, encoder, velocity, imu, force, contact, input), and its noise; default: by the "
+        "channel's name, the noise as the samples scatter",
+    )  # fmt: skip
+    held_out = "to predict, not to fit"
+    add.add_argument("--held-out", metavar="RECORDING", action="append", default=[], type=pathlib.Path, help=held_out)
+    add.add_argument("--report", metavar="FILE.html", type=pathlib.Path, help="write what was found, with fits and residuals")
+    add.add_argument("--dt", metavar="SECONDS", type=_seconds, help="step of the simulated motions; default: at most 5 ms")
+    add.add_argument("--loss", metavar="NAME", default="linear", help="linear (default), huber, cauchy, tukey and others")
+    add.add_argument("--loss-by", choices=("sample", "recording"), default="sample", help="what counts as one outlier")
+    add.add_argument("--bootstrap", metavar="N", type=_natural, default=0, help="draws of recordings for intervals; default none")
+    _add_shared(add, "--seed")
+    add_model_options(add)
 
 
 def _add_gallery(commands: Any) -> None:

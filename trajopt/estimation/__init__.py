@@ -7,6 +7,7 @@ from trajopt.estimation.moments import Moment
 from trajopt.estimation.parameter import Parameter
 from trajopt.estimation.readers import from_columns, read
 from trajopt.estimation.recording import Channel, Recording
+from trajopt.estimation.report import write_report
 from trajopt.estimation.sensors import IMU, ContactSwitch, Encoder, ForceTorque, Input, Pose, Sensor, Velocity
 from trajopt.estimation.smoothing import ProcessNoise, Smoothed, smooth
 from trajopt.estimation.tosses import read_tosses
@@ -34,4 +35,5 @@ __all__ = [
     "read",
     "read_tosses",
     "smooth",
+    "write_report",
 ]
