@@ -1,0 +1,74 @@
+"""The stages for motions with impacts: the search and its surface on losses in closed form, and simulated tosses as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from trajopt.estimation import examples, identify, read_tosses
+from trajopt.estimation.impacts import Search, chosen, response_surface
+
+CURVATURE = np.array([[2.0, 0.5], [0.5, 1.0]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Quadratics:
+    """Losses 1/2 (z - c_j)^T H_j (z - c_j) of 50 recordings."""
+
+    H: np.ndarray
+    c: np.ndarray
+
+    @property
+    def recordings(self) -> int:
+        return len(self.c)
+
+    def losses(self, z):
+        e = z[:, None] - self.c
+        return 0.5 * np.einsum("pri,rij,prj->pr", e, self.H, e)
+
+
+def test_the_surface_of_quadratic_losses_is_exact():
+    rng = np.random.default_rng(0)
+    H = CURVATURE + 0.1 * np.eye(2) * rng.normal(size=(50, 1, 1))
+    c = np.array([0.2, -0.1]) + 0.3 * rng.normal(size=(50, 2))
+    best = np.linalg.solve(H.sum(0), np.einsum("rij,rj->i", H, c))
+    surface = response_surface(Quadratics(H, c), Search(np.zeros(2), np.full(2, 0.5), 1.0, 1.0, 0), 0)
+    np.testing.assert_allclose(surface.z, best, atol=1e-9)
+    np.testing.assert_allclose(surface.information.S, H, atol=1e-8)
+    np.testing.assert_allclose(surface.information.s.sum(0), 0.0, atol=1e-8)
+    assert surface.explained == pytest.approx(1.0)
+    sd = np.sqrt(np.diag(surface.information.covariance(np.ones(2, bool))))
+    np.testing.assert_allclose(sd, 0.3 / np.sqrt(50), rtol=0.3)
+
+
+def test_a_draw_of_recordings():
+    assert chosen(5, 10, 0).tolist() == [0, 1, 2, 3, 4]
+    few = chosen(50, 10, 0)
+    assert few.size == 10 == np.unique(few).size and few.max() < 50
+
+
+@pytest.mark.slow
+def test_simulated_tosses():
+    example = examples.simulate("tosses", 0)
+    fit = identify(example.system, example.recordings, example.parameters, example.sensors)
+    assert fit.method == "staged" and "impacts in" in fit.reason
+    assert np.all(np.abs(fit.values - example.truth) < 4.5 * fit.deviations)
+    assert fit.deviations[0] < 0.02 and fit.deviations[1] < 0.1 and np.all(fit.deviations[2:] < 2e-3)
+    assert np.all((fit.intervals[:, 0] < fit.values) & (fit.values < fit.intervals[:, 1]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("TRAJOPT_TOSSES" not in os.environ, reason="TRAJOPT_TOSSES: the archive of the recorded tosses")
+def test_recorded_tosses():
+    """Gravity, centre of mass and friction of recordings that were not made here (docs/notes/validation/tosses.md)."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+    tosses = importlib.import_module("tosses")
+    fit = tosses.fitted(read_tosses(os.environ["TRAJOPT_TOSSES"], range(40)), 1 / 296)
+    assert abs(fit["gravity z"] + 9.61) < 0.02 and abs(fit["centre of mass z of cube"] - 5e-3) < 2.5e-3
+    assert 0.15 < fit["friction"] < 0.21
