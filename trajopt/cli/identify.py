@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.cli.model_options import model_arguments
 from trajopt.dynamics.system import System
@@ -105,7 +106,7 @@ def _sensor(channel: str, asked: str | None, recordings: Sequence[Recording]) ->
     return KINDS[kind](channel, noise=scatter(values))
 
 
-def scatter(values: Sequence[np.ndarray]) -> float:
+def scatter(values: Sequence[Float[np.ndarray, "n w"]]) -> float:
     """The noise of samples of a smooth motion: the typical size of third differences, over that of white noise of unit
     deviation.
     """
