@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 
@@ -12,10 +13,13 @@ import pytest
 from compilations import compilations
 
 from trajopt import control, load_model, solvers
+from trajopt.control.warned import warn_of
 from trajopt.dynamics import NoContact, State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.problems import JointTargets, OptimalControlProblem
 from trajopt.problems import residuals as r
+from trajopt.solvers.ddp.braking import braking_plan, can_brake
+from trajopt.solvers.sampling.rollouts import Generation
 
 DT, T = 0.05, 16
 SAMPLING = {
@@ -94,8 +98,6 @@ def test_predictive_sampling_keeps_the_best_and_tries_near_and_far():
     draws = solver.draw(np.random.default_rng(0), first, 400, space)
     spread = [np.std(part) for part in np.split(draws, 4)]
     assert spread[0] > 2 * spread[1] > 4 * spread[2] > 8 * spread[3]
-    from trajopt.solvers.sampling.rollouts import Generation
-
     better = Generation(draws, np.where(np.arange(400) == 7, -1.0, 1.0), 0.0)
     new, weights = solver.updated_distribution(first, better, space)
     np.testing.assert_array_equal(new.mean, draws[7])
@@ -210,6 +212,13 @@ def test_an_end_that_must_be_reached_is():
     np.testing.assert_allclose(planner.plan.xs[-1, 2:], 0.0, atol=1e-3)
 
 
+def test_a_constraint_that_cannot_be_kept_is_named():
+    wrong = problem().replace(inequality=r.Height("pole").at_most(-10.0))
+    with pytest.warns(UserWarning, match="100% of the plans violate 'inequality 'height pole'', by up to"):
+        found = control.RecedingHorizon(wrong, solvers.iLQR(), wrong.system, DT, max_iterations=1).run(0.5)
+    assert np.isfinite(found.xs).all()
+
+
 # -- time -------------------------------------------------------------------------------------------------------------------
 
 
@@ -231,15 +240,11 @@ def test_an_arm_does_not_whirl_with_default_options(period):
 
 def test_late_and_rejected_solves_are_warned_of():
     found = control.RecedingHorizon(problem(), solvers.iLQR(), problem().system, DT).run(1.0)
-    from dataclasses import replace
-
-    from trajopt.control.warned import warn_of
-
     controller = control.Controller(problem(), solvers.iLQR(), DT)
-    late = replace(found, latency=np.full_like(found.latency, 0.2))
+    late = dataclasses.replace(found, latency=np.full_like(found.latency, 0.2))
     with pytest.warns(UserWarning, match="100% of the solves took longer than their period of 50 ms, 200 ms at the median"):
         warn_of(late, controller)
-    rejected = replace(found, latency=np.full_like(found.latency, 0.01), accepted=np.zeros_like(found.accepted))
+    rejected = dataclasses.replace(found, latency=np.full_like(found.latency, 0.01), accepted=np.zeros_like(found.accepted))
     with pytest.warns(UserWarning, match="100% of the solves found no better plan"):
         warn_of(rejected, controller)
 
@@ -247,8 +252,6 @@ def test_late_and_rejected_solves_are_warned_of():
 def test_braking_stops_an_arm():
     """By its own policy velocities fall to a third in five steps, to 2 % in twenty; what is left is gravity, which changes on the
     way."""
-    from trajopt.solvers.ddp.braking import braking_plan, can_brake
-
     reach = ur5_reach()
     assert can_brake(reach) and not can_brake(problem())
     v = np.array([1.0, -1.0, 0.5, 2.0, -1.0, 1.0])
