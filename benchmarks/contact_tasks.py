@@ -18,10 +18,12 @@ from results import record  # noqa: E402
 from trajopt import problems, solvers  # noqa: E402
 from trajopt.problems.registry import parse_settings  # noqa: E402
 
+TASKS = ("spinner", "push-box", "push-t", "hopper-step", "in-hand-rotation", "go1-climb", "arm-obstacle")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="*", default=["spinner", "push-box", "push-t", "hopper-step", "in-hand-rotation"])
+    parser.add_argument("tasks", nargs="*", default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=10, help="starts that are drawn, beside the usual one")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every task")
     arguments = parser.parse_args()

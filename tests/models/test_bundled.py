@@ -29,6 +29,7 @@ BUNDLED = pathlib.Path(__file__).parents[2] / "trajopt" / "models" / "bundled"
 SIZES = {  # name: (nq, nv, nu)
     "allegro-ball": (23, 22, 16),
     "anymal-c": (19, 18, 12),
+    "arm-obstacle": (6, 6, 6),
     "atlas": (37, 36, 30),
     "cart-pole": (2, 2, 1),
     "catapult": (5, 5, 3),
@@ -36,6 +37,7 @@ SIZES = {  # name: (nq, nv, nu)
     "double-cart-pole": (3, 3, 1),
     "drone": (1, 1, 1),
     "go1": (19, 18, 12),
+    "go1-climb": (19, 18, 12),
     "h1": (26, 25, 19),
     "half-cheetah": (9, 9, 6),
     "hopper": (6, 6, 3),
@@ -293,18 +295,37 @@ def test_push_t_turns_about_its_centre_of_mass():
     np.testing.assert_allclose(load_model("push-t").frictionloss[:3], [1.0, 1.0, distance], rtol=0.02)
 
 
-def test_hopper_step_is_the_hopper_before_a_step():
-    model, hopper = compile_bundled("hopper-step"), compile_bundled("hopper")
-    poses = np.random.default_rng(0).uniform(-0.5, 0.5, (5, 6))
-    np.testing.assert_array_equal(mass_matrices(model, poses), mass_matrices(hopper, poses))
-    figures, expected = joint_figures(model), joint_figures(hopper)
+def check_scene(name: str, robot: str, poses: np.ndarray) -> mujoco.MjModel:
+    """That the model is the robot's with something beside it; the model."""
+    model, alone = compile_bundled(name), compile_bundled(robot)
+    np.testing.assert_array_equal(mass_matrices(model, poses), mass_matrices(alone, poses))
+    figures, expected = joint_figures(model), joint_figures(alone)
     for key in expected:
         np.testing.assert_array_equal(figures[key], expected[key])
-    for name in ("floor", "torso", "thigh", "leg", "foot"):
-        np.testing.assert_array_equal(model.geom(name).size, hopper.geom(name).size)
-        np.testing.assert_array_equal(model.geom(name).friction, hopper.geom(name).friction)
+    for k in range(alone.ngeom):
+        shape = alone.geom(k)
+        np.testing.assert_array_equal(model.geom(shape.name).size, shape.size)
+        np.testing.assert_array_equal(model.geom(shape.name).friction, shape.friction)
+    np.testing.assert_array_equal(model.key("home").qpos, alone.key("home").qpos)
+    return model
+
+
+def test_hopper_step_is_the_hopper_before_a_step():
+    model = check_scene("hopper-step", "hopper", np.random.default_rng(0).uniform(-0.5, 0.5, (5, 6)))
     centre, edges = box(model, at_home(model), "step")
     assert centre[0] - edges[0] / 2 == 0.5 and centre[2] + edges[2] / 2 == pytest.approx(0.1)
+
+
+def test_go1_climb_is_go1_before_a_box():
+    home = compile_bundled("go1").key("home").qpos
+    model = check_scene("go1-climb", "go1", home + np.random.default_rng(0).uniform(-0.3, 0.3, (5, 1)) * (np.arange(19) >= 7))
+    centre, edges = box(model, at_home(model), "box")
+    assert centre[0] - edges[0] / 2 == pytest.approx(0.35) and centre[2] + edges[2] / 2 == pytest.approx(0.15)
+
+
+def test_arm_obstacle_is_the_arm_beside_a_ball():
+    model = check_scene("arm-obstacle", "ur5", np.random.default_rng(0).uniform(-1.0, 1.0, (5, 6)))
+    assert model.geom("obstacle").size[0] == 0.1
 
 
 def link_tips(base: np.ndarray, angles: list[float]) -> np.ndarray:

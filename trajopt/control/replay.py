@@ -8,8 +8,9 @@ A motion is replayed by its controls alone, held over each step, and by its cont
     u = clip(u_t + kp (q_t - q) + kd (v_t - v)),
 
 which is what a robot does with a plan, or, with `policy`, with the feedback gains of the solution, u_t + K_t (x (-) x_t), or with
-others (`control.tracking`). In between the knots of the motion q_t, v_t are interpolated. Reported is how far the base (of a
-robot without a free one, the first coordinates) is from the motion's at its knots, and for how long within `near`.
+others (`control.tracking`, `control.feedback`). In between the knots of the motion q_t, v_t are interpolated. Reported is how far
+the base (of a robot without a free one, the first coordinates) is from the motion's at its knots, for how long within `near`, and
+what becomes of the problem's goals.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from trajopt.control.feedback import followed, goals_along, robust_gains
 from trajopt.control.mujoco_plant import MujocoPlant
 from trajopt.control.tracking import joint_gains
-from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError
-from trajopt.problems import programs
+from trajopt.models.registry import bundled_file, bundled_models
+from trajopt.problems.goals import PREFIX, GoalReport, goal_reports
 from trajopt.problems.guesses import quasi_static
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.trajectory import Answer, Trajectory
@@ -38,9 +40,19 @@ NEAR = 0.1  # m: how far a base may be from the motion's while it counts as foll
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """A motion taken again. plant: by what, dt: s, its step; feedback: whether the joints' feedback acted; xs: its states at the
-    knots of the motion, us: the controls without feedback; drift: distance of the base from the motion's at each knot, m;
-    follows: s, for which it was below `near`; error: largest difference of any coordinate."""
+    """A motion taken again.
+
+    Attributes:
+        plant: by what.
+        dt (s): its step.
+        feedback: whether feedback acted.
+        xs: its states at the knots of the motion (T+1, nx).
+        us: the controls without feedback (T, nu).
+        drift (m): distance of the base from the motion's at each knot (T+1,).
+        follows (s): for which it was below `near`.
+        error: largest difference of any coordinate.
+        goals: what became of the problem's goals, by these states.
+    """
 
     plant: str
     dt: float
@@ -50,6 +62,11 @@ class Replay:
     drift: Float[np.ndarray, " T1"]
     follows: float
     error: float
+    goals: Mapping[str, GoalReport] = dataclasses.field(default_factory=dict)
+
+    def meets_goals(self, within: float = 1.0) -> bool:
+        """Whether every goal is met, within so many times its tolerance."""
+        return all(goal.value <= within * goal.tolerance for goal in self.goals.values())
 
 
 def replay_motion(
@@ -79,24 +96,61 @@ def replay_motion(
     K = _gains(problem, solution, policy, gains, stiffness, damping)
     motion, K = _held(system, motion, K, round(hold / dt))
     half = dataclasses.replace(system, dt=dt / 2)
-    bounds = np.asarray(system.model.control_lower), np.asarray(system.model.control_upper)  # a plan may keep below them
     replays = []
     for feedback in (False, True) if policy or gains is not None else (False,):
-        xs = _rolled(system, motion, K, 1, feedback, bounds)
-        replays.append(_judged("one rollout", dt, feedback, xs, motion, system, dt, near))
+        xs = followed(system, motion, K * float(feedback), 1)
+        replays.append(_judged("one rollout", dt, feedback, xs, motion, problem, near))
     for feedback in (False, True):
-        xs = _rolled(half, motion, K, 2, feedback, bounds)
-        replays.append(_judged("half the step", dt / 2, feedback, xs, motion, system, dt, near))
+        xs = followed(half, motion, K * float(feedback), 2)
+        replays.append(_judged("half the step", dt / 2, feedback, xs, motion, problem, near))
     for step in steps if model_file is not None else ():
+        assert model_file is not None
         for feedback in (False, True):
-            plant = MujocoPlant.from_file(str(model_file), step)
-            xs = _in_plant(plant, system, motion, K, dt, feedback, bounds)
-            replays.append(_judged(plant.name, step, feedback, xs, motion, system, dt, near))
+            plant = _mujoco(system, model_file, step)
+            xs = _in_plant(plant, system, motion, K * float(feedback))
+            replays.append(_judged(plant.name, step, feedback, xs, motion, problem, near))
     return replays
 
 
+def replay_in_mujoco(
+    problem: OptimalControlProblem,
+    solution: Answer,
+    *,
+    model_file: str | None = None,
+    step: float = 0.001,
+    gains: Float[np.ndarray, "T nu n"] | None = None,
+) -> Replay:
+    """A solution in MuJoCo's simulation of the problem's model, with feedback: `replay.goals` says what became of the goals.
+
+    model_file: MJCF; default: the bundled file of the model. What is fixed in the world stands where it does in the problem.
+    step: of MuJoCo, s. gains: of the feedback; default: `robust_gains`, or without goals those of the solution.
+    Raises `OptionError` without a `System`, a file or gains.
+    """
+    system = problem.system
+    if system is None:
+        raise OptionError(f"problem '{problem.name}' has no System; only a System's motions are replayed")
+    if model_file is None:
+        if system.model.name not in bundled_models():
+            raise OptionError(f"model '{system.model.name}' is none of the bundled ones; give its MJCF file as model_file")
+        model_file = str(bundled_file(system.model.name))
+    plant, motion = _mujoco(system, model_file, step), problem.point_of(solution)
+    K = robust_gains(problem, solution) if gains is None and problem.goals else _gains(problem, solution, gains is None, gains)
+    return _judged(plant.name, step, True, _in_plant(plant, system, motion, K), motion, problem, NEAR)
+
+
+def _mujoco(system: System, model_file: str, step: float) -> MujocoPlant:
+    """MuJoCo with the shapes of the world where the system's model has them."""
+    plant = MujocoPlant.from_file(str(model_file), step)
+    places = {shape.name: k for k, shape in enumerate(system.model.topology.shapes) if shape.node < 0}
+    for k in np.flatnonzero(plant.model.geom_bodyid == 0):
+        index = places.get(plant.model.geom(k).name)
+        if index is not None:
+            plant.model.geom_pos[k] = np.asarray(system.model.shape_position)[index]
+    return plant
+
+
 def _gains(
-    problem: OptimalControlProblem, solution: Answer, policy: bool, gains: Any, stiffness: Any, damping: Any
+    problem: OptimalControlProblem, solution: Answer, policy: bool, gains: Any, stiffness: Any = 80.0, damping: Any = 1.0
 ) -> Float[np.ndarray, "T nu n"]:
     """Of the feedback, at each step."""
     system, T = problem.system, problem.horizon
@@ -144,52 +198,35 @@ def table(replays: Sequence[Replay], quantities: Callable[[Replay], Mapping[str,
 
 
 def _judged(
-    plant: str, step: float, feedback: bool, xs: np.ndarray, motion: Trajectory, system: System, dt: float, near: float
+    plant: str, step: float, feedback: bool, xs: np.ndarray, motion: Trajectory, problem: OptimalControlProblem, near: float
 ) -> Replay:
-    planned = np.asarray(motion.xs)
+    system, dt, planned = problem.system, problem.dt, np.asarray(motion.xs)
+    assert system is not None and dt is not None
     place = slice(0, 3) if system.model.topology.joints[0].kind == "free" else slice(0, 2)
     drift = np.linalg.norm(xs[:, place] - planned[:, place], axis=1)
     away = np.flatnonzero(~(drift < near))
     follows = dt * (len(xs) - 1 if not len(away) else max(int(away[0]) - 1, 0))
-    return Replay(plant, step, feedback, xs, np.asarray(motion.us), drift, follows, float(np.abs(xs - planned).max()))
-
-
-def _rolled(
-    system: System, motion: Trajectory, K: np.ndarray, parts: int, feedback: bool, bounds: tuple
-) -> Float[np.ndarray, "T1 nx"]:
-    """The states at the knots, of a `System` that takes `parts` steps between two of them."""
-    nq, xs, us = system.nq, np.asarray(motion.xs), np.asarray(motion.us)
-    shares = np.tile(np.arange(parts) / parts, len(us))[:, None]
-    planned = (1 - shares) * xs[:-1].repeat(parts, 0) + shares * xs[1:].repeat(parts, 0)  # the base's has no feedback
-    qs, vs = planned[:, :nq], planned[:, nq:]
-    arguments = (qs, vs, us.repeat(parts, 0), K.repeat(parts, 0) * float(feedback), *bounds)
-    states, _ = programs.run(_follow, None, system, xs[0], *(np.asarray(a, xs.dtype) for a in arguments))
-    return np.concatenate([xs[:1], np.asarray(states)[parts - 1 :: parts]])
-
-
-def _follow(subject: None, system: System, x0: Any, qs: Any, vs: Any, us: Any, K: Any, lower: Any, upper: Any) -> Any:
-    nq = system.nq
-    start = State(x0[:nq], x0[nq:])
-    states, *_ = follow_policy(system, start, qs, vs, us, K, lower, upper)
-    return jnp.concatenate([states.q, states.v], 1)
+    error = float(np.abs(xs - planned).max())
+    values = {PREFIX + name: value for name, value in goals_along(problem, motion, xs[: problem.horizon + 1]).items()}
+    return Replay(
+        plant, step, feedback, xs, np.asarray(motion.us), drift, follows, error, goal_reports(problem.goals, values)
+    )
 
 
 def _in_plant(
-    plant: MujocoPlant, system: System, motion: Trajectory, K: np.ndarray, dt: float, feedback: bool, bounds: tuple
+    plant: MujocoPlant, system: System, motion: Trajectory, K: Float[np.ndarray, "T nu n"]
 ) -> Float[np.ndarray, "T1 nx"]:
-    """The states at the knots, of a plant whose step need not divide that of the motion."""
-    xs, us, nq, nv = np.asarray(motion.xs), np.asarray(motion.us), system.nq, system.nv
+    """The states at the knots, of a plant whose step need not divide that of the motion, under the limits of the motors."""
+    xs, us, nq, nv, dt = np.asarray(motion.xs), np.asarray(motion.us), system.nq, system.nv, float(system.dt)
+    bounds = np.asarray(system.model.control_lower), np.asarray(system.model.control_upper)  # a plan may keep below them
     plant.reset(xs[0])
     states, time = [xs[0]], 0.0
     for t in range(len(us)):
         while time < (t + 1) * dt - 1e-9:
             share = np.clip(time / dt - t, 0.0, 1.0)
             x, planned = plant.state, (1 - share) * xs[t] + share * xs[t + 1]
-            u = us[t]
-            if feedback:
-                dx = np.concatenate([plant.difference(planned[:nq], x[:nq]), x[nq:] - planned[nq : nq + nv]])
-                u = u + K[t] @ dx
-            plant.step(np.clip(u, *bounds), {})
+            dx = np.concatenate([plant.difference(planned[:nq], x[:nq]), x[nq:] - planned[nq : nq + nv]])
+            plant.step(np.clip(us[t] + K[t] @ dx, *bounds), {})
             time += plant.dt
         states.append(plant.state)
     return np.array(states)

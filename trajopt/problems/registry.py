@@ -94,6 +94,10 @@ _ENTRIES: dict[str, Entry] = {
         f"{_LIBRARY}.in_hand_rotation:in_hand_rotation", "angles with which an Allegro hand turns a ball on its palm", "iLQR"
     ),
     "hopper-step": Entry(f"{_LIBRARY}.hopper_step:hopper_step", "torques with which the hopper jumps onto a step", "iLQR"),
+    "arm-obstacle": Entry(
+        f"{_LIBRARY}.arm_obstacle:arm_obstacle", "torques with which a UR5 reaches a place behind a ball", "iLQR"
+    ),
+    "go1-climb": Entry(f"{_LIBRARY}.go1_climb:go1_climb", "torques with which Go1 gets onto a box of 15 cm", "Hybrid"),
     "hopper-hops": Entry(f"{_LIBRARY}.hopper_hops:hopper_hops", "torques with which the hopper hops five times", "Hybrid"),
     "half-cheetah-sprint": Entry(
         f"{_LIBRARY}.half_cheetah_sprint:half_cheetah_sprint", "torques with which the half-cheetah runs at 3 m/s", "Hybrid"

@@ -1,6 +1,6 @@
 r"""push-box and push-t: a finger pushes a thing over a table to a pose, from wherever it is.
 
-    minimise    sum_t dt 1/2 (|w (p - p_goal)|^2 + 0.05^2 (|v|^2 + |u|^2) + 0.3^2 |d|^2)
+    minimise    sum_t dt 1/2 (|w (p - p_goal)|^2 + 0.3^2 |v|^2 + 0.05^2 |u|^2 + 0.3^2 |d|^2)
                 + 1/2 (|W (p_T - p_goal)|^2 + 0.3^2 |v_T|^2)
 
 p = (x, y, yaw) of the thing, d from its centre of mass to the finger. When and where the finger touches it is not said.
@@ -21,7 +21,7 @@ from trajopt.problems.ranges import Choice, Count, Range, Real, ranged
 from trajopt.problems.residuals import Control, Function, Posture, Velocity
 
 STARTS = {"behind": (-0.15, 0.0), "beside": (0.0, 0.15), "in-front": (0.15, 0.0)}  # m, of the finger from the box
-WEIGHT = np.array([3.0, 3.0, 1.0])  # 1/m, 1/m, 1/rad
+WEIGHT = np.array([1.0, 1.0, 0.3])  # 1/m, 1/m, 1/rad; little, and much on velocities, for a push without haste: it is kept elsewhere
 TOLERANCES = 0.01, 0.05  # m, rad: of the thing's position and yaw
 FINAL = np.array([30.0, 30.0, 10.0])
 RADIUS = 0.02  # m, of the finger
@@ -70,7 +70,7 @@ def pushing(
     target = np.array([*pose, *finger])
     joints = tuple(joint.name for joint in system.model.topology.joints[:3])
     running = task(
-        Posture(joints, reference=target, weight=share * WEIGHT), Velocity(weight=0.05 * share), Control(weight=0.05 * share),
+        Posture(joints, reference=target, weight=share * WEIGHT), Velocity(weight=0.3 * share), Control(weight=0.05 * share),
         Function(to_the_finger, weight=0.3 * share),
     )  # fmt: skip
     final = task(Posture(joints, reference=target, weight=FINAL), Velocity(weight=0.3))
