@@ -3,8 +3,8 @@ r"""arm-obstacle: a UR5 brings its tool to a place behind a ball and touches it 
     minimise    sum_t dt 1/2 (|w_u u|^2 + |w_v v|^2) + 1/2 (|W (p_T - p_goal)|^2 + |W_v v_T|^2)
     subject to  every capsule of the arm at least `distance` from the ball, |v_t| <= `rate`, torques within their limits
 
-p is the place of the tool. The straight line between the first posture and one that reaches the goal meets the ball; on which side
-the arm goes around it is not said.
+p is the place of the tool. The straight way between the first posture and one that reaches the goal meets the ball; on which
+side the arm goes around it is not said.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 r"""push-box and push-t: a finger pushes a thing over a table to a pose, from wherever it is.
 
-    minimise    sum_t dt 1/2 (|w (p - p_goal)|^2 + 0.3^2 |v|^2 + 0.05^2 |u|^2 + 0.3^2 |d|^2)
+    minimise    sum_t dt 1/2 (|w (p - p_goal)|^2 + |w_v v|^2 + 0.05^2 |u|^2 + 0.3^2 |d|^2)
                 + 1/2 (|W (p_T - p_goal)|^2 + 0.3^2 |v_T|^2)
 
 p = (x, y, yaw) of the thing, d from its centre of mass to the finger. When and where the finger touches it is not said.
@@ -21,7 +21,8 @@ from trajopt.problems.ranges import Choice, Count, Range, Real, ranged
 from trajopt.problems.residuals import Control, Function, Posture, Velocity
 
 STARTS = {"behind": (-0.15, 0.0), "beside": (0.0, 0.15), "in-front": (0.15, 0.0)}  # m, of the finger from the box
-WEIGHT = np.array([1.0, 1.0, 0.3])  # 1/m, 1/m, 1/rad; little, and much on velocities, for a push without haste: it is kept elsewhere
+WEIGHT = np.array([3.0, 3.0, 1.0])  # 1/m, 1/m, 1/rad
+BRISK, GENTLE = (1.0, 0.05), (0.33, 0.3)  # factor of WEIGHT, weight of velocities; gentle pushes are kept better elsewhere
 TOLERANCES = 0.01, 0.05  # m, rad: of the thing's position and yaw
 FINAL = np.array([30.0, 30.0, 10.0])
 RADIUS = 0.02  # m, of the finger
@@ -45,7 +46,7 @@ def push_box(
     start: where the finger is. seed: 0 that start, else one that is drawn, 12 to 20 cm from the middle of the box on any side.
     """
     finger = around_the_box(seed) if seed else STARTS[start]
-    return pushing("push-box", "box", finger, (x, y, yaw), duration, dt)
+    return pushing("push-box", "box", finger, (x, y, yaw), duration, dt, BRISK)
 
 
 @ranged(**POSES)
@@ -57,20 +58,21 @@ def push_t(
     seed: 0 the finger beside the stem, else anywhere that is clear of the T, within 20 cm of its centre of mass.
     """
     finger = around_the_t(seed) if seed else np.asarray(load_model("push-t").keyframes["home"])[3:]
-    return pushing("push-t", "T", finger, (x, y, yaw), duration, dt)
+    return pushing("push-t", "T", finger, (x, y, yaw), duration, dt, GENTLE)
 
 
 def pushing(
-    name: str, thing: str, finger: Finger, pose: tuple[float, float, float], duration: float, dt: float
+    name: str, thing: str, finger: Finger, pose: tuple[float, float, float], duration: float, dt: float, pace: tuple[float, float]
 ) -> OptimalControlProblem:  # fmt: skip
-    """The thing of the model `name` from the origin to a pose; the finger is at `finger`, m, at first."""
+    """The thing of the model `name` from the origin to a pose; the finger is at `finger`, m, at first. pace: BRISK or GENTLE."""
     system = System(load_model(name), dt, RigidContact(), implicit_damping=True)
     steps = round(duration / dt)
-    share = np.sqrt(dt)
+    share, (pose_factor, speed) = np.sqrt(dt), pace
     target = np.array([*pose, *finger])
     joints = tuple(joint.name for joint in system.model.topology.joints[:3])
     running = task(
-        Posture(joints, reference=target, weight=share * WEIGHT), Velocity(weight=0.3 * share), Control(weight=0.05 * share),
+        Posture(joints, reference=target, weight=share * pose_factor * WEIGHT), Velocity(weight=share * speed),
+        Control(weight=0.05 * share),
         Function(to_the_finger, weight=0.3 * share),
     )  # fmt: skip
     final = task(Posture(joints, reference=target, weight=FINAL), Velocity(weight=0.3))
