@@ -30,7 +30,7 @@ for file in native/_build/trajopt_native_avx2.so native/_build/trajopt_native_av
   native/CMakeLists.txt native/exported.map native/build.py models/bundled/go1.xml; do
   [ -s "$folder/content/trajopt/$file" ] || { say "$file is not in the wheel"; exit 1; }
 done
-odd="$(cd "$folder/content" && find . -type f | grep -Ev '^\./trajopt_contact-[^/]*\.dist-info/|^\./trajopt/.*\.(py|xml|h|cc|so|map)$|py\.typed$|CMakeLists.txt$' || true)"
+odd="$(cd "$folder/content" && find . -type f | grep -Ev '^\./trajopt_contact-[^/]*\.dist-info/|^\./trajopt/.*\.(py|xml|h|cc|so|map|npz)$|py\.typed$|CMakeLists.txt$' || true)"
 [ -z "$odd" ] || { say "not expected in the wheel: $odd"; exit 1; }
 [ "$(du -k "$wheel" | cut -f1)" -lt 5120 ] || { say "the wheel is larger than 5 MiB"; exit 1; }
 

@@ -10,7 +10,7 @@ jax.config.update("jax_enable_x64", True)
 
 from trajopt.estimation import examples  # noqa: E402
 
-SHIPPED = ("sliding-box", "arm", "legged")
+SHIPPED = ("sliding-box",)
 
 if __name__ == "__main__":
     examples.FOLDER.mkdir(exist_ok=True)

@@ -1,16 +1,13 @@
-"""Three systems with recordings that ship with the package, and random recordings of them: what identification is tried and
-judged on.
+"""Systems with recordings of known truth: what identification is tried and judged on.
 
-    example = examples.example("arm")
+    example = examples.example("sliding-box")
     fit = estimation.identify(example.system, example.recordings, example.parameters, example.sensors)
 
-- "sliding-box": a box pushed over the floor, its pose from motion capture; unknown friction. Contact without impacts.
-- "arm": a UR5 under torques, with encoders; unknown inertial parameters of five links, delay and gain of the torques.
-- "legged": a hopper that bends its leg on the spot, with encoders, an IMU and slow motion capture; unknown masses and biases.
+- "sliding-box": a box pushed over the floor, its pose from motion capture; unknown friction. Contact without impacts. Its
+  recordings ship.
 - "tosses": boxes thrown onto the floor; unknown friction, restitution and centre of mass. Contact with impacts.
 
-`simulate` makes them with known parameters: those of the shipped recordings have seed 0 (`scripts/example_recordings.py` writes
-them).
+`simulate` makes recordings with known parameters; those that ship have seed 0 (`scripts/example_recordings.py` writes them).
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact import RigidContact
-from trajopt.dynamics.rigid_body.rnea import generalised_gravity
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import UnknownNameError
@@ -33,7 +29,7 @@ from trajopt.estimation.moments import Moment
 from trajopt.estimation.parameters import unknowns
 from trajopt.estimation.readers import read
 from trajopt.estimation.recording import Recording
-from trajopt.estimation.sensors import IMU, Encoder, Input, Pose, Sensor, Velocity
+from trajopt.estimation.sensors import Input, Pose, Sensor, Velocity
 from trajopt.models import load_model
 from trajopt.names import closest
 
@@ -70,11 +66,12 @@ class _Kind:
 
 
 def example(name: str) -> Example:
-    """The example with the recordings that ship. Raises `UnknownNameError`."""
+    """The example with the recordings that ship, or those of seed 0. Raises `UnknownNameError`."""
     kind = _kind(name)
     system = kind.system()
     truth, _, _ = _truth(kind, system, 0)
     recordings = [read(path, name=path.stem.removeprefix(f"{name}-")) for path in sorted(FOLDER.glob(f"{name}-*.npz"))]
+    recordings = recordings or list(simulate(name, 0).recordings)
     return Example(name, system, tuple(recordings), kind.parameters, kind.sensors, truth)
 
 
@@ -164,89 +161,6 @@ def _sliding_box() -> _Kind:
     return _Kind(system, ("friction",), sensors, _scattered(1.0), motion, {"pose": 5}, 10)
 
 
-# --- arm --------------------------------------------------------------------------------------------------------------
-
-ARM_LINKS = ("upper_arm_link", "forearm_link", "wrist_1_link", "wrist_2_link", "wrist_3_link")
-
-
-def _arm() -> _Kind:
-    def system() -> System:
-        return System(load_model("ur5"), 2e-3)
-
-    sensors = (Encoder("q", noise=2e-4), Input("torque"))
-    parameters = (*(f"inertial:{link}" for link in ARM_LINKS), "torque.delay", "torque.gain")
-
-    def perturbed(rng: np.random.Generator, start: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        theta = start + scale * rng.normal(size=start.size)
-        theta[-2] = rng.uniform(1e-3, 6e-3)
-        return theta
-
-    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
-        """Gravity held by the nominal torques, and random Fourier series about a pose, tracked by a spring and damper."""
-        model, dt, T = system.model, float(system.dt), 1500
-        middle = np.array([0.0, -1.2, 1.4, -0.6, 0.8, 0.0]) + rng.uniform(-0.4, 0.4, 6)
-        amplitude = rng.uniform(0.05, 0.2, (4, 6)) / np.arange(1, 5)[:, None]
-        phase, rate = rng.uniform(0, 2 * np.pi, (4, 6)), 2 * np.pi * np.arange(1, 5)[:, None] * rng.uniform(0.5, 0.8)
-        stiffness = jnp.array([400.0, 400.0, 300.0, 60.0, 60.0, 10.0])
-
-        def wanted(t: Array) -> Array:
-            return jnp.asarray(middle) + (
-                jnp.asarray(amplitude) * jnp.sin(jnp.asarray(rate) * t + jnp.asarray(phase))
-            ).sum(0)
-
-        def body(x: State, t: Array) -> tuple[State, Array]:
-            target, speed = jax.jvp(wanted, (t,), (jnp.ones_like(t),))
-            u = stiffness * (target - x.q) + 0.2 * stiffness * (speed - x.v) + generalised_gravity(model, x.q)
-            return system.step(x, u)[0], u
-
-        q0, v0 = jax.jvp(wanted, (jnp.zeros(()),), (jnp.ones(()),))
-        us = jax.jit(lambda x: jax.lax.scan(body, x, dt * jnp.arange(T))[1])(State(q0, v0))
-        return State(q0, v0), np.asarray(us)
-
-    return _Kind(system, parameters, sensors, perturbed, motion, {"q": 2}, 4)
-
-
-# --- legged robot -----------------------------------------------------------------------------------------------------
-
-
-def _legged() -> _Kind:
-    def system() -> System:
-        return System(load_model("hopper"), 2e-3, RigidContact(max_contacts=4))
-
-    sensors = (
-        Encoder("joints", joints=("thigh_joint", "leg_joint", "foot_joint"), noise=5e-4),
-        Encoder("tracking", joints=("rootx", "rootz", "rooty"), noise=1e-3),
-        IMU("imu", body="torso", noise=(0.01, 0.1)),
-        Input("torque"),
-    )
-    parameters = ("mass:torso", "mass:thigh", "imu.gyro_bias", "imu.accelerometer_bias")
-
-    def perturbed(rng: np.random.Generator, start: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        return start + scale * rng.normal(size=start.size)
-
-    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
-        model, dt, T = system.model, float(system.dt), 500
-        pitch, hip, knee = rng.uniform(-0.15, 0.15), rng.uniform(-0.45, -0.35), rng.uniform(-0.9, -0.7)
-        thigh, shank = pitch - hip, pitch - hip - knee
-        ankle = shank
-        height = 0.06 + 0.5 * np.cos(shank) + 0.45 * np.cos(thigh) + 0.2 * np.cos(pitch)
-        q = jnp.array([0.0, height, pitch, hip, knee, ankle])
-        bend, rate = rng.uniform(0.03, 0.08, 3), rng.uniform(1.5, 3.0, 3)
-        stiffness = jnp.array([6.0, 6.0, 4.0])
-
-        def body(x: State, t: Array) -> tuple[State, Array]:
-            target = q[3:] + jnp.asarray(bend) * (1 - jnp.cos(jnp.asarray(rate) * t))
-            hold = -generalised_gravity(model, x.q)[3:] / 200.0
-            u = stiffness * (target - x.q[3:]) - 0.3 * stiffness * x.v[3:] + 0.0 * hold
-            return system.step(x, jnp.clip(u, -1.0, 1.0))[0], jnp.clip(u, -1.0, 1.0)
-
-        start = State(q, jnp.zeros(6))
-        us = jax.jit(lambda x: jax.lax.scan(body, x, dt * jnp.arange(T))[1])(start)
-        return start, np.asarray(us)
-
-    return _Kind(system, parameters, sensors, perturbed, motion, {"joints": 2, "tracking": 10, "imu": 2}, 8)
-
-
 # --- tosses -----------------------------------------------------------------------------------------------------------
 
 
@@ -270,5 +184,5 @@ def _tosses() -> _Kind:
 
 
 KINDS: dict[str, Callable[[], _Kind]] = {
-    "sliding-box": _sliding_box, "arm": _arm, "legged": _legged, "tosses": _tosses,
+    "sliding-box": _sliding_box, "tosses": _tosses,
 }  # fmt: skip

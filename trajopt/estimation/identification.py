@@ -305,7 +305,7 @@ def _outliers(found: Found, by_recording: Mapping[str, float]) -> tuple[str, ...
 def _warnings(found: Found, chi, undetermined, held, outliers, n: int) -> list[str]:
     said = []
     for channel, value in chi.items():
-        if value > CHI_SQUARED_LIMIT or value < 1.0 / CHI_SQUARED_LIMIT:
+        if value > CHI_SQUARED_LIMIT or 0.0 < value < 1.0 / CHI_SQUARED_LIMIT:
             factor = np.sqrt(value)
             larger = "larger" if factor > 1 else "smaller"
             said.append(

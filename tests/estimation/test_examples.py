@@ -1,0 +1,32 @@
+"""The examples that ship: their recordings are those that are simulated from seed 0, and identification finds what made them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trajopt.errors import UnknownNameError
+from trajopt.estimation import examples, identify
+
+
+@pytest.mark.slow
+def test_what_ships_is_what_is_simulated():
+    shipped, made = examples.example("sliding-box"), examples.simulate("sliding-box", 0, 2)
+    assert len(shipped.recordings) == 10
+    for one, other in zip(shipped.recordings[:2], made.recordings):
+        assert one.name == other.name
+        np.testing.assert_allclose(one["pose"].values, other["pose"].values, atol=1e-8)
+    np.testing.assert_allclose(shipped.truth, made.truth)
+
+
+def test_examples_that_are_not_there():
+    with pytest.raises(UnknownNameError, match="no example 'sliding_box'; did you mean 'sliding-box'"):
+        examples.example("sliding_box")
+
+
+@pytest.mark.slow
+def test_friction_of_the_sliding_box():
+    example = examples.example("sliding-box")
+    fit = identify(example.system, example.recordings, example.parameters, example.sensors)
+    assert fit.method == "gauss-newton" and fit.reason == "no impact in the predicted motions"
+    assert abs(fit.values[0] - example.truth[0]) < 4 * fit.deviations[0] < 0.01
