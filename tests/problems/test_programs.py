@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from compilations import compilations
 
-from trajopt import load_model
+from trajopt import load_model, problems
 from trajopt.dynamics import NoContact, System
 from trajopt.dynamics.effort import Effort, compiled_with, known_options
 from trajopt.problems import Display, LeastSquaresProblem, OptimalControlProblem, Trajectory, programs
@@ -91,6 +91,40 @@ def test_problems_that_differ_in_numbers_share_programs():
     with compilations() as count:
         reach(0.1, upper=np.inf).compile().residuals(motion)  # which bounds there are is structure
     assert count.programs > 0
+
+
+@pytest.mark.parametrize("name, one, other", [
+    ("spinner", {"seed": 1}, {"seed": 2}), ("push-box", {"seed": 1}, {"start": "beside"}), ("push-t", {"seed": 1}, {"yaw": 0.2}),
+    ("hopper-step", {"seed": 1}, {"beyond": 0.3}), ("cartpole-swingup", {}, {"distance": 0.8}), ("catapult", {}, {}),
+    ("drone-takeoff", {}, {"target": 3.0}),
+])  # fmt: skip
+def test_problems_of_the_library_with_other_numbers_share_every_program(name, one, other):
+    """What `jax.jit` keys programs by is the same: the structure, and shapes and types of the numbers; that of the goals too."""
+    first, second = (problems.get(name, **settings) for settings in (one, other))
+    for a, b in ((first, second), (first.goals, second.goals)):
+        assert jax.tree.structure(a) == jax.tree.structure(b)
+        assert [(np.shape(x), np.asarray(x).dtype) for x in jax.tree.leaves(a)] == [
+            (np.shape(x), np.asarray(x).dtype) for x in jax.tree.leaves(b)
+        ]
+
+
+def test_numbers_bound_by_partial_are_arguments():
+    def dynamics(x, u, t):
+        return x + u
+
+    def pull(place):
+        residual = jax.tree_util.Partial(_away, place)
+        return OptimalControlProblem("pull", dynamics, 3, np.zeros(2), u0=np.zeros(2), terminal_residual=residual)
+
+    motion = pull(1.0).initial_point
+    assert pull(1.0).compile().cost(motion) == 1.0
+    with compilations() as count:
+        assert pull(2.0).compile().cost(motion) == 4.0
+    assert count.programs == 0
+
+
+def _away(place, x):
+    return x - place
 
 
 def test_a_problem_is_a_pytree():
