@@ -224,7 +224,8 @@ def test_a_constraint_that_cannot_be_kept_is_named():
 
 def ur5_reach() -> OptimalControlProblem:
     system = System(load_model("ur5"), 0.02, NoContact())
-    stage = sum([r.Control(weight=1e-3), r.FramePosition("tool", reference=[0.4, 0.3, 0.5], weight=10.0)])
+    place = r.FramePosition("tool", reference=[0.4, 0.3, 0.5], weight=10.0)
+    stage = sum([r.Control(weight=1e-3), r.Velocity(weight=0.1), place])
     final = sum([r.Velocity(weight=1.0), r.FramePosition("tool", reference=[0.4, 0.3, 0.5], weight=30.0)])
     return OptimalControlProblem("reach", system, 25, system.initial_state("home"), stage_residual=stage, terminal_residual=final)
 
