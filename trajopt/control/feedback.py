@@ -6,7 +6,9 @@ is as planned, and harm where it is not. Here each candidate follows the motion 
 one that keeps the goals best is taken:
 
 - the gains of the solution, where it has some;
-- regulators about the motion (`tracking_gains`) that allow coordinates with a motor and those without one errors of three sizes.
+- regulators about the motion (`tracking_gains`) that allow coordinates with a motor and those without one errors of three sizes;
+- with a free base feedback of the joints alone (`joint_gains`) in their place: after a touchdown that comes early or late a
+  regulator is that of the wrong contacts.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.control.tracking import tracking_gains
+from trajopt.control.tracking import joint_gains, tracking_gains
 from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
@@ -30,6 +32,7 @@ from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.trajectory import Answer, Trajectory
 
 ERRORS = 0.005, 0.02, 0.1  # m or rad, and ten times as much in m/s or rad/s: what counts as one
+STIFFNESS, DAMPING = (30.0, 80.0), 1.0  # N m/rad, N m s/rad
 PARTS = 4  # steps of the other systems in one of the problem's
 FRICTION, MASS = (0.8, 1.25), (0.9, 1.1)  # factors
 KEPT, LOST = 0.5, 50.0  # of a goal's tolerance: less counts as this much, and so does more
@@ -70,6 +73,9 @@ def _candidates(problem: OptimalControlProblem, solution: Answer) -> list[Float[
     sizes = [(a, a) for a in ERRORS] if driven.all() else list(itertools.product(ERRORS, ERRORS))
     own = getattr(solution, "gains", None)
     found = [] if own is None else [np.asarray(own)]
+    if system.model.topology.joints[0].kind == "free":
+        joints = [joint_gains(system.model, stiffness, DAMPING) for stiffness in STIFFNESS]
+        return found + [np.broadcast_to(K, (problem.horizon, *K.shape)) for K in joints]
     for with_motor, without in sizes:
         error = np.where(driven, with_motor, without)
         try:
