@@ -153,7 +153,7 @@ def test_other_formats_need_the_extra(tmp_path, monkeypatch):
 
     (tmp_path / "m.ply").write_text("ply\n")
     monkeypatch.setattr(builtins, "__import__", without_trimesh)
-    with pytest.raises(MissingExtraError, match=r"pip install 'trajopt\[mesh\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'trajopt-contact\[mesh\]'"):
         load_vertices(tmp_path / "m.ply")
 
 

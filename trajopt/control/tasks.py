@@ -33,8 +33,15 @@ SCALES = (0.1, 10.0)  # of a weight's slider
 
 @dataclasses.dataclass(frozen=True)
 class Slider:
-    """An entry of a residual's reference that may be changed while it runs: its name, the residual, the place in its reference,
-    the least and the largest value, the unit."""
+    """An entry of a residual's reference that may be changed while it runs.
+
+    Attributes:
+        name: what the viewer calls it.
+        term: name of the residual.
+        place: index of the entry in the residual's reference.
+        least, largest: range of the slider.
+        unit: of the values.
+    """
 
     name: str
     term: str
@@ -54,9 +61,11 @@ class Task:
         problem: makes the problem.
         period (s): between measurements.
         tick (s): of the plant.
-        solver: name of the solver that suits it; options: of it.
+        solver: name of the solver that suits it.
+        options: of the solver.
         sliders: what may be changed while it runs.
-        pushed: body that a push acts on; force (N): of a push of 0.1 s.
+        pushed: body that a push acts on.
+        force (N): of a push of 0.1 s.
     """
 
     summary: str

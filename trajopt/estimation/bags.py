@@ -27,7 +27,7 @@ from trajopt.errors import MissingExtraError, RecordingError, UnknownNameError
 from trajopt.estimation.recording import Recording
 from trajopt.names import closest
 
-EXTRA = "pip install 'trajopt[recordings]'"
+EXTRA = "pip install 'trajopt-contact[recordings]'"
 _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 

@@ -40,7 +40,13 @@ FOLDER = pathlib.Path(__file__).parent / "recordings"
 class Example:
     """A system as its file describes it, recordings of the true one, what is unknown, and the truth.
 
-    truth: values in the order of the labels of the parameters.
+    Attributes:
+        name: of the example.
+        system: as its file describes it.
+        recordings: of the true system.
+        parameters: names of what is unknown.
+        sensors: what the channels measure.
+        truth: true values, in the order of the labels of the parameters.
     """
 
     name: str

@@ -54,12 +54,12 @@ class Identification:
         deviations: standard deviations, (k,), NaN where the recordings do not determine a value or it lies at a bound.
         intervals: of 95 %, (k, 2).
         covariance: of the values, (k, k).
-        method: "gauss-newton" or "staged", and `reason` why.
+        method: "gauss-newton" or "staged".
+        reason: why this method was taken.
         undetermined: directions that the recordings do not determine, in words.
         at_bound: names of parameters that ended at a bound.
         chi_squared: mean square of the residuals in deviations of the noise, 1 when the noise is as stated, by channel; of the
-        samples
-            that the fit explains sample by sample: all of them, or with impacts those before the first contact.
+            samples that the fit explains sample by sample: all of them, or with impacts those before the first contact.
         recording_chi_squared: the same by recording.
         outliers: recordings with little weight under the loss, or an error far above that of the others.
         warnings: sentences about what may be wrong.
@@ -67,6 +67,7 @@ class Identification:
         rollouts: simulated motions of a recording that it took.
         converged: whether the search ended by itself.
         theta: the parameters in the coordinates of the search, (n,).
+        found: what the method found, as predictions and reports take it.
     """
 
     labels: tuple[str, ...]

@@ -105,7 +105,7 @@ def _channel_map(channels: Any) -> Mapping[str, Any] | None:
     try:
         yaml = importlib.import_module("yaml")
     except ImportError as error:
-        raise MissingExtraError("a map of channels in YAML needs PyYAML: pip install 'trajopt[recordings]'") from error
+        raise MissingExtraError("a map of channels in YAML needs PyYAML: pip install 'trajopt-contact[recordings]'") from error
     try:
         content = yaml.safe_load(pathlib.Path(channels).read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -177,7 +177,7 @@ def _parquet(path: pathlib.Path) -> Columns:
             str(column): np.array([np.nan if x is None else x for x in values], float)
             for column, values in table.items()
         }
-    raise MissingExtraError("Parquet files need pyarrow: pip install 'trajopt[recordings]'")
+    raise MissingExtraError("Parquet files need pyarrow: pip install 'trajopt-contact[recordings]'")
 
 
 def _from_archive(

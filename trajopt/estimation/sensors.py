@@ -248,10 +248,13 @@ class IMU(Sensor):
 
     Options:
         body: the frame that it is mounted on; None is the first body.
-        position (m), rotation (rad): of the IMU in that frame; the rotation as a rotation vector.
-        gyro_bias (rad/s), accelerometer_bias (m/s^2): added to the columns.
+        position (m): of the IMU in that frame.
+        rotation (rad): of the IMU in that frame, a rotation vector.
+        gyro_bias (rad/s): added to the columns of the gyroscope.
+        accelerometer_bias (m/s^2): added to the columns of the accelerometer.
+        noise: one deviation for the gyroscope and one for the accelerometer.
 
-    noise: one deviation for the gyroscope and one for the accelerometer. The acceleration is that over a simulated step.
+    The acceleration is that over a simulated step.
     """
 
     noise: float | tuple[float, ...] = (0.01, 0.1)

@@ -266,7 +266,7 @@ def test_bad_input_is_refused_before_compilation(monkeypatch):
         return original(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r"pip install 'trajopt\[ipopt\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'trajopt-contact\[ipopt\]'"):
         solve(short(), MultipleShooting())
 
 
