@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import RecordingError
 from trajopt.estimation.moments import free_start
 from trajopt.estimation.recording import Channel, Recording
-from trajopt.estimation.sensors import IMU, Encoder, Input, Pose, Sensor
+from trajopt.estimation.sensors import IMU, Encoder, Input, Pose, Sensor, errors_from
 
 GAP = 8.0  # intervals that a time between two samples may last
 DRIFT = 0.01  # by which the rate at the start and at the end may differ, relative
@@ -34,7 +34,6 @@ def checked(
     notes: list[str] = []
     for sensor in sensors:
         notes += _missing(sensor, recordings)
-    kept = []
     for recording in recordings:
         for sensor in sensors:
             if sensor.channel in recording.channels:
@@ -44,15 +43,15 @@ def checked(
                 notes += _clock(where, channel)
                 _check_values(where, system, sensor, channel)
         notes += _spans(recording, sensors)
-        if any(sensor.channel in recording.channels and not isinstance(sensor, Input) for sensor in sensors):
-            if _moves(system, recording, sensors):
-                kept.append(recording)
-            else:
-                notes.append(
-                    f"recording '{recording.name}' is left out: from {recording.start:.3f} s to {recording.end:.3f} s nothing "
-                    f"in it "
-                    "moves by more than the noise"
-                )
+    kept = []
+    for recording, moves in zip(recordings, _moving(system, recordings, sensors)):
+        if moves:
+            kept.append(recording)
+        elif any(sensor.channel in recording.channels and not isinstance(sensor, Input) for sensor in sensors):
+            notes.append(
+                f"recording '{recording.name}' is left out: from {recording.start:.3f} s to {recording.end:.3f} s nothing "
+                "in it moves by more than the noise"
+            )
     if not kept:
         names = ", ".join(f"'{recording.name}'" for recording in recordings[:5])
         raise RecordingError(
@@ -197,18 +196,21 @@ def _check_quaternions(where: str, channel: Channel) -> None:
         )
 
 
-def _moves(system: System, recording: Recording, sensors: Sequence[Sensor]) -> bool:
+def _moving(system: System, recordings: Sequence[Recording], sensors: Sequence[Sensor]) -> Bool[np.ndarray, " R"]:
+    """Which recordings hold samples that differ by more than the noise."""
+    found = np.zeros(len(recordings), bool)
     for sensor in sensors:
-        if isinstance(sensor, Input) or sensor.channel not in recording.channels:
+        if isinstance(sensor, Input):
             continue
-        values = recording[sensor.channel].values
-        rows = values[~np.isnan(values).any(1)]
-        if len(rows) < 2:
-            continue
-        errors = np.asarray(jax.vmap(lambda row: sensor.error(jnp.asarray(rows[0]), row))(jnp.asarray(rows)))  # noqa: B023
-        if np.ptp(errors / sensor.deviations(system.model), axis=0).max() > 2 * STILL:
-            return True
-    return False
+        rows = {}
+        for k, recording in enumerate(recordings):
+            if sensor.channel in recording.channels:
+                values = recording[sensor.channel].values
+                rows[k] = values[~np.isnan(values).any(1)]
+        for k, errors in zip(rows, errors_from(sensor, list(rows.values()), 0)):
+            if len(errors) > 1 and np.ptp(errors / sensor.deviations(system.model), axis=0).max() > 2 * STILL:
+                found[k] = True
+    return found
 
 
 def _check_ground(system: System, recordings: Sequence[Recording], sensors: Sequence[Sensor]) -> None:

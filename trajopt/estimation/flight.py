@@ -24,7 +24,7 @@ from trajopt.estimation.moments import free_start
 from trajopt.estimation.packing import Data, First, first_time, moved, pack
 from trajopt.estimation.prediction import Predictor, zeros
 from trajopt.estimation.recording import Channel, Recording
-from trajopt.estimation.sensors import Encoder, Input, Pose, Velocity
+from trajopt.estimation.sensors import Encoder, Input, Pose, Velocity, errors_from
 from trajopt.estimation.uncertainty import Information
 
 FEWEST_SAMPLES = 6  # before the first contact, for a recording to count in this stage
@@ -210,7 +210,7 @@ def at_rest(predictor: Predictor, recordings: Sequence[Recording], theta: Float[
     geometric = [p.name.split(":")[0] in ("size", "ground") for p in predictor.unknowns.parameters]
     if not any(geometric):
         return None
-    resting = {k: q for k, r in enumerate(recordings) if (q := resting_configuration(predictor, r)) is not None}
+    resting = resting_configurations(predictor, recordings)
     if not resting:
         return None
     there, qs = np.array(list(resting)), jnp.asarray(np.stack(list(resting.values())))
@@ -251,19 +251,21 @@ def at_rest(predictor: Predictor, recordings: Sequence[Recording], theta: Float[
 NEAR = 5e-3  # m, within which of the lowest contact others carry too
 
 
-def resting_configuration(predictor: Predictor, recording: Recording) -> Float[np.ndarray, " nq"] | None:
-    """The last configuration, if all of q is measured and the last samples agree within the noise."""
+def resting_configurations(
+    predictor: Predictor, recordings: Sequence[Recording]
+) -> dict[int, Float[np.ndarray, " nq"]]:
+    """The last configurations of the recordings in which all of q is measured and the last samples agree within the noise."""
+    resting = set(range(len(recordings)))
     for sensor in predictor.measuring:
-        if sensor.channel in recording.channels and sensor.of_configuration:
-            rows = recording[sensor.channel].values[-REST_SAMPLES:]
-            if len(rows) < REST_SAMPLES or np.isnan(rows).any():
-                return None
-            last = jnp.asarray(rows[-1])
-            errors = np.asarray(jax.vmap(lambda row: sensor.error(last, row))(jnp.asarray(rows)))  # noqa: B023
-            if np.any(np.abs(errors) > REST_MOTION * sensor.deviations(predictor.system.model)):
-                return None
-    found = measured_configurations(predictor, recording)
-    return None if found is None else found[1][-1]
+        if not sensor.of_configuration:
+            continue
+        rows = {k: r[sensor.channel].values[-REST_SAMPLES:] for k, r in enumerate(recordings) if sensor.channel in r.channels}
+        whole = {k: r for k, r in rows.items() if len(r) == REST_SAMPLES and not np.isnan(r).any()}
+        errors = errors_from(sensor, list(whole.values()), -1)
+        limit = REST_MOTION * sensor.deviations(predictor.system.model)
+        resting -= set(rows) - {k for k, e in zip(whole, errors) if np.all(np.abs(e) <= limit)}
+    found = {k: measured_configurations(predictor, recordings[k]) for k in sorted(resting)}
+    return {k: measured[1][-1] for k, measured in found.items() if measured is not None}
 
 
 def recorded_firsts(predictor: Predictor, recordings: Sequence[Recording], guesses: Sequence[First]) -> list[First]:

@@ -203,14 +203,17 @@ def predictions(
     program = jax.jit(jax.vmap(both, (None, 0, 0)))
     made: dict[int, Prediction] = {}
     for group in pack(predictor.system, recordings, predictor.sensors, firsts):
-        rows, errors = program(jnp.asarray(theta), jnp.asarray(locals_[group.index]), group.data)
+        # As arrays of NumPy: a slice of each length of JAX's is a program of its own.
+        rows, errors, measured = jax.device_get(
+            (*program(jnp.asarray(theta), jnp.asarray(locals_[group.index]), group.data), group.data.measured)
+        )
         for j, k in enumerate(group.index):
             channels = recordings[k].channels
             sizes = {s.channel: channels[s.channel].t.size for s in predictor.measuring if s.channel in channels}
-            present = {c: np.asarray(group.data.measured[c].present[j, :n]) > 0 for c, n in sizes.items()}
+            present = {c: measured[c].present[j, :n] > 0 for c, n in sizes.items()}
             made[k] = Prediction(
-                recordings[k].name, {c: np.asarray(rows[c][j, :n]) for c, n in sizes.items()},
-                {c: np.where(present[c], np.asarray(errors[c][j, :n]), np.nan) for c, n in sizes.items()},
+                recordings[k].name, {c: rows[c][j, :n] for c, n in sizes.items()},
+                {c: np.where(present[c], errors[c][j, :n], np.nan) for c, n in sizes.items()},
             )  # fmt: skip
     return [made[k] for k in range(len(recordings))]
 

@@ -386,3 +386,13 @@ def check_sensors(sensors: Any, model: Model) -> tuple[Sensor, ...]:
     if not any(not isinstance(sensor, Input) for sensor in found):
         raise OptionError("sensors holds no measurement; give one such as Pose('pose') or Encoder('q')")
     return found
+
+
+def errors_from(sensor: Sensor, series: list[Float[np.ndarray, "_ w"]], place: int) -> list[Float[np.ndarray, "_ rows"]]:
+    """The errors of the rows of each series against its row `place`. One program: what has a length of its own compiles again."""
+    if not sum(map(len, series)):
+        return [np.zeros((0, 1))] * len(series)
+    rows = np.concatenate(series)
+    base = np.concatenate([np.repeat(one[place:][:1], len(one), 0) for one in series])
+    errors = np.asarray(jax.jit(jax.vmap(sensor.error))(jnp.asarray(base), jnp.asarray(rows)))
+    return np.split(errors, np.cumsum([len(one) for one in series])[:-1])
