@@ -74,7 +74,7 @@ class Sensor(NamedOptions):
 
     def labels(self, model: Model) -> tuple[str, ...]:
         """Names of the rows of the error."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no labels")
 
     @property
     def of_configuration(self) -> bool:
@@ -115,7 +115,7 @@ class Sensor(NamedOptions):
 
     def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
         """The row of the channel."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no prediction")
 
     def error(self, predicted: Float[Array, " w"], measured: Float[Array, " w"]) -> Float[Array, " rows"]:
         """Measured minus predicted, in tangent coordinates where the row is a pose."""
