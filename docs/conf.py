@@ -27,17 +27,15 @@ NAVIGATION = {
     "How to": (
         "models", "bring-your-own", "tasks", "contact-tasks", "choosing-a-solver", "solvers", "optimal-control",
         "multiple-shooting", "sampling", "batches", "estimation", "estimation/*", "receding-horizon", "ros2", "policies",
-        "sweeps",
-        "command-line", "pictures", "viewer", "coming-from", "extending",
+        "command-line", "pictures", "coming-from", "extending",
     ),
     "Explanation": (
-        "contact-guide", "gradient-guide", "rigid-body-dynamics", "collision", "contact-semantics", "smoothed-contact",
-        "relaxed-contact",
-        "compliant-contact-and-integrators", "gradients", "speed", "validation", "architecture",
+        "contact-guide", "gradient-guide", "rigid-body-dynamics", "collision", "contact-semantics", "contact-laws",
+        "integrators", "gradients", "speed", "validation",
     ),
     "Problems": ("problems/index", "problems/*"),
     "Reference": (
-        "api/index", "api/models", "api/dynamics", "api/problems", "api/solvers", "api/control", "api/viz", "api/errors", "api/*",
+        "api/index", "api/models", "api/dynamics", "api/problems", "api/solvers", "api/control", "api/viz", "api/*",
         "conventions", "glossary", "cheat-sheet", "troubleshooting", "faq",
     ),
 }  # fmt: skip

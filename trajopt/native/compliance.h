@@ -1,5 +1,5 @@
 // The compliance of smoothed contact (Smoothed, section 3.3 and Alg. 1; trajopt/dynamics/contact/laws/smoothed.py,
-// docs/smoothed-contact.md). The impulses P that act obey the law of hard contact, each P_j in its cone, with the velocities
+// docs/contact-laws.md). The impulses P that act obey the law of hard contact, each P_j in its cone, with the velocities
 //
 //     nu_j = sum_k G_jk P_k + exp(kappa phi_j) G_jj P_j + g_j,
 //

@@ -55,7 +55,7 @@ class _OtherStep(GradientMode, DerivativeRule):
 
 @dataclasses.dataclass(frozen=True)
 class Smoothed(_OtherStep):
-    """The derivative of smoothed contact (docs/smoothed-contact.md) at the state that hard contact reached."""
+    """The derivative of smoothed contact (docs/contact-laws.md) at the state that hard contact reached."""
 
     name: ClassVar[str] = "smoothed"
     need: ClassVar[Need] = Need.SMOOTHING

@@ -40,7 +40,7 @@ class RelaxedContact(ContactLaw):
     phi push each other with the force rho / phi, so that the derivative tells of contacts that are not made. Friction is
     relaxed with the same rho, and so is the dry friction of joints. Smooth in state, control and parameters but for the kinks of
     the offset b, at phi = 0 and where push-out and restitution begin. The limit for rho -> 0 is `RigidContact`
-    (docs/relaxed-contact.md).
+    (docs/contact-laws.md).
 
     Options:
         rho (J): how far contact is relaxed; 0.1 to 1e-4 in an optimisation of a robot of some kilograms. `System` keeps it as a

@@ -55,7 +55,7 @@ class SmoothedContact(ContactLaw):
     3.3).
 
     Contacts exist at every distance, and their impulses fade with it over 1 / kappa. For growing kappa the law tends to
-    `RigidContact(gap="detect")` wherever the distance is not zero (docs/smoothed-contact.md).
+    `RigidContact(gap="detect")` wherever the distance is not zero (docs/contact-laws.md).
 
     Options:
         kappa (1/m): sharpness. `System(kappa=...)` takes its place where it changes over time, without compiling anew.
