@@ -141,32 +141,3 @@ def test_blocks_nest_in_one_thread_and_exclude_the_others(tmp_path):
 def test_a_training_refuses_a_folder_that_another_one_has(tmp_path):
     with held(tmp_path), pytest.raises(OptionError, match="another run writes into"):
         train(slider(), PPO(environments=4, length=4, minibatches=2), samples=16, folder=tmp_path)
-
-
-CROWD = """
-import os, sys, time
-from trajopt.errors import OptionError
-from trajopt.occupied import occupying
-
-folder, times, refused = sys.argv[1], 0, 0
-inside = os.path.join(os.path.dirname(folder), "inside")
-while times < 60:
-    try:
-        with occupying(folder):
-            os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # fails where another is inside
-            time.sleep(0.001)
-            os.unlink(inside)
-            times += 1
-    except OptionError:
-        refused += 1
-print(refused)
-"""
-
-
-def test_of_many_that_come_and_go_one_has_the_folder_at_a_time(tmp_path):
-    """The file of a lock comes and goes with its holders."""
-    with contextlib.ExitStack() as stack:
-        crowd = [stack.enter_context(python(CROWD, str(tmp_path / "out"))) for _ in range(3)]
-        results = [process.communicate(timeout=120) for process in crowd]
-    assert all(process.returncode == 0 for process in crowd), results
-    assert sum(int(out) for out, _ in results) > 0 and not os.listdir(tmp_path / "out")

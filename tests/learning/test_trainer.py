@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import pathlib
-import signal
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from kills import snapshots
 from learning_cases import slider
 
-from trajopt import files
 from trajopt.errors import NonFiniteError, OptionError
 from trajopt.learning import PPO, SHAC, load_policy, save_policy, train
-from trajopt.solvers.loop.checkpoint import Checkpoint
 
 SMALL = {"environments": 4, "length": 4, "hidden": (4,), "critic_hidden": (4,), "minibatches": 2}
 
@@ -92,72 +85,3 @@ def test_options():
         train(slider(), PPO(), samples=0)
     with pytest.raises(OptionError, match="folder is None"):
         train(slider(), PPO(), samples=10, resume=True)
-
-
-@pytest.mark.slow
-def test_wherever_a_training_is_killed_its_checkpoint_and_its_log_are_whole(tmp_path):
-    """And it goes on to the same curve, from a kill in the first seconds too."""
-    environment, ppo, folder = slider(), PPO(**SMALL, epochs=1), tmp_path / "out"
-    options = {"samples": 3 * ppo.samples, "evaluations": 3, "episodes": 4, "checkpoint_every_s": 0.0}
-    folder.mkdir()
-    with snapshots(folder, tmp_path / "copies") as found:
-        whole = train(environment, ppo, folder=folder, **options)
-    written = [copy for copy in found if (copy / "checkpoint.npz").exists()]
-    before = {path.name for copy in found if copy not in written for path in copy.iterdir()}
-    assert all(name.startswith(".") for name in before), "the checkpoint is the first file that is there"
-    counts = []
-    for copy in written[::3]:
-        rows = json.loads(str(Checkpoint(copy / "checkpoint.npz").progress["rows"]))
-        assert without_time(rows) == without_time(whole.curve[: len(rows)])
-        counts.append(len(rows))
-        files.tidy(copy)
-        if (copy / "curve.jsonl").exists():  # the last line may be cut short
-            lines = [line for line in (copy / "curve.jsonl").read_text().splitlines(keepends=True) if line.endswith("\n")]
-            assert [json.loads(line)["update"] for line in lines] == list(range(1, len(lines) + 1)) and len(lines) >= len(rows)
-    assert counts == sorted(counts) and set(counts) == {0, 1, 2, 3}
-    again = train(environment, ppo, folder=written[0], resume=True, **options)
-    assert without_time(again.curve) == without_time(whole.curve)
-
-
-KILLED = """
-import os, pathlib, signal, sys
-sys.path.insert(0, sys.argv[1])
-from kills import calls
-from learning_cases import slider
-from trajopt.learning import PPO, train
-
-counted, limit = 0, int(sys.argv[3])
-
-def count(what):
-    global counted
-    counted += 1
-    if counted == limit:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-folder = pathlib.Path(sys.argv[2])
-folder.mkdir(exist_ok=True)
-ppo = PPO(environments=4, length=4, hidden=(4,), critic_hidden=(4,), minibatches=2, epochs=1)
-with calls(folder, count):
-    found = train(slider(), ppo, folder=folder, samples=3 * ppo.samples, evaluations=3, episodes=4, checkpoint_every_s=0.0,
-                  resume=(folder / "checkpoint.npz").exists())
-print(len(found.curve))
-"""
-
-
-@pytest.mark.slow
-def test_a_training_whose_processes_are_killed_again_and_again_comes_to_its_end(tmp_path):
-    """Each is killed a few writes later than the one before, and the next goes on from what it left."""
-    tests, kills = str(pathlib.Path(__file__).resolve().parents[1]), 0
-    for limit in range(100, 2000, 130):
-        command = [sys.executable, "-W", "ignore", "-c", KILLED, tests, str(tmp_path / "out"), str(limit)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode == 0:
-            break
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        kills += 1
-        if (tmp_path / "out" / "checkpoint.npz").exists():
-            assert Checkpoint(tmp_path / "out" / "checkpoint.npz").identity["task"] == "slider"
-    assert kills > 2 and done.stdout.strip() == "3"
-    rows = list(csv.DictReader((tmp_path / "out" / "curve.csv").read_text().splitlines()))
-    assert [int(row["update"]) for row in rows] == [1, 2, 3]
-    assert not [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]

@@ -7,14 +7,13 @@ import warnings
 
 import numpy as np
 import pytest
-from hostile_files import OBJ, load, outcomes, write
+from hostile_files import OBJ, load, write
 from hostile_structures import lay_out, structures
 
 from trajopt import models
 from trajopt.errors import ModelError
 from trajopt.models.builder import ModelWarning
 from trajopt.models.meshes import find_package, load_triangles, load_vertices, resolve_uri
-from trajopt.models.xml import parse_xml
 
 STRUCTURES = structures()
 
@@ -39,24 +38,6 @@ def test_mutated_files(tmp_path, start):
     assert {seed: result for seed, result in results.items() if result not in ("loaded", "refused")} == {}
     counts = collections.Counter(results.values())
     assert counts["loaded"] > 5 and counts["refused"] > 5  # the mutations are neither too small nor too large
-
-
-@pytest.mark.slow
-def test_many_mutated_files_in_child_processes():
-    results = outcomes(range(20_000, 22_000))
-    assert {seed: result for seed, result in results.items() if result not in ("loaded", "refused")} == {}
-
-
-@pytest.mark.slow
-def test_the_watchdog_sees_crashes_and_hangs(tmp_path, monkeypatch):
-    """A child that ends, and one that is slow to answer, are reported and replaced."""
-    good, bad = tmp_path / "good.xml", tmp_path / "bad.xml"
-    good.write_text("<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>")
-    bad.write_text("<mujoco>")
-    found = outcomes([None, str(good), str(bad)])
-    assert found == {None: "crash, exit status 0", str(good): "loaded", str(bad): "refused"}
-    monkeypatch.setattr("hostile_files.PATIENCE", 0.0)
-    assert outcomes([str(good)]) == {str(good): "hangs"}
 
 
 def test_faces_beyond_every_integer(tmp_path):
@@ -85,13 +66,6 @@ def test_a_pipe_as_srdf_is_not_opened(tmp_path):
         models.load_model("go1", srdf=tmp_path / "r.srdf")
     with pytest.raises(ModelError, match="cannot read model file"):
         models.load_model("go1", srdf="s" * 5000)
-
-
-def test_mending_is_the_same_for_large_documents():
-    """Text, comments and prefixes that are mended, ten thousand of each: the lines stay, the root is found."""
-    text = "junk\n" * 10_000 + "<!-- a -- b -->\n" * 10_000 + "<robot>\n<link q:a='1'/></robot>\n" + "rest\n" * 10_000
-    root = parse_xml(text, "x")
-    assert root[0].sourceline == 20_002 and len(root.mended) == 3
 
 
 def test_numbers_that_no_power_survives():
