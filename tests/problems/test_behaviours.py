@@ -10,47 +10,11 @@ from trajopt import problems, solvers
 from trajopt.control.replay import replay_motion
 from trajopt.control.tracking import joint_gains
 from trajopt.models import bundled_file
-from trajopt.problems import registry
-from trajopt.problems.library import behaviours, go1_trot, hopper_hops
+from trajopt.problems.library import behaviours
 from trajopt.problems.trajectory import Trajectory
 from trajopt.solvers.registry import chosen_solver
 
 FOUND = ("go1-jump", "go1-backflip", "go1-trot", "h1-step", "half-cheetah-sprint", "hopper-hops")
-
-
-def test_take_off_and_landing_are_those_of_the_highest_flight():
-    feet = np.zeros((20, 2))
-    feet[3:5] = 0.01  # a hop before
-    feet[8:14] = 0.05 + 0.05 * np.sin(np.linspace(0, np.pi, 6))[:, None]
-    feet[12, 1] = 0.0  # one foot is down already
-    assert behaviours.takeoff(feet) == 7 and behaviours.landing(feet) == 12
-    assert behaviours.landing(np.ones((5, 2))) == 4 and behaviours.takeoff(np.ones((5, 2))) == 0
-
-
-def test_flights_are_found():
-    gap = np.array([1, 0, 1, 1, 0, 0, 1.0])
-    assert hopper_hops.off_the_ground(gap) == [(0, 1), (2, 4), (6, 7)]
-    assert hopper_hops.off_the_ground(np.zeros(4)) == []
-
-
-def test_the_least_swing_counts():
-    times = 0.005 * np.arange(100, 401)
-    feet = np.zeros((len(times), 4))
-    for k, offset in enumerate(go1_trot.DIAGONAL):
-        phase, up = go1_trot.lifted(times, offset)
-        feet[:, k] = np.where(up, 0.06 * np.sin(np.pi * phase / go1_trot.SHARE), 0.0)
-    assert go1_trot.least_swing(feet, times) == pytest.approx(0.06, rel=1e-2)
-    feet[:, 2] *= 0.5
-    assert go1_trot.least_swing(feet, times) == pytest.approx(0.03, rel=1e-2)
-    # Diagonals alternate: never all four are to be lifted.
-    up = np.stack([go1_trot.lifted(times, offset)[1] for offset in go1_trot.DIAGONAL])
-    assert not (up[0] & up[1]).any() and (up[0] == up[3]).all() and (up[1] == up[2]).all()
-
-
-def test_weights_of_via_points():
-    weights = behaviours.via(5, {2: np.array([1.0, 2.0]), 4: np.array([3.0, 0.0])})
-    np.testing.assert_array_equal(weights[[2, 4]], [[1, 2], [3, 0]])
-    assert weights.shape == (6, 2) and not weights[[0, 1, 3, 5]].any()
 
 
 def test_damping_is_that_of_mujoco():
@@ -59,13 +23,6 @@ def test_damping_is_that_of_mujoco():
     model = mujoco.MjModel.from_xml_path(str(bundled_file("go1")))
     expected = model.dof_armature + 0.004 * model.dof_damping
     np.testing.assert_allclose(system.stepped_model.armature, expected, atol=1e-12)
-
-
-def test_nested_solvers_are_made_from_their_descriptions():
-    solver = solvers.get("Hybrid", **go1_trot.SEARCH)
-    assert type(solver.sampler).__name__ == "CMAES" and solver.sampler.population == 32
-    assert solver.polisher.max_iterations == 200
-    assert registry.entry("go1-jump").solver == "Hybrid"
 
 
 @pytest.mark.slow

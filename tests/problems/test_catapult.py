@@ -11,7 +11,7 @@ import pytest
 
 from trajopt import problems, solvers
 from trajopt.dynamics.rigid_body.kinematics import kinematics
-from trajopt.problems.library import catapult, jump_worm
+from trajopt.problems.library import catapult
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status
 
@@ -82,16 +82,6 @@ def test_the_guess_holds_the_arm_and_throws_the_cube_near_the_target():
     np.testing.assert_allclose(problem.certificate.function(motion)["distance"], distance)
 
 
-def test_the_guess_throws_without_hitting_a_stop():
-    """The second joint rests on its stop, the others stay off theirs; the cube flies freely from the braking on."""
-    _, xs = thrown()
-    np.testing.assert_allclose(xs[:, 3], 0.0, atol=1e-9)
-    others = xs[:, [2, 4]]
-    assert others.min() > 0.2 and others.max() < np.pi - 0.2
-    flight = np.diff(xs[215:, 5:7], axis=0)
-    np.testing.assert_allclose(flight, np.broadcast_to([0.0, -G * 1e-3], flight.shape), atol=1e-12)
-
-
 def test_ilqr_hits():
     """Whatever rounding does: a thousandth of a newton metre of noise on the guess changes nothing."""
     problem, _ = thrown()
@@ -113,17 +103,6 @@ def test_the_cube_arrives(noise):
     solution = solvers.solve(problem, solver, x0=guess, max_iterations=40)
     assert solution.success and solution.status == Status.solved
     assert solution.residuals["distance"] < 1e-3 and solution.residuals["defect"] < 1e-6
-
-
-def test_the_push_the_rates_and_the_torques_of_the_worm():
-    """Joints are bounded, the cube is not; a torque of 50 N m costs an eighth of `effort`."""
-    pushed = jump_worm.push(np.array([0.0, 0.2, 0.27]))
-    np.testing.assert_array_equal(pushed, [[0.0] * 3, list(jump_worm.PUSH), [0.0] * 3])
-    problem = problems.get("jump-worm", rate=25.0, effort=4.0)
-    np.testing.assert_array_equal(problem.state_upper, [np.inf] * 7 + [25.0] * 3)
-    np.testing.assert_array_equal(problem.state_lower, -problem.state_upper)
-    x, u, zero = np.zeros(10), np.array([50.0, 0.0, -100.0]), np.zeros(())
-    np.testing.assert_allclose(problem.running_cost(x, u, zero, np.zeros(0)), 4.0 * (0.125 + 0.5))
 
 
 @pytest.mark.slow

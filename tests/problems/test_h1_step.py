@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from trajopt import problems
-from trajopt.errors import OptionError
-from trajopt.problems.library.behaviours import task
-from trajopt.problems.library.h1_step import LEFT_SOLE, LIMITS, RIGHT_SOLE, leg_targets, step_quantities, swings
+from trajopt.problems.library.h1_step import LIMITS, step_quantities
 from trajopt.problems.trajectory import Trajectory
 
 LENGTH = 0.4  # m, of thigh and shank
@@ -80,47 +75,9 @@ def test_a_jump_or_a_fall_is_no_step(problem):
     assert "feet_off_the_ground" in missed(step_quantities(problem.system, Trajectory(hover, motion.us, motion.p), 0.15))
 
 
-def test_swings_are_counted():
-    heel, toe = np.zeros(40), np.zeros(40)
-    heel[5:20], toe[8:22] = 0.05, 0.04
-    heel[30:32] = 0.02  # the toe stays down
-    assert swings(np.stack([heel, toe], 1)) == 1
-    toe[29:35] = 0.02
-    assert swings(np.stack([heel, toe], 1)) == 2
-
-
 def test_neither_foothold_nor_contacts_are_given(problem):
     """Of the left foot the end asks for the height and a level sole alone; nothing asks for contacts or impulses."""
     names = {term.name for term in (*problem.stage_residual.terms, *problem.terminal_residual.terms)}
     assert not {name for name in names if "contact" in name or "impulse" in name}
     of_left = [term for term in problem.terminal_residual.terms if getattr(term, "frame", "") == "left_ankle_link"]
     assert {type(term).__name__ for term in of_left} == {"Height", "FrameOrientation"}
-
-
-def test_falling_costs_so_much_and_no_more(problem):
-    """Of an end on the ground each row costs less than half the square of weight times scale."""
-    fallen = np.concatenate([problem.x0[:26], np.full(25, 50.0)])
-    fallen[0], fallen[2], fallen[3:7] = 5.0, 0.05, (np.sqrt(0.5), 0.0, np.sqrt(0.5), 0.0)
-    fallen[7:26] += 0.7
-    outcome = problem.outcome(jnp.asarray(fallen), None, problem.parameters)
-    for term in problem.terminal_residual.terms:
-        rows = np.asarray(task(term)(outcome.x, None, 0.0, outcome))
-        assert (np.abs(rows) <= np.asarray(term.weight) * np.asarray(term.activation.scale) + 1e-12).all(), term.name
-        free = dataclasses.replace(term, activation=None)
-        assert np.sum(np.asarray(task(free)(outcome.x, None, 0.0, outcome)) ** 2) > np.sum(rows**2)
-
-
-def test_targets_swing_and_shorten_legs_with_level_soles(problem):
-    model = problem.system.model
-    targets = leg_targets(model, 1.8)
-    mirror, names = np.asarray(targets.mirror), model.topology.actuators
-    for side in ("left", "right"):
-        pitch = [names.index(f"{side}_{joint}") for joint in ("hip_pitch", "knee", "ankle")]
-        np.testing.assert_allclose(mirror[pitch].sum(0), 0.0)
-    assert mirror.shape == (19, 6) and (np.abs(mirror).sum(0) > 0).all()
-    assert len(LEFT_SOLE) == len(RIGHT_SOLE) == 4
-
-
-def test_settings_are_checked():
-    with pytest.raises(OptionError, match="advance"):
-        problems.get("h1-step", advance=0.6)

@@ -70,8 +70,3 @@ def test_checkpoints_go_on_and_belong_to_one_horizon(tmp_path):
     np.testing.assert_array_equal(rest.us, whole.us)
     with pytest.raises(OptionError, match="cannot resume: .* other problem settings"):
         solvers.solve(problem.replace(horizon=14), solvers.iLQR(), resume=path)
-
-
-def test_where_something_is_not_finite_is_a_step_of_the_problem():
-    broken = arm(parameter_residual=None, terminal_residual=lambda x, p: jnp.sqrt(x - 100.0))
-    assert f"non-finite at step {T}" in solvers.solve(broken, solvers.iLQR()).message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from trajopt import load_model
@@ -132,7 +131,3 @@ def test_a_misspelt_option_gets_the_closest_name(kind, given, meant):
     said = f"{kind.__name__} got an unexpected keyword argument '{given}'; did you mean .*'{meant}'"
     with pytest.raises(OptionError, match=said):
         kind(**{given: 3})
-
-
-def test_options_of_optax_are_its_own():
-    assert SingleShooting(optimizer=optax.adam(0.1)).name == "SingleShooting"

@@ -12,7 +12,7 @@ from compilations import compilations
 
 from trajopt import load_model, problems
 from trajopt.dynamics import NoContact, System
-from trajopt.dynamics.effort import Effort, compiled_with, known_options
+from trajopt.dynamics.effort import compiled_with
 from trajopt.problems import Display, LeastSquaresProblem, OptimalControlProblem, Trajectory, programs
 from trajopt.problems import residuals as r
 
@@ -52,15 +52,6 @@ def test_a_subject_that_is_no_pytree_is_part_of_the_key():
         return factor * x
 
     assert [programs.run(times, factor, jnp.ones(2))[0][0] for factor in (2, 3, 2)] == [2.0, 3.0, 2.0]
-
-
-def test_many_programs_of_a_function_are_not_kept_for_ever():
-    def times(factor, x):
-        return factor * x
-
-    for factor in range(programs.KEPT_PROGRAMS + 1):
-        assert programs.run(times, factor, jnp.ones(1))[0][0] == factor
-    assert programs.run(times, 0, jnp.ones(1))[1] > 0
 
 
 def reach(x0, weight=1e-2, gravity=9.81, upper=5.0, report=None):
@@ -142,28 +133,6 @@ def test_a_problem_is_a_pytree():
     np.testing.assert_array_equal(jax.tree.map(lambda y: y + 1, fit).full_residual(fit.x0), [0.0, -1.0])
 
 
-@pytest.mark.parametrize("name", ["cart-pole", "double-cart-pole", "cart-pole"])
-def test_systems_of_other_models_may_follow_each_other(name):
-    model = load_model(name)
-    assert programs.run(_damping, None, System(model, 1e-3, NoContact()))[0].shape == (model.nv,)
-
-
-def _damping(subject, system):
-    return system.model.damping + system.dt
-
-
-def test_effort_changes_the_program_and_not_its_value():
-    x = jnp.linspace(-1.0, 1.0, 7)
-    for effort in Effort:
-        np.testing.assert_allclose(programs.run(Scale.times, Scale(2.0), x, effort=effort)[0], 2 * x, rtol=1e-15)
-
-
 def test_options_that_this_xla_does_not_know_are_left_out():
     lowered = jax.jit(lambda x: x + 1.0).lower(1.0)
     assert compiled_with(lowered, {"xla_cpu_of_another_version": True})(1.0) == 2.0
-
-
-def test_every_effort_holds_options():
-    """Of Python 3.11.2, which Debian ships, an enumeration keeps no empty tuple as a value."""
-    assert all(isinstance(effort.value, dict) for effort in Effort)
-    assert known_options(Effort.FULL) == {} and known_options(Effort.QUICK) == Effort.QUICK.value

@@ -60,11 +60,6 @@ def test_terms_add_up_to_the_cost():
     assert found.summary()["terms"] == found.terms
 
 
-def test_terms_are_saved(tmp_path):
-    found = solvers.solve(task(), solvers.iLQR(max_iterations=1))
-    assert solvers.Solution.load(found.save(tmp_path)).terms == found.terms
-
-
 def test_residuals_are_constraints_too():
     """An equality at the end is reached; an inequality along the motion is kept."""
     system = cart_pole()
@@ -77,20 +72,6 @@ def test_residuals_are_constraints_too():
     assert found.success, found.message
     assert abs(found.xs[-1, 0] - 0.5) < 1e-6
     assert 0.6 - 1e-3 < found.xs[:-1, 2].max() < 0.6 + 1e-6  # the bound is felt
-
-
-def test_the_normal_form_survives_other_ways_of_replacing():
-    problem = task()
-    other = problem.replace(references={"posture": TARGETS[1]}, tolerance=1e-3)
-    assert other.tolerance == 1e-3
-    np.testing.assert_array_equal(other.terminal_residual.terms[0].reference, TARGETS[1])
-    over_time = problem.replace(weights={"control": np.linspace(0.1, 1.0, 10)[:, None]})  # another shape: another program
-    assert over_time.stage_residual.terms[0].weight.shape == (10, 1)
-    guessed = problem.replace(u0=0.3)
-    np.testing.assert_array_equal(guessed.u0, np.full((10, 1), 0.3))
-    again = guessed.replace(x0=np.full(4, 0.1))
-    np.testing.assert_array_equal(again.u0, guessed.u0)
-    assert again.replace(horizon=5, u0=0.0).u0.shape == (5, 1)
 
 
 def bounded(x0, **options):
