@@ -6,7 +6,6 @@ import functools
 import itertools
 import pathlib
 import sys
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -64,20 +63,6 @@ def test_a_core_that_is_not_built_is_said_once_with_what_it_costs(monkeypatch, t
     assert [system.resolved_backend for system in systems] == ["jax", "jax"]
 
 
-def test_nothing_is_said_of_a_missing_core_where_it_would_not_be_used(monkeypatch, tmp_path):
-    monkeypatch.setattr(native, "FOLDER", tmp_path)
-    monkeypatch.setattr(native, "processor_flags", lambda: frozenset(native.INSTRUCTION_SETS["avx512"]))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        System(load_model("cube"), DT, contact=BoxedLCP())
-        System(load_model("cube"), DT, backend="jax")
-        monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
-        System(load_model("cube"), DT)
-        monkeypatch.delenv("TRAJOPT_BACKEND")
-        monkeypatch.setattr(native, "processor_flags", frozenset)  # this processor could not run it
-        System(load_model("cube"), DT)
-
-
 def test_the_variable_decides_for_auto_and_an_argument_beats_it(monkeypatch):
     model = load_model("cube")
     monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
@@ -108,26 +93,7 @@ def test_what_the_core_does_not_cover_falls_back_and_says_why(monkeypatch, optio
         System(model, DT, backend="native", **options)
 
 
-@needs_core
-def test_half_precision_is_left_to_jax(monkeypatch):
-    monkeypatch.delenv("TRAJOPT_BACKEND", raising=False)
-    system = System(load_model("cube").to_device(jnp.float32), DT)
-    assert system.resolved_backend == "native" and system.backend_reason == ""
-    system = System(load_model("cube").to_device(jnp.float16), DT)
-    assert system.resolved_backend == "jax" and "float16" in system.backend_reason
-
-
 # -- the same function -------------------------------------------------------------------------------------------------
-
-
-@needs_core
-def test_forces_and_parameters_reach_the_core():
-    core, reference = systems("go1")
-    x, u = next(states("go1", 1))
-    force = jnp.linspace(0.0, 3.0, core.nv)
-    heavier = [s.model.replace(mass=1.1 * s.model.mass) for s in (core, reference)]
-    ends = [System(m, DT, backend=b).step(x, u, force=force)[0].v for m, b in zip(heavier, ("native", "jax"), strict=True)]
-    assert relative(*ends) < VELOCITY
 
 
 @needs_core

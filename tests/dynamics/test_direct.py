@@ -17,11 +17,8 @@ from native.cases import needs_core
 from dynamics import linkages
 from trajopt import load_model
 from trajopt.dynamics import Linearization, NoContact, RigidContact, SmoothedContact, State, StepInfo, System
-from trajopt.dynamics.direct import direct_calls
-from trajopt.dynamics.state import StepFields
 from trajopt.errors import NonFiniteError, ShapeError
 from trajopt.models import load_model_from_string
-from trajopt.result import Status
 
 pytestmark = needs_core
 DT = 1e-3
@@ -81,19 +78,6 @@ def test_a_direct_call_has_the_bits_of_a_compiled_function(name):
             same(found, expected[1])
 
 
-@pytest.mark.parametrize("name", ["go1", "servos"])
-def test_forces_and_derivatives_of_impulses_have_the_bits_of_a_compiled_function(name):
-    system = SYSTEMS[name]()
-    (x, u), *_ = draws(system, 1)
-    force = jnp.linspace(-1.0, 1.0, system.nv)
-    for _ in range(2):
-        same(system.step(x, u, force=force), jax.jit(lambda: system.step(x, u, force=force))())
-        same(system.linearize(x, u, force=force), jax.jit(lambda x: system.linearize(x, u, force=force))(x))
-        found = system.linearize(x, u, outputs=("impulse",))
-        same(found, jax.jit(lambda x: system.linearize(x, u, outputs=("impulse",)))(x))
-        same(system.step(x, u)[0], jax.jit(lambda x: system.step(x, u)[0])(x))
-
-
 @pytest.mark.parametrize("method", ["step", "linearize"])
 @pytest.mark.parametrize("convert", [jnp.asarray, np.asarray])
 def test_what_a_known_system_refuses_is_named_as_by_an_unknown_one(method, convert):
@@ -119,29 +103,6 @@ def test_what_a_known_system_refuses_is_named_as_by_an_unknown_one(method, conve
         for (q, v, control), error, message in wrong(system):
             with pytest.raises(error, match=message):
                 getattr(system, method)(State(q, v), control)
-
-
-def test_a_control_that_a_servo_would_clip_has_to_be_finite_too():
-    system = SYSTEMS["servos"]()
-    (x, u), *_ = draws(system, 1)
-    system.step(x, u), system.linearize(x, u)
-    for method in (system.step, system.linearize):
-        with pytest.raises(NonFiniteError, match=r"u\[0\] is inf"):
-            method(x, u.at[0].set(jnp.inf))
-
-
-@pytest.mark.parametrize("name", ["half-cheetah", "runge-kutta"])
-def test_numbers_that_only_the_step_makes_infinite_are_an_answer(name):
-    """Velocities of 1e200 are finite; their squares are not."""
-    system = SYSTEMS[name]()
-    (x, u), *_ = draws(system, 1)
-    fast = State(x.q, x.v.at[-2:].set(1e200))
-    first, second = (system.step(fast, u) for _ in range(2))
-    same(first, second)
-    same(second, jax.jit(system.step)(fast, u))
-    assert not np.isfinite(np.asarray(second[0].v)).all() and bool(second[1].status == Status.non_finite)
-    found = [system.linearize(fast, u) for _ in range(2)]
-    same(found[0], found[1])
 
 
 def test_what_was_handed_out_stays_as_it_is():
@@ -205,42 +166,3 @@ def test_a_linearisation_is_whole_whatever_is_done_to_it():
     assert "x_next" in repr(system.linearize(x, u))
     with pytest.raises(AttributeError, match="'Linearization' has no attribute 'x_nxt'"):
         system.linearize(x, u).x_nxt  # noqa: B018
-
-
-def test_what_a_compiled_function_reads_first_is_known_outside_of_it():
-    """A result that a function closes over is read for the first time while JAX traces that function."""
-    system = SYSTEMS["half-cheetah"]()
-    (x, u), *_ = draws(system, 1)
-    expected, (_, info), linear = system.linearize(x, u), system.step(x, u), system.linearize(x, u)
-    jax.jit(lambda y: y + linear.x_next.q + linear.info.residual + info.residual)(x.q)
-    same(linear, expected)
-    same(linear.info.unpacked(), expected.info.unpacked())
-    same(info.unpacked(), system.step(x, u)[1].unpacked())
-
-
-def test_a_call_of_known_numbers_inside_of_a_compiled_function():
-    system = SYSTEMS["half-cheetah"]()
-    (x, u), *_ = draws(system, 1)
-    expected = system.step(x, u), system.linearize(x, u)
-    same(jax.jit(lambda: (system.step(x, u), system.linearize(x, u)))(), expected)
-
-
-def test_the_variable_is_read_when_a_system_is_made(monkeypatch):
-    monkeypatch.setenv("TRAJOPT_BACKEND", "native")
-    system = System(load_model("cube"), DT)
-    monkeypatch.setenv("TRAJOPT_BACKEND", "jax")
-    x, u = system.initial_state(), jnp.zeros(0)
-    for _ in range(2):
-        assert not isinstance(system.step(x, u)[1], StepFields)
-    for other in (dataclasses.replace(system), pickle.loads(pickle.dumps(system))):
-        assert isinstance(other.step(x, u)[1], StepFields)
-
-
-def test_what_motors_make_of_controls_is_computed_by_the_core():
-    """XLA gives programs with products of a thousand operations and more to another thread, which costs as much as the step."""
-    system = System(load_model("atlas"), DT, backend="native")
-    calls = direct_calls(system.model, system.contact, system.integrator, jnp.asarray(DT))
-    assert calls is not None
-    x, u = system.initial_state(), jnp.zeros(system.nu)
-    for program in calls.programs.values():
-        assert "dot" not in program.lower(calls.constants, x.q, x.v, u, None).as_text()

@@ -204,31 +204,6 @@ def test_derivatives_with_contact_welds_and_couplings(law):
 
 
 @pytest.mark.slow
-def test_redundant_loops_have_derivatives():
-    """Those along the motion of the linkage and by controls; across it the default configuration opens the loops."""
-    system = System(model(THREE), 1e-3)
-    x = system.initial_state()
-    start = State(x.q, jnp.array([1.0, -1.0, 1.0, 1.0]))
-    derivative(system, start, np.array([0.1, 0.0, 0.0, 0.0]), "three rockers")
-
-
-def test_welded_boxes_are_one_box():
-    """Impulses last, rows in the order contacts, limits, dry, equalities; the sum of weights stands on the floor."""
-    system = System(model(MIXED), 1e-3)
-    x = system.initial_state()
-    low = State(x.q.at[2].add(-1e-5).at[9].add(-1e-5), x.v)
-    y, info = system.step(low, np.zeros(system.nu))
-    assert info.status == Status.solved
-    impulse = np.asarray(info.impulse)
-    assert impulse.size == 3 * info.contacts.mode.size + 8
-    np.testing.assert_allclose(y.v[:6], y.v[6:12], atol=1e-9)
-    normal = np.asarray(info.contacts.impulse)[:, 2].sum()
-    lift = 2.0 * float(y.v[2])  # 2 kg leave with what erp asks for
-    np.testing.assert_allclose(normal - 2 * 9.81e-3, lift, atol=1e-9)
-    np.testing.assert_allclose(impulse[-6], -(9.81e-3 + float(y.v[8])), atol=1e-9)  # on the lower box, of the upper one's weight
-
-
-@pytest.mark.slow
 def test_every_law_and_solver_holds_a_loop_alike():
     """Off the closure, with a redundant row and no contact: one linear problem, whoever solves it."""
     system = four_bar()

@@ -184,18 +184,6 @@ def test_moreau_holds_a_resting_ball():
     np.testing.assert_allclose(y.v, 0, atol=1e-12)
 
 
-def test_reverse_mode_through_an_rk4_rollout():
-    """The gradient of the last angle is the product of the linearisations along the rollout."""
-    sys = free(PENDULUM, "rk4", 2e-2)
-    x0 = State(jnp.asarray([1.0]), jnp.asarray([0.5]))
-    gradient = jax.jit(jax.grad(lambda x: sys.rollout(x, jnp.zeros((10, 1)))[0].q[-1, 0]))(x0)
-    xs, _ = sys.rollout(x0, np.zeros((10, 1)))
-    row = np.array([1.0, 0.0])
-    for t in reversed(range(10)):
-        row = row @ np.asarray(sys.linearize(State(xs.q[t], xs.v[t]), np.zeros(1)).A)
-    np.testing.assert_allclose([gradient.q[0], gradient.v[0]], row, rtol=1e-12)
-
-
 @functools.cache
 def astronaut(integrator: str) -> System:
     """The humanoid without gravity, springs and losses."""
@@ -232,19 +220,6 @@ def test_free_floating_humanoid_drifts_with_the_order_of_the_scheme(integrator):
     assert np.all(np.asarray(drift[1]) < {"euler": 0.1, "rk4": 1e-7}[integrator])
 
 
-def test_float32_and_vmap():
-    """A batch in single precision: dtypes stay, values agree with the single step in double precision."""
-    exact, x = ball_in_contact("rk4")
-    sys = System(scenes.model("ball").to_device(jnp.float32), 1e-3, contact=CompliantContact(), integrator="rk4")
-    batch = jax.tree.map(lambda leaf: jnp.asarray(np.stack([leaf, leaf]), jnp.float32), x)
-    y, info = jax.jit(jax.vmap(lambda x: sys.step(x, jnp.zeros(0, jnp.float32))))(batch)
-    assert {leaf.dtype for leaf in jax.tree.leaves((y, info.impulse, info.residual))} == {jnp.dtype("float32")}
-    single, _ = exact.step(x, np.zeros(0))
-    # The depth of 2e-4 m is known to 1e-8 m: 1e-4 of the force, 2e-6 m/s of the velocity's change within a step.
-    np.testing.assert_allclose(y.v[1], single.v, atol=1e-5)
-    np.testing.assert_allclose(y.contact[1], single.contact, atol=1e-9)
-
-
 # -- what is refused ----------------------------------------------------------------------------------------------------
 
 
@@ -259,10 +234,3 @@ def test_impulses_need_a_scheme_with_impulses(integrator):
         System(scenes.model("sliders"), 1e-3, contact=NoContact(limits=True), integrator=integrator)
     for law in (NoContact(), CompliantContact(), SpringDamperContact()):
         System(scenes.model("ball"), 1e-3, contact=law, integrator=integrator)
-
-
-def test_unknown_integrators_are_refused():
-    with pytest.raises(OptionError, match=r"integrator is 'rk5'.*rk4"):
-        System(scenes.model("ball"), 1e-3, contact=NoContact(), integrator="rk5")
-    with pytest.raises(OptionError, match=r"integrator 'rk4' is unstable above dt = 0.00557"):
-        System(scenes.model("ball"), 6e-3, contact=CompliantContact(), integrator="rk4")

@@ -122,31 +122,6 @@ def test_gradient_through_a_rollout():
         assert estimate.error < 1e-7 * np.abs(gradient).max()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("integrator", ["semi-implicit", "moreau"])
-def test_impulses_by_parameters_and_dt_in_both_modes(integrator):
-    """JVP along, and VJP against, a direction in all parameters that act, of x+ and impulses of redundant contacts that slide."""
-    sys, x, _ = cube_case("sliding")
-    sys = dataclasses.replace(sys, integrator=integrator)
-    names = ("mass", "com", "inertia", "pair_friction", "shape_size", "shape_position", "gravity")
-    rng, start = np.random.default_rng(7), {name: jnp.asarray(getattr(sys.model, name)) for name in names} | {"dt": sys.dt}
-    z = {name: 1e-2 * rng.normal(size=np.shape(leaf)) * np.abs(leaf) for name, leaf in start.items()}
-
-    @jax.jit
-    def after(leaves):
-        moved = dataclasses.replace(sys, dt=leaves["dt"], model=sys.model.replace(**{name: leaves[name] for name in names}))
-        y, info = moved.step(x, jnp.zeros(0))
-        return jnp.concatenate([y.q, y.v, info.impulse, info.contacts.distance, info.contacts.friction])
-
-    estimate = ridders(lambda s: np.asarray(after(jax.tree.map(lambda a, d: a + s * d, start, z))), 1e-2)
-    forward = np.asarray(jax.jvp(after, (start,), (z,))[1])
-    compare(forward[:, None], Estimate(estimate.value[:, None], estimate.error[:, None]), label=integrator, untrusted=0.3)
-    w = rng.normal(size=forward.shape)
-    backward = jax.vjp(after, start)[1](w)[0]
-    found = sum(jax.tree.leaves(jax.tree.map(lambda a, b: float(np.sum(a * b)), backward, z)))
-    np.testing.assert_allclose(found, w @ forward, rtol=1e-9)
-
-
 PARAMETERS = {
     "cube sliding": (
         "mass",

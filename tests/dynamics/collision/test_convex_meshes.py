@@ -16,7 +16,7 @@ from dynamics.contact import scenes
 from trajopt.dynamics.collision.convex.hulls import edges_of
 from trajopt.dynamics.collision.convex.shapes import Hull, hull
 from trajopt.dynamics.collision.evaluation import slope_and_value
-from trajopt.dynamics.collision.narrowphase import HULLS, PRIMITIVES
+from trajopt.dynamics.collision.narrowphase import HULLS
 from trajopt.dynamics.model import ShapeType as T
 from trajopt.models.meshes import convex_hull, hull_triangles
 
@@ -105,39 +105,6 @@ def test_distance_and_normal_against_coal(names, n):
     np.testing.assert_allclose(distance, expected, atol=1e-9)
     differs = np.linalg.norm(normal - direction, axis=1) > 1e-6
     assert differs.mean() <= 0.002  # two directions of equal depth
-
-
-SIMPLE = [(T.SPHERE, T.BOX), (T.CAPSULE, T.BOX), (T.BOX, T.BOX), (T.BOX, T.CYLINDER)]
-
-
-@pytest.mark.parametrize(
-    "kinds", [pytest.param(k, id=k[0].name, marks=[] if k[0] == T.CAPSULE else pytest.mark.slow) for k in SIMPLE]
-)
-def test_a_box_as_a_mesh_is_a_box(kinds):
-    """Distances, normals and patches of the closed forms; the mesh of a box comes second, or first against a cylinder."""
-    R1, p1, size1, R2, p2, size2 = (x[:FEW] for x in judge.poses(seed=3))
-    box = np.array([0.3, 0.2, 0.25])
-    vertices = convex_hull(scenes.box_corners(box), "box", no_warning)
-    mesh = as_hull(vertices, hull_triangles(vertices))
-    if kinds[1] == T.CYLINDER:
-        sizes = np.broadcast_to(box, size1.shape), size2
-        # The mesh is the second of its pair: exchange the placements.
-        slope, (distance, point, normal) = evaluate((T.CYLINDER, T.MESH), (R2, p2, size2, R1, p1, size1), mesh)
-        normal = -normal
-    else:
-        sizes = size1, np.broadcast_to(box, size2.shape)
-        slope, (distance, point, normal) = evaluate((kinds[0], T.MESH), (R1, p1, size1, R2, p2, size2), mesh)
-    function, _ = PRIMITIVES[kinds]
-    expected = jax.jit(jax.vmap(function))(R1, p1, sizes[0], R2, p2, sizes[1])
-    expected = [np.asarray(x) for x in expected]
-    assert np.isfinite(slope).all()
-    np.testing.assert_allclose(distance.min(1), expected[0].min(1), atol=1e-10)
-    rows = np.arange(FEW)
-    first, other = distance.argmin(1), expected[0].argmin(1)
-    same = np.linalg.norm(normal[rows, first] - expected[2][rows, other], axis=1) < 1e-8
-    assert same.mean() > 0.95  # ties between directions
-    whole = np.sort(distance, 1)[same] - np.sort(expected[0], 1)[same]
-    assert (np.abs(whole).max(1) < 1e-9).mean() > 0.9  # the patch has the same corners, but for ties
 
 
 ORDINARY = [T.SPHERE, T.CAPSULE, T.BOX, T.CYLINDER, T.ELLIPSOID, T.MESH]

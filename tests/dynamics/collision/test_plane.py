@@ -14,7 +14,7 @@ from ridders import compare, ridders, ridders_jacobian
 from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
 from trajopt.dynamics.collision.evaluation import slope_and_value
-from trajopt.dynamics.collision.narrowphase import collide, collide_with_derivatives, contact_count
+from trajopt.dynamics.collision.narrowphase import collide, contact_count
 from trajopt.dynamics.collision.primitives.plane import (
     box_plane,
     capsule_plane,
@@ -83,11 +83,6 @@ def contacts_of(model, q):
     return collide(model, kinematics(model, q))
 
 
-@jax.jit
-def contacts_and_slopes(model, q):
-    return collide_with_derivatives(model, kinematics(model, q))
-
-
 def test_contacts_of_a_scene():
     """Candidate contacts of two bodies: the box's four lowest corners and the ball at the arm's tip, nodes and pairs named."""
     model = scenes.model("forest")
@@ -130,15 +125,6 @@ def test_derivatives_by_the_motion_of_the_body(kind):
 
     # Rounding 8 * 2e-16 over the finest step of 1e-3: 2e-12 for entries of order one, hence 1e-8 with the margin of ten.
     compare(slope.reshape(-1, 6), ridders_jacobian(moved, 6, 2e-2), relative=1e-8, smallest=1e-2)
-
-
-def test_derivatives_of_a_scene_do_not_change_the_contacts():
-    model = scenes.model("forest")
-    q = np.array([1.0, 0.2, 0.3, *scenes.about([1, 2, 3], 0.4), 0.5, 0.1, 0.9])
-    plain, (contacts, slopes) = contacts_of(model, q), contacts_and_slopes(model, q)
-    assert slopes.shape == (5, 7, 6)
-    for name in ("distance", "point", "normal", "centre", "pair"):
-        np.testing.assert_array_equal(getattr(plain, name), getattr(contacts, name))
 
 
 @pytest.mark.parametrize("law", [RigidContact(), CompliantContact()])
@@ -233,15 +219,3 @@ def test_patches_of_a_cylinder():
             np.testing.assert_allclose(np.sort(point[0][touching][:, 0]), [-0.3, 0.3], atol=1e-12)
         else:
             np.testing.assert_allclose(np.linalg.norm(spread, axis=1), 0.2, atol=1e-12)
-
-
-@both
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_degenerate_curved_shapes_have_finite_results(kind, dtype):
-    """Upright, lying and nearly so; zero sizes; the centre on the plane."""
-    turns = [np.eye(3)] + [scenes.rotation(scenes.about([1, 0, 0], a)) for a in (np.pi / 2, np.pi, 1e-9, 1e-5, 1e-3)]
-    sizes = [np.array([0.2, 0.3, 0.1]), np.zeros(3), np.array([0.0, 0.3, 0.0])]
-    rows = [(R, np.zeros(3), s, np.eye(3), np.zeros(3), s) for R in turns for s in sizes]
-    slope, value = evaluate(kind, [np.stack([row[i] for row in rows]) for i in range(6)], dtype)
-    assert np.isfinite(slope).all() and all(np.isfinite(x).all() for x in value)
-    assert slope.dtype == dtype

@@ -12,10 +12,7 @@ from ridders import ridders, ridders_jacobian
 
 from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
-from trajopt.dynamics.collision.convex.hulls import mesh_plane
 from trajopt.dynamics.collision.evaluation import slope_and_value
-from trajopt.dynamics.collision.narrowphase import PRIMITIVES
-from trajopt.dynamics.collision.primitives.plane import vertices_plane
 from trajopt.dynamics.collision.terrain import ground_contacts, ground_height
 from trajopt.dynamics.contact.laws import CompliantContact, RigidContact
 from trajopt.dynamics.model import ShapeType as T
@@ -76,48 +73,6 @@ def test_a_bowl(kind):
     on_bowl = point - normal * (distance[..., None] if kind == T.SPHERE else 0.0)
     on_bowl = np.linalg.norm(on_bowl - p2[:, None] - bowl_radius * R2[:, None, :, 2], axis=-1)
     np.testing.assert_allclose(on_bowl[near], bowl_radius, atol=1e-9)
-
-
-FLAT = [T.SPHERE, T.CAPSULE, T.BOX, T.CYLINDER, T.ELLIPSOID, T.MESH, T.POINTS]
-
-
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=[] if k in FLAT[:3] else pytest.mark.slow) for k in FLAT])
-def test_an_incline_is_a_plane(kind):
-    """A grid of heights on a plane gives the contacts with that plane, for every shape."""
-    rows, columns, slope = 4, 6, np.array([0.3, -0.2])
-    x, y = np.linspace(-0.9, 0.9, columns), np.linspace(-0.9, 0.9, rows)
-    heights = (x[None] * slope[0] + y[:, None] * slope[1] + 0.05).reshape(-1)
-    pose = poses(lambda x, y: slope @ [x, y] + 0.05, seed=3)
-    _, got = evaluate(kind, Surface(0, heights.size, rows, columns), pose[:6], heights)
-    R1, p1, size1, R2, p2, size2, _ = pose
-    up = np.array([-slope[0], -slope[1], 1.0])
-    up /= np.linalg.norm(up)
-    first = np.cross(up, np.cross([1.0, 0, 0], up))
-    first /= np.linalg.norm(first)
-    tilt = np.stack([first, np.cross(up, first), up], 1)
-    Rp, pp = R2 @ tilt, p2 + 0.05 * R2[:, :, 2]
-    if kind == T.MESH:
-        function = lambda R1, p1, s, R2, p2, t: mesh_plane(jnp.asarray(VERTICES), R1, p1, R2, p2)  # noqa: E731
-    elif kind == T.POINTS:
-        function = lambda R1, p1, s, R2, p2, t: vertices_plane(jnp.asarray(VERTICES), R1, p1, R2, p2, None)  # noqa: E731
-    else:
-        function = PRIMITIVES[kind, T.PLANE][0]
-    expected = [np.asarray(x) for x in jax.jit(jax.vmap(function))(R1, p1, size1, Rp, pp, size2)]
-    inside = (
-        np.abs(np.einsum("nij,nkj->nki", R2.transpose(0, 2, 1), expected[1] - p2[:, None])[..., :2]).max((1, 2)) < 0.88
-    )
-    assert inside.mean() > 0.5
-    np.testing.assert_allclose(np.min(got[0], 1)[inside], np.min(expected[0], 1)[inside], atol=1e-9)
-    if kind == T.MESH:  # which vertices spread the patch most depends on the axes of the shapes' extent
-        got, expected = ([x[np.arange(N), v[0].argmin(1)][:, None] for x in v] for v in (got, expected))
-    if (
-        kind == T.BOX
-    ):  # the ground spreads the patch of a box, a plane takes its deepest corners: the points are the same kind
-        foot = got[1] - np.sum((got[1] - pp[:, None]) * Rp[:, None, :, 2], -1)[..., None] * Rp[:, None, :, 2]
-        expected = [got[0], foot, np.broadcast_to(Rp[:, None, :, 2], foot.shape)]
-    one, other = (np.concatenate([v[0][..., None], v[1], v[2]], -1) for v in (got, expected))
-    apart = np.abs(one[:, :, None] - other[:, None]).max(-1).min(2)
-    assert apart[inside].max() < 1e-8
 
 
 def test_grid_is_interpolated_smoothly():

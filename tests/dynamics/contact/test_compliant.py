@@ -198,14 +198,6 @@ def test_friction_threshold():
     assert np.all(np.asarray(infos.contacts.mode)[-1] == 2)
 
 
-def test_sliding_stops():
-    """From 1 m/s after v^2 / (2 mu g) = 0.127 m and 0.255 s, within the deformation; then it rocks to rest and stays."""
-    law = CompliantContact()
-    xs, infos = rollout(law, v=1.0, depth=static_depth(law))
-    assert abs(float(xs.q[-1, 0]) - 1 / (2 * FRICTION * G)) < 2e-3
-    assert np.abs(xs.v[-1]).max() < 2e-3 and np.all(np.asarray(infos.contacts.mode)[-1] == 1)
-
-
 @pytest.mark.parametrize("mu", [2.0, 0.0, 0.5])
 def test_box_on_an_incline(mu):
     """20 degrees (JaxSim thesis, 7.5.3): g sin 20 without friction; at rest with 0.5 and 2, as tan 20 is 0.36."""
@@ -218,12 +210,6 @@ def test_box_on_an_incline(mu):
         np.testing.assert_allclose(xs.v[-1, 0], gravity[0] * STEPS * DT, rtol=1e-12)
     else:
         assert np.abs(xs.v[-1]).max() < 1e-4 and abs(float(xs.q[-1, 0])) < 2e-3
-
-
-def test_spring_damper_creeps_below_the_threshold():
-    """Without a deformation nothing sticks: the box drifts at push / (4 k_f)."""
-    xs, _ = rollout(SOFT, push=0.5 * FRICTION * G, depth=static_depth(SOFT))
-    np.testing.assert_allclose(xs.v[-1, 0], 0.5 * FRICTION * G / (4 * SOFT.friction_damping), rtol=1e-3)
 
 
 # -- derivatives -----------------------------------------------------------------------------------------------------------
@@ -292,16 +278,6 @@ def test_linearize_against_ridders(law, integrator):
         compare(np.reshape(jac.parameters[name], (sys.ndx, -1)), ridders_jacobian(f, leaf.size, 1e-4), label=name)
 
 
-def test_derivatives_of_a_step_are_finite_at_the_kinks():
-    """The box exactly at d = 0, everything at rest and undeformed: no NaN in A, nor in reverse mode."""
-    sys, x, u = forest(CompliantContact(), "semi-implicit")
-    q = np.r_[1.0, 0.2, 0.1, 1.0, 0, 0, 0, np.asarray(x.q)[7:]]
-    kink = State(jnp.asarray(q), jnp.zeros(9), jnp.zeros((5, 3)))
-    assert np.isfinite(sys.linearize(kink, u).A).all()
-    gradient = jax.jit(jax.grad(lambda x: jnp.sum(sys.step(x, jnp.asarray(u))[0].v ** 2)))(kink)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
-
-
 # -- bad input ---------------------------------------------------------------------------------------------------------------
 
 
@@ -331,10 +307,3 @@ def test_contact_state_is_checked():
         sys.step(State(x.q, x.v, bad), np.zeros(0))
     with pytest.raises(ShapeError, match=r"x\.contact has shape \(4, 3\), but RigidContact carries no state"):
         System(scenes.model("cube"), DT, contact=RigidContact()).step(State(x.q, x.v, np.zeros((4, 3))), np.zeros(0))
-
-
-def test_contacts_beyond_the_maximum_are_counted():
-    """Two of the cube's four corners act; the others penetrate and are reported as dropped."""
-    sys = System(scenes.model("cube"), DT, contact=SpringDamperContact(max_contacts=2))
-    _, info = sys.step(scenes.cube_state("standing"), np.zeros(0))
-    assert info.contacts.distance.shape == (2,) and int(info.dropped) == 2

@@ -17,7 +17,6 @@ from trajopt.dynamics import solve_boxed_lcp, solve_ncp
 from trajopt.dynamics.contact.ncp import make_ncp
 from trajopt.dynamics.contact.solve.lemke import lemke
 from trajopt.dynamics.contact.solve.solve import solve
-from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.result import Status
 
 EVEN = np.array([[-1.0, -1], [-1, 1], [1, -1], [1, 1]])
@@ -223,15 +222,6 @@ def test_mass_ratio(ratio):
     np.testing.assert_allclose(lam[:4, 0], -mu * (m1 + m2) / 4, rtol=1e-8)
 
 
-def test_nothing_to_do():
-    """No contact, no active contact, no load: zero impulse without a correction or a pivot."""
-    G, g = box_on_four((0.3, -0.1, 0.2), (0.0, 0.0, 0.5))
-    for problem in ((np.zeros((0, 0)), np.zeros(0), np.zeros(0)), (G, g, np.full(4, 0.5)), (G, 0 * g, np.full(4, 0.5))):
-        out = solve_boxed_lcp(*problem)
-        assert out.status == Status.solved and int(out.iterations) == int(out.fallbacks) == 0
-        np.testing.assert_array_equal(np.asarray(out.impulse), 0.0)
-
-
 def test_walls_that_close_on_a_body_are_not_solved():
     """Two walls closing on a body from both sides: no impulse helps, and none is called a solution."""
     G = np.kron([[1.0, -1.0], [-1.0, 1.0]], np.diag([0.0, 0, 1])) + np.diag([1.0, 1, 0, 1, 1, 0])
@@ -262,38 +252,6 @@ def test_a_wrong_guess_is_not_accepted():
 
 
 # -- interface ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "change, error, message",
-    [
-        ({"g": np.array([0, np.nan, 0.0])}, NonFiniteError, r"g\[1\] is nan"),
-        ({"G": np.eye(4)}, ShapeError, r"G has shape \(4, 4\), expected \(3, 3\)"),
-        ({"mu": np.array([-0.1])}, OptionError, r"mu\[0\] is -0.1"),
-        ({"tol": 0.0}, OptionError, "tol is 0.0"),
-        ({"max_iterations": 0}, OptionError, "max_iterations is 0"),
-    ],
-)
-def test_arguments_are_checked_by_name(change, error, message):
-    arguments = {"G": np.eye(3), "g": np.array([0, 0, -1.0]), "mu": np.array([0.5]), **change}
-    with pytest.raises(error, match=message):
-        solve_boxed_lcp(**arguments)
-
-
-def test_a_batch_gives_the_single_answers():
-    G, g = box_on_four((0.3, -0.1, -0.2), (0.1, 0.2, 0.5))
-    gs, mu = np.stack([g, -g, 3 * g, 0 * g]), np.full(4, 0.5)
-    batch = jax.jit(jax.vmap(lambda x: solve_boxed_lcp(jnp.asarray(G), x, jnp.asarray(mu))))(jnp.asarray(gs))
-    single = [solve_boxed_lcp(G, x, mu) for x in gs]
-    np.testing.assert_allclose(batch.impulse, np.stack([s.impulse for s in single]), atol=1e-9)
-    np.testing.assert_array_equal(batch.iterations, [int(s.iterations) for s in single])
-
-
-def test_single_precision():
-    G, g = (x.astype(np.float32) for x in box_on_four((0.3, -0.1, -0.2), (0.1, 0.2, 0.5)))
-    out = solve_boxed_lcp(jnp.asarray(G), jnp.asarray(g), jnp.full(4, 0.4, jnp.float32))
-    assert out.impulse.dtype == out.residual.dtype == jnp.float32 and out.status == Status.solved
-    assert violation(np.asarray(out.impulse), np.asarray(out.velocity), np.full(4, 0.4)) < 1e-5
 
 
 # -- derivatives -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from dynamics.contact import scenes
 from trajopt.dynamics import branches
-from trajopt.dynamics.contact.ncp import make_ncp, nearest, residual
+from trajopt.dynamics.contact.ncp import make_ncp, residual
 from trajopt.dynamics.contact.solve import ladder
 from trajopt.dynamics.contact.solve.newton import regularisation
 from trajopt.dynamics.contact.solve.solve import solve
@@ -44,29 +44,6 @@ def test_chunks_give_everybody_its_own_answer(batch, at_a_time, quick):
     found, left = branches.in_chunks(part, needed, (x, counts), (factor,), quick=attempt if quick else None)
     np.testing.assert_array_equal(found, np.where(needed, np.ldexp(x, -np.asarray(counts)) * factor, x))
     np.testing.assert_array_equal(left, np.where(needed, 0, counts))
-
-
-def test_a_chunk_holds_members_at_one_place():
-    """Members stay at place 0 for one to four parts; place 1 takes one part. Whoever comes to it waits for the others."""
-    batch, ran = 300, []
-    stays = jnp.asarray(np.random.default_rng(0).integers(1, 5, batch))
-
-    def part(value):
-        place, left = value
-        jax.debug.callback(lambda x: ran.append(int(x)), place)
-        leaves = (place == 0) & (left <= 1)
-        return (jnp.where(leaves, 1, place), left - 1), place == 0
-
-    place, left = branches.in_chunks(
-        part, jnp.ones(batch, bool), (jnp.zeros(batch, int), stays), (), place=lambda value: value[0]
-    )
-    jax.effects_barrier()
-    chunks = np.reshape(ran, (-1, branches.SMALLEST_CHUNK))
-    assert (chunks == chunks[:, :1]).all()
-    last = -(-batch // branches.SMALLEST_CHUNK)
-    np.testing.assert_array_equal(chunks[:, 0], np.repeat([0, 1], [len(chunks) - last, last]))
-    np.testing.assert_array_equal(place, 1)
-    np.testing.assert_array_equal(left, -1)
 
 
 def as_elsewhere(monkeypatch):
@@ -124,13 +101,3 @@ def test_a_search_among_the_nearest_ends_where_it_solves_the_whole_problem():
     for k in np.flatnonzero(ended):
         assert scenes.natural_residual(G[k], g[k], np.asarray(found.best.impulse[k]), mu[k]) < 1e-10
     assert not np.asarray(found.best.impulse)[~ended].any()
-
-
-def test_the_nearest_half_is_what_approaches():
-    for G, g, mu in zip(*(a[:12] for a in problems(1)), strict=True):
-        whole = make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.asarray(mu))
-        part, rows = nearest(whole)
-        assert part.nc == 3
-        np.testing.assert_array_equal(part.G, G[np.ix_(rows, rows)])
-        np.testing.assert_array_equal(part.rho, np.asarray(whole.rho)[rows])
-        assert set(np.asarray(rows)[2::3]) == set(2 + 3 * np.argsort(g[2::3])[:3])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,12 +15,8 @@ from trajopt.dynamics.contact.ncp import (
     SLIDING,
     STICKING,
     Modes,
-    apply_blocks,
     make_ncp,
     mode_map,
-    project_in_modes,
-    projection_turning,
-    residual,
 )
 from trajopt.dynamics.contact.solve import selection
 from trajopt.dynamics.contact.solve import solve as solve_module
@@ -31,7 +25,6 @@ MU = 0.4
 
 smallest_norm, solve = jax.jit(selection.smallest_norm), jax.jit(solve_module.solve)
 slope_of_modes = jax.jit(lambda ncp, lam, modes: jax.jacfwd(lambda x: mode_map(ncp, x, modes))(lam))
-residual_of = jax.jit(residual)
 along = jax.jit(lambda p, t: jax.jvp(lambda *a: solve_ncp(*a).impulse, p, t)[1])
 
 
@@ -63,42 +56,6 @@ def null_of(G):
     return Vt[s < 1e-10 * s[0]].T
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tangent", [None, [[1, 0], [0, 0], [-1, 1], [0, 0]]])
-def test_the_turning_of_the_projection_is_its_second_derivative(tangent):
-    """Contacts that slide, stick, slide and separate, a limit and dry friction, in the disc and in the box."""
-    rng = np.random.default_rng(0)
-    y, dy, mu, dmu = (jnp.asarray(rng.normal(size=n)) for n in (14, 14, 4, 4))
-    cone = jnp.array([SLIDING, STICKING, SLIDING, 0])
-    modes = Modes(cone, jnp.ones(1, bool), jnp.zeros(1, bool), None if tangent is None else jnp.asarray(tangent))
-    ncp = make_ncp(jnp.eye(14), y, mu, jnp.ones(5, bool), jnp.ones(1), "disc" if tangent is None else "box")
-
-    def slope(y, mu):
-        return jax.jacfwd(lambda y: project_in_modes(dataclasses.replace(ncp, mu=mu), y, modes))(y)
-
-    _, expected = jax.jvp(slope, (y, mu), (dy, dmu))
-    got = apply_blocks(projection_turning(ncp, y, jnp.zeros(14), modes, dy, dmu), jnp.eye(14))
-    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-13)
-    assert np.abs(expected).max() > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype, tiny", [(np.float32, 1e-15), (np.float64, 1e-110)])
-def test_the_law_in_given_modes_has_derivatives_beside_contacts_held_by_rounding_alone(dtype, tiny):
-    """The cube of what holds such a contact sideways, by which second derivatives of its direction divide, is zero."""
-    modes = Modes(jnp.array([SLIDING, STICKING]), jnp.zeros(0, bool), jnp.zeros(0, bool))
-    G = np.eye(6, dtype=dtype)
-    G[:3, :3] += 0.25
-
-    def curvature(held):
-        lam = jnp.asarray([3.0, 4.0, 10.0, held, -held, 10.0], dtype)
-        ncp = make_ncp(jnp.asarray(G), -G @ lam, jnp.full(2, MU, dtype))
-        return jax.hessian(lambda x: mode_map(ncp, x, modes))(lam)
-
-    assert np.abs(curvature(tiny)).max() > 0
-    np.testing.assert_array_equal(curvature(tiny), curvature(1.0))
-
-
 def test_frictionless_redundancy_is_a_quadratic_programme():
     """mu = 0: among all impulses that hold the box (some of its corners may lift) the one of least norm, by SLSQP."""
     for v, w in (((0, 0, -1.0), (0.0, 0, 0)), ((0.5, 0, -1.0), (1.5, -0.7, 0)), ((0, 0, -0.2), (6.0, 3.0, 0))):
@@ -115,23 +72,6 @@ def test_frictionless_redundancy_is_a_quadratic_programme():
             options={"ftol": 1e-15},
         )  # fmt: skip
         np.testing.assert_allclose(lam @ lam, best.fun, rtol=1e-7, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_sliding_contacts_stay_on_the_solution_set():
-    """From any nearby solution of the modes' equations the same impulse is reached, orthogonal to the null space."""
-    G, g = box((3.0, 1.0, -0.01), (0, 0, 2.0))
-    ncp, modes = ncp_of(G, g), no_modes(4, SLIDING)
-    reference = solve(ncp).impulse
-    rng = np.random.default_rng(0)
-    for _ in range(10):
-        start = reference + 0.2 * float(jnp.linalg.norm(reference)) * jnp.asarray(rng.normal(size=12))
-        lam = smallest_norm(ncp, start, modes)
-        assert float(residual_of(ncp, lam)) < 1e-12
-        np.testing.assert_allclose(lam, reference, atol=1e-10)
-    _, s, Vt = np.linalg.svd(slope_of_modes(ncp, reference, modes))
-    null = Vt[s < 1e-9 * s[0]]
-    assert len(null) == 1 and np.abs(null @ np.asarray(reference)).max() < 1e-12
 
 
 @pytest.mark.parametrize(

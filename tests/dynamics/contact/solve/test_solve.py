@@ -16,14 +16,10 @@ from trajopt.dynamics.contact.ncp import (
     SLIDING,
     STICKING,
     make_ncp,
-    newton_matrix,
-    projection_jacobian,
     residual,
     velocity_scale,
 )
 from trajopt.dynamics.contact.solve import solve as module
-from trajopt.dynamics.contact.solve.ladder import WEAKEST, Stage
-from trajopt.dynamics.contact.solve.newton import regularisation, regularised_inverse
 from trajopt.result import Status
 
 solve = jax.jit(module.solve)
@@ -51,30 +47,6 @@ def test_tied_contacts_separate_in_either_precision(dtype):
         assert solution.modes.cone[1] == SEPARATING, (a, b, c, solution.velocity, solution.impulse)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
-def test_the_inverse_is_that_of_the_modes_of_the_solution(dtype):
-    """The tied contact above carries an impulse in the regularised solution, of the order of eps, in which it is held."""
-    rng = np.random.default_rng(1)
-    for a, b, c in zip(rng.uniform(1.0, 3.0, 20), rng.uniform(0.5, 0.9, 20), rng.uniform(1.0, 3.0, 20), strict=True):
-        ncp = normals([[a, b], [b, c]], [-1.0, -b / a], dtype, mu=0.5)
-        solution = solve(ncp)
-        assert solution.modes.cone.tolist() == [STICKING, SEPARATING]
-        P = projection_jacobian(ncp, solution.impulse, solution.velocity, solution.modes)
-        product = solution.inverse @ newton_matrix(ncp, P, ncp.G)
-        np.testing.assert_allclose(product, np.eye(6), rtol=0, atol={jnp.float64: 1e-5, jnp.float32: 1e-3}[dtype])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
-def test_the_weakest_regularisation_is_above_rounding(dtype):
-    """Four contacts that are the same one: the redundant problem has an inverse, of the size of 1 / eps, with every eps used."""
-    ncp = normals(np.ones((4, 4)), -np.ones(4), dtype)
-    eps = regularisation(ncp) * WEAKEST.at(dtype)
-    inverse = regularised_inverse(ncp, jnp.full(12, 0.25, dtype), eps)
-    np.testing.assert_allclose(jnp.max(jnp.abs(inverse * ncp.rho * eps)), 0.75, rtol=0.2)
-
-
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
 def test_regular_problems_are_not_called_degenerate(dtype):
     """Two contacts that share 97 % of their motion: the condition number is 66, far from a null space in either precision."""
@@ -82,32 +54,6 @@ def test_regular_problems_are_not_called_degenerate(dtype):
     assert not bool(solution.degenerate)
     redundant = solve(normals([[1.0, 1.0], [1.0, 1.0]], [-1.0, -1.0], dtype))
     assert bool(redundant.degenerate)
-
-# Links of a robot that lie on each other: three contacts (friction 1, 4, 1) and a joint limit move six directions: J M^-1/2.
-ON_ITSELF = [
-    [-0.120268, 0.334297, -0.0340376, -0.0317916, 0.0237895, -0.000355749],
-    [0.00249859, -0.00548802, 0.00263703, 0.353242, 0.0101184, 0.00892044],
-    [0.11946, -0.330391, 0.0360063, 0.433056, -0.0115453, 0.0105025],
-    [0.0916393, -0.260056, 0.0192824, -1.27195, 3.34174, -0.062603],
-    [0.0902511, -0.247473, 0.029821, 0.846358, -1.71166, 0.0362825],
-    [-0.0179477, 0.0528242, -0.000190774, 0.693779, 8.21767, -0.0549704],
-    [-0.386384, -0.180998, -0.0677083, 0.00654256, 0.000714557, -0.113588],
-    [-0.169962, -0.0456589, 1.06153, -0.0121029, -0.00835526, -0.0480052],
-    [-0.310737, -0.158027, -0.455031, 0.0107605, 0.00375692, -0.0920689],
-    [-0.00176844, -0.000836105, 2.36136e-05, -0.00173011, 0.015885, 45.5209],
-]
-ON_ITSELF_FREE = [0.0749793, -0.287257, -0.403927, -0.401901, -0.0173615, -3.91858, -0.13959, 1.00004, -0.501889, -20.5212]
-
-
-@pytest.mark.slow
-def test_redundancy_is_that_of_the_modes_of_the_solution():
-    """One contact creeps in the regularised solution and sticks in that of the law, where impulses then are not unique."""
-    J = np.array(ON_ITSELF)
-    ncp = make_ncp(jnp.asarray(J @ J.T), jnp.asarray(ON_ITSELF_FREE), jnp.array([1.0, 4.0, 1.0]), jnp.ones(4, bool))
-    solution = solve(ncp)
-    assert solution.status == Status.solved and bool(solution.degenerate)
-    np.testing.assert_array_equal(solution.modes.cone, [SLIDING, SLIDING, STICKING])
-
 
 @pytest.mark.parametrize("dtype, slip", [(jnp.float64, 1e-7), (jnp.float32, 1e-5)])
 def test_a_slip_of_unknown_direction_sticks(dtype, slip):
@@ -281,14 +227,6 @@ def heel():
     g = np.array([-0.01380611360382684, -0.01518800330276887, -0.05247853278712645,
                   -0.01250073346923224, -0.01518216185641298, -0.05148412429722458])  # fmt: skip
     return G, g, np.full(2, 0.8)
-
-
-def test_where_every_path_from_zero_ends_in_a_local_minimum():
-    """Newton's method from zero leaves these two contacts at a residual of 1e-4; a later stage solves them."""
-    G, g, mu = heel()
-    solution = solve(make_ncp(*(jnp.asarray(x) for x in (G, g, mu))))
-    assert solution.status == Status.solved and int(solution.fallbacks) > Stage.NEWTON
-    assert scenes.natural_residual(G, g, solution.impulse, mu) <= 1e-10
 
 
 def test_batches_give_the_single_answers():
