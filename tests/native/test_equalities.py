@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from dynamics.linkages import BARS, MIXED, SDF, SPATIAL, THREE
 
-from native.cases import DT, check, compiled_of, needs_core, relative
+from native.cases import DT, needs_core
 from trajopt.dynamics import NoContact, RigidContact, State, System
 from trajopt.dynamics.contact.closures import closure_rows
 from trajopt.dynamics.rigid_body.configuration import integrate
@@ -146,8 +146,6 @@ def opened(some, seed, by=0.1):
     return some, *moved(some, seed, by)
 
 
-# Redundant rows, off the closure and on it.
-AGREEMENTS = {"linkage": lambda: opened(model(BARS, "", ""), 4, 1e-3)}
 OTHERS = {
     "linkage, closed": lambda: opened(model(BARS, "", ""), 4, 0.0),
     "three rockers": lambda: opened(model(THREE), 6, 1e-6),
@@ -155,30 +153,3 @@ OTHERS = {
     **{f"{kind} with mimic joints": lambda kind=kind: opened(tied(kind), 7) for kind in KINDS},
     **{f"boxes {case}": lambda case=case: boxes(*case) for case in ((0.4, 0.5, 0.3), (0.4, 0, 0), (0.1, 0.5, 0), (0.4, 0.05, 2))},
 }
-
-
-@pytest.mark.parametrize("name", [*AGREEMENTS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
-def test_step_report_and_jacobian_are_those_of_jax(name):
-    some, x, u = (AGREEMENTS | OTHERS)[name]()
-    laws = [(RigidContact(), "semi-implicit"), *([(RigidContact(erp=0.5), "moreau")] if name.startswith("boxes") else [])]
-    for law, integrator in laws:
-        compiled, device, parameters = compiled_of(some, law, integrator)
-        system = System(device, dt=DT, contact=law, backend="jax", integrator=integrator)
-        check(compiled, device, parameters, system, x.q, x.v, u)
-
-
-@pytest.mark.slow
-def test_derivatives_by_parameters_are_those_of_jax():
-    """By the frames of a closure: the JAX rule at the core's step."""
-    some = model(BARS, "", "").to_device()
-    x, u = moved(some, 8, 1e-3)
-    place = jnp.asarray(some.closure_position)
-    along = jnp.asarray(np.random.default_rng(9).normal(size=place.shape))
-
-    def velocity(place, backend):
-        return System(some.replace(closure_position=place), DT, backend=backend).step(x, u)[0].v
-
-    ours, theirs = (
-        jax.jvp(functools.partial(velocity, backend=backend), (place,), (along,)) for backend in ("native", "jax")
-    )
-    assert relative(ours[0], theirs[0]) < 1e-9 and relative(ours[1], theirs[1]) < 1e-8

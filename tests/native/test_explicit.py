@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +16,6 @@ from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.errors import DerivativeError
 from trajopt.models import load_model_from_string
-from trajopt.problems import OptimalControlProblem
-from trajopt.problems.expansions import dynamics_hessian, moved
-from trajopt.problems.trajectory import flat_state
 
 pytestmark = needs_core
 DT = 5e-3
@@ -114,62 +110,6 @@ def test_second_derivatives_are_those_of_jax(name, integrator):
     at = arguments_of_energy(one)
     by_velocity, by_velocity_in_jax = (jax.jit(jax.hessian(energy(s), 1))(*at) for s in (one, other))
     assert relative(by_velocity, by_velocity_in_jax) < 1e-10
-
-
-@pytest.mark.parametrize("integrator", ["euler", "semi-implicit"])
-def test_a_second_derivative_by_a_mass_and_a_third_one(integrator):
-    """Those of JAX: the core's closed form is not differenced twice."""
-    one, other = pair("cart-pole", integrator)
-
-    def speed(system, z, mass):
-        changed = dataclasses.replace(system, model=system.model.replace(mass=mass * system.model.mass))
-        return jnp.sum(changed.step(State(z[:2], z[2:4]), z[4:])[0].v)
-
-    z, along = jnp.array([0.1, 0.7, 0.3, -2.0, 1.5]), jnp.array([0.0, 1.0, 0.2, -0.5, 0.3])
-    for derivative in (
-        lambda s: jax.grad(lambda mass: jax.jvp(lambda z: speed(s, z, mass), (z,), (along,))[1])(1.0),
-        lambda s: jax.jvp(jax.grad(lambda z: jax.jvp(lambda z: speed(s, z, 1.0), (z,), (along,))[1]), (z,), (along,))[1],
-    ):
-        got, expected = (jax.jit(functools.partial(derivative, system))() for system in (one, other))
-        assert relative(got, expected) < 1e-10
-
-
-def stage(system: System):
-    """(problem, the arguments of `dynamics_hessian` at a random state)."""
-    x, u = jax.tree.map(lambda a: a[0], states(system, 1))
-    problem = OptimalControlProblem("any", system, 1, x, terminal_cost=lambda x: jnp.vdot(x.v, x.v))
-    w = jnp.asarray(np.random.default_rng(0).normal(size=problem.n))
-    return problem, (flat_state(x), u, jnp.zeros(()), jnp.zeros(0), w)
-
-
-@pytest.mark.parametrize(
-    ("name", "integrator"), [pytest.param("tree", "moreau", marks=pytest.mark.slow), ("double-cart-pole", "rk4")]
-)
-def test_hessians_of_the_solvers_are_second_differences(name, integrator):
-    """By differences of the core's first derivatives, also of coordinates on a manifold; the oracle takes steps alone."""
-    system, _ = pair(name, integrator)
-    problem, at = stage(system)
-    x, u, t, p, w = at
-    x_next = problem.step(x, u, t, p)
-
-    def value(z):
-        here, u_here, _ = moved(problem, x, u, p)(z)
-        return jnp.vdot(w, problem.local(x_next, problem.step(here, u_here, t, p)))
-
-    size = problem.n + problem.nu
-    i, j = np.triu_indices(size)
-    ones = np.eye(size)
-
-    def differences(h):
-        corners = h * np.stack([a * ones[i] + b * ones[j] for a in (1, -1) for b in (1, -1)])
-        pp, pm, mp, mm = values(jnp.asarray(corners))
-        H = np.zeros((size, size))
-        H[i, j] = H[j, i] = (pp - pm - mp + mm) / (4 * h * h)
-        return H
-
-    values = jax.jit(jax.vmap(jax.vmap(value)))
-    expected = (4 * differences(1e-3) - differences(2e-3)) / 3  # Richardson's extrapolation
-    assert relative(jax.jit(dynamics_hessian(problem))(*at), expected) < 1e-6
 
 
 def energy(system):

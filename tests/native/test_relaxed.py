@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.dynamics.contact.test_relaxed import STATES, scene, scene_state
-from trajopt.dynamics import RelaxedContact, State, System, integrate
-from trajopt.models.registry import load_model, load_model_from_string
+from trajopt.dynamics import RelaxedContact, State, System
+from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status
 
 
@@ -39,18 +39,6 @@ def test_core_and_jax_agree(kind, integrator):
     core = dataclasses.replace(jax_, backend="native")
     for rho in (1e-1, 1e-3, 1e-5):
         require_equal(*(dataclasses.replace(s, rho=rho) for s in (jax_, core)), x, u, f"{kind}, {integrator}, rho {rho}")
-
-
-@pytest.mark.slow
-def test_random_states_of_a_quadruped():
-    model = load_model("go1")
-    core = System(model, 5e-3, contact=RelaxedContact(1e-2), backend="native")
-    jax_ = dataclasses.replace(core, backend="jax")
-    rng = np.random.default_rng(0)
-    start, u = jnp.asarray(model.keyframes.get("home", model.q_default)), 5 * rng.normal(size=model.nu)
-    for speed in (0.0, 0.5, 2.0):
-        q = integrate(model, start, jnp.asarray(0.05 * rng.normal(size=model.nv)))
-        require_equal(jax_, core, State(q, jnp.asarray(speed * rng.normal(size=model.nv))), u, f"speed {speed}")
 
 
 @pytest.mark.slow

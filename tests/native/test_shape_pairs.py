@@ -3,7 +3,6 @@ pairs that are left out because they are far away are counted where they could h
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import jax
@@ -181,31 +180,6 @@ def test_rounding_does_not_move_a_ball_from_a_face_to_its_rim(kind, beside):
         np.testing.assert_allclose(points[:, 0], lowest, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["capsules", pytest.param("meshes", marks=pytest.mark.slow)])
-def test_pairs_far_away_are_left_out_and_nothing_changes(kind):
-    """A heap of eight capsules and balls, or of eight meshes, 20 of whose contacts are reported, the closest."""
-    rng = np.random.default_rng(3)
-    shapes = {
-        "capsules": ('<geom type="sphere" size="0.07"/>', '<geom type="capsule" size="0.05 {:.3f}"/>'),
-        "meshes": ('<geom type="mesh" mesh="hull" euler="{:.3f} 20 70"/>',) * 2,
-    }[kind]
-    bodies = "".join(
-        f'<body pos="{x:.3f} {y:.3f} {z:.3f}"><freejoint/>{shapes[k % 2].format(length)}</body>'
-        for k, (x, y, z, length) in enumerate(rng.uniform([0, 0, 0, 0.05], [0.5, 0.5, 0.5, 0.15], (8, 4)))
-    )
-    model = load_model_from_string(f"""<mujoco model="heap"><asset><mesh name="hull" vertex="{HULL}"/></asset>
-    <worldbody>{bodies}</worldbody></mujoco>""").to_device(jnp.float64)
-    system = System(model, dt=1e-3, contact=RigidContact(max_contacts=20), backend="native")
-    x = State(jnp.asarray(model.q_default), jnp.asarray(0.1 * rng.normal(size=model.nv)))
-    _, info = system.step(x, jnp.zeros(0))
-    every = jax.jit(lambda q: collide(model, kinematics(model, q)))(x.q)
-    nearest = np.sort(np.argsort(np.asarray(every.distance), kind="stable")[:20])
-    assert relative(info.contacts.distance, every.distance[nearest]) < 1e-12
-    assert np.array_equal(info.contacts.pair, every.pair[nearest])
-    assert np.max(every.distance) > 0.2
-    assert info.dropped == 0
-
-
 def held(kinds, backend, count, seed):
     """The system, placements q and v, their steps, and those in which at least two contacts hold the bodies and none slides."""
     model = two_bodies(kinds).to_device(jnp.float64)
@@ -223,33 +197,6 @@ def test_bodies_that_two_contacts_hold_are_held_by_many_impulses(kinds, backend)
     _, _, _, info, found = held(kinds, backend, 100, seed=2)
     assert len(found) > 20
     assert np.asarray(info.degenerate)[found].all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["native", "jax"])
-def test_slopes_of_impulses_on_their_cones(backend):
-    """Where the shortest impulse that holds two bodies would leave a cone: the first three states. JAX against Ridders; the core,
-    whose impulse is 1e-7 off its limit, against JAX."""
-    system, q, v, info, found = held(("box", "box"), backend, 100, seed=2)
-    jax_system, n, impulse = dataclasses.replace(system, backend="jax"), system.nv, np.asarray(info.contacts.impulse)
-    # MuJoCo's friction of shapes that name none: 1.
-    on_cone = (np.linalg.norm(impulse[..., :2], axis=-1) > (1 - 1e-6) * impulse[..., 2]) & (impulse[..., 2] > 0)
-    cases = [k for k in found if on_cone[k].any()][:3]
-    assert len(cases) == 3
-
-    @jax.jit
-    def moved(q, v, z):
-        return system.step(State(integrate(system.model, q, z[:n]), v + z[n:]), jnp.zeros(0))[1].impulse
-
-    for k in cases:
-        def slopes(system, k=k):
-            return system.linearize(State(q[k], v[k]), jnp.zeros(0), outputs=("impulse",)).outputs["impulse"].C
-
-        if backend == "native":
-            assert relative(slopes(system), slopes(jax_system)) < 1e-5
-            continue
-        estimate = ridders_jacobian(lambda z, k=k: np.asarray(moved(q[k], v[k], jnp.asarray(z))), 2 * n, 1e-5)
-        compare(slopes(system), estimate, smallest=1e-3, label=f"{k}")
 
 
 THROWN = """<mujoco model="cradle"><option gravity="0 0 0"/><worldbody>

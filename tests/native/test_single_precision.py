@@ -13,11 +13,8 @@ import pytest
 from dynamics.linkages import THREE
 
 from native.cases import needs_core, random_lq
-from trajopt import load_model, problems, solvers
-from trajopt.dynamics import NoContact, RigidContact, SmoothedContact, State, System, random_configuration
-from trajopt.dynamics.compiled import compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import core_steps
-from trajopt.dynamics.policies import follow_policy
+from trajopt import load_model
+from trajopt.dynamics import NoContact, RigidContact, SmoothedContact, State, System
 from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status
 from trajopt.solvers.subproblems.riccati import riccati_native
@@ -109,40 +106,6 @@ def test_batches_and_derivatives_are_those_of_float64_rounded(name):
         assert abs(float(forward) - backward) <= (ROUNDED if s is system else 1e-12) * size
 
 
-@pytest.mark.parametrize("name", ["go1", "cart-pole"])
-def test_steps_in_one_call_are_steps_one_after_the_other(name):
-    """Bit by bit: the state between two steps is rounded too."""
-    system = systems(name)[0]
-    (x, _), *_ = draws(name, 1)
-    compiled = compile_system(system.model, system.contact, system.integrator)
-    parameters = pack_parameters(compiled, system.model, system.dt)
-    assert parameters.dtype == np.float32
-    taus = single(np.random.default_rng(0).normal(size=(5, system.nv)))
-    together = core_steps(compiled, parameters, x.q, x.v, taus)
-    q, v = x.q, x.v
-    for k in range(5):
-        y = core_steps(compiled, parameters, q, v, taus[k])
-        np.testing.assert_array_equal(together.q[k], y.q)
-        np.testing.assert_array_equal(together.v[k], y.v)
-        np.testing.assert_array_equal(together.report[k], y.report)
-        q, v = y.q, y.v
-
-
-def test_a_policy_is_followed_by_the_steps_that_are_taken_one_by_one():
-    system = systems("go1")[0]
-    rng, T = np.random.default_rng(1), 4
-    x, _ = next(draws("go1", 1))
-    us, gains = single(rng.normal(size=(T, system.nu))), single(0.1 * rng.normal(size=(T, system.nu, 2 * system.nv)))
-    bar = [single(np.asarray(random_configuration(system.model, jax.random.key(k)))) for k in range(T)]
-    low, high = single(np.full(system.nu, -30.0)), single(np.full(system.nu, 30.0))
-    followed, controls, _ = follow_policy(system, x, jnp.stack(bar), jnp.zeros((T, system.nv), jnp.float32), us, gains, low, high)
-    assert controls.dtype == np.float32
-    for k in range(T):
-        x, _ = system.step(x, controls[k])
-        near(followed.q[k], double(x.q)), near(followed.v[k], double(x.v))
-        x = State(followed.q[k], followed.v[k])
-
-
 @pytest.mark.parametrize("bound", [None, 0.3])
 def test_the_recursion_of_riccati(bound):
     lq = single(random_lq(1, (9, 11, 5)))
@@ -152,22 +115,6 @@ def test_the_recursion_of_riccati(bound):
             near(found, expected)
     batch = jax.vmap(riccati_native)(jax.tree.map(lambda a: jnp.stack([a, a]), lq))
     np.testing.assert_array_equal(batch.K[1], riccati_native(lq).K)
-
-
-def test_contradicting_columns_are_flagged_beyond_the_first_word():
-    """Feet on slanted rails, over a floor that holds them by friction (test_one_sided.py): as many as a report has words for."""
-    feet = "".join(
-        f'''<body pos="{k} 0 0.1"><joint type="slide" axis="0.5 0 0.8660254037844386"/>
-        <geom type="sphere" size="0.1" mass="2" friction="1"/></body>''' for k in range(30)
-    )  # fmt: skip
-    text = f'<mujoco><worldbody><geom type="plane" size="0 0 1" friction="1"/>{feet}</worldbody></mujoco>'
-    model = load_model_from_string(text).to_device(np.float32)
-    q = np.where(np.arange(30) % 4 == 0, 1.0, 0.0)  # every fourth foot is in the air
-    for m in (model, double(model)):
-        system = System(m, jnp.asarray(DT, m.mass.dtype), backend="native")
-        found = system.linearize(State(q, np.zeros(30)), np.zeros(30))
-        np.testing.assert_array_equal(found.one_sided[:30], q == 0)
-        assert not found.one_sided[30:].any()
 
 
 # -- JAX's default precision ----------------------------------------------------------------------------------------------------
@@ -204,8 +151,3 @@ def test_a_program_without_float64_takes_the_core_and_is_told_once():
     environment = {"PYTHONPATH": ":".join(filter(None, sys.path)), "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", DEFAULT], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_an_end_without_success_in_float64_says_nothing_of_precision():
-    short = solvers.solve(problems.get("falling-mass"), solvers.GaussNewton(), max_iterations=1)
-    assert not short.success and "precision" not in short.message

@@ -19,7 +19,7 @@ from ridders import compare, ridders_jacobian
 from native.cases import DT, MATRIX, VELOCITY, check, compiled_of, needs_core, relative, states
 from native.test_core import PLATE, SHAPES, pushed, standing_forest
 from trajopt import load_model
-from trajopt.dynamics import NoContact, RigidContact, SmoothedContact, State, System
+from trajopt.dynamics import RigidContact, SmoothedContact, State, System
 from trajopt.dynamics.contact.laws import SmoothedBox
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.errors import OptionError
@@ -296,35 +296,7 @@ def test_a_batch_in_reverse_is_two_calls_of_the_core():
         np.testing.assert_allclose(got[k], cotangent @ found.B, rtol=1e-10)
 
 
-def test_free_motion_has_its_own_derivative():
-    system = System(scenes.model("forest"), DT, contact=NoContact(), gradient="smoothed", backend="native")
-    _, x, u = over_the_floor()
-    plain = dataclasses.replace(system, gradient="implicit")
-    np.testing.assert_array_equal(system.linearize(x, u).A, plain.linearize(x, u).A)
-
-
 # -- options -------------------------------------------------------------------------------------------------------------
-
-
-def test_the_sharpness_is_an_argument():
-    """kappa of the `System` takes the place of the law's, in direct calls and traced, without another compilation."""
-    _, x, u = over_the_floor()
-    x = State(jnp.asarray(x.q), jnp.asarray(x.v))
-    own = System(scenes.model("forest"), DT, contact=law(150.0), backend="native")
-    given = dataclasses.replace(own, contact=law(300.0), kappa=150.0)
-    np.testing.assert_array_equal(own.step(x, u)[0].v, given.step(x, u)[0].v)
-    np.testing.assert_array_equal(own.linearize(x, u).A, given.linearize(x, u).A)
-    traces = []
-
-    @jax.jit
-    def after(kappa):
-        traces.append(kappa)
-        return dataclasses.replace(given, kappa=kappa).step(x, jnp.asarray(u))[0].v
-
-    for kappa in (150.0, 600.0):
-        np.testing.assert_array_equal(after(kappa), dataclasses.replace(given, kappa=kappa).step(x, u)[0].v)
-    assert len(traces) == 1
-    assert relative(after(150.0), after(600.0)) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -87,16 +87,6 @@ def test_searches_again_where_the_gradient_solver_gave_up():
     assert not np.isin(cost[8:11], cost[1:5]).any()  # the second one draws anew
 
 
-def test_leaves_a_gradient_solver_that_creeps():
-    """One iteration that lowers the cost by less than the share asked for ends every search but the last, which is solved."""
-    patient = solve(REACH, Hybrid(SAMPLER, iLQR(), generations=4, improvement=0.99, attempts=3, polish_patience=50))
-    hasty = solve(REACH, Hybrid(SAMPLER, iLQR(), generations=4, improvement=0.99, attempts=3, polish_patience=1))
-    assert patient.success and searches_of(patient) == 1
-    assert hasty.success and searches_of(hasty) == 3 and "in search 3" in hasty.message
-    np.testing.assert_array_equal(hasty.trace["cost"][:7], patient.trace["cost"][:7])  # 4 generations, its start, one iteration
-    assert hasty.trace["cost"][7] != patient.trace["cost"][7]
-
-
 def test_the_best_of_the_searches_is_returned():
     """Searches that all end without a solution: the point is the best of them, and its status is no success."""
     weak = double_integrator(10, control_lower=-3.9, control_upper=3.9)
@@ -122,39 +112,6 @@ def test_what_the_certificate_refuses_is_searched_for_again():
         alone = solve(problem, Hybrid(**few), seed=seed)
         assert alone.success == (not searches[-1]) and alone.success == (alone.xs[-1, 0] > 0)
     assert 0 < sum(searches) < 4
-
-
-def flat_bottom(least, suffices):
-    """x^4 from x = 1, of which Newton's method takes a third of x a step; the certificate asks for an end of at least `least`."""
-    return OptimalControlProblem(
-        "flat bottom", lambda x, u, t: x + u, 1, np.ones(1), u0=np.zeros(1), stage_residual=lambda x, u, t: 1e-3 * u,
-        terminal_cost=lambda x: x[0] ** 4,
-        certificate=Certificate(lambda motion: {"low": least - float(motion.xs[-1, 0])}, {"low": 0.0}, suffices),
-    )  # fmt: skip
-
-
-def test_a_sufficient_certificate_ends_the_run_where_the_gradient_solver_leaves():
-    """The polish passes points that the certificate accepts, then one that it refuses: the best of the former is the answer."""
-    options = {"sampler": CEM(population=4, standard_deviation=1e-3), "polisher": iLQR(), "generations": 1, "attempts": 3}
-    for leave in ({}, {"polish_patience": 2, "improvement": 0.999}):
-        enough = solve(flat_bottom(0.2, True), Hybrid(**options, **leave))
-        assert enough.success and status_name(enough.status) == "acceptable" and "in search" not in enough.message
-        assert 0.2 <= enough.xs[-1, 0] < 0.5
-    for least, suffices in ((0.2, False), (1.5, True)):
-        refused = solve(flat_bottom(least, suffices), Hybrid(**options))
-        assert not refused.success and "in search 3" in refused.message and "low is" in refused.message
-    solved = solve(flat_bottom(-1.0, True), Hybrid(**options))
-    assert solved.success and status_name(solved.status) == "solved" and abs(solved.xs[-1, 0]) < 0.05
-
-
-def test_resumed_in_a_later_search(tmp_path):
-    path, solver = tmp_path / "checkpoint.npz", Hybrid(SAMPLER, iLQR(max_iterations=1), generations=4, attempts=3)
-    whole = solve(REACH, solver, seed=2)
-    for stop in (5, 6, 7, 8, 13):
-        solve(REACH, solver, seed=2, max_iterations=stop, checkpoint=path)
-        rest = solve(REACH, solver, seed=2, resume=path)
-        np.testing.assert_array_equal(rest.trace["cost"], whole.trace["cost"])
-        np.testing.assert_array_equal(rest.us, whole.us)
 
 
 def test_an_infeasible_problem_is_not_a_success():

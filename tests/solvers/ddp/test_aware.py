@@ -15,7 +15,6 @@ from trajopt.errors import DerivativeError, OptionError, UnknownNameError
 from trajopt.models import load_model_from_string
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems.ocp import Trajectory
-from trajopt.result import status_name
 from trajopt.solvers import DDP, GaussNewton, MultipleShooting, iLQR, solve
 from trajopt.solvers.ddp.local_model import Modeller
 from trajopt.solvers.estimation.moving_horizon import MovingHorizon
@@ -37,15 +36,6 @@ def ball(contact=None, **changes) -> OptimalControlProblem:
         "terminal_residual": lambda x: 10.0 * (x.q - TARGET),
     }
     return OptimalControlProblem("ball", system, STEPS, State(np.array([0.2 - 1e-4]), np.zeros(1)), **options | changes)
-
-
-def optimum() -> np.ndarray:
-    """Controls of the ball in free flight: q_T = q_0 + sum_k (T - k) dt^2 (u_k / m - g), least squares."""
-    lever = DT**2 * (STEPS - np.arange(STEPS))
-    J = np.vstack([EFFORT * np.eye(STEPS), 10.0 * lever / MASS])
-    return np.linalg.lstsq(
-        J, np.append(np.zeros(STEPS), -10.0 * (0.2 - 1e-4 - 9.81 * lever.sum() - TARGET)), rcond=None
-    )[0]
 
 
 @pytest.mark.slow
@@ -78,37 +68,6 @@ def test_the_pass_linearises_in_the_labels_of_its_costates():
     # The labels are those of free flight, where the exact derivative of a resting step by u is zero.
     np.testing.assert_allclose(model.lq.B[:, 1, 0], DT / MASS, rtol=1e-9)
     np.testing.assert_allclose(model.stationarity, np.max(np.abs(slopes)), rtol=1e-10)
-
-
-@pytest.mark.slow  # the quick suite runs the same lift in docs/gradients.md
-def test_a_ball_at_rest_is_lifted():
-    """With exact derivatives the start is stationary; with aware ones the optimum of free flight is reached, and certified
-    with exact derivatives."""
-    stuck = solve(ball(), iLQR(), gradient="implicit")
-    assert stuck.iterations == 0 and stuck.xs[-1, 0] < 0.2 + 1e-6
-    lifted = solve(ball(), iLQR(), gradient=AWARE)
-    assert lifted.success and lifted.iterations < 10
-    np.testing.assert_allclose(lifted.us[:, 0], optimum(), rtol=1e-6)
-    assert abs(lifted.xs[-1, 0] - TARGET) < 1e-2 and lifted.residuals["stationarity"] < 1e-6
-
-
-@pytest.mark.slow
-def test_multiple_shooting_takes_the_direction_from_its_multipliers():
-    """From rest IPOPT reaches the same optimum; in the first interval's Jacobian at rest the multiplier decides the labels."""
-    lifted = solve(ball(), MultipleShooting(interval=4), gradient=AWARE)
-    assert lifted.success and lifted.residuals["kkt_residual"] < 1e-8
-    np.testing.assert_allclose(lifted.us[:, 0], optimum(), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_where_it_ends_is_judged_with_exact_derivatives():
-    """A motor weaker than the weight: aware directions never vanish at rest, where exact derivatives do."""
-    weak = solve(ball(control_upper=0.8 * WEIGHT), iLQR(), gradient=AWARE)
-    assert not weak.success and status_name(weak.status) == "stalled"
-    assert weak.residuals["aware_stationarity"] > 1e-3 > 1e-6 > weak.residuals["stationarity"]
-    assert "go on from here with gradient='implicit'" in weak.message
-    again = solve(ball(control_upper=0.8 * WEIGHT), iLQR(), x0=weak, gradient="implicit")
-    assert again.success and again.iterations == 0
 
 
 SMOOTH = [iLQR(), pytest.param(DDP(), marks=pytest.mark.slow), pytest.param(MultipleShooting(), marks=pytest.mark.slow)]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from trajopt import problems
-from trajopt.problems.contact_curvature import curvature_along, motion_curvature, one_mode
+from trajopt.problems.contact_curvature import curvature_along, motion_curvature
 from trajopt.problems.expansions import linear_dynamics, moved
-from trajopt.solvers import DDP, iLQR, solve
+from trajopt.solvers import DDP
 from trajopt.solvers.ddp.curvature import with_curvature
 from trajopt.solvers.ddp.reports import Iterate
 
@@ -51,13 +51,6 @@ def test_curvature_of_a_step_through_contact_against_central_differences():
         np.testing.assert_allclose(products[t], expected.T @ directions[t], atol=1e-5 * largest)
         compared += 1
     assert compared >= 4 and np.abs(M[166:]).max() > 1e3
-
-
-def test_a_quotient_across_a_mode_is_left_out():
-    ahead, behind = jnp.array([1e5, 2e5]), jnp.array([1.0, 2.0])
-    np.testing.assert_array_equal(one_mode(ahead, behind), behind)
-    np.testing.assert_array_equal(one_mode(behind, ahead), behind)
-    np.testing.assert_allclose(one_mode(behind, 1.1 * behind), 1.05 * behind)
 
 
 SEEDS = 6  # of the noise that moves the worm's torques about the floor of the valley
@@ -107,25 +100,3 @@ def test_curvature_through_contact_knows_how_far_a_step_holds(worm):
         assert -0.1 < predicted < 0.0 and 0.5 < change / predicted < 3.0
         _, predicted, change = map(float, full_step(us, 0.0))
         assert predicted < -0.5 and change > 100.0
-
-
-@pytest.mark.slow
-def test_the_worm_leaves_the_valley_faster_than_by_gauss_newton(worm):
-    """One iteration of DDP from the valley's floor: the cost falls by 0.68 in the mean, by 0.07 without curvature, whose steps
-    along the one stiff direction have to be short. Many iterations are chaotic, and cannot be compared."""
-    gains = {}
-    for curvature in ("secant", "none"):
-        solver = DDP(damping=0.1, curvature=curvature)
-        runs = [solve(worm, solver, x0=valley(worm, seed), max_iterations=1) for seed in range(SEEDS)]
-        gains[curvature] = np.array([run.initial_cost - run.cost for run in runs])
-    assert (gains["none"] > 0).all() and (gains["secant"] > gains["none"]).all()
-    assert gains["secant"].mean() > 4.0 * gains["none"].mean()
-
-
-@pytest.mark.slow
-def test_damped_states_bring_the_bounded_worm_off_the_ground():
-    """The library's problem, whose rates are bounded and whose guess is far beyond the bounds. The optimum of multiple
-    shooting is at -13.8."""
-    solution = solve(problems.get("jump-worm"), iLQR(regularisation="state"), max_iterations=150)
-    assert solution.cost < -5.0 and solution.residuals["missing_height"] == 0.0
-    assert solution.violation < 0.1 and solution.residuals["replay_error"] < 0.05

@@ -12,7 +12,6 @@ from trajopt.errors import OptionError
 from trajopt.problems import LeastSquaresProblem
 from trajopt.result import status_name
 from trajopt.solvers import GradientDescent, solve
-from trajopt.solvers.subproblems.linesearch import SUFFICIENT_DECREASE, armijo
 
 
 def test_a_fixed_rate_is_plain_gradient_descent():
@@ -47,20 +46,6 @@ def test_the_first_step_minimises_the_linear_model_along_the_gradient():
 def test_the_line_search_makes_every_step_a_descent():
     solution = solve(rosenbrock(), GradientDescent(), max_iterations=200)
     assert np.all(np.diff(solution.trace["cost"]) < 0) and solution.cost < 0.1 * solution.initial_cost
-
-
-def test_armijo_backtracks_to_sufficient_decrease():
-    """f(x) = x^2 from 1 along -1: steps 8, 4, 2 do not lower the cost, 1 does."""
-    search = armijo(lambda t: np.array([1.0 - t]), lambda x: float(x[0] ** 2), 1.0, lambda x, t: 2.0 * t, 8.0)
-    assert search.found and search.step == 1.0 and search.cost == 0.0
-    promised = SUFFICIENT_DECREASE * 2.0
-    assert search.cost <= 1.0 - promised
-
-
-def test_armijo_gives_up_on_an_ascent_direction_and_on_nan():
-    up = armijo(lambda t: np.array([1.0 + t]), lambda x: float(x[0] ** 2), 1.0, lambda x, t: 2.0 * t, 1.0)
-    assert not up.found and up.cost == 1.0
-    assert not armijo(lambda t: np.array([t]), lambda x: float("nan"), 1.0, lambda x, t: t, 1.0).found
 
 
 def test_a_wrong_gradient_is_reported_as_a_failed_line_search():

@@ -6,24 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trajopt import load_model
-from trajopt.dynamics import NoContact, System
 from trajopt.errors import OptionError
-from trajopt.problems import JointTargets, LeastSquaresProblem, OptimalControlProblem
+from trajopt.problems import OptimalControlProblem
 from trajopt.solvers import (
     CEM,
     CMAES,
     DDP,
-    LBFGS,
     MPPI,
-    GaussNewton,
-    GradientDescent,
     Hybrid,
     SingleShooting,
     StochasticSearch,
     iLQR,
     solve,
-    solve_batch,
 )
 
 DT = 0.05
@@ -82,35 +76,6 @@ def test_fixed_parameters_and_initial_states(kind):
     assert answers[0].parameters[1] == 0.2 and abs(answers[0].parameters[0] - answers[1].parameters[0]) < 1e-12
 
 
-def test_a_fixed_part_of_the_initial_state():
-    """Of a mass in a groove, whose second coordinate is held in all states, the first alone is searched for."""
-    problem = problem_of(
-        lambda x, u, t: jnp.stack([x[0] + DT * u[0], x[1]]), 1, control_lower=-1.0, control_upper=1.0, free_initial_state=True,
-        state_lower=[-1.0, 0.0], state_upper=[1.0, 0.0], initial_residual=lambda x: 3.0 * (x - 0.1),
-    )  # fmt: skip
-    answer = solve(problem, CEM())
-    assert answer.success, answer.message
-    np.testing.assert_array_equal(answer.xs[:, 1], 0.0)
-    assert abs(answer.xs[0, 0]) > 0.05
-
-
-def test_joint_targets_of_a_locked_motor():
-    """Of the two motors of an arm one is held: its targets would change nothing."""
-    model = load_model("ur5")
-    system = System(model, 0.02, NoContact())
-    start = system.initial_state("home")
-    lower, upper = np.array(model.control_lower), np.array(model.control_upper)
-    lower[2] = upper[2] = 1.5
-    problem = OptimalControlProblem(
-        "arm", system, 10, start, u0=np.zeros(6), control_lower=lower, control_upper=upper,
-        stage_residual=lambda x, u, t: x.v,
-    )  # fmt: skip
-    solver = CEM(parametrisation=JointTargets(stiffness=100.0, damping=10.0, knots=3))
-    answer = solve(problem, solver, max_iterations=3)
-    np.testing.assert_array_equal(answer.us[:, 2], 1.5)
-    assert np.isfinite(answer.cost)
-
-
 OTHERS = (DDP(), SingleShooting(), Hybrid(), CEM(restoration=False))
 SOLVERS = [iLQR(), *(pytest.param(solver, marks=pytest.mark.slow) for solver in OTHERS)]
 
@@ -121,24 +86,6 @@ def test_every_solver_keeps_a_fixed_control(solver):
     assert held.success and alone.success
     np.testing.assert_array_equal(held.us[:, 1], 0.5)
     assert abs(held.cost - alone.cost) < 1e-8 * max(1.0, alone.cost)
-
-
-@pytest.mark.slow
-def test_batches_keep_a_fixed_control():
-    held, alone = (solve_batch(problem, iLQR(), x0=np.array([[0.0, 0.0], [0.1, 0.2]])) for problem in both())
-    assert held.success.all()
-    np.testing.assert_array_equal(held.us[:, :, 1], 0.5)
-    np.testing.assert_allclose(held.cost, alone.cost, rtol=1e-9)
-
-
-@pytest.mark.parametrize("solver", [GaussNewton(), LBFGS(), GradientDescent()], ids=lambda solver: type(solver).__name__)
-def test_fits_keep_a_fixed_unknown(solver):
-    """r = (x1 + x2 - 1, x1 - 1) with x2 = 0.5: x1 = 0.75."""
-    problem = LeastSquaresProblem(
-        "sum", lambda x: jnp.stack([x[0] + x[1] - 1.0, x[0] - 1.0]), np.array([0.0, 0.5]), lower=[-5.0, 0.5], upper=[5.0, 0.5]
-    )
-    answer = solve(problem, solver)
-    np.testing.assert_allclose(answer.x, [0.75, 0.5], atol=1e-5)
 
 
 def test_nothing_to_search():

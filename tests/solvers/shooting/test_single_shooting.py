@@ -60,31 +60,6 @@ def test_the_gradient_of_the_augmented_lagrangian(gradient):
     compare(np.asarray(got)[None], estimate, relative=1e-6, label=gradient)
 
 
-@pytest.mark.slow
-def test_a_manifold_in_finite_differences():
-    """The reverse mode that is built from tangent Jacobians equals JAX's own where states have more entries than tangents."""
-
-    def turned(x, d):
-        c, s = jnp.cos(d[0]), jnp.sin(d[0])
-        return jnp.stack([c * x[0] - s * x[1], s * x[0] + c * x[1], x[2] + d[1]])
-
-    def between(a, b):
-        return jnp.stack([jnp.arctan2(a[0] * b[1] - a[1] * b[0], a[0] * b[0] + a[1] * b[1]), b[2] - a[2]])
-
-    problem = OptimalControlProblem(
-        "pendulum", lambda x, u, t: turned(x, jnp.stack([0.3 * x[2] * (1.0 + x[0]), u[0] - x[1]])), 4,
-        np.array([np.cos(0.4), np.sin(0.4), 0.5]), u0=np.full(1, 0.3), integrate=turned, difference=between,
-        tangent_size=2, terminal_cost=lambda x: jnp.exp(x[0]) + x[1] * x[2], free_initial_state=True,
-    )  # fmt: skip
-    gradients = []
-    for mode in ("implicit", "finite-difference"):
-        program = SingleShootingProgram(problem.compile(mode), problem.initial_point)
-        z = program.variables(problem.initial_point)
-        gradients.append(np.asarray(program.evaluate(z, program.constraints.initial(1.0))[1]))
-    assert np.abs(gradients[0]).min() > 1e-3
-    np.testing.assert_allclose(gradients[1], gradients[0], atol=1e-8)
-
-
 def test_minimum_effort_by_l_bfgs_b():
     solution = solve(double_integrator(tolerance=1e-9), SingleShooting())
     assert solution.success and solution.cost == pytest.approx(12 / (1 - 1e-4), abs=1e-6)
@@ -107,17 +82,6 @@ def test_bounds_and_path_constraints_against_multiple_shooting():
     assert solution.cost == pytest.approx(reference.cost, rel=1e-5)
     np.testing.assert_allclose(solution.us, reference.us, atol=1e-2)
     assert np.all(solution.us <= problem.control_upper) and np.all(solution.us >= problem.control_lower)
-
-
-def test_the_last_state_is_not_stepped_from():
-    """Two stretches of three steps cover five steps; what pads them must not reach the gradient: sqrt(4.5 - 5)."""
-    problem = OptimalControlProblem(
-        "edge", lambda x, u, t: x + 1.0 + u * jnp.sqrt(4.5 - x), 5, np.zeros(1), u0=np.zeros(1), dt=1.0,
-        terminal_cost=lambda x: x[0],
-    )  # fmt: skip
-    program = SingleShootingProgram(problem.compile(), problem.initial_point)
-    gradient = program.evaluate(program.variables(problem.initial_point), program.constraints.initial(1.0))[1]
-    np.testing.assert_allclose(gradient, np.sqrt(4.5 - np.arange(5.0)), rtol=1e-12)
 
 
 def test_memory_grows_with_the_root_of_the_horizon():

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 from ridders import compare, ridders_jacobian
 
-from trajopt import problems
-from trajopt.errors import ShapeError
 from trajopt.problems import OptimalControlProblem
-from trajopt.problems.trajectory import Trajectory
 from trajopt.result import status_name
 from trajopt.solvers import MultipleShooting, solve
 from trajopt.solvers.shooting.nlp import Shooting
@@ -123,81 +120,11 @@ def test_derivatives_of_every_feature_and_exact_sparsity(make):
     assert make is on_circle or rows.size == np.count_nonzero(np.abs(np.tril(estimate.value)) > 1e-9)
 
 
-@pytest.mark.slow
-def test_the_differenced_hessian_through_contact_along_directions():
-    """The worm's chain lands at step 167. Where no contact changes within a step, central quotients of the Lagrangian's slope
-    with steps that halve agree to their square; elsewhere nothing is compared. Quotients inside have a step of 1e-7, and slopes
-    that are good to 1e-12 of theirs: 1e-5, of columns that cancel down to a hundredth."""
-    problem = problems.get("jump-worm", steps=200)
-    program = Shooting(problem.compile(), 10, "differenced", problem.initial_point)
-    xs = problem.rollout(jnp.asarray(problem.x0), jnp.asarray(problem.u0), jnp.zeros(0)).xs
-    w = program.variables(Trajectory(np.asarray(xs), problem.u0, np.zeros(0)))
-    rng = np.random.default_rng(0)
-    multipliers = rng.normal(size=program.layout.constraints)
-    rows, columns = program.layout.hessian.rows, program.layout.hessian.columns
-    lower = np.zeros((w.size, w.size))
-    lower[rows, columns] = program.hessian(w, multipliers, 0.7)
-    H = lower + np.tril(lower, -1).T
-
-    def slope(d):
-        at = w + d
-        return 0.7 * program.slopes(at).gradient + dense_jacobian(program, at).T @ multipliers
-
-    compared = 0
-    for first in range(0, 20, 2):  # one interval's variables at a time
-        d = np.zeros(w.size)
-        place = np.concatenate([program.layout.controls[first].ravel(), program.layout.nodes[first]])
-        place = place[place >= 0]
-        d[place] = rng.normal(size=place.size)
-        wide, narrow = ((slope(h * d) - slope(-h * d)) / (2 * h) for h in (2e-6, 1e-6))
-        scale = np.abs(narrow).max()
-        if np.abs(wide - narrow).max() > 1e-4 * scale:
-            continue
-        np.testing.assert_allclose(H @ d, narrow, atol=1e-3 * scale)
-        compared += first >= 16
-    assert compared >= 1
-
-
 def test_without_contact_the_differenced_hessian_is_the_exact_one():
     problem = everything()
     exact, other = (Shooting(problem.compile(), 2, kind, problem.initial_point) for kind in ("exact", "differenced"))
     w, multipliers = random_point(exact)
     np.testing.assert_array_equal(other.hessian(w, multipliers, 0.7), exact.hessian(w, multipliers, 0.7))
-
-
-@pytest.mark.parametrize("free", [False, True])
-@pytest.mark.parametrize("interval", [1, 3, 7, 20])
-def test_the_count_of_structural_non_zeros(interval, free):
-    """Block by block; a given initial state is no variable, and rows at a step see the controls up to it."""
-    T, n, m, n_p = 7, 2, 1, 1
-    problem = OptimalControlProblem(
-        "count", dense, T, np.zeros(2), u0=np.zeros(1), parameters=[0.7], free_initial_state=free,
-        stage_cost=lambda x, u, t, p: u[0] ** 2, inequality=lambda x, u, t, p: x, state_upper=np.array([1.0, np.inf]),
-        terminal_equality=lambda x, p: x,
-    )  # fmt: skip
-    layout = Shooting(problem.compile(), interval, "gauss-newton", problem.initial_point).layout
-    K = min(interval, T)
-    lengths = [min(K, T - k) for k in range(0, T, K)]
-    nodes = [n if free or k else 0 for k in range(len(lengths))]
-    count = sum(n * (s + K_ * m + n_p) + n for s, K_ in zip(nodes, lengths))
-    count += sum(n * (s + (j + 1) * m + n_p) for s, K_ in zip(nodes, lengths) for j in range(K_))
-    count += sum(s + j * m + n_p for s, K_ in zip(nodes, lengths) for j in range(1, K_))
-    count += n * (n + n_p)
-    assert layout.jacobian.rows.size == count
-    assert layout.variables == sum(nodes) + n + T * m + n_p
-    sizes = [s + K_ * m for s, K_ in zip(nodes, lengths)]
-    assert layout.hessian.rows.size == sum(s * (s + 1) // 2 + s * n_p for s in sizes) + 1
-
-
-def test_blocks_that_do_not_fit_the_sparsity_pattern_are_refused():
-    layout = Shooting(everything().compile(), 2, "exact", everything().initial_point).layout
-    for pattern in (layout.jacobian, layout.hessian):
-        blocks = [jnp.zeros(size) for size in pattern.sizes]
-        assert pattern.values(blocks).shape == pattern.rows.shape
-        with pytest.raises(ShapeError, match="this sparsity pattern expects"):
-            pattern.values(blocks[:-1])
-        with pytest.raises(ShapeError, match="this sparsity pattern expects"):
-            pattern.values([blocks[0][:-1], *blocks[1:]])
 
 
 def test_ipopts_own_derivative_test_passes_and_its_log_is_kept():

@@ -105,21 +105,6 @@ def test_controls_that_a_bound_holds_do_not_follow():
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_rounding_of_an_unstable_motion_stays_out_of_the_gradient_by_the_feed_forward():
-    """x+ = 2.7 x + u over 80 steps to a target: at the optimum of a quadratic cost the gradient by the controls is rounding times
-    powers of 2.7."""
-    steps, one = 80, jnp.ones((1, 1))
-    A, B = jnp.tile(2.7 * one, (steps, 1, 1)), jnp.tile(one, (steps, 1, 1))
-    none = jnp.zeros((steps, 1))
-    q = jnp.asarray(np.random.default_rng(9).normal(size=(steps + 1, 1)))
-    lq = LQProblem(A, B, none, jnp.tile(one, (steps + 1, 1, 1)), B, 0.0 * B, q, none)
-    policy = riccati(lq)
-    xs, us = lq_rollout(lq, policy, jnp.ones(1))
-    at = dataclasses.replace(lq, q=q + xs, r=us)  # the gradients of the cost there
-    assert np.abs(adjoint(at)[1]).max() > 1e3
-    assert np.abs(adjoint_of_policy(at, policy.K, us, -jnp.full(1, jnp.inf), jnp.full(1, jnp.inf))[1]).max() < 1e-13
-
-
 def enumerated(H, g, lower, upper):
     """The minimiser over the box by trying every assignment of variables to (lower, free, upper)."""
     n, best, at = g.size, np.inf, None

@@ -23,8 +23,7 @@ from trajopt.problems import Certificate, LeastSquaresProblem
 from trajopt.solvers import Processes, Task, solve_many, solve_tasks
 from trajopt.solvers.loop.fingerprint import fingerprint
 from trajopt.solvers.loop.solution import Solution
-from trajopt.solvers.sweeps import WorkerDiedError, executor_for, grid
-from trajopt.solvers.sweeps.processes import share
+from trajopt.solvers.sweeps import WorkerDiedError, grid
 from trajopt.solvers.sweeps.records import Records, Results
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # other processes do not import the tests
@@ -147,17 +146,6 @@ def test_a_failure_is_reported_and_tried_again_by_the_next_run(tmp_path):
         assert outcome.solution is None and outcome.attempts == 2 and outcome.error == "KeyError: 'missing'"
         assert "failed, at the second attempt: KeyError" in str(outcome) and fine.solution.success
     assert fine.kept
-
-
-def test_cores_are_dealt_out():
-    assert [share([0, 1, 2, 3, 4], k, 2) for k in range(2)] == [[0, 1], [2, 3, 4]]
-    assert [share([4, 7], k, 3) for k in range(3)] == [[4], [7], [4]]
-    with pytest.raises(OptionError, match="workers is 0; expected a whole number"):
-        Processes(0)
-    for text in ("0", "two", "http://host"):
-        with pytest.raises(OptionError, match="expected a number of processes, or a scheduler's address"):
-            with executor_for(text):
-                pass
 
 
 def test_a_worker_that_is_killed_costs_its_task_a_second_attempt(tmp_path):
