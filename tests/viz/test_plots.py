@@ -33,12 +33,6 @@ def test_convergence(solution, tmp_path):
     assert image.shape[0] > 400 and image[..., :3].std() > 5
 
 
-def test_a_run_of_no_iterations_is_drawn(tmp_path):
-    problem = LeastSquaresProblem("solved", lambda x: x, np.zeros(1))
-    plots.convergence(solve(problem, GaussNewton()), tmp_path / "convergence.png")
-    assert (tmp_path / "convergence.png").stat().st_size > 0
-
-
 @pytest.mark.parametrize(
     ("values", "scale"),
     [
@@ -107,16 +101,6 @@ def test_trajectory_has_units_and_names(tmp_path):
     np.testing.assert_allclose(first.get_ydata(), motion["t"])
 
 
-def test_controls_that_stay_zero_have_no_panel(tmp_path):
-    motion = cube_motion(5) | {"u": np.zeros((5, 3))}
-    drawn = {}
-    for force in (0.0, 1.0):
-        motion["u"][2, 1] = force
-        figure = plots.trajectory(motion, tmp_path / "trajectory.png", model=load_model("cube"), control_names=("x", "y", "z"))
-        drawn[force] = [ax.get_ylabel() for ax in figure.axes if ax.get_visible()]
-    assert len(drawn[0.0]) == 4 and len(drawn[1.0]) == 5 and drawn[1.0][-1].startswith("controls")
-
-
 def test_contacts_are_named_by_what_touches_and_their_forces_add_up(tmp_path):
     """Four corners of one cube are one row; forces are impulses over the step's duration."""
     motion, model = cube_motion(5), load_model("cube")
@@ -131,17 +115,6 @@ def test_contacts_are_named_by_what_touches_and_their_forces_add_up(tmp_path):
     airborne = motion | {"impulse": np.zeros((5, 4, 3))}
     assert plots.contacts(airborne, tmp_path / "none.png", model=model) is None and not (tmp_path / "none.png").exists()
     assert plots.contact_loads(load_model("go1"), motion) is None
-
-
-def test_the_base_of_a_planar_robot_is_in_the_picture_of_its_motion(tmp_path):
-    """Seven joints and more: those without a motor stay, the others are in the small multiples."""
-    model = load_model("half-cheetah")
-    q = np.linspace(0, 1, 5)[:, None] + np.asarray(model.q_default)
-    motion = {"t": np.linspace(0, 1, 5), "q": q, "v": np.ones((5, model.nv)), "u": np.ones((4, model.nu))}
-    labels = [ax.get_ylabel() for ax in plots.trajectory(motion, tmp_path / "a.png", model=model).axes if ax.get_visible()]
-    assert labels == ["rootx\n[m]", "rootz\n[m]", "rooty\n[rad]", "rates\n[m/s]", "rooty rate\n[rad/s]"]
-    small = [ax.get_ylabel() for ax in plots.joints(motion, tmp_path / "b.png", model=model).axes]
-    assert sum("of limit" in label for label in small) == 6, "gears make the controls shares of a limit"
 
 
 def test_a_single_step_is_drawn_as_bars(tmp_path):
@@ -166,16 +139,6 @@ def test_a_single_step_is_drawn_as_bars(tmp_path):
     assert names <= {shape.name for shape in model.topology.shapes} and 1 <= len(names) <= count
 
 
-def test_limbs_are_named_by_what_their_joints_have_in_common():
-    found = {limb.name: limb.labels for limb in plots.limbs(load_model("go1"))}
-    assert found == dict.fromkeys(("FR", "FL", "RR", "RL"), ("hip", "thigh", "calf"))
-    hopper = plots.limbs(load_model("hopper"))
-    assert [joint.name for joint in hopper[-1].joints] == ["thigh_joint", "leg_joint", "foot_joint"], "motors begin a limb"
-    for name in ("h1", "half-cheetah"):
-        titles = [limb.name for limb in plots.limbs(load_model(name))]
-        assert len(titles) == len(set(titles))
-
-
 def test_twelve_joints_are_small_multiples_with_their_limits(tmp_path):
     model, steps = load_model("go1"), 4
     q = np.tile(np.asarray(model.q_default), (steps + 1, 1))
@@ -191,37 +154,6 @@ def test_twelve_joints_are_small_multiples_with_their_limits(tmp_path):
         assert low < -bound < bound < high and len(ax.patches) == 3, "the line, and a band beyond each limit"
     assert plots.joints(cube_motion(4), tmp_path / "few.png", model=load_model("cube")) is None
     assert not (tmp_path / "few.png").exists()
-
-
-def disturbed_motion(steps: int) -> dict[str, np.ndarray]:
-    """A Go1 whose 18 controls are no motors: a wrench on the base and twelve torques."""
-    model = load_model("go1")
-    q = np.tile(np.asarray(model.q_default), (steps + 1, 1))
-    return {"t": np.linspace(0, 1, steps + 1), "q": q, "v": np.zeros((steps + 1, model.nv)), "u": np.ones((steps, 18))}
-
-
-@pytest.mark.parametrize("steps", [1, 5])
-def test_controls_that_are_not_the_motors_of_the_model_have_the_names_of_the_problem(tmp_path, steps):
-    names = tuple(f"w{k}" for k in range(18))
-    motion, model = disturbed_motion(steps), load_model("go1")
-    units = ("N",) * 3 + ("",) * 15
-    labels = {"control_names": names, "control_units": units}
-    figures = [plots.trajectory(motion, tmp_path / "a.png", model=model, **options) for options in (labels, {})]
-    named, numbered = ([ax for ax in figure.axes if ax.get_ylabel().startswith("controls")] for figure in figures)
-    if steps == 1:
-        assert [tick.get_text() for tick in named[0].get_xticklabels()] == list(names)
-        assert [tick.get_text() for tick in numbered[0].get_xticklabels()] == [f"u {k}" for k in range(18)]
-    else:
-        assert [ax.get_ylabel() for ax in named] == ["controls\n[N]", "controls\n[-]"]
-        shown = [patch.get_label() for ax in named for patch in ax.patches]
-        assert shown == list(names)
-        assert [patch.get_label() for patch in numbered[0].patches] == [f"u {k}" for k in range(18)]
-
-
-def test_a_motion_of_other_coordinates_than_the_model_is_drawn_without_its_names(tmp_path):
-    motion = {"t": np.arange(4.0), "q": np.ones((4, 3)), "v": np.ones((4, 2)), "u": np.ones((3, 12))}
-    figure = plots.trajectory(motion, tmp_path / "trajectory.png", model=load_model("go1"))
-    assert [len(ax.lines) + len(ax.patches) for ax in figure.axes] == [3, 2, 12]
 
 
 @pytest.mark.parametrize(

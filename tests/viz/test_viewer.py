@@ -34,7 +34,6 @@ from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.model import ShapeType
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError, UnknownNameError
-from trajopt.files import read_arrays
 from trajopt.models import load_model
 from trajopt.problems.parts import Display
 from trajopt.solvers.loop.solution import amend_summary
@@ -139,14 +138,6 @@ def test_the_scene_stands_where_mujoco_puts_it(server):
     assert f"1 m of arrow is {stage.newtons_per_metre:g} N" in stage.legend()
 
 
-def test_each_recording_shows_its_last_state_that_is_not_later(server):
-    fast, slow = swing("cart-pole", 31), swing("cart-pole", 4)
-    stage = Stage(server, [fast, slow], overlay=True)
-    assert not stage.offsets.any() and len(stage.times) == 31 and stage.slowdown == pytest.approx(10.0)
-    assert [recording.at(0.19) for recording in (fast, slow)] == [19, 1]
-    assert [recording.at(moment) for recording in (fast, slow) for moment in (-1.0, 0.3, 9.0)] == [0, 30, 30, 0, 3, 3]
-
-
 def test_contact_forces_belong_to_the_contacts_of_the_step():
     model = load_model("cube").to_device()
     law, dt = RigidContact(max_contacts=3), 1e-2  # three of the cube's four
@@ -221,17 +212,6 @@ def test_the_model_of_a_training_is_that_of_its_task(tmp_path):
         read_run(folder)
 
 
-def test_a_motion_is_shown_up_to_where_it_is_finite(tmp_path):
-    recording = swing("cart-pole")
-    recording.q[2, 0] = np.nan
-    folder = write_run(tmp_path / "run", recording)
-    with pytest.warns(UserWarning, match="not finite from state 2 on"):
-        assert len(read_run(folder).q) == 2
-    recording.q[0, 0] = np.inf
-    with pytest.raises(OptionError, match="nothing to show"):
-        read_run(write_run(tmp_path / "other", recording))
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -262,18 +242,6 @@ def test_bad_input_is_answered_in_one_line_with_status_two(tmp_path, monkeypatch
     assert main(["view", *arguments, "--no-browser"]) == 2
     error = capsys.readouterr().err
     assert expected in error and error.startswith("trajopt: error: ") and error.count("\n") == 1
-
-
-def test_a_motion_of_another_result_is_refused(tmp_path):
-    """As a copy that was cut short leaves it; of both files together, the motion is that of the summary."""
-    folders = [write_run(tmp_path / name, swing("cart-pole"), result_id=name) for name in ("one", "other")]
-    for folder in folders:
-        motion = read_arrays(folder / "trajectory.npz", "")
-        np.savez(folder / "trajectory.npz", **motion, result_id=folder.name)
-        np.testing.assert_array_equal(read_run(folder).q, motion["q"])
-    shutil.copy(folders[0] / "trajectory.npz", folders[1])
-    with pytest.raises(OptionError, match=r"mixes files of several results \(summary.json of other, trajectory.npz of one"):
-        read_run(folders[1])
 
 
 def test_without_viser_the_line_to_install_it_is_given(tmp_path, monkeypatch, capsys):
