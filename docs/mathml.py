@@ -27,7 +27,9 @@ def converted(latex: str, display: str, place: Any) -> str:
 
 
 def visit_inline(translator: Any, node: nodes.math) -> None:
-    translator.body.append(converted(node.astext(), "inline", node) + "&#8288;")  # no line ends before a comma
+    # A formula as wide as a phone scrolls by itself; no line ends before a comma.
+    wide = '<span class="wide">{}</span>' if len(node.astext()) > 40 else "{}"
+    translator.body.append(wide.format(converted(node.astext(), "inline", node)) + "&#8288;")
     raise nodes.SkipNode
 
 

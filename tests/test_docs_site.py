@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import functools
 import html.parser
+import http.server
+import json
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import urllib.parse
 
 import pytest
@@ -115,6 +119,27 @@ def test_every_page_is_reached_from_the_index(sources, pages):
                 target(name, link)[0] for link in pages[name].links if is_internal(link) and name.stem not in GENERATED
             ]
     assert len(sources) > 25 and sources <= seen, sorted(sources - seen)
+
+
+@pytest.mark.slow
+def test_nothing_is_cut_off_on_a_desk_or_a_phone(site, tmp_path):
+    """Every page in Chromium at 1,400 and 390 px: what is wider than the window scrolls by itself."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert browser, "this test needs a browser: sudo apt-get install chromium"
+    names = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if path.stem not in GENERATED)
+    harness = (DOCS.parent / "tests" / "site_widths.html").read_text()
+    (site / "widths.html").write_text(harness.replace("= PAGES", f"= {json.dumps(names)}"))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+        command += ["--window-size=1500,1000", "--virtual-time-budget=600000", "--dump-dom"]
+        command += [f"http://localhost:{server.server_port}/widths.html"]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
+        server.shutdown()
+    (site / "widths.html").unlink()
+    lines = shown.split('<pre id="cut-off">')[1].split("</pre>")[0].splitlines()
+    assert lines == [f"opened {len(names)} pages"]
 
 
 def public_names(module: str) -> set[str]:
