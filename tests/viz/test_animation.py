@@ -38,12 +38,6 @@ def motion(model, count, shift):
     return {"t": np.linspace(0, 1, count), "q": q}
 
 
-@pytest.fixture(autouse=True)
-def by_software(monkeypatch):
-    """The renderer that every machine has."""
-    monkeypatch.setenv("TRAJOPT_RENDERER", "software")
-
-
 def test_frames_follow_the_motion(tmp_path):
     model = load_model("cube")
     path = animation.animate(model, motion(model, 5, 1.0), tmp_path / "animation.gif", pixels=160)

@@ -1,15 +1,13 @@
-"""Pictures in space: what is nearer hides what is farther, whatever is drawn first, and both renderers see the same."""
+"""Pictures in space: what is nearer hides what is farther, whatever is drawn first."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from trajopt.errors import OptionError
 from trajopt.models import load_model
-from trajopt.viz.rendering import Camera, Scene, open_renderer
+from trajopt.viz.rendering import Camera, Renderer, Scene
 from trajopt.viz.rendering.camera import framing, round_number
-from trajopt.viz.rendering.renderers import gl_backend
 from trajopt.viz.rendering.scene import body_colours, rgb
 from trajopt.viz.shapes3d import placements
 
@@ -28,15 +26,11 @@ def body(name: str, kind: str, size: str, place: str) -> str:
     return f'<body name="{name}" pos="{place}"><freejoint name="{name}"/>{geom}</body>'
 
 
-def drawn(scene: Scene, camera: Camera, which: str = "software", arrows=None) -> np.ndarray:
+def drawn(scene: Scene, camera: Camera) -> np.ndarray:
     q = np.asarray(scene.model.q_default)[None]
     rotation, position = placements(scene.model, q)
-    pose = scene.pose(rotation[0], position[0], np.zeros((0, 2, 3)) if arrows is None else arrows)
-    renderer = open_renderer(scene, camera, which)
-    try:
-        return renderer.draw(pose, camera).astype(float)
-    finally:
-        renderer.close()
+    pose = scene.pose(rotation[0], position[0], np.zeros((0, 2, 3)))
+    return Renderer(scene).draw(pose, camera).astype(float)
 
 
 def coloured(image: np.ndarray, colour: str) -> np.ndarray:
@@ -78,29 +72,6 @@ def test_the_ground_is_below_what_stands_on_it():
     assert (image[seen].mean(0) > 0).all()
 
 
-def test_both_renderers_see_the_same(tmp_path):
-    if gl_backend() is None:
-        pytest.skip("no OpenGL context without a display")
-    shapes = body("box", "box", "0.4 0.3 0.2", "0.2 0 0.1") + body("rod", "capsule", "0.1 0.5", "-0.6 0 0")
-    corners = "0 0 0  0.4 0 0  0 0.4 0  0 0 0.6"
-    mesh = f'<asset><mesh name="m" vertex="{corners}"/></asset>'
-    path = tmp_path / "scene.xml"
-    lump = '<geom name="lump" type="mesh" mesh="m" mass="1"/>'
-    lump = f'<body name="lump" pos="0.9 -0.2 -0.5"><freejoint name="lump"/>{lump}</body>'
-    path.write_text(f"<mujoco>{mesh}<worldbody>{shapes}{lump}</worldbody></mujoco>")
-    scene = Scene(load_model(path))
-    arrows = np.array([[[-0.2, 0, -0.9], [-0.2, 0, -0.3]]])
-    camera = framing(scene.outline(_pose(scene)), -70.0, 15.0, 200, (1.0, 1.0))
-    ours, theirs = (drawn(scene, camera, which, arrows) for which in ("software", "mujoco"))
-    outlines = [(image.min(-1) < 225) for image in (ours, theirs)]
-    assert (outlines[0] ^ outlines[1]).sum() < 0.06 * outlines[0].sum(), "edges apart, the same pixels are covered"
-
-
-def _pose(scene: Scene):
-    rotation, position = placements(scene.model, np.asarray(scene.model.q_default)[None])
-    return scene.pose(rotation[0], position[0], np.zeros((0, 2, 3)))
-
-
 def test_a_framed_motion_fills_the_picture():
     points = np.random.default_rng(1).uniform([-2, -0.1, 0], [2, 0.1, 1], (60, 3))
     camera = framing(points, -80.0, 10.0, 480, (0.45, 1.0))
@@ -118,11 +89,6 @@ def test_rays_meet_the_points_that_are_projected():
     places, depth = camera.project(points)
     rays = camera.rays(places[:, 0], places[:, 1])
     np.testing.assert_allclose(camera.eye + depth[:, None] * rays, points, atol=1e-12)
-
-
-def test_an_unknown_renderer_is_refused_by_name():
-    with pytest.raises(OptionError, match="renderer 'vtk'.*auto, mujoco, software"):
-        open_renderer(Scene(load_model("cube")), FRONT, "vtk")
 
 
 def test_every_body_has_a_colour_and_limbs_differ():

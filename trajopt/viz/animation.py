@@ -1,7 +1,6 @@
 """Animation of a motion: the model's shapes with depth, light and contact forces, written as GIF and MP4.
 
-`rendering` draws each frame, by MuJoCo's renderer where a GL context can be had and by software elsewhere: neither needs a
-display. The time and how much slower than real time it passes are written into the picture.
+`rendering` draws each frame. The time and how much slower than real time it passes are written into the picture.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from trajopt.dynamics.model import Model
 from trajopt.viz.plots.contacts import NEGLIGIBLE, weight_of
 from trajopt.viz.recording import contact_forces
 from trajopt.viz.rendering.camera import Camera, framing, round_number
-from trajopt.viz.rendering.renderers import open_renderer
+from trajopt.viz.rendering.renderer import Renderer
 from trajopt.viz.rendering.scene import Pose, Scene
 from trajopt.viz.shapes3d import placements
 
@@ -59,25 +58,21 @@ def animate(
     *,
     most_frames: int = MOST_FRAMES,
     pixels: int = 480,
-    renderer: str | None = None,
 ) -> pathlib.Path:
     """Write the motion as an animated GIF to `path`, and as .mp4 beside it where ffmpeg or imageio-ffmpeg is installed.
 
     `motion` holds q (T+1, nq), for the speed t (T+1,) in seconds, and for arrows of contact forces impulse (T, contacts, 3), N s;
     at most `most_frames` states are drawn, and at most `FRAMES_PER_S` for each second of the animation. A motion of one or two
-    states is shown from all sides instead. pixels: width of the picture. renderer: one of `rendering.RENDERERS`. Returns the path
-    of the GIF; raises `OptionError` for a renderer that there is not.
+    states is shown from all sides instead. pixels: width of the picture. Returns the path
+    of the GIF.
     """
     path, scene = pathlib.Path(path), Scene(model)
     film = _film(scene, {key: np.asarray(value, float) for key, value in motion.items()}, most_frames, pixels)
-    drawing = open_renderer(scene, film.cameras[0], renderer)
-    try:
-        images = [
-            _labelled(_with_hidden_arrows(drawing.draw(pose, camera), pose, camera), words)
-            for pose, camera, words in zip(film.poses, film.cameras, film.words, strict=True)
-        ]
-    finally:
-        drawing.close()
+    renderer = Renderer(scene)
+    images = [
+        _labelled(_with_hidden_arrows(renderer.draw(pose, camera), pose, camera), words)
+        for pose, camera, words in zip(film.poses, film.cameras, film.words, strict=True)
+    ]
     _write_gif(images, path, film.duration)
     encoder = ffmpeg()
     if encoder is not None:

@@ -1,7 +1,7 @@
-"""Pictures of a model in space with a depth buffer, without a display: by MuJoCo's renderer, or by software of our own."""
+"""Pictures of a model in space with a depth buffer; they need neither a display nor a graphics driver."""
 
 from trajopt.viz.rendering.camera import Camera
-from trajopt.viz.rendering.renderers import RENDERERS, Renderer, open_renderer
+from trajopt.viz.rendering.renderer import Renderer
 from trajopt.viz.rendering.scene import Pose, Scene
 
-__all__ = ["RENDERERS", "Camera", "Pose", "Renderer", "Scene", "open_renderer"]
+__all__ = ["Camera", "Pose", "Renderer", "Scene"]

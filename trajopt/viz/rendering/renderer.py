@@ -35,10 +35,8 @@ class _Mesh:
     fixed: Bool[np.ndarray, " f"]
 
 
-class SoftwareRenderer:
-    """Draws a `Scene`; see `Renderer`."""
-
-    name = "software"
+class Renderer:
+    """Draws a scene, for pictures of one size."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -64,6 +62,7 @@ class SoftwareRenderer:
         )  # fmt: skip
 
     def draw(self, pose: Pose, camera: Camera) -> UInt8[np.ndarray, "h w 3"]:
+        """The picture of the scene at a pose, (height, width, 3)."""
         fine = dataclasses.replace(camera, width=FINER * camera.width, height=FINER * camera.height)
         mesh = self.mesh
         R, p = pose.rotation[mesh.part], pose.position[mesh.part]
@@ -84,9 +83,6 @@ class SoftwareRenderer:
         every = range(FINER)
         small = sum(image[i::FINER, j::FINER] for i in every for j in every) / FINER**2
         return np.round(255 * np.clip(small, 0, 1)).astype(np.uint8)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _draw_ground(self, image: np.ndarray, depth: np.ndarray, camera: Camera, moving: np.ndarray) -> None:
         """The chequered ground and the shadows of what moves."""
