@@ -1,18 +1,26 @@
 """Files that want to hurt their reader: mutations of good ones, and structures made by hand.
 
-File number k is made from the seed k alone.
+`python tests/hostile_files.py COUNT` loads that many mutated files, each in a child process with bounds of memory and
+time, and prints what became of them. File number k is made from the seed k alone.
 """
 
 from __future__ import annotations
 
+import collections
 import copy
+import multiprocessing
 import pathlib
 import random
+import sys
+import tempfile
 import time
 import warnings
 import xml.etree.ElementTree as ET
 
 SECONDS = 5.0  # of processor time for one file
+PATIENCE = 90.0  # of wall time, after which the child is ended
+MEMORY = 8 << 30  # address space of a child
+
 INERTIAL = '<inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial>'
 URDF = f"""<?xml version="1.0"?><!-- a robot --><robot name="arm"><link name="base"/>
 <link name="upper">{INERTIAL}<collision><origin xyz="0 0 1" rpy="0 1 0"/><geometry><box size="1 1 1"/></geometry>
@@ -215,3 +223,57 @@ def load(path: pathlib.Path) -> str:
         result = f"foreign {type(error).__name__}: {str(error)[:200]}"
     taken = time.process_time() - start
     return result if taken < SECONDS else f"slow, {taken:.1f} s, then {result}"
+
+
+def serve(connection) -> None:
+    """The child: bounds its memory, then loads what it is told to until it is told nothing more."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    from trajopt import models
+
+    models.load_model("cube")
+    with tempfile.TemporaryDirectory() as folder:
+        while (task := connection.recv()) is not None:
+            path = write(pathlib.Path(folder), task) if isinstance(task, int) else pathlib.Path(task)
+            connection.send(load(path))
+
+
+def outcomes(tasks) -> dict[object, str]:
+    """What becomes of each file (a seed, or a path), loaded in a child that is ended and replaced when it hangs or dies."""
+    context = multiprocessing.get_context("spawn")
+    child = connection = None
+    found: dict[object, str] = {}
+    for task in tasks:
+        if child is None:
+            connection, theirs = context.Pipe()
+            child = context.Process(target=serve, args=(theirs,), daemon=True)
+            child.start()
+            theirs.close()
+        try:
+            connection.send(task)
+            answered = connection.poll(PATIENCE)
+            found[task] = connection.recv() if answered else "hangs"
+        except (EOFError, OSError):
+            child.join()
+            found[task] = f"crash, exit status {child.exitcode}"
+            child = None
+            continue
+        if not answered:
+            child.kill()
+            child.join()
+            child = None
+    if child is not None:
+        connection.send(None)
+        child.join()
+    return found
+
+
+if __name__ == "__main__":
+    first, last = (0, int(sys.argv[1])) if len(sys.argv) == 2 else (int(sys.argv[1]), int(sys.argv[2]))
+    results = outcomes(range(first, last))
+    bad = {seed: result for seed, result in results.items() if result not in ("loaded", "refused")}
+    for seed, result in bad.items():
+        print(seed, result)
+    fine = collections.Counter(result for result in results.values() if result in ("loaded", "refused"))
+    print(dict(fine), len(bad), "bad of", len(results))

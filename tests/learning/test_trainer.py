@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kills import snapshots
 from learning_cases import slider
 
+from trajopt import files
 from trajopt.errors import NonFiniteError, OptionError
 from trajopt.learning import PPO, SHAC, load_policy, save_policy, train
+from trajopt.solvers.loop.checkpoint import Checkpoint
 
 SMALL = {"environments": 4, "length": 4, "hidden": (4,), "critic_hidden": (4,), "minibatches": 2}
 
@@ -85,3 +88,28 @@ def test_options():
         train(slider(), PPO(), samples=0)
     with pytest.raises(OptionError, match="folder is None"):
         train(slider(), PPO(), samples=10, resume=True)
+
+
+@pytest.mark.slow
+def test_wherever_a_training_is_killed_its_checkpoint_and_its_log_are_whole(tmp_path):
+    """And it goes on to the same curve, from a kill in the first seconds too."""
+    environment, ppo, folder = slider(), PPO(**SMALL, epochs=1), tmp_path / "out"
+    options = {"samples": 3 * ppo.samples, "evaluations": 3, "episodes": 4, "checkpoint_every_s": 0.0}
+    folder.mkdir()
+    with snapshots(folder, tmp_path / "copies") as found:
+        whole = train(environment, ppo, folder=folder, **options)
+    written = [copy for copy in found if (copy / "checkpoint.npz").exists()]
+    before = {path.name for copy in found if copy not in written for path in copy.iterdir()}
+    assert all(name.startswith(".") for name in before), "the checkpoint is the first file that is there"
+    counts = []
+    for copy in written[::3]:
+        rows = json.loads(str(Checkpoint(copy / "checkpoint.npz").progress["rows"]))
+        assert without_time(rows) == without_time(whole.curve[: len(rows)])
+        counts.append(len(rows))
+        files.tidy(copy)
+        if (copy / "curve.jsonl").exists():  # the last line may be cut short
+            lines = [line for line in (copy / "curve.jsonl").read_text().splitlines(keepends=True) if line.endswith("\n")]
+            assert [json.loads(line)["update"] for line in lines] == list(range(1, len(lines) + 1)) and len(lines) >= len(rows)
+    assert counts == sorted(counts) and set(counts) == {0, 1, 2, 3}
+    again = train(environment, ppo, folder=written[0], resume=True, **options)
+    assert without_time(again.curve) == without_time(whole.curve)

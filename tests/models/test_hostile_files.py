@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hostile_files import OBJ, load, write
+from hostile_files import OBJ, load, outcomes, write
 from hostile_structures import lay_out, structures
 
 from trajopt import models
@@ -38,6 +38,12 @@ def test_mutated_files(tmp_path, start):
     assert {seed: result for seed, result in results.items() if result not in ("loaded", "refused")} == {}
     counts = collections.Counter(results.values())
     assert counts["loaded"] > 5 and counts["refused"] > 5  # the mutations are neither too small nor too large
+
+
+@pytest.mark.slow
+def test_many_mutated_files_in_child_processes():
+    results = outcomes(range(20_000, 22_000))
+    assert {seed: result for seed, result in results.items() if result not in ("loaded", "refused")} == {}
 
 
 def test_faces_beyond_every_integer(tmp_path):
