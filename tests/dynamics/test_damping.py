@@ -13,9 +13,7 @@ import pytest
 from native.cases import needs_core
 from ridders import ridders
 
-from trajopt import load_model
-from trajopt.dynamics import CompliantContact, DampingWarning, NoContact, RigidContact, State, System, mass_matrix
-from trajopt.dynamics.damping import joint_inertias
+from trajopt.dynamics import CompliantContact, DampingWarning, NoContact, RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model_from_string
 
@@ -103,18 +101,6 @@ def test_slopes_are_those_of_the_step(law):
     np.testing.assert_allclose(by_dt, longer, rtol=1e-6)
 
 
-@needs_core
-@pytest.mark.parametrize("integrator", ["semi-implicit", pytest.param("moreau", marks=pytest.mark.slow)])
-def test_backends_agree(integrator):
-    one, other = (dataclasses.replace(arm(backend=b), integrator=integrator) for b in ("native", "jax"))
-    for seed in range(6):
-        x, u = drawn(seed)
-        x = State(np.array([1.4, 0.2]) + 0.2 * x.q, x.v)
-        a, b = one.linearize(x, u), other.linearize(x, u)
-        for mine, theirs in ((a.x_next.v, b.x_next.v), (a.A, b.A), (a.B, b.B)):
-            np.testing.assert_allclose(mine, theirs, atol=1e-9 * max(1.0, np.abs(theirs).max()))
-
-
 def test_a_step_too_large_names_the_joint():
     with pytest.warns(DampingWarning, match=r"'hand' \(5\.4\).*implicit_damping=True"):
         arm("", implicit=False)
@@ -132,17 +118,3 @@ def test_wrong_options():
         arm(implicit="yes")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="implicit_damping is for integrator 'semi-implicit' or 'moreau', not 'rk4'"):
         dataclasses.replace(arm(contact=NoContact()), integrator="rk4")
-
-
-@pytest.mark.parametrize("name", ["catapult", pytest.param("humanoid", marks=pytest.mark.slow)])
-def test_inertias_are_those_of_the_mass_matrix(name):
-    """On its diagonal, at the zero placements of all joints."""
-    model = load_model(name)
-    top = model.topology
-    q = np.asarray(model.q_default).copy()
-    for dof, place in enumerate(top.scalar_q_of_dof):
-        if place >= 0:
-            q[place] = model.reference[top.dof_node[top.user_dofs[dof]]]
-    expected = np.diag(np.asarray(mass_matrix(model.to_device(), jnp.asarray(q))))
-    np.testing.assert_allclose(joint_inertias(model)[6:] if name == "humanoid" else joint_inertias(model),
-                               expected[6:] if name == "humanoid" else expected, rtol=1e-10)  # fmt: skip

@@ -14,7 +14,7 @@ from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
 from dynamics.linkages import BARS, MIXED, SDF, THREE
-from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact, SmoothedContact, State, System
+from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact, State, System
 from trajopt.dynamics.contact.closures import closure_error, closure_rows
 from trajopt.dynamics.rigid_body.configuration import integrate, random_configuration
 from trajopt.dynamics.rigid_body.kinematics import kinematics
@@ -201,22 +201,6 @@ def test_derivatives_with_contact_welds_and_couplings(law):
     np.testing.assert_allclose(jax.jvp(f, (zero,), (direction,))[1], matrix[system.nv :] @ direction, atol=1e-8 * scale)
     weight = jnp.asarray(np.random.default_rng(1).normal(size=system.nv))
     np.testing.assert_allclose(jax.vjp(f, zero)[1](weight)[0], weight @ matrix[system.nv :], atol=1e-8 * scale)
-
-
-@pytest.mark.slow
-def test_every_law_and_solver_holds_a_loop_alike():
-    """Off the closure, with a redundant row and no contact: one linear problem, whoever solves it."""
-    system = four_bar()
-    x = system.initial_state()
-    start, u = State(x.q + 1e-3, jnp.array([1.0, -0.8, 0.4])), np.array([0.1])
-    expected = np.asarray(system.step(start, u)[0].v)
-    laws = (RigidContact(), BoxedLCP(), NoContact(), SmoothedContact())
-    for law in laws:
-        y, info = dataclasses.replace(system, contact=law).step(start, u)
-        assert info.status == Status.solved, law
-        np.testing.assert_allclose(y.v, expected, atol=1e-9, err_msg=law.name)
-    aware = dataclasses.replace(system, gradient="complementarity-aware").linearize(start, u, adjoint=np.ones(6))
-    np.testing.assert_allclose(aware.A, system.linearize(start, u).A, atol=1e-9)
 
 
 def test_loops_are_closed_when_a_model_is_loaded():

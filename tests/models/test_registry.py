@@ -112,23 +112,6 @@ def test_description_of_a_bundled_robot():
         assert name in text
 
 
-def test_description_of_mimics_limits_and_warnings():
-    text = """<mujoco model="pair"><compiler angle="radian"/><worldbody><body name="one"><joint name="a" range="-1 2"/>
-      <joint name="slide" type="slide"/><geom size="0.1"/><body name="two" pos="0 0 1"><joint name="b"/>
-      <geom size="0.1"/></body></body></worldbody>
-      <equality><joint joint1="b" joint2="a" polycoef="0.5 3 0 0 0"/></equality>
-      <actuator><motor name="m" joint="a" gear="2" ctrllimited="true" ctrlrange="-3 4"/></actuator></mujoco>"""
-    model = models.load_model_from_string(text)
-    facts = model_facts(model, ["something odd"])
-    assert facts["joints"][0]["limits"] == [-1, 2] and facts["joints"][0]["effort"] == [-6, 8]
-    assert facts["joints"][1]["limits"] is None and facts["joints"][1]["effort"] is None
-    assert facts["mimics"] == [{"name": "b", "follows": "a", "multiplier": 3, "offset": 0.5}]
-    assert [(b["name"], b["parent"]) for b in facts["bodies"]] == [("one", "world"), ("two", "one")]
-    assert facts["actuators"] == [{"name": "m", "limits": [-3, 4], "drives": {"a": 2}}]
-    page = describe(model, ["something odd"])
-    assert "-6 .. 8" in page and "Warnings: 1\n  - something odd" in page
-
-
 def test_description_names_base_ground_and_frames_and_groups_many_pairs():
     model, report = load_model_with_report("go1")
     messages = report.warnings

@@ -3,17 +3,12 @@ against `collide`."""
 
 from __future__ import annotations
 
-import jax
-import numpy as np
 import pytest
 
 from trajopt import models
 from trajopt.cli import main
-from trajopt.dynamics.collision.narrowphase import collide
-from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import ModelError, OptionError
 from trajopt.models.builder import ModelWarning
-from trajopt.models.placements import node_placements, shape_placements, tree_configuration
 from trajopt.models.registry import load_model_with_report
 
 INERTIAL = '<inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1"/></inertial>'
@@ -106,58 +101,6 @@ def test_sdf_models_collide_with_themselves_on_request():
         ModelWarning, match="1 pair of links overlaps at the default configuration and cannot collide: b - c"
     ):
         assert len(models.load_model_from_string(asked).topology.pairs) == 2
-
-
-def six_shapes():
-    rng = np.random.default_rng(0)
-    vertices = " ".join(f"{x:.4f}" for x in rng.normal(size=60) * 0.1)
-    kinds = ['sphere" size="0.1', 'capsule" size="0.08 0.12', 'box" size="0.1 0.15 0.07', 'cylinder" size="0.1 0.12']
-    kinds += ['ellipsoid" size="0.1 0.15 0.07', 'mesh" mesh="m']
-    bodies = "".join(f'<body><freejoint/><geom type="{kind}" mass="1"/></body>' for kind in kinds)
-    return models.load_model_from_string(
-        f'<mujoco><asset><mesh name="m" vertex="{vertices}"/></asset><worldbody><geom type="plane" size="1 1 1"/>{bodies}'
-        "</worldbody></mujoco>"
-    )
-
-
-@pytest.mark.slow
-def test_overlaps_have_the_sign_of_the_distance():
-    """All kinds of pairs at random placements, about a third of them overlapping: `collide` is the judge."""
-    model, rng = six_shapes(), np.random.default_rng(1)
-    contacts = jax.jit(lambda q: collide(model, kinematics(model, q)))
-    count = np.zeros(2, int)
-    for _ in range(100):
-        q = rng.normal(size=(6, 7))
-        q[:, :3] *= 0.17
-        q[:, 3:] /= np.linalg.norm(q[:, 3:], axis=1, keepdims=True)
-        found, distance = contacts(q.ravel()), np.full(len(model.topology.pairs), np.inf)
-        np.minimum.at(distance, np.asarray(found.pair), np.asarray(found.distance))
-        overlapping = set(models.overlapping_pairs(model, q.ravel()))
-        for pair, d in zip(model.topology.pairs, distance, strict=True):
-            assert abs(d) < 1e-6 or (d < 0) == (pair in overlapping), (pair, d)
-            count[int(d < 0)] += 1
-    assert count.min() > 400
-
-
-@pytest.mark.check
-def test_placements_are_those_of_the_kinematics():
-    text = """<mujoco><worldbody><body pos="1 2 3" quat="1 2 3 4">
-      <joint axis="1 1 0" pos="0.1 0 0" ref="20"/><geom name="a" size="0.1"/>
-      <body pos="0 1 0"><joint name="x" type="slide" axis="0 1 1"/><geom size="0.1"/>
-      <body pos="0 0 1"><joint type="ball" pos="0 0.2 0"/><geom pos="0 0 1" size="0.1"/>
-      <body><joint name="y" axis="0 1 0"/><geom size="0.1"/></body></body></body></body>
-      <body><freejoint/><geom size="0.2"/></body></worldbody>
-      <equality><joint joint1="y" joint2="x" polycoef="0.5 3 0 0 0"/></equality></mujoco>"""
-    model = models.load_model_from_string(text)
-    q = np.random.default_rng(0).normal(size=model.nq)
-    q[2:6] /= np.linalg.norm(q[2:6])
-    q[9:13] /= np.linalg.norm(q[9:13])
-    expected = jax.jit(lambda q: kinematics(model, q))(q)
-    rotation, position = node_placements(model, tree_configuration(model, q))
-    np.testing.assert_allclose(rotation[:-1], expected.rotation, atol=1e-13)
-    np.testing.assert_allclose(position[:-1], expected.position, atol=1e-13)
-    nodes = [shape.node for shape in model.topology.shapes]
-    np.testing.assert_allclose(shape_placements(model, q)[0], rotation[nodes] @ model.shape_rotation, atol=1e-15)
 
 
 @pytest.mark.check

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import types
@@ -12,12 +11,10 @@ import numpy as np
 import pytest
 
 from trajopt import models
-from trajopt.cli.model_options import add_model_options, model_arguments
 from trajopt.errors import ModelError
 from trajopt.models.builder import ModelWarning
 from trajopt.models.messages import grouped
 from trajopt.models.registry import load_model_with_report
-from trajopt.models.xml import parse_xml
 
 pytestmark = pytest.mark.check
 
@@ -79,14 +76,6 @@ def test_xml_that_peers_read_is_mended(tmp_path, text, note):
     except ValueError:
         return  # MuJoCo's parser reads some of these, urdfdom others
     np.testing.assert_allclose([i.mass for i in peer.inertias[1:]], model.mass)
-
-
-def test_mending_keeps_the_lines():
-    text = 'junk\n<?xml version="1.0"?>\n<!-- a -- b -->\n<robot>\n<link a:b="1"/></robot>\nrest'
-    root = parse_xml(text, "x")
-    assert root[0].sourceline == 5 and len(root.mended) == 4
-    with pytest.raises(ModelError, match="x, line 2, column 5: not well-formed XML: mismatched tag"):
-        parse_xml("<a>\n<b></a>", "x")
 
 
 def test_joints_that_move_no_mass_are_held(tmp_path):
@@ -234,13 +223,6 @@ def test_a_model_file_runs_no_code_unless_asked(tmp_path, monkeypatch, name, opt
     assert not trace.exists()
 
 
-def test_the_command_line_expands_templates_on_request_only():
-    parser = argparse.ArgumentParser()
-    add_model_options(parser)
-    assert model_arguments(parser.parse_args([]))["xacro"] is False
-    assert model_arguments(parser.parse_args(["--xacro"]))["xacro"] is True
-
-
 def test_xacro_package_itself(tmp_path):
     pytest.importorskip("xacro")
     path = tmp_path / "arm.xacro"
@@ -281,18 +263,6 @@ def test_the_contact_of_a_link_is_read_or_named():
         element = wrong.partition(" ")[0]
         with pytest.raises(ModelError, match=f"<{element}>: attribute 'value' is .*; {expected}"):
             models.load_model_from_string(re.sub(f'{element} value="[^"]*"', wrong, text))
-
-
-def test_gazebo_collisions_of_a_link_are_named():
-    extension = '<gazebo reference="upper"><collision><surface/></collision><mu1>0.5</mu1></gazebo></robot>'
-    _, messages = load(ARM.replace("</robot>", extension))
-    assert "<gazebo>: <collision> of link 'upper' is not supported; it is left out" in messages
-
-
-@pytest.mark.parametrize("kind", ["planar", "floating"])
-def test_ranges_of_joints_with_several_coordinates_are_named(kind):
-    _, messages = load(ARM.replace('name="elbow" type="revolute"', f'name="elbow" type="{kind}"'))
-    assert f'<joint name="elbow">: the range of a {kind} joint is not supported; it is unlimited' in messages
 
 
 @pytest.mark.parametrize("largest", ["1.79769e+308", "1e16"])

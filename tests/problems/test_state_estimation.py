@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trajopt.dynamics.rigid_body.lie import quaternion_product
 from trajopt.errors import OptionError
 from trajopt.models.descriptions import roll_pitch_yaw
 from trajopt.problems.library import state_estimation as se
@@ -45,25 +44,6 @@ def test_the_recording_is_what_its_deviations_say(walk):
     dx = jnp.asarray(np.random.default_rng(0).normal(size=se.N))
     x = jnp.asarray(walk.truth[1])
     np.testing.assert_allclose(se.local(model, x, se.retract(model, x, 0.1 * dx)), 0.1 * dx, atol=1e-12)
-
-
-def test_place_and_heading_cannot_be_seen(walk):
-    """Moved along the floor and turned about the vertical, the robot reads the same and moves the same."""
-    turn, away = 0.7, np.array([1.0, -2.0])
-    c, s = np.cos(turn), np.sin(turn)
-    half = jnp.array([np.cos(turn / 2), 0.0, 0.0, np.sin(turn / 2)])
-
-    def placed(x):
-        plane = lambda a: jnp.stack([c * a[0] - s * a[1], s * a[0] + c * a[1]])  # noqa: E731
-        x = x.at[3:7].set(quaternion_product(half, x[3:7])).at[:2].set(plane(x[:2]) + away)
-        for at in (se.NQ, se.NQ + se.NV):
-            x = x.at[at : at + 2].set(plane(x[at : at + 2]))
-        return x
-
-    x, u = jnp.asarray(walk.truth[2]), jnp.asarray(walk.us[2])
-    np.testing.assert_allclose(se.readings(walk.system, placed(x)), se.readings(walk.system, x), atol=1e-11)
-    step = jax.jit(lambda x: se.step(walk.system, x, u, jnp.zeros(se.NV)))
-    np.testing.assert_allclose(step(placed(x)), placed(step(x)), atol=1e-8)
 
 
 def test_bad_settings_are_named():

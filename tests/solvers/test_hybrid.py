@@ -8,7 +8,6 @@ from control_cases import double_integrator
 
 from trajopt.errors import OptionError
 from trajopt.problems import Certificate, OptimalControlProblem
-from trajopt.result import status_name
 from trajopt.solvers import CEM, Hybrid, get, iLQR, solve
 
 REACH = double_integrator(20, control_lower=-8.0, control_upper=8.0)
@@ -50,23 +49,6 @@ def test_the_rule_hands_over():
     impatient = solve(REACH, Hybrid(SAMPLER, iLQR(), patience=1, improvement=0.99))
     drawn = np.diff(impatient.trace["evaluations"]) == 66
     assert impatient.success and drawn.sum() < 30
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at", [2, 6])
-def test_interrupted_in_either_phase_and_resumed(at, tmp_path):
-    def interrupt(row):
-        if row["iteration"] == at:
-            raise KeyboardInterrupt
-
-    path, solver = tmp_path / "checkpoint.npz", Hybrid(SAMPLER, iLQR(), generations=4)
-    whole = solve(REACH, solver, seed=2)
-    part = solve(REACH, solver, seed=2, callback=interrupt, checkpoint=path)
-    assert (status_name(part.status), part.iterations, part.success) == ("interrupted", at, False)
-    assert ("ended before the hand-over" in part.message) == (at == 2)
-    rest = solve(REACH, solver, seed=2, resume=path)
-    np.testing.assert_array_equal(rest.us, whole.us)
-    np.testing.assert_array_equal(rest.trace["cost"], whole.trace["cost"])
 
 
 def searches_of(solution):

@@ -75,14 +75,6 @@ def test_a_pose_is_shown_from_all_sides(tmp_path, monkeypatch):
     assert not path.with_suffix(".mp4").exists()
 
 
-@pytest.mark.parametrize(
-    ("duration", "length", "words"),
-    [(3.0, 0.4, "7.5x slower"), (3.0, 3.0, "real time"), (3.0, 12.0, "4x faster"), (6.0, 0.0, "")],
-)
-def test_the_playing_speed_is_said(duration, length, words):
-    assert animation.speed(duration, length) == words
-
-
 def test_contact_forces_are_arrows_from_the_ground_up(tmp_path):
     """A resting cube with its weight on four corners, and without: the pictures differ by red pixels."""
     model = load_model("cube")
@@ -94,36 +86,6 @@ def test_contact_forces_are_arrows_from_the_ground_up(tmp_path):
             frame = np.asarray(image.convert("RGB"), float)
         red.append(int(((frame[..., 0] > 120) & (frame[..., 1] < 80)).sum()))
     assert red[0] > 30 and red[1] == 0
-
-
-def test_forces_inside_a_body_are_seen_through_it(tmp_path):
-    """Forces of 5 N on the lower corners of a cube point up inside it: of what is blue without them, more turns violet than the
-    rims of the arrows' visible parts (418 pixels of all frames) do."""
-    model, frames = load_model("cube"), []
-    for up in (5.0, 0.0):
-        what = motion(model, 2, 0.0) | {"impulse": np.tile([0.0, 0.0, up], (1, 4, 1))}
-        what["q"][:, 2] = 0.1
-        with Image.open(animation.animate(model, what, tmp_path / "cube.gif", pixels=200)) as image:
-            frames.append(np.array([np.asarray(image.convert("RGB"), float) for _ in each_frame(image)]))
-    seen, plain = frames
-    blue = (plain[..., 2] > plain[..., 0] + 40) & (plain[..., 2] > 80)
-    violet = (seen[..., 0] > plain[..., 0] + 20) & (seen[..., 2] > 90)
-    assert (blue & violet).sum() > 1000
-
-
-def each_frame(image):
-    for k in range(image.n_frames):
-        image.seek(k)
-        yield k
-
-
-def test_models_without_floor_or_shapes_are_drawn(tmp_path):
-    for name in ("cart-pole", "ur5"):
-        model = load_model(name)
-        q = np.tile(np.asarray(model.q_default), (3, 1))
-        path = animation.animate(model, {"q": q}, tmp_path / f"{name}.gif", pixels=80)
-        with Image.open(path) as image:
-            assert image.n_frames >= 1
 
 
 def test_wherever_drawing_is_killed_a_picture_is_the_old_or_the_new_one(tmp_path):

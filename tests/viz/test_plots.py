@@ -154,19 +154,3 @@ def test_twelve_joints_are_small_multiples_with_their_limits(tmp_path):
         assert low < -bound < bound < high and len(ax.patches) == 3, "the line, and a band beyond each limit"
     assert plots.joints(cube_motion(4), tmp_path / "few.png", model=load_model("cube")) is None
     assert not (tmp_path / "few.png").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("go1", ["N m"] * 12), ("cart-pole", ["N"]), ("half-cheetah", [""] * 6), ("drone", ["N"]), ("jump-worm", ["N m"] * 3)],
-)
-def test_units_of_the_controls_are_those_of_what_they_drive(name, expected):
-    """The half-cheetah's controls are shares of torques: its motors have gears."""
-    assert plots.actuator_units(load_model(name)) == expected
-
-
-def test_every_coordinate_has_a_name_of_its_own():
-    for name in ("go1", "cart-pole"):
-        model = load_model(name)
-        for names, size in zip(plots.coordinate_names(model), (model.nq, model.nv, model.nu)):
-            assert len(names) == len(set(names)) == size and all(names)

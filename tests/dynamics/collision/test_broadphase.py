@@ -13,7 +13,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from dynamics.collision.pair_judges import distance_of
-from trajopt.dynamics import CompliantContact, NoContact, RigidContact, State, System
+from trajopt.dynamics import CompliantContact, RigidContact, State, System
 from trajopt.dynamics.collision.broadphase import PairLimit, bounding_boxes, box_bounds
 from trajopt.dynamics.collision.narrowphase import collide, contact_count
 from trajopt.dynamics.model import ShapeType as T
@@ -197,26 +197,6 @@ def test_a_step_and_its_derivatives_are_those_of_all_pairs():
             strict=True,
         ):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-9 * max(1.0, float(np.abs(b).max())))
-
-
-def test_pairs_that_are_left_out_are_counted():
-    """Never fewer than the pairs that touch unseen, none where all are far apart; and none without contact."""
-    model, few = snake(), system(max_contacts=8, max_pairs=1)
-    for x in states():
-        _, info = few.step(x, np.zeros(LINKS))
-        contacts = collide(model, kinematics(model, x.q))
-        own = np.asarray(contacts.node2) < model.topology.n_nodes
-        touch = np.unique(np.asarray(contacts.pair)[own & (np.asarray(contacts.distance) < 0)])
-        assert len(touch) - 1 <= int(info.dropped_pairs) <= int(info.dropped)
-    assert int(info.dropped_pairs) > 0
-    straight = State(jnp.zeros(LINKS), jnp.zeros(LINKS))
-    _, info = few.step(straight, np.zeros(LINKS))
-    assert int(info.dropped) == int(info.dropped_pairs) == 0
-    # Far apart still, but one joint turns so fast that links could meet.
-    _, info = few.step(dataclasses.replace(straight, v=jnp.asarray(500.0 * np.eye(LINKS)[4])), np.zeros(LINKS))
-    assert int(info.dropped_pairs) > 0
-    _, info = system(NoContact).step(x, np.zeros(LINKS))
-    assert int(info.dropped) == 0
 
 
 def test_compliant_contact_keeps_its_state_with_the_pair():

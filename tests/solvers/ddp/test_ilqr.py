@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +13,6 @@ from control_cases import (
     cart_pole,
     double_integrator,
     pendulum,
-    pushed_box,
     satellite,
     unicycle,
     van_der_pol,
@@ -239,19 +235,6 @@ def test_an_arm_that_falls_reaches_a_place():
         assert solution.success and solution.iterations < 40 and np.abs(solution.xs[:, 6:]).max() < 3.0
 
 
-@pytest.mark.slow
-def test_arms_reach_random_places_from_random_postures():
-    """The draws of `benchmarks/ur5_reach.py`: from states that stay all are reached; the rollouts of zero torques whirl."""
-    sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks"))
-    import ur5_reach
-
-    runs = [solve(ur5_reach.stated("damped", reach), iLQR()) for reach in ur5_reach.draws()]
-    assert all(run.success for run in runs) and len(runs) == 20
-    assert np.median([run.iterations for run in runs]) < 19 and max(run.iterations for run in runs) < 40
-    assert max(run.residuals["terminal_equality"] for run in runs) < 1e-6
-    assert max(np.abs(run.xs[:, 6:]).max() for run in runs) < 3.0
-
-
 def turned(solution, angle: float) -> tuple[np.ndarray, float]:
     """Final quaternion of the satellite, with w >= 0, and the effort."""
     q = solution.xs[-1][3:7]
@@ -273,23 +256,6 @@ def test_rotation_of_a_free_rigid_body():
     np.testing.assert_allclose(solution.us[:, 1], expected, atol=1e-6)
     np.testing.assert_allclose(solution.us[:, [0, 2]], 0.0, atol=1e-6)
     np.testing.assert_allclose(cost, np.sum(expected**2) * dt, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_pushing_a_box_along_the_floor():
-    """Sliding throughout, the box is a double integrator with friction; DDP says that it has no second derivatives."""
-    problem = pushed_box()
-    solution = solve(problem, DDP())
-    assert solution.success and "Gauss-Newton" in solution.message
-    assert solution.residuals["contact_residual"] < 1e-9
-    steps, dt, drag = problem.horizon, problem.dt, 0.4 * 9.81
-    # While it slides v_k+1 = v_k + dt (u_k - mu g), x_k+1 = x_k + dt v_k+1; all residuals are linear in u.
-    ahead = dt * (steps - np.arange(steps))
-    J = np.vstack([0.01 * np.eye(steps), 10.0 * dt * ahead, np.full(steps, dt)])
-    r = np.concatenate([np.zeros(steps), [-10.0 * drag * dt * ahead.sum() - 2.0, -drag * dt * steps]])
-    u = np.linalg.lstsq(J, -r, rcond=None)[0]
-    assert np.all(np.cumsum(u - drag) > 0)
-    np.testing.assert_allclose(solution.us[:, 0], u, atol=1e-7)
 
 
 def test_values_that_are_not_finite_are_located():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compilations import compilations
-from control_cases import double_integrator, pushed_box
+from control_cases import double_integrator
 from least_squares_cases import linear
 
 from trajopt.errors import OptionError
@@ -144,24 +142,6 @@ def test_a_bound_on_a_state():
     assert solution.success and solution.xs[:, 1].max() <= 1.2 + 1e-6
     # Forces held over twentieths cost 0.6 % more than continuous ones; the rest is what the search leaves.
     assert 15.36 <= solution.cost <= 1.05 * 15.36
-
-
-@pytest.mark.slow
-def test_contact_and_one_program_for_systems_of_one_model():
-    """A box pushed against friction; the same with half the friction needs less force and no other program."""
-    problem = pushed_box(8)
-    solver = CEM(parametrisation="piecewise-constant", knots=2, population=24, standard_deviation=3.0, tolerance=0.02)
-    solution = solve(problem, solver)
-    assert solution.success and abs(solution.xs[-1, 0] - 0.2) < 0.02 and solution.residuals["contact_residual"] < 1e-9
-    system = problem.system
-    slippery = system.model.replace(pair_friction=0.5 * system.model.pair_friction)
-    other = dataclasses.replace(problem, dynamics=dataclasses.replace(system, model=slippery))
-    with compilations() as count:
-        eased = solve(other, solver)
-    assert count.programs == 0, count.names
-    # The least costs of two forces, by Nelder and Mead.
-    assert eased.success and np.sum(eased.us**2) < 0.8 * np.sum(solution.us**2)
-    np.testing.assert_allclose([solution.cost, eased.cost], [0.016006, 0.0113245], rtol=1e-3)
 
 
 def test_bad_options_are_refused():

@@ -11,7 +11,7 @@ from trajopt.problems import OptimalControlProblem
 from trajopt.solvers import CEM, MPPI, StochasticSearch
 from trajopt.solvers.sampling.cmaes import CMAES, Adapted, Parameters
 from trajopt.solvers.sampling.constraints import regressed, restoring_move
-from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated
+from trajopt.solvers.sampling.distribution import Gaussian
 from trajopt.solvers.sampling.mppi import Annealed
 from trajopt.solvers.sampling.parametrisation import make_space
 from trajopt.solvers.sampling.rollouts import Scores
@@ -68,27 +68,6 @@ def test_cem_by_hand():
     np.testing.assert_allclose(weights, [0.375, 0.375, 0, 0])
     np.testing.assert_allclose([new.mean[0], new.deviation[0]], [0.25 + 0.75, 0.5 + 0.75], rtol=1e-12)
     assert CEM(elites=0.5, min_deviation=1.5).updated_distribution(at, DRAWN, space(1))[0].deviation[0] == 1.5
-
-
-def test_each_update_moves_mean_and_covariance():
-    """Two components with one weight each: elites are the best two, MPPI's and the search's weights 4/7, 2/7, 1/7."""
-    y = np.array([[0.0, 1.0], [2.0, 0.0], [9.0, 9.0], [4.0, 2.0]])
-    drawn = dataclasses.replace(DRAWN, y=y)
-    at = correlated(np.array([1.0, 1.0]))
-    moved = {"CEM": [1.0, 0.5], "MPPI": [8 / 7, 6 / 7], "StochasticSearch": [8 / 7, 6 / 7]}
-    weighted = np.array([4.0, 2.0, 0.0, 1.0]) / 7
-    for solver, share, weights in (
-        (CEM(elites=0.5, momentum=0.25), 0.75, np.array([0.5, 0.5, 0.0, 0.0])),
-        (MPPI(temperature=1.0, adaptive=False), 1.0, weighted),
-        (StochasticSearch(step_length=0.5, sharpness=LOG2), 0.5, weighted),
-    ):
-        assert isinstance(solver.first_distribution(np.zeros(50)), Correlated)
-        assert not isinstance(solver.first_distribution(np.zeros(51)), Correlated)
-        new, used = solver.updated_distribution(at, drawn, space(2))
-        np.testing.assert_allclose(used, share * weights, rtol=1e-12)
-        np.testing.assert_allclose(new.mean, at.mean + share * (np.array(moved[solver.name]) - at.mean), rtol=1e-12)
-        expected = at.adapted(new.mean, y, weights)
-        np.testing.assert_allclose(new.lengths, expected.lengths, rtol=1e-12)
 
 
 def test_cma_by_hand():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -82,28 +81,6 @@ def test_bounds_and_path_constraints_against_multiple_shooting():
     assert solution.cost == pytest.approx(reference.cost, rel=1e-5)
     np.testing.assert_allclose(solution.us, reference.us, atol=1e-2)
     assert np.all(solution.us <= problem.control_upper) and np.all(solution.us >= problem.control_lower)
-
-
-def test_memory_grows_with_the_root_of_the_horizon():
-    """Kept from the forward pass: without stretches, every intermediate of every step."""
-
-    def step(x, u, t):
-        for k in range(20):
-            x = x + 0.01 * jnp.sin(x * x + k) + u[0]
-        return x
-
-    sizes = []
-    for T in (256, 4096):
-        problem = OptimalControlProblem(
-            "long", step, T, np.zeros(50), u0=np.zeros(1), dt=1.0, terminal_cost=lambda x: jnp.sum(x * x)
-        )
-        program = SingleShootingProgram(problem.compile(), problem.initial_point)
-        gradient = jax.grad(program.augmented.lagrangian, has_aux=True)
-        arguments = program.variables(problem.initial_point), program.start, program.constraints.initial(1.0)
-        memory = jax.jit(gradient).lower(*map(jnp.asarray, arguments[:2]), arguments[2]).compile().memory_analysis()
-        states = T * 50 * 8  # of the motion, which is returned
-        sizes.append(memory.temp_size_in_bytes - states)
-    assert sizes[1] < 6 * sizes[0]  # 16 times the steps, 4 times the memory
 
 
 def test_l_bfgs_b_on_least_squares():

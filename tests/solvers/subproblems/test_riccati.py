@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import jax
@@ -61,33 +60,6 @@ def test_adjoint_is_the_gradient_of_the_rollout():
     costates, gradient = jax.jit(adjoint)(lq)
     np.testing.assert_allclose(gradient, by_u, rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(costates[0], by_x0, rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_the_gradient_by_the_feed_forward_is_that_of_the_rollout_of_the_policy():
-    """Against differentiation through the rollout of u_t = K_t x_t + w_t, and dJ/dw = (du/dw)^T dJ/du."""
-    rng = np.random.default_rng(7)
-    lq = dataclasses.replace(random_lq(6), d=jnp.zeros((T, N)))
-    gains = jnp.asarray(rng.normal(size=(T, M, N)))
-
-    def controls(w):
-        def body(x, step):
-            A, B, K, w = step
-            u = K @ x + w
-            return A @ x + B @ u, (x, u)
-
-        last, (xs, us) = jax.lax.scan(body, jnp.zeros(N), (lq.A, lq.B, gains, w))
-        return jnp.concatenate([xs, last[None]]), us
-
-    def cost(w):
-        xs, us = controls(w)
-        return jnp.vdot(lq.q, xs) + jnp.vdot(lq.r, us)
-
-    w = jnp.zeros((T, M))
-    _, gradient = jax.jit(adjoint_of_policy)(lq, gains, w, *FREE)
-    np.testing.assert_allclose(gradient, jax.grad(cost)(w), rtol=1e-9, atol=1e-9)
-    turned = jnp.einsum("tisj,ti->sj", jax.jacobian(lambda w: controls(w)[1])(w), adjoint(lq)[1])
-    np.testing.assert_allclose(gradient, turned, rtol=1e-9, atol=1e-9)
 
 
 def test_controls_that_a_bound_holds_do_not_follow():
