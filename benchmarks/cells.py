@@ -232,6 +232,7 @@ def summary(solution: Any, trace: bool) -> dict[str, Any]:
     row |= {"status": status_name(solution.status), "success": bool(solution.success), "message": solution.message}
     row["violation"] = solution.residuals.get("residual", solution.violation)
     row["residuals"] = dict(solution.residuals)
+    row |= {"goals_met": solution.goals_met, "worst_goal": solution.worst_goal}
     if trace:
         n = len(solution.trace["time"])
         kept = np.unique(np.linspace(0, n - 1, min(n, POINTS)).astype(int))

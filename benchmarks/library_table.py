@@ -25,9 +25,10 @@ from cells import CONTROL, CRASHED, NOT_APPLICABLE, ROOT, STOPPED, TAKES, Cache,
 CACHE, PAGE = ROOT / ".cache" / "library-table.jsonl", ROOT / "docs" / "notes" / "library-table.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 WORDS = {"time_budget": "time limit", "max_iterations": "iteration limit", "line_search_failed": "line search failed"}
-HEAD = ("solver", "status", "cost", "violation", "iterations", "solve, s", "compile, s", "remark")
+HEAD = ("solver", "status", "goals", "worst goal", "cost", "violation", "iterations", "solve, s", "compile, s", "remark")
 REMARK = 110  # characters
 WORKERS = "so many processes, or tcp://HOST:PORT of a dask scheduler whose workers have benchmarks/ on their path"
+GOALS = {None: "", True: "met", False: "not met"}
 SMALL = 1e-6  # violation that the overview does not mention
 
 
@@ -57,8 +58,14 @@ def number(value: Any) -> str:
 def status(row: dict[str, Any]) -> str:
     """The status in words; a residual within the tolerance counts whatever made the solver stop."""
     word = WORDS.get(row["status"], row["status"].replace("_", " "))
-    met = row.get("success") and row["status"] not in ("solved", "acceptable")
+    judged = row.get("goals_met") is not None  # by goals, which have a column of their own
+    met = row.get("success") and not judged and row["status"] not in ("solved", "acceptable")
     return f"{word}, within tolerance" if met else word
+
+
+def goals(row: dict[str, Any]) -> str:
+    """Whether the goals are met; empty for a problem without any. The worst one is in units of its tolerance."""
+    return GOALS[row.get("goals_met")]
 
 
 def remark(row: dict[str, Any], gradients: set[str]) -> str:
@@ -93,8 +100,8 @@ def details(problem: str, cells: Sequence[Cell], cache: Cache) -> list[str]:
             apart.setdefault(row["message"], []).append(solver)
         else:
             name = f"**{solver}**" if solver == own else solver
-            numbers = [number(row.get(key)) for key in ("cost", "violation", "iterations", "wall_time_s")]
-            rows.append([name, status(row), *numbers, number(row.get("compile_time_s")), remark(row, gradients)])
+            numbers = [number(row.get(key)) for key in ("worst_goal", "cost", "violation", "iterations", "wall_time_s")]
+            rows.append([name, status(row), goals(row), *numbers, number(row.get("compile_time_s")), remark(row, gradients)])
     lines = [f"## {problem}", "", *(table(HEAD, rows) if rows else [])]
     lines += ["", *[f"Does not apply: {', '.join(names)} ({reason})." for reason, names in apart.items()]]
     lines += [f"Not run: {', '.join(missing)}."] if missing else []

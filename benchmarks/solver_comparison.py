@@ -98,7 +98,7 @@ def summary(problem: str, solver: str, rows: Sequence[dict[str, Any]]) -> list[s
         row = rows[0]
         reason = row["message"].replace("|", "/")
         words = reason if row["status"] in (NOT_APPLICABLE, CRASHED, STOPPED) else row["status"]
-        return [solver, str(len(rows)), f"{row['status']}: {words}"[:150], "", "", "", ""]
+        return [solver, str(len(rows)), "", f"{row['status']}: {words}"[:150], "", "", "", ""]
     curves = [curve(row, contest.weight) for row in told]
     times, counts = zip(*(reached(found, contest.threshold) for found in curves), strict=True)
     stopped = len(rows) - len(told)
@@ -106,12 +106,19 @@ def summary(problem: str, solver: str, rows: Sequence[dict[str, Any]]) -> list[s
         f" ({stopped} stopped while compiling)" if stopped else ""
     )
     return [
-        solver, str(len(rows)), success, quartiles(times), quartiles(counts),
+        solver, str(len(rows)), goals_met(rows), success, quartiles(times), quartiles(counts),
         quartiles([found["loss"][-1] for found in curves]), number(max(row["compile_time_s"] for row in told)),
     ]  # fmt: skip
 
 
-HEAD = ("solver", "runs", "reach it", "seconds to it", "evaluations to it", "last loss", "compile, s")
+def goals_met(rows: Sequence[dict[str, Any]]) -> str:
+    """How many of the runs meet the goals, and the worst goal of the run in the middle, in units of its tolerance."""
+    judged = [row for row in rows if row.get("goals_met") is not None]
+    shares = sorted(np.inf if row["worst_goal"] is None else row["worst_goal"] for row in judged)
+    return f"{sum(row['goals_met'] for row in judged)} of {len(rows)} ({shares[len(shares) // 2]:.2g})" if judged else ""
+
+
+HEAD = ("solver", "runs", "goals met", "reach it", "seconds to it", "evaluations to it", "last loss", "compile, s")
 
 
 def page(cache: Cache, problems: Sequence[str], seeds: int, where: str) -> str:

@@ -118,6 +118,11 @@ def test_without_goals_a_guess_with_influence_is_solved_as_by_rigid_contact_alon
     np.testing.assert_array_equal(asked.trace["cost"], alone.trace["cost"])
 
 
+def test_multiple_shooting_says_where_smoothing_is():
+    with pytest.raises(OptionError, match=r"MultipleShooting has no 'smoothing' of its own; give it to iLQR\(smoothing=...\)"):
+        solvers.MultipleShooting(smoothing="auto")
+
+
 @pytest.mark.parametrize("smoothing", [[], [0.1, 0.2], [0.1, -1e-3], [0.1, 1e-16], [np.nan], "much", 0.1, [[0.1]]])
 def test_a_schedule_that_does_not_fall_is_refused(smoothing):
     with pytest.raises(OptionError, match="smoothing is"):

@@ -28,6 +28,8 @@ SHOWN = {
     "gradient": "gradient",
     "seed": "seed",
     "status": "status",
+    "goals": "goals",
+    "worst_goal": "worst goal",
     "cost": "cost",
     "violation": "violation",
     "iterations": "iterations",
@@ -124,4 +126,6 @@ def _finish(
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.3g}"
+    return "" if value is None else str(value)

@@ -132,10 +132,12 @@ def report(console: Console, problem: Any, solution: Solution) -> None:
     if "guess" in problem.meta:
         say(console, f"  started from {problem.meta['guess']}")
     limits = problem.limits
+    if solution.goals:
+        say(console, f"  goals: {solution.goals_in_words}")
     for name, goal in solution.goals.items():
         say(console, f"  goal {name:<23} {goal}: {'met' if goal.met else 'not met'}")
     for key, value in solution.residuals.items():
-        if key.removeprefix("goal ") in solution.goals:
+        if key.removeprefix("goal ").replace("_", " ") in solution.goals:
             continue
         allowed = f"  (allowed {limits[key]:.1e})" if key in limits else ""
         say(console, f"  {key.replace('_', ' '):<28} {value:12.4e}{allowed}")
@@ -162,7 +164,8 @@ def draw(problem: Any, solution: Solution, folder: pathlib.Path, animated: bool)
     with walltime.part("plots"):
         drawn(plots.convergence, solution, folder / "convergence.png", tolerance=tolerance)
         if motion:
-            options = {"model": problem.display.model, "title": name, **control_options(problem)}
+            title = f"{name}: goals {solution.goals_in_words}" if solution.goals else name
+            options = {"model": problem.display.model, "title": title, **control_options(problem)}
             drawn(plots.trajectory, motion, folder / "trajectory.png", **options)
             drawn(plots.joints, motion, folder / "joints.png", **options)
             drawn(plots.contacts, motion, folder / "contacts.png", model=problem.display.model, title=name)

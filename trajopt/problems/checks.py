@@ -20,7 +20,7 @@ from trajopt.problems.guesses import QuasiStatic, quasi_static
 from trajopt.problems.parts import check_parts
 from trajopt.problems.residuals.base import StepOutcome, is_task, normalised
 from trajopt.problems.trajectory import TASKS
-from trajopt.problems.tree import FUNCTIONS, with_arrays
+from trajopt.problems.tree import CONTROL, with_arrays
 
 HOLD = "quasi-static"  # u0 that asks for the controls that hold x0
 
@@ -78,7 +78,7 @@ def normalise(problem: Any) -> dict[str, Any]:
         np.isfinite(values[key][: system.nq]).any() for key in ("state_lower", "state_upper")
     ):
         _refuse_quaternion_bounds(where, system, values)
-    values |= {key: with_arrays(function, x0.dtype) for key in FUNCTIONS if _is_own(function := getattr(problem, key))}
+    values |= {key: with_arrays(function, x0.dtype) for key in CONTROL.functions if _is_own(function := getattr(problem, key))}
     values |= _tasks(where, problem, system, x0.dtype)
     _check_functions(where, problem, values, system)
     if system is not None and problem.arguments is None:  # not of a copy, which differs in a number or two

@@ -49,6 +49,11 @@ class GoalReport(NamedTuple):
     unit: str
     met: bool
 
+    @property
+    def share(self) -> float:
+        """The value in units of the tolerance: the goal is met up to 1."""
+        return self.value / self.tolerance if self.tolerance else (0.0 if self.met else float("inf"))
+
     def __str__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""
         return f"{self.value:.3g}{unit}, allowed {self.tolerance:.3g}{unit}"
@@ -136,8 +141,34 @@ def goal_values(judged: Judged, motion: Trajectory) -> dict[str, Float[Array, ""
 
 def goal_reports(goals: Mapping[str, Goal], values: Mapping[str, float]) -> dict[str, GoalReport]:
     """What became of each goal, by the recomputed values; a value that is not finite meets none."""
-    found = {name: values.get(PREFIX + name, float("nan")) for name in goals}
-    return {
-        name: GoalReport(found[name], goal.tolerance, goal.unit, bool(found[name] <= goal.tolerance))
-        for name, goal in goals.items()
+    return {name: _report(values.get(PREFIX + name), goal.tolerance, goal.unit) for name, goal in goals.items()}
+
+
+def reports_of(problem: Any, values: Mapping[str, float]) -> dict[str, GoalReport]:
+    """What became of all that a problem states as goals, those of its certificate among them."""
+    certificate = problem.certificate
+    quantities = {
+        name.replace("_", " "): _report(values.get(name), certificate.tolerances[name], unit)
+        for name, unit in certificate.goals.items()
     }
+    return goal_reports(getattr(problem, "goals", {}), values) | quantities
+
+
+def _report(value: float | None, tolerance: float, unit: str) -> GoalReport:
+    value = float("nan") if value is None else value
+    return GoalReport(value, float(tolerance), unit, bool(value <= tolerance))
+
+
+def worst_goal(reports: Mapping[str, GoalReport]) -> float:
+    """The largest value in units of its tolerance, NaN without goals; at most 1 where all are met."""
+    shares = [report.share if report.value == report.value else float("inf") for report in reports.values()]
+    return max(shares, default=float("nan"))
+
+
+def goals_in_words(reports: Mapping[str, GoalReport]) -> str:
+    """Whether all goals are met, and the worst in units of its tolerance; nothing without goals."""
+    if not reports:
+        return ""
+    met = all(report.met for report in reports.values())
+    name = max(reports, key=lambda name: worst_goal({name: reports[name]}))
+    return f"{'met' if met else 'not met'}, {name} at {worst_goal(reports):.2g} of its tolerance"

@@ -26,6 +26,7 @@ from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.problems.parts import MOVED, Certificate, Defaults, Display, check_parts
 from trajopt.problems.prior import Prior
 from trajopt.problems.trajectory import Answer
+from trajopt.problems.tree import LEAST_SQUARES, Structure, flatten, unflatten, with_arrays
 
 GRADIENTS = ("implicit", "finite-difference", "ridders")
 
@@ -60,8 +61,8 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
             deviations.
         defaults: `Defaults`, what the problem is solved with where nothing else is asked for.
         meta: strings for the summary, of which "contact" names the contact model.
-        arguments, origin, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know, the
-            problem that this one is on other data, and False for fields that have been validated.
+        arguments, residual_type, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know,
+            shape (m,) and type of `full_residual`, and False for fields that have been validated.
 
     Raises, before anything is compiled: `ShapeError`, `NonFiniteError`, `OptionError`, naming the argument.
     """
@@ -91,7 +92,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
     defaults: Defaults = Defaults()
     meta: Mapping[str, str] = dataclasses.field(default_factory=dict)
     arguments: Mapping[str, Argument] | None = dataclasses.field(default=None, repr=False)
-    origin: LeastSquaresProblem | None = dataclasses.field(default=None, repr=False)
+    residual_type: Any = dataclasses.field(default=None, repr=False)
     validate: dataclasses.InitVar[bool] = True
     moved: ClassVar[Mapping[str, str]] = MOVED
 
@@ -129,12 +130,17 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
             value = getattr(self, key)
             if value is not None and not (np.isfinite(value) and value > 0):
                 raise OptionError(f"{self._where}{key} is {value}; it must be a positive number")
+        for key in LEAST_SQUARES.functions:
+            if getattr(self, key) is not None:
+                set_field(key, with_arrays(getattr(self, key), self.x0.dtype))
         if self.data is not None:
             set_field("data", _checked_data(self._where, self.data))
         out = jax.eval_shape(self._rows, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
         if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
             raise ShapeError(f"{self._where}residual(x) returned {out}; expected a flat array of floats, (m,)")
-        set_field("origin", None)
+        rows = out.shape[0] + (0 if self.prior is None else self.prior.weight().shape[0])
+        dtype = out.dtype if self.prior is None else jnp.promote_types(out.dtype, self.x0.dtype)
+        set_field("residual_type", jax.ShapeDtypeStruct((rows,), dtype))
         set_field("arguments", recorded(before, self))
 
     @property
@@ -149,7 +155,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
 
     def on(self, data: Any) -> LeastSquaresProblem:
         """The problem on other data, which may be traced: nothing is validated."""
-        return dataclasses.replace(self, data=data, origin=self.origin or self, validate=False)
+        return dataclasses.replace(self, data=data, validate=False)
 
     def replace(self, *, data: Any) -> LeastSquaresProblem:
         """The problem on other data of the same shapes; what is compiled stays. Raises `ShapeError` and `NonFiniteError`."""
@@ -174,8 +180,8 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
 
     @property
     def feasibility_is_success(self) -> bool:
-        """With a tolerance for the residual, reaching it is the answer, whatever made the solver stop."""
-        return self.tolerance is not None
+        """A residual within its tolerance is an answer whatever made the solver stop, and so is a certificate that suffices."""
+        return self.tolerance is not None or self.certificate.suffices
 
     # Bounds are kept exactly; nothing is known of other guesses than the problem's own.
     violation_tolerance = 0.0
@@ -249,15 +255,10 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         r = robust(self._rows(x), self.loss, self.f_scale)
         return r if self.prior is None else jnp.concatenate([r, self._prior_rows(x)])
 
-    @property
-    def residual_type(self) -> jax.ShapeDtypeStruct:
-        """Shape (m,) and type of `full_residual`."""
-        return (self.origin or self)._residual_type
-
     @functools.cached_property
-    def _residual_type(self) -> jax.ShapeDtypeStruct:
-        found = jax.eval_shape(self.full_residual, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
-        return jax.ShapeDtypeStruct(found.shape, found.dtype)
+    def tree(self) -> tuple[list[Any], Structure]:
+        """Leaves and structure of the problem as a pytree."""
+        return flatten(self, LEAST_SQUARES)
 
     def curvature(self, x: Float[Array, " nx"]) -> Float[Array, " m"]:
         """Second derivative of the cost by each entry of r, those of the prior (1) included, (m,)."""
@@ -367,9 +368,10 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         ]
 
 
-# A pytree whose leaves are the data: a problem on other data shares its programs, any other one has its own.
 jax.tree_util.register_pytree_node(
-    LeastSquaresProblem, lambda problem: ((problem.data,), problem.origin or problem), lambda origin, data: origin.on(data[0])
+    LeastSquaresProblem,
+    lambda problem: problem.tree,
+    lambda structure, numbers: unflatten(LeastSquaresProblem, structure, numbers),
 )
 
 

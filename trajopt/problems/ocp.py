@@ -32,7 +32,7 @@ from trajopt.problems.parts import MOVED, Certificate, Defaults, Display
 from trajopt.problems.replacing import replaced_problem
 from trajopt.problems.residuals.base import StepOutcome, is_task
 from trajopt.problems.trajectory import CONSTRAINTS, Answer, Trajectory, flat_state
-from trajopt.problems.tree import Structure, flatten, unflatten
+from trajopt.problems.tree import CONTROL, Structure, flatten, unflatten
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -373,7 +373,7 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
     @functools.cached_property
     def tree(self) -> tuple[list[Any], Structure]:
         """Leaves and structure of the problem as a pytree."""
-        return flatten(self)
+        return flatten(self, CONTROL)
 
     def finite(self, bound: str) -> Bool[np.ndarray, " k"]:
         """Which entries of "control_lower", ..., "parameter_upper" are bounds; also where their numbers are traced."""

@@ -24,11 +24,13 @@ class Certificate(NamedOptions):
         function: `point -> {name: value}`.
         tolerances: bounds of these values, and of other recomputed ones by name, which success requires.
         suffices: whether a motion within all bounds is an answer where the solver stops, optimal or not.
+        goals: those of the bounded values that the question is about, and the unit of each; a `Solution` shows them as goals.
     """
 
     function: Callable[[Any], Mapping[str, Any]] | None = None
     tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
     suffices: bool = False
+    goals: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def values(self, point: Any) -> dict[str, float]:
         """The recomputed values."""
@@ -93,6 +95,9 @@ def check_parts(where: str, problem: Any) -> None:
             raise OptionError(f"{where}{key} is {value!r}; expected a {kind.__name__}, such as {_EXAMPLES[key]}")
     if problem.certificate.function is not None and not callable(problem.certificate.function):
         raise OptionError(f"{where}certificate.function is {problem.certificate.function!r}; expected a function of a point")
+    unbounded = [name for name in problem.certificate.goals if name not in problem.certificate.tolerances]
+    if unbounded:
+        raise OptionError(f"{where}certificate.goals names '{unbounded[0]}', which certificate.tolerances does not bound")
 
 
 _EXAMPLES = {

@@ -40,10 +40,9 @@ from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, Solv
 from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.sampling.parametrisation import SHARE_OF_RANGE
 from trajopt.solvers.sampling.search import SamplingSolver
-from trajopt.solvers.shooting.multiple import MultipleShooting
 from trajopt.solvers.stages import Counted, checked_schedule, followed, schedules, smoothed_problem
 
-SOLVERS = (iLQR, DDP, MultipleShooting)
+SOLVERS = (iLQR, DDP)
 STAGE_ITERATIONS = 50
 SLOW = 1e-3  # relative fall of the cost in a step; two such steps in a row end a stage
 IDLE, LITTLE = 10, 1e-5  # steps with rigid contact in a row that gain less than this share end it where there are goals
@@ -95,7 +94,7 @@ class Continuation(LibrarySolver):
     `solve` makes it of a solver's option `smoothing`, for an `OptimalControlProblem` under `RigidContact`.
 
     Options:
-        solver: `iLQR`, `DDP` or `MultipleShooting` with its options.
+        solver: `iLQR` or `DDP` with its options.
         smoothing: rho of each stage, J, falling; "auto": decades from a first one, which the guess chooses, to at most 1e-4, and
             only where rigid contact alone misses a goal or has no influence.
         search: `Hybrid`, by which motions are drawn where the first stages leave a goal missed. Default: none.
@@ -114,7 +113,7 @@ class Continuation(LibrarySolver):
     def __post_init__(self) -> None:
         check_options(self)
         if not isinstance(self.solver, SOLVERS):
-            raise OptionError(f"Continuation: solver is {self.solver!r}; expected iLQR(), DDP() or MultipleShooting()")
+            raise OptionError(f"Continuation: solver is {self.solver!r}; expected iLQR() or DDP()")
         if self.smoothing != "auto":
             object.__setattr__(self, "smoothing", checked_schedule(self.smoothing))
         for key, least in (("stage_iterations", 1), ("max_iterations", 0)):
@@ -174,11 +173,11 @@ class _Course:
         if method.smoothing == "auto" and begin.own and not begin.last:
             self.rigid_part(last=False)
             sees_enough = self.status is None and not self.asks_for_smoothing()
-            if sees_enough and not self.goals:
-                ended = self.solver.terminate(self.oracle, self.rigid)
-                if ended is None:
-                    return Status.max_iterations
+            ended = self.solver.terminate(self.oracle, self.rigid) if sees_enough else None
+            if ended is not None:
                 self.tell(dataclasses.replace(self.at(self.rigid, last=True), halt=status_name(ended)))
+            elif sees_enough and not self.goals:
+                return Status.max_iterations
         if self.status is None and not (begin.last or sees_enough):
             self.attempts()
         if self.status is None:
@@ -214,7 +213,7 @@ class _Course:
         def report(rigid: Any) -> Status | None:
             nonlocal made, idle
             if rigid.halt and not last:
-                if rigid.violation <= max(self.rigid.violation, tolerance):  # IPOPT ends with gaps where another motion has none
+                if rigid.violation <= max(self.rigid.violation, tolerance):
                     self.rigid = rigid
                 return Status.stalled
             gained, self.rigid = self.rigid.cost - rigid.cost, rigid

@@ -101,6 +101,7 @@ def _outcome(entry: Entry) -> str:
         return '<p class="other">not run</p>'
     cost, violation = summary.get("cost"), summary.get("constraint_violation")
     parts = [str(summary.get("status", "")).replace("_", " "), f"by {summary.get('solver')}"]
+    parts += [f"goals {'met' if met else 'not met'}"] if (met := summary.get("goals_met")) is not None else []
     parts += [f"cost {cost:.4g}"] if isinstance(cost, int | float) else []
     parts += [f"violation {violation:.1e}"] if isinstance(violation, int | float) and violation > 0 else []
     parts.append(f"{counted(summary.get('iterations', 0), 'iteration')} in {summary.get('wall_time_s', 0.0):.2f} s")

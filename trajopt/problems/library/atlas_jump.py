@@ -14,12 +14,14 @@ shooting, which keeps what matters of it: linear models of the right contact mod
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from trajopt.dynamics import linear_algebra
@@ -32,7 +34,9 @@ from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, frame_jacobia
 from trajopt.dynamics.rigid_body.rnea import inverse_dynamics
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
-from trajopt.problems.library.behaviours import gaps, general_quantities
+from trajopt.problems import programs
+from trajopt.problems.goals import Goal
+from trajopt.problems.library.behaviours import gaps, general_quantities, short_of
 from trajopt.problems.library.replay import replay
 from trajopt.problems.library.static_pose import candidates
 from trajopt.problems.ocp import OptimalControlProblem
@@ -84,35 +88,50 @@ def atlas_jump(height: float = 1.2, wait: float = 0.1, dt: float = 5e-3) -> Opti
     system = System(model, dt, RigidContact(max_contacts=8, erp=1.0), implicit_damping=True)
     start = crouch(model)
     xs, us = guess(model, start, height, wait, dt)
-    joints = jnp.asarray(start[7:])
     lower, upper, torque = (np.asarray(a) for a in (model.lower[6:], model.upper[6:], model.control_upper))
-
-    def near_limit(q: Float[Array, " n"]) -> Float[Array, " n"]:
-        inside = jnp.maximum(MARGIN - (q - lower), 0.0) + jnp.maximum(MARGIN - (upper - q), 0.0)
-        return inside / MARGIN
-
-    def running(x: State, u, t):
-        q, v = x.q[7:], x.v[6:]
-        rows = [EFFORT * u / torque, POSTURE * (q - joints), RATE * v, LIMIT * near_limit(q)]
-        return np.sqrt(dt) * jnp.concatenate(rows)
-
-    def apex(x: State):
-        tilt = 2.0 * jnp.sign(x.q[3]) * x.q[4:7]
-        place = x.q[:3] - jnp.array([start[0], start[1], height])
-        rows = [jnp.array([3.0, 3.0, 100.0]) * place, jnp.array([3.0, 3.0, 30.0]) * x.v[:3], 5.0 * tilt, 2.0 * x.v[3:6]]
-        rows += [1.5 * (x.q[7:] - joints), 0.1 * x.v[6:], 0.3 * near_limit(x.q[7:])]
-        return jnp.concatenate(rows)
+    jump = Jump(start[7:], lower, upper, torque, np.array([start[0], start[1], height]), dt)
 
     def certificate(motion: Trajectory) -> dict[str, float]:
         return examine(system, motion, height)
 
     return OptimalControlProblem(
         "atlas-jump", system, len(us), State(jnp.asarray(start), jnp.zeros(model.nv)), u0=us, xs0=xs,
-        stage_residual=running, terminal_residual=apex, tolerance=1e-9,
+        stage_residual=Partial(Jump.stage, jump), terminal_residual=Partial(Jump.apex, jump), tolerance=1e-9,
+        goals={"apex": Goal(Partial(short_of, 2, height), LIMITS["apex_error"], "m")},
         certificate=Certificate(certificate, LIMITS),
         display=Display(report=lambda motion: _report(system, motion)),
         defaults=Defaults("iLQR", {"shooting": "multiple", "tolerance": 1e-4, "max_iterations": 200}),
     )  # fmt: skip
+
+
+@programs.subject("joints", "lower", "upper", "torque", "top", "dt")
+@dataclasses.dataclass(frozen=True)
+class Jump:
+    """The residuals of the module's docstring; joints: their angles in the crouch, lower, upper: their limits, rad; torque: the
+    largest, N m; top: the pelvis at the apex, m."""
+
+    joints: Any
+    lower: Any
+    upper: Any
+    torque: Any
+    top: Any
+    dt: Any
+
+    def near_limit(self, q: Float[Array, " n"]) -> Float[Array, " n"]:
+        inside = jnp.maximum(MARGIN - (q - self.lower), 0.0) + jnp.maximum(MARGIN - (self.upper - q), 0.0)
+        return inside / MARGIN
+
+    def stage(self, x: State, u: Float[Array, " nu"], t: Float[Array, ""]) -> Float[Array, " k"]:
+        q, v = x.q[7:], x.v[6:]
+        rows = [EFFORT * u / self.torque, POSTURE * (q - self.joints), RATE * v, LIMIT * self.near_limit(q)]
+        return jnp.sqrt(self.dt) * jnp.concatenate(rows)
+
+    def apex(self, x: State) -> Float[Array, " k"]:
+        tilt = 2.0 * jnp.sign(x.q[3]) * x.q[4:7]
+        place = x.q[:3] - self.top
+        rows = [jnp.array([3.0, 3.0, 100.0]) * place, jnp.array([3.0, 3.0, 30.0]) * x.v[:3], 5.0 * tilt, 2.0 * x.v[3:6]]
+        rows += [1.5 * (x.q[7:] - self.joints), 0.1 * x.v[6:], 0.3 * self.near_limit(x.q[7:])]
+        return jnp.concatenate(rows)
 
 
 # --- the crouch and the guess -------------------------------------------------------------------------------------------

@@ -15,11 +15,13 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+from jax.tree_util import Partial
 
 from trajopt.dynamics.contact.laws import RigidContact
 from trajopt.dynamics.damping import DampingWarning
 from trajopt.dynamics.system import System
 from trajopt.models.registry import load_model
+from trajopt.problems.goals import Goal
 from trajopt.problems.library.atlas_jump import CLEARANCE, SOLES, crouch, guess, highest_standing
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
@@ -27,6 +29,7 @@ from trajopt.problems.library.behaviours import (
     at_rest,
     jump_quantities,
     on_dofs,
+    short_of,
     task,
     via,
 )
@@ -78,7 +81,11 @@ def atlas_jump_landing(
     return OptimalControlProblem(
         "atlas-jump-landing", system, steps, at_rest(model, start), u0=us, xs0=xs, stage_residual=running,
         terminal_residual=final,
-        certificate=Certificate(lambda motion: landing_quantities(system, motion, height), LIMITS),
+        goals={"apex": Goal(Partial(short_of, 2, height), LIMITS["apex_error"], "m", "once")},
+        certificate=Certificate(
+            lambda motion: landing_quantities(system, motion, height), LIMITS,
+            goals={"standing_speed": "m/s, rad/s", "final_tilt": "rad"},
+        ),
         defaults=Defaults("iLQR", {"shooting": "multiple", "max_iterations": 300}),
     )  # fmt: skip
 

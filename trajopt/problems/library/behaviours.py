@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.narrowphase import collide
@@ -20,7 +21,9 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
+from trajopt.problems.goals import Goal
 from trajopt.problems.library.replay import candidate_shapes, replay
+from trajopt.problems.residuals import Posture, Velocity
 from trajopt.problems.residuals.base import Residual, Terms
 from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Trajectory
@@ -52,6 +55,16 @@ def short_of(index: int, least: float, x: State) -> Float[Array, " 1"]:
 def beyond(index: int, most: float, x: State) -> Float[Array, " 1"]:
     """By how much the magnitude of a coordinate exceeds the most that is allowed, for goals."""
     return jnp.maximum(jnp.abs(x.q[index]) - most, 0.0)[None]
+
+
+def standing(home: Float[np.ndarray, " nq"], least: float) -> dict[str, Goal]:
+    """The goals of a robot with a free base that is to stand in the end: as high as `least`, m, upright and at rest."""
+    turned = Posture(("root",), reference=home, weight=(0.0, 0.0, 0.0, 1.0, 1.0, 1.0))
+    return {
+        "height": Goal(Partial(short_of, 2, least), 0.01, "m"),
+        "upright": Goal(turned, JUMP_LIMITS["final_tilt"], "rad"),
+        "at rest": Goal(Velocity(("root",)), JUMP_LIMITS["final_speed"], "m/s, rad/s"),
+    }
 
 
 def sample_then_polish(

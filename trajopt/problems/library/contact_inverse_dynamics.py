@@ -18,9 +18,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.effort import Effort
@@ -79,15 +81,17 @@ def contact_inverse_dynamics(
     _check_supports(still)
     return LeastSquaresProblem(
         name,
-        still.residual,
+        Partial(StillStep.residual, still),
         jnp.zeros(model.nu),
-        jacobian=still.jacobian,
+        jacobian=Partial(StillStep.jacobian, still),
         lower=model.control_lower,
         upper=model.control_upper,
         scale=np.where(np.isfinite(still.limits), still.limits, 1.0),
         tolerance=still.tolerance,
         meta={"contact": "RigidContact"},
-        certificate=Certificate(still.certificate, still.certificate_tolerances),
+        certificate=Certificate(
+            still.certificate, still.certificate_tolerances, goals={"velocity_over_dt": "m/s^2, rad/s^2"}
+        ),
         display=Display(motion=still.trajectory, report=still.report, model=model),
     )
 
@@ -104,6 +108,7 @@ LIMITS = {
 }
 
 
+@programs.subject("model", "system", "q")
 @dataclasses.dataclass(frozen=True, eq=False)
 class StillStep:
     """One step from rest at the pose `q` (nq,), carried by the shapes `supports`, as functions of the torques u (nu,)."""
@@ -133,8 +138,8 @@ class StillStep:
         return {"velocity_over_dt": self.tolerance} | {name: limit.at(self.dtype) for name, limit in LIMITS.items()}
 
     @property
-    def dt(self) -> Float[np.ndarray, ""]:
-        return np.asarray(self.system.dt)
+    def dt(self) -> Any:
+        return self.system.dt
 
     @property
     def limits(self) -> Float[np.ndarray, " nu"]:
@@ -149,12 +154,13 @@ class StillStep:
     def residual(self, u: Float[Array, " nu"]) -> Float[Array, " nv"]:
         """v+ / dt, m/s^2 and rad/s^2."""
         x_next, _ = self.system.step(self.state, u)
-        return x_next.v / self.dt.astype(u.dtype)
+        return x_next.v / jnp.asarray(self.dt, u.dtype)
 
     def jacobian(self, u: Float[Array, " nu"]) -> tuple[Float[Array, " nv"], Float[Array, "nv nu"]]:
         """The residual and its derivative, from one linearisation."""
         x_next, _, B = self.system.linearize(self.state, u)
-        return x_next.v / self.dt.astype(u.dtype), B[self.model.nv :] / self.dt.astype(u.dtype)
+        dt = jnp.asarray(self.dt, u.dtype)
+        return x_next.v / dt, B[self.model.nv :] / dt
 
     def after(self, u: Float[Array, " nu"]) -> tuple[State, StepInfo]:
         """The step under the torques u, taken again outside of what a solver compiles."""
@@ -168,7 +174,7 @@ class StillStep:
         x_next, info = self.after(u)
         impulse, friction = np.asarray(info.contacts.impulse), np.asarray(info.contacts.friction)
         return {
-            "velocity_over_dt": float(np.abs(np.asarray(x_next.v)).max() / self.dt),
+            "velocity_over_dt": float(np.abs(np.asarray(x_next.v)).max() / float(self.dt)),
             "cone_use": cone_use(impulse, friction),
             "torque_use": float((np.abs(np.asarray(u)) / self.limits).max()),
             "contact_residual": float(info.residual),

@@ -37,6 +37,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from trajopt.dynamics import linear_algebra
@@ -67,6 +68,7 @@ _LIFT_START, _LIFT_EPSILON, _LIFT_WEIGHT = 10.0, 1e-7, 100.0
 _EFFORT_LIFT, _EFFORT_WEIGHT = 0.3, 100.0
 
 
+@programs.subject("system")
 @dataclasses.dataclass(frozen=True, eq=False)
 class Throw:
     """The cube, where it starts and how long it moves: final pose and its derivative as functions of the throw."""
@@ -157,23 +159,23 @@ _DT, _STEPS = Real(1e-5, 1e-2, "s"), Count(1, 10_000)
 @ranged(dt=_DT, steps=_STEPS)
 def cube_initial_velocity(dt: float = 1e-3, steps: int = 300) -> LeastSquaresProblem:
     """Initial velocity that slides the cube to the final pose of (3, 1, 0; 0, 0, 2), from (2, 0, 0; 0, 0, 0)."""
-    throw = thrown_cube(dt, steps)
-    truth, none = jnp.asarray(VELOCITY_TRUTH), jnp.zeros(6)
-    target = _final_state(throw, truth, none).q
-
-    def residual(v):
-        return throw.error(throw.final_pose(throw.rest, v, none), target)
-
-    def jacobian(v):
-        by_state = jnp.concatenate([jnp.zeros((6, 6), v.dtype), jnp.eye(6, dtype=v.dtype)])
-        q, D = throw.sensitivity(throw.rest, v, none, by_state, jnp.zeros((6, 6), v.dtype))
-        error = throw.error(q, target)
-        return error, error_slope(error) @ D
-
-    as_throw = lambda v: (v, none)  # noqa: E731
+    throw, none = thrown_cube(dt, steps), jnp.zeros(6)
+    target = _final_state(throw, jnp.asarray(VELOCITY_TRUTH), none).q
     return _problem(
-        "cube-initial-velocity", throw, target, residual, jacobian, VELOCITY_GUESS, _VELOCITY_SCALE, 1e-10, as_throw
-    )
+        "cube-initial-velocity", throw, target, _missed_by_velocity, _missed_by_velocity_slope, VELOCITY_GUESS, _VELOCITY_SCALE,
+        1e-10, lambda v: (v, none),
+    )  # fmt: skip
+
+
+def _missed_by_velocity(throw: Throw, target: Array, v: Array) -> Array:
+    return throw.error(throw.final_pose(throw.rest, v, jnp.zeros(6, v.dtype)), target)
+
+
+def _missed_by_velocity_slope(throw: Throw, target: Array, v: Array) -> tuple[Array, Array]:
+    by_state = jnp.concatenate([jnp.zeros((6, 6), v.dtype), jnp.eye(6, dtype=v.dtype)])
+    q, D = throw.sensitivity(throw.rest, v, jnp.zeros(6, v.dtype), by_state, jnp.zeros((6, 6), v.dtype))
+    error = throw.error(q, target)
+    return error, error_slope(error) @ D
 
 
 @ranged(guess=Count(0, GUESSES - 1), formulation=Choice(FORMULATIONS), dt=_DT, steps=_STEPS)
@@ -186,41 +188,52 @@ def cube_initial_impulse(
     six unknowns of the paper, on which Gauss-Newton stalls.
     Raises `OptionError` for a guess or formulation that does not exist.
     """
-    throw = thrown_cube(dt, steps)
-    rest, still, step = throw.rest, jnp.zeros(6), throw.system.dt
+    throw, still = thrown_cube(dt, steps), jnp.zeros(6)
+    step = throw.system.dt
     target = _final_state(throw, still, jnp.asarray(IMPULSE_TRUTH) / step).q
-    start = impulse_guesses()[guess]
-    raised = jnp.zeros(7).at[2].set(1.0)
-
-    def direct(p):
-        return throw.error(throw.final_pose(rest, still, p / step), target)
-
-    def direct_jacobian(p):
-        q, D = throw.sensitivity(rest, still, p / step, jnp.zeros((12, 6)), jnp.eye(6) / step)
-        error = throw.error(q, target)
-        return error, error_slope(error) @ D
-
-    def lifted(x):
-        up = lift(x[6]) * raised
-        error = throw.error(throw.final_pose(rest + up, still, x[:6] / step), target + up)
-        return jnp.concatenate([error, _lift_rows(x)])
-
-    def lifted_jacobian(x):
-        height, slope = jax.jvp(lift, (x[6],), (jnp.ones_like(x[6]),))
-        by_state = jnp.zeros((12, 7)).at[2, 6].set(slope)
-        by_force = jnp.concatenate([jnp.eye(6), jnp.zeros((6, 1))], 1) / step
-        q, D = throw.sensitivity(rest + height * raised, still, x[:6] / step, by_state, by_force)
-        error = throw.error(q, target + height * raised)
-        D = D.at[2, 6].add(-slope)  # the target rises with the start
-        rows, rows_slope = jax.jacfwd(lambda x: (_lift_rows(x),) * 2, has_aux=True)(x)[::-1]
-        return jnp.concatenate([error, rows]), jnp.concatenate([error_slope(error) @ D, rows_slope])
-
-    name = "cube-initial-impulse"
+    name, start = "cube-initial-impulse", impulse_guesses()[guess]
     as_throw = lambda x: (still, x[:6] / step)  # noqa: E731
     if formulation == "direct":
-        return _problem(name, throw, target, direct, direct_jacobian, start, _IMPULSE_SCALE, 1e-8, as_throw)
+        functions = _missed_by_impulse, _missed_by_impulse_slope
+        return _problem(name, throw, target, *functions, start, _IMPULSE_SCALE, 1e-8, as_throw)
     start = np.concatenate([start, [0.0]])
-    return _problem(name, throw, target, lifted, lifted_jacobian, start, (*_IMPULSE_SCALE, 1.0), 1e-8, as_throw)
+    return _problem(
+        name, throw, target, _missed_lifted, _missed_lifted_slope, start, (*_IMPULSE_SCALE, 1.0), 1e-8, as_throw
+    )
+
+
+_STILL, _RAISED = np.zeros(6), np.eye(7)[2]
+
+
+def _missed_by_impulse(throw: Throw, target: Array, p: Array) -> Array:
+    return throw.error(throw.final_pose(throw.rest, jnp.asarray(_STILL, p.dtype), p / throw.system.dt), target)
+
+
+def _missed_by_impulse_slope(throw: Throw, target: Array, p: Array) -> tuple[Array, Array]:
+    step, still = throw.system.dt, jnp.asarray(_STILL, p.dtype)
+    q, D = throw.sensitivity(throw.rest, still, p / step, jnp.zeros((12, 6)), jnp.eye(6) / step)
+    error = throw.error(q, target)
+    return error, error_slope(error) @ D
+
+
+def _missed_lifted(throw: Throw, target: Array, x: Array) -> Array:
+    up = lift(x[6]) * jnp.asarray(_RAISED, x.dtype)
+    error = throw.error(
+        throw.final_pose(throw.rest + up, jnp.asarray(_STILL, x.dtype), x[:6] / throw.system.dt), target + up
+    )
+    return jnp.concatenate([error, _lift_rows(x)])
+
+
+def _missed_lifted_slope(throw: Throw, target: Array, x: Array) -> tuple[Array, Array]:
+    step, still, raised = throw.system.dt, jnp.asarray(_STILL, x.dtype), jnp.asarray(_RAISED, x.dtype)
+    height, slope = jax.jvp(lift, (x[6],), (jnp.ones_like(x[6]),))
+    by_state = jnp.zeros((12, 7)).at[2, 6].set(slope)
+    by_force = jnp.concatenate([jnp.eye(6), jnp.zeros((6, 1))], 1) / step
+    q, D = throw.sensitivity(throw.rest + height * raised, still, x[:6] / step, by_state, by_force)
+    error = throw.error(q, target + height * raised)
+    D = D.at[2, 6].add(-slope)  # the target rises with the start
+    rows, rows_slope = jax.jacfwd(lambda x: (_lift_rows(x),) * 2, has_aux=True)(x)[::-1]
+    return jnp.concatenate([error, rows]), jnp.concatenate([error_slope(error) @ D, rows_slope])
 
 
 def lift(s: Float[Array, ""]) -> Float[Array, ""]:
@@ -272,9 +285,13 @@ def _problem(name, throw: Throw, target, residual, jacobian, x0, scale, toleranc
         )
 
     return LeastSquaresProblem(
-        name, residual, jnp.asarray(x0, float), jacobian=jacobian, scale=np.broadcast_to(np.array(scale, float), (len(x0),)),
+        name, Partial(residual, throw, target), jnp.asarray(x0, float), jacobian=Partial(jacobian, throw, target),
+        scale=np.broadcast_to(np.array(scale, float), (len(x0),)),
         tolerance=tolerance,
         meta={"contact": "RigidContact"},
-        certificate=Certificate(certificate, {"final_pose_error": tolerance, "contact_residual": 1e-8, "dropped_contacts": 0.0}),
+        certificate=Certificate(
+            certificate, {"final_pose_error": tolerance, "contact_residual": 1e-8, "dropped_contacts": 0.0},
+            goals={"final_pose_error": "m, rad"},
+        ),
         display=Display(motion=trajectory, report=report, model=throw.system.model),
     )  # fmt: skip

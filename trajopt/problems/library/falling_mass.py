@@ -27,6 +27,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.laws import ContactLaw, RigidContact, SmoothedContact
@@ -34,6 +35,7 @@ from trajopt.dynamics.system import State, System
 from trajopt.errors import OptionError
 from trajopt.models.registry import load_model_from_string
 from trajopt.names import closest
+from trajopt.problems import programs
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.replay import recorded
 from trajopt.problems.parts import Certificate, Display
@@ -80,6 +82,20 @@ def final_state(system: System, height: Float[Array, ""], steps: int) -> Float[A
     start = State(height[None], jnp.zeros(1, height.dtype))
     x, _ = jax.lax.scan(step, start, None, length=steps)
     return jnp.concatenate([x.q, x.v])
+
+
+@programs.subject("system", "target")
+@dataclasses.dataclass(frozen=True)
+class Drop:
+    """The mass is dropped for so many steps, and is to end at the height `target`, m."""
+
+    system: System
+    target: float
+    steps: int
+
+    def miss(self, x: Float[Array, "1"]) -> Float[Array, "1"]:
+        """By how much it ends above the target, released at x, m."""
+        return final_state(self.system, x[0], self.steps)[:1] - self.target
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -135,9 +151,6 @@ def falling_mass(
     system = falling_system(contact, kappa, dt)
     judge = falling_system("speculative", kappa, dt)
 
-    def residual(x):
-        return final_state(system, x[0], steps)[:1] - target
-
     def certificate(x) -> Mapping[str, Any]:
         y = curves(judge, np.asarray(x), steps)
         return {"height_error": float(abs(y.height[0] - target))}
@@ -154,8 +167,8 @@ def falling_mass(
         )
 
     return LeastSquaresProblem(
-        "falling-mass", residual, jnp.array([float(start)]), tolerance=1e-9,
+        "falling-mass", Partial(Drop.miss, Drop(system, target, steps)), jnp.array([float(start)]), tolerance=1e-9,
         meta={"contact": type(system.contact).__name__},
-        certificate=Certificate(certificate, {"height_error": 1e-3}),
+        certificate=Certificate(certificate, {"height_error": 1e-3}, goals={"height_error": "m"}),
         display=Display(motion=trajectory, report=report, model=system.model),
     )  # fmt: skip

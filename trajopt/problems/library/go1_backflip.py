@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.dynamics.system import System
+from trajopt.problems.goals import Goal
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
     JUMP_LIMITS,
@@ -31,11 +32,12 @@ from trajopt.problems.library.behaviours import (
     landing,
     on_dofs,
     sample_then_polish,
+    standing,
     takeoff,
     task,
     via,
 )
-from trajopt.problems.library.go1_jump import CALVES, FEET, KNEE, leg_targets
+from trajopt.problems.library.go1_jump import CALVES, FEET, KNEE, LOWER, leg_targets
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Real, ranged
@@ -47,7 +49,6 @@ STANDS = 0.5  # s at the end, in which it is to stand
 RATE = -11.0  # rad/s, of the pitch at the apex: once round takes 0.57 s
 TRUNK = 0.14  # m: a height of the trunk that its barrier allows
 LANDING, SHORT_OF_UPRIGHT = 0.24, 0.3  # s after the apex, rad
-LOWER = 0.05  # m, by which the base may end below its first height and stand
 
 
 @ranged(
@@ -97,7 +98,11 @@ def go1_backflip(
     return OptimalControlProblem(
         "go1-backflip", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         control_lower=-limit, control_upper=limit,
-        certificate=Certificate(lambda motion: flip_quantities(system, motion), LIMITS),
+        goals={
+            "upside down": Goal(Posture(("root",), reference=inverted, weight=(0, 0, 0, 1, 1, 1)), 0.5, "rad", "once"),
+            **standing(home, home[2] - LOWER),
+        },
+        certificate=Certificate(lambda motion: flip_quantities(system, motion), LIMITS, goals={"turn_error": "rad"}),
         display=Display(report=lambda motion: _report(system, motion)),
         defaults=Defaults(
             "Hybrid", sample_then_polish(leg_targets(duration), 128, 100, 5e-2, 300, patience=20, attempts=3, **SAMPLER)

@@ -12,8 +12,10 @@ come back is not said.
 from __future__ import annotations
 
 import numpy as np
+from jax.tree_util import Partial
 
 from trajopt.dynamics.system import System
+from trajopt.problems.goals import Goal
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
     JUMP_LIMITS,
@@ -23,6 +25,8 @@ from trajopt.problems.library.behaviours import (
     jump_quantities,
     on_dofs,
     sample_then_polish,
+    short_of,
+    standing,
     task,
     via,
 )
@@ -42,6 +46,7 @@ SAGITTAL = np.zeros((12, 4))
 for leg, first in enumerate((0, 0, 2, 2)):
     SAGITTAL[3 * leg + 1, first] = SAGITTAL[3 * leg + 2, first + 1] = 1.0
 STANDS = 0.2  # s at the end, in which it is to stand
+LOWER = 0.05  # m, by which the base may end below its first height and stand
 KNOT = 0.1  # s between two knots of the joint targets
 
 
@@ -72,6 +77,10 @@ def go1_jump(height: float = 0.25, apex: float = 0.5, duration: float = 1.2, dt:
     )  # fmt: skip
     return OptimalControlProblem(
         "go1-jump", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
+        goals={
+            "apex": Goal(Partial(short_of, 2, home[2] + height), SHORT, "m", "once"),
+            **standing(home, home[2] - LOWER),
+        },
         certificate=Certificate(lambda motion: examine(system, motion, height), LIMITS),
         display=Display(report=lambda motion: flight_report(system, motion, FEET)),
         defaults=Defaults("Hybrid", sample_then_polish(

@@ -10,9 +10,11 @@ they push is found.
 from __future__ import annotations
 
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Bool, Float
 
 from trajopt.dynamics.system import System
+from trajopt.problems.goals import Goal
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
     TOUCHING,
@@ -22,6 +24,7 @@ from trajopt.problems.library.behaviours import (
     general_quantities,
     on_dofs,
     sample_then_polish,
+    short_of,
     task,
 )
 from trajopt.problems.library.go1_jump import FEET, SAGITTAL
@@ -70,6 +73,10 @@ def go1_trot(speed: float = 0.5, lift: float = 0.06, duration: float = 2.0, dt: 
     )  # fmt: skip
     return OptimalControlProblem(
         "go1-trot", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
+        goals={
+            "distance": Goal(Partial(short_of, 0, home[0] + 0.95 * speed * max(duration - PERIOD, 0.0)), 0.05, "m"),
+            "upright": Goal(Posture(("root",), reference=home, weight=(0.0, 0.0, 0.0, 1.0, 1.0, 0.0)), 0.2, "rad", "always"),
+        },
         certificate=Certificate(lambda motion: trot_quantities(system, motion, speed), LIMITS),
         defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip

@@ -23,6 +23,7 @@ from jaxtyping import Float
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, frame_placement
 from trajopt.dynamics.system import System
+from trajopt.problems.goals import Goal
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
     at_rest,
@@ -31,6 +32,7 @@ from trajopt.problems.library.behaviours import (
     general_quantities,
     on_dofs,
     sample_then_polish,
+    standing,
     task,
     tilt,
     via,
@@ -61,6 +63,7 @@ LEFT_SOLE, RIGHT_SOLE = (
 )
 STANDS = 0.5  # s at the end, in which it is to stand
 KNOT = 0.2  # s between two knots of the joint targets
+LOWER = 0.05  # m, by which the pelvis may end below its first height and stand
 
 
 @ranged(
@@ -106,6 +109,10 @@ def h1_step(
     )  # fmt: skip
     return OptimalControlProblem(
         "h1-step", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
+        goals={
+            "step": Goal(CentreOfMass(reference=com, weight=(1.0, 0.0, 0.0)), LIMITS["advance_error"], "m"),
+            **standing(home, home[2] - LOWER),
+        },
         certificate=Certificate(lambda motion: step_quantities(system, motion, advance), LIMITS, suffices=True),
         defaults=Defaults("Hybrid", sample_then_polish(
             leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25, attempts=6, polish_patience=10

@@ -9,16 +9,20 @@ contact is prescribed; the search is told a period, with which targets of the jo
 from __future__ import annotations
 
 import numpy as np
+from jax.tree_util import Partial
 
 from trajopt.dynamics.system import System
+from trajopt.problems.goals import Goal
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
     at_rest,
+    beyond,
     damped_system,
     gaps,
     general_quantities,
     on_dofs,
     sample_then_polish,
+    short_of,
     task,
 )
 from trajopt.problems.library.hopper_hops import TOUCHING
@@ -49,6 +53,10 @@ def half_cheetah_sprint(speed: float = 3.0, duration: float = 2.0, dt: float = 5
     final = task(Posture(reference=home, weight=0.2 * place), Velocity(reference=v, weight=0.2 * rate))
     return OptimalControlProblem(
         "half-cheetah-sprint", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
+        goals={
+            "distance": Goal(Partial(short_of, 0, home[0] + 0.95 * speed * duration / 2), 0.02, "m"),
+            "upright": Goal(Partial(beyond, 2, FALLEN), 0.01, "rad", "always"),
+        },
         certificate=Certificate(lambda motion: sprint_quantities(system, motion, speed), LIMITS),
         defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip

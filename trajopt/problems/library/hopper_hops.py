@@ -11,17 +11,21 @@ is on the ground is not said.
 from __future__ import annotations
 
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Bool, Float
 
 from trajopt.dynamics.system import System
+from trajopt.problems.goals import Goal
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
     at_rest,
+    beyond,
     damped_system,
     gaps,
     general_quantities,
     on_dofs,
     sample_then_polish,
+    short_of,
     task,
     via,
 )
@@ -71,7 +75,11 @@ def hopper_hops(hops: int = 5, speed: float = 0.7, height: float = 0.12, dt: flo
     )  # fmt: skip
     return OptimalControlProblem(
         "hopper-hops", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
-        certificate=Certificate(lambda motion: hop_quantities(system, motion, hops, speed), LIMITS),
+        goals={
+            "distance": Goal(Partial(short_of, 0, home[0] + 0.8 * speed * steps * dt), 0.01, "m"),
+            "upright": Goal(Partial(beyond, 2, LIMITS["largest_pitch"]), 0.01, "rad", "always"),
+        },
+        certificate=Certificate(lambda motion: hop_quantities(system, motion, hops, speed), LIMITS, goals={"hops_missing": ""}),
         defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.model import Model
@@ -32,6 +33,7 @@ from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.system import RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
+from trajopt.problems import programs
 from trajopt.problems.inertia import LABELS, from_log_cholesky, to_log_cholesky
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.cube import with_forces
@@ -43,30 +45,33 @@ from trajopt.problems.ranges import Count, ranged
 TOLERANCE = 1e-8  # of the estimate: the rounding of hundreds of contact solves is above Gauss-Newton's default
 
 
+@programs.subject("system", "us", "truth", "guess", "deviations", "accuracy", "scale", "lower")
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recording:
     """An experiment whose unknowns are to be found.
 
-    system; us: known controls (T, nu); enter: x -> (the system, its initial state); truth, guess: of x; labels: its entries;
-    deviations: of the measurement errors in tangent coordinates of q, (nv,); scale: typical sizes of x; plane: two of these
-    coordinates that are a place, for the picture of the data.
+    system; us: known controls (T, nu); enter: (system, x) -> (the system under x, its initial state); truth, guess: of x;
+    labels: its entries; deviations: of the measurement errors in tangent coordinates of q, (nv,); accuracy: to which x is asked
+    for, (n,) or a number; scale: typical sizes of x; plane: two of these coordinates that are a place, for the picture of the
+    data.
     """
 
     name: str
     system: System
     us: Float[Array, "T nu"]
-    enter: Callable[[Array], tuple[System, State]]
+    enter: Callable[[System, Array], tuple[System, State]]
     truth: Float[np.ndarray, " n"]
     guess: Float[np.ndarray, " n"]
     labels: tuple[str, ...]
     deviations: Float[np.ndarray, " nv"]
+    accuracy: Any
     scale: Any = 1.0
     lower: Any = None
     plane: tuple[int, int] = (0, 1)
 
     def motion(self, x: Float[Array, " n"]) -> tuple[State, Any]:
         """(states at every step, what happened) for the unknowns x."""
-        system, start = self.enter(x)
+        system, start = self.enter(self.system, x)
         return system.rollout(start, self.us)
 
     def steps(self, samples: int) -> Int[np.ndarray, " samples"]:
@@ -92,13 +97,18 @@ class Recording:
         error = jax.vmap(lambda y, q: difference(self.system.model, y, q))(measured, q)
         return (error / jnp.asarray(self.deviations, error.dtype)).reshape(-1)
 
+    def misfit(self, measured: Float[Array, "k nq"], x: Float[Array, " n"]) -> Float[Array, " m"]:
+        """`residual` of a recording that is given."""
+        return self.residual(x, measured)
+
     def problem(self, samples: int, seed: int, report: Callable[[Array], str] | None = None) -> LeastSquaresProblem:
         """The estimation problem of one recording."""
         measured = self.measured(samples, seed)
         dt = float(self.system.dt)
 
         def certificate(x) -> Mapping[str, Any]:
-            return contact_quantities(self.motion(x)[1])
+            error = np.abs((np.asarray(x) - self.truth) / self.accuracy).max()
+            return contact_quantities(self.motion(x)[1]) | {"estimate_error": float(error)}
 
         def trajectory(x) -> dict[str, np.ndarray]:
             return recorded(self.system, *self.motion(x), self.us)
@@ -111,10 +121,13 @@ class Recording:
         predicted = jax.jit(lambda x: place(self.configurations(x, samples)))
 
         return LeastSquaresProblem(
-            self.name, lambda x: self.residual(x, measured), jnp.asarray(self.guess), scale=self.scale, lower=self.lower,
+            self.name, Partial(Recording.misfit, self, measured), jnp.asarray(self.guess), scale=self.scale, lower=self.lower,
             labels=self.labels, truth=self.truth,
             meta={"contact": type(self.system.contact).__name__},
-            certificate=Certificate(certificate, {"contact_residual": 1e-6, "dropped_contacts": 0.0}),
+            certificate=Certificate(
+                certificate, {"contact_residual": 1e-6, "dropped_contacts": 0.0, "estimate_error": 1.0}, suffices=True,
+                goals={"estimate_error": ""},
+            ),
             display=Display(motion=trajectory, report=report, observations=observations, model=self.system.model),
             defaults=Defaults(options={"tolerance": TOLERANCE}),
         )  # fmt: skip
@@ -136,18 +149,18 @@ def channels(model: Model) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def sliding_cube(steps: int = 200, dt: float = 2e-3) -> Recording:
     """The bundled cube, pushed along the floor; x = (friction, v_x, v_y, angular velocity about z)."""
     system = System(load_model("cube"), dt, RigidContact(max_contacts=4))
-    rest = system.model.q_default
-
-    def enter(x):
-        changed = system.model.replace(pair_friction=jnp.full_like(system.model.pair_friction, 1.0) * x[0])
-        zero = jnp.zeros((), x.dtype)
-        return dataclasses.replace(system, model=changed), State(rest, jnp.stack([x[1], x[2], zero, zero, zero, x[3]]))
-
     return Recording(
-        "friction-identification", system, jnp.zeros((steps, 0)), enter, np.array([0.35, 2.0, 0.7, 3.0]),
+        "friction-identification", system, jnp.zeros((steps, 0)), _pushed, np.array([0.35, 2.0, 0.7, 3.0]),
         np.array([0.6, 1.5, 0.0, 2.0]), ("friction", "v_x, m/s", "v_y, m/s", "w_z, rad/s"),
-        np.array([2e-3] * 3 + [5e-3] * 3), lower=np.array([0.0, -np.inf, -np.inf, -np.inf]),
+        np.array([2e-3] * 3 + [5e-3] * 3), np.array([0.02, 0.05, 0.05, 0.05]), lower=np.array([0.0, -np.inf, -np.inf, -np.inf]),
     )  # fmt: skip
+
+
+def _pushed(system: System, x: Float[Array, "4"]) -> tuple[System, State]:
+    changed = system.model.replace(pair_friction=jnp.full_like(system.model.pair_friction, 1.0) * x[0])
+    zero = jnp.zeros((), x.dtype)
+    v = jnp.stack([x[1], x[2], zero, zero, zero, x[3]])
+    return dataclasses.replace(system, model=changed), State(changed.q_default, v)
 
 
 @ranged(samples=Count(1, 200), seed=Count())
@@ -166,25 +179,24 @@ def handled_box(steps: int = 100, dt: float = 2e-3) -> Recording:
     gave on the true box: dragged along the floor for 0.08 s, tilted off it and turned in the air until 0.2 s.
     """
     system = System(with_forces(load_model("cube")), dt, RigidContact(max_contacts=4))
-    rest, body = system.model.q_default, system.model.topology.n_nodes - 1
-
-    def enter(x):
-        mass, com, inertia = from_log_cholesky(x)
-        model = system.model
-        changed = model.replace(
-            mass=model.mass.at[body].set(mass),
-            com=model.com.at[body].set(com),
-            inertia=model.inertia.at[body].set(inertia),
-        )
-        return dataclasses.replace(system, model=changed), State(rest, jnp.zeros(6, x.dtype))
-
     truth = to_log_cholesky(*BOX)
-    true_system, start = enter(jnp.asarray(truth))
+    true_system, start = _with_box(system, jnp.asarray(truth))
     us = _handling(true_system, start, steps, dt)
     guess = to_log_cholesky(1.1, np.zeros(3), np.eye(3) * 1.1 * 0.04 / 6)
     return Recording(
-        "inertia-identification", system, us, enter, truth, guess, LABELS, np.array([3e-4] * 3 + [1e-3] * 3), scale=0.1
+        "inertia-identification", system, us, _with_box, truth, guess, LABELS, np.array([3e-4] * 3 + [1e-3] * 3), 0.2, scale=0.1
     )
+
+
+def _with_box(system: System, x: Float[Array, "10"]) -> tuple[System, State]:
+    mass, com, inertia = from_log_cholesky(x)
+    model, body = system.model, system.model.topology.n_nodes - 1
+    changed = model.replace(
+        mass=jnp.asarray(model.mass).at[body].set(mass),
+        com=jnp.asarray(model.com).at[body].set(com),
+        inertia=jnp.asarray(model.inertia).at[body].set(inertia),
+    )
+    return dataclasses.replace(system, model=changed), State(model.q_default, jnp.zeros(6, x.dtype))
 
 
 BOX = (1.3, np.array([0.02, -0.015, 0.01]), np.array([[9e-3, 5e-4, -3e-4], [5e-4, 7e-3, 4e-4], [-3e-4, 4e-4, 1.1e-2]]))
@@ -237,29 +249,29 @@ def standing_hopper(steps: int = 200, dt: float = 2e-3) -> Recording:
     """The bundled hopper on its foot, moving its joints under known torques; x = (length of thigh, of shank)."""
     loaded = load_model("hopper")
     system = System(loaded, dt, RigidContact(max_contacts=4, max_limits=3))
-    names = loaded.topology.node_names
-    knee, ankle = names.index("leg"), names.index("foot")
-    pitch, hip, bend = -0.6, -0.35, -0.7
-    thigh, shank = pitch - hip, pitch - hip - bend  # angles to the vertical; the foot lies flat
-    stance = np.array([0.0, 0.2 * np.cos(pitch) + SOLE, pitch, hip, bend, shank])
-
-    def enter(x):
-        placement = system.model.placement_position.at[knee, 2].set(-x[0]).at[ankle, 2].set(-x[1])
-        q = jnp.asarray(stance, x.dtype).at[1].add(x[0] * np.cos(thigh) + x[1] * np.cos(shank))
-        changed = system.model.replace(placement_position=placement)
-        return dataclasses.replace(system, model=changed), State(q, jnp.zeros(6, x.dtype))
-
     t = dt * np.arange(steps)[:, None]
     us = jnp.asarray(
         np.array([0.03, 0.06, 0.0]) * np.sin(np.array([15.0, 12.0, 0.0]) * t) + np.array([0.0, 0.06, -0.03])
     )
     return Recording(
-        "link-length-identification", system, us, enter, np.array([0.47, 0.485]), np.array([0.45, 0.5]),
-        ("thigh, m", "shank, m"), np.array([2e-3, 2e-3, 3e-3, 2e-3, 2e-3, 2e-3]), scale=0.1,
+        "link-length-identification", system, us, _standing, np.array([0.47, 0.485]), np.array([0.45, 0.5]),
+        ("thigh, m", "shank, m"), np.array([2e-3, 2e-3, 3e-3, 2e-3, 2e-3, 2e-3]), 5e-3, scale=0.1,
     )  # fmt: skip
 
 
 SOLE = 0.06  # radius of the hopper's foot, m
+PITCH, HIP, BEND = -0.6, -0.35, -0.7  # rad, of the hopper's stance
+THIGH, SHANK = PITCH - HIP, PITCH - HIP - BEND  # angles to the vertical; the foot lies flat
+STANCE = (0.0, 0.2 * np.cos(PITCH) + SOLE, PITCH, HIP, BEND, SHANK)
+
+
+def _standing(system: System, x: Float[Array, "2"]) -> tuple[System, State]:
+    names = system.model.topology.node_names
+    knee, ankle = names.index("leg"), names.index("foot")
+    placement = jnp.asarray(system.model.placement_position).at[knee, 2].set(-x[0]).at[ankle, 2].set(-x[1])
+    q = jnp.asarray(STANCE, x.dtype).at[1].add(x[0] * np.cos(THIGH) + x[1] * np.cos(SHANK))
+    changed = system.model.replace(placement_position=placement)
+    return dataclasses.replace(system, model=changed), State(q, jnp.zeros(6, x.dtype))
 
 
 @ranged(samples=Count(1, 200), seed=Count())

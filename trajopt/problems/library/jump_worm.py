@@ -14,6 +14,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.laws import RigidContact
@@ -23,10 +24,13 @@ from trajopt.dynamics.rigid_body.energy import kinetic_energy, potential_energy
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems import programs
+from trajopt.problems.goals import Goal
+from trajopt.problems.library.behaviours import short_of
 from trajopt.problems.library.replay import replay
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.parts import Certificate, Defaults, Display
 from trajopt.problems.ranges import Count, Real, ranged
+from trajopt.problems.residuals import Control
 from trajopt.problems.trajectory import Trajectory
 
 CONTACTS = 8  # at once: a flat side of a box has four
@@ -39,12 +43,18 @@ ROOT = 2  # coordinates of the cube, before those of the joints
 FINER = 4  # of the certificate's replay
 LIMITS = {"replay_error": 0.05, "energy_from_nothing": 0.0, "missing_height": 0.0}
 HEIGHT = 0.40  # m, asked of the end
+REPEATED = 0.05  # m, to which one rollout of the torques repeats the height
 
 
 def push(times: Float[np.ndarray, " T"]) -> Float[np.ndarray, "T 3"]:
     """The guess: torques `PUSH` during `PUSHING`, else none."""
     during = (times >= PUSHING[0]) & (times < PUSHING[1])
     return during[:, None] * np.array(PUSH)
+
+
+def loss(x: State) -> Float[Array, ""]:
+    """-100 z |z|."""
+    return -100.0 * x.q[1] * jnp.abs(x.q[1])
 
 
 @ranged(steps=Count(1, 10_000), dt=Real(1e-5, 1e-2, "s"), rate=Real(1e-3, 1e6, "rad/s"), effort=Real(0.0, 1e3))
@@ -57,12 +67,6 @@ def jump_worm(steps: int = 400, dt: float = 1e-3, rate: float = RATE, effort: fl
     fastest = np.full(2 * system.nv, np.inf)
     fastest[system.nq + ROOT :] = rate
 
-    def loss(x: State) -> Float[Array, ""]:
-        return -100.0 * x.q[1] * jnp.abs(x.q[1])
-
-    def torques(x: State, u: Array, t: Array) -> Array:
-        return math.sqrt(effort) / TORQUE * u
-
     def certificate(motion: Trajectory) -> dict[str, float]:
         return examine(system, motion)
 
@@ -71,7 +75,8 @@ def jump_worm(steps: int = 400, dt: float = 1e-3, rate: float = RATE, effort: fl
 
     return OptimalControlProblem(
         "jump-worm", system, steps, system.initial_state("home"), u0=push(dt * np.arange(steps)), terminal_cost=loss,
-        stage_residual=torques, state_lower=-fastest, state_upper=fastest,
+        stage_residual=Control(weight=math.sqrt(effort) / TORQUE), state_lower=-fastest, state_upper=fastest,
+        goals={"height": Goal(Partial(short_of, 1, HEIGHT), REPEATED, "m")},
         display=Display(report=report),
         certificate=Certificate(certificate, LIMITS),
         defaults=Defaults("MultipleShooting", {

@@ -13,6 +13,7 @@ sin(2 pi f t + phase) joint by joint, which moves somehow; solvers that keep to 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import frame_placement
 from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
+from trajopt.problems import programs
 from trajopt.problems.goals import Goal
 from trajopt.problems.library.behaviours import beyond, gaps, general_quantities, short_of
 from trajopt.problems.ocp import OptimalControlProblem
@@ -98,29 +100,41 @@ def hopper(speed: float = 1.0, steps: int = 100, dt: float = 0.01) -> OptimalCon
     return _runner("hopper", speed, steps, dt, upright=0.2, lowest=0.7)
 
 
+@programs.subject("speed", "height", "lower", "upper", "dt")
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The residuals of the module's docstring; height: $z_0$, m; lower, upper: limits of the joints, rad."""
+
+    weights: Weights
+    speed: Any
+    height: Any
+    lower: Any
+    upper: Any
+    dt: Any
+
+    def posture(self, x: State) -> Float[Array, " k"]:
+        weights, q = self.weights, x.q[ROOT:]
+        near = (jnp.maximum(MARGIN - (q - self.lower), 0.0) + jnp.maximum(MARGIN - (self.upper - q), 0.0)) / MARGIN
+        rows = [weights.forward * (x.v[:1] - self.speed), weights.pitch * x.q[2:3]]
+        rows += [weights.height * (x.q[1:2] - self.height), weights.rate * x.v[2:]]
+        return jnp.concatenate([*rows, weights.limit * near])
+
+    def stage(self, x: State, u: Float[Array, " nu"], t: Float[Array, ""]) -> Float[Array, " k"]:
+        return jnp.sqrt(self.dt) * jnp.concatenate([self.posture(x), self.weights.effort * u])
+
+    def final(self, x: State) -> Float[Array, " k"]:
+        return jnp.sqrt(FINAL * self.dt) * self.posture(x)
+
+
 def _runner(name: str, speed: float, steps: int, dt: float, upright: float, lowest: float) -> OptimalControlProblem:
     """upright: the pitch, rad, and lowest: the height of the torso's centre, m, beyond which the runner counts as falling."""
     weights, model = WEIGHTS[name], load_model(name)
     system = System(model, dt, RigidContact(max_contacts=8, erp=1.0))
     home = jnp.asarray(model.keyframes["home"])
-    lower, upper = (np.asarray(a)[ROOT:] for a in (model.lower, model.upper))
-
-    def posture(x: State) -> Float[Array, " k"]:
-        q = x.q[ROOT:]
-        near = (jnp.maximum(MARGIN - (q - lower), 0.0) + jnp.maximum(MARGIN - (upper - q), 0.0)) / MARGIN
-        rows = [weights.forward * (x.v[:1] - speed), weights.pitch * x.q[2:3]]
-        rows += [weights.height * (x.q[1:2] - home[1]), weights.rate * x.v[2:]]
-        return jnp.concatenate([*rows, weights.limit * near])
-
-    def running(x: State, u, t):
-        return np.sqrt(dt) * jnp.concatenate([posture(x), weights.effort * u])
-
-    def final(x: State):
-        return np.sqrt(FINAL * dt) * posture(x)
-
+    run = Run(weights, speed, home[1], np.asarray(model.lower)[ROOT:], np.asarray(model.upper)[ROOT:], dt)
     return OptimalControlProblem(
         name, system, steps, State(home, jnp.zeros(model.nv)), u0=RHYTHMS[name].controls(steps, dt),
-        stage_residual=running, terminal_residual=final,
+        stage_residual=Partial(Run.stage, run), terminal_residual=Partial(Run.final, run),
         certificate=Certificate(lambda motion: examine(system, motion, speed, upright, lowest), {
             "distance_missing": 0.0, "pitch_excess": 0.0, "height_missing": 0.0, "trunk_contact": 0.0, "torque_use": 1.0,
             "joint_limit_excess": 1e-6, "penetration": 5e-3, "replay_error": 1e-3,

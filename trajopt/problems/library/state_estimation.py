@@ -33,6 +33,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.narrowphase import collide
@@ -69,6 +70,7 @@ SHOWN = (1, 2, NJ + 1, NJ + 2, *range(2 * NJ, NY))  # readings drawn one by one:
 FREQUENCY, SWEEP, LIFT = 2.5, 0.2, (0.25, 0.5)  # Hz; rad of the thighs, and of thigh and calf in the swing
 STIFFNESS, DAMPING = 100.0, 2.0  # N m/rad, N m s/rad
 STANDING = 0.08  # s, before the trot begins
+ACCURACY = {"roll_pitch_error": 0.01, "speed_error": 0.05}  # rad, m/s, root mean squares to which the base is asked for
 
 
 def trot(t: Float[Array, ""]) -> Float[Array, "12"]:
@@ -123,7 +125,7 @@ class Walk:
 
     def residual(self, x: Float[Array, " nx"], y: Float[Array, " ny"]) -> Float[Array, " ny"]:
         """Errors of a measurement at x, in deviations."""
-        return (readings(self.system, x) - y) / jnp.asarray(NOISE, x.dtype)
+        return _error(self.system, x, y)
 
     def horizon(self, window: int) -> dict[str, Any]:
         """Arguments of `solvers.MovingHorizon` for this recording."""
@@ -217,6 +219,30 @@ def highest_foot(model: Any, q: Float[np.ndarray, " nq"]) -> float:
     return float(gaps[np.array(candidates(model, GO1_FEET))].max())
 
 
+def _error(system: System, x: Float[Array, " nx"], y: Float[Array, " ny"]) -> Float[Array, " ny"]:
+    return (readings(system, x) - y) / jnp.asarray(NOISE, x.dtype)
+
+
+def _row(system: System, rows: Array, t: Array) -> Array:
+    return jnp.asarray(rows)[jnp.clip(jnp.round(t / system.dt).astype(int), 0, len(rows) - 1)]
+
+
+def _disturbed(system: System, us: Array, x: Array, w: Array, t: Array) -> Array:
+    return step(system, x, _row(system, us, t), w)
+
+
+def _noise(system: System, ys: Array, x: Array, w: Array, t: Array) -> Array:
+    return jnp.concatenate([_error(system, x, _row(system, ys, t)), w])
+
+
+def _last_noise(system: System, ys: Array, x: Array) -> Array:
+    return _error(system, x, ys[-1])
+
+
+def _prior_error(model: Model, mean: Array, x: Array) -> Array:
+    return jnp.asarray(1.0 / PRIOR, x.dtype) * local(model, mean, x)
+
+
 @ranged(
     steps=Count(1, 10_000), dt=Real(1e-4, 5e-3, "s", why="the gait's controller is stable for steps up to 5e-3 s"), seed=Count()
 )
@@ -227,8 +253,6 @@ def go1_state_estimation(steps: int = 50, dt: float = 4e-3, seed: int = 0) -> Op
     """
     seen = walk(steps, dt, seed)
     model, us, ys = seen.system.model, jnp.asarray(seen.us), jnp.asarray(seen.measurements)
-    index = lambda t: jnp.clip(jnp.round(t / dt).astype(int), 0, steps)  # noqa: E731
-    mean, weight = jnp.asarray(seen.mean), jnp.asarray(1.0 / PRIOR)
     guess = seen.dead_reckoning()
 
     def certificate(motion: Trajectory) -> dict[str, float]:
@@ -255,14 +279,13 @@ def go1_state_estimation(steps: int = 50, dt: float = 4e-3, seed: int = 0) -> Op
     )  # fmt: skip
 
     return OptimalControlProblem(
-        "go1-state-estimation", lambda x, w, t: step(seen.system, x, us[index(t)], w), steps, seen.mean,
+        "go1-state-estimation", Partial(_disturbed, seen.system, us), steps, seen.mean,
         u0=np.zeros(NV), xs0=guess, dt=dt, free_initial_state=True,
-        stage_residual=lambda x, w, t: jnp.concatenate([seen.residual(x, ys[index(t)]), w]),
-        terminal_residual=lambda x: seen.residual(x, ys[steps]),
-        initial_residual=lambda x: weight * local(model, mean, x),
-        integrate=functools.partial(retract, model), difference=functools.partial(local, model), tangent_size=N,
+        stage_residual=Partial(_noise, seen.system, ys), terminal_residual=Partial(_last_noise, seen.system, ys),
+        initial_residual=Partial(_prior_error, model, seen.mean),
+        integrate=Partial(retract, model), difference=Partial(local, model), tangent_size=N,
         meta={"contact": "RigidContact"},
-        certificate=Certificate(certificate),
+        certificate=Certificate(certificate, ACCURACY, suffices=True, goals={"roll_pitch_error": "rad", "speed_error": "m/s"}),
         display=Display(
             report=report, observations=observations, model=model,
             motion=lambda motion: {"q": motion.xs[:, :NQ], "v": motion.xs[:, NQ : NQ + NV]},

@@ -15,7 +15,7 @@ import numpy as np
 from trajopt import files, walltime
 from trajopt.dynamics.precision import precision_hint
 from trajopt.errors import OptionError
-from trajopt.problems.goals import goal_reports
+from trajopt.problems.goals import reports_of
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
 from trajopt.solvers.loop.contract import LibrarySolver, OracleOut, Point, Problem, Solver, SolverState, StateT
@@ -254,8 +254,8 @@ class _Run:
         x = jax.tree.map(np.asarray, self.best.x)
         residuals = oracle.residuals(x)
         found, ending = self.solver.finish(oracle, self.best), self.state.ending()
-        goals = goal_reports(getattr(self.problem, "goals", {}), residuals)
-        missing = [*oracle.shortfalls(residuals), *(() if goals else found.shortfalls)]  # goals decide, not optimality
+        stated = getattr(self.problem, "goals", {})
+        missing = [*oracle.shortfalls(residuals), *(() if stated else found.shortfalls)]  # goals decide, not optimality
         notes = [*ending.notes, *found.notes]
         if status_name(status) == "non_finite":
             notes = [f"at iteration {self.iteration}{self.state.non_finite_place()}", *notes]
@@ -284,6 +284,6 @@ class _Run:
             compile_time_s=compile_time_s,
             wall_time_s=self.wall_time,
             seed=self.seed,
-            goals=goals,
+            goals=reports_of(self.problem, residuals),
             **fields,
         )

@@ -19,7 +19,7 @@ import numpy as np
 # Fields of a problem that leave what is to be solved as it is: the guess, what is shown, the solver, what an answer must reach.
 APART = {
     "name", "u0", "xs0", "parameters", "tolerance", "goals", "certificate", "display", "defaults", "labels", "truth", "meta",
-    "arguments", "finite_bounds", "origin",
+    "arguments", "finite_bounds", "residual_type",
 }  # fmt: skip
 LENGTH = 20  # hexadecimal digits of a key: two of a million tasks share one with a probability of 1e-12
 

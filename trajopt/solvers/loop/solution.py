@@ -18,7 +18,7 @@ import numpy as np
 import trajopt
 from trajopt import files
 from trajopt.errors import OptionError
-from trajopt.problems.goals import GoalReport
+from trajopt.problems.goals import GoalReport, goals_in_words, worst_goal
 from trajopt.result import Status, status_name, status_named
 
 SUMMARY, TRAJECTORY = "summary.json", "trajectory.npz"
@@ -101,7 +101,7 @@ class Solution:
         log: text that this library printed.
         smoothed_plan: the last motion with smoothed contact, where there were stages of it (`Continuation`): states "xs",
             controls "us", and its "rho", J. Often more robust under another plant; the answer is the one with rigid contact.
-        goals: what became of each goal of the problem by name: (value, tolerance, unit, met).
+        goals: what became of each goal of the problem by name: (value, tolerance, unit, met, and value / tolerance as `share`).
         terms: cost of each residual of the problem by name, where it is made of residuals; "terminal ..." are those of the
             terminal state.
     """
@@ -138,6 +138,21 @@ class Solution:
     goals: dict[str, GoalReport] = dataclasses.field(default_factory=dict)
     smoothed_plan: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
+    @property
+    def goals_met(self) -> bool | None:
+        """Whether all goals are met; None for a problem that states none."""
+        return all(goal.met for goal in self.goals.values()) if self.goals else None
+
+    @property
+    def worst_goal(self) -> float:
+        """The largest value of a goal in units of its tolerance; NaN without goals."""
+        return worst_goal(self.goals)
+
+    @property
+    def goals_in_words(self) -> str:
+        """"met, turn at 0.62 of its tolerance", of the worst goal; nothing without goals."""
+        return goals_in_words(self.goals)
+
     def summary(self) -> dict[str, Any]:
         """Everything but the arrays, ready for JSON."""
         values = {key: getattr(self, key) for key in _SCALARS}
@@ -146,6 +161,7 @@ class Solution:
         values["residuals"] = dict(self.residuals)
         values["terms"] = dict(self.terms)
         values["goals"] = {name: goal._asdict() for name, goal in self.goals.items()}
+        values["goals_met"], values["worst_goal"] = self.goals_met, self.worst_goal
         values["versions"] = versions()
         return values
 

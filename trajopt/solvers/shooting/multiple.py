@@ -99,7 +99,6 @@ class MultipleShooting(LibrarySolver):
         ipopt_options: any other option of IPOPT.
         warm_start: a `Solution` of the same shooting problem whose multipliers and barrier parameter are taken; usually
             with `solve(..., x0=solution)` for its motion.
-        smoothing: as of `iLQR`.
 
     `Solution.multipliers`: "rows" (the first N n are those of the defects, interval by interval), "lower", "upper",
     "barrier"; the signs are those of `ipopt.Multipliers`. Residuals: `kkt_residual`, the recomputed stationarity, and
@@ -119,7 +118,10 @@ class MultipleShooting(LibrarySolver):
     max_iterations: int = 1000
     ipopt_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     warm_start: Solution | None = None
-    smoothing: Any = "auto"
+    moved: ClassVar[Mapping[str, str]] = {
+        "smoothing": "it to iLQR(smoothing=...) and the solution to this solver as x0: IPOPT begins each solve anew, without "
+        "multipliers and with a large barrier, and leaves the motion of the stage before"
+    }
 
     def __post_init__(self) -> None:
         check_options(self)

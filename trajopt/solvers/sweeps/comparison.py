@@ -23,6 +23,8 @@ COLUMNS = (
     "seed",
     "status",
     "success",
+    "goals",
+    "worst_goal",
     "cost",
     "violation",
     "iterations",
@@ -30,6 +32,7 @@ COLUMNS = (
     "compile_time_s",
     "wall_time_s",
 )
+GOALS = {None: "", True: "met", False: "not met"}  # of a run; `worst_goal` is in units of its tolerance
 FAILED = "error"  # the status of a run without a solution
 
 
@@ -102,6 +105,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         return dict.fromkeys(COLUMNS) | names | {"status": FAILED, "success": False}
     values = solution.summary()
     # Least squares without constraints: what is left of the residual is what was to vanish.
+    values["goals"] = GOALS[solution.goals_met]
     values["violation"] = solution.residuals.get("residual", values["constraint_violation"])
     return {key: values[key] for key in COLUMNS}
 

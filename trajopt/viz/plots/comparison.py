@@ -70,15 +70,19 @@ def comparison(
 
 
 def _labels(solutions: Sequence[Any], tolerance: float) -> list[str]:
-    """Solver and gradient mode of each, and how many of its runs never met the constraints."""
+    """Solver and gradient mode of each, how many of its runs meet the goals, and how many never met the constraints."""
     plain = [f"{solution.solver}, {solution.gradient}" for solution in solutions]
+    met = [solution.goals_met for solution in solutions]
     never = [np.isnan(best_feasible(solution.trace, tolerance)).all() for solution in solutions]
     labels = []
     for name in plain:
         runs = [missed for other, missed in zip(plain, never, strict=True) if other == name]
         missed = sum(runs)
         share = "" if missed == len(runs) == 1 else f" in {missed} of {len(runs)} runs"
-        labels.append(f"{name} (no feasible point{share})" if missed else name)
+        judged = [reached for other, reached in zip(plain, met, strict=True) if other == name and reached is not None]
+        words = [f"goals met in {sum(judged)} of {len(judged)}"] if judged else []
+        words += [f"no feasible point{share}"] if missed else []
+        labels.append(f"{name} ({'; '.join(words)})" if words else name)
     return labels
 
 

@@ -37,7 +37,8 @@ def convergence(solution: Any, path: str | os.PathLike, *, tolerance: float = 1e
     cost_axis(top, cost)
     top.set_ylabel("cost")
     top.legend(frameon=False)
-    top.set_title(f"{solution.problem}: {solution.solver}, {solution.gradient} gradients", loc="left", fontsize=11)
+    goals = f"; goals {solution.goals_in_words}" if solution.goals else ""
+    top.set_title(f"{solution.problem}: {solution.solver}, {solution.gradient} gradients{goals}", loc="left", fontsize=11)
     drawn = []
     for i, (key, label) in enumerate(
         [

@@ -1,0 +1,63 @@
+"""Every problem of the library states what a person would look at, and success is that this is met."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from trajopt import problems, solvers
+from trajopt.errors import OptionError
+from trajopt.problems import Certificate
+from trajopt.problems.goals import GoalReport, goals_in_words, reports_of, worst_goal
+from trajopt.solvers.sweeps.comparison import compare
+
+
+@pytest.mark.parametrize("name", problems.names())
+def test_every_problem_of_the_library_states_goals(name):
+    """Goals of motions, or values of the certificate; where nothing is known, none is met, and the worst is beyond all bounds."""
+    reports = reports_of(problems.get(name), {})
+    assert reports and not any(report.met for report in reports.values())
+    assert worst_goal(reports) == float("inf") and goals_in_words(reports).startswith("not met, ")
+    assert all(report.unit or "estimate" in key or "hops" in key for key, report in reports.items())
+
+
+def test_the_worst_goal_is_told_in_units_of_its_tolerance():
+    reports = {"near": GoalReport(0.03, 0.01, "m", False), "there": GoalReport(0.05, 0.1, "rad", True)}
+    assert worst_goal(reports) == pytest.approx(3.0) and goals_in_words(reports) == "not met, near at 3 of its tolerance"
+    assert goals_in_words({"there": reports["there"]}) == "met, there at 0.5 of its tolerance"
+    assert GoalReport(0.0, 0.0, "", True).share == 0.0 and GoalReport(1.0, 0.0, "", False).share == float("inf")
+    assert goals_in_words({}) == "" and worst_goal({}) != worst_goal({})
+
+
+def test_a_goal_of_a_certificate_is_one_of_its_bounded_values():
+    problem = problems.get("falling-mass")
+    found = solvers.solve(problem)
+    assert found.success and found.goals_met and found.goals["height error"].tolerance == 1e-3
+    with pytest.raises(OptionError, match="certificate.goals names 'speed', which certificate.tolerances does not bound"):
+        type(problem)("fall", lambda x: x, problem.x0, certificate=Certificate(goals={"speed": "m/s"}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, away", [
+    ("spinner", lambda q: [abs(q[2] - 2.0) / 0.1]),
+    ("cartpole-swingup", lambda q: [abs(q[0] - 1.0) / 0.01, abs(q[1] - np.pi) / 0.02]),
+])  # fmt: skip
+def test_in_a_comparison_the_motions_that_meet_the_goals_are_the_successes_and_no_others(name, away):
+    """Gradients and draws, stopped early or not; places by a rollout of the system apart from problem and solvers."""
+    problem = problems.get(name)
+    methods = [
+        solvers.iLQR(), solvers.DDP(), solvers.SingleShooting(), solvers.MultipleShooting(), solvers.CEM(), solvers.MPPI(),
+        solvers.CMAES(), solvers.StochasticSearch(), solvers.Hybrid(generations=5),
+    ]  # fmt: skip
+    runs = [*compare(problem, methods, max_iterations=3).outcomes, *compare(problem, methods, time_budget=10.0).outcomes]
+    successes = []
+    for outcome in runs:
+        found = outcome.solution
+        states, _ = problem.system.rollout(problem.as_state(jnp.asarray(problem.x0)), jnp.asarray(found.us))
+        reached = max(away(np.asarray(states.q[-1]))) <= 1 and found.violation <= problem.tolerance
+        if name == "cartpole-swingup":
+            reached &= bool(np.abs(np.asarray(states.v[-1])).max() <= 0.1)
+        assert found.success == reached == (found.goals_met and found.violation <= problem.tolerance), outcome
+        successes.append(found.success)
+    assert any(successes) and not all(successes)
