@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +10,9 @@ import pytest
 import trajopt
 from trajopt import solvers
 from trajopt.dynamics import NoContact, RigidContact, State, System
-from trajopt.errors import OptionError, ShapeError, UnknownNameError
+from trajopt.errors import OptionError, ShapeError
 from trajopt.problems import JointTargets, OptimalControlProblem, Trajectory
 from trajopt.solvers.sampling.parametrisation import decode_targets, follow_targets, make_space
-from trajopt.solvers.sampling.rollouts import score
-from trajopt.solvers.subproblems.augmented_lagrangian import Constraints
 
 
 def hopper(steps: int = 6, contact=None, **options):
@@ -74,24 +70,6 @@ def test_a_motion_is_encoded_by_its_targets():
     np.testing.assert_allclose(space.encode(Trajectory(xs, us, p)), y, atol=1e-8)
 
 
-def test_the_merit_of_scenarios_is_the_mean():
-    """Of the model as it is and of one with half the torques, which the law does not know of."""
-    problem, targets = hopper(), JointTargets(2, 60.0, 2.0)
-    model, multipliers = problem.system.model, Constraints(problem).initial(1.0)
-    weak = dataclasses.replace(
-        problem, dynamics=System(model.replace(actuation=0.5 * model.actuation), 0.005, problem.system.contact)
-    )
-    space = make_space(problem, problem.x0, targets)
-    y = 0.3 * np.random.default_rng(3).normal(size=(12, space.size))
-    one, other = (score(p.compile(), space, y, multipliers).merit for p in (problem, weak))
-    both = score(problem.compile(), dataclasses.replace(space, scenarios=((("actuation", 0.5),),)), y, multipliers)
-    assert not np.allclose(one, other)
-    np.testing.assert_allclose(both.merit, (one + other) / 2, rtol=1e-10)
-    np.testing.assert_allclose(both.cost, one, rtol=1e-10)
-    turned = score(problem.compile(), dataclasses.replace(space, scenarios=((("actuation", -20.0),),)), y, multipliers)
-    assert turned.best == np.argmin(turned.merit) != np.argmin(turned.cost)
-
-
 def test_a_search_over_targets_reaches_a_pose():
     problem = hopper(contact=NoContact(), terminal_residual=lambda x: 10.0 * (x.q[3:] - 0.05))
     solver = solvers.CEM(parametrisation=JointTargets(2, 60.0, 2.0), population=64, max_iterations=40)
@@ -116,5 +94,3 @@ def test_what_is_refused():
     )  # fmt: skip
     with pytest.raises(OptionError, match="has no System"):
         make_space(plain, plain.x0, JointTargets(2))
-    with pytest.raises(UnknownNameError, match="no leaf 'masses' for a scenario.*mass"):
-        solvers.solve(hopper(), solvers.CEM(parametrisation=JointTargets(2), scenarios=[{"masses": 2.0}]), max_iterations=0)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,8 +23,7 @@ from jaxtyping import Array, Float
 from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
-from trajopt.errors import OptionError, ShapeError, UnknownNameError
-from trajopt.names import closest
+from trajopt.errors import OptionError, ShapeError
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.targets import JointTargets, driven
 from trajopt.solvers.sampling.distribution import LARGEST_COVARIANCE
@@ -54,7 +52,6 @@ class Space:
     """The search space of one problem: the bounds of y, and the arrays that a compiled program needs, `data`.
 
     y begins with `knots` rows of `width` numbers: those of the controls that are not fixed, or of the splines of joint targets.
-    scenarios: (leaf of the model, factor) of each.
     """
 
     problem: OptimalControlProblem
@@ -63,7 +60,6 @@ class Space:
     lower: np.ndarray
     upper: np.ndarray
     data: dict[str, np.ndarray]
-    scenarios: tuple[tuple[tuple[str, float], ...], ...] = ()
 
     @property
     def size(self) -> int:
@@ -111,7 +107,6 @@ def make_space(
     knots: int | None = None,
     deviations: tuple[Any, Any, Any] = (None, None, None),
     solver: str = "",
-    scenarios: Sequence[Mapping[str, float]] = (),
 ) -> Space:
     """The search space about an initial state.
 
@@ -119,15 +114,15 @@ def make_space(
     (scalar or (n,), tangent coordinates); None: a quarter of the distance between the bounds.
     Raises `OptionError` where bounds are missing for that, and `ShapeError`.
     """
-    T, changes = problem.horizon, scenarios_of(problem, scenarios, solver)
+    T = problem.horizon
     if isinstance(kind, JointTargets):
-        return dataclasses.replace(_target_space(problem, start, kind, deviations, solver), scenarios=changes)
+        return _target_space(problem, start, kind, deviations, solver)
     count = default_knots(T, problem.nu) if knots is None else knots
     if count > T:
         raise OptionError(f"{solver}: knots is {count}; problem '{problem.name}' has {T} steps, expected 1 to {T}")
     W = basis(kind, T, count)
     limits = _limits(problem, start, deviations, solver)
-    return _space_of(problem, solver, count, limits, {"basis": W, "start": np.asarray(start)}, changes)
+    return _space_of(problem, solver, count, limits, {"basis": W, "start": np.asarray(start)})
 
 
 def _space_of(
@@ -136,7 +131,6 @@ def _space_of(
     knots: int,
     limits: tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]],
     data: dict[str, np.ndarray],
-    scenarios: tuple[tuple[tuple[str, float], ...], ...],
 ) -> Space:
     """The space of `knots` rows and what comes after them, by their `_limits`; without what is fixed."""
     scale, lower, upper = (np.concatenate([np.tile(kind[0], knots), *kind[1:]]) for kind in limits)
@@ -151,7 +145,7 @@ def _space_of(
     if not moves.all():
         fixed = np.where(moves, 0.0, lower).astype(problem.dtype)
         data |= {"fixed": fixed, "places": np.flatnonzero(moves)}
-    return Space(problem, knots, width, lower[moves] / scale[moves], upper[moves] / scale[moves], data, scenarios)
+    return Space(problem, knots, width, lower[moves] / scale[moves], upper[moves] / scale[moves], data)
 
 
 def _limits(
@@ -203,24 +197,9 @@ def _target_space(
     for first, kind in zip(own, limits, strict=True):
         kind[0] = first
     data = {"basis": W, "start": np.asarray(start), "stiffness": kp, "damping": kd}
-    space = _space_of(problem, solver, targets.knots, limits, data, ())
+    space = _space_of(problem, solver, targets.knots, limits, data)
     space.data["coordinates"] = driven(system.model)[1]
     return space
-
-
-def scenarios_of(
-    problem: OptimalControlProblem, scenarios: Sequence[Mapping[str, float]], solver: str
-) -> tuple[tuple[tuple[str, float], ...], ...]:
-    """Scenarios as they are compiled. Raises `OptionError` without a `System`, `UnknownNameError` for no leaf of its model."""
-    if not scenarios:
-        return ()
-    if problem.system is None:
-        raise OptionError(f"{solver}: scenarios change the model of a System; problem '{problem.name}' has none")
-    known = {field.name for field in dataclasses.fields(problem.system.model)} - {"topology"}
-    for name in (name for scenario in scenarios for name in scenario):
-        if name not in known:
-            raise UnknownNameError(f"{solver}: a model has no leaf '{name}' for a scenario{closest(name, known)}")
-    return tuple(tuple(sorted((name, float(factor)) for name, factor in each.items())) for each in scenarios)
 
 
 def _deviation(

@@ -94,7 +94,7 @@ class SamplingPlanner(WithoutCaches):
         self.count = solver.population or POPULATION
         one_by_one = batch_size(problem, solver.chunk, self.count + 2)[1]
         rule = carried_rule(solver.penalty, solver.penalty_factor)
-        self.rating = Rating(GenerationProgram(problem, one_by_one, space.scenarios), rule)
+        self.rating = Rating(GenerationProgram(problem, one_by_one), rule)
         self.bounds = np.asarray(problem.control_lower, float), np.asarray(problem.control_upper, float)
 
     @property

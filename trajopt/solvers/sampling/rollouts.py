@@ -2,10 +2,7 @@
 
 A candidate's merit is its cost plus the augmented Lagrangian of its constraints (`augmented_lagrangian`), infinite where
 anything along the motion is not finite or a contact solve has failed: a search finds and exploits steps that were not solved.
-With scenarios it is the mean over the model as it is and as each scenario has it, and the best candidate is that of the best
-merit; cost, violation and motion are of the model as it is.
-Problems of the same `signature`, which may differ in the numbers of their `System`
-(masses, friction), share one program.
+Problems of the same structure, which may differ in the numbers of their `System` (masses, friction), share one program.
 
 `chunk` cuts a generation into batches of that size, one after the other, for memory. A chunk of one is not batched at all:
 with hard contact, a batched step of the JAX implementation does for every motion whatever any of them needs, rare fallbacks of
@@ -44,7 +41,7 @@ class Scores:
     """What a generation of P candidates is worth.
 
     merit, cost, violation (P,); arrival (P, k): terminal equality rows; best: index of the candidate with the least
-    violation beyond the problem's tolerance, then the lowest cost (with scenarios: merit), and motion: its motion; rows:
+    violation beyond the problem's tolerance, then the lowest cost, and motion: its motion; rows:
     constraint rows (T, m), (k,) of the first two candidates; bad_step: first step of the first candidate where something is not
     finite; rated: how many were rolled out before time was up, the merits of the others are infinite.
     """
@@ -95,7 +92,7 @@ def score(
     rated = min(total, size * len(found))
     merit, cost, largest, arrival = (np.concatenate(parts)[:rated] for parts in list(zip(*found, strict=True))[:4])
     leaders = np.array([size * k + int(batch[4]) for k, batch in enumerate(found)])
-    winner = best_batch(largest[leaders], (merit if space.scenarios else cost)[leaders], problem.tolerance)
+    winner = best_batch(largest[leaders], cost[leaders], problem.tolerance)
     rows, bad = found[0][6:]
     rest = total - rated
     return Scores(
@@ -122,7 +119,7 @@ def rated_batch(
 ) -> tuple:
     """What `GenerationProgram.rate` says of the `size` candidates from `start` on; what the last batch lacks is filled up."""
     problem = oracle.problem
-    program = GenerationProgram(problem, one_by_one, space.scenarios)
+    program = GenerationProgram(problem, one_by_one)
     batch = y[start : start + size].astype(problem.dtype)
     padded = np.concatenate([batch, np.repeat(batch[:1], size - len(batch), 0)])
     arguments = (space.data, padded, multipliers, np.asarray(len(batch)))
@@ -130,7 +127,7 @@ def rated_batch(
 
 
 def best_batch(violation: Float[np.ndarray, " k"], cost: Float[np.ndarray, " k"], tolerance: float) -> int:
-    """Which batch has the best leader: least violation beyond the tolerance, then least cost (or merit); a motion that is not
+    """Which batch has the best leader: least violation beyond the tolerance, then least cost; a motion that is not
     finite has an infinite violation."""
     excess = np.maximum(violation, tolerance)
     return min(range(len(cost)), key=lambda k: (excess[k], cost[k]))
@@ -156,12 +153,11 @@ def _solves_contacts(system: System) -> bool:
 class GenerationProgram:
     """The function that rates candidates of one problem.
 
-    one_by_one: whether motions are rolled out one after the other, in place of one batch. scenarios: `Space.scenarios`.
+    one_by_one: whether motions are rolled out one after the other, in place of one batch.
     """
 
     problem: OptimalControlProblem
     one_by_one: bool
-    scenarios: tuple[tuple[tuple[str, float], ...], ...]
 
     @functools.cached_property
     def relevant(self) -> Bool[np.ndarray, "T m"]:
@@ -202,8 +198,7 @@ class GenerationProgram:
         merit, cost, largest, arrival, motion, rows, bad = found
         cost, largest = (jnp.where(counts, a, jnp.inf) for a in (cost, largest))
         excess = jnp.maximum(largest, jnp.asarray(problem.tolerance, largest.dtype))
-        rank = merit if self.scenarios else cost
-        best = jnp.argmin(jnp.where(excess == excess.min(), jnp.where(counts, rank, jnp.inf), jnp.inf))
+        best = jnp.argmin(jnp.where(excess == excess.min(), jnp.where(counts, cost, jnp.inf), jnp.inf))
         motion = jax.tree.map(lambda a: a[best], motion)
         return merit, cost, largest, arrival, best, motion, jax.tree.map(lambda a: a[:2], rows), bad[:2]
 
@@ -215,24 +210,6 @@ class GenerationProgram:
         multipliers: Multipliers,
     ) -> tuple:
         """Merit, cost, violation, terminal equalities, motion, rows and first bad step of one candidate."""
-        found = self.rated(problem, data, y, multipliers)
-        for scenario in self.scenarios:
-            system = problem.system
-            assert system is not None
-            leaves = {name: factor * getattr(system.model, name) for name, factor in scenario}
-            changed = dataclasses.replace(system, model=system.model.replace(**leaves))
-            merit = self.rated(dataclasses.replace(problem, dynamics=changed, validate=False), data, y, multipliers)[0]
-            found = (found[0] + merit, *found[1:])
-        return (found[0] / (1 + len(self.scenarios)), *found[1:])
-
-    def rated(
-        self,
-        problem: OptimalControlProblem,
-        data: dict[str, Float[Array, "..."]],
-        y: Float[Array, " d"],
-        multipliers: Multipliers,
-    ) -> tuple:
-        """`candidate` for the model that the problem has."""
         constraints = Constraints(problem)
         motion, costs, rows, solved = (self.targeted if "stiffness" in data else self.driven)(problem, data, y)
         xs, p, T = motion.xs, motion.p, problem.horizon

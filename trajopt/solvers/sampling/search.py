@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -112,8 +111,6 @@ class SamplingSolver(NamedOptions, abc.ABC):
         population: motions drawn in a generation. Default: the solver's own, growing with the number of components up to 1,000.
         parametrisation: of the controls: "cubic", "linear" or "piecewise-constant" between `knots`; or `problems.JointTargets`.
         knots: number of values of each control. Default: one for every ten steps, ten to twenty; more than ten of few controls.
-        scenarios: factors of parameters of the model, such as ({"actuation": 0.9},); a draw's merit is the mean over it and
-            these.
         standard_deviation, parameter_deviation, initial_state_deviation: at the start, of knots, free parameters and a free
             initial state (tangent coordinates), a number or one for each. Default: a quarter of the distance between their
             bounds.
@@ -140,7 +137,6 @@ class SamplingSolver(NamedOptions, abc.ABC):
     max_penalty: float = 1e6
     max_inner_iterations: int = 200
     chunk: int | None = None
-    scenarios: Sequence[Mapping[str, float]] = ()
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -310,7 +306,7 @@ class SamplingSolver(NamedOptions, abc.ABC):
     def _space(self, oracle: OptimalControlOracle, start: np.ndarray) -> Space:
         deviations = self.standard_deviation, self.parameter_deviation, self.initial_state_deviation
         knots = self.parametrisation, self.knots
-        return make_space(oracle.problem, start, *knots, deviations, self.name, self.scenarios)
+        return make_space(oracle.problem, start, *knots, deviations, self.name)
 
     def _score(
         self, oracle: OptimalControlOracle, space: Space, y: np.ndarray, multipliers: Multipliers, patient: bool = False
