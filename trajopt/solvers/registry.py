@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trajopt.errors import UnknownNameError
 from trajopt.names import closest
@@ -20,19 +20,6 @@ from trajopt.solvers.sampling.predictive import PredictiveSampling
 from trajopt.solvers.sampling.stochastic_search import StochasticSearch
 from trajopt.solvers.shooting.multiple import MultipleShooting
 from trajopt.solvers.shooting.single import SingleShooting
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from trajopt.problems.least_squares import LeastSquaresProblem
-    from trajopt.problems.ocp import OptimalControlProblem
-    from trajopt.problems.oracle import LeastSquaresOracle, OptimalControlOracle
-    from trajopt.problems.trajectory import Trajectory
-    from trajopt.solvers.ddp.state import DDPState
-    from trajopt.solvers.least_squares.first_order import GradientDescentState
-    from trajopt.solvers.loop.base import solve
-    from trajopt.solvers.loop.contract import LibrarySolver, Problem, Solver
-    from trajopt.solvers.sampling.search import SamplingState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,22 +98,3 @@ def chosen_solver(problem: Any, name: str) -> Any:
     """The solver `name`, with the problem's options where it is the one that suits it."""
     suits = type(get(name)) is type(get(problem.defaults.solver))
     return get(name, **problem.defaults.options) if suits else get(name)
-
-
-if TYPE_CHECKING:  # type checkers hold the problems and solvers of the package to their contracts here
-
-    def _conform(fit: LeastSquaresProblem, control: OptimalControlProblem) -> None:
-        fits: Problem[np.ndarray, LeastSquaresOracle] = fit
-        motions: Problem[Trajectory, OptimalControlOracle] = control
-        descent: Solver[LeastSquaresOracle, np.ndarray, GradientDescentState] = GradientDescent()
-        ddp: list[Solver[OptimalControlOracle, Trajectory, DDPState]] = [iLQR(), DDP()]
-        sampling: list[Solver[OptimalControlOracle, Trajectory, SamplingState]] = [
-            CEM(), MPPI(), CMAES(), PredictiveSampling(), StochasticSearch(),
-        ]  # fmt: skip
-        library: list[LibrarySolver] = [LBFGS(), SingleShooting(), MultipleShooting(), Hybrid()]
-        solve(fits, descent)
-        solve(fits, GaussNewton())
-        solve(motions, ddp[0])
-        solve(motions, sampling[0])
-        solve(motions, library[0])
-        solve(motions, GaussNewton())
