@@ -75,18 +75,6 @@ def motion_cross_matrix(v: Float[Array, "*b 6"]) -> Float[Array, "*b 6 6"]:
     return _blocks(angular, linear, jnp.zeros_like(angular), angular)
 
 
-def force_cross_matrix(v: Float[Array, "*b 6"]) -> Float[Array, "*b 6 6"]:
-    """Matrix of f -> v x* f; the negative transpose of `motion_cross_matrix`."""
-    linear, angular = skew(v[..., :3]), skew(v[..., 3:])
-    return _blocks(angular, jnp.zeros_like(angular), linear, angular)
-
-
-def force_cross_bar_matrix(f: Float[Array, "*b 6"]) -> Float[Array, "*b 6 6"]:
-    """Matrix of v -> v x* f (IDSVA, the operator written as f with a barred cross-star)."""
-    p, n = skew(f[..., :3]), skew(f[..., 3:])
-    return -_blocks(jnp.zeros_like(p), p, p, n)
-
-
 def pack_inertia(mass: Components, com: Components, inertia: Components, axis: int = -1) -> Components:
     """Packed inertia of a body with centre of mass `com` (from the origin) and `inertia` about the centre of mass.
 

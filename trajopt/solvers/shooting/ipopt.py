@@ -32,7 +32,6 @@ STATUSES = {
     -10: "infeasible",
     -13: "non_finite",
 }
-USER_STOP = 5
 OWN_OPTIONS = {
     "tol": "tolerance",
     "max_iter": "max_iterations",
