@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dynamics.contact import scenes
-from dynamics.system_cases import forest_case
 from trajopt.dynamics.contact.laws import NoContact, RigidContact
 from trajopt.dynamics.system import State, System
 from trajopt.result import Status
@@ -56,11 +55,3 @@ def test_contact_does_not_create_energy():
     # In flight the integrator loses g^2 dt^2 / 2; a corner caught before it touches (phi > 0) does no work by the floor but
     # its velocity row is evaluated at the old place: the error is of second order, (v dt) times the impulse's rate.
     assert np.diff(energy).max() < 2e-3 * energy[0]
-
-
-def test_force_acts_like_an_actuator():
-    sys, x, u = forest_case("touching")
-    y, _ = sys.step(x, u)
-    force = np.asarray(sys.model.actuation) @ u
-    z, _ = sys.step(x, 0 * u, force=force)
-    np.testing.assert_allclose(y.v, z.v, atol=1e-13)

@@ -90,14 +90,6 @@ def test_iteration_limit(make):
     assert (status_name(solution.status), solution.iterations, solution.success) == ("max_iterations", 2, False)
 
 
-@pytest.mark.parametrize("solver, named", [("LBFGS", "the name"), (solvers.LBFGS, "the class")])
-def test_a_name_or_a_class_is_no_solver(solver, named):
-    with pytest.raises(
-        OptionError, match=rf"solver is {named} 'LBFGS', expected a solver: solvers.get\('LBFGS', ...\)"
-    ):
-        inspect.unwrap(solvers.solve)(rosenbrock(), solver)
-
-
 @pytest.mark.parametrize(
     ("option", "expected"),
     [

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 
 import jax
-import mujoco
 import numpy as np
 
 from trajopt import load_model
@@ -295,8 +294,3 @@ def velocity_scale(G, g, lam, nc: int, limits: int, tol: float) -> float:
             velocities += [*np.abs(g[3 * k : normal])]
     velocities += [*-g[3 * nc : 3 * nc + limits], *np.abs(g[3 * nc + limits :])]
     return max(velocities)
-
-
-def mujoco_model(name: str) -> mujoco.MjModel:
-    """A scene of this file in MuJoCo."""
-    return mujoco.MjModel.from_xml_string(SOURCES[name])

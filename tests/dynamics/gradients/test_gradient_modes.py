@@ -326,15 +326,3 @@ def test_differences_by_parameters(mode):
 def test_options_that_cannot_be(options, message):
     with pytest.raises(OptionError, match=message):
         System(skid(), DT, gradient="randomized", options=GradientOptions(**options))
-
-
-def test_a_fit_cannot_perturb_a_contact_state():
-    with pytest.raises(OptionError, match="CompliantContact carries a state besides; use order=1"):
-        System(skid(), DT, contact=CompliantContact(), gradient="randomized", options=GradientOptions(order=0))
-
-
-def test_a_rule_without_its_method_is_refused_where_it_is_defined():
-    with pytest.raises(TypeError, match="Forgetful is a derivative rule with reverse_only=False: define tangents"):
-        type("Forgetful", (DerivativeRule,), {})
-    with pytest.raises(TypeError, match="Guess sets estimates: define estimated"):
-        type("Guess", (GradientMode,), {"name": "guess", "estimates": True})

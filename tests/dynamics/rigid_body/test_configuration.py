@@ -49,19 +49,6 @@ def test_jacobians_of_integrate(name):
     np.testing.assert_allclose(by_dq, jax.jit(jax.jacfwd(tangent, 1))(zero, zero), atol=1e-13)
 
 
-def test_normalise_and_neutral():
-    model, _ = random_model("forest")
-    q = np.array(random_state(model, 4)[0])
-    for start, _ in model.topology.ball_starts:
-        q[start : start + 4] *= 3.0
-    unit = joints.normalise(model, q)
-    for start, _ in model.topology.ball_starts:
-        assert abs(float(jnp.linalg.norm(unit[start : start + 4])) - 1) < 1e-15
-    np.testing.assert_allclose(joints.integrate(model, q, jnp.zeros(model.nv)), unit, atol=1e-15)
-    neutral = joints.neutral(model)
-    np.testing.assert_array_equal(joints.normalise(model, neutral), neutral)
-
-
 @pytest.mark.parametrize("name", ["forest", "single-hinge"])
 def test_random_configurations_respect_limits_and_are_seeded(name):
     model, _ = random_model(name)

@@ -117,37 +117,11 @@ def test_node_velocities_are_derivatives_of_placements(build):
     np.testing.assert_allclose(jnp.stack([spin[:, 2, 1], spin[:, 0, 2], spin[:, 1, 0]], -1), twist[:, 3:], atol=1e-13)
 
 
-def test_mimic_coordinates_follow_their_source():
-    model = mimic_model()
-    top = model.topology
-    q, v, _ = random_state(model, 6)
-    q_tree, v_tree = kinematics.expand_q(model, q), kinematics.expand_v(model, v)
-    coordinate = {int(a): int(b) for a, b in zip(top.v_starts, top.q_starts, strict=True)}
-    for k, mimic in enumerate(top.mimics):
-        source = int(top.user_dofs[mimic.source])
-        multiplier, offset = model.mimic_multiplier[k], model.mimic_offset[k]
-        expected = multiplier * q_tree[coordinate[source]] + offset
-        np.testing.assert_allclose(q_tree[coordinate[mimic.dof]], expected, atol=1e-15)
-        np.testing.assert_allclose(v_tree[mimic.dof], multiplier * v_tree[source], atol=1e-15)
-    np.testing.assert_array_equal(np.asarray(q_tree)[top.user_coordinates], q)
-
-
 def test_derivatives_are_finite_at_a_zero_quaternion():
     model, _ = random_model("single-free")
     for jacobian in (jax.jacfwd, jax.jacrev):
         rate = jax.jit(jacobian(lambda q: module.kinematics(model, q).position))(jnp.zeros(model.nq))
         assert np.isfinite(rate).all()
-
-
-def test_precision_and_batches():
-    model, _ = random_model("forest")
-    q = jnp.asarray(np.stack([random_state(model, k)[0] for k in range(3)]))
-    batched = jax.jit(jax.vmap(lambda x: module.kinematics(model, x)))(q)
-    one = kinematics.kinematics(model, q[1])
-    np.testing.assert_allclose(batched.S[1], one.S, atol=1e-14)
-    single = kinematics.kinematics(model, q[1].astype(jnp.float32))
-    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(single))
-    np.testing.assert_allclose(single.S, one.S, atol=1e-5)
 
 
 def test_errors_name_what_is_wrong():
