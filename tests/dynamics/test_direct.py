@@ -166,3 +166,34 @@ def test_a_linearisation_is_whole_whatever_is_done_to_it():
     assert "x_next" in repr(system.linearize(x, u))
     with pytest.raises(AttributeError, match="'Linearization' has no attribute 'x_nxt'"):
         system.linearize(x, u).x_nxt  # noqa: B018
+
+
+def test_a_report_that_nobody_reads_is_not_made():
+    """The core looks for the closest contacts where they are read, and gives the same state and head either way."""
+    system = SYSTEMS["half-cheetah"]()
+    (x, u), *_ = draws(system, 1)
+
+    def steps(read):
+        def body(x, _):
+            x, info = system.step(x, u)
+            return x, (info.status, info.contacts.distance if read else x.v)
+
+        return jax.jit(lambda x: jax.lax.scan(body, x, None, 3))
+
+    kinds = [[f"reported = {kind}" in steps(read).lower(x).as_text() for kind in (0, 2)] for read in (False, True)]
+    assert kinds == [[True, False], [False, True]]
+    (end, (status, _)), (end_read, (status_read, _)) = steps(False)(x), steps(True)(x)
+    same((end, status), (end_read, status_read))
+
+
+def test_reports_that_are_asked_for_later_are_those_of_the_steps():
+    """Of a rollout and of a call, whatever its owner has written into the arrays since."""
+    system = SYSTEMS["half-cheetah"]()
+    (x, u), *_ = draws(system, 1)
+    us = jnp.stack([u, -u, 2 * u])
+    same(system.rollout(x, us), jax.jit(system.rollout)(x, us))
+    _, expected = system.step(x, u)
+    x, u = as_numpy(x, u)
+    _, info = system.step(x, u)
+    x.q[:], u[:] = 0, 0
+    same(info.unpacked(), expected.unpacked())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -97,16 +97,16 @@ def _step_inputs(
 step = jax.jit(advance, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def rollout(
-    segment: int | None, backend: str, system: System, x0: State, us: Float[Array, "T nu"]
+    segment: int | None, reported: bool, backend: str, system: System, x0: State, us: Float[Array, "T nu"]
 ) -> tuple[State, StepInfo]:
-    """The states of `System.rollout` and the reports of its steps."""
+    """The states of `System.rollout` and the reports of its steps, or the heads of these."""
     cold = jnp.zeros(row_count(system.contact, system.model), x0.q.dtype)  # every step is a function of its state and control
 
     def body(x, u):
         x_next, info = advance(backend, system, x, u, jnp.zeros(system.nv, u.dtype), cold)
-        return x_next, (x_next, info)
+        return x_next, (x_next, info if reported else info.head_alone())
 
     def steps(x, us):
         return jax.lax.scan(body, x, us)
@@ -122,6 +122,17 @@ def rollout(
         _, rest = steps(x, us[whole:])
         xs, infos = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, rest)
     return jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), x0, xs), infos
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def reports(backend: str, system: System, xs: State, us: Float[Array, "T nu"]) -> Float[Array, "T r"]:
+    """The whole reports of the steps of a rollout through the core, from all of its states."""
+
+    def report(x: State, u: Float[Array, " nu"]) -> Any:
+        info: Any = advance(backend, system, x, u, jnp.zeros(system.nv, u.dtype), None)[1]
+        return info.report
+
+    return jax.vmap(report)(jax.tree.map(lambda a: a[:-1], xs), us)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

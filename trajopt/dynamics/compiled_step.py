@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from trajopt.dynamics.contact.approach import count_missed_pairs
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.integrators import where_impulses_act
 from trajopt.dynamics.model import Topology
-from trajopt.dynamics.report import PackedStepInfo
+from trajopt.dynamics.report import HEAD, PackedStepInfo
 from trajopt.dynamics.rigid_body.actuation import ForceSlopes
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.state import Linearization, OutputSlope, State
@@ -27,10 +28,22 @@ from trajopt.errors import OptionError
 GIVEN, SLOPE = 14, 42  # numbers of a candidate that is handed over, and of its slope, as in native/candidates.h
 
 
+class Report(enum.IntEnum):
+    """What is reported of a step: the head of its report, the whole of it, or both apart. As native/core_ffi.cc numbers them.
+
+    A whole one has the closest contacts, however far they are; where it is not asked for, the core looks only at what can touch.
+    One apart is not made by compiled functions in which nothing reads it.
+    """
+
+    HEAD = 0
+    WHOLE = 1
+    APART = 2
+
+
 class CoreSteps(NamedTuple):
     """What the core returns of a step, or of T steps in a row with T in front: report, q+ and v+; under a policy its controls u.
 
-    answers, along: of `compiled_parameters`.
+    whole: the whole report where it is apart; answers, along: of `compiled_parameters`.
     Where the derivative is asked for, A = d x+ / d x at fixed tau and B = (d x+ / d tau) gain in tangent coordinates [dq, dv],
     and C and D, the same of the reported impulses.
     """
@@ -43,6 +56,7 @@ class CoreSteps(NamedTuple):
     C: Float[Array, "m n"] | None = None
     D: Float[Array, "m k"] | None = None
     u: Float[Array, "T nu"] | None = None
+    whole: Float[Array, "*T w"] | None = None
     answers: Float[Array, "r a"] | None = None
     along: Float[Array, " s"] | None = None
 
@@ -79,6 +93,7 @@ def core_steps(
     answers: bool = False,
     policy: Policy | None = None,
     packed: bool = False,
+    reported: Report = Report.WHOLE,
 ) -> CoreSteps:
     """A step under the generalised force tau (nv,), or T steps in a row under tau (T, nv): the numbers of T single steps.
 
@@ -86,13 +101,14 @@ def core_steps(
     with the lever arms (nv, motors), and arms u is added to tau. gain: asks for the derivative of a single step, by controls
     where it is d tau / d u, by forces where it is the identity; with motors it is the lever arms, whatever is given. impulse:
     whether the impulse is differentiated too. answers: whether those to parameters are asked for, with the impulse. packed:
-    whether the report of a single step goes on with q+ and v+, of which no other arrays are made. No derivative of the call
-    itself is defined.
+    whether the report of a single step goes on with q+ and v+, of which no other arrays are made. reported: what of a step is. No
+    derivative of the call itself is defined.
     """
     if given is None and compiled.given:
         raise OptionError(f"given is None, but {compiled.given} candidates of the model are handed over to the core")
     top, leading, dtype = compiled.topology, tau.shape[:-1], q.dtype
-    shapes = [(*leading, k) for k in (compiled.report_size, top.nq, top.nv)]
+    size = compiled.report_size if reported == Report.WHOLE else len(HEAD)
+    shapes = [(*leading, k) for k in (size, top.nq, top.nv)]
     names: tuple[str, ...] = ()
     u = jnp.zeros((*leading, 0), dtype) if u is None else u
     if policy is not None:
@@ -110,18 +126,22 @@ def core_steps(
     arguments = (parameters, q, v, u, tau, given.candidates, given.slopes, gain, *(() if policy is None else policy))
     if packed:
         shapes[:3] = [(sum(size for (size,) in shapes[:3]),)]
+    if reported == Report.APART:
+        names, shapes = (*names, "whole"), [*shapes, (*leading, compiled.report_size)]
     report, *others = native.call(
         "steps", tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes), *arguments,
-        topology=compiled.key, integrator=compiled.scheme, motors=motors, packed=int(packed),
+        topology=compiled.key, integrator=compiled.scheme, motors=motors, packed=int(packed), reported=int(reported),
+        unread=(("reported", int(Report.HEAD)),) if reported == Report.APART else (),
     )  # fmt: skip
-    q, v, *more = (*split_report(compiled, report)[1:], *others) if packed else others
+    q, v, *more = (*split_report(compiled, reported, report)[1:], *others) if packed else others
     return CoreSteps(report, q, v, **dict(zip(names, more, strict=True)))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def split_report(compiled: CompiledSystem, packed: Float[Array, " p"]) -> list[Float[Array, " _"]]:
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def split_report(compiled: CompiledSystem, reported: Report, packed: Float[Array, " p"]) -> list[Float[Array, " _"]]:
     """Report, q+ and v+ of a packed report."""
-    return jnp.split(packed, [compiled.report_size, compiled.report_size + compiled.topology.nq])
+    size = compiled.report_size if reported == Report.WHOLE else len(HEAD)
+    return jnp.split(packed, [size, size + compiled.topology.nq])
 
 
 def step_by_core(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
@@ -162,8 +182,11 @@ def _taken(
     compiled = compile_system(start.model, start.law, integrator)
     parameters = pack_parameters(compiled, start.model, start.dt, start.kappa, start.rho)
     given = given_candidates(compiled, start, slopes=gain is not None)
-    y = core_steps(compiled, parameters, start.q, start.v, start.tau, given=given, gain=gain, impulse=impulse, answers=answers)
-    return y, PackedStepInfo(y.report, given.dropped_pairs, compiled.report_layout)
+    y = core_steps(
+        compiled, parameters, start.q, start.v, start.tau,
+        given=given, gain=gain, impulse=impulse, answers=answers, reported=Report.APART,
+    )  # fmt: skip
+    return y, PackedStepInfo(y.report, y.whole, given.dropped_pairs, compiled.report_layout)
 
 
 # --- candidates that are handed over ----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.arguments import holds_traced
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import chained, core_steps, split_report
+from trajopt.dynamics.compiled_step import Report, chained, core_steps, split_report
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.effort import Effort, compiled_with
 from trajopt.dynamics.model import Model
@@ -32,7 +32,8 @@ from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 from trajopt.native.process import check_process
 
 Program = Callable[..., tuple[Array, ...]]
-STEP, LINEARIZE, LINEARIZE_IMPULSE = "step", "linearize", "linearize with impulses"  # what a call asks of the core
+# What a call asks of the core.
+STEP, LINEARIZE, LINEARIZE_IMPULSE, REPORT = "step", "linearize", "linearize with impulses", "report"
 # The status of a report, by its precision, in less than half of the time of NumPy's array.
 _STATUS = {size: struct.Struct(f"{size * HEAD['status']}x{code}").unpack_from for size, code in ((8, "d"), (4, "f"))}
 
@@ -41,8 +42,8 @@ class DirectCalls:
     """Steps of one system whose parameters are numbers, not traced.
 
     constants: what belongs to the system alone, its parameters and its actuators. programs: compiled functions of
-    (constants, q, v, u, force), by what they ask of the core: of a step they return report, q+ and v+, else the packed report and
-    matrices.
+    (constants, q, v, u, force), by what they ask of the core: of a step they return the head of its report, q+ and v+, of its
+    REPORT the whole one, else the packed head and matrices.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class DirectCalls:
         results = self.programs[what](self.constants, x.q, x.v, u, force)
         if force is None:
             self._called.add(what)
-        return self._answer(what, *results)
+        return self._answer(what, (x.q, x.v, u, force), *results)
 
     def plain(self, what: str, x: State, u: Float[Array, " nu"]) -> Any:
         """`checked` of arguments that are checked on the way.
@@ -77,7 +78,7 @@ class DirectCalls:
             if type(value) not in self._kinds or value.shape != shape or value.dtype != self._precision:
                 return None
         results = self.programs[what](self.constants, x.q, x.v, u, None)
-        return self._answer(what, *results) if self._is_finite(results[0]) else None
+        return self._answer(what, (x.q, x.v, u, None), *results) if self._is_finite(results[0]) else None
 
     def _is_finite(self, report: Any) -> bool:
         """Whether a report is known (inside of a compiled function it is not) and all that was read and computed finite."""
@@ -88,17 +89,24 @@ class DirectCalls:
         except (BufferError, TypeError):  # of an array in several places at once
             return False
 
-    def _answer(self, what: str, report: Array, *others: Array) -> Any:
+    def _answer(self, what: str, at: tuple[Any, ...], report: Array, *others: Array) -> Any:
+        """at: (q, v, u, force), from which the whole report is made when it is asked for."""
+        at = tuple(value.copy() if type(value) is np.ndarray else value for value in at)  # which its owner may change
         if what == STEP:
             q, v = others
-            return State(q, v), PackedStepInfo(report, self._none_dropped, self._compiled.report_layout)
+            info = PackedStepInfo(report, None, self._none_dropped, self._compiled.report_layout)
+            return State(q, v), info.deferring(functools.partial(self._whole_report, at))
         A, B, *by_impulse = others
         outputs = {"impulse": OutputSlope(*by_impulse)} if by_impulse else {}
         later: Any = None
-        return Linearization(later, A, B, later, {}, None, outputs).deferring(self._split, report)
+        return Linearization(later, A, B, later, {}, None, outputs).deferring(functools.partial(self._split, at), report)
 
-    def _split(self, packed: Array) -> tuple[State, StepInfo]:
-        return self._answer(STEP, *split_report(self._compiled, packed))
+    def _split(self, at: tuple[Any, ...], packed: Array) -> tuple[State, StepInfo]:
+        return self._answer(STEP, at, *split_report(self._compiled, Report.HEAD, packed))
+
+    def _whole_report(self, at: tuple[Any, ...]) -> Array:
+        (report,) = self.programs[REPORT](self.constants, *at)
+        return report
 
 
 def direct_calls(
@@ -163,13 +171,18 @@ def _programs(
         motors = driven.arms.shape[1] if driven.plain else 0
         tau = jnp.zeros_like(v) if motors else driven.force(q, v, u)
         tau = tau if force is None else tau + force
+        if what == REPORT:
+            return core_steps(compiled, constants, q, v, tau, u=u, motors=motors)[:1]
         if what == STEP:
-            return core_steps(compiled, constants, q, v, tau, u=u, motors=motors)[:3]
+            return core_steps(compiled, constants, q, v, tau, u=u, motors=motors, reported=Report.HEAD)[:3]
         slopes = driven.slopes(q, v, u)
         gain = slopes.columns() if slopes is not None else driven.arms[:, :0] if motors else driven.arms
         impulse = what == LINEARIZE_IMPULSE
-        y = core_steps(compiled, constants, q, v, tau, u=u, motors=motors, gain=gain, impulse=impulse, packed=True)
+        y = core_steps(
+            compiled, constants, q, v, tau,
+            u=u, motors=motors, gain=gain, impulse=impulse, packed=True, reported=Report.HEAD,
+        )  # fmt: skip
         y = chained(y, slopes)
         return tuple(part for part in (y.report, y.A, y.B, y.C, y.D) if part is not None)
 
-    return {what: jax.jit(functools.partial(take, what)) for what in (STEP, LINEARIZE, LINEARIZE_IMPULSE)}
+    return {what: jax.jit(functools.partial(take, what)) for what in (STEP, LINEARIZE, LINEARIZE_IMPULSE, REPORT)}

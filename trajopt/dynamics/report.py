@@ -1,7 +1,8 @@
 """The report of a step through the compiled core: one array, from which the attributes of a `StepInfo` are read.
 
 The tables below are those of native/report_layout.h: first the numbers of `HEAD`, then the reported impulses, then the numbers of
-`CONTACT` for each reported contact.
+`CONTACT` for each reported contact. The closest contacts can cost more than the step, which those that are far have no part in:
+the head comes alone, and the rest when it is asked for.
 """
 
 from __future__ import annotations
@@ -35,42 +36,59 @@ CONTACT = {
 }  # fmt: skip
 NON_FINITE = STATUSES.index("non_finite")
 
-_READ = frozenset(field.name for field in dataclasses.fields(StepFields))  # attributes that are read from a report
+_OF_REPORT = ("contacts", "impulse", "overflow")  # attributes that are read from the whole report
+_OF_HEAD = tuple(f.name for f in dataclasses.fields(StepFields) if f.name not in (*_OF_REPORT, "dropped_pairs"))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PackedStepInfo(StepInfo):
-    """A `StepInfo` in the one array in which the core reports, from which the attributes are read when they are asked for.
+    """A `StepInfo` in the arrays in which the core reports, from which the attributes are read when they are asked for.
 
-    A call that returned each of them as an array would cost several times what the step costs. `layout`: numbers of contacts,
-    limits and rows of joint friction in the report; active rows that do not fit into it are `overflow`.
+    A call that returned each of them as an array would cost several times what the step costs. head: begins with the numbers of
+    `HEAD`; report: the whole one, None where it is to be left out; layout: numbers of contacts, limits and rows of joint
+    friction in it; active rows that do not fit into it are `overflow`.
     """
 
-    report: Float[Array, "*b r"]
+    head: Float[Array, "*b h"]
+    report: Float[Array, "*b r"] | None
     dropped_pairs: Int[Array, "*b"]
     layout: tuple[int, int, int] = dataclasses.field(metadata={"static": True})
 
-    @property
-    def _fields(self) -> StepFields:
-        known = self.__dict__.get("_known")
-        if known is None:
-            known = _fields(self.layout, self.report, self.dropped_pairs)
-            if holds_traced(known) == is_traced(self.report):  # else read where JAX traces, beyond which it means nothing
-                self.__dict__["_known"] = known
-        return known
+    def head_alone(self) -> PackedStepInfo:
+        return dataclasses.replace(self, report=None)
+
+    def deferring(self, make: Callable[[], Float[Array, "*b r"]]) -> PackedStepInfo:
+        """This report itself, just made, with the whole report that `make()` gives when it is first read."""
+        del self.__dict__["report"]
+        self.__dict__["_make"] = make
+        return self
 
     def unpacked(self) -> StepFields:
-        return self._fields
+        return StepFields(**{field.name: getattr(self, field.name) for field in dataclasses.fields(StepFields)})
 
     def one_sided(self, n: int) -> Bool[Array, "*b n"]:
         """Which of the n columns of A are one-sided (`Linearization.one_sided`); none in the report of a step alone."""
-        return _one_sided(n, self.report)
+        return _one_sided(n, self.head)
+
+    def _kept(self, made: dict[str, Any], source: Any) -> dict[str, Any]:
+        """`made`, kept unless it was made of numbers that are known where JAX traces, beyond which it means nothing."""
+        if holds_traced(made) == is_traced(source):
+            self.__dict__.update(made)
+        return made
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _READ:
-            raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
-        return getattr(self._fields, name)
+        if name == "report" and (make := self.__dict__.get("_make")) is not None:
+            return self._kept({name: make()}, self.head)[name]
+        if name in _OF_HEAD:
+            return self._kept(_fields_of_head(self.head, self.dropped_pairs), self.head)[name]
+        if name in _OF_REPORT:
+            return self._kept(_fields_of_report(self.layout, self.report), self.report)[name]
+        raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The arrays: what makes the report is not copied."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
 def packed_slope(info: PackedStepInfo, slope: StepInfo) -> PackedStepInfo:
@@ -88,47 +106,63 @@ def report_slope(
 ) -> PackedStepInfo:
     """The derivative of a packed report from those of the impulses, of distance, point and normal of each contact, and of its
     coefficient of friction."""
-    head, dropped = jnp.zeros(len(HEAD), info.report.dtype), np.zeros(info.dropped_pairs.shape, jax.dtypes.float0)
+    dropped = np.zeros(info.dropped_pairs.shape, jax.dtypes.float0)
     columns = {"distance": moved[:, :1], "point": moved[:, 1:4], "normal": moved[:, 4:], "friction": friction[:, None]}
-    none = {name: jnp.zeros((friction.shape[0], size), info.report.dtype) for name, size in CONTACT.items()}
+    none = {name: jnp.zeros((friction.shape[0], size), impulse.dtype) for name, size in CONTACT.items()}
     contacts = jnp.concatenate(list((none | columns).values()), 1)
-    return PackedStepInfo(jnp.concatenate([head, impulse, contacts.reshape(-1)]), dropped, info.layout)  # type: ignore[arg-type]
+    report = jnp.concatenate([jnp.zeros(len(HEAD), impulse.dtype), impulse, contacts.reshape(-1)])
+    return PackedStepInfo(jnp.zeros_like(info.head), report, dropped, info.layout)  # type: ignore[arg-type]
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _fields(layout: tuple[int, int, int], report: Float[Array, "*b r"], dropped_pairs: Int[Array, "*b"]) -> StepFields:
-    """What a report says, of a step or of a batch of them."""
-    read = functools.partial(_fields_of_one, layout)
-    for _ in report.shape[:-1]:
+def _of_each(read: Callable[..., dict[str, Any]], axes: int) -> Callable[..., dict[str, Any]]:
+    """`read` of one step for a batch of them with that many axes."""
+    for _ in range(axes):
         read = jax.vmap(read)
-    return read(report, dropped_pairs)
+    return read
 
 
-def _fields_of_one(layout: tuple[int, int, int], report: Float[Array, " r"], dropped_pairs: Int[Array, ""]) -> StepFields:
-    nc, limits, others = layout
-    head = {name: report[k] for name, k in HEAD.items()}
-    impulse, rows = jnp.split(report[len(HEAD) :], [3 * nc + limits + others])
-    ends = list(itertools.accumulate(CONTACT.values()))
-    columns = jnp.split(rows.reshape(nc, ends[-1]), ends[:-1], 1)
-    of = {name: part[:, 0] if size == 1 else part for (name, size), part in zip(CONTACT.items(), columns, strict=True)}
-    whole = functools.partial(jnp.asarray, dtype=jnp.int32)
-    contacts = ContactInfo(
-        of["distance"], of["point"], contact_frames(of["normal"]), impulse[: 3 * nc].reshape(nc, 3),
-        of["mode"].astype(int), of["tied"] > 0, of["friction"], *(of[name].astype(int) for name in ("node1", "node2", "pair")),
-    )  # fmt: skip
-    choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
-    status: Any = Status.solved
-    for k, name in enumerate(STATUSES):
-        status = choose(whole(head["status"]) == k, getattr(Status, name), status)
-    return StepFields(
-        contacts, impulse, head["residual"], whole(head["iterations"]), whole(head["fallbacks"]), status,
-        head["dropped"].astype(int) + dropped_pairs, dropped_pairs, head["degenerate"] > 0, whole(head["overflow"]),
-        head["push_out_dropped"] > 0,
-    )  # fmt: skip
+@jax.jit
+def _fields_of_head(head: Float[Array, "*b h"], dropped_pairs: Int[Array, "*b"]) -> dict[str, Any]:
+    """The attributes that a head holds, of a step or of a batch of them."""
+
+    def read(numbers: Float[Array, " h"], dropped_pairs: Int[Array, ""]) -> dict[str, Any]:
+        head = {name: numbers[k] for name, k in HEAD.items()}
+        whole = functools.partial(jnp.asarray, dtype=jnp.int32)
+        choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
+        status: Any = Status.solved
+        for k, name in enumerate(STATUSES):
+            status = choose(whole(head["status"]) == k, getattr(Status, name), status)
+        return {
+            "residual": head["residual"], "iterations": whole(head["iterations"]), "fallbacks": whole(head["fallbacks"]),
+            "status": status, "dropped": head["dropped"].astype(int) + dropped_pairs, "degenerate": head["degenerate"] > 0,
+            "push_out_dropped": head["push_out_dropped"] > 0,
+        }  # fmt: skip
+
+    return _of_each(read, head.ndim - 1)(head, dropped_pairs)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _one_sided(n: int, report: Float[Array, "*b r"]) -> Bool[Array, "*b n"]:
+def _fields_of_report(layout: tuple[int, int, int], report: Float[Array, "*b r"]) -> dict[str, Any]:
+    """The attributes that are read from a whole report, of a step or of a batch of them."""
+    nc, limits, others = layout
+
+    def read(report: Float[Array, " r"]) -> dict[str, Any]:
+        impulse, rows = jnp.split(report[len(HEAD) :], [3 * nc + limits + others])
+        ends = list(itertools.accumulate(CONTACT.values()))
+        columns = jnp.split(rows.reshape(nc, ends[-1]), ends[:-1], 1)
+        of = {name: part[:, 0] if size == 1 else part for (name, size), part in zip(CONTACT.items(), columns, strict=True)}
+        contacts = ContactInfo(
+            of["distance"], of["point"], contact_frames(of["normal"]), impulse[: 3 * nc].reshape(nc, 3),
+            of["mode"].astype(int), of["tied"] > 0, of["friction"],
+            *(of[name].astype(int) for name in ("node1", "node2", "pair")),
+        )  # fmt: skip
+        return {"contacts": contacts, "impulse": impulse, "overflow": report[HEAD["overflow"]].astype(jnp.int32)}
+
+    return _of_each(read, report.ndim - 1)(report)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _one_sided(n: int, head: Float[Array, "*b h"]) -> Bool[Array, "*b n"]:
     columns = np.arange(n)
-    words = report[..., HEAD["one_sided_0"] : len(HEAD)][..., columns // ONE_SIDED_BITS].astype(jnp.int32)
+    words = head[..., HEAD["one_sided_0"] : len(HEAD)][..., columns // ONE_SIDED_BITS].astype(jnp.int32)
     return (words >> (columns % ONE_SIDED_BITS).astype(np.int32)) & 1 > 0

@@ -91,6 +91,10 @@ class StepInfo:
 
         def one_sided(self, n: int) -> Bool[Array, " n"]: ...
 
+        def head_alone(self) -> StepInfo: ...
+
+        def deferring(self, make: Callable) -> StepInfo: ...
+
         @property
         def contacts(self) -> ContactInfo: ...
 
@@ -143,6 +147,12 @@ class StepFields(StepInfo):
     push_out_dropped: Bool[Array, "*b"]
 
     def unpacked(self) -> StepFields:
+        return self
+
+    def head_alone(self) -> StepFields:
+        return self
+
+    def deferring(self, make: Callable) -> StepFields:
         return self
 
     def one_sided(self, n: int) -> Bool[Array, " n"]:

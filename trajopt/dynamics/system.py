@@ -289,7 +289,10 @@ class System(WithoutCaches, NamedOptions):
             raise OptionError(f"segment is {segment}, expected a number of steps, at least 1, or None")
         us = checked_controls(self.model, us)
         x0, *_ = checked_arguments(self.model, self.contact, x0, np.zeros(self.nu), None)
-        return advance.rollout(segment, self.resolved_backend, self, x0, us)
+        backend = self.resolved_backend
+        whole = holds_traced(self, x0, us) or self._direct is None
+        xs, infos = advance.rollout(segment, whole, backend, self, x0, us)
+        return xs, infos if whole else infos.deferring(functools.partial(advance.reports, backend, self, xs, us))
 
     @functools.cached_property
     def _row_count(self) -> int:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import batching, mlir, partial_eval
 from jaxtyping import Array, Int, Shaped
 
 from trajopt.errors import OptionError, TrajoptError
@@ -102,20 +102,25 @@ def sizes(key: int) -> Sizes:
 
 
 def call(
-    name: str, shapes: tuple[jax.ShapeDtypeStruct, ...], *arguments: Shaped[Array, "..."], **attributes: int | float | bool
+    name: str,
+    shapes: tuple[jax.ShapeDtypeStruct, ...],
+    *arguments: Shaped[Array, "..."],
+    unread: tuple[tuple[str, int], ...] = (),
+    **attributes: int | float | bool,
 ) -> list[Shaped[Array, "..."]]:
     """Results of one of `HANDLERS` with these shapes; jit, vmap and scan pass through it.
 
-    attributes: of the handler, among them the `topology` that it steps.
+    attributes: of the handler, among them the `topology` that it steps. unread: those that take their place in a compiled
+    function in which nothing reads the last result, so that it is not made; none: it is made in any case.
     """
     if name not in HANDLERS:
         raise OptionError(f"name is '{name}'{closest(name, HANDLERS)}")
     isa = instruction_set()
     if "topology" in attributes:
         _know(isa, int(attributes["topology"]))
-    typed = tuple((key, np.int64(value) if type(value) is int else value) for key, value in attributes.items())
     results = tuple((shape.shape, np.dtype(shape.dtype)) for shape in shapes)
-    return _call_p.bind(*arguments, target=f"trajopt_{name}_{isa}", results=results, attributes=typed)
+    target = f"trajopt_{name}_{isa}"
+    return _call_p.bind(*arguments, target=target, results=results, attributes=tuple(attributes.items()), unread=unread)
 
 
 # --- calls as a primitive of JAX ------------------------------------------------------------------------------------------
@@ -124,10 +129,10 @@ _call_p = Primitive("trajopt_native_call")
 _call_p.multiple_results = True
 
 
-def _bound(*arguments: Array, target: str, results: Any, attributes: tuple[tuple[str, Any], ...]) -> list[Array]:
+def _bound(*arguments: Array, target: str, results: Any, attributes: Any, unread: Any) -> list[Array]:
     shapes = tuple(jax.ShapeDtypeStruct(*result) for result in results)
     function = jax.ffi.ffi_call(target, shapes)
-    return list(function(*arguments, **dict(attributes)))
+    return list(function(*arguments, **{key: np.int64(x) if type(x) is int else x for key, x in attributes}))
 
 
 def _batched(arguments: Any, axes: Any, *, results: Any, **static: Any) -> tuple[list[Array], list[int]]:
@@ -139,9 +144,22 @@ def _batched(arguments: Any, axes: Any, *, results: Any, **static: Any) -> tuple
     return found, [0] * len(found)
 
 
-_call_p.def_impl(jax.jit(_bound, static_argnames=("target", "results", "attributes")))
+def _pruned(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
+    """JAX's elimination of what nobody reads: the call, without its last result where that is unread, or nothing."""
+    static = equation.params
+    if not any(used):
+        return [False] * len(equation.invars), None
+    if not static["unread"] or used[-1]:
+        return [True] * len(equation.invars), equation
+    attributes = tuple((dict(static["attributes"]) | dict(static["unread"])).items())
+    fewer = static | {"results": static["results"][:-1], "attributes": attributes, "unread": ()}
+    return [True] * len(equation.invars), equation.replace(outvars=equation.outvars[:-1], params=fewer)
+
+
+_call_p.def_impl(jax.jit(_bound, static_argnames=("target", "results", "attributes", "unread")))
 _call_p.def_abstract_eval(lambda *_, results, **__: [jax.core.ShapedArray(*result) for result in results])
 batching.primitive_batchers[_call_p] = _batched
+partial_eval.dce_rules[_call_p] = _pruned
 mlir.register_lowering(_call_p, with_stated_interface(mlir.lower_fun(_bound, multiple_results=True)), platform="cpu")
 
 # --- private --------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ problems of one size for tests and benchmarks."""
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -113,5 +113,5 @@ def _call(G, g, mu, exists, bound, init, *, tol: float, max_iterations: int, rep
         shape((count, 2), jnp.float64),
         shape((count, 6), jnp.int32),
     )
-    options = {"tolerance": float(tol), "max_iterations": int(max_iterations), "repeats": int(repeats)}
+    options: dict[str, Any] = {"tolerance": float(tol), "max_iterations": int(max_iterations), "repeats": int(repeats)}
     return native.call("solve_contacts", out, G, g, mu, exists, bound, init, **options)

@@ -9,6 +9,9 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 namespace {
 
+// What is reported of a step: the head of its report alone, the whole of it, or the head and, as the last result, the whole.
+enum class Report { HEAD, WHOLE, APART };
+
 // Arguments of a call. A single step has u (nu) and tau (nv), T steps in a row (T, nu) and (T, nv). The generalised force of a step is
 // tau + arms u, with the lever arms (nv, motors) of the motors behind the parameters. given, slopes: candidates handed over, and how they
 // move; gain (nv, k): the directions of tau along which the step is differentiated, the lever arms where there are motors.
@@ -16,6 +19,7 @@ struct Call {
   Samples parameters, q, v, u, tau, given, slopes, gain;
   Integrator integrator;
   int motors;
+  Report report;
 
   bool sequence() const { return tau.rank() > 1; }
   int64_t steps() const { return sequence() ? tau.axis(0) : 1; }
@@ -48,10 +52,11 @@ ffi::Error check(const Topology& t, const Call& c, const std::optional<Policy>& 
 }
 
 // The results. next: q+ and v+, or none of a single step whose report goes on with both. more: none; A and B; A, B, C and D, the
-// derivative of the reported impulses; these and the two arrays of answers.h; under a policy the controls.
+// derivative of the reported impulses; these and the two arrays of answers.h; under a policy the controls. whole: of a report apart.
 struct Results {
   Result report;
   std::vector<Result> next, more;
+  std::optional<Result> whole;
 };
 
 // The steps of sample i.
@@ -61,19 +66,24 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
   border.begin();
   std::vector<Result>& more = to.more;
   const bool packed = to.next.empty();
-  const int64_t steps = c.steps(), nu = c.controls(), n = 2 * t.nv, size = report_size(t);
+  const int64_t steps = c.steps(), nu = c.controls(), n = 2 * t.nv;
+  const int64_t size = report_size(t, c.report == Report::WHOLE), whole = report_size(t, true);
+  const bool motion_of_impulses = !policy && more.size() >= 4;  // which are those of a whole report
   auto in = [&](const Samples& s) { return s.at(i, batch, border); };
   auto out = [&](Result& result, int64_t numbers) { return border.out(result, i * numbers, numbers); };
   const double *numbers = in(c.parameters), *arms = numbers + Parameters::size(t), *tau = in(c.tau), *u = in(c.u);
-  StepInput now{numbers, in(c.q), in(c.v), tau, in(c.given), in(c.slopes), Parameters::time_step(numbers), static_cast<int>(c.given.axis(0)), c.integrator};
-  StepOutput next{nullptr, nullptr, out(to.report, packed ? size + t.nq + t.nv : steps * size), own.impulses.data(), nullptr};
-  next.q = packed ? next.report + size : out(to.next[0], steps * t.nq);
+  StepInput now{numbers, in(c.q), in(c.v), tau, in(c.given), in(c.slopes), Parameters::time_step(numbers), static_cast<int>(c.given.axis(0)), c.integrator,
+                c.report != Report::HEAD || motion_of_impulses};
+  double* report = out(to.report, packed ? size + t.nq + t.nv : steps * size);
+  double* apart = to.whole ? out(*to.whole, steps * whole) : nullptr;
+  StepOutput next{nullptr, nullptr, own.report.data(), own.impulses.data(), nullptr};
+  next.q = packed ? report + size : out(to.next[0], steps * t.nq);
   next.v = packed ? next.q + t.nq : out(to.next[1], steps * t.nv);
   Linear linear{};
   if (!policy && more.size() >= 2) {
     linear = {c.motors > 0 ? arms : in(c.gain), c.motors > 0 ? c.motors : static_cast<int>(c.gain.axis(1)), nullptr, nullptr};
     linear.A = out(more[0], n * n), linear.B = out(more[1], n * linear.columns);
-    if (more.size() >= 4) linear.C = out(more[2], t.reported() * n), linear.D = out(more[3], t.reported() * linear.columns);
+    if (motion_of_impulses) linear.C = out(more[2], t.reported() * n), linear.D = out(more[3], t.reported() * linear.columns);
     if (more.size() == 6) linear.answers = {out(more[4], (t.nv + t.reported()) * answer_columns(t)), out(more[5], t.reported() + t.nv)};
     next.linear = &linear;
   }
@@ -90,33 +100,37 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
     if (c.motors > 0) now.tau = drive(arms, control, now.tau, t.nv, c.motors, own.force.data());
     own.engine->run(now, next);
     if (!all_finite(control, nu)) next.report[STATUS] = static_cast<double>(ContactStatus::non_finite);  // that tau may have clipped
+    std::memcpy(report + k * size, next.report, sizeof(double) * size);
+    if (apart) std::memcpy(apart + k * whole, next.report, sizeof(double) * whole);
     // The state as it is returned is that before the next step: T steps are the same function as one step, T times.
     Border::settle(to.report, next.q, t.nq), Border::settle(to.report, next.v, t.nv);
     now.q = next.q, now.v = next.v;
-    next.q += t.nq, next.v += t.nv, next.report += size;
+    next.q += t.nq, next.v += t.nv;
   }
   border.finish();
 }
 
 ffi::Error take_steps(ffi::ThreadPool pool, Array parameters, Array q, Array v, Array u, Array tau, Array given, Array slopes, Array gain,
                       ffi::RemainingArgs policy_arguments, Result report, ffi::RemainingRets others,
-                      int64_t topology, int64_t integrator, int64_t motors, int64_t packed) {
+                      int64_t topology, int64_t integrator, int64_t motors, int64_t packed, int64_t reported) {
   ThreadEngine* own = thread_engine(topology);
   if (!own)
     return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
                       "trajopt: this process has not registered the model's topology; build the system before running a compiled program of it");
   const size_t axes = q.dimensions().size() - 1;
   const Call call{{parameters, axes}, {q, axes}, {v, axes}, {u, axes}, {tau, axes}, {given, axes}, {slopes, axes}, {gain, axes},
-                  static_cast<Integrator>(integrator), static_cast<int>(motors)};
+                  static_cast<Integrator>(integrator), static_cast<int>(motors), static_cast<Report>(reported)};
   std::optional<Policy> policy;
   if (policy_arguments.size() == 4) {
     auto argument = [&](size_t k) { return Samples(*policy_arguments.get<Array>(k), axes); };
     policy = {argument(0), argument(1), argument(2), argument(3)};
   }
   if (ffi::Error error = check(*own->topology, call, policy); error.failure()) return error;
-  if (others.size() - (packed ? 0 : 2) == 6 && !own->topology->rigid()) return ffi::Error::InvalidArgument("trajopt: answers are those of rigid contact");
-  Results results{report, {}, {}};
-  for (size_t k = 0; k < others.size(); ++k) (!packed && k < 2 ? results.next : results.more).push_back(*others.get<Array>(k));
+  const size_t arrays = others.size() - (call.report == Report::APART);
+  if (arrays - (packed ? 0 : 2) == 6 && !own->topology->rigid()) return ffi::Error::InvalidArgument("trajopt: answers are those of rigid contact");
+  Results results{report, {}, {}, {}};
+  if (call.report == Report::APART) results.whole = *others.get<Array>(arrays);
+  for (size_t k = 0; k < arrays; ++k) (!packed && k < 2 ? results.next : results.more).push_back(*others.get<Array>(k));
   const Batch batch(*report, axes);
   spread(pool, batch.count, call.steps(), [&](int64_t begin, int64_t end) {
     ThreadEngine& here = *thread_engine(topology);
@@ -136,6 +150,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_steps, trajopt::take_steps,
                                   .Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>()
                                   .Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().RemainingArgs()
                                   .Ret<trajopt::Array>().RemainingRets()
-                                  .Attr<int64_t>("topology").Attr<int64_t>("integrator").Attr<int64_t>("motors").Attr<int64_t>("packed"));
+                                  .Attr<int64_t>("topology").Attr<int64_t>("integrator").Attr<int64_t>("motors").Attr<int64_t>("packed").Attr<int64_t>("reported"));
 
 #pragma GCC visibility pop

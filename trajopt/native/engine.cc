@@ -56,6 +56,7 @@ ThreadEngine* thread_engine(int64_t key) {
     here.engine = make_engine(here.topology);
     here.impulses.resize(here.topology->impulses());
     here.force.resize(here.topology->nv), here.motion.resize(2 * here.topology->nv);
+    here.report.resize(report_size(*here.topology, true));
   }
   last_key = key;
   return last = &here;
@@ -83,7 +84,7 @@ extern "C" const char* trajopt_register_topology(int64_t key, const int64_t* tab
 extern "C" int trajopt_sizes(int64_t key, int64_t* out) {
   const auto t = trajopt::find_topology(key);
   if (!t) return 1;
-  out[0] = trajopt::Parameters::size(*t), out[1] = trajopt::report_size(*t);
+  out[0] = trajopt::Parameters::size(*t), out[1] = trajopt::report_size(*t, true);
   return 0;
 }
 

@@ -21,7 +21,7 @@ struct ThreadEngine {
   std::shared_ptr<const Topology> topology;
   std::unique_ptr<Engine> engine;
   Border border;
-  std::vector<double> impulses, force, motion;
+  std::vector<double> impulses, force, motion, report;
 };
 ThreadEngine* thread_engine(int64_t key);  // null for a topology that nobody has registered
 

@@ -5,6 +5,21 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
+// As trajopt/dynamics/integrators.py numbers them; the last two are for motions without impulses (runge_kutta.h).
+enum class Integrator { SEMI_IMPLICIT, MOREAU, EULER, RUNGE_KUTTA };
+
+// Inputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); whole: whether its report is, and the
+// closest contacts are looked for however far they are, or the head alone.
+struct StepInput {
+  const double *parameters, *q, *v, *tau, *given, *slopes;
+  double dt;
+  int given_rows;
+  Integrator integrator;
+  bool whole;
+
+  bool moreau() const { return integrator == Integrator::MOREAU; }
+};
+
 // Impulses of all candidates, limits, dry rows and equality constraints of the model, by slot: the start of the next solve.
 template <class Size> void write_impulses(const Topology& t, const Workspace<Size>& w, double* impulse) {
   std::memset(impulse, 0, sizeof(double) * t.impulses());
@@ -66,15 +81,13 @@ void report_contacts(const Topology& t, const Parameters& p, double dt, const Fi
   }
 }
 
+// Contacts and impulses of a whole report, and which rows these are; returns how many rows with an impulse have no room in it.
 template <class Size>
-void write_report(const Topology& t, const Parameters& p, const double* q, const double* v, double dt, const Field<Size>& V_after,
-                  int passes, Workspace<Size>& w, double* out) {
-  Rows<Size>& r = w.rows;
-  std::memset(out, 0, sizeof(double) * report_size(t));
+int report_rows(const Topology& t, const Parameters& p, const StepInput& in, const Field<Size>& V_after, Workspace<Size>& w, double* out) {
+  const Rows<Size>& r = w.rows;
   double *impulse = out + REPORT_HEAD, *contacts = impulse + t.reported();
-  report_contacts(t, p, dt, V_after, w, contacts);
-  const bool solved = r.m > 0;
-  const double* x = solved ? w.solution.lambda : nullptr;
+  report_contacts(t, p, in.dt, V_after, w, contacts);
+  const double* x = r.m > 0 ? w.solution.lambda : nullptr;
   int shown = 0, acting = 0;
   auto acts = [&](const double* values, int count) {
     for (int k = 0; k < count; ++k)
@@ -91,7 +104,7 @@ void write_report(const Topology& t, const Parameters& p, const double* q, const
     shown += acts(x + 3 * row, 3);
   }
   const int limits = t.limit_rows();
-  auto predicted = [&](int k) { return r.all_limits[k].distance + dt * r.all_limits[k].sign * v[r.all_limits[k].dof]; };
+  auto predicted = [&](int k) { return r.all_limits[k].distance + in.dt * r.all_limits[k].sign * in.v[r.all_limits[k].dof]; };
   least(w.closest, limits, t.report_limits, predicted);
   double* to = impulse + 3 * t.report_contacts;
   ReportedRow* reported = w.reported + 3 * t.report_contacts;
@@ -107,13 +120,24 @@ void write_report(const Topology& t, const Parameters& p, const double* q, const
     to[t.report_limits + k] = x[row];
     reported[t.report_limits + k] = {row, 3 * t.candidates + limits + k};
   }
+  return acting - shown;
+}
+
+// q: after the step.
+template <class Size>
+void write_report(const Topology& t, const Parameters& p, const double* q, const StepInput& in, const Field<Size>& V_after, int passes,
+                  Workspace<Size>& w, double* out) {
+  const Rows<Size>& r = w.rows;
+  std::memset(out, 0, sizeof(double) * report_size(t, in.whole));
+  if (in.whole) out[OVERFLOW_ROWS] = report_rows(t, p, in, V_after, w, out);
+  const bool solved = r.m > 0;
   out[RESIDUAL] = solved ? w.solution.residual : 0;
   out[ITERATIONS] = solved ? w.solution.iterations : 0;
   out[FALLBACKS] = solved ? (int)w.solution.stage : 0;
   out[STATUS] = solved ? static_cast<double>(w.solution.status) : static_cast<double>(ContactStatus::solved);
   if (!all_finite(w.v_plus, t.nv) || !all_finite(q, t.nq)) out[STATUS] = static_cast<double>(ContactStatus::non_finite);
   out[IS_DEGENERATE] = solved && w.solution.degenerate, out[IS_SELECTED] = solved ? w.solution.selected : 1;
-  out[DROPPED] = r.dropped, out[OVERFLOW_ROWS] = acting - shown, out[PUSH_OUT_DROPPED] = r.push_out_dropped;
+  out[DROPPED] = r.dropped, out[PUSH_OUT_DROPPED] = r.push_out_dropped;
   out[ACTIVE_CONTACTS] = r.nc, out[ACTIVE_ROWS] = r.m, out[PASSES] = passes;
 }
 

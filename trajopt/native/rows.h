@@ -128,11 +128,12 @@ inline int all_limits(const Topology& t, const Parameters& p, const double* q, c
   return count;
 }
 
-// Candidates and limits at (q, v), none chosen; those beyond the law's max_contacts and max_limits are excluded.
+// Candidates and limits at (q, v), none chosen; those beyond the law's max_contacts and max_limits are excluded. far: with the closest
+// that a whole report holds, although they cannot act within the step.
 template <class Size>
 void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const double* q,
-                const double* v, double dt, const double* given, int given_rows, Rows<Size>& r) {
-  const int wanted = std::max(t.report_contacts, t.max_contacts);
+                const double* v, double dt, const double* given, int given_rows, bool far, Rows<Size>& r) {
+  const int wanted = std::max(far || t.relaxed ? t.report_contacts : 0, t.max_contacts);
   const double within = t.smoothed ? reach_of_contact(p) : 0;  // contacts with compliance act so far away
   r.candidates = plane_candidates(t, p, kin, V, dt, within, wanted, r.candidate, r.vertices, r.meshes);
   r.candidates += given_candidates(t, p, given, given_rows, r.candidate + r.candidates);

@@ -177,7 +177,7 @@ void explicit_step(const Topology& t, const Parameters& p, const StepInput& in, 
   for (int k = 0; k < t.nv; ++k) s.theta[k] = in.dt * s.theta_sum[k];
   integrate(t, w.balls, in.q, 1, s.theta, out.q);
   if (out.linear) assemble_explicit(t, s.theta, w, *out.linear);
-  std::memset(out.report, 0, sizeof(double) * report_size(t));
+  std::memset(out.report, 0, sizeof(double) * report_size(t, in.whole));
   if (!all_finite(out.v, t.nv) || !all_finite(out.q, t.nq)) out.report[STATUS] = static_cast<double>(ContactStatus::non_finite);
 }
 

@@ -105,7 +105,7 @@ int act(const Topology& t, const StepInput& in, const double* q, Parameters& p, 
   w.work = 0;
   for (int look = 1;; ++look) {
     p = law;
-    begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, w.rows);
+    begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, in.whole, w.rows);
     const int passes = t.relaxed ? solve_relaxed(t, in, p, w, V_after, impulse) : solve_or_give_way(t, in, q, p, w, V_after, impulse);
     move_shapes(t, w.kin, V_after, w.rows.pairs);
     const int missed = mark_missed(t, in.dt, w.rows.pairs) + mark_missed(t, w.kin, V_after, in.dt, w.rows.meshes);
@@ -130,7 +130,7 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   std::memcpy(out.v, w.v_plus, sizeof(double) * t.nv);
   integrate(t, w.balls, q, rest, w.v_plus, out.q);
   if (passes == 0) std::fill_n(out.impulse, t.impulses(), 0.0);
-  write_report(t, p, out.q, in.v, in.dt, V_after, passes, w, out.report);
+  write_report(t, p, out.q, in, V_after, passes, w, out.report);
   // The report's table of rows is free now: positions of limits and contacts are read no more.
   if (!out.linear) return;
   if (passes == 0) invert(w.size, t, w.dynamics);

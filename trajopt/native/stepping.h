@@ -6,19 +6,7 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-// As trajopt/dynamics/integrators.py numbers them; the last two are for motions without impulses (runge_kutta.h).
-enum class Integrator { SEMI_IMPLICIT, MOREAU, EULER, RUNGE_KUTTA };
-
-// Inputs and outputs of one step. given: candidates handed over (rows, GIVEN) and their slopes (rows, SLOPE); linear: null without the
-// Jacobian.
-struct StepInput {
-  const double *parameters, *q, *v, *tau, *given, *slopes;
-  double dt;
-  int given_rows;
-  Integrator integrator;
-
-  bool moreau() const { return integrator == Integrator::MOREAU; }
-};
+// Outputs of one step; linear: null without the Jacobian.
 struct StepOutput { double *q, *v, *report, *impulse; const Linear* linear; };
 
 constexpr double SMALLEST_SLOPE = 1e-9;  // 1/s, of the constraint velocity: what is below is rounding
