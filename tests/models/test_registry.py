@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trajopt import models
-from trajopt.errors import ModelError, OptionError, UnknownNameError
+from trajopt.errors import ModelError, OptionError, ShapeError, UnknownNameError
 from trajopt.models.describe import describe, model_facts
 from trajopt.models.registry import load_model_with_report
 
@@ -35,6 +35,16 @@ def test_bundled_names_and_closest_names():
 def test_bad_names(name, error, message):
     with pytest.raises(error, match=message):
         models.load_model(name)
+
+
+def test_leaves_of_a_model_keep_their_shapes():
+    model = models.load_model("cube")
+    assert model.replace(mass=2.0 * model.mass).total_mass == 2.0 * model.total_mass
+    assert model.replace(mass=np.ones((5, len(model.mass)))).mass.shape == (5, len(model.mass))  # a batch
+    with pytest.raises(ShapeError, match=r"mass has shape \(3,\), expected \(2,\)"):
+        model.replace(mass=np.ones(3))
+    with pytest.raises(UnknownNameError, match="no field 'weight'"):
+        model.replace(weight=1.0)
 
 
 def test_format_is_told_by_the_root_element(tmp_path):

@@ -26,7 +26,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from trajopt.errors import UnknownNameError
+from trajopt.errors import ShapeError, UnknownNameError
 from trajopt.names import closest
 
 WORLD = -1
@@ -287,9 +287,7 @@ class Topology:
         for spec in self.joints:
             if spec.name == name:
                 return spec
-        raise UnknownNameError(
-            f"model '{self.name}' has no joint '{name}'{closest(name, [j.name for j in self.joints])}"
-        )
+        raise UnknownNameError(f"model '{self.name}' has no joint '{name}'{closest(name, [j.name for j in self.joints])}")
 
 
 def _empty(*shape: int) -> Any:
@@ -397,15 +395,17 @@ class Model:
 
     def to_device(self, dtype: DTypeLike | None = None) -> Model:
         """The same model with JAX arrays of `dtype` (default: JAX's current float) as leaves."""
-        dtype = jnp.zeros(()).dtype if dtype is None else dtype
-        return jax.tree.map(lambda x: jnp.asarray(x, dtype), self)
+        return jax.tree.map(lambda x: jnp.asarray(x, jnp.zeros(()).dtype if dtype is None else dtype), self)
 
     def replace(self, **leaves: Any) -> Model:
-        """A copy with some leaves replaced, by name."""
+        """A copy with some leaves replaced, by name. Leaves keep their shapes; axes in front of them are those of a batch."""
         known = {f.name for f in dataclasses.fields(self)}
-        for name in leaves:
+        for name, value in leaves.items():
             if name not in known:
                 raise UnknownNameError(f"a Model has no field '{name}'{closest(name, known)}")
+            given, expected = (getattr(leaf, "shape", None) for leaf in (value, getattr(self, name)))
+            if "topology" not in leaves and given is not None and expected and given[-len(expected) :] != expected:
+                raise ShapeError(f"{name} has shape {given}, expected {expected}: one entry for each that the model has")
         return dataclasses.replace(self, **leaves)
 
     def mimic_matrix(self) -> Float[Array, "nv_tree nv"] | None:
