@@ -23,8 +23,8 @@ from trajopt.estimation.loss import RobustLoss
 from trajopt.estimation.moments import free_start
 from trajopt.estimation.packing import Data, First, first_time, moved, pack
 from trajopt.estimation.prediction import Predictor, zeros
-from trajopt.estimation.recording import Channel, Recording
-from trajopt.estimation.sensors import Encoder, Input, Pose, Velocity, errors_from
+from trajopt.estimation.recording import Recording
+from trajopt.estimation.sensors import Encoder, Pose, errors_from
 from trajopt.estimation.uncertainty import Information
 
 FEWEST_SAMPLES = 6  # before the first contact, for a recording to count in this stage
@@ -266,30 +266,3 @@ def resting_configurations(
         resting -= set(rows) - {k for k, e in zip(whole, errors) if np.all(np.abs(e) <= limit)}
     found = {k: measured_configurations(predictor, recordings[k]) for k in sorted(resting)}
     return {k: measured[1][-1] for k, measured in found.items() if measured is not None}
-
-
-def recorded_firsts(predictor: Predictor, recordings: Sequence[Recording], guesses: Sequence[First]) -> list[First]:
-    """First states that predict the first row of every channel as it was measured; the guess where no velocity is."""
-    measured = [
-        s.channel for s in predictor.measuring if isinstance(s, Velocity) or (isinstance(s, Encoder) and s.velocity)
-    ]
-    if not any(channel in recording.channels for channel in measured for recording in recordings):
-        return list(guesses)
-    short = []
-    for recording in recordings:
-        rows = {c.channel: recording[c.channel] for c in predictor.measuring if c.channel in recording.channels}
-        first = {name: Channel(r.t[:1], r.values[:1]) for name, r in rows.items()}
-        short.append(Recording(recording.name, first | _inputs(predictor, recording)))
-    free = dataclasses.replace(predictor, system=dataclasses.replace(predictor.system, contact=NoContact()))
-    groups = pack(free.system, short, free.sensors, guesses)
-    problem = gauss_newton.ArrowProblem(free, groups, RobustLoss(), exact=False)
-    fit = gauss_newton.solve(problem, predictor.unknowns.start, zeros(free, groups), 5)
-    found = list(guesses)
-    for group, locals_ in zip(groups, fit.locals):
-        for k, local in zip(group.index, locals_):
-            found[k] = moved(free.system, guesses[k], local)
-    return found
-
-
-def _inputs(predictor: Predictor, recording: Recording) -> dict[str, Channel]:
-    return {s.channel: recording[s.channel] for s in predictor.sensors if isinstance(s, Input)}

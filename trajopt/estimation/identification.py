@@ -134,8 +134,8 @@ class Identification:
     ) -> list[Prediction]:
         """Motions of other recordings, from their first states to their ends.
 
-        start: "recorded", the state that the first rows of the channels give; "estimated", that which the motion before the
-        first contact gives (without impacts, the whole recording). nominal: with the parameters before the fit.
+        start: "recorded", the state that the first rows of the channels give as they are; "estimated", that which the motion
+        before the first contact gives (without impacts, the whole recording). nominal: with the parameters before the fit.
         """
         if start not in STARTS:
             raise OptionError(f"start is {start!r}; expected 'recorded' or 'estimated'")
@@ -151,7 +151,7 @@ class Identification:
         guesses = [guessed_first(predictor.system, r, predictor.sensors) for r in recordings]
         known = fixed(predictor, theta)
         if start == "recorded":
-            return flight.recorded_firsts(known, recordings, guesses), np.zeros((len(recordings), predictor.n_local))
+            return guesses, np.zeros((len(recordings), predictor.n_local))
         if self.method == "staged":
             begun = flight.before_contact(known, recordings, guesses, self.found.loss)
             return list(begun.firsts), np.zeros((len(recordings), predictor.n_local))

@@ -61,7 +61,7 @@ def identify(
     sensors: what the channels of the recordings measure, `Input` among them where there are controls.
     loss: of samples or of recordings, a name or a `RobustLoss`. method: "gauss-newton" or "staged" in place of deciding.
     segment: s, of which recordings are cut for Gauss-Newton, each piece with a first state of its own: errors of long
-    predictions grow. evaluations: predictions of all searched recordings by CMA-ES, by default 100 and 50 for each direction.
+    predictions grow. evaluations: predictions of all searched recordings by CMA-ES, by default 150 for each direction.
     bootstrap: draws of recordings for intervals in place of the covariance's. seed: of CMA-ES, the surface and the bootstrap.
     Raises `RecordingError`, `OptionError` or `UnknownNameError`, before anything is compiled.
     """
@@ -163,14 +163,13 @@ class _Work:
                     [start.firsts[k] for k in chosen],
                 )  # fmt: skip
                 origin = theta / self.predictor.unknowns.scale
-                return impacts.WholeMotions(
-                    self.predictor, groups, zeros(self.predictor, groups), origin, left, self.loss
-                )
+                quick = impacts.coarse(self.predictor)
+                return impacts.WholeMotions(quick, groups, zeros(quick, groups), origin, left, self.loss)
 
             whole = motions(np.arange(len(self.recordings)))
             few = impacts.chosen(len(self.recordings), MOST_SEARCHED, self.seed)
             searched = whole if len(few) == len(self.recordings) else motions(few)
-            end = impacts.search(searched, evaluations or 100 + 50 * left.shape[1], self.seed)
+            end = impacts.search(searched, evaluations, self.seed)
             surface = impacts.response_surface(whole, end, self.seed)
             theta = whole.theta(surface.z)
             rollouts += end.rollouts + surface.rollouts

@@ -9,6 +9,9 @@ recording j is the mean over its samples t and the measured quantities b (positi
 with e the norm of the error and E_b its mean under the first guess of the parameters: near the size of the errors the loss is
 linear, so that a motion that went another way counts once.
 
+Parameters trade against each other along narrow valleys (a larger body of the same height against a larger inertia), on whose
+ground impacts leave ripples: the search needs large populations and more evaluations than a smooth loss would.
+
 Curvature and scores of the recordings come from a quadratic through the losses of each recording at points drawn about the
 optimum. J^T J is not the curvature here: impacts multiply J, and not the curvature of what is averaged over many motions.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +37,9 @@ from trajopt.solvers.sampling.distribution import Box
 from trajopt.solvers.sampling.search import Generation
 
 CORNER = 0.3  # c, of the loss
+COARSE = 1e-5  # tolerance of the contact solver in whole motions, whose errors are far above it
+POPULATION = 16  # of CMA-ES, at least
+EVALUATIONS = 150  # of CMA-ES, for each direction that is searched
 STEPS_TOGETHER = 400_000  # simulated in one call: what bounds the memory
 SURFACE_RADIUS = 0.5  # of the points of the surface, in units of the scale or of CMA-ES's own spread
 LEAST_CURVATURE = 0.02  # relative to the largest, of a direction of the surface that counts
@@ -145,13 +152,24 @@ class Search:
     rollouts: int
 
 
-def search(motions: WholeMotions, evaluations: int, seed: int, population: int | None = None) -> Search:
+def coarse(predictor: Predictor) -> Predictor:
+    """The predictor with contact solved to `COARSE` alone."""
+    law = predictor.system.contact
+    if not law.solves_impulses:
+        return predictor
+    coarser: dict[str, Any] = {"tolerance": COARSE}
+    system = dataclasses.replace(predictor.system, contact=dataclasses.replace(law, **coarser))
+    return dataclasses.replace(predictor, system=system)
+
+
+def search(motions: WholeMotions, evaluations: int | None, seed: int) -> Search:
     """CMA-ES from z = 0 with unit deviations."""
     k = motions.basis.shape[1]
+    evaluations = EVALUATIONS * k if evaluations is None else evaluations
     solver = CMAES()
     box = Box(np.full(k, -np.inf), np.full(k, np.inf))
     distribution = solver.first_distribution(np.zeros(k))
-    rng, count = np.random.default_rng(seed), population or max(10, solver.default_population(k))
+    rng, count = np.random.default_rng(seed), max(POPULATION, solver.default_population(k))
     best_z, best = np.zeros(k), float(motions.merit(motions.losses(np.zeros((1, k))))[0])
     first, used = best, 1
     while used < evaluations and distribution.spread > 0.02:
@@ -189,9 +207,10 @@ class Surface:
 
 
 def response_surface(motions: WholeMotions, about: Search, seed: int, points: int | None = None) -> Surface:
-    """Quadratics through the losses of each recording at antithetic points about CMA-ES's end, and the minimum of their sum."""
+    """Quadratics through the losses of each recording at antithetic points about CMA-ES's end; z is the minimum of their sum, or
+    that end where the motions fit better there."""
     k = about.z.size
-    count = (points or max(80, 3 * (k + 1) * (k + 2) // 2)) // 2
+    count = (points or max(60, 3 * (k + 1) * (k + 2) // 2)) // 2
     radius = np.maximum(np.minimum(about.deviation, 1.0), SURFACE_RADIUS)
     half = np.random.default_rng([seed, 1]).normal(size=(count, k))
     X = np.concatenate([half, -half]) * radius
@@ -210,7 +229,9 @@ def response_surface(motions: WholeMotions, about: Search, seed: int, points: in
     step = -np.linalg.solve(total, g.mean(0))
     step *= min(1.0, 1.0 / max(float(np.abs(step / radius).max()), 1e-300))
     H = H + (total - H.mean(0))
-    return Surface(about.z + step, Information(H, g + H @ step), (len(X)) * motions.recordings, explained)
+    merits = motions.merit(motions.losses(np.stack([about.z, about.z + step])))
+    z = about.z + (step if merits[1] <= merits[0] else 0.0)
+    return Surface(z, Information(H, g + H @ step), (len(X) + 2) * motions.recordings, explained)
 
 
 def _positive(H: Float[np.ndarray, "k k"]) -> Float[np.ndarray, "k k"]:

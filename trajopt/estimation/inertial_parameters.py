@@ -25,9 +25,9 @@ def _coordinates(model: Model, node: int) -> Float[np.ndarray, "10"]:
 
 
 def _scales(theta: Float[np.ndarray, "10"], radius: float) -> Float[np.ndarray, "10"]:
-    return np.concatenate(
-        [[0.05], np.full(3, 0.05), np.full(3, 0.05 * np.exp(theta[1:4]).mean()), np.full(3, 0.1 * radius)]
-    )
+    # The inertia may well be off by a fifth: a body that is drawn as a solid may be a shell, which has two thirds more.
+    shape = 0.1 * np.exp(theta[1:4]).mean()
+    return np.concatenate([[0.05], np.full(3, 0.1), np.full(3, shape), np.full(3, 0.1 * radius)])
 
 
 _SIX = ("Ixx", "Iyy", "Izz", "Ixy", "Ixz", "Iyz")

@@ -132,7 +132,7 @@ def smooth(
     Raises `RecordingError` for channels that do not fit, `OptionError` for options that do not.
     """
     noise = ProcessNoise() if noise is None else noise
-    measuring, inputs = _measuring(sensors, system)
+    measuring, inputs = measuring_and_inputs(sensors, system, "smoothing")
     deviations = _offset_deviations(measuring, system, {} if offsets is None else offsets)
     dt = float(system.dt)
     steps = max(1, int(np.ceil((recording.end - recording.start) / dt - 1e-6)))
@@ -158,14 +158,14 @@ def smooth(
     return Smoothed(t, State(found.q, found.v), np.asarray(found.P[:, :n, :n]), errors, spread, chi, np.asarray(impulse[:steps]))
 
 
-def _measuring(sensors: Any, system: System) -> tuple[list[Sensor], list[Sensor]]:
-    """The sensors that measure, and those that hold controls."""
+def measuring_and_inputs(sensors: Any, system: System, purpose: str) -> tuple[list[Sensor], list[Sensor]]:
+    """The sensors that measure, and those that hold controls. Raises `OptionError` for sensors of forces."""
     known = check_sensors(sensors, system.model)
     for sensor in known:
         if sensor.needs_contacts:
             raise OptionError(
-                f"sensor '{sensor.channel}' is a {type(sensor).__name__}, which measures forces of contacts; smoothing takes "
-                "sensors of the motion: leave it out"
+                f"sensor '{sensor.channel}' is a {type(sensor).__name__}, which measures forces of contacts; {purpose} "
+                "takes sensors of the motion: leave it out"
             )
     return [s for s in known if not isinstance(s, Input)], [s for s in known if isinstance(s, Input)]
 
