@@ -14,7 +14,7 @@ pytestmark = pytest.mark.check
 
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent / "trajopt"
 LAYERS = ["base", "native", "dynamics", "models", "problems", "solvers", "control", "estimation", "learning", "viz", "cli"]
-BASE = {"errors", "files", "names", "occupied", "result", "walltime", "__init__"}
+BASE = {"errors", "files", "names", "options", "occupied", "result", "walltime", "__init__"}
 # Order of the design inside a folder; a file or folder that is not named is held to the absence of cycles only.
 ORDER = {
     "dynamics": (

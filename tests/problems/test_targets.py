@@ -80,7 +80,7 @@ def test_a_search_over_targets_reaches_a_pose():
 def test_what_is_refused():
     with pytest.raises(OptionError, match="interpolation is 'cubik'"):
         JointTargets(3, interpolation="cubik")
-    with pytest.raises(OptionError, match="knots is 0; expected a whole number of at least 1"):
+    with pytest.raises(OptionError, match="knots is 0; it must be at least 1"):
         JointTargets(0)
     with pytest.raises(OptionError, match="give period"):
         JointTargets(3, shift=[0.5])

@@ -22,9 +22,11 @@ from jaxtyping import Float, Int
 
 from trajopt.dynamics.model import Model
 from trajopt.errors import OptionError, ShapeError
-from trajopt.names import NamedOptions, closest
+from trajopt.names import NamedOptions
+from trajopt.options import check_options
 
 INTERPOLATIONS = ("linear", "cubic")
+RANGES = dict.fromkeys(("deviation", "reach", "period"), "(0, inf)") | dict.fromkeys(("stiffness", "damping", "ramp"), "[0, inf)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,20 +68,7 @@ class JointTargets(NamedOptions):
     ramp: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.interpolation not in INTERPOLATIONS:
-            raise OptionError(
-                f"JointTargets: interpolation is {self.interpolation!r}{closest(str(self.interpolation), INTERPOLATIONS)}"
-            )
-        least = 1 if self.period is None else 3
-        if isinstance(self.knots, bool) or not isinstance(self.knots, int) or self.knots < least:
-            raise OptionError(f"JointTargets: knots is {self.knots!r}; expected a whole number of at least {least}")
-        for key in ("deviation", "reach", "period"):
-            value = getattr(self, key)
-            if value is not None and not value > 0:
-                raise OptionError(f"JointTargets: {key} is {value}; it must be positive")
-        for key in ("stiffness", "damping", "ramp"):
-            if not (np.asarray(getattr(self, key)) >= 0).all():
-                raise OptionError(f"JointTargets: {key} is {getattr(self, key)}; it must not be negative")
+        check_options(self, interpolation=INTERPOLATIONS, knots="[1, inf)" if self.period is None else "[3, inf)", **RANGES)
         if self.shift is not None and self.period is None:
             raise OptionError("JointTargets: shift is of the phase in a period; give period=... too")
 

@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from trajopt.errors import OptionError
+from trajopt.options import check_options
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.trajectory import Trajectory
@@ -37,7 +38,6 @@ from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.hybrid import Hybrid, HybridState
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, iterate
-from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.sampling.parametrisation import SHARE_OF_RANGE
 from trajopt.solvers.sampling.search import SamplingSolver
 from trajopt.solvers.stages import Counted, checked_schedule, followed, schedules, smoothed_problem
@@ -111,14 +111,11 @@ class Continuation(LibrarySolver):
     max_iterations: int = 1000
 
     def __post_init__(self) -> None:
-        check_options(self)
         if not isinstance(self.solver, SOLVERS):
             raise OptionError(f"Continuation: solver is {self.solver!r}; expected iLQR() or DDP()")
+        check_options(self, stage_iterations="[1, inf)", max_iterations="[0, inf)")
         if self.smoothing != "auto":
             object.__setattr__(self, "smoothing", checked_schedule(self.smoothing))
-        for key, least in (("stage_iterations", 1), ("max_iterations", 0)):
-            if getattr(self, key) < least:
-                raise OptionError(f"Continuation: {key} is {getattr(self, key)}; it must be at least {least}")
 
     @property
     def name(self) -> str:

@@ -27,13 +27,13 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from trajopt.errors import OptionError
+from trajopt.options import check_options
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, iterate
-from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.loop.verdict import verdict
 from trajopt.solvers.sampling.cem import CEM
 from trajopt.solvers.sampling.search import SamplingSolver
@@ -131,7 +131,15 @@ class Hybrid(LibrarySolver):
     max_iterations: int = 2000
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_options(
+            self,
+            patience="[1, inf)",
+            improvement="[0, 1)",
+            generations="[1, inf)",
+            attempts="[1, inf)",
+            polish_patience="[1, inf)",
+            max_iterations="[0, inf)",
+        )
         if not isinstance(self.sampler, SamplingSolver):
             raise OptionError(
                 f"Hybrid: sampler is {self.sampler!r}; expected CEM(), MPPI(), CMAES() or StochasticSearch()"
@@ -139,15 +147,6 @@ class Hybrid(LibrarySolver):
         if not isinstance(self.polisher, POLISHERS):
             names = ", ".join(f"{kind.__name__}()" for kind in POLISHERS)
             raise OptionError(f"Hybrid: polisher is {self.polisher!r}; expected one of {names}")
-        for key, least in (("patience", 1), ("generations", 1), ("attempts", 1), ("max_iterations", 0)):
-            if getattr(self, key) < least:
-                raise OptionError(f"Hybrid: {key} is {getattr(self, key)}; it must be at least {least}")
-        if self.polish_patience is not None and self.polish_patience < 1:
-            raise OptionError(
-                f"Hybrid: polish_patience is {self.polish_patience}; expected a whole number of at least 1, or None"
-            )
-        if not 0 <= self.improvement < 1:
-            raise OptionError(f"Hybrid: improvement is {self.improvement}; expected a share from 0 to below 1")
 
     @property
     def name(self) -> str:

@@ -146,9 +146,9 @@ def test_a_bound_on_a_state():
 
 def test_bad_options_are_refused():
     for make, match in (
-        (lambda: CEM(population=1), "CEM: population is 1; expected a whole number of at least 2"),
+        (lambda: CEM(population=1), "CEM: population is 1; it must be at least 2"),
         (lambda: CEM(parametrisation="splines"), "parametrisation is 'splines'"),
-        (lambda: CEM(elites=0.0), "elites is 0.0; expected a share"),
+        (lambda: CEM(elites=0.0), "elites is 0.0; it must be positive and at most 1"),
         (lambda: CEM(momentum=1.0), "momentum is 1.0"),
         (lambda: MPPI(temperature=0.0), "temperature is 0.0; it must be positive"),
         (lambda: MPPI(smoothing=1.0), "smoothing is 1.0"),

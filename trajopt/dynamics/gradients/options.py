@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from trajopt.dynamics.contact.laws.smoothed import R_FACTORS, check_sweeps
 from trajopt.errors import OptionError
 from trajopt.names import NamedOptions
+from trajopt.options import check_options
+
+DEVIATIONS = ("position_deviation", "velocity_deviation", "control_deviation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,18 +43,11 @@ class GradientOptions(NamedOptions):
     r_factor: str = R_FACTORS[0]
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise OptionError(f"samples is {self.samples}, expected at least 1")
         if self.order not in (0, 1):
             raise OptionError(
                 f"order is {self.order!r}, expected 1 (mean of derivatives) or 0 (fit to the steps themselves)"
             )
-        for name in ("position_deviation", "velocity_deviation", "control_deviation"):
-            value = getattr(self, name)
-            lowest = "positive with order 0, which has no derivative without it" if self.order == 0 else "not negative"
-            if not math.isfinite(value) or value < 0 or (self.order == 0 and value == 0):
-                raise OptionError(f"{name} is {value}, expected a finite number, {lowest}")
-        step = self.difference_step
-        if step is not None and not (math.isfinite(step) and step > 0):
-            raise OptionError(f"difference_step is {step}, expected a positive number or None")
+        # Order 0 has no derivative without deviations.
+        deviations = dict.fromkeys(DEVIATIONS, "(0, inf)" if self.order == 0 else "[0, inf)")
+        check_options(self, samples="[1, inf)", difference_step="(0, inf)", **deviations)
         check_sweeps(self.sweeps, self.r_factor)

@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any
 
 from trajopt.errors import OptionError
+from trajopt.options import check_kind
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.solvers.batch.fits import BatchedGaussNewton, FitMethod, solve_fits
@@ -19,7 +20,6 @@ from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.least_squares.gauss_newton import GaussNewton
 from trajopt.solvers.least_squares.lbfgs import LBFGS
 from trajopt.solvers.loop.base import check_solver
-from trajopt.solvers.loop.options import check_kind
 
 
 def solve_batch(

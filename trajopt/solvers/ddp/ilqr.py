@@ -26,8 +26,8 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from trajopt.errors import OptionError
-from trajopt.names import NamedOptions, closest
+from trajopt.names import NamedOptions
+from trajopt.options import check_options
 from trajopt.problems.expansions import aware_dynamics, reason_not_smooth, relabels, twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
@@ -42,7 +42,6 @@ from trajopt.solvers.ddp.replanning import GradientPlanner, Replanning
 from trajopt.solvers.ddp.state import DDPState
 from trajopt.solvers.loop.codes import GOING_ON, status_of
 from trajopt.solvers.loop.contract import Findings, default_tolerance
-from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, PenaltyRule, estimate
 from trajopt.solvers.subproblems.carried import carried_rule
 
@@ -69,28 +68,19 @@ class _DifferentialDynamicProgramming(NamedOptions):
     smoothing: Any = "auto"
 
     def __post_init__(self) -> None:
-        check_options(self)
-        choices = {
-            "shooting": ("auto", "single", "multiple"),
-            "regularisation": ("control", "state"),
-            "curvature": ("secant", "none"),
-        }
-        for key, known in choices.items():
-            if getattr(self, key) not in known:
-                raise OptionError(
-                    f"{self.name}: {key} is {getattr(self, key)!r}{closest(str(getattr(self, key)), known)}"
-                )
-        if self.tolerance is not None and not self.tolerance > 0:
-            raise OptionError(f"{self.name}: tolerance is {self.tolerance}; it must be positive")
-        for key in ("penalty", "max_penalty"):
-            if not getattr(self, key) > 0:
-                raise OptionError(f"{self.name}: {key} is {getattr(self, key)}; it must be positive")
-        if not self.penalty_factor > 1:
-            raise OptionError(f"{self.name}: penalty_factor is {self.penalty_factor}; it must be above 1")
-        if self.max_iterations < 0 or self.max_inner_iterations < 1:
-            raise OptionError(f"{self.name}: max_iterations must not be negative and max_inner_iterations at least 1")
-        if not 0 <= self.damping <= DAMPING[1]:
-            raise OptionError(f"{self.name}: damping is {self.damping}; expected a number from 0 to {DAMPING[1]:.0e}")
+        check_options(
+            self,
+            shooting=("auto", "single", "multiple"),
+            regularisation=("control", "state"),
+            curvature=("secant", "none"),
+            tolerance="(0, inf)",
+            penalty="(0, inf)",
+            max_penalty="(0, inf)",
+            penalty_factor="(1, inf)",
+            max_iterations="[0, inf)",
+            max_inner_iterations="[1, inf)",
+            damping=f"[0, {DAMPING[1]}]",
+        )
 
     @property
     def name(self) -> str:

@@ -37,6 +37,7 @@ from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.names import NamedOptions
+from trajopt.options import check_kind
 from trajopt.problems.expansions import COMPLEMENTARITY
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.trajectory import flat_state
@@ -46,7 +47,6 @@ from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.ddp.reports import Iterate
 from trajopt.solvers.estimation.smoothing import information, marginals
 from trajopt.solvers.loop.contract import default_tolerance
-from trajopt.solvers.loop.options import check_kind
 from trajopt.solvers.subproblems.iterate import iterate
 
 

@@ -14,12 +14,12 @@ from jaxtyping import Float, PRNGKeyArray
 
 from trajopt.errors import OptionError
 from trajopt.names import NamedOptions
+from trajopt.options import check_options
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status
 from trajopt.solvers.least_squares.state import ResidualState, ended, evaluated, free_variables, recomputed
 from trajopt.solvers.loop.contract import Findings
-from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.subproblems.linesearch import armijo
 
 
@@ -65,15 +65,9 @@ class GradientDescent(NamedOptions):
     max_iterations: int = 500
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_options(self, learning_rate="(0, inf)", tolerance="(0, inf)", max_iterations="[0, inf)")
         if self.optimizer is not None and self.learning_rate is not None:
             raise OptionError("GradientDescent: give either optimizer or learning_rate, not both")
-        for key in ("learning_rate", "tolerance"):
-            value = getattr(self, key)
-            if value is not None and not value > 0:
-                raise OptionError(f"GradientDescent: {key} is {value}; it must be positive")
-        if self.max_iterations < 0:
-            raise OptionError(f"GradientDescent: max_iterations is {self.max_iterations}; it must not be negative")
 
     @property
     def name(self) -> str:

@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from trajopt.dynamics.effort import Effort
-from trajopt.errors import OptionError
 from trajopt.names import NamedOptions
+from trajopt.options import check_options
 from trajopt.problems.estimates import deviations
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
@@ -36,7 +36,6 @@ from trajopt.solvers.least_squares.iteration import FitIteration, FitState
 from trajopt.solvers.least_squares.state import COST_ROUNDING, free_variables, non_finite_row, tolerance_of
 from trajopt.solvers.loop.codes import GOING_ON, status_of
 from trajopt.solvers.loop.contract import Findings, SolverState
-from trajopt.solvers.loop.options import check_options
 
 
 @jax.tree_util.register_dataclass
@@ -80,14 +79,9 @@ class GaussNewton(NamedOptions):
     rank_tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        check_options(self)
-        for key in ("tolerance", "rank_tolerance"):
-            value = getattr(self, key)
-            if value is not None and not value > 0:
-                raise OptionError(f"GaussNewton: {key} is {value}; it must be positive")
-        for key in ("damping", "max_iterations"):
-            if not getattr(self, key) >= 0:
-                raise OptionError(f"GaussNewton: {key} is {getattr(self, key)}; it must not be negative")
+        check_options(
+            self, tolerance="(0, inf)", rank_tolerance="(0, inf)", damping="[0, inf)", max_iterations="[0, inf)"
+        )
 
     @property
     def name(self) -> str:

@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from trajopt.errors import OptionError
+from trajopt.options import check_options
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status
 from trajopt.solvers.least_squares.state import ResidualState, ended, evaluated, recomputed
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, ended_by
-from trajopt.solvers.loop.options import check_options
 
 _HUGE = 1e10  # cost of a point that is not finite, relative to the last finite one
 
@@ -49,12 +49,9 @@ class LBFGS(LibrarySolver):
     max_line_search: int = 40
 
     def __post_init__(self) -> None:
-        check_options(self)
-        if self.tolerance is not None and not self.tolerance > 0:
-            raise OptionError(f"LBFGS: tolerance is {self.tolerance}; it must be positive")
-        for key, least in (("max_iterations", 0), ("memory", 1), ("max_line_search", 1)):
-            if getattr(self, key) < least:
-                raise OptionError(f"LBFGS: {key} is {getattr(self, key)}; it must be at least {least}")
+        check_options(
+            self, tolerance="(0, inf)", max_iterations="[0, inf)", memory="[1, inf)", max_line_search="[1, inf)"
+        )
 
     @property
     def name(self) -> str:

@@ -15,13 +15,13 @@ import numpy as np
 from trajopt import files, walltime
 from trajopt.dynamics.precision import precision_hint
 from trajopt.errors import OptionError
+from trajopt.options import check_kind
 from trajopt.problems.goals import reports_of
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
 from trajopt.solvers.loop.contract import LibrarySolver, OracleOut, Point, Problem, Solver, SolverState, StateT
 from trajopt.solvers.loop.fingerprint import fingerprints
 from trajopt.solvers.loop.interrupt import end_signals
-from trajopt.solvers.loop.options import check_kind
 from trajopt.solvers.loop.solution import TRACE_KEYS, Solution
 from trajopt.solvers.loop.verdict import verdict
 

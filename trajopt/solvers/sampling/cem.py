@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.errors import OptionError
+from trajopt.options import check_options
 from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, independent, is_diagonal
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
@@ -41,14 +41,7 @@ class CEM(SamplingSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.elites <= 1:
-            raise OptionError(
-                f"CEM: elites is {self.elites}; expected a share of the population, above 0 and at most 1"
-            )
-        if not 0 <= self.momentum < 1:
-            raise OptionError(f"CEM: momentum is {self.momentum}; expected a number from 0 to below 1")
-        if not self.min_deviation >= 0:
-            raise OptionError(f"CEM: min_deviation is {self.min_deviation}; it must not be negative")
+        check_options(self, elites="(0, 1]", momentum="[0, 1)", min_deviation="[0, inf)")
 
     def default_population(self, size: int, equalities: int = 0) -> int:
         """Ten elites, and one more for every two components."""

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.errors import OptionError
+from trajopt.options import check_options
 from trajopt.solvers.sampling.distribution import Box
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
@@ -121,8 +121,7 @@ class CMAES(SamplingSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.population is not None and self.population < 4:
-            raise OptionError(f"CMAES: population is {self.population}; it must be at least 4")
+        check_options(self, population="[4, inf)")
 
     def default_population(self, size: int, equalities: int = 0) -> int:
         """4 + 3 log n, and at least six for every row of terminal equalities, which are regressed on the draws."""

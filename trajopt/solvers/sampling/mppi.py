@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.errors import OptionError
+from trajopt.options import check_options
 from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, is_diagonal
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
@@ -62,12 +63,7 @@ class MPPI(SamplingSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.temperature > 0:
-            raise OptionError(f"MPPI: temperature is {self.temperature}; it must be positive")
-        if not 0 <= self.smoothing < 1:
-            raise OptionError(f"MPPI: smoothing is {self.smoothing}; expected a number from 0 to below 1")
-        if not 0 < self.decay <= 1:
-            raise OptionError(f"MPPI: decay is {self.decay}; expected a number above 0, at most 1")
+        check_options(self, temperature="(0, inf)", smoothing="[0, 1)", decay="(0, 1]")
         if self.smoothing and self.diagonal is False:
             raise OptionError(
                 f"MPPI: smoothing is {self.smoothing} and diagonal False, but a covariance that follows the draws does not keep "

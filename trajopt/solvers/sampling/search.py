@@ -35,15 +35,14 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from trajopt.errors import OptionError
-from trajopt.names import NamedOptions, closest
+from trajopt.names import NamedOptions
+from trajopt.options import check_options
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_named
 from trajopt.solvers.loop.contract import Findings
-from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.sampling.constraints import drifted, regressed, restoring_move
 from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, make_space
 from trajopt.solvers.sampling.replanning import SamplingPlanner
@@ -61,6 +60,10 @@ REHEATED = 0.3  # spread to which an update of the multipliers raises the distri
 GAP = 0.02  # a cheaper mean that is not feasible must promise no more than this share of the cost of a solved run
 LARGEST_POPULATION = 1000  # of a default
 CERTIFYING = 64  # draws of the generation that judges the answer, when they are rolled out one by one
+RANGES = {
+    "population": "[2, inf)", "knots": "[1, inf)", "tolerance": "(0, inf)", "max_iterations": "[0, inf)", "penalty": "(0, inf)",
+    "penalty_factor": "(1, inf)", "max_penalty": "(0, inf)", "max_inner_iterations": "[1, inf)", "chunk": "[1, inf)",
+}  # fmt: skip
 LEAST_SPREAD = 1e-3  # least inner tolerance, as a share of the solver's: an infeasible search goes on beyond its own
 
 
@@ -139,24 +142,11 @@ class SamplingSolver(NamedOptions, abc.ABC):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        check_options(self)
-        for key, least in (("population", 2), ("knots", 1), ("chunk", 1), ("max_inner_iterations", 1)):
-            value = getattr(self, key)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise OptionError(f"{self.name}: {key} is {value!r}; expected a whole number of at least {least}")
+        check_options(self, **RANGES)
         if isinstance(self.parametrisation, JointTargets):
             self.parametrisation.check_alone(self.name, self.knots, self.standard_deviation)
-        elif self.parametrisation not in PARAMETRISATIONS:
-            raise OptionError(
-                f"{self.name}: parametrisation is {self.parametrisation!r}{closest(str(self.parametrisation), PARAMETRISATIONS)}"
-            )
-        for key in ("tolerance", "penalty", "max_penalty"):
-            if not getattr(self, key) > 0:
-                raise OptionError(f"{self.name}: {key} is {getattr(self, key)}; it must be positive")
-        if not self.penalty_factor > 1:
-            raise OptionError(f"{self.name}: penalty_factor is {self.penalty_factor}; it must be above 1")
-        if self.max_iterations < 0:
-            raise OptionError(f"{self.name}: max_iterations is {self.max_iterations}; it must not be negative")
+        else:
+            check_options(self, parametrisation=PARAMETRISATIONS)
 
     @property
     def name(self) -> str:

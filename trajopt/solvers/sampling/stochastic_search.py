@@ -29,8 +29,7 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
-from trajopt.errors import OptionError
-from trajopt.names import closest
+from trajopt.options import check_options
 from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, independent, is_diagonal
 from trajopt.solvers.sampling.mppi import exponential_weights
 from trajopt.solvers.sampling.parametrisation import Space
@@ -62,16 +61,7 @@ class StochasticSearch(SamplingSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.step_length <= 1:
-            raise OptionError(
-                f"StochasticSearch: step_length is {self.step_length}; expected a number above 0, at most 1"
-            )
-        if self.shape not in SHAPES:
-            raise OptionError(f"StochasticSearch: shape is {self.shape!r}{closest(str(self.shape), SHAPES)}")
-        if not self.sharpness > 0:
-            raise OptionError(f"StochasticSearch: sharpness is {self.sharpness}; it must be positive")
-        if not 0 < self.elites < 1:
-            raise OptionError(f"StochasticSearch: elites is {self.elites}; expected a share between 0 and 1")
+        check_options(self, step_length="(0, 1]", shape=SHAPES, sharpness="(0, inf)", elites="(0, 1)")
 
     def default_population(self, size: int, equalities: int = 0) -> int:
         """Five for every component, at least 64."""

@@ -19,13 +19,12 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from trajopt.errors import OptionError
-from trajopt.names import closest
+from trajopt.options import check_options
 from trajopt.problems.expansions import COMPLEMENTARITY, relabels, twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.result import Status, status_name, status_named
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, ended_by
-from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.shooting import ipopt
 from trajopt.solvers.shooting.functions import EXACT, GAUSS_NEWTON, HESSIANS, LIMITED_MEMORY
@@ -124,23 +123,15 @@ class MultipleShooting(LibrarySolver):
     }
 
     def __post_init__(self) -> None:
-        check_options(self)
-        if isinstance(self.interval, bool) or not isinstance(self.interval, (int, np.integer)) or self.interval < 1:
-            raise OptionError(
-                f"MultipleShooting: interval is {self.interval!r}; expected a number of steps, at least 1"
-            )
-        if self.hessian is not None and self.hessian not in HESSIANS:
-            raise OptionError(f"MultipleShooting: hessian is '{self.hessian}'{closest(str(self.hessian), HESSIANS)}")
-        if not (np.isfinite(self.damping) and self.damping >= 0):
-            raise OptionError(f"MultipleShooting: damping is {self.damping}; it must be finite and not negative")
-        if not self.tolerance > 0:
-            raise OptionError(f"MultipleShooting: tolerance is {self.tolerance}; it must be positive")
-        if self.gauss_newton_iterations < 0:
-            raise OptionError(
-                f"MultipleShooting: gauss_newton_iterations is {self.gauss_newton_iterations}; it must not be negative"
-            )
-        if self.max_iterations < 0:
-            raise OptionError(f"MultipleShooting: max_iterations is {self.max_iterations}; it must not be negative")
+        check_options(
+            self,
+            interval="[1, inf)",
+            hessian=HESSIANS,
+            damping="[0, inf)",
+            tolerance="(0, inf)",
+            gauss_newton_iterations="[0, inf)",
+            max_iterations="[0, inf)",
+        )
 
     @property
     def name(self) -> str:

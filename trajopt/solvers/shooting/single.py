@@ -23,6 +23,7 @@ import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike
 
 from trajopt.errors import OptionError
+from trajopt.options import check_options
 from trajopt.problems.expansions import linear_dynamics
 from trajopt.problems.ocp import DIFFERENCES, OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
@@ -30,7 +31,6 @@ from trajopt.problems.programs import subject
 from trajopt.result import Status, status_named
 from trajopt.solvers.least_squares.lbfgs import LBFGS
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, default_tolerance, ended_by
-from trajopt.solvers.loop.options import check_options
 from trajopt.solvers.subproblems.augmented_lagrangian import (
     MAX_FRUITLESS_UPDATES,
     ConstrainedState,
@@ -98,21 +98,18 @@ class SingleShooting(LibrarySolver):
     max_inner_iterations: int = 200
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_options(
+            self,
+            tolerance="(0, inf)",
+            penalty="(0, inf)",
+            max_penalty="(0, inf)",
+            penalty_factor="(1, inf)",
+            max_iterations="[0, inf)",
+            max_inner_iterations="[1, inf)",
+        )
         if not isinstance(self.optimizer, (LBFGS, optax.GradientTransformation)):
             raise OptionError(
                 f"SingleShooting: optimizer is {self.optimizer!r}; expected LBFGS(...) or an optax transformation"
-            )
-        for key in ("tolerance", "penalty", "max_penalty"):
-            value = getattr(self, key)
-            if value is not None and not value > 0:
-                raise OptionError(f"SingleShooting: {key} is {value}; it must be positive")
-        if not self.penalty_factor > 1:
-            raise OptionError(f"SingleShooting: penalty_factor is {self.penalty_factor}; it must be above 1")
-        if self.max_iterations < 0 or self.max_inner_iterations < 1:
-            raise OptionError(
-                "SingleShooting: max_iterations must not be negative and max_inner_iterations at least 1; they are "
-                f"{self.max_iterations} and {self.max_inner_iterations}"
             )
 
     @property
