@@ -135,6 +135,24 @@ def test_the_gradient_of_shac_is_that_of_differences():
         assert float(place(slope)[first]) == pytest.approx(wanted, rel=1e-6, abs=1e-9)
 
 
+def test_learning_rates_fall_as_they_are_told():
+    straight, even = SHAC(actor_rate=1e-2, final_rate=0.1), SHAC(actor_rate=1e-2, final_rate=0.01, decay="geometric")
+    assert [float(straight.rates(jnp.asarray(share))[0]) for share in (0.0, 0.5, 1.0)] == pytest.approx([1e-2, 5.5e-3, 1e-3])
+    assert [float(even.rates(jnp.asarray(share))[0]) for share in (0.0, 0.5, 1.0)] == pytest.approx([1e-2, 1e-3, 1e-4])
+    assert float(SHAC(critic_rate=1e-2, critic_final_rate=0.5).rates(jnp.asarray(1.0))[1]) == pytest.approx(5e-3)
+
+
+@pytest.mark.parametrize(("wanted", "faster"), [(1e-9, False), pytest.param(1e9, True, marks=pytest.mark.slow)])
+def test_rates_of_ppo_follow_the_divergence(wanted, faster):
+    """One update of four minibatches: any divergence is above the one, and below the other, by more than a factor of 2."""
+    made = slider()
+    ppo = PPO(environments=4, length=2, epochs=2, minibatches=2, hidden=(), critic_hidden=(), divergence=wanted)
+    learner = ppo.init(made, KEY)
+    after, _ = jax.jit(lambda learner: ppo.update(made, learner, jnp.zeros(())))(learner)
+    # the first minibatch is of the policy itself: its divergence is 0, so that rates rise, and fall by 1.5 in the other three
+    assert float(after.actor_optimiser[-1]) == pytest.approx(1.5**4 if faster else 1.5**-2, rel=1e-6)
+
+
 def test_options_that_mean_nothing_are_refused():
     with pytest.raises(OptionError, match="PPO: environments is 0"):
         PPO(environments=0)
@@ -142,6 +160,10 @@ def test_options_that_mean_nothing_are_refused():
         SHAC(kappa=(100.0, -1.0))
     with pytest.raises(OptionError, match="smooths nothing"):
         SHAC(kappa=(100.0, 300.0)).check(slider())
+    with pytest.raises(OptionError, match="decay is 'geometrical'; did you mean 'geometric'"):
+        SHAC(decay="geometrical")
+    with pytest.raises(OptionError, match="divergence is -1"):
+        PPO(divergence=-1)
     with pytest.raises(UnknownNameError, match="did you mean 'SHAC'"):
         algorithm("SHACK")
     with pytest.raises(OptionError, match="unexpected keyword argument 'horizon'"):

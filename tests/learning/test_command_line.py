@@ -42,6 +42,8 @@ def test_a_training_writes_its_files_and_goes_on(toy, capsys):
         (["train", "cartpole-swingup", "--algorithm", "SHAC", "--gradient", "smooth"], "did you mean 'smoothed'"),
         (["train", "cartpole-swingup", "--gradient", "smoothed"], "--gradient is for --algorithm SHAC"),
         (["train", "cartpole-swingup", "--algorithm", "SHAC", "--kappa", "100", "300"], "smooths nothing"),
+        (["train", "quadruped-walk", "--set", "contact=softer"], "did you mean 'soft'"),
+        (["train", "hopper", "--set", "sped=2"], "task 'hopper' has no setting 'sped'; did you mean 'speed'"),
         (["train", "cartpole-swingup", "--resume", "--out", "nowhere"], "there is no checkpoint"),
     ],
 )

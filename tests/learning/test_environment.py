@@ -14,7 +14,8 @@ from learning_cases import slider
 from trajopt.dynamics import RigidContact, System
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.learning import Environment, around, tasks, within
-from trajopt.learning.rollouts import begin
+from trajopt.learning.networks import Actor, Normaliser
+from trajopt.learning.rollouts import begin, explore
 from trajopt.models import load_model
 from trajopt.problems import residuals as r
 
@@ -104,6 +105,33 @@ def test_factors_and_draws_belong_to_the_episode():
     gained = np.asarray(reached.x.v - states.x.v)[:, 0]
     np.testing.assert_allclose(gained, 2 * 0.05 * 3.0 / np.asarray(states.factors["mass"]), rtol=1e-10)
     np.testing.assert_array_equal(reached.factors["mass"], states.factors["mass"])
+
+
+def test_another_law_keeps_the_time_of_an_action():
+    """Actions of 0.1 s: two steps of 0.05 s, or eight of 0.0125 s, of another law and with other rounding alone."""
+    made = slider()
+    other = made.with_contact(RigidContact(), 0.0125)
+    assert (other.substeps, float(other.system.dt), other.dt) == (8, 0.0125, pytest.approx(made.dt))
+    assert other.system.contact == RigidContact() and made.with_contact(RigidContact()).substeps == 2
+    state, _ = made.reset(KEY)
+    ends = [each.step(state, jnp.array([0.2]))[0].x for each in (made, other)]
+    # v+ is the same; semi-implicit Euler's q differs by a dt T / 2 = 0.6 m/s^2 (0.05 - 0.0125) s 0.1 s / 2
+    assert float(ends[1].v[0]) == pytest.approx(float(ends[0].v[0]), rel=1e-12)
+    assert float(ends[0].q[0] - ends[1].q[0]) == pytest.approx(0.6 * 0.0375 * 0.1 / 2, rel=1e-9)
+
+
+def test_exploration_begins_anew_where_an_episode_has_ended():
+    """Ten actions in episodes of eight: those of `step_or_reset`, one environment after the other."""
+    made, actor = slider(), Actor(2, 1, (4,), 0.5, jnp.float64, KEY)
+    states, seen = begin(made, KEY, 3)
+    normaliser = Normaliser.of(2, jnp.float64)
+    *_, found = jax.jit(lambda states, seen: explore(made, actor, normaliser, states, seen, KEY, 10))(states, seen)
+    one_by_one = jax.jit(jax.vmap(made.step_or_reset))
+    for t in range(10):
+        np.testing.assert_allclose(found.observation[t], seen, rtol=1e-12)
+        states, seen, outcome = one_by_one(states, jnp.tanh(found.z[t]))
+        np.testing.assert_array_equal(found.truncated[t], outcome.truncated)
+    assert int(found.truncated.sum()) >= 3
 
 
 def test_a_batch_does_not_end_all_at_once():

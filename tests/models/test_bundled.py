@@ -47,6 +47,7 @@ SIZES = {  # name: (nq, nv, nu)
     "panda": (9, 9, 9),
     "push-box": (5, 5, 2),
     "push-t": (5, 5, 2),
+    "quadruped": (19, 18, 12),
     "spinner": (3, 3, 2),
     "ur5": (6, 6, 6),
 }
@@ -61,6 +62,7 @@ STANDING = {  # name: (contacts at home, friction coefficient of the supporting 
     "half-cheetah": (2, 0.4),
     "hopper": (2, 2.0),
     "humanoid": (8, 1.0),
+    "quadruped": (4, 0.8),
 }
 
 

@@ -119,7 +119,7 @@ def _add_train(commands: Any) -> None:
     add.add_argument("--kappa", metavar="K", type=_sharpness, nargs=2, help=kappa_help)
     add.add_argument("--samples", metavar="N", type=_positive, help="actions to learn from; default: what suits the task")
     _add_out(add, "default: runs/train-TASK")
-    _add_shared(add, "--seed", "--resume", "--quiet")
+    _add_shared(add, "--seed", "--set", "--resume", "--quiet")
 
 
 def _add_mpc(commands: Any) -> None:

@@ -46,7 +46,8 @@ def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     with walltime.part("load"):
         task = learning.tasks.task(args.task)
         algorithm = _algorithm(args)
-        environment = learning.tasks.environment(args.task)
+        settings = learning.tasks.parse_settings(args.task, args.settings)
+        environment = learning.tasks.environment(args.task, **settings)
         if args.gradient is not None:
             environment = environment.with_gradient(args.gradient)
         algorithm.check(environment)
@@ -111,7 +112,7 @@ def _algorithm(args: argparse.Namespace) -> Algorithm:
 def _summary(args: argparse.Namespace, training: learning.Training) -> dict[str, Any]:
     last = training.evaluations[-1]
     return {
-        "task": args.task, "algorithm": training.algorithm.name, "options": repr(training.algorithm),
+        "task": args.task, "settings": args.settings, "algorithm": training.algorithm.name, "options": repr(training.algorithm),
         "gradient": training.environment.system.mode.name, "seed": args.seed, "success": training.success,
         "return": last["return"], "success_rate": last["success_rate"], "samples": training.curve[-1]["samples"],
         "samples_to_success": training.samples_to(), "compile_time_s": round(training.compile_time_s, 3),

@@ -15,7 +15,9 @@ from trajopt.errors import OptionError
 from trajopt.learning.environment import Environment, EnvironmentState
 from trajopt.learning.networks import Actor, Network, Normaliser, Policy
 from trajopt.learning.rollouts import begin
-from trajopt.names import NamedOptions
+from trajopt.names import NamedOptions, closest
+
+DECAYS = ("linear", "geometric")
 
 
 @jax.tree_util.register_dataclass
@@ -65,7 +67,9 @@ class Algorithm(NamedOptions, abc.ABC):
         deviation: standard deviation of the exploration at the start.
         actor_rate: learning rate of the actor at the start.
         critic_rate: learning rate of the critic at the start.
-        final_rate: learning rates fall linearly to this share of themselves.
+        final_rate: learning rates fall to this share of themselves.
+        critic_final_rate: as `final_rate`, of the critic. None: the same.
+        decay: how they fall: "linear", or "geometric", by the same factor with every update.
     """
 
     name: ClassVar[str]
@@ -80,12 +84,18 @@ class Algorithm(NamedOptions, abc.ABC):
     actor_rate: float = 1e-3
     critic_rate: float = 1e-3
     final_rate: float = 0.1
+    critic_final_rate: float | None = None
+    decay: str = "linear"
 
     def __post_init__(self) -> None:
         for name in ("environments", "length"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise OptionError(f"{self.name}: {name} is {getattr(self, name)!r}, expected a whole number of at least 1")
-        for name in ("discount", "lambda_", "final_rate"):
+        if self.decay not in DECAYS:
+            raise OptionError(f"{self.name}: decay is '{self.decay}'{closest(str(self.decay), DECAYS)}")
+        if self.critic_final_rate is None:
+            object.__setattr__(self, "critic_final_rate", self.final_rate)
+        for name in ("discount", "lambda_", "final_rate", "critic_final_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise OptionError(f"{self.name}: {name} is {getattr(self, name)}, expected a number from 0 to 1")
         for name in ("deviation", "actor_rate", "critic_rate"):
@@ -128,9 +138,15 @@ class Algorithm(NamedOptions, abc.ABC):
         orders = jax.vmap(lambda own: jax.random.permutation(own, self.samples)[:size])(keys)
         return orders.reshape(epochs * minibatches, -1)
 
-    def rate(self, start: float, progress: Float[Array, ""]) -> Float[Array, ""]:
-        """A learning rate."""
-        return start * (1.0 - (1.0 - self.final_rate) * progress)
+    def rates(self, progress: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The learning rates of actor and critic."""
+        assert self.critic_final_rate is not None
+        return self._fallen(self.actor_rate, self.final_rate, progress), self._fallen(
+            self.critic_rate, self.critic_final_rate, progress
+        )
+
+    def _fallen(self, start: float, share: float, progress: Any) -> Any:
+        return start * (share**progress if self.decay == "geometric" else 1.0 - (1.0 - share) * progress)
 
 
 def norm(gradient: Any) -> Float[Array, ""]:

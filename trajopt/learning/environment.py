@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
+from trajopt.dynamics.contact.laws.base import Law
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.state import State, StepInfo
@@ -230,6 +231,18 @@ class Environment(WithoutCaches):
     def with_gradient(self, gradient: str) -> Environment:
         """The environment whose steps have derivatives in another gradient mode."""
         return dataclasses.replace(self, system=dataclasses.replace(self.system, gradient=gradient))
+
+    def with_contact(self, contact: Law, dt: float | None = None) -> Environment:
+        """The environment whose system steps under another contact law; dt (s): of its steps, a whole part of an action's time.
+
+        Without dt steps are as long as they are. Raises `OptionError`.
+        """
+        step = float(self.system.dt) if dt is None else dt
+        substeps = max(round(self.dt / step), 1)
+        if abs(substeps * step - self.dt) > 1e-9:
+            raise OptionError(f"dt is {dt}; expected a whole part of the {self.dt:g} s between two actions of '{self.name}'")
+        system = dataclasses.replace(self.system, contact=contact, dt=step, rho=None)
+        return dataclasses.replace(self, system=system, substeps=substeps)
 
     def reset(self, key: UInt32[Array, "2"]) -> tuple[EnvironmentState, Float[Array, " no"]]:
         """The beginning of an episode, and what is observed there."""

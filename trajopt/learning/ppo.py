@@ -20,11 +20,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from trajopt.errors import OptionError
 from trajopt.learning.algorithm import Algorithm, Learner, Update, stepped
 from trajopt.learning.environment import Environment
 from trajopt.learning.networks import Actor
 from trajopt.learning.returns import lambda_returns
 from trajopt.learning.rollouts import explore
+
+ADAPTED, RATES = 1.5, (1e-5, 1e-2)  # factor by which a learning rate is adapted, and its bounds, as in the source's program
 
 
 @jax.tree_util.register_dataclass
@@ -59,6 +62,19 @@ def value_loss(critic: Callable[[Float[Array, "B no"]], Float[Array, "B 1"]], ba
     return 0.5 * jnp.maximum((value - batch.target) ** 2, (near - batch.target) ** 2).mean()
 
 
+def divergence(actor: Actor, batch: Batch) -> Float[Array, ""]:
+    """Of the policy that the samples were drawn from, estimated by them: mean rho - 1 - log rho."""
+    log_ratio = actor.log_density(batch.observation, batch.z) - batch.log_density
+    return (jnp.exp(log_ratio) - 1 - log_ratio).mean()
+
+
+def kept_factor() -> optax.GradientTransformation:
+    """Changes nothing; its state is the factor of the learning rates."""
+    return optax.GradientTransformation(
+        lambda network: jnp.ones((), jax.tree.leaves(network)[0].dtype), lambda change, factor, network=None: (change, factor)
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class PPO(Algorithm):
     """Proximal policy optimisation (Schulman et al., arXiv 1707.06347), for actions of a Gaussian under a tanh.
@@ -69,6 +85,9 @@ class PPO(Algorithm):
         clip: bound of the change of the ratio of probabilities, and of values.
         entropy: weight of the Gaussian's entropy in the loss.
         largest_norm: gradients are cut to this norm.
+        divergence: Kullback-Leibler divergence of a policy from that of the update's start that learning rates are adapted
+            to, by 1.5 in each minibatch in which it is not within a factor of 2 (Rudin et al., CoRL 2022), in place of the
+            fall to `final_rate`. None: they are not.
     """
 
     epochs: int = 10
@@ -76,12 +95,18 @@ class PPO(Algorithm):
     clip: float = 0.2
     entropy: float = 1e-3
     largest_norm: float = 0.5
+    divergence: float | None = None
 
     name: ClassVar[str] = "PPO"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.divergence is not None and not self.divergence > 0:
+            raise OptionError(f"PPO: divergence is {self.divergence}, expected a positive number, or None")
+
     def optimisers(self) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
         each = optax.chain(optax.clip_by_global_norm(self.largest_norm), optax.scale_by_adam(eps=1e-5))
-        return each, each
+        return (each if self.divergence is None else optax.chain(each, kept_factor())), each
 
     def update(self, environment: Environment, learner: Learner, progress: Float[Array, ""]) -> tuple[Learner, Update]:
         key, noise, order = jax.random.split(learner.key, 3)
@@ -95,15 +120,21 @@ class PPO(Algorithm):
             actor, critic, learner.target, of_actor, of_critic, learner.normaliser.updated(seen.observation), states,
             observations, key,
         )  # fmt: skip
-        ratio = jnp.exp(actor.log_density(batch.observation, batch.z) - batch.log_density)
         metrics = {
             "reward": seen.reward.mean(),
             "actor_loss": losses[0].mean(),
             "critic_loss": losses[1].mean(),
             "deviation": jnp.exp(actor.log_deviation).mean(),
-            "divergence": (ratio - 1 - jnp.log(ratio)).mean(),
+            "divergence": divergence(actor, batch),
         }
         return after, Update(metrics, seen.fault, seen.steps)
+
+    def _adapted(self, factor: Any, found: Any) -> Any:
+        """The factor of the learning rates after a minibatch in which the divergence was `found`."""
+        assert self.divergence is not None
+        slower, faster = found > 2 * self.divergence, found < self.divergence / 2
+        changed = jnp.where(slower, factor / ADAPTED, jnp.where(faster, factor * ADAPTED, factor))
+        return jnp.clip(changed, *(rate / self.actor_rate for rate in RATES))
 
     def _batch(self, learner: Learner, seen: Any) -> Batch:
         observation = learner.normaliser(seen.observation)
@@ -116,6 +147,7 @@ class PPO(Algorithm):
 
     def _epochs(self, learner: Learner, batch: Batch, key: Any, progress: Any) -> tuple[Any, tuple[Any, Any]]:
         of_actor, of_critic = self.optimisers()
+        actor_rate, critic_rate = self.rates(progress)
 
         def loss(actor: Actor, part: Batch) -> Any:
             return policy_loss(actor, part, self.clip) - self.entropy * actor.entropy()
@@ -125,8 +157,12 @@ class PPO(Algorithm):
             part = jax.tree.map(lambda a: a[chosen], batch)
             one, down = jax.value_and_grad(loss)(actor, part)
             two, slope = jax.value_and_grad(value_loss)(critic, part, self.clip)
-            actor, actor_state = stepped(of_actor, actor_state, down, actor, self.rate(self.actor_rate, progress))
-            critic, critic_state = stepped(of_critic, critic_state, slope, critic, self.rate(self.critic_rate, progress))
+            rates = (actor_rate, critic_rate)
+            if self.divergence is not None:
+                factor = self._adapted(actor_state[-1], divergence(actor, part))
+                actor_state, rates = (*actor_state[:-1], factor), (self.actor_rate * factor, self.critic_rate * factor)
+            actor, actor_state = stepped(of_actor, actor_state, down, actor, rates[0])
+            critic, critic_state = stepped(of_critic, critic_state, slope, critic, rates[1])
             return (actor, critic, actor_state, critic_state), (one, two)
 
         start = (learner.actor, learner.critic, learner.actor_optimiser, learner.critic_optimiser)

@@ -86,7 +86,16 @@ def explore(
 def _step_all(
     environment: Environment, states: EnvironmentState, actions: Any, kappa: Any
 ) -> tuple[EnvironmentState, Any, Outcome]:
-    return jax.vmap(lambda state, action: environment.step_or_reset(state, action, kappa))(states, actions)
+    """`Environment.step_or_reset` of a batch; beginnings of episodes are drawn where an episode has ended."""
+    reached, outcome = jax.vmap(lambda state, action: environment.step(state, action, kappa))(states, actions)
+    went_on = (reached, outcome.observation)
+
+    def begun_anew() -> tuple[EnvironmentState, Any]:
+        fresh = jax.vmap(environment.reset)(states.key)
+        return jax.tree.map(lambda new, old: jnp.where(_along(outcome.done, new), new, old), fresh, went_on)
+
+    following, seen = jax.lax.cond(outcome.done.any(), begun_anew, lambda: went_on)
+    return following, seen, outcome
 
 
 def refuse_faults(environment: Environment, fault: Int[np.ndarray, "T N"], steps: Int[np.ndarray, "T N"], update: int) -> None:

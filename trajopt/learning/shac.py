@@ -130,11 +130,11 @@ class SHAC(Algorithm):
         there, (slope, by_state) = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(learner.actor, still)
         value, (states, observations, seen, following) = there
         of_actor, _ = self.optimisers()
-        rate = self.rate(self.actor_rate, progress)
+        rate, critic_rate = self.rates(progress)
         if self.warm_up:
             rate = rate * jnp.minimum(progress / self.warm_up, 1.0)
         actor, actor_state = stepped(of_actor, learner.actor_optimiser, slope, learner.actor, rate)
-        critic, critic_state, error = self._fit(learner, seen, following, by_state, order, progress)
+        critic, critic_state, error = self._fit(learner, seen, following, by_state, order, critic_rate)
         share = self.target_rate
         target = jax.tree.map(lambda old, new: (1 - share) * old + share * new, learner.target, critic)
         if self.restarts:
@@ -155,7 +155,7 @@ class SHAC(Algorithm):
         return after, Update(metrics, seen.fault, seen.steps)
 
     def _fit(
-        self, learner: Learner, seen: Experience, following: Any, by_state: Any, key: Any, progress: Any
+        self, learner: Learner, seen: Experience, following: Any, by_state: Any, key: Any, rate: Any
     ) -> tuple[Network, Any, Any]:
         """The critic after `critic_epochs` of its lambda-returns; by_state: derivatives of the actor's loss by the states."""
         targets = lambda_returns(seen.reward, following, seen.terminated, seen.truncated, self.discount, self.lambda_)
@@ -175,7 +175,7 @@ class SHAC(Algorithm):
         def minibatch(carry: Any, chosen: Any) -> tuple[Any, Any]:
             critic, state = carry
             error, slope = jax.value_and_grad(loss)(critic, chosen)
-            return stepped(of_critic, state, slope, critic, self.rate(self.critic_rate, progress)), error
+            return stepped(of_critic, state, slope, critic, rate), error
 
         orders = self.orders(key, self.critic_epochs, self.minibatches)
         (critic, state), errors = jax.lax.scan(minibatch, (learner.critic, learner.critic_optimiser), orders)

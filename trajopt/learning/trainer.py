@@ -169,9 +169,10 @@ class _Loop:
         _, report = jax.eval_shape(step, self.start, progress)
         self.columns = (*COLUMNS, *sorted(report.metrics))
         self.compile_time_s = time.perf_counter() - begin
-        gradient = environment.system.mode.name
+        system, gradient = environment.system, environment.system.mode.name
         self.identity = {
-            "task": environment.name, "algorithm": repr(algorithm), "gradient": gradient, "seed": str(seed),
+            "task": environment.name, "contact": f"{system.contact!r}, {system.dt} s", "algorithm": repr(algorithm),
+            "gradient": gradient, "seed": str(seed),
             "updates": str(updates), "evaluations": f"every {every} updates, {episodes} episodes",
         }  # fmt: skip
 

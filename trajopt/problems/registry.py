@@ -153,7 +153,12 @@ def unregister(name: str) -> None:
 
 def settings(name: str) -> dict[str, Any]:
     """The settings of a problem and their defaults."""
-    parameters = inspect.signature(entry(name).load()).parameters.values()
+    return defaults(entry(name).load())
+
+
+def defaults(factory: Callable[..., Any]) -> dict[str, Any]:
+    """The keyword arguments of a factory and their defaults."""
+    parameters = inspect.signature(factory).parameters.values()
     return {p.name: p.default for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
@@ -187,7 +192,11 @@ def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
     Raises `OptionError` when an assignment has no "=" or its value is not of the kind of the setting's default, and
     `UnknownNameError` when the problem has no such setting.
     """
-    known = settings(name)
+    return parse_assignments(f"problem '{name}'", settings(name), assignments)
+
+
+def parse_assignments(what: str, known: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """`parse_settings` of `what`, whose settings have the defaults `known`."""
     parsed = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -195,8 +204,8 @@ def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
         if not equals or not key:
             raise OptionError(f"cannot read setting '{assignment}'; expected KEY=VALUE")
         if key not in known:
-            raise UnknownNameError(f"problem '{name}' has no setting '{key}'{closest(key, known)}")
-        parsed[key] = _converted(name, key, _literal(text), known[key])
+            raise UnknownNameError(f"{what} has no setting '{key}'{closest(key, known)}")
+        parsed[key] = _converted(what, key, _literal(text), known[key])
     return parsed
 
 
@@ -207,7 +216,7 @@ def _literal(text: str) -> Any:
         return {"true": True, "false": False, "none": None}.get(text.strip().lower(), text.strip())
 
 
-def _converted(name: str, key: str, value: Any, default: Any) -> Any:
+def _converted(what: str, key: str, value: Any, default: Any) -> Any:
     """`value` as the kind of the default; defaults of None or without one accept anything."""
     if default is None or default is inspect.Parameter.empty:
         return value
@@ -220,6 +229,6 @@ def _converted(name: str, key: str, value: Any, default: Any) -> Any:
         return kind(value)
     if kind in (bool, int, float, str, tuple, list):
         raise OptionError(
-            f"setting '{key}' of problem '{name}' is {value!r}; expected {kind.__name__}, such as {default!r}"
+            f"setting '{key}' of {what} is {value!r}; expected {kind.__name__}, such as {default!r}"
         )
     return value

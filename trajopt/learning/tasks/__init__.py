@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trajopt.errors import UnknownNameError
 from trajopt.learning.environment import Environment
 from trajopt.names import closest
+from trajopt.problems.registry import defaults, parse_assignments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,12 @@ LEGGED = {
     "SHAC": RUNNING["SHAC"] | {"hidden": (128, 64, 32), "length": 24, "deviation": 0.2},
 }
 LEGGED_SAMPLES = {"PPO": 50_000_000, "SHAC": 5_000_000}
+QUADRUPED = {  # Smoothed, Table 6; learning rates fall by 0.995 and 0.997 in each of 1,000 updates
+    "PPO": {"environments": 2048, "length": 24, "epochs": 5, "minibatches": 4, "hidden": (128, 64, 32), "actor_rate": 1e-3,
+            "critic_rate": 1e-3, "entropy": 0.0, "largest_norm": 1.0, "divergence": 0.01},
+    "SHAC": {"environments": 64, "length": 32, "hidden": (128, 64, 32), "critic_hidden": (64, 64), "actor_rate": 2e-3,
+             "critic_rate": 2e-3, "decay": "geometric", "final_rate": 0.995**1000, "critic_final_rate": 0.997**1000},
+}
 TASKS: dict[str, Task] = {
     "cartpole-swingup": Task(
         f"{_HERE}.cartpole:cartpole_swingup", "CartpoleSwingup-v0", "cart-pole", "a pole on a cart is swung up and held upright",
@@ -59,6 +66,10 @@ TASKS: dict[str, Task] = {
         f"{_HERE}.humanoid:humanoid_push", "HumanoidPush-v0", "humanoid", "the humanoid stays on its feet when it is pushed",
         LEGGED, LEGGED_SAMPLES,
     ),
+    "quadruped-walk": Task(
+        f"{_HERE}.quadruped:quadruped_walk", "QuadrupedWalk-v0", "quadruped", "a quadruped with heavy legs walks at 1 m/s",
+        QUADRUPED, {"PPO": 1000 * 2048 * 24, "SHAC": 1000 * 64 * 32},
+    ),
 }  # fmt: skip
 
 
@@ -71,5 +82,14 @@ def task(name: str) -> Task:
 
 def environment(name: str, **settings: Any) -> Environment:
     """The environment of a task; settings: keyword arguments of its factory."""
+    return _factory(name)(**settings)
+
+
+def parse_settings(name: str, assignments: Iterable[str]) -> dict[str, Any]:
+    """Settings of a task from "KEY=VALUE" strings. Raises `OptionError` and `UnknownNameError`, as `problems.parse_settings`."""
+    return parse_assignments(f"task '{name}'", defaults(_factory(name)), assignments)
+
+
+def _factory(name: str) -> Callable[..., Environment]:
     module, _, function = task(name).factory.partition(":")
-    return getattr(importlib.import_module(module), function)(**settings)
+    return getattr(importlib.import_module(module), function)
