@@ -1,13 +1,11 @@
 // Solution of the contact problem: a ladder of three stages, the selection among many solutions, and an honest status.
 //
-// Each stage runs only where the one before did not end with a residual within the tolerance:
-//
 // NEWTON        the regularised problem from the better of the given start and zero: a step on the natural map, then in the modes that
 //               it has found and their revisions (in_modes.h), where these lead nowhere on the natural map to the end; where contacts
-//               rest on others that approach, first in modes in which they are held. Where that leaves a residual: a chain of weaker
-//               regularisations, each around the last solution (a proximal point method), which is also the proof that none exists
+//               rest on others that approach, first in modes in which they are held
 // GAUSS_SEIDEL  block Gauss-Seidel with exact one-contact solutions in rounds of 10, 20 and 40 sweeps, each followed by Newton
-// PATH          the path of the regularised problem as eps falls to zero (path.h)
+// PATH          the path of the regularised problem as eps falls to zero (path.h): from the first solution of the regularised problem
+//               that leaves a residual; where neither Newton nor Gauss-Seidel led to a solution, from where eps dwarfs G
 //
 // Whatever came out is freed of the regularisation by iterative refinement and, near a solution, by Newton on the problem itself; the
 // residual is recomputed from scratch.
@@ -18,7 +16,6 @@
 #include "contact_workspace.h"
 #include "gauss_seidel.h"
 #include "in_modes.h"
-#include "no_solution.h"
 
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
@@ -34,7 +31,6 @@ constexpr double LARGEST_VELOCITY = 1e100;  // of approach: products of four ove
 constexpr int FIRST_STEPS = 1;           // on the natural map, before Newton's method is tried in the modes that they have found
 constexpr int SWEEPS = 10, ROUNDS = 3;   // of the first round, doubled with every round
 constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
-constexpr int WEAKENINGS = 8, WEAKEST = 4;
 constexpr double TRY_RANK_NEWTON = 1e-3;            // residual of a point that may be near a solution
 constexpr int RANK_ITERATIONS = 20;      // of Newton's iteration on the problem itself from there
 constexpr double DEGENERATE = 1e-3;      // eps over the smallest pivot of K from which on K has a null space where contacts are held
@@ -65,7 +61,8 @@ struct Search {
   double inner, rounding;  // velocities to which the regularised problem and the refinement are taken
   double lowest = HUGE_VAL;
   int iterations = 0;
-  bool weakened = false;  // the chain of weaker regularisations
+  Stage stage = Stage::NEWTON;
+  bool followed = false;  // the path from a solution of the regularised problem
   Proof proof = NO_PROOF;
 
   // Iterations that may still be taken: with none left nothing begins.
@@ -75,8 +72,8 @@ struct Search {
     return violation(Regularised{ncp}, at.F) / velocity_scale(ncp, at.x, options.tolerance);
   }
 
-  bool on_the_map(const Regularised& of, int most, int events, bool bend = true) {
-    return newton(of, w.current, w.factor, w.newton, inner, most, events, bend, options.budget, iterations);
+  bool on_the_map(const Regularised& of, int most, int events) {
+    return newton(of, w.current, w.factor, w.newton, inner, most, events, options.budget, iterations);
   }
 
   // Refines the current point, keeps it if it is the best; whether it solves the problem.
@@ -94,10 +91,7 @@ struct Search {
       newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, std::min(RANK_ITERATIONS, left()), iterations);
       size = residual(w.spare);
     }
-    if (size <= options.tolerance) {
-      const Proof against = proof_against(ncp, w.spare, w.newton.trial.x, w.newton.trial.nu);
-      if (against != NO_PROOF) proof = std::max(proof, against), size = 1.0;  // as far off as no impulse at all
-    }
+    if (size <= options.tolerance && hidden_by_rounding(ncp, w.spare.x)) size = 1.0;  // as far off as no impulse at all
     if (size <= options.tolerance || size < lowest || lowest == HUGE_VAL) {
       std::swap(w.best, w.spare);
       lowest = size;
@@ -105,30 +99,7 @@ struct Search {
     return size <= options.tolerance;
   }
 
-  // Weaker regularisations around the last solution, from the current one on. Without a solution the steps from one to the next
-  // follow a ray of impulses that nothing resists.
-  bool weaken() {
-    weakened = true;
-    std::memcpy(w.anchor, w.current.x, sizeof(double) * ncp.width);
-    for (int k = 1; k <= WEAKENINGS && left() > 0; ++k) {
-      const double weight = ncp.eps * std::pow(10.0, -std::min(k, WEAKEST));
-      const Regularised centred{ncp, weight, ncp.eps / weight, w.anchor};
-      evaluate(centred, w.current);
-      factorise(centred, w.current.x, w.current.nu, w.newton.mode, w.factor);
-      solve_law(centred, w.factor, w.current.x, w.current.nu, w.current.F, w.newton.step);
-      const double length = (1 + BEYOND) * first_event(centred, w.current, w.newton.step, w.newton.trial.x, w.newton.trial.nu);
-      for (int r = 0; r < ncp.width; ++r) w.current.x[r] -= length * w.newton.step[r];
-      const bool found = on_the_map(centred, options.max_iterations, EVENTS, false);
-      if (keep()) return true;
-      for (int r = 0; r < ncp.width; ++r) w.spare.x[r] = w.current.x[r] - w.anchor[r];
-      proof = std::max({proof, ray(ncp, w.spare.x, w.spare.nu), ray(ncp, w.current.x, w.spare.nu)});
-      if (proof == NOTHING_HELPS) return false;
-      std::memcpy(found ? w.anchor : w.current.x, found ? w.current.x : w.anchor, sizeof(double) * ncp.width);
-    }
-    return false;
-  }
-
-  // Newton on the regularised problem from `from`, and once weaker ones where it leaves a residual.
+  // Newton on the regularised problem from `from`, and once the path from its solution where that leaves a residual.
   bool attempt(const double* from) {
     std::memcpy(w.current.x, from, sizeof(double) * ncp.width);
     const Regularised regular{ncp, ncp.eps};
@@ -141,7 +112,7 @@ struct Search {
     if (rests(ncp)) evaluate(regular, w.current), found = in_modes(Resting::HELD);
     found = found || on_the_map(regular, std::min(FIRST_STEPS, options.max_iterations), 0) || in_modes(Resting::AS_FOUND);
     if (!found) found = on_the_map(regular, options.max_iterations, EVENTS);
-    if (!keep()) return found && !weakened && weaken();
+    if (!keep()) return found && !followed && (followed = true, along_path(ncp.eps));
     if (!found) regularised_from_best();
     return true;
   }
@@ -164,6 +135,7 @@ struct Search {
     const Regularised regular{ncp, ncp.eps};
     std::memset(w.swept, 0, sizeof(double) * ncp.width);
     for (int round = 0; round < ROUNDS && left() > 0; ++round) {
+      stage = Stage::GAUSS_SEIDEL;
       double change = HUGE_VAL;
       for (int k = 0; k < SWEEPS << round && change > STILL * ncp.approach; ++k) change = sweep(regular, w.swept);
       if (attempt(w.swept)) return true;
@@ -171,10 +143,14 @@ struct Search {
     return false;
   }
 
-  // The end of the path of the regularised problem; where it does not end at a solution, it may be near one.
-  bool along_path() {
+  // The path from the current point, near the solution of the problem with eps; where it does not end at a solution, it may be near one.
+  bool along_path(double eps) {
     if (left() == 0) return false;
-    Path(ncp, w.in_modes, w.path, iterations).follow(left(), [&](const Point& at) { return residual(at) <= options.tolerance; });
+    stage = Stage::PATH;
+    Path path(ncp, w.in_modes, w.path, iterations);
+    evaluate(Regularised{ncp, eps}, w.current);
+    path.follow(eps, w.current, left(), [&](const Point& at) { return residual(at) <= options.tolerance; });
+    proof = std::max(proof, path.proof());
     std::swap(w.spare, w.in_modes.at);
     evaluate(Regularised{ncp}, w.spare);
     if (!settle()) return false;
@@ -182,12 +158,9 @@ struct Search {
     return true;
   }
 
-  // The stage that ended the search.
-  Stage run(const double* start) {
-    if (attempt(start) || proof == NOTHING_HELPS) return Stage::NEWTON;
-    if (gauss_seidel() || proof == NOTHING_HELPS) return Stage::GAUSS_SEIDEL;
-    along_path();
-    return Stage::PATH;
+  void run(const double* start) {
+    if (attempt(start) || proof == NOTHING_HELPS || gauss_seidel() || proof == NOTHING_HELPS) return;
+    along_path(almost_alone(ncp, w.current.x));
   }
 };
 
@@ -297,7 +270,7 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   const bool usable = finite(problem) && ncp.approach < LARGEST_VELOCITY;
   if (usable) {
     better_start(ncp, w, init);
-    out.stage = search.run(w.start);
+    search.run(w.start);
   } else {
     std::memset(w.best.x, 0, sizeof(double) * ncp.width);
   }
@@ -308,7 +281,7 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   out.residual = usable ? search.residual(w.best) : std::nan("");
   out.lambda = w.best.x, out.nu = w.best.nu;
   out.cone_mode = w.mode, out.limit_mode = w.mode + problem.contacts, out.dry_mode = out.limit_mode + problem.limits;
-  out.iterations = search.iterations;
+  out.iterations = search.iterations, out.stage = search.stage;
   out.status = std::max(out.residual, search.lowest) <= options.tolerance ? ContactStatus::solved
                : !std::isfinite(out.residual)    ? ContactStatus::non_finite
                : search.proof != NO_PROOF        ? ContactStatus::infeasible

@@ -39,7 +39,7 @@ class ContactWorkspace {
     rho = vector();
     for (Point* p : {&current, &best, &spare, &newton.trial, &newton.bent, &in_modes.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v :
-         {&newton.step, &newton.rest, &anchor, &swept, &start, &pull, &factor.inverse, &factor.small, &factor.other, &factor.right,
+         {&newton.step, &newton.rest, &swept, &start, &pull, &factor.inverse, &factor.small, &factor.other, &factor.right,
           &e.inverse, &e.sizes, &e.scratch, &c.along, &c.inverse, &selection.right, &selection.found, &selection.candidate,
           &selection.one, &selection.two, &selection.three, &in_modes.direction, &in_modes.speed, &path.x, &path.direction, &path.speed,
           &path.inverse, &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
@@ -56,7 +56,7 @@ class ContactWorkspace {
     factor.valid = false;
   }
 
-  double *rho = nullptr, *anchor, *swept, *start, *pull, *spread;
+  double *rho = nullptr, *swept, *start, *pull, *spread;
   Point current, best, spare;
   NewtonScratch newton;
   Factor factor;

@@ -114,7 +114,7 @@ inline double row_velocity(const Regularised& of, int r, const double* x) {
   const double* G = p.G + (ptrdiff_t)r * p.stride;
   Lanes s = {};
   for (int at = 0; at < of.ncp.width; at += W) s += load(G + at) * load(x + at);
-  return sum(s) + p.g[r] + of.weight * (x[r] - (of.anchor ? of.anchor[r] : 0.0));
+  return sum(s) + p.g[r] + of.weight * x[r];
 }
 
 // One sweep over all rows; returns the largest change as a velocity.

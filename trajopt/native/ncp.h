@@ -41,6 +41,7 @@ enum Mode : int { SEPARATING, STICKING, SLIDING };
 constexpr double MACHINE = std::numeric_limits<double>::epsilon();
 constexpr double SLOWEST = 1e-3;  // m/s: velocities are not told apart in smaller units than this times the tolerance
 constexpr double REGULARISATION = 1e-6;  // eps of the regularised problem over the smallest scale of a row
+constexpr double KNOWN = 1e-6;    // share of the approaching velocities that rounding may leave uncertain in a solution
 constexpr double MOVES = 1.5e-8;  // sqrt of rounding: a diagonal entry below this share of the largest is a row nothing moves
 
 // The problem with what is computed once: rho (m), kg, the scaling of the projection; eps, 1/kg; approach, m/s: the largest
@@ -111,14 +112,12 @@ inline void with_padding(const Ncp& ncp, const double* from, double* x) {
   std::memset(x + ncp.m, 0, sizeof(double) * (ncp.width - ncp.m));
 }
 
-// The problem with G + weight I around an anchor, nu = G x + weight (x - anchor) + g, and rho larger by `stretch`. weight = 0 is
-// the problem itself; anchor null is zero.
+// The problem with G + weight I; weight = 0 is the problem itself.
 struct Regularised {
   const Ncp& ncp;
-  double weight = 0.0, stretch = 1.0;
-  const double* anchor = nullptr;
+  double weight = 0.0;
 
-  double rho(int r) const { return stretch * ncp.rho[r]; }
+  double rho(int r) const { return ncp.rho[r]; }
 };
 
 // nu at x; x and nu are padded arrays.
@@ -126,10 +125,7 @@ inline void velocity(const Regularised& of, const double* x, double* nu) {
   const ContactProblem& p = of.ncp.problem;
   const int width = of.ncp.width;
   if (of.weight == 0.0) return combine(p.G, p.stride, of.ncp.m, width, x, p.g, nu);
-  if (of.anchor)
-    for (int at = 0; at < width; at += W) store(nu + at, load(p.g + at) + of.weight * (load(x + at) - load(of.anchor + at)));
-  else
-    for (int at = 0; at < width; at += W) store(nu + at, load(p.g + at) + of.weight * load(x + at));
+  for (int at = 0; at < width; at += W) store(nu + at, load(p.g + at) + of.weight * load(x + at));
   combine(p.G, p.stride, of.ncp.m, width, x, nu, nu);
 }
 
@@ -202,6 +198,10 @@ inline double velocity_scale(const Ncp& ncp, const double* x, double tol) {
   }
   return scale;
 }
+
+// Whether rounding leaves of nu what counts beside the approach: by impulses that grow where nothing resists them, until it hides that
+// the approach goes on.
+inline bool hidden_by_rounding(const Ncp& ncp, const double* x) { return velocity_scale(ncp, x, KNOWN) > ncp.approach; }
 
 // Mode of a contact and its block of P: [[a, b, h], [b, d, i], [0, 0, mode != SEPARATING]].
 struct ConeSlope {

@@ -44,7 +44,7 @@ inline void copy(const Ncp& ncp, const Point& from, Point& to) {
 struct Factor {
   int n, ld;
   bool slides, valid;
-  double weight, stretch, weakest;  // weakest: the smallest pivot of K
+  double weight, weakest;  // weakest: the smallest pivot of K
   double *K, *inverse, *small, *other, *right;
   int *held, *row, *mode;
 };
@@ -113,11 +113,11 @@ inline void law_matrix(const Regularised& of, const int* mode, const double* x, 
 inline void factorise(const Regularised& of, const double* x, const double* nu, int* mode, Factor& factor) {
   const ContactProblem& p = of.ncp.problem;
   classify(of, x, nu, mode);
-  const bool same = factor.valid && !factor.slides && factor.weight == of.weight && factor.stretch == of.stretch &&
+  const bool same = factor.valid && !factor.slides && factor.weight == of.weight &&
                     std::memcmp(mode, factor.mode, sizeof(int) * modes_count(p)) == 0;
   if (same) return;
   std::memcpy(factor.mode, mode, sizeof(int) * modes_count(p));
-  factor.weight = of.weight, factor.stretch = of.stretch, factor.valid = true;
+  factor.weight = of.weight, factor.valid = true;
   factor.n = held_rows(p, mode, factor.held, factor.slides);
   factor.ld = padded(factor.n);
   gather(p, factor.held, factor.n, factor.K, factor.ld);
@@ -197,9 +197,8 @@ inline double first_event(const Regularised& of, const Point& at, const double* 
   double first = 1.0;
   velocity(of, step, rate);
   for (int r = 0; r < of.ncp.m; ++r) {
-    double still = p.g[r] - (of.anchor ? of.weight * of.anchor[r] : 0.0);
     y[r] = at.x[r] - of.rho(r) * at.nu[r];
-    rate[r] = step[r] - of.rho(r) * (rate[r] - still);
+    rate[r] = step[r] - of.rho(r) * (rate[r] - p.g[r]);
   }
   auto root = [&](double value, double slope) {
     if (slope != 0 && value / slope > 0) first = std::min(first, value / slope);
@@ -224,14 +223,14 @@ struct NewtonScratch {
 };
 
 // One line search from `at` along -step: the accepted point replaces `at`; false where no length is.
-inline bool line_search(const Regularised& of, const Factor& factor, Point& at, NewtonScratch& s, bool bend) {
+inline bool line_search(const Regularised& of, const Factor& factor, Point& at, NewtonScratch& s) {
   const int width = of.ncp.width;
   double length = 1.0;
-  bool correct = bend;
+  bool correct = true;
   for (int e = 0; e < STEP_LENGTHS; ++e, length *= 0.5) {
     for (int k = 0; k < width; k += W) store(s.trial.x + k, load(at.x + k) - length * load(s.step + k));
     evaluate(of, s.trial);
-    if (e == 0) correct = bend && s.trial.merit > PLENTY * at.merit;
+    if (e == 0) correct = s.trial.merit > PLENTY * at.merit;
     Point* best = &s.trial;
     if (correct) {
       for (int k = 0; k < width; k += W) store(s.rest + k, load(s.trial.F + k) - (1 - length) * load(at.F + k));
@@ -250,8 +249,8 @@ inline bool line_search(const Regularised& of, const Factor& factor, Point& at, 
 
 // Newton on the regularised problem from `at`, where it ends; K is factored there. After a stall it begins anew past the first
 // change of a mode on the way, at most `events` times. budget: of all iterations of the solve.
-inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s, double tol, int most, int events, bool bend,
-                   int budget, int& iterations) {
+inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s, double tol, int most, int events, int budget,
+                   int& iterations) {
   int crawls = 0;
   evaluate(of, at);
   for (int k = 0;; ++k) {
@@ -270,7 +269,7 @@ inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScrat
       continue;
     }
     const double before = at.merit;
-    if (!line_search(of, factor, at, s, bend)) crawls = CRAWLS;
+    if (!line_search(of, factor, at, s)) crawls = CRAWLS;
     else crawls = at.merit > LITTLE * before ? crawls + 1 : 0;
   }
 }
@@ -297,7 +296,7 @@ inline void refine(const Ncp& ncp, Point& at, Factor& factor, NewtonScratch& s, 
   const Regularised law{ncp};
   evaluate(law, at);
   double size = violation(law, at.F);
-  const Regularised factored{ncp, factor.weight, factor.stretch};
+  const Regularised factored{ncp, factor.weight};
   for (int k = 0; k < REFINEMENTS && size > rounding; ++k) {
     solve_law(factored, factor, at.x, at.nu, at.F, s.step);
     for (int r = 0; r < ncp.width; ++r) s.trial.x[r] = at.x[r] - s.step[r];

@@ -41,22 +41,5 @@ inline Proof ray(const Ncp& ncp, double* d, double* Gd) {
   return measure() ? NOTHING_HELPS : slipping ? NOTHING_HOLDS : NO_PROOF;
 }
 
-// What a point proves that seems to solve the problem, whose impulse may have grown along a ray until rounding hides the approach that
-// goes on. d, Gd: scratch.
-inline Proof proof_against(const Ncp& ncp, const Point& at, double* d, double* Gd) {
-  const ContactProblem& p = ncp.problem;
-  double moved = 0, length = 0, left = 0, size = 0, total = 0, widest = 0;
-  for (int r = 0; r < ncp.m; ++r) {
-    moved += (at.nu[r] - p.g[r]) * (at.nu[r] - p.g[r]) * ncp.rho[r], length += at.x[r] * at.x[r] / ncp.rho[r];
-    total += std::fabs(at.x[r]), widest = std::max(widest, p.G[(ptrdiff_t)r * p.stride + r]);
-  }
-  if (!(moved < RAY * RAY * length)) return NO_PROOF;
-  std::memcpy(d, at.x, sizeof(double) * ncp.width);
-  const Proof proof = ray(ncp, d, Gd);
-  for (int r = 0; r < ncp.m; ++r) left += d[r] * at.nu[r], size += std::fabs(d[r]);
-  const bool slips = 8 * MACHINE * widest * total < AGAINST * ncp.approach && !(left < -AGAINST * ncp.approach * size);
-  return proof == NOTHING_HOLDS && slips ? NO_PROOF : proof;  // velocities say that it slides, and so parts, if they are known well enough
-}
-
 }  // namespace TRAJOPT_ISA
 }  // namespace trajopt

@@ -11,7 +11,6 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 constexpr int NULL_POWERS = 4;
-constexpr int CORRECTIONS = 4, SHORTEST = 12;  // of a step, and halvings of it
 constexpr int SELECTION_ITERATIONS = 12;  // quadratic convergence: a limit for what does not converge
 constexpr double SQUARED = 1e-9, FALLING = 1e-3;  // of a change: its share of the impulse, and of the change before, from which on it is the last
 
@@ -20,7 +19,7 @@ constexpr double SQUARED = 1e-9, FALLING = 1e-3;  // of a change: its share of t
 // symmetric and what remains is the impulse of least norm; where the regularised problem let contacts creep on their cones it is
 // the limit of its solution. x and result are padded arrays.
 inline void without_null_space(const Ncp& ncp, Factor& factor, const Point& at, double* result) {
-  const Regularised factored{ncp, factor.weight, factor.stretch};
+  const Regularised factored{ncp, factor.weight};
   const int n = factor.n;
   double *null = factor.small, *right = factor.right, size = 0, before = HUGE_VAL;
   for (int i = 0; i < n; ++i) null[i] = at.x[factor.held[i]], size = std::max(size, std::fabs(null[i]));
@@ -116,10 +115,8 @@ inline void least_solution(const double* right, SelectionScratch& s) {
   }
 }
 
-// Newton on the problem itself, without eps, from a point near a solution: steps of least norm where K is singular, found by
-// elimination. A contact that creeps along its cone, slower than what eps hides, turns its impulse far on the circle while K barely
-// sees it: each step length gets up to `CORRECTIONS` chord corrections (Nocedal and Wright, section 18.3), which follow the circle.
-// The merit falls in every accepted iteration; at.F is that of the natural map.
+// Newton on the problem itself, without eps, from a point near a solution: full steps of least norm where K is singular, found by
+// elimination, as long as the merit falls. at.F is that of the natural map.
 inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, SelectionScratch& s, double rounding, int most,
                            int& iterations) {
   const Regularised law{ncp};
@@ -144,21 +141,9 @@ inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, Se
     null_space(e, s.curvature.N, e.ld);
     least_solution(scratch.trial.F, s);
     for (int i = 0; i < n; ++i) scratch.step[s.held[i]] = s.candidate[i];
-    double length = 1.0;
-    bool accepted = false;
-    for (int h = 0; h < SHORTEST && !accepted; ++h, length *= 0.5) {
-      for (int r = 0; r < ncp.width; ++r) scratch.trial.x[r] = at.x[r] - length * scratch.step[r];
-      for (int c = 0; !accepted && c <= (slides ? CORRECTIONS : 0); ++c) {
-        if (c > 0) {
-          for (int r = 0; r < ncp.m; ++r) scratch.rest[r] = scratch.trial.F[r] - (1 - length) * at.F[r];
-          least_solution(scratch.rest, s);
-          for (int i = 0; i < n; ++i) scratch.trial.x[s.held[i]] -= s.candidate[i];
-        }
-        evaluate(law, scratch.trial);
-        accepted = scratch.trial.merit <= (1.0 - 2.0 * ARMIJO * length) * at.merit;
-      }
-    }
-    if (!accepted) return;
+    for (int r = 0; r < ncp.width; ++r) scratch.trial.x[r] = at.x[r] - scratch.step[r];
+    evaluate(law, scratch.trial);
+    if (!(scratch.trial.merit <= (1.0 - 2.0 * ARMIJO) * at.merit)) return;
     std::swap(at, scratch.trial);
   }
 }
