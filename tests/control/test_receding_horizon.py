@@ -13,6 +13,7 @@ import scipy.linalg
 from compilations import compilations
 
 from trajopt import control, dynamics, load_model, models, solvers
+from trajopt.control.receding_horizon import Drive
 from trajopt.dynamics import State, System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.problems import OptimalControlProblem, guesses
@@ -89,6 +90,24 @@ def test_a_late_plan_acts_late_and_loses_nothing_where_the_model_is_right():
     problem, K = lq_problem()
     horizon = control.RecedingHorizon(problem, solvers.iLQR(), LinearPlant(), 2 * DT, delay=DT)
     np.testing.assert_allclose((found := horizon.run(2.0)).us, found.xs[:-1] @ K.T, atol=1e-11)
+
+
+@pytest.mark.parametrize("delay", [DT / 2, DT, 2 * DT])
+def test_a_plan_begins_where_the_plant_is_when_it_acts(delay):
+    """The plant steps as the prediction does, by a quarter of the problem's steps: the prediction is exact."""
+    horizon = control.RecedingHorizon(reach(), solvers.iLQR(), cart_pole(DT / 4), DT, delay=delay, max_iterations=1)
+    start = np.array([0.1, -0.2, 0.3, 0.1])
+    horizon.plant.reset(start)
+    drive = Drive(horizon, horizon.controller.first_plan(np.asarray(reach().x0)))  # of another state: the plant departs from it
+    horizon.plant.reset(start)
+    plans = {}
+    while drive.time < 8 * DT:
+        plans[drive.plans.newest.begun] = np.asarray(drive.plans.newest.plan.xs[0])
+        drive.tick()
+    begun = [t for t in plans if DT < t <= drive.time]
+    assert len(begun) >= 5
+    for t in begun:
+        np.testing.assert_allclose(plans[t], drive.xs[round(t / horizon.plant.dt)], atol=1e-9)
 
 
 def test_undisturbed_the_plant_follows_the_open_loop_solution():

@@ -19,7 +19,7 @@ from trajopt.models import bundled_file
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems import residuals as r
 from trajopt.problems.residuals.base import StepOutcome
-from trajopt.problems.task_expansion import task_expansion
+from trajopt.problems.task_expansion import task_expansion, task_rows
 
 
 @functools.cache
@@ -383,3 +383,31 @@ def test_terms_differentiated_by_what_they_depend_on_make_the_expansion_of_all_b
     np.testing.assert_allclose(value, 0.5 * rows_here @ rows_here, rtol=1e-12)
     np.testing.assert_allclose(gradient, J.T @ rows_here, atol=1e-10 * np.abs(gradient).max())
     np.testing.assert_allclose(H, J.T @ J, atol=1e-10 * np.abs(H).max())
+    found = jax.jit(lambda: task_rows(system, task, x, u, jnp.asarray(0.0), 48))()
+    np.testing.assert_allclose(found[0], rows_here, atol=1e-12)
+    np.testing.assert_allclose(found[1], J, atol=1e-10 * np.abs(J).max())
+
+
+def test_constraints_keep_their_order_and_distances_have_the_slope_of_their_points():
+    """Capsules of an arm beside a ball, apart and inside it: by automatic differentiation through the collision."""
+    system = System(load_model("arm-obstacle"), 0.02, dynamics.NoContact())
+    links = ("upper_arm", "forearm", "wrist_2")
+    task = sum([r.Distance(links[0], other="obstacle").at_least(0.02), r.Velocity(weight=0.5)])
+    task = sum([r.Distance(link, other="obstacle").at_least(0.02) for link in links[1:]], task)
+
+    @jax.jit
+    def both(q):
+        x = State(q, jnp.arange(6.0))
+
+        def all_rows(z):
+            at = State(q + z[:6], x.v + z[6:])
+            return task(at, None, 0.0, StepOutcome(system, at, None))
+
+        zero = jnp.zeros(12)
+        return task_rows(system, task, x, None, jnp.asarray(0.0), 12), all_rows(zero), jax.jacfwd(all_rows)(zero)
+
+    for turn, inside in ((0.3, True), (0.7, False)):
+        (found, slope), expected, J = both(jnp.array([turn, -0.9, 0.8, -1.3, -1.0, 0.3]))
+        assert (np.asarray(expected)[[0, -2, -1]].max() > 0.02) == inside
+        np.testing.assert_allclose(found, expected, atol=1e-13)
+        np.testing.assert_allclose(slope, J, atol=1e-12)

@@ -18,6 +18,7 @@ Control Optim. 2005; Tassa, Erez, Todorov, IROS 2012.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 import warnings
@@ -28,6 +29,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.control.background import Background
+from trajopt.control.prediction import Prediction
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.state import State
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
@@ -39,6 +41,8 @@ from trajopt.solvers.hybrid import Hybrid
 from trajopt.solvers.plan import Plan, Replanned
 from trajopt.solvers.planners import can_replan, planner_of
 
+CLOCK_ROUNDING = 1e-9  # s
+KEPT = 1e-4  # violation, in the row's unit, with which a plan is settled
 BUDGET_SHARE = 0.8  # of the period: the rest is for the control and for what else the machine does
 
 
@@ -64,10 +68,39 @@ FOLLOWED, SAMPLED = Settled(1e-6, 1, 1), Settled(1e-3, 3, 10)  # of solvers that
 
 
 class Acting(NamedTuple):
-    """A plan, and the time, s, at which its first state was measured."""
+    """A plan, the time, s, of its first state, and the time from which on it acts."""
 
     plan: Plan
     begun: float
+    acts: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Plans:
+    """The plan that acts and those that are to act, the newest last."""
+
+    known: tuple[Acting, ...]
+
+    def at(self, t: float) -> Acting:
+        """The one that acts at a time: the newest whose time has come."""
+        return next((one for one in reversed(self.known) if one.acts <= t + CLOCK_ROUNDING), self.known[0])
+
+    def stretch(self, t: float) -> tuple[Plan, float, float]:
+        """(the plan that acts at a time, when it began, when the next one acts)."""
+        acting = self.at(t)
+        later = [one.acts for one in self.known if one.acts > t + CLOCK_ROUNDING]
+        return acting.plan, acting.begun, min(later, default=math.inf)
+
+    @property
+    def newest(self) -> Acting:
+        """The one made last."""
+        return self.known[-1]
+
+    def then(self, one: Acting, t: float) -> Plans:
+        """With another one, without those that are past at a time."""
+        acting = self.at(t)
+        kept = itertools.dropwhile(lambda other: other is not acting, self.known)
+        return Plans((*kept, one))
 
 
 class Controller(WithoutCaches, NamedOptions):
@@ -78,6 +111,8 @@ class Controller(WithoutCaches, NamedOptions):
             whole motion, t = start_time + that of the measurement.
         solver: `iLQR`, `DDP`, `PredictiveSampling`, `MPPI`, `CEM`, `CMAES`, `StochasticSearch` or `Hybrid`.
         period (s): time between measurements.
+        delay (s): time between a measurement and the moment from which on its plan acts. The plan begins where the plant is
+            predicted to be by then, under the plan that acts meanwhile.
         time_budget (s): time that a solve may take; it ends when another iteration like the longest one would not fit. Default:
             0.8 of the period.
         max_iterations: of a solve; at least one, which is always done. Default: as many as fit.
@@ -93,9 +128,10 @@ class Controller(WithoutCaches, NamedOptions):
         solver: Any,
         period: float,
         *,
+        delay: float = 0.0,
         time_budget: float | None = None,
         max_iterations: int | None = None,
-        first_iterations: int = 50,
+        first_iterations: int = 200,
         gradient: str | None = None,
     ) -> None:
         if not isinstance(problem, OptimalControlProblem):
@@ -107,6 +143,7 @@ class Controller(WithoutCaches, NamedOptions):
                 "CEM(), CMAES() or Hybrid()"
             )
         self.problem, self.solver, self.period = problem, solver, _seconds("period", period)
+        self.delay = _seconds("delay", delay, zero=True)
         self.time_budget = BUDGET_SHARE * self.period if time_budget is None else _seconds("time_budget", time_budget)
         for key, value in (("max_iterations", max_iterations), ("first_iterations", first_iterations)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -115,36 +152,37 @@ class Controller(WithoutCaches, NamedOptions):
         self.first_iterations = first_iterations
         self.planner = planner_of(solver, problem, gradient)
         self.settled = SAMPLED if self.planner.first().gains is None or isinstance(solver, Hybrid) else FOLLOWED
-        self._acting: Acting | None = None
+        self.prediction = Prediction(problem)
+        self._plans: Plans | None = None
         self._background: Background | None = None
 
     def compile(self) -> float:
         """Compile what plans take, unless it is there; returns the seconds that took."""
-        return self.planner.compile()
+        return self.planner.compile() + self.prediction.compile(self.delay, self.planner.first())
 
     @property
     def planned(self) -> bool:
         """Whether there is a plan."""
-        return self._acting is not None
+        return self._plans is not None
 
     @property
     def plan(self) -> Plan:
-        """The plan that acts. Raises `OptionError` before there is one."""
-        return self._planned().plan
+        """The newest plan. Raises `OptionError` before there is one."""
+        return self._planned().newest.plan
 
     @property
     def plan_begun(self) -> float:
-        """The time, s, at which the first state of the plan was measured."""
-        return self._planned().begun
+        """The time, s, of the first state of the newest plan."""
+        return self._planned().newest.begun
 
-    def _planned(self) -> Acting:
-        if self._acting is None:
+    def _planned(self) -> Plans:
+        if self._plans is None:
             raise OptionError("there is no plan yet; call replan(x, t) first")
-        return self._acting
+        return self._plans
 
     def replan(self, x: Any, t: float, *, wait: bool = True) -> Solve | None:
-        """Make a plan from the state x (a `State` or flat), measured at the time t, s; from then on it acts. The first call
-        compiles and takes as long as a good first plan needs.
+        """Make a plan from the state x (a `State` or flat), measured at the time t, s; it acts from `delay` later on. The first
+        call compiles, takes as long as a good first plan needs, and its plan acts at once.
 
         wait: False hands x to a thread and returns None at once; the plan acts when it is ready. While the thread is at work the
         newest measurement waits for it. A state or a plan that is not finite is a warning, and the last plan goes on.
@@ -155,24 +193,26 @@ class Controller(WithoutCaches, NamedOptions):
                 self._background = Background(lambda at: self.replan(*at))
             self._background.give((x, t))
             return None
-        if self._acting is None:
+        if self._plans is None:
             return self._planned_first(x, t)
         state = self.measured(x)
         if not np.isfinite(state).all():
             warnings.warn(f"the state measured at {t:.6g} s is not finite; the last plan goes on", stacklevel=2)
             return None
-        knots = (t - self._acting.begun) / self._dt
-        found = self.solve(state, t, knots, self._acting.plan, self.max_iterations)
+        found, begun = self.solve_after(self.delay, state, t, self._plans)
         if bool(found.result.finite):
-            self._acting = Acting(found.result.plan, t)
+            self._plans = self._plans.then(Acting(found.result.plan, begun, begun), t)
         else:
             warnings.warn(f"the plan made at {t:.6g} s is not finite; the last one goes on", stacklevel=2)
         return found
 
     def control(self, x: Any, t: float) -> Float[np.ndarray, " nu"]:
         """u at the state x and the time t, s, by the plan that acts."""
-        acting = self._planned()
-        return self.planner.control(self.measured(x), (t - acting.begun) / self._dt, acting.plan)
+        return self.control_of(self._planned().at(t), self.measured(x), t)
+
+    def control_of(self, acting: Acting, x: Float[np.ndarray, " nx"], t: float) -> Float[np.ndarray, " nu"]:
+        """u at the state x and the time t, s, by a plan."""
+        return self.planner.control(x, (t - acting.begun) / self._dt, acting.plan)
 
     def set(
         self, *, references: Mapping[str, Any] | None = None, weights: Mapping[str, Any] | None = None
@@ -180,7 +220,7 @@ class Controller(WithoutCaches, NamedOptions):
         """Other references and weights of the problem's residuals by name, from the next solve on; of the same shapes nothing is
         compiled. Raises what `OptimalControlProblem.replace` raises; then nothing changes."""
         self.problem = self.problem.replace(references=references, weights=weights)
-        self.planner = self.planner.on(self.problem)
+        self.planner, self.prediction = self.planner.on(self.problem), self.prediction.on(self.problem)
 
     def close(self) -> None:
         """End the thread of `replan(wait=False)`, once its solve is done."""
@@ -210,6 +250,12 @@ class Controller(WithoutCaches, NamedOptions):
                 f"{name} has shape {flat.shape}; expected ({self.problem.nx},) for problem '{self.problem.name}'"
             )
         return flat
+
+    def solve_after(self, delay: float, x: Float[np.ndarray, " nx"], t: float, plans: Plans) -> tuple[Solve, float]:
+        """(a solve from where the plant, measured at x and t, is predicted to be `delay` s later, the time of that)."""
+        begun, newest = t + delay, plans.newest
+        ahead = self.prediction.after(delay, x, t, plans.stretch)
+        return self.solve(ahead, begun, (begun - newest.begun) / self._dt, newest.plan, self.max_iterations), begun
 
     def solve(
         self, x: Float[np.ndarray, " nx"], time_s: float, shift: float, plan: Plan, iterations: float
@@ -253,7 +299,9 @@ class Controller(WithoutCaches, NamedOptions):
             plan = result.plan
 
     def _same(self, result: Replanned) -> bool:
-        """Whether an iteration changed nothing."""
+        """Whether an iteration changed nothing, and the constraints are kept."""
+        if np.max(np.asarray(result.violation), initial=0.0) > KEPT:
+            return False
         change, new = abs(float(result.cost_before) - float(result.cost)), abs(float(result.cost))
         return not bool(result.accepted) or change <= self.settled.change * max(new, self.settled.change)
 
@@ -262,12 +310,12 @@ class Controller(WithoutCaches, NamedOptions):
         if not np.isfinite(state).all():
             raise NonFiniteError(f"the state measured at {t:.6g} s is not finite, and there is no plan yet to go on with")
         found = self.first_plan(state, t)
-        self._acting = Acting(found.result.plan, t)
+        self._plans = Plans((Acting(found.result.plan, t, t),))
         return found
 
 
-def _seconds(key: str, value: Any) -> float:
+def _seconds(key: str, value: Any, zero: bool = False) -> float:
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not (number and np.isfinite(value) and value > 0):
-        raise OptionError(f"{key} is {value!r} s; expected a positive number of seconds")
+    if not (number and np.isfinite(value) and (value > 0 or (zero and value == 0))):
+        raise OptionError(f"{key} is {value!r} s; expected a {'' if zero else 'positive '}number of seconds")
     return float(value)

@@ -6,7 +6,6 @@ measurement on. The plant does not wait: while a plan is made the last one acts.
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import copy
 import dataclasses
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.control.controller import Acting, Controller, Solve
+from trajopt.control.controller import Acting, Controller, Plans, Solve
 from trajopt.control.plants import Plant, Push, SystemPlant
 from trajopt.control.recording import Recording
 from trajopt.control.warned import warn_of
@@ -44,7 +43,8 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
         plant: a `System`, a `MujocoPlant`, or anything that is a `Plant`; it may have another time step than the problem.
         period (s): time between measurements, whole ticks of the plant.
         delay (s): time of the plant between a measurement and the moment at which the plan made of it acts, whole ticks; or
-            "measured": the time that the solve took, rounded up to ticks, during which nothing else is solved.
+            "measured": the time that the solve took, rounded up to ticks, during which nothing else is solved. A plan begins
+            where the plant is predicted to be when it acts, measured delays being predicted as the last one.
         time_budget, max_iterations, first_iterations, gradient: of a solve, as `Controller` has them.
 
     Raises before anything is compiled: `OptionError`, `ShapeError`.
@@ -60,7 +60,7 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
         time_budget: float | None = None,
         max_iterations: int | None = None,
         delay: float | str = 0.0,
-        first_iterations: int = 50,
+        first_iterations: int = 200,
         gradient: str | None = None,
     ) -> None:
         self.controller = Controller(
@@ -71,6 +71,7 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
         _check_sizes(problem, self.plant)
         self.ticks = self._whole_ticks("period", period)
         self.delay_ticks = None if delay == MEASURED else self._delay(delay)
+        self.controller.delay = 0.0 if self.delay_ticks is None else self.delay_ticks * self.plant.dt
 
     @property
     def problem(self) -> OptimalControlProblem:
@@ -196,10 +197,10 @@ class Drive:
 
     def __init__(self, horizon: RecedingHorizon, first: Solve, pushes: Sequence[Push] = ()) -> None:
         self.horizon, self.first, self.pushes = horizon, first, list(pushes)
-        self.acting = self.newest = Acting(first.result.plan, 0.0)
-        self.coming: collections.deque[tuple[int, Acting]] = collections.deque()
+        self.plans = Plans((Acting(first.result.plan, 0.0, 0.0),))
         self.count = 0  # of ticks
         self.free_at = 0  # the tick from which on another solve may begin
+        self.expected = horizon.delay_ticks or 0  # ticks that the next plan is made ahead
         self.xs: list[np.ndarray] = [horizon.plant.state]
         self.us: list[np.ndarray] = []
         self.solves: list[tuple[float, float, float, int, bool, float, float, np.ndarray]] = []
@@ -210,10 +211,9 @@ class Drive:
         return self.count * self.horizon.plant.dt
 
     @property
-    def _knot(self) -> float:
-        dt = self.horizon.problem.dt
-        assert dt is not None  # validation of a problem sets it
-        return dt
+    def acting(self) -> Acting:
+        """The plan that acts."""
+        return self.plans.at(self.time)
 
     def tick(self) -> None:
         """One step of the plant."""
@@ -226,9 +226,7 @@ class Drive:
             )
         if self.count % horizon.ticks == 0 and self.count >= self.free_at:
             self._solve(x)
-        while self.coming and self.coming[0][0] <= self.count:
-            self.acting = self.coming.popleft()[1]
-        u = controller.planner.control(x, (self.time - self.acting.begun) / self._knot, self.acting.plan)
+        u = controller.control_of(self.acting, x, self.time)
         forces: dict[str, np.ndarray] = {}
         for push in self.pushes:
             if push.acts(self.time, plant.dt):
@@ -240,19 +238,15 @@ class Drive:
 
     def _solve(self, x: Float[np.ndarray, " nx"]) -> None:
         horizon, controller, tick_s = self.horizon, self.horizon.controller, self.horizon.plant.dt
-        shift = (self.time - self.newest.begun) / self._knot
         before = time.process_time()
-        result, iterations, latency = controller.solve(
-            x, self.time, shift, self.newest.plan, controller.max_iterations
-        )
-        delay = horizon.delay_ticks
-        if delay is None:
-            delay = math.ceil(latency / tick_s - ROUNDING)
-            self.free_at = self.count + delay
+        (result, iterations, latency), begun = controller.solve_after(self.expected * tick_s, x, self.time, self.plans)
+        delay = self.expected
+        if horizon.delay_ticks is None:
+            ready = math.ceil(latency / tick_s - ROUNDING)
+            self.free_at, self.expected, delay = self.count + ready, ready, max(delay, ready)
         accepted = bool(result.accepted) and bool(result.finite)
         if bool(result.finite):  # else the plan that is there goes on
-            self.newest = Acting(result.plan, self.time)
-            self.coming.append((self.count + delay, self.newest))
+            self.plans = self.plans.then(Acting(result.plan, begun, (self.count + delay) * tick_s), self.time)
         processor, costs = time.process_time() - before, (float(result.cost_before), float(result.cost))
         row = (self.time, latency, processor, iterations, accepted, *costs, np.asarray(result.violation))
         self.solves.append(row)

@@ -28,7 +28,7 @@ from trajopt.dynamics.smoothness import law_with_kinks
 from trajopt.dynamics.system import System
 from trajopt.errors import DerivativeError
 from trajopt.problems.residuals.base import Residual, StepOutcome, Terms, is_task
-from trajopt.problems.task_expansion import task_expansion
+from trajopt.problems.task_expansion import task_expansion, task_rows
 from trajopt.problems.trajectory import ControlProblem, flat_state
 
 HESSIANS = ("gauss-newton", "exact")
@@ -227,8 +227,10 @@ def stage_constraints(
     p: Float[Array, " np"],
 ) -> tuple[Float[Array, " m"], Float[Array, "m z"]]:
     """(c (m,), C (m, n + nu + np)) of "equality" or "inequality" at one step; m = 0 without such constraints."""
-    at = moved(problem, x, u, p)
-    zero = jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype)
+    at, size = moved(problem, x, u, p), problem.n + problem.nu + problem.n_p
+    task, system, zero = getattr(problem, kind), problem.system, jnp.zeros(size, x.dtype)
+    if is_task(task) and system is not None and _plain(problem, "gauss-newton"):
+        return task_rows(system, task, problem.as_state(x), u, t, size)
 
     def f(z: Array) -> Array:
         x, u, p = at(z)
@@ -241,7 +243,9 @@ def terminal_constraints(
     problem: ControlProblem, kind: str, x: Float[Array, " nx"], p: Float[Array, " np"]
 ) -> tuple[Float[Array, " m"], Float[Array, "m z"]]:
     """(c (m,), C (m, n + np)) of "terminal_equality" or "terminal_inequality"."""
-    zero = jnp.zeros(problem.n + problem.n_p, x.dtype)
+    task, system, zero = getattr(problem, kind), problem.system, jnp.zeros(problem.n + problem.n_p, x.dtype)
+    if is_task(task) and system is not None and _plain(problem, "gauss-newton"):
+        return task_rows(system, task, problem.as_state(x), None, problem.times[-1], problem.n)
 
     def f(z: Array) -> Array:
         return _or_none(problem.terminal(kind, problem.retract(x, z[: problem.n]), p + z[problem.n :]), x.dtype)

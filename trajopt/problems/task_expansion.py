@@ -32,7 +32,6 @@ def task_expansion(
     """1/2 |r|^2, its gradient and J^T J in z = [dq, dv, du] padded to `size`, at a state without a contact law's own."""
     nv, dtype = system.nv, x.q.dtype
     value, gradient, H = jnp.zeros((), dtype), jnp.zeros(size, dtype), jnp.zeros((size, size), dtype)
-    ends = {"q": (0, nv), "v": (nv, 2 * nv), "u": (2 * nv, 2 * nv + (0 if u is None else u.shape[0]))}
     step = StepOutcome(system, x, u)
     closed = {term.label: slope for term in task.terms if (slope := term.slope(x, step)) is not None}
     parts = [_closed(system, term, closed[term.label], x, u, t, step) for term in task.terms if term.label in closed]
@@ -40,16 +39,40 @@ def task_expansion(
     rest = [term for term in task.terms if term.label not in closed]
     for depends_on in sorted({term.depends_on for term in rest}):
         group = Terms(tuple(term for term in rest if term.depends_on == depends_on))
-        begin, end = ends[depends_on[0]][0], ends[depends_on[-1]][1]
-        rows = _rows(system, group, depends_on, x, u, t)
-        J, r = jax.jacfwd(lambda z, rows=rows: (rows(z),) * 2, has_aux=True)(jnp.zeros(end - begin, dtype))
-        blocks.append((begin, end, J, r))
+        blocks.append(_differentiated(system, group, depends_on, x, u, t))
     for begin, end, J, r in blocks:
         around = (begin, size - end)
         value = value + 0.5 * jnp.vdot(r, r)
         gradient = gradient + jnp.pad(J.T @ r, around)
         H = H + jnp.pad(J.T @ J, (around, around))
     return value, gradient, H
+
+
+def task_rows(
+    system: System, task: Residual | Terms, x: State, u: Float[Array, " nu"] | None, t: ScalarLike, size: int
+) -> tuple[Float[Array, " m"], Float[Array, "m z"]]:
+    """The rows of a task and their derivative by z, as `task_expansion` takes it."""
+    step, found = StepOutcome(system, x, u), []
+    for term in task.terms:
+        slope = term.slope(x, step)
+        if slope is None:
+            begin, end, J, r = _differentiated(system, Terms((term,)), term.depends_on, x, u, t)
+        else:
+            begin, end, (J, r) = 0, system.nv, _closed(system, term, slope, x, u, t, step)
+        found.append((r, jnp.pad(J, ((0, 0), (begin, size - end)))))
+    return jnp.concatenate([r for r, _ in found]), jnp.concatenate([J for _, J in found])
+
+
+def _differentiated(
+    system: System, group: Terms, depends_on: str, x: State, u: Array | None, t: Any
+) -> tuple[int, int, Array, Array]:
+    """(first coordinate, the one after the last, J by them, rows) of terms that depend on the same."""
+    nv = system.nv
+    ends = {"q": (0, nv), "v": (nv, 2 * nv), "u": (2 * nv, 2 * nv + (0 if u is None else u.shape[0]))}
+    begin, end = ends[depends_on[0]][0], ends[depends_on[-1]][1]
+    rows = _rows(system, group, depends_on, x, u, t)
+    J, r = jax.jacfwd(lambda z: (rows(z),) * 2, has_aux=True)(jnp.zeros(end - begin, x.q.dtype))
+    return begin, end, J, r
 
 
 def _closed(

@@ -116,6 +116,18 @@ def between(
     return jnp.where(share == 0, x0, jnp.where(share == 1, x1, moved))
 
 
+def acted(
+    problem: OptimalControlProblem, x: Float[Array, " nx"], time: ScalarLike, xs: Float[Array, "T1 nx"], us: Float[Array, "T nu"],
+    gains: Float[Array, "T nu n"] | None,
+) -> Float[Array, " nu"]:  # fmt: skip
+    """u of a plan at the state x, `time` knots after it begins; beyond its end the last control and state are held."""
+    index, share = place(time, problem.horizon)
+    u = us[index]
+    if gains is not None:
+        u = u + gains[index] @ problem.local(between(problem, xs[index], xs[index + 1], share), x)
+    return jnp.clip(u, problem.control_lower.astype(u.dtype), problem.control_upper.astype(u.dtype))
+
+
 def shifted_rows(values: Float[Array, "T ..."], shift: ScalarLike) -> Float[Array, "T ..."]:
     """What holds over the steps, `shift` knots later: means over each new interval, the last row beyond the end."""
     T = values.shape[0]

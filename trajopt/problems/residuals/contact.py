@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from trajopt.dynamics.collision.narrowphase import pair_groups
-from trajopt.dynamics.contact.rows import point_columns, signed_mask
+from trajopt.dynamics.collision.narrowphase import Contacts, pair_groups
+from trajopt.dynamics.contact.rows import point_columns, project_columns, signed_mask
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import expand_v
 from trajopt.dynamics.state import State
@@ -158,7 +158,16 @@ class _Gaps(_OfShape):
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "1"]
     ) -> Float[Array, " m"]:
-        return step.nearby.distance[np.array(candidates_of(step.model, self.pairs(step.model)))] - reference
+        return self._nearby(step).distance - reference
+
+    def slope(self, x: State, step: StepOutcome) -> Float[Array, "m nv"]:
+        """Of the Jacobian of the contact points the part along their normals."""
+        model, near = step.model, self._nearby(step)
+        columns = point_columns(step.kinematics, model.topology, near.point) * near.normal[:, None, :]
+        return project_columns(model, signed_mask(model.topology, near, x.q.dtype) * columns.sum(2))
+
+    def _nearby(self, step: StepOutcome) -> Contacts:
+        return step.nearby[np.array(candidates_of(step.model, self.pairs(step.model)))]
 
 
 @jax.tree_util.register_dataclass

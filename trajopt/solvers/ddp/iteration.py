@@ -156,7 +156,7 @@ class Iteration:
             return x_next, (x_next, u, cost)
 
         if self._follows_at_once:
-            return self._followed(x0, at, direction, length)
+            return self._followed(x0, at, direction, length, multipliers)
         times, rows = jnp.asarray(problem.times)[:-1], (multipliers.stage, multipliers.stage_penalty)
         defects = jnp.zeros((problem.horizon, n), at.us.dtype) if defects is None else defects
         inputs = (at.xs[:-1], at.us, defects, times, policy.K, policy.k, *rows)
@@ -174,11 +174,10 @@ class Iteration:
         problem = self.problem
         system = problem.system
         plain = system is not None and system.contact.contact_state_shape(system.model) is None and not problem.n_p
-        rows = any(kind.size for kind in self.modeller.constraints.inequality())
-        return self.modeller.native and plain and not (self.multiple or needs_steps(problem) or rows)
+        return self.modeller.native and plain and not (self.multiple or needs_steps(problem))
 
     def _followed(
-        self, x0: Array, at: Trajectory, direction: Direction, length: Array
+        self, x0: Array, at: Trajectory, direction: Direction, length: Array, multipliers: al.Multipliers
     ) -> tuple[Trajectory, Float[Array, ""]]:
         """`follow` through `follow_policy`."""
         problem, system = self.problem, self.problem.system
@@ -189,8 +188,11 @@ class Iteration:
         us = at.us + length * policy.k
         found, us, _ = follow_policy(system, problem.as_state(x0), *bar, us, policy.K, low, high)
         xs = jnp.concatenate([x0[None], jnp.concatenate([found.q, found.v], 1)])
-        motion = Trajectory(xs, us, at.p)
-        return motion, problem.cost(motion)
+        motion, constraints = Trajectory(xs, us, at.p), self.modeller.constraints
+        cost = problem.cost(motion)
+        if problem.constrained:
+            cost = cost + constraints.added(multipliers, constraints.along(motion))
+        return motion, cost
 
     def line_search(
         self,

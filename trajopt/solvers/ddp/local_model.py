@@ -180,8 +180,8 @@ class Modeller:
             return self.constraints.terminal(problem.retract(at.xs[-1], z[:n]), p + z[n:])
 
         y, w, inequality = multipliers.terminal, multipliers.terminal_penalty, self.constraints.inequality()[1]
-        size = n + problem.n_p
-        return final.value, *self._with_rows(rows_at, size, final.gradient, final.hessian, y, w, inequality)
+        found = self.constraints.terminal_slopes(at.xs[-1], p)
+        return final.value, *self._with_rows(rows_at, found, final.gradient, final.hessian, y, w, inequality)
 
     def _stage_models(self, at: Trajectory, multipliers: al.Multipliers, g_end: Array) -> tuple[Array, ...]:
         """Of each step, stacked: (F, defect, cost, gradient, Hessian, rows), in [dx, dp, du].
@@ -210,7 +210,8 @@ class Modeller:
                 x, u, p = go(z)
                 return self.constraints.stage(x, u, t, p)
 
-            c, g, H = self._with_rows(rows_at, n + problem.nu + problem.n_p, model.gradient, model.hessian, y, w, inequality)
+            found = self.constraints.stage_slopes(x, u, t, p)
+            c, g, H = self._with_rows(rows_at, found, model.gradient, model.hessian, y, w, inequality)
             return F[:, order], defect, model.value, g[order], H[order][:, order], c
 
         def sweep(costate: Array, row: tuple) -> tuple[Any, Any]:
@@ -233,23 +234,22 @@ class Modeller:
     def _with_rows(
         self,
         rows_at: Callable[[Array], Array],
-        size: int,
+        found: tuple[Array, Array],
         g: Array,
         H: Array,
         y: Array,
         w: Array,
         inequality: np.ndarray,
     ) -> tuple[Array, Array, Array]:
-        """(c, gradient, Hessian): the cost's plus those of the augmented term of the rows."""
+        """(c, gradient, Hessian): the cost's plus those of the augmented term of the rows; found: rows and their derivative."""
         if not inequality.size:
             return jnp.zeros(0, g.dtype), g, H
-        zero = jnp.zeros(size, g.dtype)
-        C, c = jax.jacfwd(lambda z: (rows_at(z),) * 2, has_aux=True)(zero)
+        c, C = found
         pull = al.estimate(y, w, c, inequality)
         H = H + C.T @ (al.weight(y, w, c, inequality)[:, None] * C)
         if self.second_order:
             pulled = jax.lax.stop_gradient(pull)
-            H = H + jax.jacfwd(jax.jacrev(lambda z: jnp.vdot(pulled, rows_at(z))))(zero)
+            H = H + jax.jacfwd(jax.jacrev(lambda z: jnp.vdot(pulled, rows_at(z))))(jnp.zeros_like(g))
         return c, g + C.T @ pull, H
 
     def _lq(self, F: Array, d: Array, g: Array, H: Array, g_end: Array, H_end: Array) -> LQProblem:

@@ -30,17 +30,16 @@ from trajopt.solvers.ddp.reports import Direction, Iterate, Report
 from trajopt.solvers.plan import (
     Plan,
     Replanned,
+    acted,
     begun,
-    between,
     beyond,
     check_replannable,
-    place,
     same_structure,
     shifted_rows,
     shifted_states,
 )
 from trajopt.solvers.subproblems import augmented_lagrangian as al
-from trajopt.solvers.subproblems.carried import Carried, CarriedRule, added_cost, largest_rows, rows_along
+from trajopt.solvers.subproblems.carried import Carried, CarriedRule, largest_rows
 from trajopt.solvers.subproblems.riccati import Policy
 
 
@@ -122,11 +121,7 @@ class Replanning:
         gains: Float[Array, "T nu n"],
     ) -> Float[Array, " nu"]:  # fmt: skip
         """u at the state x, `time` knots after the plan begins; beyond its end the last control and state are held."""
-        problem = self.problem
-        index, share = place(time, problem.horizon)
-        bar = between(problem, xs[index], xs[index + 1], share)
-        u = us[index] + gains[index] @ problem.local(bar, x)
-        return jnp.clip(u, problem.control_lower.astype(u.dtype), problem.control_upper.astype(u.dtype))
+        return acted(self.problem, x, time, xs, us, gains)
 
     def shifted(self, plan: Plan, shift: Float[Array, ""]) -> Plan:
         """The plan `shift` knots later: states along the shortest way, held controls as their mean over each new interval; what
@@ -179,8 +174,8 @@ class Replanning:
         before = moved.model.cost + moved.model.augmented
         if not problem.constrained:
             return dataclasses.replace(memory, damping=moved.damping), merit, jnp.zeros(0, merit.dtype)
-        rows = rows_along(constraints, moved.motion)
-        cost = merit - added_cost(constraints, memory.carried, rows)
+        rows = constraints.along(moved.motion)
+        cost = merit - constraints.added(memory.carried.multipliers, rows)
         old, new = memory.carried, self.rule.after(constraints, memory.carried, rows)
         full = (report.length == 1) & (moved.damping <= memory.damping)
         due = ~report.accepted | (full & self.rule.due(constraints, old, rows, before - report.merit))

@@ -27,7 +27,7 @@ from trajopt.solvers.plan import Plan, Replanned, begun, check_replannable, plac
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation, GenerationProgram, batch_size
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints
-from trajopt.solvers.subproblems.carried import Carried, CarriedRule, carried_rule, largest_rows, rows_along
+from trajopt.solvers.subproblems.carried import Carried, CarriedRule, carried_rule, largest_rows
 
 if TYPE_CHECKING:
     from trajopt.solvers.sampling.search import SamplingSolver
@@ -75,7 +75,7 @@ class Rating:
         motion = jax.tree.map(lambda a: a[best], motion)
         violation = jnp.zeros(0, cost.dtype)
         if problem.constrained:
-            rows = rows_along(constraints, motion)
+            rows = constraints.along(motion)
             carried, violation = self.rule.after(constraints, carried, rows), largest_rows(constraints, rows)
         return merit, cost[1], best, motion, cost[best], violation, carried
 

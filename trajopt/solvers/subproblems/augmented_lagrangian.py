@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, ScalarLike
 
-from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.expansions import moved, stage_constraints, terminal_constraints
+from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.programs import KEPT_PROGRAMS, subject
 from trajopt.solvers.loop.contract import SolverState
 
@@ -31,6 +33,7 @@ INNER_SHARE, INNER_LARGEST = 0.1, 1e-2  # of `PenaltyRule.inner_tolerance`
 MAX_FRUITLESS_UPDATES = 4  # updates at the largest penalty without a falling violation that make a problem infeasible
 FALLING = 0.9  # a violation below this share of the least one falls
 
+Rows = tuple[Float[Array, "T m"], Float[Array, " k"]]
 
 
 @jax.tree_util.register_dataclass
@@ -118,6 +121,42 @@ class Constraints:
         """Rows at the end."""
         rows = [self.problem.terminal(kind, x, p) for kind in ("terminal_equality", "terminal_inequality")]
         return self._joined(x, rows)
+
+    def stage_slopes(
+        self, x: Float[Array, " nx"], u: Float[Array, " nu"], t: ScalarLike, p: Float[Array, " np"]
+    ) -> tuple[Float[Array, " m"], Float[Array, "m z"]]:
+        """Rows at one stage and their derivative by z = [dx, du, dp]."""
+        problem, at = self.problem, moved(self.problem, x, u, p)
+        parts = [stage_constraints(problem, kind, x, u, t, p) for kind in ("equality", "inequality")]
+        return self._with_bounds(parts, lambda z: at(z)[0], problem.n + problem.nu + problem.n_p)
+
+    def terminal_slopes(
+        self, x: Float[Array, " nx"], p: Float[Array, " np"]
+    ) -> tuple[Float[Array, " k"], Float[Array, "k z"]]:
+        """Rows at the end and their derivative by z = [dx, dp]."""
+        problem = self.problem
+        parts = [terminal_constraints(problem, kind, x, p) for kind in ("terminal_equality", "terminal_inequality")]
+        return self._with_bounds(parts, lambda z: problem.retract(x, z[: problem.n]), problem.n + problem.n_p)
+
+    def _with_bounds(
+        self, parts: list[tuple[Array, Array]], at: Callable[[Array], Array], size: int
+    ) -> tuple[Array, Array]:
+        zero = jnp.zeros(size, parts[0][0].dtype)
+        C, c = jax.jacfwd(lambda z: (self._joined(at(z), []),) * 2, has_aux=True)(zero)
+        parts = [*parts, (c, C)]
+        return jnp.concatenate([c for c, _ in parts]), jnp.concatenate([C for _, C in parts])
+
+    def along(self, motion: Trajectory) -> Rows:
+        """Rows of each stage and of the end along a motion."""
+        times = jnp.asarray(self.problem.times)[:-1]
+        stage = jax.vmap(lambda x, u, t: self.stage(x, u, t, motion.p))(motion.xs[:-1], motion.us, times)
+        return stage, self.terminal(motion.xs[-1], motion.p)
+
+    def added(self, multipliers: Multipliers, rows: Rows) -> Float[Array, ""]:
+        """What rows add to the cost."""
+        m, kinds = multipliers, self.inequality()
+        stage = term(m.stage, m.stage_penalty, rows[0], kinds[0])
+        return stage + term(m.terminal, m.terminal_penalty, rows[1], kinds[1])
 
     def _joined(self, x: Array, rows: list[Array | None]) -> Array:
         lower, upper = self._bounds

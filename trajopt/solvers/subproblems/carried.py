@@ -17,17 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, ScalarLike
 
-from trajopt.problems.ocp import Trajectory
 from trajopt.solvers.plan import shifted_rows
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 
-FIRST = 1e3  # least penalty in the loop: a solve has few iterations, and starts near its answer
+FIRST = 1e5  # least penalty in the loop: a solve has few iterations, and starts near its answer
 GROWTH = 10.0  # of a penalty in the loop
-LARGEST = 10.0  # multiplier, in units of the first penalty and of the row: what cannot be kept is not asked for ever harder
+LARGEST = 1.0  # multiplier, in units of the first penalty and of the row: what cannot be kept is not asked for ever harder
 SLIGHT = 0.5  # of what an update is worth, as for a solver (`ddp.passes`)
 SLACK = 1e-4  # violation, in the row's unit, below which a penalty does not grow
-
-Rows = tuple[Float[Array, "T m"], Float[Array, " k"]]
 
 
 @jax.tree_util.register_dataclass
@@ -59,13 +56,13 @@ class CarriedRule:
         multipliers = al.Multipliers(stage, m.terminal, penalty.astype(m.stage.dtype), m.terminal_penalty)
         return Carried(multipliers, (shifted_rows(carried.excess[0], shift), carried.excess[1]))
 
-    def due(self, constraints: al.Constraints, carried: Carried, rows: Rows, gain: Float[Array, ""]) -> Bool[Array, ""]:
+    def due(self, constraints: al.Constraints, carried: Carried, rows: al.Rows, gain: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether an update is worth more than another iteration like the last one, which gained so much."""
         m, kinds = carried.multipliers, constraints.inequality()
         parts = ((m.stage, m.stage_penalty, rows[0], kinds[0]), (m.terminal, m.terminal_penalty, rows[1], kinds[1]))
         return jnp.abs(gain) <= SLIGHT * sum(0.5 * jnp.sum(part[1] * al.excess(*part) ** 2) for part in parts)
 
-    def after(self, constraints: al.Constraints, carried: Carried, rows: Rows) -> Carried:
+    def after(self, constraints: al.Constraints, carried: Carried, rows: al.Rows) -> Carried:
         """After an update at a motion with these rows."""
         m, kinds = carried.multipliers, constraints.inequality()
         stage = self._updated(m.stage, m.stage_penalty, rows[0], carried.excess[0], kinds[0])
@@ -90,21 +87,7 @@ def carried_rule(penalty: float, factor: float) -> CarriedRule:
     return CarriedRule(max(penalty, FIRST), factor)
 
 
-def rows_along(constraints: al.Constraints, motion: Trajectory) -> Rows:
-    """The constraint rows along a motion."""
-    times = jnp.asarray(constraints.problem.times)[:-1]
-    stage = jax.vmap(lambda x, u, t: constraints.stage(x, u, t, motion.p))(motion.xs[:-1], motion.us, times)
-    return stage, constraints.terminal(motion.xs[-1], motion.p)
-
-
-def added_cost(constraints: al.Constraints, carried: Carried, rows: Rows) -> Float[Array, ""]:
-    """What the rows add to the cost."""
-    m, kinds = carried.multipliers, constraints.inequality()
-    stage = al.term(m.stage, m.stage_penalty, rows[0], kinds[0])
-    return stage + al.term(m.terminal, m.terminal_penalty, rows[1], kinds[1])
-
-
-def largest_rows(constraints: al.Constraints, rows: Rows) -> Float[Array, " r"]:
+def largest_rows(constraints: al.Constraints, rows: al.Rows) -> Float[Array, " r"]:
     """The largest violation of each row, those of the stages before those of the end."""
     kinds = constraints.inequality()
     sizes = [jnp.where(kind, jnp.maximum(c, 0.0), jnp.abs(c)) for kind, c in zip(kinds, rows, strict=True)]
