@@ -18,7 +18,7 @@ from results import record  # noqa: E402
 from trajopt import problems, solvers  # noqa: E402
 from trajopt.problems.registry import parse_settings  # noqa: E402
 
-TASKS = ("spinner", "push-box", "push-t", "hopper-step", "in-hand-rotation", "go1-climb", "arm-obstacle")
+TASKS = ("spinner", "push-box", "push-t", "hopper-step", "in-hand-rotation", "two-arm-lift", "go1-climb", "arm-obstacle")
 
 
 def main() -> None:

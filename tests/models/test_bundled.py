@@ -49,6 +49,7 @@ SIZES = {  # name: (nq, nv, nu)
     "push-t": (5, 5, 2),
     "quadruped": (19, 18, 12),
     "spinner": (3, 3, 2),
+    "two-arms": (19, 18, 12),
     "ur5": (6, 6, 6),
 }
 WITH_REFERENCE = ["go1", "h1", "atlas", "ur5", "half-cheetah", "hopper", "humanoid", "anymal-c", "panda"]

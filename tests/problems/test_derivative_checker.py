@@ -30,7 +30,7 @@ SETTINGS = {
 # Sums of residuals, each of which is held against Ridders by itself (test_residuals.py).
 OF_RESIDUALS = (
     "arm-obstacle", "atlas-jump-landing", "go1-backflip", "go1-climb", "go1-jump", "go1-trot", "h1-step", "half-cheetah-sprint",
-    "hopper-hops", "hopper-step", "in-hand-rotation", "spinner",
+    "hopper-hops", "hopper-step", "in-hand-rotation", "spinner", "two-arm-lift",
 )  # fmt: skip
 # Drone: at one node of the perturbed point the gap closes within 4.3e-8 m. Atlas: the cost curves by 1e5, which asks for short
 # differences, and these for intervals of a single step: over five the rounding of the contact solves grows to 1e-11, which

@@ -5,6 +5,7 @@ The oracle of the answers is MuJoCo-free: goals are recomputed here by one rollo
 
 import dataclasses
 
+import mujoco
 import numpy as np
 import pytest
 from compilations import compilations
@@ -12,6 +13,8 @@ from compilations import compilations
 from trajopt import problems, solvers
 from trajopt.dynamics import RelaxedContact
 from trajopt.errors import OptionError
+from trajopt.models import bundled_file
+from trajopt.problems.library.two_arm_lift import random_start
 from trajopt.problems.residuals import StepOutcome
 from trajopt.result import status_name
 from trajopt.solvers import Solution
@@ -158,8 +161,41 @@ def test_the_t_is_pushed_a_little():
     assert abs(q[2]) <= 0.05
 
 
+def test_the_big_ball_lies_on_its_table_clear_of_the_arms():
+    """By MuJoCo's distances."""
+    model = mujoco.MjModel.from_xml_path(str(bundled_file("two-arms")))
+    data, ball, table = mujoco.MjData(model), model.geom("ball").id, model.geom("table").id
+    arms = [geom for geom in range(model.ngeom) if model.geom_contype[geom] == 1]
+    for seed in range(40):
+        data.qpos[:] = random_start(seed)
+        mujoco.mj_kinematics(model, data)
+        assert abs(mujoco.mj_geomDistance(model, data, ball, table, 1.0, None)) < 1e-9
+        assert len(arms) == 10
+        assert min(mujoco.mj_geomDistance(model, data, ball, arm, 1.0, None) for arm in arms) > 1e-3
+
+
+def test_the_big_ball_is_to_be_lifted_and_held_still():
+    problem = problems.get("two-arm-lift", seed=1)
+    x = np.array(problem.x0)
+    x[14], x[33] = x[14] + 0.1, 0.5
+    missed = recomputed(dataclasses.replace(problem, x0=x, validate=False), problem.u0[:0])
+    assert missed == pytest.approx({"place": 0.2, "speed": 0.5}, abs=1e-9)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["push-t", "hopper-step", "in-hand-rotation"])
+def test_one_arm_alone_does_not_lift_the_ball():
+    """The plan of both with one of them left where it was."""
+    problem = problems.get("two-arm-lift")
+    both = solvers.solve(problem)
+    assert both.success
+    for arm in (slice(0, 6), slice(6, 12)):
+        us = np.array(both.us)
+        us[:, arm] = problem.u0[:, arm]
+        assert recomputed(problem, us)["place"] > 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["push-t", "hopper-step", "in-hand-rotation", "two-arm-lift"])
 def test_nine_of_ten_starts_reach_the_goals(task):
     met = 0
     for seed in range(10):

@@ -93,6 +93,9 @@ _ENTRIES: dict[str, Entry] = {
     "in-hand-rotation": Entry(
         f"{_LIBRARY}.in_hand_rotation:in_hand_rotation", "angles with which an Allegro hand turns a ball on its palm", "iLQR"
     ),
+    "two-arm-lift": Entry(
+        f"{_LIBRARY}.two_arm_lift:two_arm_lift", "angles with which two arms lift a ball that neither can hold alone", "iLQR"
+    ),
     "hopper-step": Entry(f"{_LIBRARY}.hopper_step:hopper_step", "torques with which the hopper jumps onto a step", "iLQR"),
     "arm-obstacle": Entry(
         f"{_LIBRARY}.arm_obstacle:arm_obstacle", "torques with which a UR5 reaches a place behind a ball", "iLQR"
