@@ -1,4 +1,4 @@
-"""The animation: shapes are closed and of the right size, and a body's image moves as the body does."""
+"""The animation: a body's image moves as the body does."""
 
 from __future__ import annotations
 
@@ -7,29 +7,10 @@ import pytest
 from kills import snapshots
 from PIL import Image
 
-from trajopt.dynamics.model import ShapeType
 from trajopt.models import load_model
 from trajopt.viz import animation
 from trajopt.viz.gallery import write_page
 from trajopt.viz.plots import axes
-from trajopt.viz.shapes3d import polygons
-
-SIZE = np.array([0.3, 0.5, 0.4])
-
-
-def volume(faces) -> float:
-    """Volume inside outward-wound polygons, by the divergence theorem over triangles from their first vertex."""
-    total = 0.0
-    for face in faces:
-        for a, b in zip(face[1:-1], face[2:]):
-            total += float(np.dot(face[0], np.cross(a, b))) / 6.0
-    return total
-
-
-def test_a_mesh_is_drawn_by_its_hull():
-    corners = np.array(np.meshgrid([0, 1], [0, 2], [0, 3])).reshape(3, -1).T.astype(float)
-    inner = np.array([[0.5, 1.0, 1.5]])
-    assert volume(polygons(ShapeType.MESH, SIZE, np.concatenate([corners, inner]))) == pytest.approx(6.0)
 
 
 def motion(model, count, shift):

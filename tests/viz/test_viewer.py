@@ -62,18 +62,22 @@ def write_run(folder: pathlib.Path, recording: Recording, **summary) -> pathlib.
     return folder
 
 
+BRICK = np.array(np.meshgrid([0.0, 1.0], [0.0, 2.0], [0.0, 3.0])).reshape(3, -1).T
+
+
 @pytest.mark.parametrize(
-    ("kind", "exact"),
+    ("kind", "vertices", "exact"),
     [
-        (ShapeType.BOX, 8 * 0.3 * 0.5 * 0.4),
-        (ShapeType.SPHERE, 4 / 3 * np.pi * 0.3**3),
-        (ShapeType.CYLINDER, np.pi * 0.3**2 * 1.0),
-        (ShapeType.CAPSULE, np.pi * 0.3**2 * 1.0 + 4 / 3 * np.pi * 0.3**3),
-        (ShapeType.ELLIPSOID, 4 / 3 * np.pi * 0.3 * 0.5 * 0.4),
+        (ShapeType.BOX, None, 8 * 0.3 * 0.5 * 0.4),
+        (ShapeType.SPHERE, None, 4 / 3 * np.pi * 0.3**3),
+        (ShapeType.CYLINDER, None, np.pi * 0.3**2 * 1.0),
+        (ShapeType.CAPSULE, None, np.pi * 0.3**2 * 1.0 + 4 / 3 * np.pi * 0.3**3),
+        (ShapeType.ELLIPSOID, None, 4 / 3 * np.pi * 0.3 * 0.5 * 0.4),
+        (ShapeType.MESH, np.concatenate([BRICK, [[0.5, 1.0, 1.5]]]), 6.0),  # a mesh is drawn by its hull
     ],
 )
-def test_surfaces_are_closed_and_of_the_right_volume(kind, exact):
-    points, triangles = surface(kind, np.array([0.3, 0.5, 0.4]))
+def test_surfaces_are_closed_and_of_the_right_volume(kind, vertices, exact):
+    points, triangles = surface(kind, np.array([0.3, 0.5, 0.4]), vertices)
     edges = collections.Counter(tuple(t[[k, (k + 1) % 3]]) for t in triangles for k in range(3))
     assert all(count == 1 and edges[edge[::-1]] == 1 for edge, count in edges.items()), "every edge has two sides"
     a, b, c = points[triangles].swapaxes(0, 1)

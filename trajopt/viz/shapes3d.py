@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from trajopt.dynamics.collision.features import BOX_CORNERS
 from trajopt.dynamics.collision.terrain import ground_height
 from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model, ShapeType
@@ -15,44 +18,57 @@ from trajopt.models.meshes import hull_triangles
 from trajopt.problems import programs
 
 _ROUND = (ShapeType.SPHERE, ShapeType.CAPSULE, ShapeType.ELLIPSOID)
+_CONVEX = (*_ROUND, ShapeType.BOX, ShapeType.CYLINDER)
 _GROUND = 33  # points of a height field along each side, as drawn
-_JOINED = 1e-9  # vertices closer than this share of the shape's size are one
 
 
-def polygons(
+def surface(
     kind: ShapeType,
     size: Float[np.ndarray, "3"],
     vertices: Float[np.ndarray, "k 3"] | None = None,
     *,
-    around: int = 14,
-    along: int = 8,
-) -> list[Float[np.ndarray, "corners 3"]]:
-    """Faces of a shape in its own frame, each (k, 3), wound outwards; planes and points have none.
+    around: int = 32,
+    along: int = 16,
+) -> tuple[Float[np.ndarray, "v 3"], Int[np.ndarray, "f 3"]]:
+    """Triangles of a shape in its own frame, wound outwards: vertices (v, 3) and their indices (f, 3); none of planes and points.
 
     size (3,) m, as `ShapeType` says; vertices (k, 3) of a mesh, whose hull is meant, or of the ground (`shape_vertices`).
-    around: facets of a turn about z; along: facets of a half circle, an even number.
+    around: facets of a turn about z; along: facets of a half circle, an even number. By default fine enough to look round.
     """
+    if kind in _CONVEX:
+        points, triangles = _corners(kind, size, around, along), _hull(kind, around, along)
+    elif kind == ShapeType.MESH and vertices is not None and len(vertices) >= 4:
+        points, triangles = vertices, np.array(hull_triangles(vertices))
+    elif kind == ShapeType.HEIGHTFIELD and vertices is not None:
+        grid = np.arange(len(vertices)).reshape(_GROUND, _GROUND)
+        one, two, three, four = (grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1])
+        return vertices, np.stack([one, two, three, one, three, four], axis=2).reshape(-1, 3)
+    else:
+        return np.zeros((0, 3)), np.zeros((0, 3), int)
+    used, index = np.unique(triangles, return_inverse=True)
+    return points[used], index.reshape(-1, 3)
+
+
+@functools.cache
+def _hull(kind: ShapeType, around: int, along: int) -> Int[np.ndarray, "f 3"]:
+    """Triangles between the `_corners` of a convex shape, whatever its size."""
+    return np.array(hull_triangles(_corners(kind, np.ones(3), around, along)))
+
+
+def _corners(kind: ShapeType, size: np.ndarray, around: int, along: int) -> Float[np.ndarray, "k 3"]:
+    """Points whose hull a convex shape is."""
     if kind == ShapeType.BOX:
-        return _box(size)
-    if kind == ShapeType.SPHERE:
-        return _revolved(*_ellipse(size[0], along), around)
-    if kind == ShapeType.ELLIPSOID:
-        return [face * (size / size[0]) for face in _revolved(*_ellipse(size[0], along), around)]
+        return BOX_CORNERS * size
+    turn, height = 2 * np.pi * np.arange(around) / around, np.array([0.0, 0.0, size[1]])
+    circle = np.stack([np.cos(turn), np.sin(turn), np.zeros(around)], axis=1)
     if kind == ShapeType.CYLINDER:
-        r, h = size[0], size[1]
-        return _revolved(np.array([0.0, r, r, 0.0]), np.array([-h, -h, h, h]), around)
+        return np.concatenate([size[0] * circle + height, size[0] * circle - height])
+    latitude = np.pi * (np.arange(1, along) / along - 0.5)
+    rings = [circle * np.cos(angle) + [0.0, 0.0, np.sin(angle)] for angle in latitude]
+    ball = np.concatenate([*rings, [[0.0, 0.0, -1.0], [0.0, 0.0, 1.0]]])
     if kind == ShapeType.CAPSULE:
-        radii, heights = _ellipse(size[0], along)
-        half = len(radii) // 2 + 1
-        profile = np.concatenate([heights[:half] - size[1], heights[half - 1 :] + size[1]])
-        return _revolved(np.concatenate([radii[:half], radii[half - 1 :]]), profile, around)
-    if kind == ShapeType.MESH and vertices is not None and len(vertices) >= 4:
-        return [vertices[list(corners)] for corners in hull_triangles(vertices)]
-    if kind == ShapeType.HEIGHTFIELD and vertices is not None:
-        grid = vertices.reshape(_GROUND, _GROUND, 3)
-        corners = [grid[:-1, :-1], grid[:-1, 1:], grid[1:, 1:], grid[1:, :-1]]
-        return list(np.stack(corners, axis=2).reshape(-1, 4, 3))
-    return []
+        return np.concatenate([size[0] * ball + height, size[0] * ball - height])
+    return ball * (size if kind == ShapeType.ELLIPSOID else size[0])
 
 
 def shape_vertices(model: Model, index: int) -> Float[np.ndarray, "k 3"] | None:
@@ -67,59 +83,6 @@ def shape_vertices(model: Model, index: int) -> Float[np.ndarray, "k 3"] | None:
     flat = np.stack([x.ravel(), y.ravel()], axis=1)
     height = jax.vmap(ground_height(shape.surface, size, numbers))(jnp.asarray(flat, size.dtype))
     return np.concatenate([flat, np.asarray(height, float)[:, None]], axis=1)
-
-
-def _ellipse(radius: float, along: int) -> tuple[np.ndarray, np.ndarray]:
-    """Profile of a ball: distances from the axis and heights, from the south to the north pole."""
-    angle = np.linspace(-0.5 * np.pi, 0.5 * np.pi, along + 1)
-    return radius * np.cos(angle), radius * np.sin(angle)
-
-
-def _revolved(radii: np.ndarray, heights: np.ndarray, count: int) -> list[np.ndarray]:
-    """Quadrilaterals of a profile turned about the z axis."""
-    angle = np.linspace(0.0, 2 * np.pi, count + 1)
-    ring = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-    points = np.concatenate(
-        [radii[:, None, None] * ring, np.broadcast_to(heights[:, None, None], (len(radii), count + 1, 1))], axis=-1
-    )
-    return [
-        np.array([points[i, k], points[i, k + 1], points[i + 1, k + 1], points[i + 1, k]])
-        for i in range(len(radii) - 1)
-        for k in range(count)
-    ]
-
-
-def _box(half: np.ndarray) -> list[np.ndarray]:
-    faces = []
-    for axis in range(3):
-        a, b = (axis + 1) % 3, (axis + 2) % 3
-        for sign in (1.0, -1.0):
-            face = np.zeros((4, 3))
-            face[:, axis] = sign
-            face[:, a] = np.array([-1, 1, 1, -1]) * sign
-            face[:, b] = [-1, -1, 1, 1]
-            faces.append(face * half)
-    return faces
-
-
-def surface(
-    kind: ShapeType,
-    size: Float[np.ndarray, "3"],
-    vertices: Float[np.ndarray, "k 3"] | None = None,
-    *,
-    around: int = 32,
-    along: int = 16,
-) -> tuple[Float[np.ndarray, "v 3"], Int[np.ndarray, "f 3"]]:
-    """The same as triangles, by default fine enough to look round: vertices (v, 3), each once, and their indices (f, 3)."""
-    faces = polygons(kind, size, vertices, around=around, along=along)
-    if not faces:
-        return np.zeros((0, 3)), np.zeros((0, 3), int)
-    corners = np.concatenate([face[[0, k, k + 1]] for face in faces for k in range(1, len(face) - 1)])
-    grid = np.round(corners / (_JOINED * np.abs(corners).max())) + 0.0  # -0 is 0
-    _, first, index = np.unique(grid, axis=0, return_index=True, return_inverse=True)
-    triangles = index.reshape(-1, 3)
-    distinct = (triangles != np.roll(triangles, 1, axis=1)).all(axis=1)  # at a pole, quadrilaterals become triangles
-    return corners[first], triangles[distinct]
 
 
 def is_round(kind: ShapeType) -> bool:
