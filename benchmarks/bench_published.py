@@ -1,12 +1,16 @@
 """Published robots as their files are, meshes and all, fall on the ground: steps and Jacobians beside MuJoCo's of the same file.
 
     python benchmarks/bench_published.py [--models Go2,G1] [--seconds 1.0] [--processor]
+    python benchmarks/bench_published.py --models Go2,G1 --rollouts 1000
 
 Each robot of `published_robots.py` begins at its default configuration, its lowest point a little above the ground, falls and
 lies for a second, controls zero, at dt = 1 ms, all settings at their defaults, self-collision included. The time of a step is
 that of windows of 50 steps of one compiled loop, that of a step with its Jacobian of a loop over ten states of each window.
 MuJoCo reads the same file (bodies that overlap at the start do not collide in either) and falls by itself; its Jacobian is
 `mjd_transitionFD`, one-sided differences, at the same moments. Medians and largest over the windows, us.
+
+--rollouts: that many motions of 100 steps from there with random velocities, in one call on all processors, beside MuJoCo's
+`rollout` on two threads; medians of five calls of each, in turns.
 """
 
 from __future__ import annotations
@@ -73,11 +77,40 @@ def mujocos(name: str, model, q, windows: int) -> tuple[list[float], list[float]
     return times
 
 
+def rolled_out(name: str, model, q, count: int, steps: int = 100) -> tuple[float, float]:
+    """Milliseconds of `count` rollouts in one call: ours, and MuJoCo's."""
+    import dropped_peer
+    import jax
+    import jax.numpy as jnp
+    import mujoco
+    import mujoco.rollout
+    import numpy as np
+    from measure import once
+    from published_robots import PUBLISHED, folder
+
+    from trajopt.dynamics import State, System
+
+    system, us = System(model, DT), jnp.zeros((steps, model.nu))
+    ours = jax.jit(jax.vmap(lambda v: system.rollout(State(jnp.asarray(q), v), us)[0].q[-1]))
+    peer, start = dropped_peer.compiled(folder() / PUBLISHED[name], folder(), model, q)
+    peer.opt.timestep = DT
+    data, full = [mujoco.MjData(peer) for _ in range(2)], mujoco.mjtState.mjSTATE_FULLPHYSICS
+    vs = np.random.default_rng(0).normal(size=(count, model.nv))
+    states = np.zeros((count, mujoco.mj_stateSize(peer, full)))
+    for state, v in zip(states, vs, strict=True):
+        data[0].qpos[:], data[0].qvel[:] = start, v[: peer.nv]
+        mujoco.mj_getState(peer, data[0], state, full)
+    calls = (lambda: ours(vs), lambda: mujoco.rollout.rollout(peer, data, states, nstep=steps)[0])
+    times = [[once(call)[0] / 1e3 for call in calls] for _ in range(6)][1:]
+    return tuple(np.median(times, 0).tolist())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", help="names, separated by commas; all by default")
     parser.add_argument("--seconds", type=float, default=1.0, help="of the fall")
-    options = begin(parser)
+    parser.add_argument("--rollouts", type=int, help="motions in one call, in place of single steps")
+    options = begin(parser, pinned=lambda options: options.rollouts is None)
     import numpy as np
     from dropped_scenes import put_down
     from published_robots import PUBLISHED, model_of
@@ -87,6 +120,10 @@ def main() -> None:
     for name in options.models.split(",") if options.models else PUBLISHED:
         model = model_of(name)
         q, windows = put_down(model, np.array(model.q_default, float)), round(options.seconds / DT / WINDOW)
+        if options.rollouts is not None:
+            own, peers = rolled_out(name, model, q, options.rollouts)
+            print(f"{name}: {options.rollouts} rollouts {own:.1f} ms, MuJoCo {peers:.1f} ms, ratio {own / peers:.2f}", flush=True)
+            continue
         vertices = sum(len(mesh) for mesh in model.meshes)
         step, both = ours(model, q, windows)
         peer = mujocos(name, model, q, windows)
@@ -99,7 +136,8 @@ def main() -> None:
         missing = ["-"] * (len(HEAD) - 4 - len(found))
         rows.append((name, model.nv, len(model.topology.pairs), vertices, *found, *missing))
         print(*rows[-1], flush=True)
-    print(markdown(HEAD, rows))
+    if rows:
+        print(markdown(HEAD, rows))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,15 @@ _clock = time.perf_counter
 LOOP = 100  # steps of `in_loop`
 
 
-def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments, --processor among them; one core and one thread from now on, float64. Call before importing JAX."""
+def begin(parser: argparse.ArgumentParser, pinned: Callable[[argparse.Namespace], bool] = lambda _: True) -> argparse.Namespace:
+    """The arguments, --processor among them; one core and one thread from now on where they are `pinned`, float64. Call before
+    importing JAX."""
     global _clock
     text = "seconds of the processor, which hardly depend on what else runs, in place of the clock's"
     parser.add_argument("--processor", action="store_true", help=text)
     arguments = parser.parse_args()
-    pin_to_one_core()
+    if pinned(arguments):
+        pin_to_one_core()
     if arguments.processor:
         _clock = time.process_time
     import jax

@@ -49,7 +49,8 @@ def falls(names: list[str], first: int, steps: int, repeat: int, jacobian: bool)
         model = model_of(name)
         system, u = System(model, 1e-3), jnp.zeros(model.nu)
         rollout = jax.jit(
-            lambda x, n, system=system, u=u: jax.lax.fori_loop(0, n, lambda _, x: system.step(x, u)[0], x)
+            lambda x, n, system=system, u=u: jax.lax.scan(lambda x, _: (system.step(x, u)[0], None), x, None, n)[0],
+            static_argnums=1,
         )
 
         def linearized(x, _, system=system, u=u):

@@ -236,3 +236,29 @@ def test_steps_and_jacobians_are_those_of_jax(kinds):
     system = System(device, dt=1e-3, contact=law, backend="jax")
     for q, v in zip(*placements(model, 10, seed=2), strict=True):
         check(compiled, device, parameters, system, q, v, np.zeros(0))
+
+
+def test_patches_of_many_vertices_on_a_plane_are_those_of_jax():
+    """An egg, a disc and a needle, of which the core chooses among the low vertices where the others cannot be chosen."""
+    k, turns = np.arange(200) + 0.5, np.linspace(0, 2 * np.pi, 60, endpoint=False)
+    z, angle = 1 - k / 100, np.pi * (1 + np.sqrt(5)) * k
+    ball = np.stack([np.sqrt(1 - z * z) * np.cos(angle), np.sqrt(1 - z * z) * np.sin(angle), z], 1)
+    disc = np.concatenate([np.stack([0.2 * np.cos(turns), 0.2 * np.sin(turns), h + 0 * turns], 1) for h in (-0.004, 0.004)])
+    hulls = {"egg": ball * [0.1, 0.12, 0.15], "disc": disc, "needle": ball * [0.3, 0.006, 0.006]}
+    assets = "".join(f'<mesh name="{n}" vertex="{" ".join(f"{x:.9g}" for x in v.ravel())}"/>' for n, v in hulls.items())
+    bodies = "".join(
+        f'<body pos="{n} 0 0"><freejoint/><geom type="mesh" mesh="{name}" contype="1" conaffinity="0"/></body>'
+        for n, name in enumerate(hulls)
+    )
+    model = load_model_from_string(f"""<mujoco model="plane"><asset>{assets}</asset><worldbody>
+    <geom type="plane" size="0 0 1" contype="0" conaffinity="1"/>{bodies}</worldbody></mujoco>""").to_device(jnp.float64)
+    rng, count = np.random.default_rng(11), 200
+    q = np.tile(np.asarray(model.q_default), (count, 1))
+    for at in (3, 10, 17):
+        turn = rng.normal(size=(count, 4)) * np.append(1.0, rng.choice([1.0, 1e-2, 1e-4], 3))  # askew, or nearly flat
+        q[:, at : at + 4] = turn / np.linalg.norm(turn, axis=1, keepdims=True)
+    every = jax.jit(jax.vmap(lambda q: collide(model, kinematics(model, q))))
+    system = System(model, dt=1e-3, backend="native")
+    found = jax.jit(jax.vmap(lambda q: system.step(State(q, jnp.zeros(model.nv)), jnp.zeros(0))[1].contacts))(jnp.asarray(q))
+    expected = every(jnp.asarray(q))
+    assert relative(found.distance, expected.distance) < 1e-12 and relative(found.point, expected.point) < 1e-12

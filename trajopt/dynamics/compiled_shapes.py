@@ -30,14 +30,15 @@ def shape_numbers(top: Topology, law: ContactLaw, model: Model) -> list[Float[Ar
 
     balls = [_balls(x, top, rotation, position, size, model) for x in pairs.against if x.balls]
     boxes, spheres = size, jnp.zeros((len(top.shapes), 4), size.dtype)
-    meshes = [k for k in pairs.shapes_between if top.shapes[k].kind == ShapeType.MESH]
+    collided = sorted({*pairs.shapes_between, *(x.shape for x in pairs.against)})
+    meshes = [k for k in collided if top.shapes[k].kind == ShapeType.MESH]
     if meshes:
         around = {mesh: _around(numbers(model.meshes[mesh])) for mesh in sorted({top.shapes[k].mesh for k in meshes})}
         half, ball = (jnp.stack(x) for x in zip(*(around[top.shapes[k].mesh] for k in meshes), strict=True))
         boxes, spheres = boxes.at[np.array(meshes)].set(half), spheres.at[np.array(meshes)].set(ball)
     vertices = [numbers(model.meshes[mesh]).T.reshape(-1) for mesh in pairs.hulls(top)]
     return [
-        flat(planes, rotation, position), flat(shapes, position, rotation, size),
+        flat(planes, rotation, position), flat(shapes, position, rotation, size, spheres),
         flat(between, position, rotation, boxes, spheres), *vertices, *balls,
     ]  # fmt: skip
 

@@ -67,8 +67,10 @@ struct VertexScratch {
   PatchScratch patch;
 };
 
-// A vertex farther above the lowest than this many times `DEPTH_SCALE` of the mesh's size seldom is one of the patch.
-constexpr double LOW = 100;
+// A vertex farther above the lowest than this many times `DEPTH_SCALE` of the mesh's size seldom is one of the patch; of few vertices
+// all are looked at.
+constexpr double LOW = 30;
+constexpr int FEW_VERTICES = 64;
 
 // The patch of a mesh on a plane, by its vertices' heights (s.height): chosen among the low ones, and among all where others might be
 // chosen. up: the plane's normal in the mesh's axes; size: of the mesh.
@@ -76,14 +78,13 @@ inline void choose_vertices(const Points& vertex, V3<double> up, double lowest, 
   const int many = vertex.count;
   const double scale = DEPTH_SCALE * size, limit = lowest + LOW * scale;
   int low = 0;
-  for (int k = 0; k < many; ++k) s.place[low] = k, low += s.height[k] <= limit;
+  if (many > FEW_VERTICES) up_to(s.height, many, limit, [&](int k) { s.place[low++] = k; });
   double *x = s.near, *y = x + low, *z = y + low, *height = z + low;
   for (int i = 0; i < low; ++i) {
     const V3<double> at = vertex[s.place[i]];
     x[i] = at.x, y[i] = at.y, z[i] = at.z, height[i] = s.height[s.place[i]];
   }
-  const double across = std::sqrt(3.0) * size;  // no two vertices are farther apart
-  if (low > 0 && choose_patch(height, {x, low}, nullptr, up, size, kept, s.patch, place, used, across) > 1 / (1 + LOW)) {
+  if (low > 0 && !any_beats(choose_patch(height, {x, low}, nullptr, up, size, kept, s.patch, place, used), s.height, vertex, limit)) {
     for (int k = 0; k < kept; ++k) place[k] = s.place[place[k]];
     return;
   }
@@ -97,8 +98,7 @@ template <class Add> void mesh_candidates(const PlaneAt& plane, const M3<double>
   const V3<double> up = transposed_times(R, plane.normal);
   const double above = dot(plane.normal, at - plane.point);
   const double lowest = heights(vertex, up, above, s.height);
-  double size = 0;
-  for (V3<double> axis : {R.row0, R.row1, R.row2}) size = std::fmax(size, width_along(vertex, axis));
+  const double size = widest(vertex, R);
   int place[MOST_TOUCHES];
   bool used[MOST_TOUCHES];
   choose_vertices(vertex, up, lowest, size, kept, s, place, used);
@@ -140,8 +140,8 @@ TRAJOPT_INLINE V3<double> velocity_of(const Kinematics<Size>& kin, const Field<S
   return body.l + cross(body.w, at - kin.origin.three_of(link));
 }
 
-// Meshes that were left out, by shape against a plane: the lowest vertex's height over it (infinite of one that was looked at), a ball
-// around the mesh's origin, which is at `centre`; and those that the step has to look at, whatever their height.
+// Meshes that were left out, by shape against a plane: a height over it below which no vertex is (infinite of one that was looked at), a
+// ball around the mesh; and those that the step has to look at, whatever their height.
 struct MeshWork {
   double *lowest, *reach;
   V3<double>*centre, *normal;
@@ -206,11 +206,14 @@ int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Si
     }
     if (shape.kind == MESH) {
       const HullTopology& hull = t.hulls[shape.hull];
-      const Lowest found = lowest_of({p.hull + 3 * hull.first, hull.vertices}, transposed_times(R * nine(numbers + 3), n));
-      const double lowest = dot(n, centre - plane.point) + found.height;
-      w.reach[index] = std::sqrt(found.square), w.centre[index] = centre, w.normal[index] = n;
+      const M3<double> own = R * nine(numbers + 3);
+      w.reach[index] = numbers[18], w.centre[index] = centre + own * three(numbers + 15), w.normal[index] = n;
       const double ahead = STEPS_AHEAD * dt * approach_of_mesh(t, kin, V, static_cast<int>(index), w);
-      if (!w.missed[index] && lowest > std::max({NEARBY * w.reach[index], within, ahead})) {
+      const double far = std::max({NEARBY * w.reach[index], within, ahead});
+      double lowest = dot(n, w.centre[index] - plane.point) - w.reach[index];
+      if (wanted > 0 || !(lowest > far))
+        lowest = dot(n, centre - plane.point) + lowest_of({p.hull + 3 * hull.first, hull.vertices}, transposed_times(own, n));
+      if (!w.missed[index] && lowest > far) {
         w.lowest[index] = lowest, w.order[left++] = static_cast<int>(index);
         continue;
       }
@@ -231,8 +234,8 @@ int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Si
       if (lower < shape.kept) add(at + R * three(ball + BALL_SIZE * k), 0, true);
     }
   }
-  std::sort(w.order, w.order + left, [&](int a, int b) { return w.lowest[a] < w.lowest[b] || (w.lowest[a] == w.lowest[b] && a < b); });
-  for (int k = 0; k < left; ++k) {
+  if (wanted > 0) std::sort(w.order, w.order + left, [&](int a, int b) { return w.lowest[a] < w.lowest[b] || (w.lowest[a] == w.lowest[b] && a < b); });
+  for (int k = 0; k < left && wanted > 0; ++k) {
     const int index = w.order[k];
     if (closer(out, count, w.lowest[index]) >= wanted) break;
     count = mesh_on_plane(t, p, kin, index, count, out, scratch), w.lowest[index] = std::numeric_limits<double>::infinity();

@@ -8,7 +8,7 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-constexpr int HEAD = 16, PLANE = 12, SHAPE = 15, PAIR_SHAPE = 19, BALL_SIZE = 4, CLOSURE = 24;
+constexpr int HEAD = 16, PLANE = 12, SHAPE = 19, PAIR_SHAPE = 19, BALL_SIZE = 4, CLOSURE = 24;
 
 struct Parameters {
   double dt;

@@ -66,11 +66,36 @@ inline Largest largest_of(const double* x, int count) {
 // Memory for the choice among `many` candidates: arrays of as many numbers, `across` of three times as many.
 struct PatchScratch { double *weight, *spread, *signed_area, *across; };
 
+// The scores by which the points of a patch after the deepest were chosen, and what they are measured by; infinite where no more points are.
+struct PatchScores {
+  V3<double> from, axis, turned, across[3];
+  double level[3], lowest, scale, second, third, fourth;
+};
+
+// Whether a candidate that is farther than `beyond` has a score that reaches one of these.
+inline bool any_beats(const PatchScores& s, const double* distance, const Points& point, double beyond) {
+  constexpr double same = 1 - 2 * SAME_LENGTH;
+  const double second = same * s.second / s.scale, third = same * s.third / s.scale, fourth = same * s.fourth / s.scale;
+  const double *px = point.x, *py = px + point.count, *pz = py + point.count;
+  vec beaten = {};
+  blocks(point.count, [&](int at) {
+    const vec d = loadu(distance + at), heavy = s.scale + (d - s.lowest);  // the weight is scale / heavy
+    const V3<vec> to = {loadu(px + at) - s.from.x, loadu(py + at) - s.from.y, loadu(pz + at) - s.from.z};
+    const vec up = dot(to, splat(s.axis));
+    const V3<vec> x = to - up * splat(s.axis);
+    const vec area = magnitude(dot(x, splat(s.turned))), least = second * heavy;
+    vec outside = dot(x, splat(s.across[0])) - s.level[0];
+    for (int e = 1; e < 3; ++e) outside = larger(outside, dot(x, splat(s.across[e])) - s.level[e]);
+    const ivec reaches = (dot(x, x) >= least * least) | (area >= third * heavy) | (outside >= fourth * heavy);
+    beaten = (d > beyond) & reaches ? splat(1) : beaten;
+  });
+  return largest(beaten) > 0;
+}
+
 // Places of a patch of 2 or 4 (features.choose) and whether each of them is a distinct point; valid: null where all are. Loops over all
-// candidates are free of branches, so that the compiler takes several at once. Returns the weight below which other candidates, no
-// farther than `span_of_all` from any of these across the axis, would not be chosen.
-inline double choose_patch(const double* distance, const Points& point, const bool* valid, V3<double> axis, double size, int count,
-                           PatchScratch scratch, int* place, bool* used, double span_of_all = 0) {
+// candidates are free of branches, so that the compiler takes several at once.
+inline PatchScores choose_patch(const double* distance, const Points& point, const bool* valid, V3<double> axis, double size, int count,
+                                PatchScratch scratch, int* place, bool* used) {
   const double infinite = std::numeric_limits<double>::infinity(), small = SAME_LENGTH * size;
   const int many = point.count;
   double lowest = infinite, *weight = scratch.weight, *spread = scratch.spread, *area = scratch.signed_area;
@@ -102,13 +127,13 @@ inline double choose_patch(const double* distance, const Points& point, const bo
   const Largest second = largest_of(spread, many);
   const bool several = second.value > DISTINCT * size;
   place[0] = first, place[1] = second.place, used[0] = true, used[1] = several;
-  double certain = std::fmax(second.value, DISTINCT * size) / span_of_all;
+  PatchScores scores = {from, axis, {0, 0, 0}, {}, {0, 0, 0}, lowest, scale, std::fmax(second.value, DISTINCT * size), infinite, infinite};
   if (count == 2 || !several) {
     used[2] = used[3] = false, place[2] = place[3] = first;
-    return certain;
+    return scores;
   }
   // Twice the area of the triangle; the fourth point adds most beyond one of its three sides.
-  const V3<double> turned = cross(axis, at(second.place));
+  const V3<double> turned = scores.turned = cross(axis, at(second.place));
 #pragma GCC ivdep
   for (int k = 0; k < many; ++k) {
     const double twice = x[k] * turned.x + y[k] * turned.y + z[k] * turned.z;
@@ -117,8 +142,8 @@ inline double choose_patch(const double* distance, const Points& point, const bo
   const Largest third = largest_of(spread, many);
   const V3<double> corner[3] = {at(first), at(second.place), at(third.place)};
   const V3<double> outwards = (area[third.place] > 0 ? 1. : -1.) * axis;
-  V3<double> across[3];
-  double level[3];
+  V3<double>* across = scores.across;
+  double* level = scores.level;
   for (int e = 0; e < 3; ++e) across[e] = cross(corner[(e + 1) % 3] - corner[e], outwards), level[e] = dot(corner[e], across[e]);
 #pragma GCC ivdep
   for (int k = 0; k < many; ++k) {
@@ -131,10 +156,8 @@ inline double choose_patch(const double* distance, const Points& point, const bo
   const double span = DISTINCT * size * second.value;
   place[2] = third.place, place[3] = fourth.place;
   used[2] = third.value > span, used[3] = used[2] && fourth.value > span;
-  double longest = 0;
-  for (int e = 0; e < 3; ++e) longest = std::fmax(longest, dot(across[e], across[e]));
-  certain = std::fmin(certain, std::fmax(third.value, span) / (span_of_all * std::sqrt(dot(turned, turned))));
-  return std::fmin(certain, std::fmax(fourth.value, span) / (span_of_all * std::sqrt(longest)));
+  scores.third = std::fmax(third.value, span), scores.fourth = std::fmax(fourth.value, span);
+  return scores;
 }
 
 // `count` of the candidates, into `out`: the deepest, and those that spread the patch most across `axis`. The remaining ones repeat the

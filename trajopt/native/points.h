@@ -76,22 +76,29 @@ inline double heights(const Points& p, V3<double> d, double level, double* out) 
   return least_of(out, p.count);
 }
 
-// The least d . p, and the largest p . p.
-struct Lowest { double height, square; };
-inline Lowest lowest_of(const Points& p, V3<double> d) {
-  constexpr double infinite = std::numeric_limits<double>::infinity();
-  Lowest found = {infinite, 0};
+// The least d . p.
+inline double lowest_of(const Points& p, V3<double> d) {
+  double lowest = std::numeric_limits<double>::infinity();
   if (p.count < LANES) {
-    for (int k = 0; k < p.count; ++k) found = {std::fmin(found.height, dot(d, p[k])), std::fmax(found.square, dot(p[k], p[k]))};
-    return found;
+    for (int k = 0; k < p.count; ++k) lowest = std::fmin(lowest, dot(d, p[k]));
+    return lowest;
   }
-  vec down = splat(-infinite), wide = splat(0);
-  blocks(p.count, [&](int at) {
-    const double *x = p.x + at, *y = x + p.count, *z = y + p.count;
-    const vec a = loadu(x), b = loadu(y), c = loadu(z);
-    down = larger(-(d.x * a + d.y * b + d.z * c), down), wide = larger(a * a + b * b + c * c, wide);
-  });
-  return {-largest(down), largest(wide)};
+  vec down = splat(-lowest);
+  blocks(p.count, [&](int at) { down = larger(-along(p, d, at), down); });
+  return -largest(down);
+}
+
+// f(place) of the numbers of x (count,) up to `limit`, in their order.
+template <class F> TRAJOPT_INLINE void up_to(const double* x, int count, double limit, F&& f) {
+  constexpr int MANY = 2 * LANES;  // few are: the others are passed by many at a time
+  int at = 0;
+  for (; at + MANY <= count; at += MANY) {
+    if (!(largest(larger(-loadu(x + at), -loadu(x + at + LANES))) >= -limit)) continue;
+    for (int k = at; k < at + MANY; ++k)
+      if (x[k] <= limit) f(k);
+  }
+  for (; at < count; ++at)
+    if (x[at] <= limit) f(at);
 }
 
 // f(place) of the points with d . p of at least `height`, in their order.
@@ -112,20 +119,25 @@ template <class F> TRAJOPT_INLINE void reaching(const Points& p, V3<double> d, d
     if (dot(d, p[at]) >= height) f(at);
 }
 
-// The largest d . p less the smallest.
-inline double width_along(const Points& p, V3<double> d) {
+// The largest of the widths along the rows of R, the largest d . p less the smallest.
+inline double widest(const Points& p, const M3<double>& R) {
   constexpr double infinite = std::numeric_limits<double>::infinity();
+  const V3<double> row[3] = {R.row0, R.row1, R.row2};
+  double most = 0;
   if (p.count < LANES) {
-    double low = infinite, high = -infinite;
-    for (int k = 0; k < p.count; ++k) low = std::fmin(low, dot(d, p[k])), high = std::fmax(high, dot(d, p[k]));
-    return high - low;
+    for (V3<double> d : row) most = std::fmax(most, -lowest_of(p, d) - lowest_of(p, -d));
+    return most;
   }
-  vec up = splat(-infinite), down = up;
+  vec up[3], down[3];
+  for (int i = 0; i < 3; ++i) up[i] = down[i] = splat(-infinite);
   blocks(p.count, [&](int at) {
-    const vec height = along(p, d, at);
-    up = larger(height, up), down = larger(-height, down);
+    for (int i = 0; i < 3; ++i) {
+      const vec height = along(p, row[i], at);
+      up[i] = larger(height, up[i]), down[i] = larger(-height, down[i]);
+    }
   });
-  return largest(up) + largest(down);
+  for (int i = 0; i < 3; ++i) most = std::fmax(most, largest(up[i]) + largest(down[i]));
+  return most;
 }
 
 }  // namespace TRAJOPT_ISA

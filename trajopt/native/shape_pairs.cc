@@ -197,7 +197,7 @@ double fastest_of_all(const Topology& t, const PairWork& w) {
   double most = 0;
   for (size_t k = 0; k < t.pair_shapes.size(); ++k) {
     const V6<double> x = w.velocity[k];
-    most = std::fmax(most, std::sqrt(dot(x.l, x.l)) + std::sqrt(dot(x.w, x.w)) * w.farthest_reach);
+    most = std::max(most, std::sqrt(dot(x.l, x.l)) + std::sqrt(dot(x.w, x.w)) * w.farthest_reach);
   }
   return 2 * most;
 }
@@ -259,11 +259,16 @@ int pair_candidates(const Topology& t, const Parameters& p, double dt, int wante
   for (int k = 0; k < many; ++k) {
     const ShapePair& pair = t.shape_pairs[k];
     const V3<double> apart = w.centre[pair.one] - w.centre[pair.two];
-    const double size = w.reach[pair.one] + w.reach[pair.two], near = std::fmax(NEARBY * size, reach);
-    w.bound[k] = std::sqrt(dot(apart, apart)) - size;
+    const double size = w.reach[pair.one] + w.reach[pair.two], near = std::max(NEARBY * size, reach), far = std::max(near, fastest);
+    const double square = dot(apart, apart), beyond = size + far;
     w.known[k] = BALLS;
-    if (w.bound[k] > std::fmax(near, fastest)) { w.order[left++] = k; continue; }
-    const double margin = std::fmax(near, STEPS_AHEAD * dt * fastest_approach(pair, w));
+    if (square > beyond * beyond && !w.missed[k]) {
+      w.bound[k] = far;
+      if (wanted > 0) w.bound[k] = std::sqrt(square) - size, w.order[left++] = k;
+      continue;
+    }
+    w.bound[k] = std::sqrt(square) - size;
+    const double margin = std::max(near, STEPS_AHEAD * dt * fastest_approach(pair, w));
     while (!w.missed[k] && !(w.bound[k] > margin) && sharpen(t, k, margin, w)) {}
     if (!w.missed[k] && w.bound[k] > margin) w.order[left++] = k;
     else take(k);  // what is not a number is near
