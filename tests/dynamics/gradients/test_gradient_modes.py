@@ -314,11 +314,11 @@ def test_differences_by_parameters(mode):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"samples": 0}, "samples is 0, expected at least 1"),
+        ({"samples": 0}, "samples is 0; it must be at least 1"),
         ({"order": 2}, "order is 2, expected 1 .* or 0"),
-        ({"order": 0, "velocity_deviation": 0.0}, "velocity_deviation is 0.0, expected .* positive with order 0"),
-        ({"position_deviation": -1.0}, "position_deviation is -1.0, expected a finite number, not negative"),
-        ({"difference_step": 0.0}, "difference_step is 0.0, expected a positive number or None"),
+        ({"order": 0, "velocity_deviation": 0.0}, "velocity_deviation is 0; it must be positive with order 0"),
+        ({"position_deviation": -1.0}, "position_deviation is -1.0; it must be at least 0"),
+        ({"difference_step": 0.0}, "difference_step is 0.0; it must be positive"),
         ({"sweeps": 0}, "sweeps is 0"),
         ({"order": 0, "samples": 5}, "samples is 5, but with order 0 the fit for model .* has 6 unknowns"),
     ],

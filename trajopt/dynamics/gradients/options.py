@@ -47,7 +47,8 @@ class GradientOptions(NamedOptions):
             raise OptionError(
                 f"order is {self.order!r}, expected 1 (mean of derivatives) or 0 (fit to the steps themselves)"
             )
-        # Order 0 has no derivative without deviations.
-        deviations = dict.fromkeys(DEVIATIONS, "(0, inf)" if self.order == 0 else "[0, inf)")
-        check_options(self, samples="[1, inf)", difference_step="(0, inf)", **deviations)
+        check_options(self, samples="[1, inf)", difference_step="(0, inf)", **dict.fromkeys(DEVIATIONS, "[0, inf)"))
+        for name in DEVIATIONS:
+            if self.order == 0 and getattr(self, name) == 0:
+                raise OptionError(f"{name} is 0; it must be positive with order 0, which has no derivative without it")
         check_sweeps(self.sweeps, self.r_factor)
