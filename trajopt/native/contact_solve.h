@@ -3,7 +3,7 @@
 // NEWTON        the regularised problem from the better of the given start and zero: a step on the natural map, then in the modes that
 //               it has found and their revisions (in_modes.h), where these lead nowhere on the natural map to the end; where contacts
 //               rest on others that approach, first in modes in which they are held
-// GAUSS_SEIDEL  block Gauss-Seidel with exact one-contact solutions in rounds of 10, 20 and 40 sweeps, each followed by Newton
+// GAUSS_SEIDEL  block Gauss-Seidel in rounds of 20, 40 and 80 sweeps, each followed by Newton
 // PATH          the path of the regularised problem as eps falls to zero (path.h): from the first solution of the regularised problem
 //               that leaves a residual; where neither Newton nor Gauss-Seidel led to a solution, from where eps dwarfs G
 //
@@ -29,7 +29,7 @@ constexpr int MOST_ITERATIONS = 50;
 constexpr int BUDGET = 2000;             // iterations, after which no stage begins, and factorisations of the path: 1,743 in recorded problems
 constexpr double LARGEST_VELOCITY = 1e100;  // of approach: products of four overflow far below the largest double
 constexpr int FIRST_STEPS = 1;           // on the natural map, before Newton's method is tried in the modes that they have found
-constexpr int SWEEPS = 10, ROUNDS = 3;   // of the first round, doubled with every round
+constexpr int SWEEPS = 20, ROUNDS = 3;   // of the first round, doubled with every round
 constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
 constexpr double TRY_RANK_NEWTON = 1e-3;            // residual of a point that may be near a solution
 constexpr int RANK_ITERATIONS = 20;      // of Newton's iteration on the problem itself from there

@@ -2,8 +2,7 @@
 //
 // K is formed on the rows that are held only; rows without an impulse follow at once. It depends on the point through the modes
 // alone unless a contact slides, and is then a scaled symmetric positive definite matrix: it is factored once for as long as the
-// modes stay. The merit 1/2 sum F^2 / rho falls in every accepted iteration (Armijo); each step length is tried straight and with
-// a second-order correction (Nocedal and Wright, section 18.3), which follows the circle of a contact that slides.
+// modes stay. The merit 1/2 sum F^2 / rho falls in every accepted iteration (Armijo).
 #pragma once
 #include "ncp.h"
 
@@ -14,7 +13,6 @@ constexpr double ARMIJO = 1e-4;
 constexpr int STEP_LENGTHS = 8;     // halvings of a step
 constexpr double LITTLE = 0.8;      // share of the merit that an iteration may leave; CRAWLS in a row that leave more end it
 constexpr int CRAWLS = 2;
-constexpr double PLENTY = 1e-3;     // share of the merit that a straight step may leave to need no correction
 constexpr double BEYOND = 1e-6;     // relative, by how much a step passes the first change of a mode
 constexpr int EVENTS = 6;           // restarts past the first change of a mode
 constexpr int REFINEMENTS = 12;
@@ -217,30 +215,20 @@ inline double first_event(const Regularised& of, const Point& at, const double* 
 }
 
 struct NewtonScratch {
-  Point trial, bent;
-  double *step, *rest;
+  Point trial;
+  double* step;
   int* mode;
 };
 
 // One line search from `at` along -step: the accepted point replaces `at`; false where no length is.
-inline bool line_search(const Regularised& of, const Factor& factor, Point& at, NewtonScratch& s) {
+inline bool line_search(const Regularised& of, Point& at, NewtonScratch& s) {
   const int width = of.ncp.width;
   double length = 1.0;
-  bool correct = true;
   for (int e = 0; e < STEP_LENGTHS; ++e, length *= 0.5) {
     for (int k = 0; k < width; k += W) store(s.trial.x + k, load(at.x + k) - length * load(s.step + k));
     evaluate(of, s.trial);
-    if (e == 0) correct = s.trial.merit > PLENTY * at.merit;
-    Point* best = &s.trial;
-    if (correct) {
-      for (int k = 0; k < width; k += W) store(s.rest + k, load(s.trial.F + k) - (1 - length) * load(at.F + k));
-      solve_law(of, factor, at.x, at.nu, s.rest, s.bent.x);
-      for (int k = 0; k < width; k += W) store(s.bent.x + k, load(s.trial.x + k) - load(s.bent.x + k));
-      evaluate(of, s.bent);
-      if (s.bent.merit < s.trial.merit) best = &s.bent;
-    }
-    if (best->merit <= (1.0 - 2.0 * ARMIJO * length) * at.merit) {
-      std::swap(at, *best);
+    if (s.trial.merit <= (1.0 - 2.0 * ARMIJO * length) * at.merit) {
+      std::swap(at, s.trial);
       return true;
     }
   }
@@ -269,7 +257,7 @@ inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScrat
       continue;
     }
     const double before = at.merit;
-    if (!line_search(of, factor, at, s)) crawls = CRAWLS;
+    if (!line_search(of, at, s)) crawls = CRAWLS;
     else crawls = at.merit > LITTLE * before ? crawls + 1 : 0;
   }
 }

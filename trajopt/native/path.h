@@ -21,7 +21,6 @@ inline namespace TRAJOPT_ISA {
 constexpr double EPS_FIRST = 1e3, EPS_MIN = 1e-17;  // eps, over the largest diagonal entry of G: contacts are alone; less than rounding
 constexpr int PATH_STARTS = 20;          // sweeps, and revisions of the modes, at the beginning: some three are taken
 constexpr int PATH_CORRECTIONS = 10;     // of Newton's method, which is quadratic here: some three are taken
-constexpr int LANDINGS = 6;              // other modes found to end before, one after the other
 constexpr double LONGEST = 0.5;          // step, in these units: with 1 one of 400 recorded problems loses the path
 constexpr double AFTER_EVENT = 0.02;     // longest first step, and after the end of a mode
 constexpr double LEAST_LENGTH = 1e-10;   // of a step; no path is found on which it is less
@@ -94,9 +93,9 @@ class Path : PathEquations {
     double way = stride_;
     if (!correct(NO_SLOT, way)) return shorter();
     values(w_.after);
-    int slot = first_over();
+    const int slot = first_over();
     if (slot == NO_SLOT) return go_on();
-    if (slot == fresh_ || (slot = land(slot)) == NO_SLOT) return shorter();
+    if (slot == fresh_ || !land(slot)) return shorter();
     fresh_ = exchange(slot);
     stride_ = AFTER_EVENT;
     hold();
@@ -184,23 +183,14 @@ class Path : PathEquations {
     return found;
   }
 
-  // To the point where the mode of a slot ends, or that of another which ends before; the slot, if it is found.
-  int land(int slot) {
+  // To the point where the mode of a slot ends; whether it lies within the step, and no other mode is over there.
+  bool land(int slot) {
     double way = stride_;
-    for (int k = 0; k < LANDINGS; ++k) {
-      if (!correct(slot, way) || way > 1.5 * stride_ + LANDING_SLACK || way < -0.1 * stride_ - LANDING_SLACK) return NO_SLOT;
-      values(w_.after);
-      int other = NO_SLOT;
-      double most = TOLERATED;
-      for (int o = 0; o < slots(); ++o) {
-        if (o == slot || !(w_.after[o] < w_.before[o])) continue;
-        const double size = excess(o, w_.after[o]);
-        if (size > most) most = size, other = o;
-      }
-      if (other == NO_SLOT) return slot;
-      slot = other;
-    }
-    return NO_SLOT;
+    if (!correct(slot, way) || way > 1.5 * stride_ + LANDING_SLACK || way < -0.1 * stride_ - LANDING_SLACK) return false;
+    values(w_.after);
+    for (int o = 0; o < slots(); ++o)
+      if (o != slot && w_.after[o] < w_.before[o] && excess(o, w_.after[o]) > TOLERATED) return false;
+    return true;
   }
 
   // From near a solution to it, at the same eps: modes that are over become their neighbours, all at once.

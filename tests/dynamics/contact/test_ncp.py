@@ -15,7 +15,7 @@ from dynamics.contact import scenes
 from trajopt import native
 from trajopt.dynamics import Stage, solve_ncp
 from trajopt.dynamics.contact.ncp import make_ncp, natural_map
-from trajopt.dynamics.contact.solve.ladder import RESTARTS, ROUNDS, WEAKENINGS
+from trajopt.dynamics.contact.solve.ladder import ROUNDS
 from trajopt.dynamics.contact.solve.newton import merit, newton_regularised, regularisation
 from trajopt.dynamics.contact.solve.solve import solve
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
@@ -273,8 +273,7 @@ def test_tolerance_and_iteration_limit_are_used(monkeypatch):
     out = jax.jit(functools.partial(solve, max_iterations=1))(ncp)
     own = scenes.natural_residual(G, g, out.impulse, mu)
     assert out.status == Status.stalled and out.fallbacks == Stage.GAUSS_SEIDEL and own > 1e-10
-    attempts = (1 + ROUNDS) * (1 + WEAKENINGS) * (1 + RESTARTS)
-    assert int(out.iterations) <= attempts
+    assert int(out.iterations) <= 1 + ROUNDS
     np.testing.assert_allclose(out.residual, own, rtol=1e-6)
     monkeypatch.undo()
     G, g, mu = stack_of_bodies(3)

@@ -4,10 +4,9 @@ r"""The ladder of stages on one contact problem, each climbed only where the one
 `GAUSS_SEIDEL`  rounds of Gauss-Seidel on that problem, each followed by Newton from its result
 `PATH`          the compiled solver, which ends with the path of the regularised problem; on CPUs that have it
 
-An attempt is one run of Newton's method, freed of eps by iterative refinement. Where it stalls, the next one begins where the
-first mode changes on the way of its next step. Where it ends, but at modes that leave a residual, because eps lambda hid that a
-contact opens or slips, the next one has a weaker regularisation around the last solution, eps' (lambda - last), a proximal point
-method. The attempt of least residual is kept.
+An attempt is one run of Newton's method, freed of eps by iterative refinement. Where the regularised problem is solved but
+leaves a residual, because eps lambda hid that a contact opens or slips, Newton's method on the problem itself goes on from there;
+sweeps would only lead to the same solution again. The attempt of least residual is kept.
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ from trajopt.dynamics.branches import accelerated, cond_in_batch, cond_one_at_a_
 from trajopt.dynamics.contact.ncp import NCP, Modes, nearest, residual, solves
 from trajopt.dynamics.contact.solve.gauss_seidel import gauss_seidel
 from trajopt.dynamics.contact.solve.newton import (
+    newton_of_rank,
     newton_regularised,
-    past_first_event,
     refine,
     regularised_inverse,
     regularised_modes,
 )
-from trajopt.dynamics.precision import Threshold
 from trajopt.native.contacts import STATUSES, impulse_of
 
 
@@ -53,9 +51,7 @@ class Stage(enum.IntEnum):
 
 ROUNDS = 3  # of Gauss-Seidel and Newton in turn
 SWEEPS = 100  # of Gauss-Seidel in a round
-RESTARTS = 6  # of Newton's method where a mode changes: as many contacts as may change theirs one after another
-WEAKENINGS = 2  # attempts with the weaker regularisation; without them a fifth of the steps of a standing H1 need Gauss-Seidel
-WEAKEST = Threshold(1e-4, 1e-2)  # times eps: above rounding, G + eps I is regular
+NEARBY = 1e-3  # residual of a point that may be near a solution
 QUICK_ITERATIONS = 4  # of Newton, in which a batch in lockstep ends for most
 
 
@@ -76,7 +72,6 @@ class Candidate:
     residual: Float[Array, ""]
     inverse: Float[Array, "m m"]
     modes: Modes
-    eps: Float[Array, ""]
 
 
 @jax.tree_util.register_dataclass
@@ -84,36 +79,27 @@ class Candidate:
 class Search:
     """Where the search stands.
 
-    best: the attempt of least residual; current (m,): where the next attempt starts; anchor (m,): the last solution of a
-    regularised problem; swept (m,): where Gauss-Seidel stands; iterations of Newton; turn: 0, then the rounds; weakenings and
-    restarts within the turn; ended: the problem is solved, or no round is left; stage: the `Stage`; infeasible: the compiled
-    solver has proven that nothing solves the problem.
+    best: the attempt of least residual; current (m,): where the next attempt starts; swept (m,): where Gauss-Seidel stands;
+    iterations of Newton; turn: 0, then the rounds; ended: the problem is solved, or no round is left that may solve it; stage:
+    the `Stage`; infeasible: the compiled solver has proven that nothing solves the problem.
     """
 
     best: Candidate
     current: Float[Array, " m"]
-    anchor: Float[Array, " m"]
     swept: Float[Array, " m"]
     iterations: Int[Array, ""]
     turn: Int[Array, ""]
-    weakenings: Int[Array, ""]
-    restarts: Int[Array, ""]
     ended: Bool[Array, ""]
     stage: Int[Array, ""]
     infeasible: Bool[Array, ""]
-
-    @property
-    def fresh(self) -> Bool[Array, ""]:
-        """Whether the next attempt is the first of its turn."""
-        return (self.weakenings == 0) & (self.restarts == 0)
 
 
 def begun(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""]) -> Search:
     """A search from the impulse `start` before its first attempt."""
     zero, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
     infinity, identity = jnp.full((), jnp.inf, start.dtype), jnp.eye(start.shape[0], dtype=start.dtype)
-    nothing = Candidate(start, infinity, identity, regularised_modes(ncp, start, eps), eps)
-    return Search(nothing, start, start, jnp.zeros_like(start), zero, zero, zero, zero, no, zero, no)
+    nothing = Candidate(start, infinity, identity, regularised_modes(ncp, start, eps))
+    return Search(nothing, start, jnp.zeros_like(start), zero, zero, no, zero, no)
 
 
 def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: Limits, max_iterations: int) -> Search:
@@ -133,7 +119,7 @@ def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: L
 
     given = ncp, eps, limits.inner, limits.rounding
     # Members of a batch whose sweeps come next are by themselves: these take far longer than Newton's method.
-    place = lambda state: 2 * state.turn - jnp.where(state.fresh, 1, 0)  # noqa: E731
+    place = lambda state: state.turn  # noqa: E731
     always, state = jnp.ones((), bool), begun(ncp, start, eps)
     return cond_one_at_a_time(always, to_its_end, state, *given, quick=quick, part=attempt, place=place)
 
@@ -153,7 +139,7 @@ def _by_the_core(state: Search, ncp: NCP, eps, accuracy: float, max_iterations: 
         problem = jax.lax.stop_gradient((ncp.G, ncp.g, ncp.mu, ncp.exists, ncp.bound, zero))
         impulse, more, status = impulse_of(*problem, tol=accuracy, max_iterations=max_iterations)
         modes, inverse = regularised_modes(ncp, impulse, eps), regularised_inverse(ncp, impulse, eps)
-        found = Candidate(impulse, _judged(ncp, impulse, accuracy), inverse, modes, eps)
+        found = Candidate(impulse, _judged(ncp, impulse, accuracy), inverse, modes)
         return dataclasses.replace(
             state,
             best=_better(found, state.best, False),
@@ -185,39 +171,42 @@ def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits
     within, scalars = jnp.zeros(len(nothing), bool).at[rows].set(True), 3 * ncp.nc + np.arange(ncp.nl)
     among = jnp.concatenate([within[: 3 * ncp.nc : 3], within[scalars]])
     modes = regularised_modes(dataclasses.replace(ncp, exists=ncp.exists & among), current, eps)
-    found = Candidate(impulse, _judged(ncp, impulse, limits.accuracy), inverse, modes, eps)
+    found = Candidate(impulse, _judged(ncp, impulse, limits.accuracy), inverse, modes)
     ended = converged & (found.residual <= limits.accuracy)
-    solved = dataclasses.replace(
-        state, best=found, current=current, anchor=current, iterations=iterations, ended=ended
-    )
+    solved = dataclasses.replace(state, best=found, current=current, iterations=iterations, ended=ended)
     return jax.tree.map(lambda new, old: jnp.where(ended, new, old), solved, state)
 
 
 def _after_sweeps(ncp: NCP, state: Search, eps) -> Search:
     """The state at the beginning of a round with the result of its sweeps, from where those of the round before ended."""
-    sweeping = state.fresh & (state.turn > 0)
+    sweeping = state.turn > 0
     regularised = dataclasses.replace(ncp, G=ncp.G + eps * jnp.eye(len(state.swept), dtype=eps.dtype))
     swept = cond_in_batch(sweeping, lambda x: gauss_seidel(regularised, jnp.ones_like(ncp.mu), SWEEPS, start=x), state.swept)
     return dataclasses.replace(state, current=jnp.where(sweeping, swept, state.current), swept=swept)
 
 
 def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
-    """One attempt by Newton from `state.current`, or from just past the first change of a mode, and what follows from it."""
-    weakened = state.weakenings > 0
-    weight = jnp.where(weakened, WEAKEST.at(eps.dtype), 1.0) * eps
-    # The slip that eps lambda hid is as much smaller than the impulses, and lambda - rho nu has to tell its direction.
-    stretch = eps / weight
-    centred = dataclasses.replace(ncp, g=ncp.g - jnp.where(weakened, weight, 0.0) * state.anchor)
-    start = cond_in_batch(~state.fresh, lambda x: past_first_event(centred, x, weight, stretch), state.current)
-    current, more, converged = newton_regularised(centred, start, weight, limits.inner, max_iterations, stretch, ~weakened)
+    """One attempt by Newton from `state.current`, and what follows from it."""
+    current, more, converged = newton_regularised(ncp, state.current, eps, limits.inner, max_iterations)
     # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
-    inverse = regularised_inverse(centred, current, weight)
+    inverse, modes = regularised_inverse(ncp, current, eps), regularised_modes(ncp, current, eps)
     refined = refine(ncp, current, inverse, limits.rounding)
-    modes = regularised_modes(centred, current, weight)
-    found = Candidate(refined, _judged(ncp, refined, limits.accuracy), inverse, modes, weight)
-    best = _better(found, state.best, converged & ~weakened & (found.residual <= limits.accuracy))
-    iterations = state.iterations + more
-    return _following(dataclasses.replace(state, best=best, current=current, iterations=iterations), converged, limits.accuracy)
+    size = residual(ncp, refined, limits.accuracy)
+    nearby = (size > limits.accuracy) & (size < NEARBY)
+    refined = cond_in_batch(nearby, lambda x: newton_of_rank(ncp, x, limits.rounding), refined)
+    found = Candidate(refined, _judged(ncp, refined, limits.accuracy), inverse, modes)
+    best = _better(found, state.best, converged & (found.residual <= limits.accuracy))
+    # Of an attempt that has not converged a solution does not end the search: which of many it is depends on the start.
+    ended = converged | (state.turn == ROUNDS)
+    return dataclasses.replace(
+        state,
+        best=best,
+        current=current,
+        iterations=state.iterations + more,
+        turn=jnp.where(ended, state.turn, state.turn + 1),
+        stage=jnp.where(ended, state.stage, int(Stage.GAUSS_SEIDEL)),
+        ended=ended,
+    )
 
 
 def _better(found: Candidate, best: Candidate, solved) -> Candidate:
@@ -226,27 +215,3 @@ def _better(found: Candidate, best: Candidate, solved) -> Candidate:
     usable = jnp.isfinite(found.residual) & jnp.isfinite(found.inverse).all()
     better = solved | (usable & (found.residual < best.residual)) | ~jnp.isfinite(best.residual)
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, best)
-
-
-def _following(state: Search, converged, accuracy) -> Search:
-    """The state of the next attempt; converged: the problem of the last one, with its regularisation, is solved. Where it is not,
-    a solution of the problem itself that the attempt came upon does not end the search: which of many it is depends on the
-    start."""
-    violated, weakened = ~(state.best.residual <= accuracy), state.weakenings > 0
-    solved = ~violated & (converged | weakened)
-    restart = ~solved & ~converged & ((state.turn == 0) | weakened) & (state.restarts < RESTARTS)
-    weaken = violated & ~restart & (converged | weakened) & (state.weakenings < WEAKENINGS)
-    # A weaker problem that stays unsolved is passed over: the next one is begun where the last solved one ended.
-    anchor = jnp.where(converged, state.current, state.anchor)
-    advance = ~solved & ~restart & ~weaken
-    climbed = advance & (state.turn < ROUNDS)
-    return dataclasses.replace(
-        state,
-        anchor=anchor,
-        current=jnp.where(restart | ~weakened, state.current, anchor),
-        turn=jnp.where(climbed, state.turn + 1, state.turn),
-        stage=jnp.where(climbed, int(Stage.GAUSS_SEIDEL), state.stage),
-        weakenings=jnp.where(weaken, state.weakenings + 1, jnp.where(restart, state.weakenings, 0)),
-        restarts=jnp.where(restart, state.restarts + 1, 0),
-        ended=solved | (advance & ~climbed),
-    )

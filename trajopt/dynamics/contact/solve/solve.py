@@ -125,7 +125,7 @@ def solve(
             start = lam if init is None else _better_start(ncp, init, eps)
             ended = search(ncp, start_resting_contacts_sticking(ncp, start, eps), eps, limits, max_iterations)
             iterations, fallbacks, infeasible = ended.iterations, ended.stage, ended.infeasible
-            lam, inverse, near, eps = _polished(ncp, ended, eps, limits)
+            lam, inverse, near = _polished(ncp, ended, eps, limits)
         modes = solution_modes(ncp, lam, ncp.G @ lam + ncp.g)
         lam, inverse, degenerate, selected, creeps = _chosen(ncp, lam, modes, near, inverse, eps, tol)
     size = residual(ncp, lam, tol)
@@ -135,11 +135,11 @@ def solve(
 
 
 def _polished(ncp: NCP, ended: Search, eps, limits: Limits):
-    """(impulse, inverse, modes, eps) of the search. Where one of many impulses is selected and contacts slide, the regularised
+    """(impulse, inverse, modes) of the search. Where one of many impulses is selected and contacts slide, the regularised
     solution decides, and the search knows it to a tolerance only, which depends on the start: it is taken to rounding."""
     best = ended.best
     found = best.impulse, best.inverse, best.modes
-    needed = (best.eps == eps) & _is_degenerate(ncp, best.inverse, eps) & jnp.any(best.modes.cone == SLIDING)
+    needed = _is_degenerate(ncp, best.inverse, eps) & jnp.any(best.modes.cone == SLIDING)
 
     def polished(found, ncp: NCP, near, eps, rounding):
         lam, inverse, modes = found
@@ -149,7 +149,7 @@ def _polished(ncp: NCP, ended: Search, eps, limits: Limits):
         better = anew, regularised_modes(ncp, exact, eps)
         return chosen, *jax.tree.map(lambda new, old: jnp.where(lawful, new, old), better, (inverse, modes))
 
-    return *cond_one_at_a_time(needed, polished, found, ncp, ended.current, eps, limits.rounding), best.eps
+    return cond_one_at_a_time(needed, polished, found, ncp, ended.current, eps, limits.rounding)
 
 
 def _chosen(ncp: NCP, lam, modes: Modes, near: Modes, inverse, eps, tol):
