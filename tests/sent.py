@@ -8,9 +8,9 @@ import numpy as np
 
 from trajopt import control, dynamics, load_model, models, problems, solvers
 from trajopt.dynamics import State, System
+from trajopt.estimation import Encoder, MovingHorizon
 from trajopt.learning.gymnasium_environments import GymnasiumEnvironment, GymnasiumVector
 from trajopt.problems import OptimalControlProblem
-from trajopt.solvers.estimation.moving_horizon import MovingHorizon
 
 DT = 0.05
 
@@ -27,14 +27,6 @@ def start(system: System) -> State:
     return system.initial_state("home" if "home" in system.model.keyframes else None)
 
 
-def swing(x, u, w):
-    return jnp.stack([x[0] + DT * x[1], x[1] - DT * 9.81 * jnp.sin(x[0]) + w[0]])
-
-
-def seen(x, y):
-    return (jnp.sin(x[:1]) - y) / 0.05
-
-
 def cart_pole() -> System:
     return System(load_model("cart-pole"), DT, dynamics.NoContact())
 
@@ -47,9 +39,7 @@ def ocp() -> OptimalControlProblem:
 
 
 def estimator() -> MovingHorizon:
-    return MovingHorizon(
-        swing, seen, 4, mean=np.array([0.4, 0.0]), covariance=np.diag([0.1, 0.1]), measurement_size=1, noise_size=1
-    )
+    return MovingHorizon(cart_pole(), Encoder("q"), 4 * DT)
 
 
 MADE = {
@@ -82,7 +72,7 @@ def result(thing) -> np.ndarray:
     if isinstance(thing, control.RecedingHorizon):
         return np.asarray(thing.run(2 * DT).us)
     if isinstance(thing, MovingHorizon):
-        return np.asarray(thing.update(np.array([0.3])).x)
+        return np.asarray(thing.update({"q": np.array([0.3, 0.1])}).x.q)
     observation, *_ = thing.step(np.zeros(thing.action_space.shape))
     return np.asarray(observation)
 

@@ -34,7 +34,7 @@ ORDER = {
     "control": "recording plants mujoco_plant receding_horizon".split(),
     "estimation": (
         "recording bags readers tosses moments sensors loss parameter inertial_parameters parameters packing prediction "
-        "uncertainty checks gauss_newton impacts flight "
+        "uncertainty checks gauss_newton impacts flight samples smoothing window moving_horizon "
         "identification identify report examples"
     ).split(),
     "learning": (

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from trajopt.errors import OptionError
+from trajopt.estimation import MovingHorizon, examples
 from trajopt.models.descriptions import roll_pitch_yaw
 from trajopt.problems.library import state_estimation as se
 from trajopt.result import Status
-from trajopt.solvers import GaussNewton, MovingHorizon, solve
+from trajopt.solvers import GaussNewton, solve
 
 STEPS = 6
 
@@ -65,13 +66,18 @@ def test_the_whole_motion_is_found():
 def test_the_moving_horizon_follows_the_base():
     """100 readings. Once the prior is overcome, tilt is known to 3 mrad and velocity to 2 cm/s (rms), the inertial unit alone is
     at least 5 times worse, and nine in ten errors are within two claimed deviations."""
-    walk = se.walk(100)
-    horizon, xs, spread = MovingHorizon(**walk.horizon(8)), [], []
-    for k, y in enumerate(walk.measurements):
-        estimate = horizon.update(y, walk.us[k - 1] if k else np.zeros(se.NJ))
-        xs.append(np.asarray(estimate.x))
-        spread.append(np.sqrt(np.diag(estimate.covariance)))
-    error, blind = walk.errors(np.array(xs))[10:], walk.errors(walk.dead_reckoning())[10:]
+    robot = examples.walking_robot(100)
+    horizon = MovingHorizon(
+        robot.system, robot.sensors, 0.1, start=robot.start, start_deviation=robot.start_deviation,
+        disturbance=robot.disturbance,
+    )  # fmt: skip
+    errors, spread = [], []
+    for k, rows in enumerate(robot.rows()):
+        now = horizon.update(rows)
+        errors.append(robot.errors(now.x, now.offsets, k))
+        spread.append(np.sqrt(np.diag(now.covariance)))
+    walk = robot.walk
+    error, blind = np.array(errors)[10:], walk.errors(walk.dead_reckoning())[10:]
     tilt, velocity = slice(3, 5), slice(se.NV, se.NV + 3)
     rms = lambda e, part: np.sqrt(np.mean(e[:, part] ** 2))  # noqa: E731
     assert rms(error, tilt) < 3e-3 and rms(error, velocity) < 0.02

@@ -7,6 +7,8 @@
   recordings ship.
 - "tosses": boxes thrown onto the floor; unknown friction, restitution and centre of mass. Contact with impacts.
 
+`walking_robot` is a legged robot with encoders and an inertial unit, whose state is sought (`MovingHorizon`).
+
 `simulate` makes recordings with known parameters; those that ship have seed 0 (`scripts/example_recordings.py` writes them).
 """
 
@@ -22,6 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact import RigidContact
+from trajopt.dynamics.rigid_body.configuration import difference
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import UnknownNameError
@@ -29,9 +32,10 @@ from trajopt.estimation.moments import Moment
 from trajopt.estimation.parameters import unknowns
 from trajopt.estimation.readers import read
 from trajopt.estimation.recording import Recording
-from trajopt.estimation.sensors import Input, Pose, Sensor, Velocity
+from trajopt.estimation.sensors import IMU, Encoder, Input, Pose, Sensor, Velocity
 from trajopt.models import load_model
 from trajopt.names import closest
+from trajopt.problems.library import state_estimation
 
 FOLDER = pathlib.Path(__file__).parent / "recordings"
 
@@ -192,3 +196,61 @@ def _tosses() -> _Kind:
 KINDS: dict[str, Callable[[], _Kind]] = {
     "sliding-box": _sliding_box, "tosses": _tosses,
 }  # fmt: skip
+
+
+# --- walking robot ----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Walking:
+    """A trotting Go1: what a moving horizon is made with, one recording, and the truth.
+
+    Attributes:
+        system, sensors: with the constant errors and the noise of the sensors, and known torques.
+        start, start_deviation: the first state as far as it is known, and its deviations.
+        disturbance: deviations of generalised forces.
+        recording: channels "q", "dq", "imu" and "torque"; a reading belongs to the end of a step, a torque acts over it.
+        walk: true states and biases (`problems.library.state_estimation.Walk`).
+    """
+
+    system: System
+    sensors: tuple[Sensor, ...]
+    start: State
+    start_deviation: Float[np.ndarray, " n"]
+    disturbance: Float[np.ndarray, " nv"]
+    recording: Recording
+    walk: state_estimation.Walk
+
+    def rows(self) -> list[dict[str, Float[np.ndarray, " w"]]]:
+        """What is read and commanded in each step."""
+        channels = self.recording.channels
+        return [{name: c.values[k] for name, c in channels.items()} for k in range(len(self.walk.us))]
+
+    def errors(self, x: State, offsets: dict[str, Float[np.ndarray, " k"]], step: int) -> Float[np.ndarray, " n"]:
+        """estimate (-) truth after a step, (dq, dv, biases)."""
+        truth, nq, nv = self.walk.truth[step + 1], self.system.nq, self.system.nv
+        dq = difference(self.system.model, jnp.asarray(truth[:nq]), x.q)
+        return np.concatenate([dq, np.asarray(x.v) - truth[nq : nq + nv], offsets["imu"] - truth[-6:]])
+
+
+def walking_robot(steps: int = 150, dt: float = 4e-3, seed: int = 0) -> Walking:
+    """The robot and a recording of `steps` steps.
+
+    The system of the estimator pushes penetrations out slowly: a start with feet centimetres in the floor then leads out of it
+    and does not fly.
+    """
+    walk = state_estimation.walk(steps, dt, seed)
+    nj, nq, nv, noise = state_estimation.NJ, walk.system.nq, walk.system.nv, state_estimation.NOISE
+    bias = tuple(state_estimation.BIAS[[0, 3]])
+    sensors = (
+        Encoder("q", noise=noise[0]), Encoder("dq", noise=noise[nj], velocity=True),
+        IMU("imu", noise=tuple(noise[[-4, -1]]), static_noise=bias), Input("torque"),
+    )  # fmt: skip
+    t, y = dt * np.arange(1, steps + 1), walk.measurements[1:]
+    channels = {"q": (t, y[:, :nj]), "dq": (t, y[:, nj : 2 * nj]), "imu": (t, y[:, 2 * nj :]), "torque": (t - dt, walk.us)}
+    start = State(jnp.asarray(walk.mean[:nq]), jnp.asarray(walk.mean[nq : nq + nv]))
+    system = dataclasses.replace(walk.system, contact=RigidContact(max_contacts=8, erp=0.02, limits=False, push_out_speed=None))
+    return Walking(
+        system, sensors, start, state_estimation.PRIOR[: 2 * nv], state_estimation.DISTURBANCE,
+        Recording("walk", channels), walk,
+    )  # fmt: skip

@@ -11,6 +11,8 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import integrate
+from trajopt.dynamics.rigid_body.kinematics import frame_jacobian, frame_placement
+from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion
 from trajopt.dynamics.state import ContactInfo
 from trajopt.errors import UnknownNameError
 from trajopt.names import closest
@@ -67,6 +69,22 @@ def free_start(model: Model, frame: str) -> int | None:
     node = top.frames[top.frame_index(frame)].node
     joint = next((joint for joint in top.joints if joint.kind == "free" and joint.nodes[-1] == node), None)
     return joint.q_start if joint is not None and top.node_names[node] == frame else None
+
+
+def frame_motion(
+    model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], frame: str, point: Float[Array, "3"]
+) -> tuple[Float[Array, "3 3"], Float[Array, "3"], Float[Array, "3"]]:
+    """Rotation of a frame, velocity of a point that is fixed in it (m/s) and angular velocity (rad/s), in world axes."""
+    start = free_start(model, frame)
+    if start is None:
+        rotation, _ = frame_placement(model, q, frame)
+        twist = frame_jacobian(model, q, frame, "local-world-aligned") @ v
+        linear, omega = twist[:3], twist[3:]
+    else:  # that of a free body stands in q and v; the whole tree's kinematics would take 20 times as long
+        at = next(j.v_start for j in model.topology.joints if j.kind == "free" and j.q_start == start)
+        rotation = rotation_from_quaternion(q[start + 3 : start + 7])
+        linear, omega = v[at : at + 3], rotation @ v[at + 3 : at + 6]
+    return rotation, linear + jnp.cross(omega, rotation @ point), omega
 
 
 def contact_forces(model: Model, moment: Moment, frame: str) -> tuple[Float[Array, "nc 3"], Float[Array, "nc 3"]]:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.kinematics import frame_jacobian, frame_placement
+from trajopt.dynamics.rigid_body.kinematics import frame_placement
 from trajopt.dynamics.rigid_body.lie import (
     quaternion_conjugate,
     quaternion_exp,
@@ -27,7 +27,7 @@ from trajopt.dynamics.rigid_body.lie import (
     rotation_exp,
 )
 from trajopt.errors import OptionError
-from trajopt.estimation.moments import Moment, contact_forces, frame_of, free_start
+from trajopt.estimation.moments import Moment, contact_forces, frame_motion, frame_of, free_start
 from trajopt.names import NamedOptions
 
 Constants = dict[str, Float[Array, "..."]]
@@ -273,18 +273,11 @@ class IMU(Sensor):
 
     def predict(self, model: Model, constants: Constants, moment: Moment) -> Float[Array, " w"]:
         frame = frame_of(self, model)
-        q = moment.q(model)
-        rotation, _ = frame_placement(model, q, frame)
-        mounting = rotation_exp(constants["rotation"])
-
-        def velocity(q: Array, v: Array) -> tuple[Array, Array]:
-            turned, _ = frame_placement(model, q, frame)
-            twist = frame_jacobian(model, q, frame, "local-world-aligned") @ v
-            return twist[:3] + jnp.cross(twist[3:], turned @ constants["position"]), twist[3:]
-
-        (before, _), (after, _) = velocity(moment.q0, moment.v0), velocity(moment.q1, moment.v1)
+        mounting, point = rotation_exp(constants["rotation"]), constants["position"]
+        _, before, _ = frame_motion(model, moment.q0, moment.v0, frame, point)
+        _, after, _ = frame_motion(model, moment.q1, moment.v1, frame, point)
         acceleration = (after - before) / moment.dt - jnp.asarray(model.gravity)
-        omega = velocity(q, moment.v)[1]
+        rotation, _, omega = frame_motion(model, moment.q(model), moment.v, frame, point)
         axes = (rotation @ mounting).T
         gyro = axes @ omega + constants["gyro_bias"]
         return constants["gain"] * jnp.concatenate([gyro, axes @ acceleration + constants["accelerometer_bias"]])

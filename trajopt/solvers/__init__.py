@@ -8,7 +8,6 @@ from trajopt.result import Status
 from trajopt.solvers.batch import BatchSolution, solve_batch
 from trajopt.solvers.continuation import Continuation
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
-from trajopt.solvers.estimation.moving_horizon import MovingHorizon
 from trajopt.solvers.hybrid import Hybrid
 from trajopt.solvers.least_squares.first_order import GradientDescent
 from trajopt.solvers.least_squares.gauss_newton import GaussNewton
@@ -38,7 +37,6 @@ __all__ = [
     "Hybrid",
     "LBFGS",
     "MPPI",
-    "MovingHorizon",
     "Outcome",
     "PredictiveSampling",
     "Processes",

@@ -17,7 +17,6 @@ from trajopt.problems import OptimalControlProblem
 from trajopt.problems.ocp import Trajectory
 from trajopt.solvers import DDP, GaussNewton, MultipleShooting, iLQR, solve
 from trajopt.solvers.ddp.local_model import Modeller
-from trajopt.solvers.estimation.moving_horizon import MovingHorizon
 
 AWARE = "complementarity-aware"
 BALL = """<mujoco><worldbody><geom name="floor" type="plane" size="5 5 1"/>
@@ -105,20 +104,12 @@ def with_a_parameter():
     )
 
 
-def estimator():
-    return MovingHorizon(
-        lambda x, u, w: x + w, lambda x, y: x - y, 3, mean=np.zeros(1), covariance=np.eye(1), measurement_size=1,
-        noise_size=1, gradient=AWARE,
-    )  # fmt: skip
-
-
 REFUSED = [
     (
         lambda: solve(ball(), GaussNewton(), gradient=AWARE),
         OptionError,
         "need the exact derivative; use 'implicit', or iLQR",
     ),
-    (estimator, OptionError, "covariances need the exact derivative; use 'implicit'"),
     (
         lambda: solve(with_a_parameter(), iLQR(), gradient=AWARE),
         DerivativeError,
@@ -138,7 +129,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(
-    "make, error, message", REFUSED, ids=["GaussNewton", "MHE", "parameters", "function", "limited-memory"]
+    "make, error, message", REFUSED, ids=["GaussNewton", "parameters", "function", "limited-memory"]
 )
 def test_what_stays_refused(make, error, message):
     with pytest.raises(error, match=message):

@@ -20,8 +20,8 @@ The height of the prior mean is that at which the highest foot touches. Feet tha
 the floor: hard contact at a distance has no derivative, so that nothing would pull them down, while the step pushes out what
 penetrates.
 
-`Walk.horizon` is the set-up of `solvers.MovingHorizon`. The registered problem estimates the whole recording at once: what a
-moving horizon as long as the recording does at its end.
+`estimation.examples.walking_robot` makes sensors and a recording of it, which `estimation.MovingHorizon` follows. The registered
+problem estimates the whole recording at once: what a moving horizon as long as the recording does at its end.
 """
 
 from __future__ import annotations
@@ -122,21 +122,6 @@ class Walk:
     @property
     def dt(self) -> float:
         return float(self.system.dt)
-
-    def residual(self, x: Float[Array, " nx"], y: Float[Array, " ny"]) -> Float[Array, " ny"]:
-        """Errors of a measurement at x, in deviations."""
-        return _error(self.system, x, y)
-
-    def horizon(self, window: int) -> dict[str, Any]:
-        """Arguments of `solvers.MovingHorizon` for this recording."""
-        model = self.system.model
-        return {
-            "dynamics": functools.partial(step, self.system), "measurement": self.residual, "window": window,
-            "mean": self.mean, "covariance": np.diag(PRIOR**2), "measurement_size": NY, "control_size": NJ,
-            "noise_size": NV, "integrate": functools.partial(retract, model),
-            "difference": functools.partial(local, model), "tangent_size": N, "arrival_deviation": 1e-5,
-            "max_iterations": 20,
-        }  # fmt: skip
 
     def errors(self, xs: Float[np.ndarray, "k nx"]) -> Float[np.ndarray, "k n"]:
         """estimate (-) truth of the first states of the recording, in tangent coordinates."""
