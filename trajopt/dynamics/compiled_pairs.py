@@ -103,4 +103,5 @@ def _pairs(top: Topology, mesh_sizes: tuple[int, ...], every: bool) -> CompiledP
 def pairs_under(top: Topology, mesh_sizes: tuple[int, ...], law: ContactLaw) -> CompiledPairs:
     """The pairs that the law lets touch: all, or none."""
     touching = top if law.acts else dataclasses.replace(top, pairs=())
-    return _pairs(touching, mesh_sizes, law.pair_limit.pairs is None)
+    asked = law.pair_limit.pairs
+    return _pairs(touching, mesh_sizes, asked is None or asked >= len(touching.pairs))

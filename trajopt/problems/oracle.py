@@ -137,6 +137,9 @@ class OptimalControlOracle(CompiledCalls):
     """
 
     def __init__(self, problem: ControlProblem, gradient: str | None = None) -> None:
+        system = problem.system
+        by_core = isinstance(system, System) and system.resolved_backend == "native"
+        self.effort = Effort.LIGHT if by_core else Effort.FULL  # of an iteration, whose time in the core no compiler shortens
         mode = problem.defaults.gradient if gradient is None else gradient
         assert mode is not None  # validation of the problem has set it
         self.problem, self.gradient = problem.with_gradient(mode), mode

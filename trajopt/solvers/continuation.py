@@ -29,6 +29,7 @@ import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
 
+from trajopt.dynamics.effort import Effort
 from trajopt.errors import OptionError
 from trajopt.options import check_options
 from trajopt.problems.ocp import OptimalControlProblem
@@ -275,6 +276,7 @@ class _Course:
         solver = self.solver
         stage = smoothed_problem(self.oracle.problem, rho).compile("implicit")
         stage.out_of_time = self.oracle.out_of_time
+        stage.effort = Effort.QUICK if stage.effort == Effort.LIGHT else stage.effort  # for stages that end early
         counted = Counted(self.oracle, stage)
         at = self.begun(stage, motion, gains)
         made = slow = 0

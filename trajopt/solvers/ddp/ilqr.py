@@ -182,7 +182,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
     def _passed(self, oracle: OptimalControlOracle, state: DDPState, act: bool) -> DDPState:
         """The state after passes up to an accepted step or the end, or, without `act`, with its model made anew."""
         passes = _kept_passes(self._started(bool(state.starts_at_rest)), oracle.problem, oracle.gradient)
-        progress, gains, summary = oracle.call(Passes.step, passes, np.asarray(act), state.progress)
+        progress, gains, summary = oracle.call(Passes.step, passes, np.asarray(act), state.progress, effort=oracle.effort)
         now = Summary(*np.asarray(summary).tolist())
         oracle.evaluations += int(now.trials) + int(now.passes) * oracle.cost_of_linearization
         ended = act and not (now.accepted or now.converged or now.code == GOING_ON)
