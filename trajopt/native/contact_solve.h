@@ -24,11 +24,10 @@ enum class ContactStatus : int { solved, stalled, infeasible, non_finite };
 enum class Stage : int { NEWTON, GAUSS_SEIDEL, PATH };  // `fallbacks` of a step
 
 constexpr double TOLERANCE = 1e-10;      // residual of a solved problem
-constexpr double TIE = 1e-11, SLOW = 1e-6;  // relative to the approaching velocities, see `cone_mode`
+constexpr double TIE = 1e-11;            // relative to the approaching velocities, see `cone_mode`: a tenth of the tolerance
 constexpr int MOST_ITERATIONS = 50;
 constexpr int BUDGET = 2000;             // iterations, after which no stage begins, and factorisations of the path: 1,743 in recorded problems
 constexpr double LARGEST_VELOCITY = 1e100;  // of approach: products of four overflow far below the largest double
-constexpr int FIRST_STEPS = 1;           // on the natural map, before Newton's method is tried in the modes that they have found
 constexpr int SWEEPS = 20, ROUNDS = 3;   // of the first round, doubled with every round
 constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
 constexpr double TRY_RANK_NEWTON = 1e-3;            // residual of a point that may be near a solution
@@ -110,7 +109,7 @@ struct Search {
     };
     bool found = false;
     if (rests(ncp)) evaluate(regular, w.current), found = in_modes(Resting::HELD);
-    found = found || on_the_map(regular, std::min(FIRST_STEPS, options.max_iterations), 0) || in_modes(Resting::AS_FOUND);
+    found = found || on_the_map(regular, 1, 0) || in_modes(Resting::AS_FOUND);  // one step finds the modes
     if (!found) found = on_the_map(regular, options.max_iterations, EVENTS);
     if (!keep()) return found && !followed && (followed = true, along_path(ncp.eps));
     if (!found) regularised_from_best();

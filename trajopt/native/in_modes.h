@@ -20,7 +20,6 @@ inline namespace TRAJOPT_ISA {
 constexpr int MODE_ITERATIONS = 24, MODE_REVISIONS = 6;  // twice and more what the solved ones of 60,000 steps of robots take
 constexpr int REVISED_TOGETHER = 3;   // revisions of all modes that are wrong at once; later ones of the worst alone, which cannot cycle
 constexpr int PATIENT_STEPS = 8;      // in the same modes, after which the velocities that remain must be small
-constexpr double AT_REST = 1e-6;      // share of the approaching velocities up to which a contact neither approaches nor parts
 constexpr double SMALL = 1e-2;        // share of the approaching velocities: from there on the signs say whether the modes are right
 constexpr double LARGEST_TURN = 0.7;  // radians of a step: half of a right angle, within which cosine and sine are near their tangents
 constexpr double CONE_SLACK = 1e-12;  // share of its cone by which a sticking contact may pass it: rounding
@@ -77,12 +76,12 @@ inline void begin_in_modes(const Regularised& of, const Point& at, InModes& s) {
 
 // Whether a contact neither approaches nor parts, as between the boxes of a pile that falls as one: whether it closes is up to others,
 // and at zero impulse rounding decides.
-inline bool rests(const Ncp& ncp, int contact) { return std::fabs(ncp.problem.g[3 * contact + 2]) <= AT_REST * ncp.approach; }
+inline bool rests(const Ncp& ncp, int contact) { return std::fabs(ncp.problem.g[3 * contact + 2]) <= SLOW * ncp.approach; }
 
 // Whether there is one while another approaches.
 inline bool rests(const Ncp& ncp) {
   bool some = false, falls = false;
-  for (int c = 0; c < ncp.problem.contacts; ++c) some |= rests(ncp, c), falls |= ncp.problem.g[3 * c + 2] < -AT_REST * ncp.approach;
+  for (int c = 0; c < ncp.problem.contacts; ++c) some |= rests(ncp, c), falls |= ncp.problem.g[3 * c + 2] < -SLOW * ncp.approach;
   return some && falls;
 }
 

@@ -41,7 +41,8 @@ enum Mode : int { SEPARATING, STICKING, SLIDING };
 constexpr double MACHINE = std::numeric_limits<double>::epsilon();
 constexpr double SLOWEST = 1e-3;  // m/s: velocities are not told apart in smaller units than this times the tolerance
 constexpr double REGULARISATION = 1e-6;  // eps of the regularised problem over the smallest scale of a row
-constexpr double KNOWN = 1e-6;    // share of the approaching velocities that rounding may leave uncertain in a solution
+constexpr double SLOW = 1e-6;      // share of the approaching velocities up to which one counts as none: of a slower slip the direction
+                                   // is known to fewer than four digits
 constexpr double MOVES = 1.5e-8;  // sqrt of rounding: a diagonal entry below this share of the largest is a row nothing moves
 
 // The problem with what is computed once: rho (m), kg, the scaling of the projection; eps, 1/kg; approach, m/s: the largest
@@ -201,7 +202,7 @@ inline double velocity_scale(const Ncp& ncp, const double* x, double tol) {
 
 // Whether rounding leaves of nu what counts beside the approach: by impulses that grow where nothing resists them, until it hides that
 // the approach goes on.
-inline bool hidden_by_rounding(const Ncp& ncp, const double* x) { return velocity_scale(ncp, x, KNOWN) > ncp.approach; }
+inline bool hidden_by_rounding(const Ncp& ncp, const double* x) { return velocity_scale(ncp, x, SLOW) > ncp.approach; }
 
 // Mode of a contact and its block of P: [[a, b, h], [b, d, i], [0, 0, mode != SEPARATING]].
 struct ConeSlope {

@@ -15,7 +15,7 @@ constexpr double LITTLE = 0.8;      // share of the merit that an iteration may 
 constexpr int CRAWLS = 2;
 constexpr double BEYOND = 1e-6;     // relative, by how much a step passes the first change of a mode
 constexpr int EVENTS = 6;           // restarts past the first change of a mode
-constexpr int REFINEMENTS = 12;
+constexpr int REFINEMENTS = 12;     // of a solution: each gains digits; a limit for what does not converge
 constexpr int POLISHINGS = 4;
 
 // A point and what is known there.

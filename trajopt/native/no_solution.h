@@ -6,7 +6,6 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 constexpr double RAY = 1e-8;      // |G ray| over |ray|, scaled by rho, below which nothing resists an impulse
-constexpr double AGAINST = 1e-6;  // share of the approaching velocities that a ray has to oppose on average
 
 // Why there is no solution, as far as it is proven.
 enum Proof : int { NO_PROOF, NOTHING_HOLDS, NOTHING_HELPS };
@@ -25,7 +24,7 @@ inline Proof ray(const Ncp& ncp, double* d, double* Gd) {
       work += d[r] * p.g[r], size += std::fabs(d[r]);
       length += d[r] * d[r] / ncp.rho[r], moved += Gd[r] * Gd[r] * ncp.rho[r];
     }
-    return size > 0 && moved < RAY * RAY * length && work < -AGAINST * ncp.approach * size;
+    return size > 0 && moved < RAY * RAY * length && work < -SLOW * ncp.approach * size;
   };
   for (int r = 2; r < cones; r += 3) d[r] = std::max(0.0, d[r]);
   for (int r = cones; r < unilateral; ++r) d[r] = std::max(0.0, d[r]);

@@ -21,11 +21,11 @@ inline namespace TRAJOPT_ISA {
 constexpr double EPS_FIRST = 1e3, EPS_MIN = 1e-17;  // eps, over the largest diagonal entry of G: contacts are alone; less than rounding
 constexpr int PATH_STARTS = 20;          // sweeps, and revisions of the modes, at the beginning: some three are taken
 constexpr int PATH_CORRECTIONS = 10;     // of Newton's method, which is quadratic here: some three are taken
-constexpr double LONGEST = 0.5;          // step, in these units: with 1 one of 400 recorded problems loses the path
+constexpr double LONGEST = 0.5;          // step, in the units of the unknowns, and turn of the tangent, radians, in a step: with 1 one of
+                                         // 400 recorded problems loses the path
 constexpr double AFTER_EVENT = 0.02;     // longest first step, and after the end of a mode
 constexpr double LEAST_LENGTH = 1e-10;   // of a step; no path is found on which it is less
-constexpr double USUAL_TURN = 0.5;       // radians, after which the next step is as long as this
-constexpr double MOST_GROWTH = 1.6;      // and by which factor it may be longer or shorter
+constexpr double MOST_GROWTH = 1.6;      // factor by which a step may be longer or shorter than the one before
 constexpr double EXACT = 1e-5, ROUGH = 1e-3;  // size of a step of Newton's method after which one more ends at rounding, and one that will do
 constexpr double FARTHEST = 2.0;         // size of a step of Newton's method that is not taken: more than all of the impulse
 constexpr double TOLERATED = 1e-6;       // by which another mode may be over where one ends: of the impulse, or of eps times it
@@ -117,7 +117,7 @@ class Path : PathEquations {
     double turn = 0;
     for (int i = 0; i <= n_; ++i) turn = std::hypot(turn, (w_.tangent[i] - before[i]) / w_.scale[i]);
     fresh_ = NO_SLOT;
-    stride_ = std::min(LONGEST, stride_ * std::clamp(USUAL_TURN / turn, 1 / MOST_GROWTH, MOST_GROWTH));
+    stride_ = std::min(LONGEST, stride_ * std::clamp(LONGEST / turn, 1 / MOST_GROWTH, MOST_GROWTH));
     return true;
   }
 

@@ -11,7 +11,6 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 constexpr int NULL_POWERS = 4;
-constexpr int SELECTION_ITERATIONS = 12;  // quadratic convergence: a limit for what does not converge
 constexpr double SQUARED = 1e-9, FALLING = 1e-3;  // of a change: its share of the impulse, and of the change before, from which on it is the last
 
 // x without its part in the null space of K where no contact slides: (K + eps D)^-1 eps D, D = P rho in the modes of the factor,
@@ -82,7 +81,7 @@ inline void selected_impulse(const Ncp& ncp, const int* mode, bool shortest, Poi
   for (int r = 0; r < ncp.m; ++r) at.x[r] -= at.F[r];  // rows without a choice
   gather(ncp.problem, s.held, n, s.Ghh, e.ld);
   double before = HUGE_VAL;
-  for (int k = 0; k < SELECTION_ITERATIONS; ++k) {
+  for (int k = 0; k < REFINEMENTS; ++k) {
     velocity(law, at.x, at.nu);
     mode_map(ncp, mode, at.x, at.nu, at.F);
     std::memcpy(e.U, s.Ghh, sizeof(double) * n * e.ld);

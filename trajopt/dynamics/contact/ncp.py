@@ -38,6 +38,9 @@ from trajopt.dynamics.precision import Threshold
 
 TOLERANCE = Threshold(1e-10, 1e-5)  # relative residual that counts as solved
 SLOWEST = 1e-3  # m/s: problems without faster velocities are solved to this share of the tolerance
+# What separates a contact that is tied from one that carries an impulse, and an impulse from none, relative to
+# `velocity_scale`: a tenth of the tolerance.
+TIE = Threshold(1e-11, 1e-6)
 KNOWN = Threshold(1e-6, 1e-1)  # share of the velocities of the problem that rounding may leave uncertain in a solution
 SEPARATING, STICKING, SLIDING = 0, 1, 2
 CLAMPED = 3  # normal row held, no friction: never a solution's mode, only a label (`complementarity`)

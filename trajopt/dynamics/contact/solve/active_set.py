@@ -26,6 +26,7 @@ from trajopt.dynamics.contact.ncp import (
     SEPARATING,
     SLIDING,
     STICKING,
+    TIE,
     Modes,
     approach_scale,
     classify,
@@ -45,14 +46,13 @@ RELAXATIONS, WEAKER = 3, 1e-2  # values of eps that are tried, and the ratio of 
 PATHS = 3  # pivoting solutions, each by other bases
 # Share of the tolerance, above one, that a violation may have which only the rounding of the linear system can have left.
 ROUNDING = 1e3
-# What separates an impulse from none, relative to the largest velocity; and a tangent at its bound from a held one.
-ZERO, NEAR = Threshold(1e-11, 1e-6), Threshold(1e-9, 1e-5)
+NEAR = Threshold(1e-9, 1e-5)  # share of its bound by which a held tangent stays below it
 
 
 def impulse_modes(ncp: NCP, lam: Float[Array, " m"]) -> Modes:
     """Modes read off an impulse alone: held where it is inside its bounds by more than rounding."""
     cone, limit, dry = split(ncp, lam)
-    small_c, small_l, _ = split(ncp, ZERO.at(ncp.G.dtype) * approach_scale(ncp, lam) * ncp.rho)
+    small_c, small_l, _ = split(ncp, TIE.at(ncp.G.dtype) * approach_scale(ncp, lam) * ncp.rho)
     closed = ncp.exists[: ncp.nc] & (cone[:, 2] > small_c[:, 2])
     held = jnp.abs(cone[:, :2]) < (1.0 - NEAR.at(ncp.G.dtype)) * (ncp.mu * cone[:, 2])[:, None]
     tangent = jnp.where(held | ~closed[:, None], 0, jnp.where(cone[:, :2] >= 0, 1, -1))

@@ -21,12 +21,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.contact.ncp import NCP
+from trajopt.dynamics.contact.solve.null_spaces import RANK
 from trajopt.dynamics.precision import Threshold
 
 TIE = Threshold(1e-12, 1e-6)  # ratios, of numbers of the order of one, that are closer than this are equal but for rounding
 UNREACHED = 1e6  # of an impulse, in units in which those that stop the fastest row alone are one
 _GOLDEN = 0.5 * (5**0.5 - 1.0)  # its multiples are spread evenly over the unit interval: covering vectors unlike each other
-_PIVOT = Threshold(1e-10, 1e-5)  # entries of the entering column below this share of its largest are rounding: do not block
 
 
 def lemke(
@@ -132,7 +132,7 @@ def solve_lcp(
         T, leaving, basis, k, _ = carry
         entering = jnp.where(leaving < n, leaving + n, leaving - n)
         column = T[:, entering]
-        blocks = column > _PIVOT.at(dtype) * jnp.max(jnp.abs(column))
+        blocks = column > RANK.at(dtype) * jnp.max(jnp.abs(column))
         ratio = jnp.where(blocks, T[:, -1] / jnp.where(blocks, column, 1.0), jnp.inf)
         least = jnp.min(ratio)
         tied = blocks & (ratio <= least + tie * (1.0 + least))

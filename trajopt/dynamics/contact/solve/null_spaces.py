@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from trajopt.dynamics import branches, linear_algebra
 from trajopt.dynamics.precision import Threshold
 
-RANK = Threshold(1e-10, 1e-5)  # singular values of K below this share of the largest are zero but for rounding
+RANK = Threshold(1e-10, 1e-5)  # share of the largest singular value, or pivot, below which one is zero but for rounding
 
 Spaces = tuple[Float[Array, "m m"], Float[Array, "m m"], Float[Array, "m m"]]
 

@@ -23,6 +23,7 @@ from trajopt.dynamics.contact.ncp import (
     NCP,
     SLIDING,
     STICKING,
+    TIE,
     Modes,
     apply_blocks,
     approach_scale,
@@ -49,10 +50,9 @@ from trajopt.dynamics.contact.solve.newton import (
 from trajopt.dynamics.precision import Threshold
 from trajopt.result import Status
 
-# What separates a contact that is tied from one that carries an impulse, relative to `ncp.velocity_scale`: a tenth of the
-# tolerance; and a slip from sticking, relative to `ncp.approach_scale`: the direction of a slower one is known to fewer than
-# four digits.
-TIE, SLOW = Threshold(1e-11, 1e-6), Threshold(1e-6, 1e-3)
+# What separates a slip from sticking, relative to `ncp.approach_scale`: the direction of a slower one is known to fewer than four
+# digits.
+SLOW = Threshold(1e-6, 1e-3)
 REFINEMENTS = 5  # solves for a derivative with the regularised inverse: each gains the digits that eps costs
 NULL_POWER = 4  # of the matrix that is one on the null space and of the order of eps elsewhere
 # Entries of that matrix: of the order of one where K has a null space, else eps cond(K), below this for conditions up to 1e3.
