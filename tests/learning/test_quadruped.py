@@ -51,13 +51,14 @@ def test_observations_and_rewards_are_those_of_the_tables(made):
 
 
 def test_it_steps_under_the_laws_of_the_source():
-    laws = {name: environment("quadruped-walk", contact=name) for name in ("smoothed", "hard", "soft")}
+    laws = {name: environment("quadruped-walk", contact=name) for name in ("smoothed", "hard", "relaxed", "soft")}
+    assert float(laws["relaxed"].system.rho) == 0.01 and float(laws["relaxed"].with_gradient("implicit").system.rho) == 0.01
     assert isinstance(laws["smoothed"].system.contact, SmoothedContact) and laws["smoothed"].system.contact.kappa == 300.0
     assert isinstance(laws["hard"].system.contact, RigidContact)
     soft = laws["soft"].system.contact
     assert isinstance(soft, SpringDamperContact) and (soft.stiffness, soft.damping, soft.friction_damping) == (1.2e4, 30.0, 900.0)
     assert {name: (made.substeps, float(made.system.dt)) for name, made in laws.items()} == {
-        "smoothed": (1, 0.01), "hard": (1, 0.01), "soft": (20, 0.0005),
+        "smoothed": (1, 0.01), "hard": (1, 0.01), "relaxed": (1, 0.01), "soft": (20, 0.0005),
     }  # fmt: skip
     assert all(made.system.integrator == "moreau" and made.dt == pytest.approx(0.01) for made in laws.values())
     with pytest.raises(UnknownNameError, match="no contact law 'softer'.*did you mean 'soft'"):
@@ -78,7 +79,7 @@ def test_the_algorithms_have_the_settings_of_the_source():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("contact", ["smoothed", "hard", "soft"])
+@pytest.mark.parametrize("contact", ["smoothed", "hard", "relaxed", "soft"])
 def test_returns_have_the_derivatives_of_differences(contact):
     """Of three actions by the targets of all joints, pressed onto the floor; relative to the slope's size."""
     made = environment("quadruped-walk", contact=contact)

@@ -40,7 +40,7 @@ LEGGED_SAMPLES = {"PPO": 50_000_000, "SHAC": 5_000_000}
 QUADRUPED = {  # Smoothed, Table 6; learning rates fall by 0.995 and 0.997 in each of 1,000 updates
     "PPO": {"environments": 2048, "length": 24, "epochs": 5, "minibatches": 4, "hidden": (128, 64, 32), "actor_rate": 1e-3,
             "critic_rate": 1e-3, "entropy": 0.0, "largest_norm": 1.0, "divergence": 0.01},
-    "SHAC": {"environments": 64, "length": 32, "hidden": (128, 64, 32), "critic_hidden": (64, 64), "actor_rate": 2e-3,
+    "SHAC": {"environments": 64, "length": 32, "hidden": (128, 64, 32), "deviation": 0.15, "actor_rate": 2e-3,
              "critic_rate": 2e-3, "decay": "geometric", "final_rate": 0.995**1000, "critic_final_rate": 0.997**1000},
 }
 TASKS: dict[str, Task] = {

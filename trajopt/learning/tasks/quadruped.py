@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.contact.laws import Law, RigidContact, SmoothedContact, SpringDamperContact
+from trajopt.dynamics.contact.laws import Law, RelaxedContact, RigidContact, SmoothedContact, SpringDamperContact
 from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion
 from trajopt.dynamics.system import System
 from trajopt.errors import UnknownNameError
@@ -30,6 +30,7 @@ SPEED, HEIGHT, FALLEN = 1.0, 0.45, 0.25  # m/s and m that are asked for, m below
 CONTACTS: dict[str, tuple[Law, float]] = {  # the law and its step, s, by name
     "smoothed": (SmoothedContact(kappa=300.0, erp=0.0), 0.01),
     "hard": (RigidContact(gap="detect", erp=0.0), 0.01),
+    "relaxed": (RelaxedContact(rho=0.01), 0.01),
     "soft": (SpringDamperContact(stiffness=1.2e4, damping=30.0, friction_damping=900.0), 0.0005),
 }
 
