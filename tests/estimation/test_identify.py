@@ -92,6 +92,12 @@ def test_what_is_not_determined_is_named_and_left_out(system, recordings):
     assert np.isnan(found.deviations[found.labels.index("centre of mass y of rod, m")])
 
 
+def test_long_recordings_are_cut_into_segments(system, recordings):
+    cut = identify(system, recordings, ASKED, SENSORS, segment=0.2)
+    assert len(cut.recording_chi_squared) == 2 * len(recordings)
+    assert np.all(np.abs(cut.values - [0.07, 1.1]) < 4 * cut.deviations)
+
+
 def test_noise_that_is_stated_wrongly_is_told(system, recordings):
     found = identify(system, recordings, ASKED, (Encoder("q", noise=NOISE / 4), Input("torque")))
     (said,) = found.warnings

@@ -146,7 +146,7 @@ class _Work:
         said = f"Gauss-Newton: {fit.iterations} iterations, {fit.rollouts} rollouts"
         return Found(
             predictor, pieces, "gauss-newton", fit.theta, ((basis, _along(fit.information, basis)),),
-            tuple(self.firsts), locals_, None, fit.rollouts, fit.converged, (said,), self.loss,
+            tuple(firsts), locals_, None, fit.rollouts, fit.converged, (said,), self.loss,
         )  # fmt: skip
 
     def staged(self, evaluations: int | None) -> Found:
