@@ -5,6 +5,7 @@
 
 - "sliding-box": a box pushed over the floor, its pose from motion capture; unknown friction. Contact without impacts. Its
   recordings ship.
+- "arm": a UR5 under torques, with encoders; unknown inertial parameters of five links, delay and gain of the torques.
 - "tosses": boxes thrown onto the floor; unknown friction, restitution and centre of mass. Contact with impacts.
 
 `walking_robot` is a legged robot with encoders and an inertial unit, whose state is sought (`MovingHorizon`).
@@ -25,6 +26,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact import RigidContact
 from trajopt.dynamics.rigid_body.configuration import difference
+from trajopt.dynamics.rigid_body.rnea import generalised_gravity
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import UnknownNameError
@@ -171,6 +173,48 @@ def _sliding_box() -> _Kind:
     return _Kind(system, ("friction",), sensors, _scattered(1.0), motion, {"pose": 5}, 10)
 
 
+# --- arm --------------------------------------------------------------------------------------------------------------
+
+ARM_LINKS = ("upper_arm_link", "forearm_link", "wrist_1_link", "wrist_2_link", "wrist_3_link")
+
+
+def _arm() -> _Kind:
+    def system() -> System:
+        return System(load_model("ur5"), 2e-3)
+
+    sensors = (Encoder("q", noise=2e-4), Input("torque"))
+    parameters = (*(f"inertial:{link}" for link in ARM_LINKS), "torque.delay", "torque.gain")
+
+    def perturbed(rng: np.random.Generator, start: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        theta = start + scale * rng.normal(size=start.size)
+        theta[-2] = rng.uniform(1e-3, 6e-3)
+        return theta
+
+    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
+        """Gravity held by the nominal torques, and random Fourier series about a pose, tracked by a spring and damper."""
+        model, dt, T = system.model, float(system.dt), 1500
+        middle = np.array([0.0, -1.2, 1.4, -0.6, 0.8, 0.0]) + rng.uniform(-0.4, 0.4, 6)
+        amplitude = rng.uniform(0.05, 0.2, (4, 6)) / np.arange(1, 5)[:, None]
+        phase, rate = rng.uniform(0, 2 * np.pi, (4, 6)), 2 * np.pi * np.arange(1, 5)[:, None] * rng.uniform(0.5, 0.8)
+        stiffness = jnp.array([400.0, 400.0, 300.0, 60.0, 60.0, 10.0])
+
+        def wanted(t: Array) -> Array:
+            return jnp.asarray(middle) + (
+                jnp.asarray(amplitude) * jnp.sin(jnp.asarray(rate) * t + jnp.asarray(phase))
+            ).sum(0)
+
+        def body(x: State, t: Array) -> tuple[State, Array]:
+            target, speed = jax.jvp(wanted, (t,), (jnp.ones_like(t),))
+            u = stiffness * (target - x.q) + 0.2 * stiffness * (speed - x.v) + generalised_gravity(model, x.q)
+            return system.step(x, u)[0], u
+
+        q0, v0 = jax.jvp(wanted, (jnp.zeros(()),), (jnp.ones(()),))
+        us = jax.jit(lambda x: jax.lax.scan(body, x, dt * jnp.arange(T))[1])(State(q0, v0))
+        return State(q0, v0), np.asarray(us)
+
+    return _Kind(system, parameters, sensors, perturbed, motion, {"q": 2}, 4)
+
+
 # --- tosses -----------------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +238,7 @@ def _tosses() -> _Kind:
 
 
 KINDS: dict[str, Callable[[], _Kind]] = {
-    "sliding-box": _sliding_box, "tosses": _tosses,
+    "sliding-box": _sliding_box, "arm": _arm, "tosses": _tosses,
 }  # fmt: skip
 
 
