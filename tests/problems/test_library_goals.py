@@ -34,6 +34,11 @@ def test_a_goal_of_a_certificate_is_one_of_its_bounded_values():
     problem = problems.get("falling-mass")
     found = solvers.solve(problem)
     assert found.success and found.goals_met and found.goals["height error"].tolerance == 1e-3
+    summary, worst = found.summary(), found.residuals["height_error"] / 1e-3
+    assert summary["goals_met"] and summary["worst_goal"] == found.worst_goal == pytest.approx(worst)
+    row, missed = (compare(problem, solvers.GaussNewton(), max_iterations=n).rows()[0] for n in (50, 0))
+    assert row["goals"] == "met" and row["success"] and missed["goals"] == "not met" and not missed["success"]
+    assert missed["worst_goal"] == pytest.approx(500.0)  # it lies on the ground, 0.5 m too low
     with pytest.raises(OptionError, match="certificate.goals names 'speed', which certificate.tolerances does not bound"):
         type(problem)("fall", lambda x: x, problem.x0, certificate=Certificate(goals={"speed": "m/s"}))
 
