@@ -279,8 +279,8 @@ def showing_payload(model: Model, side: float = PAYLOAD_SIDE, trunk: str = "trun
     """The model with the cube of `with_payload` among its shapes, to be seen: it touches nothing."""
     top, (node, place) = model.topology, _on_trunk(model, side, trunk)
     shape = ShapeSpec("payload", ShapeType.BOX, node)
-    drawn = dataclasses.replace(model, topology=dataclasses.replace(top, shapes=(*top.shapes, shape)))
-    return drawn.replace(
+    return model.replace(
+        topology=dataclasses.replace(top, shapes=(*top.shapes, shape)),
         shape_rotation=np.concatenate([np.asarray(model.shape_rotation), np.eye(3)[None]]),
         shape_position=np.concatenate([np.asarray(model.shape_position), place[None]]),
         shape_size=np.concatenate([np.asarray(model.shape_size), np.full((1, 3), side / 2)]),
