@@ -99,19 +99,20 @@ def draw(model: Model, seed: int) -> Draw:
             continue
         direct = start + straight * turn
         around = direct + bump * aside
-        ball = np.asarray(_tool(model, direct[len(direct) // 2])) + generator.uniform(-0.05, 0.05, 3)
-        ways = np.asarray(_nearest(with_ball(model, ball), np.stack([direct, around])))
+        ball = np.asarray(tool(model, direct[len(direct) // 2])) + generator.uniform(-0.05, 0.05, 3)
+        ways = np.asarray(nearest(with_ball(model, ball), np.stack([direct, around])))
         fastest = np.abs(np.diff(around, axis=0)).max() / (PACE / (len(around) - 1))
         if ways[0].min() < 0 and ways[0][[0, -1]].min() > NEAREST[0] and ways[1].min() > NEAREST[1] and fastest < SHARE * 2.0:
-            return Draw(start, ball, np.asarray(_tool(model, direct[-1])))
+            return Draw(start, ball, np.asarray(tool(model, direct[-1])))
 
 
 @jax.jit
-def _tool(model: Model, q: Float[Array, " 6"]) -> Float[Array, "3"]:
+def tool(model: Model, q: Float[Array, " 6"]) -> Float[Array, "3"]:
+    """Place of the tool, m."""
     return frame_placement(model, q, "tool")[1]
 
 
 @jax.jit
-def _nearest(model: Model, qs: Float[Array, "k T 6"]) -> Float[Array, "k T"]:
+def nearest(model: Model, qs: Float[Array, "k T 6"]) -> Float[Array, "k T"]:
     """Distance of the arm from the ball."""
     return jax.vmap(jax.vmap(lambda q: collide(model, kinematics(model, q)).distance.min()))(qs)

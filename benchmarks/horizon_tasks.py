@@ -1,0 +1,207 @@
+"""What receding horizons do in MuJoCo, over seeds: tasks of `trajopt mpc` and an arm beside a ball, plans acting a period late.
+
+    python benchmarks/horizon_tasks.py [TASK ...] [--seeds N] [--solver NAME] [--rate HZ] [--iterations N]
+
+Solvers have their default options and as many iterations as fit into the period; on a machine that does other work --iterations
+gives their number, whatever they take. "kept" counts the runs within the bounds that
+the table names. Go1 under pushes: bench_receding_horizon.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from measure import banner, markdown
+
+
+class Judged(NamedTuple):
+    """The figures of a run, by name with unit, and whether it is within the bounds."""
+
+    figures: dict[str, float]
+    kept: bool
+
+
+class Case(NamedTuple):
+    """seconds of a run; start: of a seed, flat; judge: (recording, problem, seed) -> Judged; bounds, in words."""
+
+    seconds: float
+    start: Callable
+    judge: Callable
+    bounds: str
+
+
+def push_box_start(problem, seed):
+    """The finger at the usual place; the box in front of the goal, beside or behind it, turned."""
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    x = np.array(problem.x0)
+    angle, far = rng.uniform(0, 2 * np.pi), rng.uniform(0.08, 0.25)
+    x[:2] = np.array([0.15, 0.1]) + far * np.array([np.cos(angle), np.sin(angle)])
+    x[2] = rng.uniform(-1.0, 1.0)
+    away = rng.uniform(0, 2 * np.pi)
+    x[3:5] = x[:2] + 0.15 * np.array([np.cos(away), np.sin(away)])
+    return x
+
+
+def push_box(recording, problem, seed) -> Judged:
+    import numpy as np
+
+    end = recording.xs[-1]
+    far, turned = 1e3 * np.linalg.norm(end[:2] - [0.15, 0.1]), abs(end[2] - 0.5)
+    return Judged({"mm": far, "rad": turned}, far < 10 and turned < 0.05)
+
+
+def spinner(recording, problem, seed) -> Judged:
+    turned = recording.xs[-1, 2] - recording.xs[0, 2]
+    return Judged({"rad": turned}, 4.8 <= turned <= 5.2)
+
+
+def hopper(recording, problem, seed) -> Judged:
+    import numpy as np
+
+    x, z, pitch = recording.xs[-1, :3] - np.asarray(problem.system.model.keyframes["home"])[:3] - [0.75, 0.1, 0.0]
+    return Judged({"m ahead": x, "m high": z, "rad": pitch}, bool(abs(x) < 0.15 and abs(z) < 0.05 and abs(pitch) < 0.2))
+
+
+def follow_draw(seed):
+    """(path of the tool's goal, the ball near it), the arm's first posture being 5 cm away from the ball at least."""
+    import numpy as np
+
+    from trajopt import load_model
+    from trajopt.problems.library.arm_obstacle import nearest, with_ball
+
+    rng, model = np.random.default_rng(seed), load_model("arm-obstacle")
+    while True:
+        pan, size, height = rng.uniform(-0.6, 0.6), rng.uniform(0.1, 0.2), rng.uniform(0.3, 0.6)
+        outwards, aside = np.array([np.cos(pan), np.sin(pan), 0.0]), np.array([-np.sin(pan), np.cos(pan), 0.0])
+        other = np.array([0.0, 0.0, 1.0]) if rng.uniform() < 0.5 else outwards
+        turns = 2 * np.pi * (0.02 / rng.uniform(3, 6) * np.arange(1000) + rng.uniform())[:, None]
+        path = 0.45 * outwards + [0.0, 0.0, height] + size * (np.cos(turns) * aside + np.sin(turns) * other)
+        towards = rng.normal(size=3)
+        ball = path[rng.integers(len(path))] + rng.uniform(0.12, 0.17) * towards / np.linalg.norm(towards)
+        if nearest(with_ball(model, ball), np.asarray(model.keyframes["home"])[None, None]).min() > 0.05:
+            return path, ball
+
+
+def follow_horizon(seed, solver, options):
+    """The tool follows its goal, every link 20 mm from the ball, no joint faster than 2 rad/s."""
+    import numpy as np
+
+    from trajopt import control, load_model, models, solvers
+    from trajopt.dynamics import NoContact, System
+    from trajopt.problems import OptimalControlProblem
+    from trajopt.problems import residuals as r
+    from trajopt.problems.library.arm_obstacle import ARM, with_ball
+
+    path, ball = follow_draw(seed)
+    system = System(with_ball(load_model("arm-obstacle"), ball), 0.02, NoContact())
+    rates = np.concatenate([np.full(6, np.inf), np.full(6, 2.0)])
+    clearances = sum([r.Distance(link, other="obstacle").at_least(0.02) for link in ARM])
+    stage = [r.Control(weight=1e-3), r.Velocity(weight=0.05), r.FramePosition("tool", reference=path, weight=10.0)]
+    final = [r.Velocity(weight=0.3), r.FramePosition("tool", reference=path, weight=30.0)]
+    problem = OptimalControlProblem(
+        "ur5-follow", system, 25, system.initial_state("home"), stage_residual=sum(stage), terminal_residual=sum(final),
+        inequality=clearances, terminal_inequality=clearances, state_lower=-rates, state_upper=rates,
+    )  # fmt: skip
+    plant = control.MujocoPlant.from_file(models.bundled_file("arm-obstacle"), 0.002)
+    plant.model.geom("obstacle").pos[:] = ball
+    chosen = solvers.iLQR() if solver is None else solvers.get(solver)
+    return control.RecedingHorizon(problem, chosen, plant, **({"period": 0.02, "delay": 0.02} | options))
+
+
+def follow(recording, problem, seed) -> Judged:
+    import numpy as np
+
+    from trajopt.problems.library.arm_obstacle import nearest, tool
+
+    path, model, qs = follow_draw(seed)[0], problem.system.model, recording.xs[:, :6]
+    close = max(0.0, 20 - 1e3 * float(nearest(model, qs[None]).min()))
+    fast = max(0.0, np.abs(recording.xs[:, 6:]).max() - 2.0)
+    wanted = np.stack([np.interp(recording.t, 0.02 * np.arange(len(path)), row) for row in path.T], 1)
+    places = np.array([tool(model, q) for q in qs[::10]])
+    off = 1e3 * np.median(np.linalg.norm(places - wanted[::10], axis=1)[recording.t[::10] > 2.0])
+    figures = {"mm too near": close, "rad/s too fast": fast, "mm median": off}
+    return Judged(figures, bool(close < 1 and fast < 0.05 and off < 5))
+
+
+def hopper_start(problem, seed):
+    """The leg bent, up to 5 cm nearer or farther; 0: upright."""
+    from trajopt.problems import registry
+
+    return registry.get("hopper-step", seed=seed).x0
+
+
+def usual(problem, seed):
+    return problem.x0
+
+
+CASES = {
+    "push-box": Case(8.0, push_box_start, push_box, "10 mm, 0.05 rad"),
+    "spinner": Case(5.0, usual, spinner, "4.8 to 5.2 rad in 5 s"),
+    "hopper-step": Case(2.0, hopper_start, hopper, "on the step, 0.15 m, 0.2 rad"),
+    "ur5-follow": Case(6.0, usual, follow, "1 mm, 0.05 rad/s, 5 mm"),
+}
+HEAD = ("task", "planner", "Hz", "bounds", "kept", "worst or range", "plan, processor ms: median, 99 %", "late", "first plan, s")
+
+
+def horizon_of(name: str, arguments: argparse.Namespace, seed: int):
+    """The receding horizon of a task, drawn where the task is."""
+    from trajopt.control import tasks
+
+    rate, solver, iterations = arguments.rate, arguments.solver, arguments.iterations
+    options = {} if rate is None else {"period": 1 / rate, "delay": 1 / rate}
+    options |= {} if iterations is None else {"max_iterations": iterations, "time_budget": 1e3}
+    if name == "ur5-follow":
+        return follow_horizon(seed, solver, options)
+    return tasks.task(name).horizon(solver=solver, **options)
+
+
+def row(name: str, arguments: argparse.Namespace) -> tuple:
+    """One row of the table."""
+    import numpy as np
+
+    case, seeds, judged, recordings, first = CASES[name], arguments.seeds, [], [], 0.0
+    for seed in range(seeds):
+        if seed == 0 or name == "ur5-follow":
+            horizon = horizon_of(name, arguments, seed)
+        recording = horizon.run(case.seconds, x0=case.start(horizon.problem, seed))
+        first = first or recording.compile_time_s + recording.first_time_s
+        judged.append(case.judge(recording, horizon.problem, seed))
+        recordings.append(recording)
+        print(f"  {name} {seed}: {judged[-1]}", file=sys.stderr, flush=True)
+    values = {key: [one.figures[key] for one in judged] for key in judged[0].figures}
+    said = ", ".join(f"{min(v):.3g} to {max(v):.3g} {key}" for key, v in values.items())
+    processor = 1e3 * np.concatenate([one.processor for one in recordings])
+    took = f"{np.median(processor):.3g}, {np.percentile(processor, 99):.3g}"
+    late, kept = np.mean([one.late.mean() for one in recordings]), sum(one.kept for one in judged)
+    hz = 1 / horizon.period
+    return name, type(horizon.solver).__name__, hz, case.bounds, f"{kept} of {seeds}", said, took, f"{late:.0%}", first
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="*", default=list(CASES), help=f"of {', '.join(CASES)}; default: all")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--solver", help="by name, with its default options; default: the task's own")
+    parser.add_argument("--rate", type=float, help="plans a second; default: the task's own")
+    parser.add_argument("--iterations", type=int, help="of each solve; default: as many as fit into the period")
+    arguments = parser.parse_args()
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    warnings.simplefilter("ignore")
+    rows = [row(name, arguments) for name in arguments.tasks]
+    print(markdown(HEAD, rows))
+    print(banner("mujoco").replace("one pinned", "not pinned"))
+
+
+if __name__ == "__main__":
+    main()
