@@ -185,7 +185,7 @@ def options_of(cls: type) -> tuple[list[str], list[str], list[Option]]:
     names = [name for name in described if name in taken or not taken or name in vars(cls).get("__annotations__", {})]
     if "Attributes:" in (cls.__doc__ or ""):
         names = list(described)
-    names += [name for name in taken if name not in names]
+    names += [name for name in taken if name not in names and not name.startswith("_")]
     options = []
     for name in names:
         unit, meaning = described.get(name, ("", ""))

@@ -161,7 +161,7 @@ class Solution:
         values["residuals"] = dict(self.residuals)
         values["terms"] = dict(self.terms)
         values["goals"] = {name: goal._asdict() for name, goal in self.goals.items()}
-        values["goals_met"], values["worst_goal"] = self.goals_met, self.worst_goal
+        values["goals_met"], values["worst_goal"] = self.goals_met, self.worst_goal if self.goals else None
         values["versions"] = versions()
         return values
 
