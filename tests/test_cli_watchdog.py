@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -107,6 +108,26 @@ def test_the_two_signals_of_timeout_count_once_and_a_hint_says_what_to_do(tmp_pa
     assert "a second Ctrl-C or termination signal ends the run now" in err
 
 
+def test_a_run_stuck_before_its_first_point_says_that_there_is_none(tmp_path):
+    """Also beside the checkpoint of an earlier run."""
+    (tmp_path / "hang").touch()
+    (tmp_path / "checkpoint.npz").write_bytes(b"of an earlier run")
+    os.utime(tmp_path / "checkpoint.npz", (1, 1))
+    with python(STUCK, str(tmp_path), "run", "stuck", "--out", str(tmp_path)) as process:
+        until((tmp_path / "stuck").exists, process)
+        err, _ = stop(process, (signal.SIGTERM, signal.SIGTERM), BURST_S + 0.5)
+    assert process.returncode == 1 and "there was no point to save yet" in err
+
+
+def test_compare_that_is_stuck_ends_too(tmp_path):
+    (tmp_path / "hang").touch()
+    command = ("compare", "stuck", "--solvers", "GradientDescent", "--out", str(tmp_path))
+    with python(STUCK, str(tmp_path), *command) as process:
+        until((tmp_path / "stuck").exists, process)
+        err, _ = stop(process, (signal.SIGINT, signal.SIGINT), BURST_S + 0.5)
+    assert process.returncode == 1 and "the same command goes on" in err
+
+
 def test_a_second_signal_interrupts_a_main_thread_that_answers(tmp_path):
     """While the command cleans up after the first one, as its own handler would."""
     code = """
@@ -165,3 +186,34 @@ def test_an_interrupt_that_python_drops_is_raised_once_more(number, finaliser):
     with python(DROPPED.format(number=number, finaliser=finaliser)) as process:
         _, err = process.communicate(timeout=30)
     assert process.returncode == 7 and not err
+
+
+def test_what_else_python_drops_is_still_told():
+    """By hooks that were there before, which are there again afterwards."""
+    from trajopt.cli.watchdog import heeding_signals
+    from trajopt.solvers.loop.interrupt import end_signals
+
+    class Dropping:
+        def __del__(self):
+            raise ValueError("told")
+
+    for heeded in (heeding_signals(lambda: ""), end_signals()):
+        told: list[type] = []
+        before, sys.unraisablehook = sys.unraisablehook, lambda dropped, told=told: told.append(dropped.exc_type)
+        try:
+            hook = sys.unraisablehook
+            with heeded:
+                Dropping()
+            assert told == [ValueError] and sys.unraisablehook is hook
+        finally:
+            sys.unraisablehook = before
+
+
+def test_signals_are_as_before_after_the_command():
+    from trajopt.cli.watchdog import heeding_signals
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with heeding_signals(lambda: ""):
+        assert signal.getsignal(signal.SIGTERM) is not before[1]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert signal.set_wakeup_fd(-1) == -1

@@ -14,7 +14,7 @@ from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
 from dynamics.linkages import BARS, MIXED, SDF, THREE
-from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact, State, System
+from trajopt.dynamics import BoxedLCP, CompliantContact, NoContact, RigidContact, SmoothedContact, State, System
 from trajopt.dynamics.contact.closures import closure_error, closure_rows
 from trajopt.dynamics.rigid_body.configuration import integrate, random_configuration
 from trajopt.dynamics.rigid_body.kinematics import kinematics
@@ -201,6 +201,47 @@ def test_derivatives_with_contact_welds_and_couplings(law):
     np.testing.assert_allclose(jax.jvp(f, (zero,), (direction,))[1], matrix[system.nv :] @ direction, atol=1e-8 * scale)
     weight = jnp.asarray(np.random.default_rng(1).normal(size=system.nv))
     np.testing.assert_allclose(jax.vjp(f, zero)[1](weight)[0], weight @ matrix[system.nv :], atol=1e-8 * scale)
+
+
+@pytest.mark.slow
+def test_redundant_loops_have_derivatives():
+    """Those along the motion of the linkage and by controls; across it the default configuration opens the loops."""
+    system = System(model(THREE), 1e-3)
+    x = system.initial_state()
+    start = State(x.q, jnp.array([1.0, -1.0, 1.0, 1.0]))
+    derivative(system, start, np.array([0.1, 0.0, 0.0, 0.0]), "three rockers")
+
+
+def test_welded_boxes_are_one_box():
+    """Impulses last, rows in the order contacts, limits, dry, equalities; the sum of weights stands on the floor."""
+    system = System(model(MIXED), 1e-3)
+    x = system.initial_state()
+    low = State(x.q.at[2].add(-1e-5).at[9].add(-1e-5), x.v)
+    y, info = system.step(low, np.zeros(system.nu))
+    assert info.status == Status.solved
+    impulse = np.asarray(info.impulse)
+    assert impulse.size == 3 * info.contacts.mode.size + 8
+    np.testing.assert_allclose(y.v[:6], y.v[6:12], atol=1e-9)
+    normal = np.asarray(info.contacts.impulse)[:, 2].sum()
+    lift = 2.0 * float(y.v[2])  # 2 kg leave with what erp asks for
+    np.testing.assert_allclose(normal - 2 * 9.81e-3, lift, atol=1e-9)
+    np.testing.assert_allclose(impulse[-6], -(9.81e-3 + float(y.v[8])), atol=1e-9)  # on the lower box, of the upper one's weight
+
+
+@pytest.mark.slow
+def test_every_law_and_solver_holds_a_loop_alike():
+    """Off the closure, with a redundant row and no contact: one linear problem, whoever solves it."""
+    system = four_bar()
+    x = system.initial_state()
+    start, u = State(x.q + 1e-3, jnp.array([1.0, -0.8, 0.4])), np.array([0.1])
+    expected = np.asarray(system.step(start, u)[0].v)
+    laws = (RigidContact(), BoxedLCP(), NoContact(), SmoothedContact())
+    for law in laws:
+        y, info = dataclasses.replace(system, contact=law).step(start, u)
+        assert info.status == Status.solved, law
+        np.testing.assert_allclose(y.v, expected, atol=1e-9, err_msg=law.name)
+    aware = dataclasses.replace(system, gradient="complementarity-aware").linearize(start, u, adjoint=np.ones(6))
+    np.testing.assert_allclose(aware.A, system.linearize(start, u).A, atol=1e-9)
 
 
 def test_loops_are_closed_when_a_model_is_loaded():

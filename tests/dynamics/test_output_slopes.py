@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from native import test_core, test_equalities
-from native.cases import DT, needs_core
+from native.cases import DT, MATRIX, needs_core, relative
+from native.test_one_sided import DT as RAIL_DT
+from native.test_one_sided import ERP, RAIL
 from ridders import compare, ridders_jacobian
 
 from dynamics import test_servos
@@ -17,7 +19,8 @@ from dynamics.contact import scenes
 from dynamics.linkages import SPATIAL
 from dynamics.system_cases import forest_case
 from dynamics.test_system_derivatives import CASES, QUICK, STEP_Q, STEP_U, STEP_V
-from trajopt.dynamics import CompliantContact, NoContact, SmoothedContact, State, System
+from trajopt.dynamics import CompliantContact, NoContact, RigidContact, SmoothedContact, State, System
+from trajopt.dynamics.gradients.modes import GRADIENTS
 from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.step_arguments import checked_outputs
 from trajopt.errors import OptionError, UnknownNameError
@@ -115,6 +118,33 @@ def test_core_against_ridders(name):
         compare(np.hstack([plain.A, plain.B]), ridders_jacobian(scenes.tangent_step(system, x, u), len(h), h), label=name)
 
 
+FEW = [name for name in QUICK if name.startswith(("cube", "sliders"))]
+MORE = [pytest.param(name, marks=pytest.mark.slow) for name in QUICK if name not in FEW]
+
+
+@pytest.mark.slow
+@needs_core
+@pytest.mark.parametrize("name", [*FEW, *MORE])
+def test_both_backends_agree(name):
+    system, x, u = CASES[name]()
+    jac = {b: dataclasses.replace(system, backend=b).linearize(x, u, outputs=IMPULSE) for b in ("native", "jax")}
+    for part in ("C", "D"):
+        ours, theirs = (getattr(jac[b].outputs["impulse"], part) for b in ("native", "jax"))
+        assert relative(ours, theirs) < MATRIX, part
+    # The plain program leaves the branch of redundant contacts out where they stick: equal to rounding.
+    assert relative(jac["jax"].A, dataclasses.replace(system, backend="jax").linearize(x, u).A) < 1e-12
+
+
+@pytest.mark.parametrize("backend", [pytest.param("native", marks=needs_core), pytest.param("jax", marks=pytest.mark.slow)])
+def test_contacts_that_contradict_each_other(backend):
+    """Along the rail m dv+ = a . dlambda, also where contacts contradict each other (`native.test_one_sided`)."""
+    system = System(load_model_from_string(RAIL), RAIL_DT, contact=RigidContact(erp=ERP), backend=backend)
+    found = system.linearize(State(np.zeros(1), np.zeros(1)), np.zeros(1), outputs=IMPULSE)
+    assert bool(found.one_sided[0])
+    along = np.array([0.5, 0.0, np.sqrt(0.75)]) @ np.asarray(found.info.contacts.frame)[0]
+    np.testing.assert_allclose(along @ found.outputs["impulse"].C[:3, 0], -2.0 * 0.75 * ERP / RAIL_DT, rtol=1e-5)
+
+
 @needs_core
 @pytest.mark.parametrize("name", ["cube sliding", "servos", "moreau"])
 def test_forward_mode_of_the_step_takes_the_same_slopes(name):
@@ -159,6 +189,24 @@ SLIDES = (State(np.array([0.0, -1e-4]), np.array([0.3, -0.1])), np.array([0.5, -
 
 def puck(**options) -> System:
     return System(load_model_from_string(PUCK), DT, **options)
+
+
+QUICK_MODES = ("implicit", "bounce")  # the others take longest to compile
+OTHER_MODES = (g for g in GRADIENTS if g not in (*QUICK_MODES, "complementarity-aware"))
+
+
+@pytest.mark.parametrize("gradient", [*QUICK_MODES, *(pytest.param(g, marks=pytest.mark.slow) for g in OTHER_MODES)])
+def test_every_gradient_mode_has_its_own(gradient):
+    """What the mode's forward mode says of the report. The puck slides along x: d lambda_t = mu d lambda_n against it."""
+    system, (x, u) = puck(gradient=gradient), SLIDES
+    expected = jax.jit(jax.jacfwd(impulse_of(system, x, u)))(jnp.zeros(6))
+    found = slopes(system, x, u)
+    np.testing.assert_allclose(found, expected, atol=1e-9 * np.abs(expected).max())
+    if gradient in ("implicit", "bounce", "finite-difference"):  # the largest step of "ridders" lifts the puck
+        # Pushed down by z within dt: m dv_n = d lambda_n, dv_n = -erp / dt dz, and nothing of v_n is left.
+        normal = np.array([0.0, -2.0 * RigidContact().erp / DT, 0.0, -2.0, 0.0, -DT])
+        np.testing.assert_allclose(found[2], normal, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(found[:2], axis=0), 0.5 * np.abs(normal), rtol=1e-5, atol=1e-6)
 
 
 def test_complementarity_aware_slopes_are_those_of_the_labels():

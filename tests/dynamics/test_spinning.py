@@ -13,7 +13,7 @@ from scipy.optimize import fsolve
 
 from dynamics.contact import scenes
 from trajopt import native
-from trajopt.dynamics import NoContact, State, System, gyroscopic_correction
+from trajopt.dynamics import CompliantContact, NoContact, State, System, gyroscopic_correction
 from trajopt.dynamics.rigid_body.crba import mass_matrix
 from trajopt.dynamics.rigid_body.energy import centroidal_momentum, kinetic_energy, potential_energy
 from trajopt.dynamics.rigid_body.rnea import bias_forces, passive_forces
@@ -160,6 +160,29 @@ def test_a_body_turns_about_its_centre_of_mass_wherever_its_origin_is(dt):
     check_steady(np.linalg.norm(linear - linear[0], axis=1), 1.2 * dt * fastest**2 * lever * np.asarray(m.mass).sum())
 
 
+@pytest.mark.slow
+def test_a_chain_of_ball_joints_is_held_to_the_order_of_the_step():
+    """The coupling of the two is explicit: its error falls with the step, and a step of 5 ms does not diverge."""
+    gains = []
+    for dt in (5e-4, 1e-3, 5e-3):
+        energy = energies("chain", rolled(system("chain", dt), start("chain")))
+        gains.append(np.abs(energy / energy[0] - 1).max())
+    assert gains[0] < 0.6 * gains[1] < 0.3 and gains[2] < 2
+
+
+@pytest.mark.slow
+def test_energy_is_bounded_where_no_iteration_converges():
+    """A body that turns by many radians in a step, which no step resolves, gains nothing all the same."""
+    rng = np.random.default_rng(3)
+    for backend in BACKENDS:
+        sys = system("book", 1e-2, backend)
+        for dt_omega in (4.0, 4.0, 40.0, 40.0):
+            spin = rng.standard_normal(3)
+            x = State(np.array(STARTS["book"][0], float), np.r_[0, 0, 0, dt_omega / 1e-2 * spin / np.linalg.norm(spin)])
+            energy = energies("book", rolled(sys, x, 1.0))
+            np.testing.assert_allclose(energy, energy[0], rtol=1e-10)
+
+
 def test_a_spinning_body_that_lands_comes_to_rest():
     """Contact takes energy away and never adds any, beyond what the push-out of one step may."""
     x = State(np.array([0, 0, 0.5, *TILTED]), np.array([0, 0, 0, 5.0, 10, 80]))
@@ -214,6 +237,17 @@ def test_a_step_is_the_equation_of_motion_with_the_midpoint_rule(name, backend):
     np.testing.assert_allclose(known, h, rtol=1e-9, atol=1e-9 * np.abs(h).max())
 
 
+def test_nothing_is_corrected_where_nothing_turns_fast():
+    arm = load_model_from_string(
+        '<mujoco><worldbody><body><joint axis="0 1 0"/><geom size=".1"/></body></worldbody></mujoco>'
+    )
+    assert np.all(np.asarray(correction(arm, np.zeros(1), np.full(1, 50.0), 1e-3)) == 0)
+    x = moving("tree", 2, 1.0)
+    assert np.all(np.asarray(correction(model("tree"), x.q, np.zeros(model("tree").nv), 1e-3)) == 0)
+    slow, fast = (np.asarray(correction(model("tree"), x.q, s * x.v, 1e-3)) for s in (1e-3, 1e-2))
+    np.testing.assert_allclose(fast, 1e3 * slow, atol=1e-2 * np.abs(fast).max())  # of third order in the velocity
+
+
 # -- derivatives -------------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +294,15 @@ def test_the_derivative_is_that_of_the_step(name, integrator):
         np.testing.assert_allclose(slopes.A, jacobian.A, atol=1e-8 * np.abs(jacobian.A).max())
 
 
+@pytest.mark.slow
+def test_the_derivative_under_a_law_of_forces():
+    x = state_of("tree")
+    sys = system("tree", 2e-3, "jax", contact=CompliantContact())
+    y, _ = sys.step(x, np.zeros(sys.nu))
+    estimate = ridders_jacobian(next_state(sys, x, y), 2 * sys.nv, np.repeat([1e-4, 1e-2], sys.nv))
+    compare(np.asarray(sys.linearize(x, np.zeros(sys.nu)).A)[: 2 * sys.nv, : 2 * sys.nv], estimate)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_derivatives_by_inertia_armature_and_step(backend):
     """dt is large enough for the correction to matter: without it these derivatives differ by per cents."""
@@ -273,3 +316,19 @@ def test_derivatives_by_inertia_armature_and_step(backend):
     moved = jax.jit(moved)
     estimate = ridders_jacobian(lambda z: np.asarray(moved(1 + z[:3], 1e-2 + z[3])), 4, np.r_[np.full(3, 1e-3), 1e-4])
     compare(np.c_[by_scale, by_dt], estimate)
+
+
+@pytest.mark.slow
+def test_transformations():
+    """jit, vmap and reverse mode agree with single steps and the closed form."""
+    xs = [moving("tree", k, 20.0) for k in range(3)]
+    stacked = State(np.stack([x.q for x in xs]), np.stack([x.v for x in xs]))
+    for backend in BACKENDS:
+        sys = system("tree", 5e-3, backend)
+        after = lambda x, sys=sys: sys.step(x, jnp.zeros(sys.nu))[0].v  # noqa: E731
+        batch = jax.jit(jax.vmap(after))(stacked)
+        for k, x in enumerate(xs):
+            np.testing.assert_allclose(batch[k], sys.step(x, np.zeros(sys.nu))[0].v, rtol=1e-12, atol=1e-11)
+        reverse = jax.jit(jax.jacrev(lambda v, after=after: after(State(xs[0].q, v))))(jnp.asarray(xs[0].v))
+        A = np.asarray(sys.linearize(xs[0], np.zeros(sys.nu)).A)[sys.nv :, sys.nv :]
+        np.testing.assert_allclose(reverse, A, atol=1e-11 * np.abs(A).max())

@@ -10,7 +10,8 @@ import pytest
 
 from trajopt import models
 from trajopt.dynamics.model import WORLD, ShapeType
-from trajopt.dynamics.rigid_body.actuation import actuation_force
+from trajopt.dynamics.rigid_body.actuation import actuation_force, force_slopes
+from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.crba import mass_matrix
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import ModelError
@@ -279,6 +280,39 @@ def test_servos_give_mujocos_generalised_forces():
     assert (model.control_lower[1], model.control_upper[1]) == (-1, 1) and np.isinf(model.control_upper[0])
 
 
+def test_slopes_of_servo_forces():
+    """d tau / d (u, q, v) against automatic differentiation, also where a force saturates."""
+    model, *_ = servos()
+    device = model.to_device()
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        q, v, u = (jnp.asarray(rng.normal(size=n)) for n in (model.nq, model.nv, model.nu))
+        q = integrate(device, q, jnp.zeros(model.nv))
+
+        def force(z, q=q, v=v, u=u):
+            n = model.nv
+            return actuation_force(device, integrate(device, q, z[:n]), v + z[n : 2 * n], u + z[2 * n :])
+
+        expected = jax.jacfwd(force)(jnp.zeros(2 * model.nv + model.nu))
+        slopes = force_slopes(device, q, v, u)
+        ours = jnp.concatenate([slopes.by_q, slopes.by_v, slopes.by_control], 1)
+        np.testing.assert_allclose(ours, expected, atol=1e-12)
+
+
+def test_a_servo_on_a_joint_that_follows_another():
+    """Its length is that of the follower, offset included, and so is its lever arm."""
+    xml = """<mujoco><compiler angle="radian"/>
+      <worldbody><body><geom size="0.1"/><joint name="a" ref="0.3"/>
+        <body pos="0 0 1"><geom size="0.1"/><joint name="b"/></body></body></worldbody>
+      <equality><joint joint1="b" joint2="a" polycoef="0.5 -2 0 0 0"/></equality>
+      <actuator><position joint="b" kp="3"/></actuator></mujoco>"""
+    model, *_ = both(xml)
+    qa, u = 0.9, 0.2
+    qb = model.mimic_multiplier[0] * qa + model.mimic_offset[0]
+    tau = actuation_force(model.to_device(), jnp.array([qa]), jnp.zeros(1), jnp.array([u]))
+    np.testing.assert_allclose(tau, [-2 * 3 * (u - qb)], atol=1e-14)
+
+
 def test_actuators_with_a_state_are_left_out_by_name():
     extra = """<actuator><intvelocity name="integrator" joint="elbow" kp="5" actrange="-1 1"/>
       <position name="slow" joint="elbow" kp="5" timeconst="0.1"/><position name="servo" joint="elbow" kp="5"/>
@@ -375,3 +409,15 @@ def test_fixing_and_freeing_the_base():
             "<mujoco><worldbody><body name='cart'><joint/><geom size='1'/></body></worldbody></mujoco>",
             floating_base=True,
         )
+
+
+def test_disabled_features_are_off():
+    flags = '<option><flag gravity="disable" contact="disable"/></option>'
+    with pytest.warns(models.ModelWarning, match="contact is disabled"):
+        model = models.load_model_from_string(ROBOT % flags)
+    assert not model.gravity.any() and not model.topology.pairs
+
+
+def test_same_text_same_topology():
+    one, two = (models.load_model_from_string(ROBOT % "") for _ in range(2))
+    assert one.topology == two.topology and hash(one.topology) == hash(two.topology)

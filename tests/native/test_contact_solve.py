@@ -152,6 +152,14 @@ def test_selected_impulse_has_least_norm():
     assert len(ranks) >= 5 and max(ranks) >= 1
 
 
+def test_elastic_impact_bounces_back():
+    """b = e v_n turns an approach at 2 m/s into a departure at 2 e m/s: nu_n = v_n+ + e v_n = 0."""
+    v, e = np.array([0.3, 0.0, -2.0]), 0.7
+    out = one(np.eye(3), v + np.array([0, 0, e * v[2]]), [0.5])
+    check_law(np.eye(3), v + np.array([0, 0, e * v[2]]), np.array([0.5]), out)
+    np.testing.assert_allclose(v[2] + out.impulse[2], -e * v[2], rtol=1e-12)
+
+
 def test_limits_dry_and_bilateral_rows():
     """A limit holds, an open one does not; dry friction is bounded, an infinite bound never gives way."""
     G, g = np.diag([1.0, 2.0, 4.0, 1.0]), np.array([-0.5, 0.5, 3.0, 2.0])
@@ -159,6 +167,16 @@ def test_limits_dry_and_bilateral_rows():
     np.testing.assert_allclose(out.impulse[0], [0.5, 0.0, -0.1, -2.0], rtol=1e-12, atol=1e-15)
     np.testing.assert_array_equal(out.mode[0], [1, 0, 0, 1])
     assert out.status[0] == SOLVED
+
+
+def test_rows_that_do_not_exist_carry_no_impulse():
+    G, g = box_on_corners()
+    exists = np.array([[True, False, True, True]])
+    out = solve_contacts(G[None], g[None], np.full((1, 4), 0.5), exists)
+    kept = np.r_[0:3, 6:12]
+    alone = one(G[np.ix_(kept, kept)], g[kept], np.full(3, 0.5))
+    np.testing.assert_array_equal(out.impulse[0][3:6], 0.0)
+    np.testing.assert_allclose(out.impulse[0][kept], alone.impulse, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +221,18 @@ def test_nan_is_said(where):
     arguments = {"G": G, "g": g, "mu": np.full(4, 0.5)}
     arguments[where].flat[0] = np.nan
     assert one(**arguments).status == NON_FINITE
+
+
+def test_nan_as_a_start_is_ignored():
+    G, g = box_on_corners()
+    cold = one(G, g, np.full(4, 0.5))
+    warm = one(G, g, np.full(4, 0.5), init=np.full(12, np.nan))
+    np.testing.assert_array_equal(cold.impulse, warm.impulse)
+
+
+def test_no_rows():
+    out = solve_contacts(np.zeros((2, 0, 0)), np.zeros((2, 0)), np.zeros((2, 0)))
+    np.testing.assert_array_equal(out.status, SOLVED)
 
 
 def test_shapes_are_checked_by_name():

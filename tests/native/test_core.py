@@ -15,7 +15,7 @@ from dynamics.models_for_tests import add_mimics
 from native.cases import DT, MATRIX, VELOCITY, check, compiled_of, linearized, needs_core, relative, states, stepped
 from trajopt import load_model, native
 from trajopt.dynamics import NoContact, RigidContact, State, System
-from trajopt.dynamics.compiled import compile_system
+from trajopt.dynamics.compiled import compile_system, pack_parameters
 from trajopt.dynamics.compiled_step import core_steps
 from trajopt.dynamics.rigid_body import crba
 from trajopt.dynamics.rigid_body.configuration import random_configuration
@@ -278,6 +278,36 @@ def test_arguments_of_the_wrong_size_are_named():
     compiled, device, parameters = compiled_of(model, RigidContact())
     with pytest.raises(Exception, match="parameters holds"):
         stepped(compiled, device, parameters[:-1], device.q_default, jnp.zeros(6), jnp.zeros(0))[0].v.block_until_ready()
+
+
+def test_packing_is_differentiable():
+    """Every number of the model that a step depends on passes through the packing with its derivative."""
+    model = load_model("cube").to_device()
+    compiled = compile_system(model, RigidContact(), "semi-implicit")
+
+    def packed(mass):
+        return pack_parameters(compiled, model.replace(mass=mass), DT)
+
+    slope = jax.jvp(packed, (model.mass,), (jnp.ones_like(model.mass),))[1]
+    assert float(jnp.sum(slope)) == model.mass.shape[0]
+
+
+def test_a_contact_that_others_hold_back_takes_its_share():
+    """Without friction on a floor the four corners of a box are redundant by one, and the differences of the shortest impulse
+    along the edges cancel, also where a turn would lift one corner that the push-out of the three others holds back."""
+    box = """<mujoco><option gravity="0 0 -9.81"/><worldbody><geom type="plane" size="0 0 1" friction="0"/><body pos="0 0 0.0998">
+      <freejoint/><geom type="box" size="0.1 0.1 0.1" mass="1" friction="0"/></body></worldbody></mujoco>"""
+    system = System(load_model_from_string(box), 1e-3, backend="native")
+    x = system.initial_state()
+    spin = np.array([0.4, 0.2, 0.0])
+    y, info = system.step(State(x.q, x.v.at[3:].set(jnp.asarray(spin))), np.zeros(system.nu))
+    corners = np.asarray(info.contacts.point)[:4]
+    pushed_out = float(y.v[2])  # m/s, of all four corners: the box has ceased to turn
+    np.testing.assert_allclose(y.v[3:], 0.0, atol=1e-12)
+    assert np.cross(spin, corners)[:, 2].max() > pushed_out + 9.81e-3  # without impulses this corner would leave
+    normal = np.asarray(info.impulse).reshape(-1, 3)[:4, 2]
+    assert np.all(normal > 1e-3)
+    np.testing.assert_allclose(np.prod(np.sign(corners[:, :2]), 1) @ normal, 0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("ratio", [1, 100])

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from published import robot_file, robots_folder
 
-from native.cases import needs_core
+from native.cases import needs_core, two_feet
 from trajopt import load_model
 from trajopt.dynamics import RigidContact, State, System
 from trajopt.models.registry import load_model_from_string
@@ -89,6 +90,32 @@ def test_both_backends_agree_on_all_columns():
         np.testing.assert_array_equal(core.one_sided, reference.one_sided)
         np.testing.assert_allclose(core.A, reference.A, atol=1e-8 * np.abs(reference.A).max())
     assert marked >= 30
+
+
+@pytest.mark.filterwarnings("ignore::trajopt.models.ModelWarning")  # meshes that are not convex
+def test_a_robot_that_lies_on_many_links():
+    """Solo12 on its trunk, legs and feet: contacts slide where they contradict each other."""
+    file = robot_file("solo_description/robots/solo12.urdf")
+    system = System(load_model(file, floating_base=True, ground=True, package_dirs=(robots_folder(),)), 1e-3, backend="native")
+    x, u = State(system.model.q_default.at[2].set(0.4), np.zeros(system.nv)), np.zeros(system.nu)
+    _, motion = jax.lax.scan(lambda x, _: (system.step(x, u)[0],) * 2, x, None, 900)
+    for k in (600, 700, 800):
+        lying = State(motion.q[k], motion.v[k])
+        linear = system.linearize(lying, u)
+        assert np.sum(linear.one_sided) >= 2
+        again = jax.jit(system.linearize)(lying, u)
+        assert np.isfinite(linear.A).all() and np.array_equal(linear.A, again.A)
+
+
+@pytest.mark.parametrize("backend", ["native", pytest.param("jax", marks=pytest.mark.slow)])
+def test_two_feet_that_are_one_but_for_rounding(backend):
+    """4e-8 m apart they are two rows of J, one of G = J M^-1 J^T in double precision. The law leaves the pitch free along which
+    they contradict each other, and the derivative is that of feet in one place: which of them is in front plays no part."""
+    x, u = State(np.zeros(2), np.zeros(2)), np.zeros(2)
+    one, two = (System(load_model_from_string(two_feet(d)), DT, backend=backend).linearize(x, u) for d in (0.0, 4e-8))
+    assert not np.any(two.one_sided)
+    np.testing.assert_allclose(two.A, one.A, rtol=0, atol=1e-11 * np.abs(one.A).max())
+    np.testing.assert_allclose(two.B, one.B, rtol=0, atol=1e-11 * np.abs(one.B).max())
 
 
 def test_forward_and_reverse_mode_take_the_same_columns():

@@ -11,6 +11,7 @@ import pytest
 
 from trajopt import problems, solvers
 from trajopt.dynamics.rigid_body.crba import mass_matrix
+from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, frame_placement
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.models import load_model
 from trajopt.problems.library import contact_inverse_dynamics as cid
@@ -107,6 +108,17 @@ def test_velocity_is_zero_by_an_independent_dense_solve(solved, name):
 
 
 @names
+def test_forces_carry_the_weight_within_cones_and_torque_limits(solved, name):
+    problem, solution = solved(name)
+    total = solution.trajectory["impulse"][0].sum(0) / DT
+    np.testing.assert_allclose(total, [0, 0, 9.81 * problem.display.model.total_mass], atol=1e-5)
+    assert solution.residuals["cone_use"] < 0.6
+    assert np.all(np.abs(solution.x) <= problem.display.model.control_upper)
+    assert solution.residuals["torque_use"] < 0.3
+    assert solution.residuals["dropped_contacts"] == 0
+
+
+@names
 def test_jacobian_against_central_differences(solved, name):
     """At torques off the solution, along random directions. Error of the quotient: h^2 and eps |r| / h, with h = 1e-3."""
     problem, solution = solved(name)
@@ -132,6 +144,37 @@ def test_pose_is_static_by_mujoco(name):
         along = points[1] - points[0]
         normal = np.array([-along[1], along[0]]) / np.hypot(along[0], along[1])
         assert abs(normal @ (com - points[0])[:2]) < 1e-12
+
+
+@names
+def test_certificate_of_the_pose(solved, name):
+    _, solution = solved(name)
+    values = solution.residuals
+    assert values["pose_support_distance"] < 1e-12
+    assert values["pose_equilibrium"] < 1e-10
+    assert values["pose_use"] < 0.3
+    assert values["pose_clearance"] > 5e-3
+    assert values["pose_limit_margin"] > 0.1
+    if name == "go1-handstand":
+        assert values["pose_com_offset"] < 1e-12
+    else:
+        assert values["pose_com_offset"] > 0.05
+
+
+def test_handstand_is_upside_down():
+    """Nose down, hind feet higher than the trunk, which is higher than the front feet."""
+    model, data = mujoco_at_pose("go1-handstand")
+    height = {n: data.geom(n).xpos[2] for n in ("FR_foot", "FL_foot", "RR_foot", "RL_foot", "trunk")}
+    assert data.xmat[1].reshape(3, 3)[2, 0] < -0.9
+    assert min(height["RR_foot"], height["RL_foot"]) > height["trunk"] > 0.3
+
+
+def test_pushup_is_straight_and_prone():
+    model, data = mujoco_at_pose("h1-pushup")
+    forward = data.xmat[1].reshape(3, 3)[:, 0]
+    assert forward[2] < -0.9
+    for joint in ("left_hip_pitch", "left_knee", "left_hip_roll", "torso"):
+        assert abs(data.joint(joint).qpos[0]) < 1e-3
 
 
 def handstand_reference() -> np.ndarray:
@@ -166,6 +209,16 @@ def test_certificate_refuses_a_pose_that_cannot_stand():
     found = certify(load_model("go1"), q, cid.GO1_HANDS)
     assert found.com_offset > 1e-4
     assert found.equilibrium > 1e-3
+
+
+def test_a_support_on_a_line_has_no_inside():
+    """The soles of an H1 on its face, seen from above: level with each other, 56 mm behind the ankles, which pitch turned."""
+    model = load_model("h1")
+    q = np.array(model.keyframes["home"])
+    q[3:7] = np.sqrt(0.5), 0.0, np.sqrt(0.5), 0.0
+    ankle, middle = frame_placement(model, q, "left_ankle_link")[1], centre_of_mass(model, q)
+    soles = [f"{side}_{point}" for side in ("left", "right") for point in ("heel_left", "heel_right", "toe_left", "toe_right")]
+    assert certify(model, q, soles).com_offset == pytest.approx(-abs(float(middle[0] - ankle[0]) + 0.056), abs=1e-9)
 
 
 def test_payload_adds_the_inertia_of_a_body_on_the_trunk():

@@ -75,6 +75,13 @@ def pose_error(q, target) -> float:
     return float(np.abs(np.concatenate([q[:3] - target[:3], skew])).max())
 
 
+def test_velocity_solution_slides_throughout(velocity):
+    _, solution = velocity
+    assert np.all(solution.trajectory["impulse"][:, :, 2] > 0)
+    np.testing.assert_allclose(solution.trajectory["q"][:, 2], 0.1, atol=1e-9)
+    np.testing.assert_allclose(solution.x[[0, 1]], [3, 1], atol=1e-3)
+
+
 def test_impulse_problem_is_solved_from_the_first_guess(impulse, final_pose):
     problem, solution = impulse
     np.testing.assert_array_equal(problem.x0, [*cube.impulse_guesses()[0], 0.0])
@@ -92,6 +99,16 @@ def test_impulse_problem_is_solved_from_all_ten_guesses(guess, final_pose):
     assert solution.success, solution.message
     target = final_pose(np.zeros(6), cube.IMPULSE_TRUTH)
     assert pose_error(final_pose(np.zeros(6), solution.x[:6]), target) < 1e-8
+
+
+@pytest.mark.slow
+def test_direct_formulation_stalls():
+    """Six unknowns, as in the paper: Gauss-Newton stops far from the target from every one of the ten guesses."""
+    problem = problems.get("cube-initial-impulse", formulation="direct")
+    for guess in cube.impulse_guesses():
+        solution = solvers.solve(problem, solvers.GaussNewton(), x0=guess)
+        assert not solution.success
+        assert solution.residuals["final_pose_error"] > 1e-3
 
 
 @pytest.mark.parametrize("throw_of", ["solution", "truth"])
@@ -140,6 +157,19 @@ def test_jacobian_against_central_differences(case, request):
     columns = [(oracle.residual(x + h * e) - oracle.residual(x - h * e)) / 2e-5 for e in np.eye(x.size)]
     J, quotient = oracle.linearize(x)[1] * problem.scale, np.stack(columns, 1)
     np.testing.assert_allclose(J, quotient, atol=1e-7 * np.abs(J).max())
+
+
+def test_guesses_are_as_stated():
+    truth = np.array(cube.IMPULSE_TRUTH)
+    guesses = cube.impulse_guesses()
+    np.testing.assert_array_equal(guesses, cube.impulse_guesses())
+    for guess in guesses:
+        factor = np.linalg.norm(guess[:3]) / np.linalg.norm(truth[:3])
+        assert 0.3 <= factor <= 2.0
+        np.testing.assert_allclose(np.linalg.norm(guess[3:]), factor * np.linalg.norm(truth[3:]), rtol=1e-12)
+        cosine = guess[:3] @ truth[:3] / np.linalg.norm(guess[:3]) / np.linalg.norm(truth[:3])
+        assert np.degrees(np.arccos(min(cosine, 1.0))) <= 30 + 1e-6
+        np.testing.assert_allclose(guess[:3] @ guess[3:], factor**2 * truth[:3] @ truth[3:], atol=1e-12)
 
 
 def test_bad_input_is_named():

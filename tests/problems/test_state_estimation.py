@@ -62,12 +62,8 @@ def test_the_whole_motion_is_found():
     np.testing.assert_allclose(answer.cost, 800, rtol=0.05)
 
 
-@pytest.mark.slow
-def test_the_moving_horizon_follows_the_base():
-    """100 readings. Once the prior is overcome, tilt is known to 3 mrad and velocity to 2 cm/s (rms), the inertial unit alone is
-    at least 5 times worse, and nine in ten errors of the tilt are within two claimed deviations. Of those of the
-    velocity 86 % are: its deviation is claimed too small."""
-    robot = examples.walking_robot(100)
+def followed(robot):
+    """Errors and their claimed deviations from the eleventh reading on, and errors of the inertial unit alone."""
     horizon = MovingHorizon(
         robot.system, robot.sensors, 0.1, start=robot.start, start_deviation=robot.start_deviation,
         disturbance=robot.disturbance,
@@ -77,11 +73,19 @@ def test_the_moving_horizon_follows_the_base():
         now = horizon.update(rows)
         errors.append(robot.errors(now.x, now.offsets, k))
         spread.append(np.sqrt(np.diag(now.covariance)))
-    walk = robot.walk
-    error, blind = np.array(errors)[10:], walk.errors(walk.dead_reckoning())[10:]
+    return np.array(errors)[10:], np.array(spread)[10:], robot.walk.errors(robot.walk.dead_reckoning())[10:]
+
+
+@pytest.mark.slow
+def test_the_moving_horizon_follows_the_base():
+    """100 readings each. Once the prior is overcome, tilt is known to 3 mrad and velocity to 2 cm/s (rms), the inertial unit alone is
+    at least 5 times worse, and nine in ten errors are within two claimed deviations. Errors of neighbouring states are much the same,
+    so that one recording alone says little of that."""
     tilt, velocity = slice(3, 5), slice(se.NV, se.NV + 3)
+    runs = [followed(examples.walking_robot(100, seed=seed)) for seed in range(4)]
     rms = lambda e, part: np.sqrt(np.mean(e[:, part] ** 2))  # noqa: E731
-    assert rms(error, tilt) < 3e-3 and rms(error, velocity) < 0.02
-    assert rms(blind, tilt) > 5 * rms(error, tilt) and rms(blind, velocity) > 5 * rms(error, velocity)
-    inside = np.abs(error) < 2 * np.array(spread)[10:]
-    assert np.mean(inside[:, tilt]) > 0.9 and np.mean(inside[:, velocity]) > 0.85
+    for error, _, blind in runs:
+        assert rms(error, tilt) < 3e-3 and rms(error, velocity) < 0.02
+        assert rms(blind, tilt) > 5 * rms(error, tilt) and rms(blind, velocity) > 5 * rms(error, velocity)
+    inside = np.concatenate([np.abs(error) < 2 * spread for error, spread, _ in runs])
+    assert np.mean(inside[:, tilt]) > 0.9 and np.mean(inside[:, velocity]) > 0.9

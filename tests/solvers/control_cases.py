@@ -181,6 +181,18 @@ def satellite(steps: int = 20, angle: float = 2.5, axis=(1.0, 2.0, -2.0), **chan
     return OptimalControlProblem("satellite", system, steps, system.initial_state(), **options | changes)
 
 
+def pushed_box(steps: int = 20, **changes) -> OptimalControlProblem:
+    """Push a box 0.2 m along the floor in 0.4 s by a force through its centre, against friction, and leave it at rest."""
+    model = floating_box("pushed-box", -9.81, ("1 0 0 0 0 0",))
+    system = dynamics.System(model, dt=0.4 / steps, contact=dynamics.RigidContact())
+    options = {
+        "u0": np.array([6.0]),
+        "stage_residual": lambda x, u, t: 0.01 * u,
+        "terminal_residual": lambda x: jnp.concatenate([10.0 * (x.q[:1] - 0.2), x.v[:1]]),
+    }
+    return OptimalControlProblem("pushed-box", system, steps, system.initial_state(), **options | changes)
+
+
 # Costs by CasADi 3.8.2 and IPOPT (multiple shooting, exact Hessians, tolerance 1e-11) of the cases with their default options.
 OPTIMA = {
     "double-integrator": 12.0 / (1.0 - 1e-4),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
 from compilations import compilations
-from control_cases import double_integrator
+from control_cases import double_integrator, pendulum
 
 from trajopt import solvers
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
@@ -106,6 +107,19 @@ def test_motions_are_those_of_the_single_solves():
         np.testing.assert_allclose(found.gains[k], single.gains, atol=1e-6)
 
 
+@pytest.mark.slow
+def test_swing_ups_are_those_of_the_single_solves():
+    """Which optimum is found depends on the guess."""
+    problem = pendulum(40)
+    guesses = np.random.default_rng(0).normal(size=(3, 40, 1))
+    found = solve_batch(problem, iLQR(), guesses=guesses)
+    for k in range(3):
+        single = solve(problem, iLQR(), x0=guesses[k])
+        assert found.success[k] == single.success and found.cost[k] == pytest.approx(single.cost, rel=1e-7)
+    again = solve(problem, iLQR(), x0=found.point(found.best))
+    assert again.iterations == 0 and again.success
+
+
 def test_motions_that_cannot_be_done_or_are_not_finite_have_their_own_status():
     def dynamics(x, u, t):
         return jnp.stack([x[0] + 0.1 * x[1], jnp.sqrt(1.0 - x[0]) + u[0]])
@@ -116,6 +130,15 @@ def test_motions_that_cannot_be_done_or_are_not_finite_have_their_own_status():
     found = solve_batch(problem, iLQR(), x0=np.array([[0.0, 0.0], [1.5, 0.0], [-0.5, 0.0]]))
     assert found.statuses == ("solved", "non_finite", "solved")
     assert found.cost[0] == pytest.approx(solve(problem, iLQR()).cost, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_motions_that_cannot_be_done_leave_the_others_alone():
+    # From rest a metre in a second needs more than 3; from on the way it does not.
+    weak = double_integrator(8, control_lower=-3.0, control_upper=3.0)
+    mixed = solve_batch(weak, iLQR(), x0=np.array([[0.0, 0.0], [0.9, 0.1]]))
+    assert mixed.statuses == ("infeasible", "solved") and mixed.success.tolist() == [False, True]
+    assert "1 infeasible" in mixed.describe()
 
 
 def test_other_numbers_compile_nothing():
@@ -170,3 +193,15 @@ def test_what_is_wrong_is_named_before_anything_is_compiled(make, error, message
     with compilations() as count, pytest.raises(error, match=message):
         make()
     assert not {"_solved", "_judged", "_examined"} & count.names
+
+
+def test_single_precision():
+    problem = LeastSquaresProblem(
+        "decay", lambda x, y: (x[0] * jnp.exp(-x[1] * jnp.asarray(TIMES, jnp.float32)) - y), np.ones(2, np.float32),
+        data=np.ones(20, np.float32),
+    )  # fmt: skip
+    data = np.stack([a * np.exp(-0.5 * TIMES) for a in (1.0, 2.0)]).astype(np.float32)
+    found = solve_batch(problem, GaussNewton(), data=data)
+    assert found.success.all() and found.x.dtype == np.float32
+    np.testing.assert_allclose(found.x, [[1.0, 0.5], [2.0, 0.5]], rtol=1e-4)
+    assert jax.config.jax_numpy_dtype_promotion == "strict"

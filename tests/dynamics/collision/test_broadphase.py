@@ -13,8 +13,10 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from dynamics.collision.pair_judges import distance_of
-from trajopt.dynamics import CompliantContact, RigidContact, State, System
-from trajopt.dynamics.collision.broadphase import PairLimit, bounding_boxes, box_bounds
+from trajopt.dynamics import CompliantContact, NoContact, RigidContact, State, System
+from trajopt.dynamics.collision.broadphase import PairLimit, bounding_boxes, box_bounds, exact_bounds
+from trajopt.dynamics.collision.convex.hulls import edges_of
+from trajopt.dynamics.collision.convex.shapes import hull
 from trajopt.dynamics.collision.narrowphase import collide, contact_count
 from trajopt.dynamics.model import ShapeType as T
 from trajopt.dynamics.rigid_body.kinematics import kinematics
@@ -47,6 +49,14 @@ def shapes():
     return load_model_from_string(
         f"<mujoco><asset>{assets}</asset><worldbody>{bodies}</worldbody></mujoco>"
     ).to_device()
+
+
+def placements(rng, count):
+    """Rotations and positions of pairs of shapes, some overlapping."""
+    rotation = Rotation.random(2 * count, rng).as_matrix().reshape(count, 2, 3, 3)
+    position = rng.normal(size=(count, 2, 3))
+    position[:, 0] = position[:, 1] + rng.normal(size=(count, 3)) * rng.choice([0.1, 0.3, 0.8], size=(count, 1))
+    return rotation, position
 
 
 def judge(model, k):
@@ -96,6 +106,43 @@ def test_box_bounds_are_below_the_distances_of_all_kinds():
                 assert bound >= 0.98 * distance - 1e-3, (kinds, bound, distance)
                 checked += 1
     assert checked > 100
+
+
+@pytest.mark.parametrize("kinds", [(T.CAPSULE, T.MESH), (T.CYLINDER, T.ELLIPSOID), (T.MESH, T.MESH)], ids=str)
+def test_exact_bounds_are_within_two_percent_below_the_distance(kinds):
+    model, rng = shapes(), np.random.default_rng(1)
+    found = [k for k, spec in enumerate(model.topology.shapes) if spec.kind in kinds]
+    ends = (
+        [found[0], found[-1]] if kinds[0] == kinds[1] else [next(k for k in found if is_a(model, k, x)) for x in kinds]
+    )
+    judges = [judge(model, k) for k in ends]
+    rotation, position = placements(rng, 200)
+    sizes = [jnp.broadcast_to(model.shape_size[k], (200, 3)) for k in ends]
+    hulls = [stacked_hull(model, k, 200) for k in ends]
+    one, two = ((jnp.asarray(rotation[:, k]), jnp.asarray(position[:, k]), sizes[k]) for k in range(2))
+    bounds = np.asarray(jax.jit(functools.partial(exact_bounds, kinds))(one, two, *hulls))
+    radius = float(model.shape_size[ends[0]][0]) if kinds[0] == T.CAPSULE else 0.0
+    apart = 0
+    for R, p, bound in zip(rotation, position, bounds, strict=True):
+        distance, _ = distance_of(judges, tuple(zip(R, p, strict=True)))
+        if distance > 0:
+            assert 0.98 * (distance + radius) - radius - 1e-3 <= bound <= distance + 1e-9
+            apart += 1
+        elif T.ELLIPSOID not in kinds:
+            assert bound <= distance + 1e-9
+    assert 50 < apart < 190
+
+
+def is_a(model, k, kind):
+    return model.topology.shapes[k].kind == kind
+
+
+def stacked_hull(model, k, count):
+    spec = model.topology.shapes[k]
+    if spec.kind != T.MESH:
+        return None
+    one = hull(model.meshes[spec.mesh], jnp.asarray(np.array(spec.triangles)), jnp.asarray(edges_of(spec.triangles)))
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), one)
 
 
 @functools.cache
@@ -197,6 +244,35 @@ def test_a_step_and_its_derivatives_are_those_of_all_pairs():
             strict=True,
         ):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-9 * max(1.0, float(np.abs(b).max())))
+
+
+@pytest.mark.slow
+def test_a_step_by_jax_is_that_of_all_pairs():
+    """The nearest pairs are known as arrays alone, and what bodies cover within the step is looked at for them."""
+    systems = [dataclasses.replace(system(max_contacts=8, max_pairs=n), backend="jax") for n in (8, 100)]
+    x = states()[0]
+    steps = [system.step(x, np.zeros(LINKS))[0] for system in systems]
+    np.testing.assert_allclose(steps[0].v, steps[1].v, rtol=0, atol=1e-9 * float(jnp.abs(steps[1].v).max()))
+
+
+def test_pairs_that_are_left_out_are_counted():
+    """Never fewer than the pairs that touch unseen, none where all are far apart; and none without contact."""
+    model, few = snake(), system(max_contacts=8, max_pairs=1)
+    for x in states():
+        _, info = few.step(x, np.zeros(LINKS))
+        contacts = collide(model, kinematics(model, x.q))
+        own = np.asarray(contacts.node2) < model.topology.n_nodes
+        touch = np.unique(np.asarray(contacts.pair)[own & (np.asarray(contacts.distance) < 0)])
+        assert len(touch) - 1 <= int(info.dropped_pairs) <= int(info.dropped)
+    assert int(info.dropped_pairs) > 0
+    straight = State(jnp.zeros(LINKS), jnp.zeros(LINKS))
+    _, info = few.step(straight, np.zeros(LINKS))
+    assert int(info.dropped) == int(info.dropped_pairs) == 0
+    # Far apart still, but one joint turns so fast that links could meet.
+    _, info = few.step(dataclasses.replace(straight, v=jnp.asarray(500.0 * np.eye(LINKS)[4])), np.zeros(LINKS))
+    assert int(info.dropped_pairs) > 0
+    _, info = system(NoContact).step(x, np.zeros(LINKS))
+    assert int(info.dropped) == 0
 
 
 def test_compliant_contact_keeps_its_state_with_the_pair():

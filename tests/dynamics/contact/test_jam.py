@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,6 +70,12 @@ def test_a_jammed_contact_stays_where_it_is(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_its_depth_has_no_slope(backend):
+    for system, slope in ((rail(1.0, backend), 0.0), (rail(0.5, backend), -ERP / DT)):
+        np.testing.assert_allclose(system.linearize(at_depth(1e-3), np.zeros(1)).A[1, 0], slope, atol=1e-7)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_leg_without_a_knee_is_solved_in_the_ground(backend):
     """Roll and pitch cannot lengthen the leg: with its foot in the ground it is solved at any speed and torque."""
     system, rng = leg(backend), np.random.default_rng(0)
@@ -94,6 +102,21 @@ def test_its_slopes_are_those_of_the_step(backend):
             np.testing.assert_allclose(columns, by_ridders, rtol=1e-6, atol=1e-7)
 
 
+@needs_core
+@pytest.mark.slow
+def test_both_implementations_agree():
+    rng = np.random.default_rng(1)
+    for make in (leg, lambda backend: rail(0.57, backend), lambda backend: rail(0.58, backend)):  # about tan(30 degrees)
+        one, other = make("jax"), make("native")
+        n = one.nv
+        for _ in range(20):
+            q = rng.uniform(-0.12, 0.12, n) if n == 2 else at_depth(rng.uniform(-1e-3, 3e-3)).q
+            x, u = State(q, rng.normal(size=n)), rng.normal(size=n)
+            (a, info), (b, _) = step(one, x, u), step(other, x, u)
+            assert info.status == Status.solved
+            np.testing.assert_allclose(a.v, b.v, atol=1e-9)
+
+
 def test_the_law_of_jamming_against_a_search():
     """Random rows of rank one to three: whether the null space of J^T meets the cone, by its singular vectors."""
     rng = np.random.default_rng(2)
@@ -112,3 +135,15 @@ def test_the_law_of_jamming_against_a_search():
     found = jams(jnp.asarray(np.concatenate(J)), jnp.asarray(mu))
     np.testing.assert_array_equal(found, expected)
     assert 0.2 < np.mean(expected) < 0.8
+
+
+@pytest.mark.slow
+def test_what_is_free_never_jams():
+    """A body that nothing holds is pushed out whatever its friction."""
+    free = RAIL.replace(f'<joint name="rail" type="slide" axis="{np.sin(SLOPE)} 0 {np.cos(SLOPE)}"/>', "<freejoint/>")
+    model = load_model_from_string(free.replace("MU", "50").replace('<actuator><motor joint="rail"/></actuator>', ""))
+    system = System(model, DT, RigidContact(erp=ERP))
+    for backend in ("jax", system.resolved_backend):
+        x = State(np.array([0, 0, RADIUS - 1e-3, 1, 0, 0, 0]), np.zeros(6))
+        moved, _ = step(dataclasses.replace(system, backend=backend), x, np.zeros(0))
+        np.testing.assert_allclose(moved.v[2], ERP * 1e-3 / DT, rtol=1e-9)

@@ -57,6 +57,15 @@ def test_contradicting_push_outs_are_dropped(scene, q, backend):
     assert np.abs(info.impulse).max() < 1.0  # what weight asks for, not a stress that grows
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.filterwarnings("ignore::trajopt.dynamics.StartWarning")
+def test_push_outs_without_a_contradiction_stay(backend):
+    """A joint beyond its limit comes back at `push_out_speed` where nothing is in its way."""
+    x, info = step(system_of(WALL.replace('pos=".2 0 0"', 'pos="2 0 0"'), backend), at(0.0))
+    assert info.status == Status.solved and not bool(info.push_out_dropped)
+    np.testing.assert_allclose(x.v, 1.0, rtol=1e-12)
+
+
 @pytest.mark.parametrize("backend", SLOW_IN_JAX)
 @pytest.mark.filterwarnings("ignore::trajopt.dynamics.StartWarning")
 def test_a_dropped_push_out_has_no_slope(backend):
@@ -67,6 +76,19 @@ def test_a_dropped_push_out_has_no_slope(backend):
     np.testing.assert_allclose(derivative.A, [[1.0, 0.0], [0.0, 0.0]], atol=1e-10)
     slope = jax.jacfwd(lambda q: system.step(State(q, jnp.zeros(1)), jnp.zeros(system.nu))[0].v)(jnp.full(1, 1e-3))
     np.testing.assert_allclose(slope, 0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("backend", SLOW_IN_JAX)
+@pytest.mark.filterwarnings("ignore::trajopt.dynamics.StartWarning")
+def test_a_batch_gives_the_single_answers(backend):
+    """Beside a sample whose push-outs contradict each other the others keep theirs."""
+    system = system_of(WALL, backend)
+    q = jnp.array([[0.0], [0.35], [-0.2], [1e-3]])
+    batch = jax.jit(jax.vmap(lambda q: step(system, State(q, jnp.zeros(1)))))(q)
+    assert np.asarray(batch[1].push_out_dropped).tolist() == [True, False, False, True]
+    for k in range(len(q)):
+        single = step(system, State(q[k], jnp.zeros(1)))
+        np.testing.assert_allclose(batch[0].v[k], single[0].v, atol=1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -123,6 +123,28 @@ def test_seams_at_every_step_size(body, dt, backend):
 
 
 @pytest.mark.parametrize("backend", [CORE])
+@pytest.mark.parametrize("body", ["box", "upright cylinder", "mesh"])
+def test_tiles_with_a_joint_between_them(body, backend):
+    for dt in (2e-4, 1e-3, 5e-3):
+        keeps_sliding(scene(BODIES[body], floor(joint=1e-3), dt, backend))
+
+
+@pytest.mark.parametrize("backend", [CORE])
+def test_two_rows_of_tiles_and_a_floor_of_cylinders(backend):
+    for world in (floor(row=TILE) + floor(row=-TILE), floor("cylinder")):
+        keeps_sliding(scene(BODIES["box"], world, 1e-3, backend))
+
+
+@pytest.mark.parametrize("backend", [CORE])
+@pytest.mark.parametrize("body", ["box", "upright cylinder", "mesh"])
+def test_a_body_slides_along_a_wall_of_boxes(body, backend):
+    """Gravity presses it against the wall and the floor, both of several boxes."""
+    wall = "".join(f'<geom type="box" size=".2 .1 .3" pos="{0.4 * k} {-2 * HALF} 0"/>' for k in range(5))
+    system = scene(BODIES[body], floor() + wall, 1e-3, backend, gravity="0 -5 -9.81")
+    keeps_sliding(system, seconds=0.6)
+
+
+@pytest.mark.parametrize("backend", [CORE])
 @pytest.mark.parametrize("speed", [1e-3, 0.05])
 def test_slow_bodies_pass_too(speed, backend):
     """Their motion in a step is less than what they are pressed into the floor."""
@@ -133,6 +155,24 @@ def test_slow_bodies_pass_too(speed, backend):
             for deep in (0.0, 0.5 * MICRON):
                 q, v = slide(scene(BODIES[body], world, dt, backend), state((0, 0, HALF - deep), (speed, 0, 0)), 0.6)
                 np.testing.assert_allclose(v[:, 0], speed, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", [CORE])
+def test_a_box_that_spins_over_a_seam_keeps_spinning(backend):
+    """Its corners cross the seam by the turn alone, too."""
+    for velocity in ((0.0, 0.0, 0.0), (1.0, 0.05, 0.0)):
+        system = scene(BODIES["box"], floor(row=TILE) + floor(row=-TILE), 2e-3, backend)
+        q, v = slide(system, state((0.2, 0.2, HALF), velocity, (0, 0, 5.0)), 0.8)
+        np.testing.assert_allclose(v[:, 5], 5.0, atol=1e-8)
+        np.testing.assert_allclose(q[:, 2], HALF, atol=1e-8)
+
+
+@pytest.mark.parametrize("backend", [CORE])
+def test_a_ball_rolls_over_seams(backend):
+    system = scene(BODIES["sphere"], floor(), 5e-3, backend, friction=0.8)
+    q, v = slide(system, state((0, 0, HALF), (SPEED, 0, 0), (0, SPEED / HALF, 0)), 1.0)
+    np.testing.assert_allclose(v[:, 0], SPEED, atol=1e-3)
+    np.testing.assert_allclose(q[:, 2], HALF, atol=1e-6)
 
 
 # -- what hits is stopped -------------------------------------------------------------------------------------------------
@@ -147,6 +187,16 @@ def test_thin_plates_stop_fast_bodies(body, backend):
         system = scene(BODIES[body], world, 1e-3, backend, gravity="0 0 0")
         q, v = slide(system, state((0, 0.01, 0), (30.0, 0, 0)), 0.05)
         assert abs(q[:, 0].max() - (at - size[0] - HALF)) < 1e-6 and np.abs(v[-1]).max() < 1e-3
+
+
+@pytest.mark.parametrize("backend", [CORE])
+@pytest.mark.parametrize("body", ['type="box" size=".005 .005 .005"', 'type="sphere" size=".005"'])
+def test_small_bodies_do_not_jump_over_a_plate(body, backend):
+    """A step leads from one side to the other, where the far side separates, which does not separate now."""
+    world = '<geom type="box" size=".001 .5 .5" pos=".5 0 0"/>'
+    for velocity in ((30.0, 0, 0), (30.0, 10.0, 0)):
+        q, v = slide(scene(body, world, 1e-3, backend, gravity="0 0 0"), state((0, 0.01, 0), velocity), 0.03)
+        assert abs(q[:, 0].max() - (0.5 - 0.001 - 0.005)) < 1e-6 and np.abs(v[-1, 0]) < 1e-3
 
 
 @pytest.mark.parametrize("backend", [CORE])
@@ -174,6 +224,15 @@ def test_a_box_that_lands_half_on_a_tile_tips_over_its_edge(backend):
     q, v = slide(system, state((TILE + 0.02, 0, HALF + 0.05), (0.5, 0, -1)), 0.12)
     assert depth(system, q) < 1e-4
     assert v[-1, 4] > 1.0 and q[:, 2].min() > 0.5 * HALF
+
+
+@pytest.mark.parametrize("backend", [CORE])
+def test_the_tip_of_a_rod_does_not_swing_through_a_plate(backend):
+    """Its centre stands still: the motion of the shape is the turn alone, 2 cm a step at the tip."""
+    world = '<geom type="box" size=".1 .3 .001" pos=".45 0 -.1"/>'
+    system = scene('type="box" size=".5 .02 .02"', world, 2e-3, backend, gravity="0 0 0")
+    q, v = slide(system, state((0, 0, 0), spin=(0, 20.0, 0)), 0.05)
+    assert v[-1, 4] < 10.0 and depth(system, q) < 1e-3
 
 
 # -- what the rule says ---------------------------------------------------------------------------------------------------
@@ -227,6 +286,19 @@ def test_core_and_jax_see_the_same_contacts(body):
         np.testing.assert_allclose(info.contacts.point, found.point[key], atol=1e-10)
         np.testing.assert_allclose(info.contacts.frame[..., 2], found.normal[key], atol=1e-10)
     assert passed >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not native.available(), reason="needs the compiled core")
+@pytest.mark.parametrize("body", ["box", "upright cylinder", "sphere"])
+def test_core_and_jax_take_the_same_steps_at_seams(body):
+    core, other = (scene(BODIES[body], floor(count=2), 1e-3, backend, friction=0.3) for backend in ("native", "jax"))
+    step = jax.jit(lambda x: other.step(x, jnp.zeros(0)))
+    rng = np.random.default_rng(6)
+    for _ in range(20):
+        at = (TILE - HALF - rng.uniform(-0.002, 0.002), 0.03, HALF + rng.choice([1e-6, -1e-6, MICRON]))
+        x = state(at, (*rng.uniform(-3, 3, 2), -0.005), 0.1 * rng.normal(size=3))
+        np.testing.assert_allclose(core.step(x, np.zeros(0))[0].v, step(x)[0].v, atol=1e-9)
 
 
 @pytest.mark.parametrize("backend", [CORE, pytest.param("jax", marks=pytest.mark.slow)])

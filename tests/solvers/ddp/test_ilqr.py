@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pathlib
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +16,9 @@ from control_cases import (
     SECOND_CART_POLE_OPTIMUM,
     cart_pole,
     double_integrator,
+    effort,
     pendulum,
+    pushed_box,
     satellite,
     unicycle,
     van_der_pol,
@@ -24,8 +30,11 @@ from trajopt.dynamics import NoContact, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems import OptimalControlProblem, residuals
+from trajopt.problems.ocp import Trajectory
 from trajopt.result import status_name
 from trajopt.solvers import DDP, iLQR, solve
+from trajopt.solvers.ddp.curvature import learnt
+from trajopt.solvers.ddp.local_model import Modeller
 from trajopt.solvers.subproblems.riccati import riccati
 
 riccati_gains = jax.jit(lambda lq: riccati(lq).K)
@@ -211,6 +220,40 @@ def test_learnt_curvature_converges_faster_than_linearly():
     assert (d[-1] / d[-4]) ** (1 / 3) < 0.3
 
 
+def test_cart_pole_from_rest_without_second_derivatives():
+    """The optimum that DDP finds from zero force, in fewer than a hundred iterations; pure Gauss-Newton takes several hundred."""
+    solution = solve(cart_pole(), iLQR())
+    assert solution.success and solution.iterations <= 100
+    assert solution.cost == pytest.approx(SECOND_CART_POLE_OPTIMUM, rel=1e-5)
+
+
+def test_rank_one_updates_find_the_curvature_of_quadratic_dynamics():
+    """Dynamics quadratic in z have one curvature under costates that stay: the rank-one updates find it once steps span z."""
+    rng = np.random.default_rng(0)
+    n, m, T = 2, 1, 3
+    bend = rng.normal(size=(n, n + m, n + m))
+    bend = bend + np.swapaxes(bend, 1, 2)
+
+    def f(x, u, t):
+        z = jnp.concatenate([x, u])
+        return x + 0.1 * u + 0.05 * jnp.einsum("kij,i,j->k", jnp.asarray(bend), z, z)
+
+    problem = OptimalControlProblem("quadratic", f, T, np.zeros(n), u0=np.zeros(m), terminal_residual=lambda x: x - 1.0)
+    modeller = Modeller(problem, "implicit", multiple=True, second_order=False)
+    multipliers = modeller.constraints.initial(1.0)
+    expand = jax.jit(lambda motion: modeller.expand(motion, multipliers))
+    points = [Trajectory(rng.normal(size=(T + 1, n)), rng.normal(size=(T, m)), np.zeros(0)) for _ in range(40)]
+    points = [jax.tree.map(jnp.asarray, dataclasses.replace(point, xs=0.3 * point.xs)) for point in points]
+    S, at = jnp.zeros((T, n + m, n + m)), (points[0], expand(points[0]))
+    for point in points[1:]:
+        new = (point, expand(point))
+        # The same costates throughout, so that there is one curvature to find.
+        new = (point, dataclasses.replace(new[1], costates=jnp.ones((T + 1, n))))
+        S = learnt(problem, S, at, new)
+        at = new
+    np.testing.assert_allclose(S, np.tile(0.1 * bend.sum(0), (T, 1, 1)), rtol=1e-6, atol=1e-6)
+
+
 TOOL = [[0.4, 0.3, 0.5], [0.3, -0.3, 0.6], [-0.4, 0.4, 0.4], [0.5, 0.1, 0.2], [0.2, 0.5, 0.7]]
 
 
@@ -235,6 +278,54 @@ def test_an_arm_that_falls_reaches_a_place():
         assert solution.success and solution.iterations < 40 and np.abs(solution.xs[:, 6:]).max() < 3.0
 
 
+@pytest.mark.slow
+def test_arms_reach_random_places_from_random_postures():
+    """The draws of `benchmarks/ur5_reach.py`: from states that stay all are reached; the rollouts of zero torques whirl."""
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks"))
+    import ur5_reach
+
+    runs = [solve(ur5_reach.stated("damped", reach), iLQR()) for reach in ur5_reach.draws()]
+    assert all(run.success for run in runs) and len(runs) == 20
+    assert np.median([run.iterations for run in runs]) < 19 and max(run.iterations for run in runs) < 40
+    assert max(run.residuals["terminal_equality"] for run in runs) < 1e-6
+    assert max(np.abs(run.xs[:, 6:]).max() for run in runs) < 3.0
+
+
+@pytest.mark.slow
+def test_an_arm_under_effort_alone_reaches_most_places():
+    """Gradients of 1e-4 and penalties that grew with every update before: 8 of these 20 draws were solved."""
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks"))
+    import ur5_reach
+
+    runs = [solve(ur5_reach.stated("effort", reach), iLQR()) for reach in ur5_reach.draws()]
+    assert sum(run.success for run in runs) >= 18
+    assert max(run.residuals["terminal_equality"] for run in runs if run.success) < 1e-6
+
+
+def test_the_units_of_the_cost_do_not_matter():
+    """The swing-up with its cost, penalty and tolerance 2^-20 of their size: the same iterates. Gradients are below 1e-3 then;
+    were they held against 1, each step would count as a minimisation and raise the penalties."""
+    usual = solve(cart_pole(xs0=None), iLQR(penalty=8.0, tolerance=2.0**-23))
+    small = cart_pole(xs0=None, stage_residual=lambda x, u, t: 2.0**-10 * effort(0.02)(x, u, t))
+    solution = solve(small, iLQR(penalty=8.0 * 2.0**-20, tolerance=2.0**-43))
+    assert usual.success and solution.success and usual.iterations > 40
+    assert abs(solution.iterations - usual.iterations) <= 2  # the last tolerances are relative to max(1, ...)
+    both = slice(0, min(usual.iterations, solution.iterations))
+    np.testing.assert_array_equal(solution.trace["cost"][both] * 2.0**20, usual.trace["cost"][both])
+    np.testing.assert_array_equal(solution.trace["violation"][both], usual.trace["violation"][both])
+
+
+@pytest.mark.slow
+def test_a_guess_that_is_worth_less_than_none_is_not_rolled_out():
+    """A pendulum that is pushed over by a poor guess: "auto" starts from staying, "single" from the rollout; both end alike."""
+    problem = double_integrator(stage_residual=lambda x, u, t: jnp.concatenate([0.1 * u, x]))
+    poor = Trajectory(np.tile(problem.x0, (problem.horizon + 1, 1)), np.full((problem.horizon, 1), 50.0), np.zeros(0))
+    auto, single = (solve(problem, iLQR(shooting=kind), x0=poor) for kind in ("auto", "single"))
+    assert auto.success and single.success
+    np.testing.assert_allclose(auto.us, single.us, atol=1e-6)
+    assert auto.initial_cost < 0.1 * single.initial_cost
+
+
 def turned(solution, angle: float) -> tuple[np.ndarray, float]:
     """Final quaternion of the satellite, with w >= 0, and the effort."""
     q = solution.xs[-1][3:7]
@@ -256,6 +347,23 @@ def test_rotation_of_a_free_rigid_body():
     np.testing.assert_allclose(solution.us[:, 1], expected, atol=1e-6)
     np.testing.assert_allclose(solution.us[:, [0, 2]], 0.0, atol=1e-6)
     np.testing.assert_allclose(cost, np.sum(expected**2) * dt, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_pushing_a_box_along_the_floor():
+    """Sliding throughout, the box is a double integrator with friction; DDP says that it has no second derivatives."""
+    problem = pushed_box()
+    solution = solve(problem, DDP())
+    assert solution.success and "Gauss-Newton" in solution.message
+    assert solution.residuals["contact_residual"] < 1e-9
+    steps, dt, drag = problem.horizon, problem.dt, 0.4 * 9.81
+    # While it slides v_k+1 = v_k + dt (u_k - mu g), x_k+1 = x_k + dt v_k+1; all residuals are linear in u.
+    ahead = dt * (steps - np.arange(steps))
+    J = np.vstack([0.01 * np.eye(steps), 10.0 * dt * ahead, np.full(steps, dt)])
+    r = np.concatenate([np.zeros(steps), [-10.0 * drag * dt * ahead.sum() - 2.0, -drag * dt * steps]])
+    u = np.linalg.lstsq(J, -r, rcond=None)[0]
+    assert np.all(np.cumsum(u - drag) > 0)
+    np.testing.assert_allclose(solution.us[:, 0], u, atol=1e-7)
 
 
 def test_values_that_are_not_finite_are_located():

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import json
 import os
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from kills import calls
+from learning_cases import slider
 from processes import python
 
 from trajopt import solvers
+from trajopt.learning import PPO, train
 from trajopt.problems import LeastSquaresProblem
 from trajopt.solvers.loop import base
 from trajopt.solvers.loop.checkpoint import Checkpoint
@@ -76,6 +82,26 @@ def test_a_place_that_cannot_be_written_is_told_before_the_first_iteration(disk,
     assert caught.value.filename == str(tmp_path / "checkpoint.npz") and not rows
 
 
+@pytest.mark.parametrize("until", [4, None])
+def test_a_full_disk_costs_a_training_nothing_but_files(until, disk, tmp_path):
+    ppo = PPO(environments=4, length=4, hidden=(4,), critic_hidden=(4,), minibatches=2, epochs=1)
+    options = {"samples": 6 * ppo.samples, "evaluations": 3, "episodes": 4, "checkpoint_every_s": 0.0}
+
+    def callback(row):
+        disk.full = row["update"] >= 2 and (until is None or row["update"] < until)
+
+    with pytest.warns(UserWarning, match=r"could not be written \(No space left on device\); the ") as told:
+        found = train(slider(), ppo, folder=tmp_path / "out", callback=callback, **options)
+    disk.full = False
+    assert len(found.curve) == 6
+    for name in ("curve.csv", "checkpoint.npz"):
+        assert any(f"'{tmp_path / 'out' / name}' could not" in str(warning.message) for warning in told)
+    rows = list(csv.DictReader((tmp_path / "out" / "curve.csv").read_text().splitlines()))
+    kept = json.loads(str(Checkpoint(tmp_path / "out" / "checkpoint.npz").progress["rows"]))
+    assert (len(rows), len(kept)) == ((2, 1) if until is None else (6, 6))  # the checkpoint of an update follows its row
+    assert [int(row["update"]) for row in rows] == list(range(1, len(rows) + 1))
+
+
 REALLY_FULL = """
 import pathlib, resource, signal, sys, threading, time
 import numpy as np, jax.numpy as jnp
@@ -114,3 +140,13 @@ def test_a_run_whose_result_finds_no_room_says_how_to_get_it(tmp_path):
         _, err = process.communicate(timeout=120)
     assert process.returncode == 1 and not err
     assert {"summary.json", "solution.npz"} <= set(os.listdir(tmp_path))
+
+
+def test_a_warning_that_is_an_error_ends_the_solve_as_its_owner_wants(disk, often, tmp_path):
+    def callback(row):
+        disk.full = True
+
+    with warnings.catch_warnings(), contextlib.suppress(UserWarning):
+        warnings.simplefilter("error")
+        solvers.solve(rosenbrock(), solvers.GaussNewton(), checkpoint=tmp_path / "checkpoint.npz", callback=callback)
+        pytest.fail("no warning")

@@ -6,16 +6,18 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from trajopt.problems import OptimalControlProblem
 from trajopt.solvers import CEM, MPPI, StochasticSearch
 from trajopt.solvers.sampling.cmaes import CMAES, Adapted, Parameters
 from trajopt.solvers.sampling.constraints import regressed, restoring_move
-from trajopt.solvers.sampling.distribution import Gaussian
+from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated
 from trajopt.solvers.sampling.mppi import Annealed
 from trajopt.solvers.sampling.parametrisation import make_space
 from trajopt.solvers.sampling.rollouts import Scores
 from trajopt.solvers.sampling.search import Generation
+from trajopt.solvers.sampling.stochastic_search import truncated_moments
 from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
 
 LOG2 = np.log(2.0)
@@ -49,6 +51,15 @@ def test_mppi_by_hand():
     assert better.deviation[0] == 2.0 and better.least == 1.0
 
 
+def test_mppi_noise_is_coloured_along_the_knots_of_each_control():
+    solver, n = MPPI(smoothing=0.8), 6
+    at = Annealed(np.zeros(n), np.ones(n), np.inf)
+    y = solver.draw(np.random.default_rng(0), at, 40000, space(n, nu=2))
+    # 40,000 draws know a correlation to 0.005; neighbours are two apart, the two controls independent.
+    expected = [[0.8 ** (abs(i - j) // 2) if (i - j) % 2 == 0 else 0.0 for i in range(n)] for j in range(n)]
+    np.testing.assert_allclose(np.cov(y.T), expected, atol=0.03)
+
+
 def test_stochastic_search_by_hand():
     """Weights 4/7, 2/7, 1/7: m_S = 8/7, v_S = (4*64 + 2*36 + 400) / 7^3; half the way from m = 1, v = 4."""
     at = Gaussian(np.array([1.0]), np.array([2.0]))
@@ -62,12 +73,86 @@ def test_stochastic_search_by_hand():
     np.testing.assert_allclose(sigmoid, np.array([4, 3, 0, 2]) / 9, rtol=1e-12)
 
 
+def test_stochastic_search_truncates():
+    """Moments and draws of the truncated normal against SciPy's, the mean on a bound included."""
+    at = Gaussian(np.array([1.0, -1.0, 0.3]), np.array([2.0, 0.5, 10.0]))
+    inside = space(3, -1.0, 2.0)
+    low, high = (inside.lower - at.mean) / at.deviation, (inside.upper - at.mean) / at.deviation
+    law = scipy.stats.truncnorm(low, high, loc=at.mean, scale=at.deviation)
+    mean, variance = truncated_moments(at, inside)
+    np.testing.assert_allclose(mean, law.mean(), rtol=1e-10)
+    np.testing.assert_allclose(variance, law.var(), rtol=1e-8)
+    y = StochasticSearch().draw(np.random.default_rng(2), at, 5000, inside)
+    assert y.min() >= -1.0 and y.max() <= 2.0
+    for k in range(3):
+        assert scipy.stats.kstest(y[:, k], lambda v, k=k: law.cdf(np.stack([v] * 3, -1))[..., k]).pvalue > 1e-3
+    # Weighted moments that equal those of the law leave it as it is.
+    half = np.sqrt(variance)
+    drawn = Generation(np.stack([mean - half, mean + half]), np.zeros(2), 0.0)
+    new, _ = StochasticSearch(sharpness=1.0).updated_distribution(at, drawn, inside)
+    np.testing.assert_allclose(new.mean, at.mean, rtol=1e-9)
+    np.testing.assert_allclose(new.deviation, at.deviation, rtol=1e-9)
+
+
 def test_cem_by_hand():
     at = Gaussian(np.array([1.0]), np.array([2.0]))
     new, weights = CEM(elites=0.5, momentum=0.25).updated_distribution(at, DRAWN, space(1))
     np.testing.assert_allclose(weights, [0.375, 0.375, 0, 0])
     np.testing.assert_allclose([new.mean[0], new.deviation[0]], [0.25 + 0.75, 0.5 + 0.75], rtol=1e-12)
     assert CEM(elites=0.5, min_deviation=1.5).updated_distribution(at, DRAWN, space(1))[0].deviation[0] == 1.5
+
+
+def test_a_whole_covariance_by_hand():
+    """Draws (2, 0), (-2, 2), (0, 2), (0, -4) weighted evenly about (0, 0): second moments (2, -1; -1, 6), mu = 4."""
+    y = np.array([[2.0, 0.0], [-2.0, 2.0], [0.0, 2.0], [0.0, -4.0]])
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
+    at = Correlated(np.zeros(2), turn, np.array([3.0, 1.0]))
+    before = turn @ np.diag([9.0, 1.0]) @ turn.T
+    rate = 2 * (4 - 2 + 1 / 4) / (16 + 4)
+    new = at.adapted(np.array([0.5, 0.0]), y, np.full(4, 0.25))
+    after = new.axes @ np.diag(new.lengths**2) @ new.axes.T
+    np.testing.assert_allclose(after, (1 - rate) * before + rate * np.array([[2.0, -1.0], [-1.0, 6.0]]), rtol=1e-12)
+    np.testing.assert_allclose(new.deviation, np.sqrt(np.diag(after)), rtol=1e-12)
+    assert new.mean[0] == 0.5 and new.spread == new.deviation.max() and new.reheated(2.0).spread == 2 * new.spread
+    noise = np.random.default_rng(0).standard_normal((40000, 2))
+    np.testing.assert_allclose(np.cov(new.displaced(noise).T), after, atol=0.02 * after.max())
+    assert at.adapted(at.mean, y, np.full(4, 0.25), least=2.5).lengths.min() == 2.5
+
+
+def test_each_update_moves_mean_and_covariance():
+    """Two components with one weight each: elites are the best two, MPPI's and the search's weights 4/7, 2/7, 1/7."""
+    y = np.array([[0.0, 1.0], [2.0, 0.0], [9.0, 9.0], [4.0, 2.0]])
+    drawn = dataclasses.replace(DRAWN, y=y)
+    at = correlated(np.array([1.0, 1.0]))
+    moved = {"CEM": [1.0, 0.5], "MPPI": [8 / 7, 6 / 7], "StochasticSearch": [8 / 7, 6 / 7]}
+    weighted = np.array([4.0, 2.0, 0.0, 1.0]) / 7
+    for solver, share, weights in (
+        (CEM(elites=0.5, momentum=0.25), 0.75, np.array([0.5, 0.5, 0.0, 0.0])),
+        (MPPI(temperature=1.0, adaptive=False), 1.0, weighted),
+        (StochasticSearch(step_length=0.5, sharpness=LOG2), 0.5, weighted),
+    ):
+        assert isinstance(solver.first_distribution(np.zeros(50)), Correlated)
+        assert not isinstance(solver.first_distribution(np.zeros(51)), Correlated)
+        new, used = solver.updated_distribution(at, drawn, space(2))
+        np.testing.assert_allclose(used, share * weights, rtol=1e-12)
+        np.testing.assert_allclose(new.mean, at.mean + share * (np.array(moved[solver.name]) - at.mean), rtol=1e-12)
+        expected = at.adapted(new.mean, y, weights)
+        np.testing.assert_allclose(new.lengths, expected.lengths, rtol=1e-12)
+
+
+def test_cma_parameters_of_the_tutorial():
+    """Table 1 for n = 10: population 10, weights of the best 5, log(5.5) - log(i), their sum 3.7358."""
+    assert CMAES().default_population(10) == 10 and CMAES().default_population(10, 4) == 24
+    at = Parameters(10, 10)
+    raw = np.log(5.5 / np.arange(1, 6))
+    np.testing.assert_allclose(at.weights, raw / 3.736249, rtol=1e-6)
+    mu = 3.736249**2 / (raw @ raw)
+    np.testing.assert_allclose(
+        [at.mu_eff, at.c_sigma, at.c_c, *at.rates],
+        [mu, (mu + 2) / (15 + mu), (4 + mu / 10) / (14 + mu / 5), 2 / (11.3**2 + mu),
+         2 * (mu - 1.75 + 1 / mu) / (144 + mu)], rtol=1e-6,
+    )  # fmt: skip
+    assert at.d_sigma == pytest.approx(1 + at.c_sigma)
 
 
 def test_cma_by_hand():
