@@ -5,6 +5,7 @@ The oracle of the answers is MuJoCo-free: goals are recomputed here by one rollo
 
 import dataclasses
 
+import jax
 import mujoco
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from compilations import compilations
 
 from trajopt import problems, solvers
 from trajopt.dynamics import RelaxedContact
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
 from trajopt.models import bundled_file
 from trajopt.problems.library.two_arm_lift import random_start
@@ -159,6 +162,60 @@ def test_the_t_is_pushed_a_little():
     assert solution.success
     assert np.abs(q[:2] - [0.04, 0.0]).max() <= 0.01
     assert abs(q[2]) <= 0.05
+
+
+@jax.jit
+def distances(model, q):
+    """Of all contacts, m."""
+    return collide(model, kinematics(model, q)).distance
+
+
+def test_the_finger_starts_clear_of_the_t():
+    model = problems.get("push-t").system.model
+    starts = np.array([problems.get("push-t", seed=seed).x0[:5] for seed in range(1, 41)])
+    assert min(distances(model, q).min() for q in starts) >= 0.01 - 1e-9
+    assert (starts[:, 3:].min(0) < -0.1).all() and (starts[:, 3:].max(0) > 0.1).all()
+
+
+def test_the_hopper_starts_with_its_foot_flat_on_the_floor():
+    model = problems.get("hopper-step").system.model
+    for seed in range(10):
+        q = problems.get("hopper-step", seed=seed).x0[:6]
+        gaps = np.sort(distances(model, q))
+        np.testing.assert_allclose(gaps[:2], 0.0, atol=1e-9)
+        assert gaps[2] > 0.01
+        assert np.all(q[3:] >= model.lower[3:]) and np.all(q[3:] <= model.upper[3:])
+
+
+def test_doing_nothing_misses_the_goals_of_the_step():
+    problem = problems.get("hopper-step")
+    missed = recomputed(problem, problem.u0)
+    assert missed["distance"] > 0.3 and missed["height"] > 0.1
+
+
+def test_the_ball_lies_on_the_palm_clear_of_the_fingers():
+    model = problems.get("in-hand-rotation").system.model
+    for seed in range(40):
+        gaps = np.sort(distances(model, problems.get("in-hand-rotation", seed=seed).x0[:23]))
+        np.testing.assert_allclose(gaps[0], 0.0, atol=1e-9)
+        assert gaps[1] > 1e-3
+
+
+def test_the_hand_is_asked_for_a_turn_about_the_vertical():
+    """A ball that has rolled misses the goal whatever its yaw."""
+    problem = problems.get("in-hand-rotation")
+
+    def missed(at, rotation):
+        x = np.array(problem.x0)
+        x[16:23] = *at, *rotation
+        return recomputed(dataclasses.replace(problem, x0=x, validate=False), problem.u0[:0])
+
+    there, turned = problem.x0[16:19], (np.sqrt(0.75), 0.0, 0.0, 0.5)
+    assert missed(there, (1.0, 0.0, 0.0, 0.0)) == pytest.approx({"turn": np.pi / 3, "drift": 0.0}, abs=1e-7)
+    assert missed(there, turned) == pytest.approx({"turn": 0.0, "drift": 0.0}, abs=1e-7)
+    assert missed(there + [0.0, 0.03, 0.0], turned) == pytest.approx({"turn": 0.0, "drift": 0.03}, abs=1e-7)
+    rolled = np.array([turned[0] * np.cos(0.2), turned[0] * np.sin(0.2), -0.5 * np.sin(0.2), 0.5 * np.cos(0.2)])
+    assert missed(there, rolled)["turn"] > problem.goals["turn"].tolerance
 
 
 def test_the_big_ball_lies_on_its_table_clear_of_the_arms():
