@@ -98,9 +98,9 @@ def followed(robot):
 
 @pytest.mark.slow
 def test_the_moving_horizon_follows_the_base():
-    """100 readings each. Once the prior is overcome, tilt is known to 3 mrad and velocity to 2 cm/s (rms), the inertial unit alone
-    is at least 5 times worse, and nine in ten errors are within two claimed deviations. Errors of neighbouring states are much the
-    same, so that one recording alone says little of that."""
+    """100 readings each. Once the prior is overcome, tilt is known to 3 mrad and velocity to 2 cm/s (rms), the inertial unit
+    alone is at least 5 times worse, and nine in ten errors are within two claimed deviations. Errors of neighbouring states
+    are much the same, so that one recording alone says little of that."""
     tilt, velocity = slice(3, 5), slice(se.NV, se.NV + 3)
     runs = [followed(examples.walking_robot(100, seed=seed)) for seed in range(4)]
     rms = lambda e, part: np.sqrt(np.mean(e[:, part] ** 2))  # noqa: E731
