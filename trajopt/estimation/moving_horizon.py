@@ -37,11 +37,12 @@ from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
+from trajopt.estimation.covariances import solved
 from trajopt.estimation.moments import Moment
 from trajopt.estimation.samples import constants_of
 from trajopt.estimation.sensors import Sensor
 from trajopt.estimation.smoothing import measuring_and_inputs
-from trajopt.estimation.window import Estimate, Prior, Window, solved
+from trajopt.estimation.window import Estimate, Prior, Window
 from trajopt.names import NamedOptions, closest
 from trajopt.solvers.subproblems.riccati import LQProblem, Policy, lq_rollout, riccati, riccati_native
 

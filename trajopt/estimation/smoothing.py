@@ -28,19 +28,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.linear_algebra import cho_solve, symmetric_cholesky
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.rigid_body.crba import mass_matrix
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError
+from trajopt.estimation.covariances import factor, solved
 from trajopt.estimation.moments import Moment
 from trajopt.estimation.recording import Recording
 from trajopt.estimation.samples import constants_of, first_state, held_controls, on_grid, room_for
 from trajopt.estimation.sensors import IMU, Input, Sensor, check_sensors
 from trajopt.names import closest
-
-SMALLEST = 1e-12  # added to covariances of unit diagonal before they are factorised
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +212,7 @@ def _smoothed(
 
     def backward(after: Belief, inputs: Any):
         here, ahead, cross = inputs
-        gain = _solved(ahead.P, cross.T).T
+        gain = solved(ahead.P, cross.T).T
         miss = jnp.concatenate([_apart(system, ahead, after), after.offset - ahead.offset])
         moved = _moved(system, here, gain @ miss)
         P = here.P + gain @ (after.P - ahead.P) @ gain.T
@@ -230,7 +228,7 @@ def _smoothed(
 def _predicted(system: System, x: Belief, u: Array, noise: Array, prior: Belief):
     """(belief after a step, covariance of that before with it, impulse)."""
     model, nv, n = system.model, system.nv, 2 * system.nv
-    L = _factor(x.P[:n, :n]) * jnp.sqrt(float(n))
+    L = factor(x.P[:n, :n]) * jnp.sqrt(float(n))
     d = jnp.concatenate([L.T, -L.T])
 
     def stepped(d: Array):
@@ -243,7 +241,7 @@ def _predicted(system: System, x: Belief, u: Array, noise: Array, prior: Belief)
     mean = e.mean(0)
     e = e - mean
     impulse = jnp.sqrt(jnp.mean(impulses[:-1] ** 2))
-    A = _solved(x.P[:n, :n], d.T @ e / (2 * n)).T
+    A = solved(x.P[:n, :n], d.T @ e / (2 * n)).T
     dt, mass = jnp.asarray(system.dt), jnp.sum(model.mass)
     Qv = (noise[0] ** 2 * dt + (noise[1] * impulse / mass) ** 2) * mass * jnp.linalg.inv(mass_matrix(model, centre.q))
     Qq = (0.5 * dt) ** 2 * Qv
@@ -290,7 +288,7 @@ def _corrected(
             there = there & (jnp.arange(len(e)) < 3)  # nothing is known of the acceleration before the first step
         e, H = jnp.where(there, e, 0.0), jnp.where(there[:, None], jnp.nan_to_num(H), 0.0)
         HP = H @ P
-        white = _solved(HP @ H.T + jnp.eye(len(e)), jnp.concatenate([e[:, None], HP], 1))
+        white = solved(HP @ H.T + jnp.eye(len(e)), jnp.concatenate([e[:, None], HP], 1))
         squares[sensor.channel] = (e @ white[:, 0], jnp.sum(there, dtype=e.dtype))
         d, P = HP.T @ white[:, 0], P - HP.T @ white[:, 1:]
         P = 0.5 * (P + P.T)
@@ -317,16 +315,3 @@ def _moved(system: System, x: Belief, d: Array) -> Belief:
 
 def _apart(system: System, x: Belief, y: Belief) -> Float[Array, " n"]:
     return jnp.concatenate([difference(system.model, x.q, y.q), y.v - x.v])
-
-
-def _factor(P: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """L with P = L L^T, of a matrix that is scaled to a unit diagonal first."""
-    size = jnp.sqrt(jnp.maximum(jnp.diag(P), 1e-300))
-    return size[:, None] * symmetric_cholesky(P / size[:, None] / size + SMALLEST * jnp.eye(len(P)))
-
-
-def _solved(P: Float[Array, "n n"], right: Float[Array, "n k"]) -> Float[Array, "n k"]:
-    """P^-1 right."""
-    size = jnp.sqrt(jnp.maximum(jnp.diag(P), 1e-300))
-    factor = symmetric_cholesky(P / size[:, None] / size + SMALLEST * jnp.eye(len(P)))
-    return cho_solve(factor, right / size[:, None]) / size[:, None]

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.linear_algebra import cho_solve, symmetric_cholesky
 from trajopt.dynamics.state import State
+from trajopt.estimation.covariances import solved
 from trajopt.solvers.estimation.smoothing import marginals
 from trajopt.solvers.subproblems.riccati import LQProblem, Policy
 
@@ -72,11 +72,3 @@ def _last_covariance(lq: LQProblem, policy: Policy, hessian: Array) -> Array:
     """Covariance of the last state."""
     initial = solved(policy.P[0] + hessian, jnp.eye(len(hessian)))
     return marginals(lq, policy, jnp.zeros(lq.r.shape, bool), initial)[0][-1]
-
-
-def solved(P: Float[Array, "n n"], right: Float[Array, "..."]) -> Float[Array, "..."]:
-    """P^-1 right of a positive definite matrix, scaled to a unit diagonal first."""
-    size = jnp.sqrt(jnp.diag(P))
-    factor = symmetric_cholesky(P / size[:, None] / size)
-    columns = right.reshape(len(P), -1)
-    return (cho_solve(factor, columns / size[:, None]) / size[:, None]).reshape(right.shape)
