@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from trajopt.dynamics import State
+from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.laws import RigidContact, SmoothedContact, SpringDamperContact
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.learning import algorithm
 from trajopt.learning.environment import Moment
@@ -67,9 +69,20 @@ def test_it_steps_under_the_laws_of_the_source():
         laws["hard"].with_contact(SmoothedContact(), 0.003)
 
 
+def test_episodes_begin_with_a_foot_on_the_ground(made):
+    """None in it; the base is about as high as at home, the feet within what 0.2 rad in each joint move them by."""
+    states, _ = jax.vmap(made.reset)(jax.random.split(KEY, 64))
+    model = made.system.model
+    distance = jax.vmap(lambda q: collide(model, kinematics(model, q)).distance)(states.x.q)
+    assert distance.shape == (64, 4)
+    assert np.asarray(distance.min(1)) == pytest.approx(0.0, abs=1e-12) and float(distance.max()) < 0.2
+    assert float(distance.max()) > 0.03 and np.asarray(states.x.q[:, 2]) == pytest.approx(0.48, abs=0.08)
+
+
 def test_the_algorithms_have_the_settings_of_the_source():
     """Table 6: learning rates fall by 0.995 and 0.997 an update, from 0.002."""
     shac = algorithm("SHAC", "quadruped-walk")
+    assert task("quadruped-walk").algorithm == "SHAC" and shac.restarts
     rates = [float(rate) for rate in shac.rates(jnp.asarray(0.1))]
     assert rates == pytest.approx([2e-3 * 0.995**100, 2e-3 * 0.997**100], rel=1e-6)
     assert (shac.environments, shac.length, shac.critic_epochs, shac.minibatches) == (64, 32, 16, 4)

@@ -113,7 +113,7 @@ def _add_compare(commands: Any) -> None:
 def _add_train(commands: Any) -> None:
     add = _command(commands, "train", "train a policy on a task of the learning layer")
     add.add_argument("task", metavar="TASK", help="a name from `trajopt list tasks`")
-    add.add_argument("--algorithm", metavar="NAME", default="PPO", help="PPO (default) or SHAC")
+    add.add_argument("--algorithm", metavar="NAME", help="PPO or SHAC; default: the one that suits the task")
     add.add_argument("--gradient", metavar="MODE", help="of SHAC; default: the task's own, implicit")
     kappa_help = "of smoothed gradients, 1/m: at the start, at the end"
     add.add_argument("--kappa", metavar="K", type=_sharpness, nargs=2, help=kappa_help)

@@ -45,7 +45,7 @@ def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
     console = Console(quiet=args.quiet)
     with walltime.part("load"):
         task = learning.tasks.task(args.task)
-        algorithm = _algorithm(args)
+        algorithm = _algorithm(args, args.algorithm or task.algorithm)
         settings = learning.tasks.parse_settings(args.task, args.settings)
         environment = learning.tasks.environment(args.task, **settings)
         if args.gradient is not None:
@@ -98,15 +98,16 @@ def show(training: learning.Training, folder: pathlib.Path, result_id: str) -> N
         drawn(functools.partial(animation.animate, training.environment.system.model), motion, folder / "animation.gif")
 
 
-def _algorithm(args: argparse.Namespace) -> Algorithm:
+def _algorithm(args: argparse.Namespace, name: str) -> Algorithm:
+    """The algorithm of this name with what suits the task."""
     options: dict[str, Any] = {}
     if args.kappa is not None:
-        if args.algorithm != learning.SHAC.name:
-            raise OptionError(f"--kappa is for --algorithm {learning.SHAC.name}; {args.algorithm} takes no gradients of steps")
+        if name != learning.SHAC.name:
+            raise OptionError(f"--kappa is for --algorithm {learning.SHAC.name}; {name} takes no gradients of steps")
         options["kappa"] = tuple(args.kappa)
-    if args.gradient is not None and args.algorithm == learning.PPO.name:
-        raise OptionError(f"--gradient is for --algorithm {learning.SHAC.name}; {args.algorithm} takes no gradients of steps")
-    return learning.algorithm(args.algorithm, args.task, **options)
+    if args.gradient is not None and name == learning.PPO.name:
+        raise OptionError(f"--gradient is for --algorithm {learning.SHAC.name}; {name} takes no gradients of steps")
+    return learning.algorithm(name, args.task, **options)
 
 
 def _summary(args: argparse.Namespace, training: learning.Training) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from trajopt.problems.registry import defaults, parse_assignments
 @dataclasses.dataclass(frozen=True)
 class Task:
     """A task: where its factory is, its name for gymnasium, the bundled model that it moves, one line about it, and what suits
-    it: options of each algorithm by name, and the actions to train for."""
+    it: options of each algorithm by name, the actions to train for, and the algorithm to begin with."""
 
     factory: str
     gymnasium: str
@@ -24,6 +24,7 @@ class Task:
     summary: str
     options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     samples: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    algorithm: str = "PPO"
 
 
 _HERE = "trajopt.learning.tasks"
@@ -37,11 +38,12 @@ LEGGED = {
     "SHAC": RUNNING["SHAC"] | {"hidden": (128, 64, 32), "length": 24, "deviation": 0.2},
 }
 LEGGED_SAMPLES = {"PPO": 50_000_000, "SHAC": 5_000_000}
-QUADRUPED = {  # Smoothed, Table 6; learning rates fall by 0.995 and 0.997 in each of 1,000 updates
+QUADRUPED = {  # Smoothed, Table 6, and `restarts`; learning rates fall by 0.995 and 0.997 in each of 1,000 updates
     "PPO": {"environments": 2048, "length": 24, "epochs": 5, "minibatches": 4, "hidden": (128, 64, 32), "actor_rate": 1e-3,
             "critic_rate": 1e-3, "entropy": 0.0, "largest_norm": 1.0, "divergence": 0.01},
     "SHAC": {"environments": 64, "length": 32, "hidden": (128, 64, 32), "deviation": 0.15, "actor_rate": 2e-3,
-             "critic_rate": 2e-3, "decay": "geometric", "final_rate": 0.995**1000, "critic_final_rate": 0.997**1000},
+             "critic_rate": 2e-3, "decay": "geometric", "final_rate": 0.995**1000, "critic_final_rate": 0.997**1000,
+             "restarts": True},
 }
 TASKS: dict[str, Task] = {
     "cartpole-swingup": Task(
@@ -68,7 +70,7 @@ TASKS: dict[str, Task] = {
     ),
     "quadruped-walk": Task(
         f"{_HERE}.quadruped:quadruped_walk", "QuadrupedWalk-v0", "quadruped", "a quadruped with heavy legs walks at 1 m/s",
-        QUADRUPED, {"PPO": 1000 * 2048 * 24, "SHAC": 1000 * 64 * 32},
+        QUADRUPED, {"PPO": 1000 * 2048 * 24, "SHAC": 1000 * 64 * 32}, "SHAC",
     ),
 }  # fmt: skip
 

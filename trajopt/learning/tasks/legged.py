@@ -1,16 +1,20 @@
-"""What tasks of robots with a free base and torque motors share: targets of the joints as actions, what is felt, forces on the
-base."""
+"""What tasks of robots with a free base and torque motors share: targets of the joints as actions, beginnings with the feet on
+the ground, what is felt, forces on the base."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt32
 
+from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion
+from trajopt.dynamics.state import State
 from trajopt.learning.environment import Moment
 
 BASE_Q, BASE_V = 7, 6  # entries of a free base
@@ -39,6 +43,20 @@ def joint_targets(
         return jnp.clip(torque / arm, jnp.asarray(moment.model.control_lower), jnp.asarray(moment.model.control_upper))
 
     return control
+
+
+def put_down(model: Model, draw: Callable[[UInt32[Array, "2"]], State]) -> Callable[[UInt32[Array, "2"]], State]:
+    """key -> the state that `draw` gives, with the base raised or lowered until the lowest foot touches level ground.
+
+    Where a foot begins inside the ground, laws of contact differ in what follows: some throw the robot up, some leave it there.
+    """
+
+    def initial(key: UInt32[Array, "2"]) -> State:
+        x = draw(key)
+        gap = collide(model, kinematics(model, x.q)).distance.min()
+        return dataclasses.replace(x, q=x.q.at[2].add(-gap))
+
+    return initial
 
 
 def felt(moment: Moment) -> Body:

@@ -19,7 +19,7 @@ from trajopt.dynamics.system import System
 from trajopt.errors import UnknownNameError
 from trajopt.learning.draws import around
 from trajopt.learning.environment import Environment, Moment
-from trajopt.learning.tasks.legged import felt, joint_targets
+from trajopt.learning.tasks.legged import felt, joint_targets, put_down
 from trajopt.learning.tasks.running import went_far
 from trajopt.models import load_model
 from trajopt.names import closest
@@ -64,8 +64,8 @@ def quadruped_walk(contact: str = "smoothed", duration: float = 10.0) -> Environ
     home = np.asarray(model.keyframes["home"])
     spread = on_dofs(model, (0.0, 0.0, 0.0, 0.1, 0.1, 0.1), 0.2)
     made = Environment(
-        "quadruped-walk", system, reward, limit, around(model, home, position=spread, velocity=0.25), actions=12,
-        control=joint_targets(model, home, SCALE, STIFFNESS, DAMPING), observe=observe,
+        "quadruped-walk", system, reward, limit, put_down(model, around(model, home, position=spread, velocity=0.25)),
+        actions=12, control=joint_targets(model, home, SCALE, STIFFNESS, DAMPING), observe=observe,
         terminated=lambda moment: moment.x.q[2] < FALLEN, success=went_far(SPEED, duration, limit),
     )  # fmt: skip
     return made if contact == "smoothed" else made.with_contact(*CONTACTS[contact])
