@@ -63,7 +63,8 @@ class Cell:
     """One run.
 
     budget: seconds of solving, compilation left out. perturbation: deviation of the seeded noise on the initial controls, as a
-    share of half the distance between their bounds; seed 0 has none. trace: whether the row keeps it.
+    share of half the distance between their bounds; seed 0 has none. trace: whether the row keeps it. folder: where the solution
+    is saved as PROBLEM-SOLVER-SEED, empty for nowhere.
     """
 
     problem: str
@@ -73,12 +74,13 @@ class Cell:
     budget: float = 10.0
     perturbation: float = 0.0
     trace: bool = False
+    folder: str = ""
 
     @property
     def key(self) -> str:
         """What identifies the run in a cache."""
         values = dataclasses.asdict(self)
-        del values["trace"]
+        del values["trace"], values["folder"]
         return json.dumps(values, sort_keys=True)
 
     @property
@@ -285,6 +287,8 @@ def attempt(problem: Any, cell: Cell, say: Callable[..., None]) -> dict[str, Any
         return {"status": NOT_APPLICABLE, "message": first_line(error)}
     except Exception as error:
         return {"status": CRASHED, "message": first_line(error)}
+    if cell.folder:
+        solution.save(pathlib.Path(cell.folder) / f"{cell.problem}-{cell.solver}-{cell.seed}")
     return summary(solution, cell.trace) | {"load": os.getloadavg()[0]}
 
 

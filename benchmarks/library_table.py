@@ -161,6 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--again", default="", help="statuses, separated by commas, whose cells are run once more")
     parser.add_argument("--cache", type=pathlib.Path, default=CACHE, help="default .cache/library-table.jsonl")
     parser.add_argument("--page", type=pathlib.Path, default=PAGE, help="default docs/notes/library-table.md")
+    parser.add_argument("--solutions", default="", help="folder in which every solution is saved; default: nowhere")
     parser.add_argument("--page-only", action="store_true", help="run nothing")
     parser.add_argument("--workers", help=WORKERS)
     options = parser.parse_args(arguments)
@@ -168,7 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     split = lambda text: [name for name in text.split(",") if name]  # noqa: E731
     cache, where = Cache(options.cache), machine()
-    cell = lambda problem, solver: Cell(problem, solver, seed=options.seed, budget=options.budget)  # noqa: E731
+    keep = {"seed": options.seed, "budget": options.budget, "folder": options.solutions}
+    cell = lambda problem, solver: Cell(problem, solver, **keep)  # noqa: E731
     everything = [cell(problem, solver) for problem in problems.names() for solver in TAKES]
     chosen = split(options.problems) if options.problems else list(problems.names())
     with_solvers = split(options.solvers) if options.solvers else list(TAKES)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import pathlib
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from trajopt import problems, solvers
 from trajopt.errors import OptionError
-from trajopt.problems import Certificate
+from trajopt.problems import Certificate, LeastSquaresProblem
 from trajopt.problems.goals import GoalReport, goals_in_words, reports_of, worst_goal
+from trajopt.result import Status
+from trajopt.solvers.loop.verdict import verdict
 from trajopt.solvers.sweeps.comparison import compare
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "benchmarks"))
+
+import goals_in_numpy
+
+QUICK = ("spinner", "push-box", "cartpole-swingup", "falling-mass")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in problems.names() if name not in QUICK]
 
 
 @pytest.mark.parametrize("name", problems.names())
@@ -41,6 +53,31 @@ def test_a_goal_of_a_certificate_is_one_of_its_bounded_values():
     assert missed["worst_goal"] == pytest.approx(500.0)  # it lies on the ground, 0.5 m too low
     with pytest.raises(OptionError, match="certificate.goals names 'speed', which certificate.tolerances does not bound"):
         type(problem)("fall", lambda x: x, problem.x0, certificate=Certificate(goals={"speed": "m/s"}))
+
+
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+def test_neither_doing_nothing_nor_random_controls_are_called_a_success(name):
+    """Whatever a solver claims: no controls, the guess, five draws; goals once more in NumPy."""
+    problem, generator = problems.get(name), np.random.default_rng(0)
+    oracle = problem.compile()
+    if isinstance(problem, LeastSquaresProblem):
+        points = [np.asarray(problem.x0) + scale * generator.normal(size=problem.dimension) * (problem.integrate is None)
+                  for scale in (0.0, 0.1, 0.1, 0.1, 0.1, 0.1)]  # fmt: skip
+        expected = [False] * len(points)
+    else:
+        low, high = (np.where(np.isfinite(b), b, s) for b, s in ((problem.control_lower, -1.0), (problem.control_upper, 1.0)))
+        draws = [generator.uniform(low, high, problem.u0.shape) for _ in range(5)]
+        start = problem.initial_point
+        points = [oracle.rollout(start.xs[0], us, start.p) for us in (np.zeros_like(problem.u0), problem.u0, *draws)]
+        expected = [None] * len(points)
+    for point, good in zip(points, expected, strict=True):
+        values = oracle.residuals(point)
+        if good is None:
+            apart = goals_in_numpy.values_of(problem, point.us) if name in goals_in_numpy.GOALS else {}
+            good = goals_in_numpy.met(problem, apart, values) and not goals_in_numpy.broken(problem, values)
+        for claimed in (Status.solved, Status.stalled, Status.time_budget):
+            assert verdict(problem, claimed, oracle.shortfalls(values), 0.0)[1] == good
+        assert not good or point is points[1]  # a guess may be a good motion, nothing else is
 
 
 @pytest.mark.slow

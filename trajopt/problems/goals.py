@@ -154,6 +154,17 @@ def reports_of(problem: Any, values: Mapping[str, float]) -> dict[str, GoalRepor
     return goal_reports(getattr(problem, "goals", {}), values) | quantities
 
 
+def shortfalls_of(problem: Any, values: Mapping[str, float]) -> list[str]:
+    """What keeps recomputed `values` from counting as an answer: sentences, empty when nothing does; goals come last."""
+    goals = {*(PREFIX + name for name in getattr(problem, "goals", {})), *problem.certificate.goals}
+    missing = [
+        f"{key} is {values.get(key, float('nan')):.3g}, allowed {limit:.3g}"
+        for key, limit in problem.limits.items()
+        if key not in goals and not values.get(key, float("nan")) <= limit
+    ]
+    return missing + [f"{PREFIX}{name} is {goal}" for name, goal in reports_of(problem, values).items() if not goal.met]
+
+
 def _report(value: float | None, tolerance: float, unit: str) -> GoalReport:
     value = float("nan") if value is None else value
     return GoalReport(value, float(tolerance), unit, bool(value <= tolerance))

@@ -52,8 +52,8 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         scale: typical size of each variable, (n,) or a number: unit of difference steps, metric of damped and minimum-norm steps.
         finite_difference_step: step of the central differences, in units of `scale`. Default: $eps^(1/3)$.
         ridders_step: first step of Ridders' extrapolation, in units of `scale`.
-        tolerance: what $max |r_i|$ must reach for the question to count as answered. None for estimation problems, whose residual
-            is not zero at the optimum; there success means stationarity.
+        tolerance: what $max |r_i|$ must reach for the question to count as answered, where the certificate states no goals. None
+            for estimation problems, whose residual is not zero at the optimum; there success means stationarity.
         certificate: a `Certificate`, what the user relies on, recomputed outside the solver.
         display: a `Display`, how answers are shown.
         labels: names of the entries of x, for the report.
@@ -180,8 +180,8 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
 
     @property
     def feasibility_is_success(self) -> bool:
-        """A residual within its tolerance is an answer whatever made the solver stop, and so is a certificate that suffices."""
-        return self.tolerance is not None or self.certificate.suffices
+        """A residual within its tolerance is an answer whatever made the solver stop, and so is a point that meets the goals."""
+        return self.tolerance is not None or bool(self.certificate.goals)
 
     # Bounds are kept exactly; nothing is known of other guesses than the problem's own.
     violation_tolerance = 0.0
@@ -343,9 +343,9 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
 
     @property
     def limits(self) -> dict[str, float]:
-        """What the recomputed quantities of an answer must not exceed."""
+        """What the recomputed quantities of an answer must not exceed; the residual where no goals decide."""
         limits = {**self.certificate.tolerances, "bound_violation": 0.0}
-        return limits if self.tolerance is None else {**limits, "residual": self.tolerance}
+        return limits if self.tolerance is None or self.certificate.goals else {**limits, "residual": self.tolerance}
 
     def describe(self, solution: Answer) -> str:
         """What `report` says of a `Solution` and, with `labels`, its estimates."""
@@ -358,14 +358,6 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
     def check_gradient(self, gradient: str) -> None:
         """Raise `UnknownNameError` unless the problem offers this gradient mode."""
         check_gradient(gradient, self.name)
-
-    def shortfalls(self, values: Mapping[str, float]) -> list[str]:
-        """What keeps recomputed `values` from counting as an answer: sentences, empty when nothing does."""
-        return [
-            f"{key} is {values.get(key, float('nan')):.3g}, allowed {limit:.3g}"
-            for key, limit in self.limits.items()
-            if not values.get(key, float("nan")) <= limit
-        ]
 
 
 jax.tree_util.register_pytree_node(

@@ -361,8 +361,8 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
 
     @property
     def feasibility_is_success(self) -> bool:
-        """A feasible motion need not be a good one: unless goals or its certificate decide, the solver has to say so."""
-        return self.certificate.suffices or bool(self.goals)
+        """A feasible motion need not be a good one: unless goals decide, the solver has to say so."""
+        return bool(self.goals or self.certificate.goals)
 
     @property
     def constrained(self) -> bool:

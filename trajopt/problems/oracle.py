@@ -15,7 +15,7 @@ from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
 from trajopt.problems import programs
-from trajopt.problems.goals import PREFIX, Judged, goal_reports, goal_values
+from trajopt.problems.goals import PREFIX, Judged, goal_reports, goal_values, shortfalls_of
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
 
@@ -198,15 +198,8 @@ class OptimalControlOracle(CompiledCalls):
         return all(report.met for report in reports.values())
 
     def shortfalls(self, values: dict[str, float]) -> list[str]:
-        """What keeps recomputed `values` from counting as feasible: sentences, empty when nothing does; goals come last."""
-        goals = goal_reports(self.problem.goals, values)
-        missing = [
-            f"{key} is {values.get(key, float('nan')):.3g}, allowed {limit:.3g}"
-            for key, limit in self.problem.limits.items()
-            if not (key.startswith(PREFIX) and key.removeprefix(PREFIX) in goals)
-            and not values.get(key, float("nan")) <= limit
-        ]
-        return missing + [f"{PREFIX}{name} is {goal}" for name, goal in goals.items() if not goal.met]
+        """What keeps recomputed `values` from counting as an answer, as sentences."""
+        return shortfalls_of(self.problem, values)
 
     def fields(self, trajectory: Trajectory) -> dict[str, Any]:
         """Fields of the `Solution`: x (controls and parameters, flat), xs, us, parameters and the arrays to plot."""
@@ -266,8 +259,8 @@ class LeastSquaresOracle(CompiledCalls):
         return self.problem.residuals(x, self.residual(x, Effort.QUICK))
 
     def shortfalls(self, values: Mapping[str, float]) -> list[str]:
-        """What keeps recomputed `values` from counting as an answer."""
-        return self.problem.shortfalls(values)
+        """What keeps recomputed `values` from counting as an answer, as sentences."""
+        return shortfalls_of(self.problem, values)
 
     def fields(self, x: Float[np.ndarray, " nx"]) -> dict[str, Any]:
         """Fields of the `Solution`: x, and the motion where the problem describes one."""

@@ -23,13 +23,12 @@ class Certificate(NamedOptions):
     Options:
         function: `point -> {name: value}`.
         tolerances: bounds of these values, and of other recomputed ones by name, which success requires.
-        suffices: whether a motion within all bounds is an answer where the solver stops, optimal or not.
         goals: those of the bounded values that the question is about, and the unit of each; a `Solution` shows them as goals.
+            As with `Goal`s, a point that meets them and breaks no bound is a success where the solver stops, optimal or not.
     """
 
     function: Callable[[Any], Mapping[str, Any]] | None = None
     tolerances: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    suffices: bool = False
     goals: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def values(self, point: Any) -> dict[str, float]:
@@ -78,7 +77,7 @@ class Defaults(NamedOptions):
 # Where keywords of problems have gone.
 MOVED = {
     "certificate_tolerances": "certificate=Certificate(function, tolerances)",
-    "certificate_suffices": "certificate=Certificate(function, tolerances, suffices=True)",
+    "certificate_suffices": "certificate=Certificate(function, tolerances, goals={name: unit})",
     **{field.name: f"display=Display({field.name}=...)" for field in dataclasses.fields(Display)},
     "trajectory": "display=Display(motion=...)",
     "solver": "defaults=Defaults(solver, options)",

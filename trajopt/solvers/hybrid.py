@@ -230,7 +230,7 @@ class Hybrid(LibrarySolver):
             return False
         evaluations = oracle.evaluations
         missing = oracle.shortfalls(oracle.residuals(jax.tree.map(np.asarray, polisher.x)))
-        if solved:
+        if solved and not suffices:
             missing = missing or self.polisher.finish(oracle, polisher).shortfalls
         oracle.evaluations = evaluations
         return verdict(oracle.problem, status, missing, polisher.cost)[1]

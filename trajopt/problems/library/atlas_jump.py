@@ -36,12 +36,13 @@ from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems import programs
 from trajopt.problems.goals import Goal
-from trajopt.problems.library.behaviours import gaps, general_quantities, short_of
+from trajopt.problems.library.behaviours import gaps, general_quantities, judged
 from trajopt.problems.library.replay import replay
 from trajopt.problems.library.static_pose import candidates
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.parts import Certificate, Defaults, Display
+from trajopt.problems.parts import Defaults, Display
 from trajopt.problems.ranges import Real, ranged
+from trajopt.problems.residuals import Posture
 from trajopt.problems.trajectory import Trajectory
 
 # Atlas's left leg in the sagittal plane, m, x forwards and z upwards: hip seen from the pelvis, knee from the hip, ankle from the
@@ -89,6 +90,7 @@ def atlas_jump(height: float = 1.2, wait: float = 0.1, dt: float = 5e-3) -> Opti
     start = crouch(model)
     xs, us = guess(model, start, height, wait, dt)
     lower, upper, torque = (np.asarray(a) for a in (model.lower[6:], model.upper[6:], model.control_upper))
+    above = start + (height - start[2]) * (np.arange(len(start)) == 2)
     jump = Jump(start[7:], lower, upper, torque, np.array([start[0], start[1], height]), dt)
 
     def certificate(motion: Trajectory) -> dict[str, float]:
@@ -97,8 +99,8 @@ def atlas_jump(height: float = 1.2, wait: float = 0.1, dt: float = 5e-3) -> Opti
     return OptimalControlProblem(
         "atlas-jump", system, len(us), State(jnp.asarray(start), jnp.zeros(model.nv)), u0=us, xs0=xs,
         stage_residual=Partial(Jump.stage, jump), terminal_residual=Partial(Jump.apex, jump), tolerance=1e-9,
-        goals={"apex": Goal(Partial(short_of, 2, height), LIMITS["apex_error"], "m")},
-        certificate=Certificate(certificate, LIMITS),
+        goals={"apex": Goal(Posture(("root",), reference=above, weight=(0, 0, 1, 0, 0, 0)), LIMITS["apex_error"], "m")},
+        certificate=judged(certificate, LIMITS, ("apex_error",)),
         display=Display(report=lambda motion: _report(system, motion)),
         defaults=Defaults("iLQR", {"shooting": "multiple", "tolerance": 1e-4, "max_iterations": 200}),
     )  # fmt: skip

@@ -7,7 +7,7 @@ of the kind is found, and a gradient solver polishes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,8 @@ from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems.goals import Goal
 from trajopt.problems.library.replay import candidate_shapes, replay
-from trajopt.problems.residuals import Posture, Velocity
+from trajopt.problems.parts import Certificate
+from trajopt.problems.residuals import Velocity
 from trajopt.problems.residuals.base import Residual, Terms
 from trajopt.problems.targets import JointTargets
 from trajopt.problems.trajectory import Trajectory
@@ -47,24 +48,32 @@ def task(*terms: Residual) -> Terms:
     return Terms(terms)
 
 
-def short_of(index: int, least: float, x: State) -> Float[Array, " 1"]:
-    """What a coordinate lacks to the least that is asked of it, for goals."""
-    return jnp.maximum(least - x.q[index], 0.0)[None]
+def short_of(index: int, asked: float, x: State) -> Float[Array, " 1"]:
+    """What a coordinate lacks to what is asked of it, for goals; their tolerance says how much it may."""
+    return jnp.maximum(asked - x.q[index], 0.0)[None]
 
 
-def beyond(index: int, most: float, x: State) -> Float[Array, " 1"]:
-    """By how much the magnitude of a coordinate exceeds the most that is allowed, for goals."""
-    return jnp.maximum(jnp.abs(x.q[index]) - most, 0.0)[None]
+def turned(x: State) -> Float[Array, " 1"]:
+    """`tilt`, for goals."""
+    return 2 * jnp.arcsin(jnp.minimum(jnp.linalg.norm(x.q[4:7]), 1.0))[None]
 
 
-def standing(home: Float[np.ndarray, " nq"], least: float) -> dict[str, Goal]:
-    """The goals of a robot with a free base that is to stand in the end: as high as `least`, m, upright and at rest."""
-    turned = Posture(("root",), reference=home, weight=(0.0, 0.0, 0.0, 1.0, 1.0, 1.0))
+def standing(home: Float[np.ndarray, " nq"], lower: float) -> dict[str, Goal]:
+    """The goals of a robot with a free base that is to stand in the end: `lower`, m, below `home` at most, upright, at rest."""
     return {
-        "height": Goal(Partial(short_of, 2, least), 0.01, "m"),
+        "height": Goal(Partial(short_of, 2, home[2]), lower, "m"),
         "upright": Goal(turned, JUMP_LIMITS["final_tilt"], "rad"),
         "at rest": Goal(Velocity(("root",)), JUMP_LIMITS["final_speed"], "m/s, rad/s"),
     }
+
+
+def judged(
+    function: Callable[[Trajectory], Mapping[str, float]], limits: Mapping[str, float], stated: Sequence[str] = ()
+) -> Certificate:
+    """The certificate of a behaviour: all of `limits` but what `Goal`s have `stated` bound it; those that are not of every motion
+    (GENERAL_LIMITS) are goals."""
+    bounds = {name: limit for name, limit in limits.items() if name not in stated}
+    return Certificate(function, bounds, goals={name: UNITS[name] for name in bounds if name not in GENERAL_LIMITS})
 
 
 def sample_then_polish(
@@ -205,3 +214,10 @@ GENERAL_LIMITS = {
     "joint_limit_excess": 1e-2,
     "replay_error": REPLAYED,
 }
+UNITS = {
+    "alone_missing": "of the time", "apex_velocity": "m/s", "balance_missing": "m", "clearance_missing": "m",
+    "feet_off_the_ground": "m", "final_speed": "m/s, rad/s", "final_tilt": "rad", "flight": "s", "flight_error": "m",
+    "height_missing": "m", "hops_missing": "hops", "lift_missing": "m", "other_contact": "m", "right_foot_moved": "m",
+    "speed_missing": "m/s", "standing_speed": "m/s, rad/s", "step_missing": "m", "swings_error": "swings", "trunk_contact": "m",
+    "turn_error": "rad",
+}  # fmt: skip

@@ -28,6 +28,7 @@ from trajopt.problems.library.behaviours import (
     damped_system,
     flight_report,
     gaps,
+    judged,
     jump_quantities,
     landing,
     on_dofs,
@@ -39,7 +40,7 @@ from trajopt.problems.library.behaviours import (
 )
 from trajopt.problems.library.go1_jump import CALVES, FEET, KNEE, LOWER, leg_targets
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.parts import Certificate, Defaults, Display
+from trajopt.problems.parts import Defaults, Display
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, Height, Posture, Velocity
 from trajopt.problems.residuals.activations import Barrier, Saturated
@@ -100,9 +101,11 @@ def go1_backflip(
         control_lower=-limit, control_upper=limit,
         goals={
             "upside down": Goal(Posture(("root",), reference=inverted, weight=(0, 0, 0, 1, 1, 1)), 0.5, "rad", "once"),
-            **standing(home, home[2] - LOWER),
+            **standing(home, LOWER),
         },
-        certificate=Certificate(lambda motion: flip_quantities(system, motion), LIMITS, goals={"turn_error": "rad"}),
+        certificate=judged(
+            lambda motion: flip_quantities(system, motion), LIMITS, ("height_missing", "final_speed", "final_tilt")
+        ),
         display=Display(report=lambda motion: _report(system, motion)),
         defaults=Defaults(
             "Hybrid", sample_then_polish(leg_targets(duration), 128, 100, 5e-2, 300, patience=20, attempts=3, **SAMPLER)

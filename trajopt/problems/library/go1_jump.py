@@ -22,6 +22,7 @@ from trajopt.problems.library.behaviours import (
     at_rest,
     damped_system,
     flight_report,
+    judged,
     jump_quantities,
     on_dofs,
     sample_then_polish,
@@ -31,7 +32,7 @@ from trajopt.problems.library.behaviours import (
     via,
 )
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.parts import Certificate, Defaults, Display
+from trajopt.problems.parts import Defaults, Display
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, Height, Posture, Velocity
 from trajopt.problems.residuals.activations import Barrier
@@ -79,9 +80,9 @@ def go1_jump(height: float = 0.25, apex: float = 0.5, duration: float = 1.2, dt:
         "go1-jump", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         goals={
             "apex": Goal(Partial(short_of, 2, home[2] + height), SHORT, "m", "once"),
-            **standing(home, home[2] - LOWER),
+            **standing(home, LOWER),
         },
-        certificate=Certificate(lambda motion: examine(system, motion, height), LIMITS),
+        certificate=judged(lambda motion: examine(system, motion, height), LIMITS, ("apex_missing", "final_speed", "final_tilt")),
         display=Display(report=lambda motion: flight_report(system, motion, FEET)),
         defaults=Defaults("Hybrid", sample_then_polish(
             leg_targets(duration), 48, 24, 1e-2, 200, patience=6, improvement=0.1, attempts=5, polish_patience=10

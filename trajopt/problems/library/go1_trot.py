@@ -22,6 +22,7 @@ from trajopt.problems.library.behaviours import (
     damped_system,
     gaps,
     general_quantities,
+    judged,
     on_dofs,
     sample_then_polish,
     short_of,
@@ -29,7 +30,7 @@ from trajopt.problems.library.behaviours import (
 )
 from trajopt.problems.library.go1_jump import FEET, SAGITTAL
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.parts import Certificate, Defaults
+from trajopt.problems.parts import Defaults
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, Height, Posture, Velocity
 from trajopt.problems.targets import JointTargets
@@ -77,7 +78,7 @@ def go1_trot(speed: float = 0.5, lift: float = 0.06, duration: float = 2.0, dt: 
             "distance": Goal(Partial(short_of, 0, home[0] + 0.95 * speed * max(duration - PERIOD, 0.0)), 0.05, "m"),
             "upright": Goal(Posture(("root",), reference=home, weight=(0.0, 0.0, 0.0, 1.0, 1.0, 0.0)), 0.2, "rad", "always"),
         },
-        certificate=Certificate(lambda motion: trot_quantities(system, motion, speed), LIMITS),
+        certificate=judged(lambda motion: trot_quantities(system, motion, speed), LIMITS, ("largest_tilt",)),
         defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip
 

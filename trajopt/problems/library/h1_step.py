@@ -30,6 +30,7 @@ from trajopt.problems.library.behaviours import (
     damped_system,
     gaps,
     general_quantities,
+    judged,
     on_dofs,
     sample_then_polish,
     standing,
@@ -40,7 +41,7 @@ from trajopt.problems.library.behaviours import (
 from trajopt.problems.library.hopper_hops import off_the_ground
 from trajopt.problems.library.static_pose import certify
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.parts import Certificate, Defaults
+from trajopt.problems.parts import Defaults
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import (
     CentreOfMass,
@@ -111,9 +112,11 @@ def h1_step(
         "h1-step", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         goals={
             "step": Goal(CentreOfMass(reference=com, weight=(1.0, 0.0, 0.0)), LIMITS["advance_error"], "m"),
-            **standing(home, home[2] - LOWER),
+            **standing(home, LOWER),
         },
-        certificate=Certificate(lambda motion: step_quantities(system, motion, advance), LIMITS, suffices=True),
+        certificate=judged(
+            lambda motion: step_quantities(system, motion, advance), LIMITS, ("advance_error", "final_speed", "final_tilt")
+        ),
         defaults=Defaults("Hybrid", sample_then_polish(
             leg_targets(model, duration), 64, 60, 5e-2, 120, patience=25, attempts=6, polish_patience=10
         )),

@@ -16,10 +16,10 @@ from trajopt.problems.goals import Goal
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
     at_rest,
-    beyond,
     damped_system,
     gaps,
     general_quantities,
+    judged,
     on_dofs,
     sample_then_polish,
     short_of,
@@ -27,7 +27,7 @@ from trajopt.problems.library.behaviours import (
 )
 from trajopt.problems.library.hopper_hops import TOUCHING
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.parts import Certificate, Defaults
+from trajopt.problems.parts import Defaults
 from trajopt.problems.ranges import Real, ranged
 from trajopt.problems.residuals import Control, LimitMargin, Posture, Velocity
 from trajopt.problems.targets import JointTargets
@@ -54,10 +54,10 @@ def half_cheetah_sprint(speed: float = 3.0, duration: float = 2.0, dt: float = 5
     return OptimalControlProblem(
         "half-cheetah-sprint", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         goals={
-            "distance": Goal(Partial(short_of, 0, home[0] + 0.95 * speed * duration / 2), 0.02, "m"),
-            "upright": Goal(Partial(beyond, 2, FALLEN), 0.01, "rad", "always"),
+            "distance": Goal(Partial(short_of, 0, home[0] + speed * duration), 0.525 * speed * duration, "m"),
+            "upright": Goal(Posture(("rooty",), reference=home), FALLEN, "rad", "always"),
         },
-        certificate=Certificate(lambda motion: sprint_quantities(system, motion, speed), LIMITS),
+        certificate=judged(lambda motion: sprint_quantities(system, motion, speed), LIMITS, ("largest_pitch",)),
         defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip
 

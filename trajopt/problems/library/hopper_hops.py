@@ -19,10 +19,10 @@ from trajopt.problems.goals import Goal
 from trajopt.problems.library.behaviours import (
     GENERAL_LIMITS,
     at_rest,
-    beyond,
     damped_system,
     gaps,
     general_quantities,
+    judged,
     on_dofs,
     sample_then_polish,
     short_of,
@@ -30,7 +30,7 @@ from trajopt.problems.library.behaviours import (
     via,
 )
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.parts import Certificate, Defaults
+from trajopt.problems.parts import Defaults
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.residuals import Control, Posture, Velocity
 from trajopt.problems.targets import JointTargets
@@ -76,10 +76,12 @@ def hopper_hops(hops: int = 5, speed: float = 0.7, height: float = 0.12, dt: flo
     return OptimalControlProblem(
         "hopper-hops", system, steps, at_rest(model, home), stage_residual=running, terminal_residual=final,
         goals={
-            "distance": Goal(Partial(short_of, 0, home[0] + 0.8 * speed * steps * dt), 0.01, "m"),
-            "upright": Goal(Partial(beyond, 2, LIMITS["largest_pitch"]), 0.01, "rad", "always"),
+            "distance": Goal(Partial(short_of, 0, home[0] + speed * steps * dt), 0.2 * speed * steps * dt, "m"),
+            "upright": Goal(Posture(("rooty",), reference=home), LIMITS["largest_pitch"], "rad", "always"),
         },
-        certificate=Certificate(lambda motion: hop_quantities(system, motion, hops, speed), LIMITS, goals={"hops_missing": ""}),
+        certificate=judged(
+            lambda motion: hop_quantities(system, motion, hops, speed), LIMITS, ("speed_missing", "largest_pitch")
+        ),
         defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip
 

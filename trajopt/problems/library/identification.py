@@ -125,7 +125,7 @@ class Recording:
             labels=self.labels, truth=self.truth,
             meta={"contact": type(self.system.contact).__name__},
             certificate=Certificate(
-                certificate, {"contact_residual": 1e-6, "dropped_contacts": 0.0, "estimate_error": 1.0}, suffices=True,
+                certificate, {"contact_residual": 1e-6, "dropped_contacts": 0.0, "estimate_error": 1.0},
                 goals={"estimate_error": ""},
             ),
             display=Display(motion=trajectory, report=report, observations=observations, model=self.system.model),

@@ -28,10 +28,11 @@ from trajopt.dynamics.system import State, System
 from trajopt.models.registry import load_model
 from trajopt.problems import programs
 from trajopt.problems.goals import Goal
-from trajopt.problems.library.behaviours import beyond, gaps, general_quantities, short_of
+from trajopt.problems.library.behaviours import gaps, general_quantities, judged, short_of
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.parts import Certificate, Defaults, Display
+from trajopt.problems.parts import Defaults, Display
 from trajopt.problems.ranges import Count, Range, Real, ranged
+from trajopt.problems.residuals import Posture
 from trajopt.problems.trajectory import Trajectory
 
 ROOT = 3  # x, z, pitch
@@ -135,13 +136,13 @@ def _runner(name: str, speed: float, steps: int, dt: float, upright: float, lowe
     return OptimalControlProblem(
         name, system, steps, State(home, jnp.zeros(model.nv)), u0=RHYTHMS[name].controls(steps, dt),
         stage_residual=Partial(Run.stage, run), terminal_residual=Partial(Run.final, run),
-        certificate=Certificate(lambda motion: examine(system, motion, speed, upright, lowest), {
-            "distance_missing": 0.0, "pitch_excess": 0.0, "height_missing": 0.0, "trunk_contact": 0.0, "torque_use": 1.0,
-            "joint_limit_excess": 1e-6, "penetration": 5e-3, "replay_error": 1e-3,
+        certificate=judged(lambda motion: examine(system, motion, speed, upright, lowest), {
+            "height_missing": 0.0, "trunk_contact": 0.0, "torque_use": 1.0, "joint_limit_excess": 1e-6, "penetration": 5e-3,
+            "replay_error": 1e-3,
         }),
         goals={
-            "distance": Goal(Partial(short_of, 0, SHARE * speed * steps * dt), 0.02, "m"),
-            "upright": Goal(Partial(beyond, 2, upright), 0.02, "rad", "always"),
+            "distance": Goal(Partial(short_of, 0, speed * steps * dt), (1 - SHARE) * speed * steps * dt, "m"),
+            "upright": Goal(Posture(("rooty",), reference=home), upright, "rad", "always"),
         },
         display=Display(report=lambda motion: _report(system, motion)),
         defaults=Defaults("iLQR", {"tolerance": 0.05, "max_iterations": 200}),

@@ -270,7 +270,7 @@ def go1_state_estimation(steps: int = 50, dt: float = 4e-3, seed: int = 0) -> Op
         initial_residual=Partial(_prior_error, model, seen.mean),
         integrate=Partial(retract, model), difference=Partial(local, model), tangent_size=N,
         meta={"contact": "RigidContact"},
-        certificate=Certificate(certificate, ACCURACY, suffices=True, goals={"roll_pitch_error": "rad", "speed_error": "m/s"}),
+        certificate=Certificate(certificate, ACCURACY, goals={"roll_pitch_error": "rad", "speed_error": "m/s"}),
         display=Display(
             report=report, observations=observations, model=model,
             motion=lambda motion: {"q": motion.xs[:, :NQ], "v": motion.xs[:, NQ : NQ + NV]},

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from trajopt.problems.goals import shortfalls_of
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import Linearization
 from trajopt.problems.programs import compiled, subject
@@ -66,7 +67,7 @@ def solve_fits(samples: Samples, method: FitMethod) -> BatchSolution:
         | {"gradient_norm": float(states.point.gradient_norm[k]), "removable_residual": float(states.point.removable[k])}
         for k, own in enumerate(samples.problems)
     ]
-    missing = [own.shortfalls(row) for own, row in zip(samples.problems, values, strict=True)]
+    missing = [shortfalls_of(own, row) for own, row in zip(samples.problems, values, strict=True)]
     statuses, success = verdicts(samples.problems, states.code, missing, states.point.cost)
     residuals = by_name(values)
     return BatchSolution(

@@ -254,8 +254,8 @@ class _Run:
         x = jax.tree.map(np.asarray, self.best.x)
         residuals = oracle.residuals(x)
         found, ending = self.solver.finish(oracle, self.best), self.state.ending()
-        stated = getattr(self.problem, "goals", {})
-        missing = [*oracle.shortfalls(residuals), *(() if stated else found.shortfalls)]  # goals decide, not optimality
+        optimality = () if self.problem.feasibility_is_success else found.shortfalls
+        missing = [*oracle.shortfalls(residuals), *optimality]
         notes = [*ending.notes, *found.notes]
         if status_name(status) == "non_finite":
             notes = [f"at iteration {self.iteration}{self.state.non_finite_place()}", *notes]

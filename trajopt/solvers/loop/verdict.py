@@ -17,16 +17,16 @@ def verdict(problem: Problem, status: Status, shortfalls: Sequence[str], cost: f
     """(the status that is reported, whether the point is a success).
 
     A success has a finite cost and no shortfalls, the sentences about what was recomputed there and is too large. It is also
-    optimal, which the solver says by `solved`, unless for this problem feasibility is success, as where goals decide. A solver
-    that claims an optimum where there are shortfalls has stalled, or its contact solves have failed; goals that are not met leave
-    the status, which says how the solver stopped. Where goals are met, no further progress is `acceptable`,
-    whatever the solver holds of it.
+    optimal, which the solver says by `solved`, unless for this problem feasibility is success: goals decide, or the tolerance of
+    a residual. There no further progress at an answer is `acceptable`, whatever the solver holds of it. A solver that claims an
+    optimum where there are shortfalls has stalled, or its contact solves have failed; goals that are not met leave the status,
+    which says how the solver stopped.
     """
     claimed = status_name(status)
     infeasible = [sentence for sentence in shortfalls if not sentence.startswith(PREFIX)]
     if infeasible and claimed in ("solved", "acceptable"):
         status = Status.contact_failed if infeasible[0].startswith("contact_residual") else Status.stalled
-    if not shortfalls and claimed in NO_PROGRESS and getattr(problem, "goals", {}):
+    if not shortfalls and claimed in NO_PROGRESS and problem.feasibility_is_success:
         status = Status.acceptable
     optimal = claimed == "solved" or problem.feasibility_is_success
     return status, bool(optimal and not shortfalls and np.isfinite(cost))
