@@ -230,14 +230,10 @@ class _DifferentialDynamicProgramming(NamedOptions):
             model = self._exact_model(oracle, state)
         stationarity = float(model.stationarity)
         measures = {"stationarity": stationarity} | ({"aware_stationarity": anew.gradient_norm} if aware else {})
-        inequality = self._iteration(oracle).modeller.constraints.inequality()
-        m = state.multipliers
-        parts = {
-            "stage": (m.stage, m.stage_penalty, model.rows[0], inequality[0]),
-            "terminal": (m.terminal, m.terminal_penalty, model.rows[1], inequality[1]),
-        }
+        constraints = self._iteration(oracle).modeller.constraints
+        parts = dict(zip(("stage", "terminal"), constraints.parts(state.multipliers, model.rows), strict=True))
         multipliers = {key: np.asarray(estimate(*part)) for key, part in parts.items()}
-        if any(kind.any() for kind in inequality):
+        if any(part[3].any() for part in parts.values()):
             slack = [np.minimum(multipliers[key], -np.asarray(part[2]))[..., part[3]] for key, part in parts.items()]
             measures["complementarity"] = max(float(np.max(part, initial=0.0)) for part in slack)
         notes = []

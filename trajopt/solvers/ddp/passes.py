@@ -22,16 +22,13 @@ from trajopt.problems.programs import subject
 from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iteration
 from trajopt.solvers.ddp.reports import Iterate, Report
 from trajopt.solvers.loop.codes import CODES, GOING_ON
-from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers, PenaltyRule, Schedule
+from trajopt.solvers.subproblems.augmented_lagrangian import SLIGHT, Multipliers, PenaltyRule, Schedule
 from trajopt.solvers.subproblems.iterate import iterate
 
 PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
 # Where derivatives are complementarity-aware, steps may go on for ever that change next to nothing: relative change of the cost
 # that counts as none there, and share of the least stationarity that counts as a lower one.
 STAGNATION, BETTER = 1e-6, 0.9
-# Of what an update of the multipliers is worth: a full step that gains less has ended a minimisation. benchmarks/ur5_reach.py
-# with the damped cost: 0 (never) 21 iterations, 0.1: 18, 0.5: 16, 1: 15; effort alone: 19 of 20 are solved up to 0.5, 17 at 1.
-SLIGHT = 0.5
 MOST_PASSES = 1000  # until a step is accepted or the iteration ends; updates that lead nowhere end it long before
 COST_ROUNDING = 1e-12  # relative difference of two costs that says nothing
 
@@ -241,7 +238,7 @@ class Passes:
         """Whether a full, undamped step gained little beside what an update is worth, sum w e^2 / 2 over the rows' excess e."""
         model, old, tolerance = at.model, before.iterate.model, self.problem.tolerance
         gain = old.cost + old.augmented - model.cost - model.augmented
-        worth = self.rule.worth(before.multipliers, model.rows)
+        worth = self.rule.constraints.worth(before.multipliers, model.rows)
         full = (report.length == 1) & (at.damping == 0) & (jnp.maximum(old.gap, model.gap) <= tolerance)
         return full & (model.excess > tolerance) & (jnp.abs(gain) <= SLIGHT * worth)
 

@@ -23,7 +23,6 @@ from trajopt.solvers.subproblems import augmented_lagrangian as al
 FIRST = 1e5  # least penalty in the loop: a solve has few iterations, and starts near its answer
 GROWTH = 10.0  # of a penalty in the loop
 LARGEST = 1.0  # multiplier, in units of the first penalty and of the row: what cannot be kept is not asked for ever harder
-SLIGHT = 0.5  # of what an update is worth, as for a solver (`ddp.passes`)
 SLACK = 1e-4  # violation, in the row's unit, below which a penalty does not grow
 
 
@@ -58,19 +57,16 @@ class CarriedRule:
 
     def due(self, constraints: al.Constraints, carried: Carried, rows: al.Rows, gain: Float[Array, ""]) -> Bool[Array, ""]:
         """Whether an update is worth more than another iteration like the last one, which gained so much."""
-        m, kinds = carried.multipliers, constraints.inequality()
-        parts = ((m.stage, m.stage_penalty, rows[0], kinds[0]), (m.terminal, m.terminal_penalty, rows[1], kinds[1]))
-        return jnp.abs(gain) <= SLIGHT * sum(0.5 * jnp.sum(part[1] * al.excess(*part) ** 2) for part in parts)
+        return jnp.abs(gain) <= al.SLIGHT * constraints.worth(carried.multipliers, rows)
 
     def after(self, constraints: al.Constraints, carried: Carried, rows: al.Rows) -> Carried:
         """After an update at a motion with these rows."""
-        m, kinds = carried.multipliers, constraints.inequality()
-        stage = self._updated(m.stage, m.stage_penalty, rows[0], carried.excess[0], kinds[0])
-        end = self._updated(m.terminal, m.terminal_penalty, rows[1], carried.excess[1], kinds[1])
+        parts = constraints.parts(carried.multipliers, rows)
+        stage, end = (self._updated(*part, before) for part, before in zip(parts, carried.excess, strict=True))
         return Carried(al.Multipliers(stage[0], end[0], stage[1], end[1]), (stage[2], end[2]))
 
     def _updated(
-        self, y: Array, w: Array, c: Array, before: Array, inequality: Bool[np.ndarray, " m"]
+        self, y: Array, w: Array, c: Array, inequality: Bool[np.ndarray, " m"], before: Array
     ) -> tuple[Array, Array, Array]:
         """(multipliers, penalties, excess) of rows c."""
         most = LARGEST * self.penalty
