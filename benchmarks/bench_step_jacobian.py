@@ -4,7 +4,7 @@
 
 All settings are defaults: `System(model, dt=1e-3)`, the backend that it resolves to, `max_contacts` as it comes. "In a loop" is a
 step of a compiled `lax.scan`, in which every step waits for the one before; "called" is the public method, its checks included,
-and one array of its answer, A in `linearize` ("x_next" reads the next state too, which is made when it is asked for);
+and one array of its answer, A in `linearize`;
 "in a batch" is a sample of `jax.vmap` over 64. Velocities are zero, or drawn with deviation 0.02 (--moving, seed 0). Both engines
 are timed in turn, --rounds times: clocks of virtual machines vary. Times are medians, ratios medians of those of the rounds, and
 the least and greatest of these.
@@ -48,9 +48,6 @@ def ours(name: str, moving: bool) -> tuple[dict, Timers]:
     compile_jacobian = time.perf_counter() - start
     closed = int(np.sum(np.asarray(info.contacts.mode) > 0))
 
-    def whole(found):
-        return found.A, found.B, found.x_next.q, found.x_next.v
-
     many = jnp.tile(x.q, (BATCH, 1))
     functions = step_and_linearize(system, x.v, u)
     batches = [jax.jit(jax.vmap(function)) for function in functions]
@@ -66,7 +63,6 @@ def ours(name: str, moving: bool) -> tuple[dict, Timers]:
         "batch_step_jacobian_us": lambda: microseconds(lambda: batches[1](many)) / BATCH,
         "call_step_us": lambda: microseconds(lambda: system.step(x, u)[0].v),
         "call_linearize_us": lambda: microseconds(lambda: system.linearize(x, u).A),
-        "call_linearize_x_next_us": lambda: microseconds(lambda: whole(system.linearize(x, u))),
     }
 
 
@@ -132,15 +128,14 @@ def main() -> None:
     arguments = begin(parser)
     print(banner("mujoco"))
     print(f"{'us':13s} {'DoF':>4s} {'contacts':>8s} | in a loop: {'step':>6s} {'+ Jac':>6s} | in a batch: {'step':>6s} "
-          f"{'+ Jac':>6s} | called: {'step':>6s} {'+ Jac':>6s} {'x_next':>6s} | MuJoCo: {'step':>6s} {'differences':>11s} "
+          f"{'+ Jac':>6s} | called: {'step':>6s} {'+ Jac':>6s} | MuJoCo: {'step':>6s} {'differences':>11s} "
           "| times faster in a loop, called; step over mj_step")  # fmt: skip
     for name in arguments.models.split(","):
         mine, peer, shares = in_turn(name, arguments.moving, arguments.rounds)
         keep(name, "moving" if arguments.moving else "standing", mine, shares)
         print(f"{name:13s} {mine['dof']:4d} {mine['contacts']:4d}/{peer['contacts']:<3d} |            {mine['step_us']:6.1f} "
               f"{mine['step_jacobian_us']:6.1f} |             {mine['batch_step_us']:6.1f} {mine['batch_step_jacobian_us']:6.1f} "
-              f"|         {mine['call_step_us']:6.1f} {mine['call_linearize_us']:6.1f} "
-              f"{mine['call_linearize_x_next_us']:6.1f} |         {peer['step_us']:6.1f} "
+              f"|         {mine['call_step_us']:6.1f} {mine['call_linearize_us']:6.1f} |         {peer['step_us']:6.1f} "
               f"{peer['jacobian_us']:11.1f} | {', '.join(spread(x) for x in shares.values())}  ({mine['backend']}; first calls "
               f"{mine['compile_step_s']:.2f} and {mine['compile_jacobian_s']:.2f} s)", flush=True)  # fmt: skip
 

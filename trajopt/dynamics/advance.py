@@ -29,6 +29,7 @@ from trajopt.dynamics.linearization import (
     slopes_by_columns,
 )
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.report import PackedStepInfo
 from trajopt.dynamics.rigid_body.actuation import actuation_force
 from trajopt.dynamics.smooth_step import smooth_step
 from trajopt.dynamics.smoothness import marked
@@ -106,7 +107,8 @@ def rollout(
 
     def body(x, u):
         x_next, info = advance(backend, system, x, u, jnp.zeros(system.nv, u.dtype), cold)
-        return x_next, (x_next, info if reported else info.head_alone())
+        part = info if reported or not isinstance(info, PackedStepInfo) else info.with_report(None)
+        return x_next, (x_next, part)
 
     def steps(x, us):
         return jax.lax.scan(body, x, us)

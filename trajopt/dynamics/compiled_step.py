@@ -92,7 +92,6 @@ def core_steps(
     impulse: bool = False,
     answers: bool = False,
     policy: Policy | None = None,
-    packed: bool = False,
     reported: Report = Report.WHOLE,
 ) -> CoreSteps:
     """A step under the generalised force tau (nv,), or T steps in a row under tau (T, nv): the numbers of T single steps.
@@ -100,9 +99,8 @@ def core_steps(
     u: controls; where one of them is not finite, the status is `non_finite`. motors: where it is not zero, `parameters` go on
     with the lever arms (nv, motors), and arms u is added to tau. gain: asks for the derivative of a single step, by controls
     where it is d tau / d u, by forces where it is the identity; with motors it is the lever arms, whatever is given. impulse:
-    whether the impulse is differentiated too. answers: whether those to parameters are asked for, with the impulse. packed:
-    whether the report of a single step goes on with q+ and v+, of which no other arrays are made. reported: what of a step is. No
-    derivative of the call itself is defined.
+    whether the impulse is differentiated too. answers: whether those to parameters are asked for, with the impulse. reported:
+    what of a step is. No derivative of the call itself is defined.
     """
     if given is None and compiled.given:
         raise OptionError(f"given is None, but {compiled.given} candidates of the model are handed over to the core")
@@ -124,24 +122,14 @@ def core_steps(
     given = _no_candidates(dtype) if given is None else given
     gain = jnp.zeros((top.nv, 0), dtype) if gain is None else gain
     arguments = (parameters, q, v, u, tau, given.candidates, given.slopes, gain, *(() if policy is None else policy))
-    if packed:
-        shapes[:3] = [(sum(size for (size,) in shapes[:3]),)]
     if reported == Report.APART:
         names, shapes = (*names, "whole"), [*shapes, (*leading, compiled.report_size)]
-    report, *others = native.call(
+    report, q, v, *more = native.call(
         "steps", tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes), *arguments,
-        topology=compiled.key, integrator=compiled.scheme, motors=motors, packed=int(packed), reported=int(reported),
+        topology=compiled.key, integrator=compiled.scheme, motors=motors, reported=int(reported),
         unread=(("reported", int(Report.HEAD)),) if reported == Report.APART else (),
     )  # fmt: skip
-    q, v, *more = (*split_report(compiled, reported, report)[1:], *others) if packed else others
     return CoreSteps(report, q, v, **dict(zip(names, more, strict=True)))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def split_report(compiled: CompiledSystem, reported: Report, packed: Float[Array, " p"]) -> list[Float[Array, " _"]]:
-    """Report, q+ and v+ of a packed report."""
-    size = compiled.report_size if reported == Report.WHOLE else len(HEAD)
-    return jnp.split(packed, [size, size + compiled.topology.nq])
 
 
 def step_by_core(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:

@@ -3,7 +3,7 @@
 A compiled step takes some microseconds; handing a `System` of thirty arrays to a compiled function, checking its arguments one by
 one and taking two dozen arrays back would take a hundred. Every array that goes in or comes out costs about one. Therefore what
 does not change between calls is one array, made once for each system; the compiled programs are shared by all systems of the same
-topology and law; what is seldom read comes back in one array and is taken from it when it is asked for; and the core, which reads
+topology and law; what is seldom read of a report is taken from one array when it is asked for; and the core, which reads
 the numbers anyway, says whether they are finite.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -22,39 +21,36 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.arguments import holds_traced
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import Report, chained, core_steps, split_report
+from trajopt.dynamics.compiled_step import Report, chained, core_steps
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.effort import Effort, compiled_with
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.report import HEAD, NON_FINITE, PackedStepInfo
 from trajopt.dynamics.rigid_body.actuation import Actuators, actuators
-from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
+from trajopt.dynamics.state import Linearization, OutputSlope, State
+from trajopt.dynamics.step_arguments import zeros
 from trajopt.native.process import check_process
 
 Program = Callable[..., tuple[Array, ...]]
 # What a call asks of the core.
 STEP, LINEARIZE, LINEARIZE_IMPULSE, REPORT = "step", "linearize", "linearize with impulses", "report"
-# The status of a report, by its precision, in less than half of the time of NumPy's array.
-_STATUS = {size: struct.Struct(f"{size * HEAD['status']}x{code}").unpack_from for size, code in ((8, "d"), (4, "f"))}
+STATUS = HEAD["status"]
 
 
 class DirectCalls:
     """Steps of one system whose parameters are numbers, not traced.
 
     constants: what belongs to the system alone, its parameters and its actuators. programs: compiled functions of
-    (constants, q, v, u, force), by what they ask of the core: of a step they return the head of its report, q+ and v+, of its
-    REPORT the whole one, else the packed head and matrices.
+    (constants, q, v, u, force), by what they ask of the core: of its REPORT they return the whole one, else the head, q+, v+ and
+    the matrices.
     """
 
     def __init__(
         self, compiled: CompiledSystem, constants: Float[Array, " c"], nu: int, programs: dict[str, Program]
     ) -> None:
         top = compiled.topology
-        with jax.ensure_compile_time_eval():
-            self._none_dropped = jnp.zeros((), int)
         self.constants, self.programs, self._compiled = constants, programs, compiled
         self._array, self._precision = type(constants), constants.dtype
-        self._status = _STATUS[constants.dtype.itemsize]
         self._kinds, self._q_shape, self._v_shape, self._u_shape = (self._array, np.ndarray), (top.nq,), (top.nv,), (nu,)
         self._called: set[str] = set()
 
@@ -82,27 +78,18 @@ class DirectCalls:
 
     def _is_finite(self, report: Any) -> bool:
         """Whether a report is known (inside of a compiled function it is not) and all that was read and computed finite."""
-        if type(report) is not self._array:
-            return False
-        try:
-            return self._status(report)[0] != NON_FINITE
-        except (BufferError, TypeError):  # of an array in several places at once
-            return False
+        return type(report) is self._array and np.asarray(report)[STATUS] != NON_FINITE
 
-    def _answer(self, what: str, at: tuple[Any, ...], report: Array, *others: Array) -> Any:
+    def _answer(self, what: str, at: tuple[Any, ...], head: Array, q: Array, v: Array, *slopes: Array) -> Any:
         """at: (q, v, u, force), from which the whole report is made when it is asked for."""
         at = tuple(value.copy() if type(value) is np.ndarray else value for value in at)  # which its owner may change
+        whole = functools.partial(self._whole_report, at)
+        info = PackedStepInfo(head, None, zeros((), int), self._compiled.report_layout, whole)
         if what == STEP:
-            q, v = others
-            info = PackedStepInfo(report, None, self._none_dropped, self._compiled.report_layout)
-            return State(q, v), info.deferring(functools.partial(self._whole_report, at))
-        A, B, *by_impulse = others
+            return State(q, v), info
+        A, B, *by_impulse = slopes
         outputs = {"impulse": OutputSlope(*by_impulse)} if by_impulse else {}
-        later: Any = None
-        return Linearization(later, A, B, later, {}, None, outputs).deferring(functools.partial(self._split, at), report)
-
-    def _split(self, at: tuple[Any, ...], packed: Array) -> tuple[State, StepInfo]:
-        return self._answer(STEP, at, *split_report(self._compiled, Report.HEAD, packed))
+        return Linearization(State(q, v), A, B, info, {}, None, outputs)
 
     def _whole_report(self, at: tuple[Any, ...]) -> Array:
         (report,) = self.programs[REPORT](self.constants, *at)
@@ -180,9 +167,9 @@ def _programs(
         impulse = what == LINEARIZE_IMPULSE
         y = core_steps(
             compiled, constants, q, v, tau,
-            u=u, motors=motors, gain=gain, impulse=impulse, packed=True, reported=Report.HEAD,
+            u=u, motors=motors, gain=gain, impulse=impulse, reported=Report.HEAD,
         )  # fmt: skip
         y = chained(y, slopes)
-        return tuple(part for part in (y.report, y.A, y.B, y.C, y.D) if part is not None)
+        return tuple(part for part in (y.report, y.q, y.v, y.A, y.B, y.C, y.D) if part is not None)
 
     return {what: jax.jit(functools.partial(take, what)) for what in (STEP, LINEARIZE, LINEARIZE_IMPULSE, REPORT)}

@@ -40,7 +40,7 @@ from trajopt.dynamics.rigid_body.crba import forward_dynamics
 from trajopt.dynamics.rigid_body.gyroscopic import gyroscopic_correction
 from trajopt.dynamics.rigid_body.lie import right_jacobian_inverse
 from trajopt.dynamics.rigid_body.spatial import rotate
-from trajopt.dynamics.state import ContactInfo, State, StepFields, StepInfo
+from trajopt.dynamics.state import ContactInfo, State, StepInfo
 from trajopt.errors import OptionError
 from trajopt.names import closest
 from trajopt.result import Status
@@ -123,7 +123,7 @@ def impulse_info(result: VelocityStep) -> StepInfo:
         (mode == SEPARATING) & at_rest & rows.exists[:nc], rows.mu,
         rows.contacts.node1, rows.contacts.node2, rows.contacts.pair,
     )  # fmt: skip
-    return StepFields(
+    return StepInfo(
         contacts, result.impulse, solution.residual, solution.iterations, solution.fallbacks, solution.status,
         rows.dropped, rows.dropped_pairs, solution.degenerate, jnp.zeros((), jnp.int32), rows.push_out_dropped,
     )  # fmt: skip
@@ -243,4 +243,4 @@ def _solved(x_next: State, contacts: ContactInfo, impulse, dropped, dropped_pair
     status = choose(finite, Status.solved, Status.non_finite)
     residual = jnp.zeros((), x_next.q.dtype)
     nothing = jnp.zeros((), bool)
-    return StepFields(contacts, impulse, residual, zero, zero, status, dropped, dropped_pairs, nothing, zero, nothing)
+    return StepInfo(contacts, impulse, residual, zero, zero, status, dropped, dropped_pairs, nothing, zero, nothing)

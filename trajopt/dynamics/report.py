@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.arguments import holds_traced, is_traced
 from trajopt.dynamics.contact.rows import contact_frames
-from trajopt.dynamics.state import ContactInfo, StepFields, StepInfo
+from trajopt.dynamics.state import ContactInfo, StepInfo
 from trajopt.native.contacts import STATUSES
 from trajopt.result import Status
 
@@ -37,11 +37,9 @@ CONTACT = {
 NON_FINITE = STATUSES.index("non_finite")
 
 _OF_REPORT = ("contacts", "impulse", "overflow")  # attributes that are read from the whole report
-_OF_HEAD = tuple(f.name for f in dataclasses.fields(StepFields) if f.name not in (*_OF_REPORT, "dropped_pairs"))
+_OF_HEAD = tuple(f.name for f in dataclasses.fields(StepInfo) if f.name not in (*_OF_REPORT, "dropped_pairs"))
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
 class PackedStepInfo(StepInfo):
     """A `StepInfo` in the arrays in which the core reports, from which the attributes are read when they are asked for.
 
@@ -52,20 +50,26 @@ class PackedStepInfo(StepInfo):
 
     head: Float[Array, "*b h"]
     report: Float[Array, "*b r"] | None
-    dropped_pairs: Int[Array, "*b"]
-    layout: tuple[int, int, int] = dataclasses.field(metadata={"static": True})
+    layout: tuple[int, int, int]
 
-    def head_alone(self) -> PackedStepInfo:
-        return dataclasses.replace(self, report=None)
+    def __init__(
+        self,
+        head: Float[Array, "*b h"],
+        report: Float[Array, "*b r"] | None,
+        dropped_pairs: Int[Array, "*b"],
+        layout: tuple[int, int, int],
+        make: Callable[[], Float[Array, "*b r"]] | None = None,
+    ) -> None:
+        """make: what makes the report when it is first read, in place of `report`."""
+        self.__dict__.update(head=head, dropped_pairs=dropped_pairs, layout=layout)
+        self.__dict__.update({"report": report} if make is None else {"_make": make})
 
-    def deferring(self, make: Callable[[], Float[Array, "*b r"]]) -> PackedStepInfo:
-        """This report itself, just made, with the whole report that `make()` gives when it is first read."""
-        del self.__dict__["report"]
-        self.__dict__["_make"] = make
-        return self
+    def with_report(self, make: Callable[[], Float[Array, "*b r"]] | None) -> PackedStepInfo:
+        """The same with the whole report that `make()` gives when it is first read; None: without one."""
+        return PackedStepInfo(self.head, None, self.dropped_pairs, self.layout, make)
 
-    def unpacked(self) -> StepFields:
-        return StepFields(**{field.name: getattr(self, field.name) for field in dataclasses.fields(StepFields)})
+    def unpacked(self) -> StepInfo:
+        return StepInfo(**{field.name: getattr(self, field.name) for field in dataclasses.fields(StepInfo)})
 
     def one_sided(self, n: int) -> Bool[Array, "*b n"]:
         """Which of the n columns of A are one-sided (`Linearization.one_sided`); none in the report of a step alone."""
@@ -88,7 +92,14 @@ class PackedStepInfo(StepInfo):
 
     def __getstate__(self) -> dict[str, Any]:
         """The arrays: what makes the report is not copied."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: getattr(self, name) for name in ("head", "report", "dropped_pairs", "layout")}
+
+
+jax.tree_util.register_pytree_node(
+    PackedStepInfo,
+    lambda info: ((info.head, info.report, info.dropped_pairs), info.layout),
+    lambda layout, arrays: PackedStepInfo(*arrays, layout),
+)
 
 
 def packed_slope(info: PackedStepInfo, slope: StepInfo) -> PackedStepInfo:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
-
-from trajopt.dynamics.arguments import holds_traced, is_traced
 
 
 @jax.tree_util.register_dataclass
@@ -57,6 +53,8 @@ class ContactInfo:
     pair: Int[Array, "*b nc"]
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class StepInfo:
     """What happened in a step.
 
@@ -85,55 +83,6 @@ class StepInfo:
     `unpacked()` is a copy whose attributes are arrays of their own, whichever backend took the step.
     """
 
-    if TYPE_CHECKING:
-
-        def unpacked(self) -> StepFields: ...
-
-        def one_sided(self, n: int) -> Bool[Array, " n"]: ...
-
-        def head_alone(self) -> StepInfo: ...
-
-        def deferring(self, make: Callable) -> StepInfo: ...
-
-        @property
-        def contacts(self) -> ContactInfo: ...
-
-        @property
-        def impulse(self) -> Float[Array, "*b m"]: ...
-
-        @property
-        def residual(self) -> Float[Array, "*b"]: ...
-
-        @property
-        def iterations(self) -> Int[Array, "*b"]: ...
-
-        @property
-        def fallbacks(self) -> Int[Array, "*b"]: ...
-
-        @property
-        def status(self) -> eqx.Enumeration: ...
-
-        @property
-        def dropped(self) -> Int[Array, "*b"]: ...
-
-        @property
-        def dropped_pairs(self) -> Int[Array, "*b"]: ...
-
-        @property
-        def degenerate(self) -> Bool[Array, "*b"]: ...
-
-        @property
-        def push_out_dropped(self) -> Bool[Array, "*b"]: ...
-
-        @property
-        def overflow(self) -> Int[Array, "*b"]: ...
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class StepFields(StepInfo):
-    """A `StepInfo` whose attributes are arrays of their own."""
-
     contacts: ContactInfo
     impulse: Float[Array, "*b m"]
     residual: Float[Array, "*b"]
@@ -146,13 +95,7 @@ class StepFields(StepInfo):
     overflow: Int[Array, "*b"]
     push_out_dropped: Bool[Array, "*b"]
 
-    def unpacked(self) -> StepFields:
-        return self
-
-    def head_alone(self) -> StepFields:
-        return self
-
-    def deferring(self, make: Callable) -> StepFields:
+    def unpacked(self) -> StepInfo:
         return self
 
     def one_sided(self, n: int) -> Bool[Array, " n"]:
@@ -200,29 +143,6 @@ class Linearization:
     parameters: dict[str, Array]
     columns: Bool[Array, "*b n"] | None = None
     outputs: dict[str, OutputSlope] = dataclasses.field(default_factory=dict)
-
-    def deferring(self, make: Callable, numbers: Float[Array, " p"]) -> Linearization:
-        """This linearisation itself, just made, with the x_next and info that `make(numbers)` gives when one is first read."""
-        fields = self.__dict__
-        del fields["x_next"], fields["info"]
-        fields["_deferred"] = make, numbers
-        return self
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            deferred = self.__dict__.get("_deferred") if name in ("x_next", "info") else None
-            if deferred is None:
-                raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
-            make, numbers = deferred
-            x_next, info = made = make(numbers)
-            if holds_traced(made) == is_traced(numbers):  # else read where JAX traces, beyond which it means nothing
-                self.__dict__.update(x_next=x_next, info=info)
-            return x_next if name == "x_next" else info
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All fields, the deferred ones made: what makes them is not copied."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def one_sided(self) -> Bool[Array, "*b n_plus_nu"]:

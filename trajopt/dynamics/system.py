@@ -37,6 +37,7 @@ from trajopt.dynamics.integrators import EXPLICIT, WITH_IMPULSES, acts_by_impuls
 from trajopt.dynamics.linearization import Parts
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.precision import warn_of_single_precision
+from trajopt.dynamics.report import PackedStepInfo
 from trajopt.dynamics.smoothness import is_smooth
 from trajopt.dynamics.start import warn_of_start
 from trajopt.dynamics.state import Linearization, State, StepInfo
@@ -292,7 +293,9 @@ class System(WithoutCaches, NamedOptions):
         backend = self.resolved_backend
         whole = holds_traced(self, x0, us) or self._direct is None
         xs, infos = advance.rollout(segment, whole, backend, self, x0, us)
-        return xs, infos if whole else infos.deferring(functools.partial(advance.reports, backend, self, xs, us))
+        if whole or not isinstance(infos, PackedStepInfo):
+            return xs, infos
+        return xs, infos.with_report(functools.partial(advance.reports, backend, self, xs, us))
 
     @functools.cached_property
     def _row_count(self) -> int:

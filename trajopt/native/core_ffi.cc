@@ -51,11 +51,11 @@ ffi::Error check(const Topology& t, const Call& c, const std::optional<Policy>& 
   return ffi::Error::Success();
 }
 
-// The results. next: q+ and v+, or none of a single step whose report goes on with both. more: none; A and B; A, B, C and D, the
-// derivative of the reported impulses; these and the two arrays of answers.h; under a policy the controls. whole: of a report apart.
+// The results: q+ and v+; more: none; A and B; A, B, C and D, the derivative of the reported impulses; these and the two arrays of
+// answers.h; under a policy the controls. whole: of a report apart.
 struct Results {
-  Result report;
-  std::vector<Result> next, more;
+  Result report, q, v;
+  std::vector<Result> more;
   std::optional<Result> whole;
 };
 
@@ -65,7 +65,6 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
   Border& border = own.border;
   border.begin();
   std::vector<Result>& more = to.more;
-  const bool packed = to.next.empty();
   const int64_t steps = c.steps(), nu = c.controls(), n = 2 * t.nv;
   const int64_t size = report_size(t, c.report == Report::WHOLE), whole = report_size(t, true);
   const bool motion_of_impulses = !policy && more.size() >= 4;  // which are those of a whole report
@@ -74,11 +73,9 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
   const double *numbers = in(c.parameters), *arms = numbers + Parameters::size(t), *tau = in(c.tau), *u = in(c.u);
   StepInput now{numbers, in(c.q), in(c.v), tau, in(c.given), in(c.slopes), Parameters::time_step(numbers), static_cast<int>(c.given.axis(0)), c.integrator,
                 c.report != Report::HEAD || motion_of_impulses};
-  double* report = out(to.report, packed ? size + t.nq + t.nv : steps * size);
+  double* report = out(to.report, steps * size);
   double* apart = to.whole ? out(*to.whole, steps * whole) : nullptr;
-  StepOutput next{nullptr, nullptr, own.report.data(), own.impulses.data(), nullptr};
-  next.q = packed ? report + size : out(to.next[0], steps * t.nq);
-  next.v = packed ? next.q + t.nq : out(to.next[1], steps * t.nv);
+  StepOutput next{out(to.q, steps * t.nq), out(to.v, steps * t.nv), own.report.data(), own.impulses.data(), nullptr};
   Linear linear{};
   if (!policy && more.size() >= 2) {
     linear = {c.motors > 0 ? arms : in(c.gain), c.motors > 0 ? c.motors : static_cast<int>(c.gain.axis(1)), nullptr, nullptr};
@@ -103,7 +100,7 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
     std::memcpy(report + k * size, next.report, sizeof(double) * size);
     if (apart) std::memcpy(apart + k * whole, next.report, sizeof(double) * whole);
     // The state as it is returned is that before the next step: T steps are the same function as one step, T times.
-    Border::settle(to.report, next.q, t.nq), Border::settle(to.report, next.v, t.nv);
+    Border::settle(to.q, next.q, t.nq), Border::settle(to.v, next.v, t.nv);
     now.q = next.q, now.v = next.v;
     next.q += t.nq, next.v += t.nv;
   }
@@ -111,8 +108,8 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
 }
 
 ffi::Error take_steps(ffi::ThreadPool pool, Array parameters, Array q, Array v, Array u, Array tau, Array given, Array slopes, Array gain,
-                      ffi::RemainingArgs policy_arguments, Result report, ffi::RemainingRets others,
-                      int64_t topology, int64_t integrator, int64_t motors, int64_t packed, int64_t reported) {
+                      ffi::RemainingArgs policy_arguments, Result report, Result q_next, Result v_next, ffi::RemainingRets others,
+                      int64_t topology, int64_t integrator, int64_t motors, int64_t reported) {
   ThreadEngine* own = thread_engine(topology);
   if (!own)
     return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
@@ -127,10 +124,10 @@ ffi::Error take_steps(ffi::ThreadPool pool, Array parameters, Array q, Array v, 
   }
   if (ffi::Error error = check(*own->topology, call, policy); error.failure()) return error;
   const size_t arrays = others.size() - (call.report == Report::APART);
-  if (arrays - (packed ? 0 : 2) == 6 && !own->topology->rigid()) return ffi::Error::InvalidArgument("trajopt: answers are those of rigid contact");
-  Results results{report, {}, {}, {}};
+  if (arrays == 6 && !own->topology->rigid()) return ffi::Error::InvalidArgument("trajopt: answers are those of rigid contact");
+  Results results{report, q_next, v_next, {}, {}};
   if (call.report == Report::APART) results.whole = *others.get<Array>(arrays);
-  for (size_t k = 0; k < arrays; ++k) (!packed && k < 2 ? results.next : results.more).push_back(*others.get<Array>(k));
+  for (size_t k = 0; k < arrays; ++k) results.more.push_back(*others.get<Array>(k));
   const Batch batch(*report, axes);
   spread(pool, batch.count, call.steps(), [&](int64_t begin, int64_t end) {
     ThreadEngine& here = *thread_engine(topology);
@@ -149,7 +146,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_steps, trajopt::take_steps,
                               ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()
                                   .Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>()
                                   .Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().RemainingArgs()
-                                  .Ret<trajopt::Array>().RemainingRets()
-                                  .Attr<int64_t>("topology").Attr<int64_t>("integrator").Attr<int64_t>("motors").Attr<int64_t>("packed").Attr<int64_t>("reported"));
+                                  .Ret<trajopt::Array>().Ret<trajopt::Array>().Ret<trajopt::Array>().RemainingRets()
+                                  .Attr<int64_t>("topology").Attr<int64_t>("integrator").Attr<int64_t>("motors").Attr<int64_t>("reported"));
 
 #pragma GCC visibility pop
