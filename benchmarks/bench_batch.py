@@ -1,17 +1,20 @@
-"""Time of a sample in batches of 1 to 256 beside single solves, compilation apart: `solve_batch` against `solve` in a loop.
+"""Processor time of a sample in batches beside single solves of the same samples, compilation apart: `solve_batch` and `solve`.
 
     python benchmarks/bench_batch.py [--sizes 1,4,16,64,256] [--cases decay,pendulum,reach]
 
-One pinned core, float64. Single solves: the median of eight, in the same run. Samples that fail are counted.
+One pinned core, float64. Single solves: the mean of the first 32 samples, in the same run. Samples that fail are counted, and how
+many of the 32 fail in the batch alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 
 from measure import banner, begin
+from results import record
+
+ALONE = 32  # samples that are solved alone too
 
 
 def decay(count: int):
@@ -56,48 +59,29 @@ def pendulum(count: int):
 
 
 def reach(count: int):
-    """Reaches of the UR5 in 1 s to random places, the tool's place at the end a terminal equality, from zero controls."""
+    """Reaches of the UR5 in 1 s from random postures to random places (`ur5_reach`), from zero controls, default options."""
     import numpy as np
+    import ur5_reach
 
-    from trajopt import load_model
-    from trajopt.dynamics import NoContact, System
-    from trajopt.problems import OptimalControlProblem
-    from trajopt.problems import residuals as r
     from trajopt.solvers import iLQR
 
-    arm = System(load_model("ur5"), dt=0.02, contact=NoContact())
-    stage = sum([r.Control(weight=2e-3), r.Velocity(weight=0.1), r.LimitMargin(weight=0.1)])
-    problem = OptimalControlProblem(
-        "reach", arm, 50, arm.initial_state("home"), u0=np.zeros(6), stage_residual=stage,
-        terminal_residual=r.Velocity(weight=1.0), terminal_equality=r.FramePosition("tool", reference=[0.4, 0.3, 0.5]),
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    places = np.array([0.4, 0.2, 0.5]) + rng.uniform(-0.15, 0.15, size=(count, 3))
-    name = "frame position tool"
-    return (
-        problem,
-        iLQR(regularisation="state", damping=1.0),
-        {"references": {name: places}},
-        lambda k: (problem.replace(references={name: places[k]}), None),
-    )
+    draws = ur5_reach.draws(count)
+    starts = np.stack([np.concatenate([draw.start, np.zeros(6)]) for draw in draws])
+    changes = {"x0": starts, "references": {"frame position tool": np.stack([draw.place for draw in draws])}}
+    return ur5_reach.template("damped"), iLQR(), changes, lambda k: (ur5_reach.stated("damped", draws[k]), None)
 
 
 CASES = {"decay": decay, "pendulum": pendulum, "reach": reach}
 
 
-def single(problem_of, solver) -> tuple[float, int]:
-    """(median seconds of a solve once compiled, failures) of eight samples."""
+def single(problem_of, solver, count: int) -> tuple[float, list[bool]]:
+    """(mean processor time of a solve once compiled, s; which succeed) of the first samples."""
     from trajopt.solvers import solve
 
     solve(problem_of(0)[0], solver, x0=problem_of(0)[1])
-    times, failed = [], 0
-    for k in range(8):
-        problem, guess = problem_of(k)
-        start = time.perf_counter()
-        solution = solve(problem, solver, x0=guess)
-        times.append(time.perf_counter() - start)
-        failed += not solution.success
-    return statistics.median(times), failed
+    start = time.process_time()
+    found = [solve(problem, solver, x0=guess) for problem, guess in map(problem_of, range(count))]
+    return (time.process_time() - start) / count, [solution.success for solution in found]
 
 
 def main() -> None:
@@ -110,19 +94,22 @@ def main() -> None:
     print(banner())
     sizes = [int(size) for size in options.sizes.split(",")]
     for name in options.cases.split(","):
-        _, solver, _, problem_of = CASES[name](8)
-        alone, failed = single(problem_of, solver)
-        print(f"{name:10s} single solve {1e3 * alone:10.2f} ms   {failed} of 8 failed")
+        _, solver, _, problem_of = CASES[name](max(*sizes, ALONE))
+        alone, succeeded = single(problem_of, solver, ALONE)
+        print(f"{name:10s} single solve {1e3 * alone:10.2f} ms   {ALONE - sum(succeeded)} of {ALONE} failed", flush=True)
         for size in sizes:
             problem, solver, changes, _ = CASES[name](size)
             first = solve_batch(problem, solver, **changes)
-            runs = [solve_batch(problem, solver, **changes).wall_time_s for _ in range(3)]
-            each = statistics.median(runs) / size
+            start = time.process_time()
+            found = solve_batch(problem, solver, **changes)
+            each = (time.process_time() - start) / size
+            worse = sum(own and not other for own, other in zip(succeeded, found.success, strict=False))
             print(
-                f"{name:10s} batch {size:5d} {1e3 * each:10.3f} ms a sample   {alone / each:8.1f} x   compile "
-                f"{first.compile_time_s:6.1f} s   {int((~first.success).sum())} failed",
+                f"{name:10s} batch {size:5d} {1e3 * each:10.3f} ms a sample   {each / alone:6.3f} of a single solve   compile "
+                f"{first.compile_time_s:6.1f} s   {int((~found.success).sum())} failed, {worse} in the batch alone",
                 flush=True,
             )
+            record(f"batch/{name}/{size}", each / alone, "times")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ COMMANDS = {
     "peers": "python benchmarks/bench_peers.py --parts steps,dynamics,solvers",
     "wall-time": "python benchmarks/bench_wall_time.py",
     "contact-tasks": "python benchmarks/contact_tasks.py --seeds 10",
+    "batch": "python benchmarks/bench_batch.py --sizes 64,256 --cases reach,pendulum",
     "receding-horizon": "python benchmarks/bench_receding_horizon.py",
     "gpu": "python benchmarks/bench_gpu.py",  # on a machine with one
 }  # fmt: skip

@@ -107,6 +107,26 @@ def test_motions_are_those_of_the_single_solves():
         np.testing.assert_allclose(found.gains[k], single.gains, atol=1e-6)
 
 
+def test_samples_begin_where_the_single_solves_begin():
+    """At states that stay, in multiple shooting, where the guess leads to states that cost far more; the other does not."""
+
+    def unstable(x, u, t):
+        return 1.5 * x + u
+
+    problem = OptimalControlProblem(
+        "unstable", unstable, 12, np.ones(1), u0=np.zeros(1), stage_residual=lambda x, u, t: jnp.concatenate([x, u])
+    )
+    to_zero = np.array([-1.5, *np.zeros(11)])
+    guesses = np.stack([np.zeros(12), to_zero])[..., None]
+    found = solve_batch(problem, iLQR(), guesses=guesses)
+    assert found.success.all()
+    for k in range(2):
+        single = solve(problem, iLQR(), x0=guesses[k])
+        assert found.iterations[k] == single.iterations and found.initial_cost[k] == single.initial_cost
+    assert found.initial_cost[0] == 6.0  # of staying at 1, not of 1.5^t
+    assert found.initial_cost[1] < found.initial_cost[0]
+
+
 @pytest.mark.slow
 def test_swing_ups_are_those_of_the_single_solves():
     """Which optimum is found depends on the guess."""

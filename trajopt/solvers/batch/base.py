@@ -1,4 +1,4 @@
-"""Many starts of one problem in one compiled program: `solve_batch`."""
+"""Many starts of one problem: `solve_batch`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,17 @@
-"""Optimal control of many samples by iLQR or DDP: the steps of all in one program, and what is recomputed at the answers."""
+"""Optimal control of many samples by iLQR or DDP: where each begins, its steps in one program, what is recomputed at its answer.
+
+On a CPU every sample is a call of a program of its own, on as many cores as there are: each takes its own iterations and
+branches, and batches of all sizes share the program. Elsewhere the samples go in lockstep.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import functools
+import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,17 +19,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from trajopt.dynamics.effort import Effort
 from trajopt.errors import OptionError
+from trajopt.problems import programs
 from trajopt.problems.expansions import relabels
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.problems.oracle import OptimalControlOracle, examine
-from trajopt.problems.programs import compiled, subject
+from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.programs import subject
 from trajopt.solvers.batch.samples import Samples, with_numbers
 from trajopt.solvers.batch.solution import BatchSolution, by_name, verdicts
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.passes import Passes, Progress, Summary, better
+from trajopt.solvers.ddp.start import Start, gives_states
 from trajopt.solvers.loop.codes import CODES, GOING_ON
-from trajopt.solvers.subproblems.batching import each_sample
 from trajopt.solvers.subproblems.iterate import iterate
 
 
@@ -56,13 +66,9 @@ class BatchedMotions:
         """The same for the problem with other numbers."""
         return dataclasses.replace(self, passes=self.passes.on(problem))
 
-    def solve(self, guess: Trajectory, follows: Bool[Array, ""]) -> Run:
-        """The state in which the run from a guess ends; follows: whether it begins at the rollout of the controls."""
-        problem, solver, motion = self.problem, self.solver, guess
-        if not problem.free_initial_state:
-            motion = dataclasses.replace(motion, xs=motion.xs.at[0].set(problem.x0))
-        rolled = problem.rollout(motion.xs[0], motion.us, motion.p)
-        motion = jax.tree.map(lambda a, b: jnp.where(follows, a, b), rolled, motion)
+    def solve(self, motion: Trajectory) -> Run:
+        """The state in which the run from a motion ends."""
+        problem, solver = self.problem, self.solver
         progress = jax.tree.map(jnp.asarray, self.passes.blank(motion, solver.penalty, solver.damping))
         gains = jnp.zeros((problem.horizon, problem.nu, problem.n), motion.us.dtype)
         nothing, none = Summary(*jnp.zeros(len(Summary._fields), motion.us.dtype)), jnp.zeros((), jnp.int32)
@@ -88,31 +94,22 @@ class BatchedMotions:
 
 
 def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlProblem, gradient: str) -> BatchSolution:
-    """The answers of all samples by one program.
+    """The answers of all samples.
 
     Raises `OptionError` for gradient modes that relabel contacts.
     """
     problem = problem.with_gradient(gradient)
     if relabels(problem, gradient):
         raise OptionError(f"solve_batch: gradient '{gradient}' is not for batches; use solve, or gradient='implicit'")
-    method = BatchedMotions(solver.passes(problem, gradient), solver)
-    given = problem.xs0 is not None
-    follows = np.array([
-        solver.shooting != "multiple" or not (given or np.ptp(guess.xs, axis=0).any()) for guess in samples.guesses
-    ])  # fmt: skip
-    arguments = jax.tree.map(jnp.asarray, (_clipped(problem, samples.points), follows, samples.numbers))
-    program, compiling = compiled(_solved, method, *arguments)
-    start = time.perf_counter()
-    run = jax.tree.map(np.asarray, jax.block_until_ready(program(*arguments)))
-    seconds = time.perf_counter() - start
-    motion = jax.tree.map(jnp.asarray, run.motion)
-    judge, judging = compiled(_examined, problem, motion, arguments[2])
-    found = jax.tree.map(np.asarray, judge(motion, arguments[2]))
+    start, each = time.perf_counter(), _Each(problem, samples.numbers)
+    given = np.array([gives_states(problem, np.asarray(guess.xs)) for guess in samples.guesses])
+    motions, at_rest = each(Start.motion, Start(problem, solver.shooting), (_guesses(samples), given), Effort.QUICK)
     oracles = [OptimalControlOracle(own, gradient) for own in samples.problems]
-    values = [
-        oracle.measures(*jax.tree.map(lambda a, k=k: a[k], (found, run.motion))) | {"stationarity": float(stationarity)}
-        for k, (oracle, stationarity) in enumerate(zip(oracles, run.best.stationarity, strict=True))
-    ]
+    run = _runs(each, solver, gradient, motions, at_rest, oracles[0].effort)
+    found = _on_all_cores(lambda k: oracles[k].residuals(jax.tree.map(lambda a: a[k], run.motion)), len(samples))
+    values = [own | {"stationarity": float(last)} for own, last in zip(found, run.best.stationarity, strict=True)]
+    compiling = each.compile_time_s + oracles[0].compile_time_s
+    seconds = time.perf_counter() - start - compiling
     missing = [oracle.shortfalls(own) for oracle, own in zip(oracles, values, strict=True)]
     statuses, success = verdicts(samples.problems, run.code, missing, run.best.cost)
     us = run.motion.us
@@ -128,7 +125,7 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
         violation=run.best.violation,
         iterations=run.iterations,
         residuals=by_name(values),
-        compile_time_s=compiling + judging,
+        compile_time_s=compiling,
         wall_time_s=seconds,
         xs=run.motion.xs,
         us=us,
@@ -137,17 +134,79 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
     )
 
 
-def _clipped(problem: OptimalControlProblem, points: Trajectory) -> Trajectory:
+def _guesses(samples: Samples) -> Trajectory:
+    """Where the samples start, within the bounds of the controls, from the initial state where it is given."""
+    problem, points = samples.problems[0], samples.points
     us = np.clip(points.us, problem.control_lower, problem.control_upper).astype(points.us.dtype)
-    return dataclasses.replace(points, us=us)
+    xs = np.array(points.xs)
+    if not problem.free_initial_state:
+        xs[:, 0] = [own.x0 for own in samples.problems]
+    return dataclasses.replace(points, xs=xs, us=us)
 
 
-def _solved(method: BatchedMotions, points: Trajectory, follows: Array, numbers: Any) -> Run:
-    def at(guess: Trajectory, follows: Array, own: Any) -> Run:
-        return method.on(with_numbers(method.problem, own)).solve(guess, follows)
+def _runs(
+    each: _Each, solver: iLQR | DDP, gradient: str, motions: Trajectory, at_rest: Bool[np.ndarray, " b"], effort: Effort
+) -> Any:
+    """The `Run`s of all samples, stacked; at_rest: which of them begin at rest, in multiple shooting."""
+    runs, order = [], []
+    for stays in (False, True):
+        members = np.flatnonzero(at_rest == stays)
+        if not members.size:
+            continue
+        chosen = solver.started(stays)
+        method = BatchedMotions(chosen.passes(each.problem, gradient), chosen)
+        own = jax.tree.map(lambda a, members=members: a[members], motions)
+        runs.append(each(BatchedMotions.solve, method, (own,), effort, members))
+        order.append(members)
+    back = np.argsort(np.concatenate(order))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[back], *runs)
 
-    return each_sample(at, points, follows, numbers)
+
+class _Each:
+    """Calls a function of a subject, whose problem has each sample's numbers, and of each sample's arguments."""
+
+    def __init__(self, problem: OptimalControlProblem, numbers: Any) -> None:
+        self.problem, self.numbers, self.compile_time_s = problem, numbers, 0.0
+
+    def __call__(
+        self, function: Callable[..., Any], subject: Any, arguments: tuple, effort: Effort, members: Any = slice(None)
+    ) -> Any:
+        """What it returns, stacked, as arrays of numpy; members: the samples that the rows of the arguments belong to."""
+        numbers = jax.tree.map(lambda a: a[members], self.numbers)
+        if jax.default_backend() != "cpu":
+            program, seconds = programs.compiled(_in_lockstep(function), subject, numbers, *arguments, effort=effort)
+            self.compile_time_s += seconds
+            return jax.tree.map(np.asarray, jax.block_until_ready(program(numbers, *arguments)))
+        subject = jax.device_put(subject)  # once, not with every call
+
+        def call(k: int) -> tuple[Any, float]:
+            own, mine = jax.tree.map(lambda a: a[k], (numbers, arguments))
+            found, seconds = programs.run(
+                function, subject.on(with_numbers(subject.problem, own)), *mine, effort=effort
+            )
+            return jax.tree.map(np.asarray, found), seconds
+
+        rows, compiling = zip(*_on_all_cores(call, len(jax.tree.leaves(arguments)[0])), strict=True)
+        self.compile_time_s += sum(compiling)
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
 
-def _examined(problem: OptimalControlProblem, motion: Trajectory, numbers: Any) -> Any:
-    return each_sample(lambda motion, own: examine(with_numbers(problem, own), motion), motion, numbers)
+def _on_all_cores(call: Callable[[int], Any], count: int) -> list[Any]:
+    """call(k) of each k below count: of the first alone, which compiles, then by a thread for each core, as programs leave
+    Python's lock."""
+    first = call(0)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [first, *pool.map(call, range(1, count))]
+
+
+@functools.cache
+def _in_lockstep(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of stacked numbers and arguments: those that are done wait for the slowest."""
+
+    def together(subject: Any, numbers: Any, *arguments: Any) -> Any:
+        def at(own: Any, *mine: Any) -> Any:
+            return function(subject.on(with_numbers(subject.problem, own)), *mine)
+
+        return jax.vmap(at)(numbers, *arguments)
+
+    return together

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from trajopt.dynamics.effort import Effort
 from trajopt.names import NamedOptions
 from trajopt.options import check_options
 from trajopt.problems.expansions import aware_dynamics, reason_not_smooth, relabels, twice_differentiable
@@ -39,6 +40,7 @@ from trajopt.solvers.ddp.iteration import DAMPING, Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller, lacks_influence, runs_native
 from trajopt.solvers.ddp.passes import Passes, Summary
 from trajopt.solvers.ddp.replanning import GradientPlanner, Replanning
+from trajopt.solvers.ddp.start import Start, gives_states
 from trajopt.solvers.ddp.state import DDPState
 from trajopt.solvers.loop.codes import GOING_ON, status_of
 from trajopt.solvers.loop.contract import Findings, default_tolerance
@@ -47,7 +49,6 @@ from trajopt.solvers.subproblems.carried import carried_rule
 
 DEFAULT_EXPONENT = 0.7  # stationarity to 1e-7 in float64, 3e-4 in float32
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for the default tolerance to this power
-GUESS_COST_RATIO = 10.0  # a guess of controls that costs more than so many times staying at x_0 is ignored
 SUFFICIENT_FALL = 0.1  # a violation above this fraction of the last one raises the penalty
 
 
@@ -144,24 +145,19 @@ class _DifferentialDynamicProgramming(NamedOptions):
         if not problem.free_initial_state:
             xs[0] = problem.x0
         us = np.clip(guess.us, problem.control_lower, problem.control_upper).astype(dtype)
-        given = problem.xs0 is not None or not np.array_equal(xs, np.tile(xs[0], (len(xs), 1)))
         motion = Trajectory(xs, us, np.asarray(guess.p, dtype))
-        at_rest = False
-        if self.shooting != "multiple" or not given:
-            rolled = oracle.rollout(motion.xs[0], motion.us, motion.p)
-            at_rest = self.shooting == "auto" and not given and self._rollout_is_poor(oracle, rolled)
-            motion = _staying(rolled) if at_rest else rolled
-        chosen = self._started(at_rest)
+        start, given, at_rest = Start(problem, self.shooting), gives_states(problem, xs), False
+        if start.chooses and not given:
+            found = oracle.call(Start.motion, start, motion, np.asarray(given), effort=Effort.QUICK)
+            (motion, at_rest), oracle.evaluations = jax.tree.map(np.asarray, found), oracle.evaluations + 1
+        elif self.shooting != "multiple" or not given:
+            motion = oracle.rollout(motion.xs[0], motion.us, motion.p)
+        chosen = self.started(bool(at_rest))
         progress = chosen.passes(oracle.problem, oracle.gradient).blank(motion, self.penalty, self.damping)
         gains = np.zeros((problem.horizon, problem.nu, problem.n), dtype)
-        return chosen._passed(oracle, DDPState(motion, 0.0, 0.0, 0.0, 0.0, progress, gains, at_rest), act=False)
+        return chosen._passed(oracle, DDPState(motion, 0.0, 0.0, 0.0, 0.0, progress, gains, bool(at_rest)), act=False)
 
-    def _rollout_is_poor(self, oracle: OptimalControlOracle, rolled: Trajectory) -> bool:
-        """Whether the guess leads, by smooth dynamics, to states that cost far more than staying where it starts."""
-        smooth = twice_differentiable(oracle.problem)
-        return smooth and oracle.cost(rolled) > GUESS_COST_RATIO * oracle.cost(_staying(rolled))
-
-    def _started(self, at_rest: bool) -> Any:
+    def started(self, at_rest: bool) -> Any:
         """The solver that goes on from a start: in multiple shooting from states that stay."""
         return dataclasses.replace(self, shooting="multiple") if at_rest else self
 
@@ -181,7 +177,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
 
     def _passed(self, oracle: OptimalControlOracle, state: DDPState, act: bool) -> DDPState:
         """The state after passes up to an accepted step or the end, or, without `act`, with its model made anew."""
-        passes = _kept_passes(self._started(bool(state.starts_at_rest)), oracle.problem, oracle.gradient)
+        passes = _kept_passes(self.started(bool(state.starts_at_rest)), oracle.problem, oracle.gradient)
         progress, gains, summary = oracle.call(Passes.step, passes, np.asarray(act), state.progress, effort=oracle.effort)
         now = Summary(*np.asarray(summary).tolist())
         oracle.evaluations += int(now.trials) + int(now.passes) * oracle.cost_of_linearization
@@ -222,7 +218,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
     def finish(self, oracle: OptimalControlOracle, state: DDPState) -> Findings:
         """Stationarity and complementarity, recomputed with the multipliers of the answer."""
         if bool(state.starts_at_rest) and self.shooting != "multiple":
-            return self._started(True).finish(oracle, state)
+            return self.started(True).finish(oracle, state)
         anew = self._passed(oracle, state, act=False)
         model = anew.model
         aware = relabels(oracle.problem, oracle.gradient)
@@ -270,11 +266,6 @@ class _DifferentialDynamicProgramming(NamedOptions):
         problem, modeller = oracle.problem.with_gradient("implicit"), self._iteration(oracle).modeller
         exact = dataclasses.replace(modeller, problem=problem, gradient="implicit")
         return oracle.call(Modeller.expand, exact, state.progress.iterate.motion, state.multipliers)
-
-
-def _staying(motion: Trajectory) -> Trajectory:
-    """States that stay where a motion starts, under its controls."""
-    return dataclasses.replace(motion, xs=np.tile(motion.xs[0], (len(motion.xs), 1)))
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
