@@ -90,12 +90,23 @@ def test_the_option_smoothing_of_another_solver_means_another_thing():
     assert solution.solver == "MPPI"
 
 
-def test_without_smoothing_doing_nothing_is_no_answer():
+@pytest.mark.parametrize("solver", [
+    solvers.iLQR(smoothing=None), solvers.SingleShooting(), pytest.param(solvers.MultipleShooting(), marks=pytest.mark.slow),
+    pytest.param(solvers.GaussNewton(), marks=pytest.mark.slow),
+], ids=lambda solver: solver.name)  # fmt: skip
+def test_without_smoothing_doing_nothing_is_no_answer(solver):
     problem = problems.get("spinner")
-    solution = solvers.solve(problem, solvers.iLQR(smoothing=None))
+    solution = solvers.solve(problem, solver)
     assert status_name(solution.status) == "no_influence"
     assert not solution.success
     assert not solution.goals["turn"].met
+
+
+@pytest.mark.slow
+def test_a_batch_names_guesses_without_influence_too():
+    problem = problems.get("spinner")
+    batch = solvers.solve_batch(problem, solvers.iLQR(), x0=np.stack([problem.x0, problem.x0]))
+    assert [status_name(status) for status in batch.status] == ["no_influence"] * 2 and not batch.success.any()
 
 
 def test_the_guess_without_influence_is_named_without_goals_too():

@@ -16,6 +16,7 @@ from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
 from trajopt.problems import programs
 from trajopt.problems.goals import PREFIX, Judged, goal_reports, goal_values, shortfalls_of
+from trajopt.problems.influence import adjoint_along, lacks_influence
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
 
@@ -201,6 +202,11 @@ class OptimalControlOracle(CompiledCalls):
         """What keeps recomputed `values` from counting as an answer, as sentences."""
         return shortfalls_of(self.problem, values)
 
+    def lacks_influence(self, motion: Trajectory) -> bool:
+        """Whether no control changes the cost of a motion's states, to first order."""
+        slope, B, costates = self.call(adjoint_along, self.problem, motion, effort=Effort.QUICK)
+        return lacks_influence(np.asarray(slope), np.asarray(B), np.asarray(costates), 1.0)
+
     def fields(self, trajectory: Trajectory) -> dict[str, Any]:
         """Fields of the `Solution`: x (controls and parameters, flat), xs, us, parameters and the arrays to plot."""
         problem, system = self.problem, self.problem.system
@@ -261,6 +267,10 @@ class LeastSquaresOracle(CompiledCalls):
     def shortfalls(self, values: Mapping[str, float]) -> list[str]:
         """What keeps recomputed `values` from counting as an answer, as sentences."""
         return shortfalls_of(self.problem, values)
+
+    def lacks_influence(self, x: Float[np.ndarray, " nx"]) -> bool:
+        """The unknowns of a fit are what its residual is about."""
+        return False
 
     def fields(self, x: Float[np.ndarray, " nx"]) -> dict[str, Any]:
         """Fields of the `Solution`: x, and the motion where the problem describes one."""

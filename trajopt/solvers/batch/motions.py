@@ -111,7 +111,9 @@ def solve_motions(samples: Samples, solver: iLQR | DDP, problem: OptimalControlP
     compiling = each.compile_time_s + oracles[0].compile_time_s
     seconds = time.perf_counter() - start - compiling
     missing = [oracle.shortfalls(own) for oracle, own in zip(oracles, values, strict=True)]
-    statuses, success = verdicts(samples.problems, run.code, missing, run.best.cost)
+    at = [jax.tree.map(lambda a, k=k: a[k], run.motion) for k in range(len(oracles))]
+    lacking = [functools.partial(oracle.lacks_influence, motion) for oracle, motion in zip(oracles, at, strict=True)]
+    statuses, success = verdicts(samples.problems, run.code, missing, run.best.cost, lacking)
     us = run.motion.us
     return BatchSolution(
         problem=problem.name,

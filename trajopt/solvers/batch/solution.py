@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,10 +103,14 @@ class BatchSolution:
 
 
 def verdicts(
-    problems: Sequence[Any], codes: Int[np.ndarray, " b"], missing: Sequence[Sequence[str]], costs: Float[np.ndarray, " b"]
+    problems: Sequence[Any], codes: Int[np.ndarray, " b"], missing: Sequence[Sequence[str]], costs: Float[np.ndarray, " b"],
+    lacking: Sequence[Callable[[], bool] | None] | None = None,
 ) -> tuple[tuple[Status, ...], Bool[np.ndarray, " b"]]:
-    """(status, success) of each sample, as of a single solve: missing: what falls short at its point."""
-    found = [verdict(*each) for each in zip(problems, map(status_of, codes.tolist()), missing, costs.tolist(), strict=True)]
+    """(status, success) of each sample, as `verdict` says: missing: what falls short at its point; lacking: its lack of
+    influence."""
+    lacking = [None] * len(problems) if lacking is None else lacking
+    samples = zip(problems, map(status_of, codes.tolist()), missing, costs.tolist(), lacking, strict=True)
+    found = [verdict(*each) for each in samples]
     statuses, success = zip(*found, strict=True)
     return tuple(statuses), np.array(success)
 

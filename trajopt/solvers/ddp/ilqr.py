@@ -30,6 +30,7 @@ from trajopt.dynamics.effort import Effort
 from trajopt.names import NamedOptions
 from trajopt.options import check_options
 from trajopt.problems.expansions import aware_dynamics, reason_not_smooth, relabels, twice_differentiable
+from trajopt.problems.influence import lacks_influence
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import KEPT_PROGRAMS
@@ -37,7 +38,7 @@ from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.braking import can_brake
 from trajopt.solvers.ddp.curvature import Curvature
 from trajopt.solvers.ddp.iteration import DAMPING, Iteration
-from trajopt.solvers.ddp.local_model import LocalModel, Modeller, lacks_influence, runs_native
+from trajopt.solvers.ddp.local_model import LocalModel, Modeller, runs_native
 from trajopt.solvers.ddp.passes import Passes, Summary
 from trajopt.solvers.ddp.replanning import GradientPlanner, Replanning
 from trajopt.solvers.ddp.start import Start, gives_states
@@ -211,8 +212,10 @@ class _DifferentialDynamicProgramming(NamedOptions):
         """Solved when stationary and feasible, a failure when `step` gave up, else None; a guess that is stationary only since no
         control changes the cost of the states has no influence."""
         code = int(state.progress.code)
-        if state.converged and state.step_size == 0 and lacks_influence(state.model):
-            return Status.no_influence
+        if state.converged and state.step_size == 0:
+            slope, B, costates = (np.asarray(a) for a in (state.model.lq.q, state.model.lq.B, state.model.costates))
+            if lacks_influence(slope, B, costates, float(state.model.scale)):
+                return Status.no_influence
         return None if code == GOING_ON else status_of(code)
 
     def finish(self, oracle: OptimalControlOracle, state: DDPState) -> Findings:

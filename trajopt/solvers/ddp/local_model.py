@@ -44,8 +44,6 @@ from trajopt.solvers.subproblems.riccati import (
     riccati_native,
 )
 
-NOTHING = 1e-9  # share of the costates below which what controls do about them is rounding
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -307,14 +305,6 @@ class Modeller:
         wide = jnp.full(free_states, jnp.inf, p.dtype)
         low, high = problem.parameter_lower.astype(p.dtype) - p, problem.parameter_upper.astype(p.dtype) - p
         return jnp.concatenate([-wide, low]), jnp.concatenate([wide, high])
-
-
-def lacks_influence(model: LocalModel) -> bool:
-    """Whether the cost of the states has a slope that no control passes on: B_t^T p_{t+1} is zero at every step."""
-    slope, costates = np.asarray(model.lq.q)[1:], np.asarray(model.costates)[1:]
-    pull = np.abs(np.einsum("tij,ti->tj", np.asarray(model.lq.B), costates)).max(initial=0.0)
-    most = np.abs(costates).max(initial=0.0)
-    return bool(np.abs(slope).max(initial=0.0) > NOTHING * float(model.scale) and pull <= NOTHING * most)
 
 
 def bounds_controls(problem: OptimalControlProblem) -> bool:

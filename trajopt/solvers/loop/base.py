@@ -259,7 +259,7 @@ class _Run:
         notes = [*ending.notes, *found.notes]
         if status_name(status) == "non_finite":
             notes = [f"at iteration {self.iteration}{self.state.non_finite_place()}", *notes]
-        status, success = verdict(self.problem, status, missing, self.best.cost)
+        status, success = verdict(self.problem, status, missing, self.best.cost, lambda: oracle.lacks_influence(x))
         hints = [self.problem.other_guesses] if not success and status_name(status) in UNCONVERGED else []
         if not success and status_name(status) not in CUT_SHORT:
             hints.append(precision_hint(np.result_type(*jax.tree.leaves(x))))

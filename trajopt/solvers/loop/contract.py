@@ -55,6 +55,9 @@ class Oracle(Protocol[PointIn]):
     def shortfalls(self, values: Any, /) -> list[str]:
         """Which of the recomputed quantities are too large, as sentences."""
 
+    def lacks_influence(self, point: PointIn, /) -> bool:
+        """Whether nothing that may be changed has any influence, at a point, on what is asked."""
+
     def fields(self, point: PointIn, /) -> dict[str, Any]:
         """Fields of the `Solution` at a point: x, xs, us, trajectory, parameters."""
 
