@@ -30,9 +30,9 @@ ALL = SAMPLING | {"iLQR": solvers.iLQR(), "DDP": solvers.DDP(), "Hybrid": solver
 
 
 @functools.cache
-def problem() -> OptimalControlProblem:
-    """The cart goes to 0.3 m, the pole stays down."""
-    system = System(load_model("cart-pole"), DT, NoContact())
+def problem(integrator: str = "moreau") -> OptimalControlProblem:
+    """The cart goes to 0.3 m, the pole stays down; by midpoint steps, which plans without contact take."""
+    system = System(load_model("cart-pole"), DT, NoContact(), integrator=integrator)
     stage = sum([r.Posture(reference=[0.3, 0.0]), r.Velocity(weight=0.3), r.Control(weight=0.03)])
     return OptimalControlProblem(
         "cart", system, T, State(np.zeros(2), np.zeros(2)), stage_residual=stage,
@@ -64,6 +64,21 @@ def test_a_plan_is_the_models_motion_from_the_measured_state(name):
     np.testing.assert_allclose(found.cost, problem().cost(motion), rtol=1e-12)
     again = controller.replan(np.asarray(plan.xs[2]), 2 * DT).result
     assert float(again.cost) <= float(again.cost_before) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["PredictiveSampling", "iLQR"])
+def test_without_contact_plans_go_where_a_finer_plant_goes(name):
+    """A step of 50 ms of first order is 25 ms times the change of velocity off, a midpoint step of that order squared."""
+    first_order = problem("semi-implicit")
+    controller = control.Controller(first_order, ALL[name], DT)
+    x = np.array([0.0, 0.3, 0.4, -0.5])
+    us = np.asarray(controller.replan(x, 0.0).result.plan.us)
+    plan, short = np.asarray(controller.plan.xs), np.asarray(first_order.rollout(x, us, first_order.parameters).xs)
+    fine = dataclasses.replace(first_order.system, dt=DT / 50)
+    found, _ = fine.rollout(State(x[:2], x[2:]), jnp.asarray(us.repeat(50, 0)))
+    there = np.asarray(found.q)[::50]
+    missed, missed_before = (np.abs(xs[:, :2] - there).max() for xs in (plan, short))
+    assert missed < 0.15 * missed_before and missed_before > 1e-3
 
 
 @pytest.mark.parametrize(("kind", "knots"), [("linear", 5), ("cubic", 6), ("piecewise-constant", 8)])

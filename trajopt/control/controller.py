@@ -39,7 +39,7 @@ from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.trajectory import flat_state
 from trajopt.solvers.hybrid import Hybrid
 from trajopt.solvers.plan import Plan, Replanned
-from trajopt.solvers.planners import can_replan, planner_of
+from trajopt.solvers.planners import can_replan, in_fine_time, planner_of
 
 CLOCK_ROUNDING = 1e-9  # s
 KEPT = 1e-4  # violation, in the row's unit, with which a plan is settled
@@ -152,7 +152,7 @@ class Controller(WithoutCaches, NamedOptions):
         self.first_iterations = first_iterations
         self.planner = planner_of(solver, problem, gradient)
         self.settled = SAMPLED if self.planner.first().gains is None or isinstance(solver, Hybrid) else FOLLOWED
-        self.prediction = Prediction(problem)
+        self.prediction = Prediction(in_fine_time(problem))
         self._plans: Plans | None = None
         self._background: Background | None = None
 
@@ -220,7 +220,7 @@ class Controller(WithoutCaches, NamedOptions):
         """Other references and weights of the problem's residuals by name, from the next solve on; of the same shapes nothing is
         compiled. Raises what `OptimalControlProblem.replace` raises; then nothing changes."""
         self.problem = self.problem.replace(references=references, weights=weights)
-        self.planner, self.prediction = self.planner.on(self.problem), self.prediction.on(self.problem)
+        self.planner, self.prediction = self.planner.on(self.problem), self.prediction.on(in_fine_time(self.problem))
 
     def close(self) -> None:
         """End the thread of `replan(wait=False)`, once its solve is done."""

@@ -33,8 +33,8 @@ class Prediction(WithoutCaches):
         self.problem = problem
 
     @functools.cached_property
-    def _subjects(self) -> dict[float, OptimalControlProblem]:
-        """The problem with other steps of its system, by their length."""
+    def _subjects(self) -> dict[float, tuple[OptimalControlProblem, OptimalControlProblem]]:
+        """The problem and the same with other steps of its system, by their length."""
         return {}
 
     def on(self, problem: OptimalControlProblem) -> Prediction:
@@ -71,35 +71,35 @@ class Prediction(WithoutCaches):
         count = 1 if whole else max(1, math.ceil(seconds / (LARGEST * dt) - ROUNDING))
         numbers = np.array([knot_s / dt, seconds / (count * dt)], problem.dtype)
         program: Any = _beside if whole else _stepped
-        subject = self._subject(1.0 if whole else seconds / count)
-        found, compiling = programs.run(program, subject, x, np.asarray(count), *numbers, plan.xs, plan.us, plan.gains)
+        knots, fine = self._subject(1.0 if whole else seconds / count)
+        found, compiling = programs.run(program, knots, fine, x, np.asarray(count), *numbers, plan.xs, plan.us, plan.gains)
         return np.asarray(found), compiling
 
-    def _subject(self, step_s: float) -> OptimalControlProblem:
-        """A problem without costs whose system takes such steps, copied once to where programs run."""
+    def _subject(self, step_s: float) -> tuple[OptimalControlProblem, OptimalControlProblem]:
+        """The problem, and one whose system takes such steps, copied once to where programs run."""
         if step_s not in self._subjects:
             problem, system = self.problem, self.problem.system
             fine = problem.dynamics if system is None else dataclasses.replace(system, dt=step_s)
-            self._subjects[step_s] = jax.device_put(dataclasses.replace(problem, dynamics=fine, validate=False))
+            self._subjects[step_s] = jax.device_put((problem, dataclasses.replace(problem, dynamics=fine, validate=False)))
         return self._subjects[step_s]
 
 
 def _stepped(
-    problem: OptimalControlProblem, x: Float[Array, " nx"], count: Int[Array, ""], knot: ScalarLike, share: ScalarLike,
-    xs: Float[Array, "T1 nx"], us: Float[Array, "T nu"], gains: Float[Array, "T nu n"] | None,
+    problem: OptimalControlProblem, fine: OptimalControlProblem, x: Float[Array, " nx"], count: Int[Array, ""], knot: ScalarLike,
+    share: ScalarLike, xs: Float[Array, "T1 nx"], us: Float[Array, "T nu"], gains: Float[Array, "T nu n"] | None,
 ) -> Float[Array, " nx"]:  # fmt: skip
     """The state after `count` steps of a `share` of a knot."""
 
     def step(k: Array, x: Array) -> Array:
         u = acted(problem, x, knot + k.astype(x.dtype) * share, xs, us, gains)
-        return problem.step(x, u, jnp.zeros((), x.dtype), jnp.zeros(0, x.dtype))
+        return fine.step(x, u, jnp.zeros((), x.dtype), jnp.zeros(0, x.dtype))
 
     return jax.lax.fori_loop(0, count, step, x)
 
 
 def _beside(
-    problem: OptimalControlProblem, x: Float[Array, " nx"], count: Int[Array, ""], knot: ScalarLike, share: ScalarLike,
-    xs: Float[Array, "T1 nx"], us: Float[Array, "T nu"], gains: Float[Array, "T nu n"] | None,
+    problem: OptimalControlProblem, fine: OptimalControlProblem, x: Float[Array, " nx"], count: Int[Array, ""], knot: ScalarLike,
+    share: ScalarLike, xs: Float[Array, "T1 nx"], us: Float[Array, "T nu"], gains: Float[Array, "T nu n"] | None,
 ) -> Float[Array, " nx"]:  # fmt: skip
     """As far from the plan a `share` of a knot later as x is now."""
     bars = []

@@ -111,8 +111,17 @@ def place(time: Any, T: int) -> tuple[Any, Any]:
 def between(
     problem: OptimalControlProblem, x0: Float[Array, " nx"], x1: Float[Array, " nx"], share: ScalarLike
 ) -> Float[Array, " nx"]:
-    """The state at a share of the way from x0 to x1: exactly x0 at 0, x1 at 1."""
-    moved = problem.retract(x0, jnp.asarray(share) * problem.local(x0, x1))
+    """The state at a share of the way from x0 to x1: exactly x0 at 0, x1 at 1.
+
+    After midpoint steps velocities change evenly and places follow them; else the shortest way.
+    """
+    share = jnp.asarray(share)
+    way = share * problem.local(x0, x1)
+    if problem.system is not None and problem.system.integrator == "moreau":
+        nq, nv = problem.system.nq, problem.system.nv
+        bend = 0.5 * problem.system.dt * share * (share - 1) * (x1[nq:] - x0[nq:])
+        way = way.at[:nv].add(bend.astype(way.dtype))
+    moved = problem.retract(x0, way)
     return jnp.where(share == 0, x0, jnp.where(share == 1, x1, moved))
 
 
