@@ -75,6 +75,7 @@ def test_episodes_begin_with_a_foot_on_the_ground(made):
     model = made.system.model
     distance = jax.vmap(lambda q: collide(model, kinematics(model, q)).distance)(states.x.q)
     assert distance.shape == (64, 4)
+    assert made.factors.keys() == {"pair_friction", "mass"} and not environment("quadruped-walk", randomised=False).factors
     assert np.asarray(distance.min(1)) == pytest.approx(0.0, abs=1e-12) and float(distance.max()) < 0.2
     assert float(distance.max()) > 0.03 and np.asarray(states.x.q[:, 2]) == pytest.approx(0.48, abs=0.08)
 

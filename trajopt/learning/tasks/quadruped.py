@@ -27,6 +27,7 @@ from trajopt.problems.library.behaviours import on_dofs
 
 STIFFNESS, DAMPING, SCALE = 20.0, 1.0, 1.0  # N m/rad, N m s/rad, rad
 SPEED, HEIGHT, FALLEN = 1.0, 0.45, 0.25  # m/s and m that are asked for, m below which the quadruped has fallen
+FACTORS = {"pair_friction": (0.6, 1.5), "mass": (0.8, 1.2)}  # friction as in Table 9; with them the walk carries over to MuJoCo
 CONTACTS: dict[str, tuple[Law, float]] = {  # the law and its step, s, by name
     "smoothed": (SmoothedContact(kappa=300.0, erp=0.0), 0.01),
     "hard": (RigidContact(gap="detect", erp=0.0), 0.01),
@@ -54,8 +55,11 @@ def reward(before: Moment, u: Float[Array, " nu"], after: Moment) -> dict[str, F
     }
 
 
-def quadruped_walk(contact: str = "smoothed", duration: float = 10.0) -> Environment:
-    """Episodes of `duration` s, 100 actions a second; contact: one of `CONTACTS`. Raises `UnknownNameError`."""
+def quadruped_walk(contact: str = "smoothed", duration: float = 10.0, randomised: bool = True) -> Environment:
+    """Episodes of `duration` s, 100 actions a second; contact: one of `CONTACTS`; randomised: friction and masses of an episode.
+
+    Raises `UnknownNameError`.
+    """
     if contact not in CONTACTS:
         raise UnknownNameError(f"there is no contact law '{contact}' of quadruped-walk{closest(contact, CONTACTS)}")
     law, _ = CONTACTS["smoothed"]
@@ -67,5 +71,6 @@ def quadruped_walk(contact: str = "smoothed", duration: float = 10.0) -> Environ
         "quadruped-walk", system, reward, limit, put_down(model, around(model, home, position=spread, velocity=0.25)),
         actions=12, control=joint_targets(model, home, SCALE, STIFFNESS, DAMPING), observe=observe,
         terminated=lambda moment: moment.x.q[2] < FALLEN, success=went_far(SPEED, duration, limit),
+        factors=FACTORS if randomised else {},
     )  # fmt: skip
     return made if contact == "smoothed" else made.with_contact(*CONTACTS[contact])
