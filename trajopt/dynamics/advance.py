@@ -30,7 +30,7 @@ from trajopt.dynamics.linearization import (
 )
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.report import PackedStepInfo
-from trajopt.dynamics.rigid_body.actuation import actuation_force
+from trajopt.dynamics.rigid_body.actuation import actuation_force, force_slopes
 from trajopt.dynamics.smooth_step import smooth_step
 from trajopt.dynamics.smoothness import marked
 from trajopt.dynamics.state import Linearization, State, StepInfo
@@ -154,7 +154,9 @@ def linearize(
     if acts_by_impulses(law) and (differentiated is not None or has_closed_form(law, system.mode, system.integrator)):
         start = _step_inputs(system, law, x, actuation_force(system.model, x.q, x.v, u) + force, warm_start)
         if differentiated is not None:
-            return linearize_native(system.integrator, start, differentiated, u, parts.impulse), complete
+            slopes = force_slopes(system.model, x.q, x.v, u)
+            gain = system.model.actuation if slopes is None else slopes.columns()
+            return linearize_native(system.integrator, start, differentiated, gain, parts.impulse, slopes), complete
         found, solved = linearize_impulse_step(system.integrator, system.mode, start, u, adjoint, parts)
         return found, solved.solution.degenerate if parts.impulse else needs_null_space(solved)
 

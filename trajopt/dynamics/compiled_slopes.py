@@ -12,29 +12,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.backend import differentiated_law
-from trajopt.dynamics.collision.narrowphase import collide_with_derivatives
 from trajopt.dynamics.compiled_parameters import answers_parameters, contacts_slope, parameter_slope
-from trajopt.dynamics.compiled_step import answered_by_core, linearize_by_core, step_by_core
+from trajopt.dynamics.compiled_step import chained, step_by_core
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
-from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.contact.step import DerivativeRule
-from trajopt.dynamics.gradients.contact_geometry import contact_geometry
 from trajopt.dynamics.gradients.first_order import first_order_only, instantiated, is_symbolic, is_zero
-from trajopt.dynamics.integrators import impulse_info, impulse_step, share_after_impulses, where_impulses_act
+from trajopt.dynamics.integrators import impulse_info, impulse_step
+from trajopt.dynamics.linearization import moved_on
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.report import PackedStepInfo, packed_slope, report_slope
-from trajopt.dynamics.rigid_body.actuation import ForceSlopes, force_slopes
-from trajopt.dynamics.rigid_body.configuration import difference, integrate, integrate_jacobians
-from trajopt.dynamics.rigid_body.kinematics import kinematics
-from trajopt.dynamics.state import Linearization, State, StepInfo
+from trajopt.dynamics.rigid_body.actuation import ForceSlopes
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
+from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 
 
 def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
@@ -45,17 +42,6 @@ def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: Ste
 
 
 def linearize_native(
-    integrator: str, start: StepInputs, law: ContactLaw, u: Float[Array, " nu"], impulse: bool = False
-) -> Linearization:
-    """The linearisation of a step in closed form, through the compiled core: that of `law` (`backend.differentiated_law`).
-
-    impulse: whether the impulse is differentiated too.
-    """
-    slopes = force_slopes(start.model, start.q, start.v, u)
-    return _under_law(integrator, start, law, start.model.actuation if slopes is None else slopes.columns(), impulse, slopes)
-
-
-def _under_law(
     integrator: str,
     start: StepInputs,
     law: ContactLaw,
@@ -63,29 +49,22 @@ def _under_law(
     impulse: bool = False,
     slopes: ForceSlopes | None = None,
 ) -> Linearization:
-    """The step of `start` with the derivative of `law`; gain, impulse, slopes: as of `linearize_by_core`."""
-    found = linearize_by_core(integrator, _with_law(law, start), gain, impulse, slopes)
-    return found if law == start.law else with_exact_step(integrator, start, found)
+    """The step with the closed form of `law` (`backend.differentiated_law`) as its derivative, through the compiled core.
 
-
-def _with_law(law: ContactLaw, start: StepInputs) -> StepInputs:
-    return start if law == start.law else dataclasses.replace(start, law=law)
-
-
-def with_exact_step(integrator: str, start: StepInputs, other: Linearization) -> Linearization:
-    """The step of `start`, with d v+ and d impulse of another law's linearisation `other`, and q+ moved at its own v+."""
-    model, nv = start.model, start.model.nv
-    x_next, info = step_by_core(integrator, start)
-    rest = share_after_impulses(integrator, start.dt)
-    by_q, by_dq = integrate_jacobians(model, start.q, rest * x_next.v)
-    onward = jnp.concatenate([by_q, jnp.zeros_like(by_q)], 1)
-    if integrator == "moreau":
-        there, there_by_v = integrate_jacobians(model, start.q, rest * start.v)
-        onward = by_q @ jnp.concatenate([there, rest * there_by_v], 1)
-    below, pushed = other.A[nv:], other.B[nv:]
-    A = jnp.concatenate([onward + rest * (by_dq @ below), below])
-    B = jnp.concatenate([rest * (by_dq @ pushed), pushed])
-    return dataclasses.replace(other, x_next=x_next, A=A, B=B, info=info)
+    gain: columns along which it is differentiated by forces; slopes: the gain is their `columns`, and the derivative is by
+    controls. impulse: whether the impulse is differentiated too.
+    """
+    y, info = step_by_core(integrator, dataclasses.replace(start, law=law), gain, impulse=impulse)
+    y = chained(y, slopes)
+    assert y.A is not None and y.B is not None
+    outputs = {} if y.C is None or y.D is None else {"impulse": OutputSlope(y.C, y.D)}
+    if law == start.law:
+        return Linearization(y.state, y.A, y.B, info, {}, None, outputs)
+    # The law's own step, with d v+ and d impulse of the other, and q+ moved at its own v+.
+    own, info = step_by_core(integrator, start)
+    nv = start.model.nv
+    A, B = moved_on(integrator, start, own.v, y.A[nv:], y.B[nv:])
+    return Linearization(own.state, A, B, info, {}, None, outputs)
 
 
 def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
@@ -95,7 +74,8 @@ def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, PackedStepInfo]:
-    return step_by_core(integrator, start)
+    y, info = step_by_core(integrator, start)
+    return y.state, info
 
 
 def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: Any) -> Any:
@@ -112,22 +92,21 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
         _, slopes = jax.jvp(functools.partial(_in_jax, integrator, rule), (at,), (along,))
         return (x_next, info), (slopes[0], packed_slope(info, slopes[1]))
     every = jnp.eye(start.model.nv, dtype=start.q.dtype)
-    found, dx = _under_law(integrator, start, law, every), tangent_motion(start, along)
+    found, dx = linearize_native(integrator, start, law, every), tangent_motion(start, along)
     # A call of its own: XLA leaves it out of programs in which nobody asks for the report's derivative.
-    impulse = linearize_by_core(integrator, _with_law(law, start), every, impulse=True).outputs["impulse"]
-    packed: Any = found.info
-    no_friction = jnp.zeros(packed.layout[0], dx.dtype)
-    pushed, contacts = impulse.C @ dx + impulse.D @ along.tau, _contacts_moved(integrator, start, dx)
-    report = report_slope(packed, pushed, contacts, no_friction)
+    y, _ = step_by_core(integrator, dataclasses.replace(start, law=law), every, impulse=True)
+    assert y.C is not None and y.D is not None
+    packed, pushed = cast(PackedStepInfo, found.info), y.C @ dx + y.D @ along.tau
+    report = report_slope(packed, pushed, contacts_slope(integrator, start, dstart), jnp.zeros(packed.layout[0], dx.dtype))
     return (found.x_next, packed), (ambient_slope(start.model, found.x_next, found.A @ dx + found.B @ along.tau), report)
 
 
 def _with_parameters(integrator: str, start: StepInputs, dstart: StepInputs) -> Any:
     """`_derivative` by the core's answers, along parameters too."""
     every, model = jnp.eye(start.model.nv, dtype=start.q.dtype), start.model
-    y, info = answered_by_core(integrator, start, every)
+    y, info = step_by_core(integrator, start, every, impulse=True, answers=True)
     assert y.A is not None and y.B is not None and y.C is not None and y.D is not None
-    along, x_next = instantiated(start, dstart), State(y.q, y.v)
+    along, x_next = instantiated(start, dstart), y.state
     dx, by_parameters = tangent_motion(start, along), parameter_slope(integrator, start, dstart, y, info)
     by_state = ambient_slope(model, x_next, y.A @ dx + y.B @ along.tau)
     impulse = y.C @ dx + y.D @ along.tau + by_parameters.impulse
@@ -136,20 +115,6 @@ def _with_parameters(integrator: str, start: StepInputs, dstart: StepInputs) -> 
 
 
 _with_derivative.defjvp(_derivative, symbolic_zeros=True)
-
-
-def _contacts_moved(integrator: str, start: StepInputs, dx: Float[Array, " n"]) -> Float[Array, "nc 7"]:
-    """How distance, point and normal of the reported contacts move with dx = [dq, dv]; nothing is solved for that."""
-    model, nv = start.model, start.model.nv
-    inputs, dq = where_impulses_act(integrator, start), dx[:nv]
-    if integrator == "moreau":
-        half = 0.5 * start.dt
-        there, there_by_v = integrate_jacobians(model, start.q, half * start.v)
-        dq = there @ dq + half * (there_by_v @ dx[nv:])
-    kin = kinematics(model, inputs.q)
-    candidates, slopes = collide_with_derivatives(model, kin, start.law.pair_limit, start.travel)
-    rows = assemble(inputs, kin, candidates)
-    return contact_geometry(model, kin, rows, slopes[rows.selected]).moved(model, dq)
 
 
 # -- what the rules share ------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from trajopt.dynamics.model import Topology
 from trajopt.dynamics.report import HEAD, PackedStepInfo
 from trajopt.dynamics.rigid_body.actuation import ForceSlopes
 from trajopt.dynamics.rigid_body.kinematics import kinematics
-from trajopt.dynamics.state import Linearization, OutputSlope, State
+from trajopt.dynamics.state import State
 from trajopt.errors import OptionError
 
 GIVEN, SLOPE = 14, 42  # numbers of a candidate that is handed over, and of its slope, as in native/candidates.h
@@ -59,6 +59,11 @@ class CoreSteps(NamedTuple):
     whole: Float[Array, "*T w"] | None = None
     answers: Float[Array, "r a"] | None = None
     along: Float[Array, " s"] | None = None
+
+    @property
+    def state(self) -> State:
+        """The state after the step."""
+        return State(self.q, self.v)
 
 
 class Policy(NamedTuple):
@@ -132,27 +137,25 @@ def core_steps(
     return CoreSteps(report, q, v, **dict(zip(names, more, strict=True)))
 
 
-def step_by_core(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
-    """The state after a step of the core, and its report."""
-    y, info = _taken(integrator, start, None, False)
-    return State(y.q, y.v), info
-
-
-def answered_by_core(integrator: str, start: StepInputs, gain: Float[Array, "nv k"]) -> tuple[CoreSteps, PackedStepInfo]:
-    """The step with its Jacobian, that of the impulses, and the answers of `compiled_parameters`."""
-    return _taken(integrator, start, gain, True, answers=True)
-
-
-def linearize_by_core(
-    integrator: str, start: StepInputs, gain: Float[Array, "nv k"], impulse: bool = False, slopes: ForceSlopes | None = None
-) -> Linearization:
-    """The step and its Jacobian by state and, along the columns of `gain`, by forces. impulse: also that of the impulses; slopes:
-    the gain is their `columns`, and the derivative is by controls."""
-    y, info = _taken(integrator, start, gain, impulse)
-    y = chained(y, slopes)
-    assert y.A is not None and y.B is not None
-    outputs = {} if y.C is None or y.D is None else {"impulse": OutputSlope(y.C, y.D)}
-    return Linearization(State(y.q, y.v), y.A, y.B, info, {}, None, outputs)
+def step_by_core(
+    integrator: str,
+    start: StepInputs,
+    gain: Float[Array, "nv k"] | None = None,
+    *,
+    impulse: bool = False,
+    answers: bool = False,
+) -> tuple[CoreSteps, PackedStepInfo]:
+    """A step of the core and its report. gain: asks for its Jacobian by state and, along these columns, by forces; impulse and
+    answers as of `core_steps`.
+    """
+    compiled = compile_system(start.model, start.law, integrator)
+    parameters = pack_parameters(compiled, start.model, start.dt, start.kappa, start.rho)
+    given = given_candidates(compiled, start, slopes=gain is not None)
+    y = core_steps(
+        compiled, parameters, start.q, start.v, start.tau,
+        given=given, gain=gain, impulse=impulse, answers=answers, reported=Report.APART,
+    )  # fmt: skip
+    return y, PackedStepInfo(y.report, y.whole, given.dropped_pairs, compiled.report_layout)
 
 
 def chained(y: CoreSteps, slopes: ForceSlopes | None) -> CoreSteps:
@@ -162,19 +165,6 @@ def chained(y: CoreSteps, slopes: ForceSlopes | None) -> CoreSteps:
     A, B = slopes.chained(y.A, y.B)
     C, D = (None, None) if y.C is None or y.D is None else slopes.chained(y.C, y.D)
     return y._replace(A=A, B=B, C=C, D=D)
-
-
-def _taken(
-    integrator: str, start: StepInputs, gain: Float[Array, "nv k"] | None, impulse: bool, answers: bool = False
-) -> tuple[CoreSteps, PackedStepInfo]:
-    compiled = compile_system(start.model, start.law, integrator)
-    parameters = pack_parameters(compiled, start.model, start.dt, start.kappa, start.rho)
-    given = given_candidates(compiled, start, slopes=gain is not None)
-    y = core_steps(
-        compiled, parameters, start.q, start.v, start.tau,
-        given=given, gain=gain, impulse=impulse, answers=answers, reported=Report.APART,
-    )  # fmt: skip
-    return y, PackedStepInfo(y.report, y.whole, given.dropped_pairs, compiled.report_layout)
 
 
 # --- candidates that are handed over ----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from trajopt.dynamics.arguments import holds_traced
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
 from trajopt.dynamics.compiled_step import Report, chained, core_steps
 from trajopt.dynamics.contact.laws.base import ContactLaw
-from trajopt.dynamics.effort import Effort, compiled_with
+from trajopt.dynamics.effort import Effort, known_options
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.report import HEAD, NON_FINITE, PackedStepInfo
 from trajopt.dynamics.rigid_body.actuation import Actuators, actuators
@@ -112,30 +112,22 @@ def direct_calls(
     if compiled.given:
         return None
     driven = actuators(model)
-    numbers, kinds = jax.tree.flatten((model, dt, kappa, rho, driven))
-    pack = _packing(compiled, kinds, tuple((np.shape(x), np.dtype(x.dtype)) for x in numbers))
-    constants = pack(*jax.tree.unflatten(kinds, numbers))
+    with jax.ensure_compile_time_eval():  # a system may be called within another function's trace
+        constants = _packing()(compiled, model, dt, kappa, rho, driven)
     leaves, structure = jax.tree.flatten(driven)
     programs = _programs(compiled, structure, tuple(np.shape(leaf) for leaf in leaves))
     return DirectCalls(compiled, constants, driven.arms.shape[1], programs)
 
 
-@functools.lru_cache(maxsize=128)
-def _packing(
-    compiled: CompiledSystem, kinds: Any, numbers: tuple[tuple[tuple[int, ...], np.dtype], ...]
-) -> Callable[..., Float[Array, " c"]]:
-    """The program of the constants for arguments of these kinds, shapes and types.
+@functools.cache
+def _packing() -> Callable[..., Float[Array, " c"]]:
+    """The program of the constants: it runs once for each system."""
 
-    It is compiled ahead because a system may be called within another function's trace, where only a compiled program computes at
-    once; `ensure_compile_time_eval` does too, but one operation of the packing after the other, forty small compilations.
-    """
-
-    def constants(model: Model, dt, kappa, rho, driven: Actuators) -> Float[Array, " c"]:
+    def constants(compiled: CompiledSystem, model: Model, dt, kappa, rho, driven: Actuators) -> Float[Array, " c"]:
         parameters = pack_parameters(compiled, model, dt, kappa, rho)
         return jnp.concatenate([parameters, *(leaf.astype(parameters.dtype).reshape(-1) for leaf in jax.tree.leaves(driven))])
 
-    arguments = jax.tree.unflatten(kinds, [jax.ShapeDtypeStruct(*x) for x in numbers])
-    return compiled_with(jax.jit(constants).lower(*arguments), Effort.QUICK.value)
+    return jax.jit(constants, static_argnums=0, compiler_options=known_options(Effort.QUICK) or None)
 
 
 @functools.lru_cache(maxsize=128)

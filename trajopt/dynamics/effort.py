@@ -1,11 +1,9 @@
-"""How thoroughly XLA optimises a program that is compiled ahead of its calls."""
+"""How thoroughly XLA optimises a program."""
 
 from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 
@@ -28,19 +26,6 @@ class Effort(enum.Enum):
         "xla_llvm_disable_expensive_passes": True,
         "xla_cpu_parallel_codegen_split_count": 1,
     }
-
-
-def compiled_with(lowered: Any, options: Mapping[str, bool | int]) -> Callable[..., Any]:
-    """The compiled program of a lowered one (`jax.stages.Lowered`) with options of XLA for CPUs; without any of them where the
-    device is another or this XLA does not know one."""
-    if not options or jax.default_backend() != "cpu":
-        return lowered.compile()
-    try:
-        return lowered.compile(compiler_options=dict(options))
-    except jax.errors.JaxRuntimeError as error:
-        if "No such compile option" not in str(error):
-            raise
-        return lowered.compile()
 
 
 @functools.cache

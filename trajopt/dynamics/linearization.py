@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law
 from trajopt.dynamics.contact.step import VelocityStep
-from trajopt.dynamics.gradients.closed_form import StepJacobian, step_jacobian
+from trajopt.dynamics.gradients.closed_form import step_jacobian
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import (
     impulse_info,
@@ -68,14 +68,12 @@ def linearize_impulse_step(
     x_next = State(integrate(model, inputs.q, rest * step.velocity), step.velocity)
     slopes = force_slopes(model, start.q, start.v, u)
     gain = model.actuation if slopes is None else slopes.columns()
-    by_control = jacobian.by_tau @ gain
-    if integrator == "moreau":
-        A, B = _through_the_midpoint(start, inputs.q, jacobian, by_control, step.velocity)
-    else:
-        A, B = _from_the_start(start, jacobian, by_control, step.velocity)
-    # Rows of the outputs below those of the state.
-    C, D = (A[:0], B[:0]) if jacobian.impulse is None else _impulse_slopes(integrator, start, jacobian.impulse, gain)
-    A, B = jnp.concatenate([A, C]), jnp.concatenate([B, D])
+    by_state = _by_the_start(integrator, start, jacobian.by_q, jacobian.by_v)
+    A, B = moved_on(integrator, start, step.velocity, by_state, jacobian.by_tau @ gain)
+    if jacobian.impulse is not None:  # rows of the outputs, below those of the state
+        by_q, by_v, by_tau = jnp.split(jacobian.impulse, 3, 1)
+        A = jnp.concatenate([A, _by_the_start(integrator, start, by_q, by_v)])
+        B = jnp.concatenate([B, by_tau @ gain])
     one_sided = _one_sided_columns(integrator, model, jacobian.contradicts)
     # Of a step without a solution nothing is solved again, and numbers that are not finite are no derivative.
     one_sided = one_sided & (step.solution.status == Status.solved)
@@ -92,16 +90,30 @@ def linearize_impulse_step(
     return Linearization(x_next, A[:n], B[:n], impulse_info(step), {}, one_sided, outputs), step
 
 
-def _impulse_slopes(
-    integrator: str, start: StepInputs, slopes: Float[Array, "m n3"], gain: Float[Array, "nv k"]
-) -> tuple[Float[Array, "m n"], Float[Array, "m k"]]:
-    """The derivative of the impulses by the state before the step and along `gain`, from that by (q, v, tau) where they act."""
-    by_q, by_v, by_tau = jnp.split(slopes, 3, 1)
-    if integrator == "moreau":
-        half = 0.5 * start.dt
-        there, there_by_v = integrate_jacobians(start.model, start.q, half * start.v)
-        by_q, by_v = by_q @ there, by_v + half * (by_q @ there_by_v)
-    return jnp.concatenate([by_q, by_v], 1), by_tau @ gain
+def _by_the_start(
+    integrator: str, start: StepInputs, by_q: Float[Array, "m nv"], by_v: Float[Array, "m nv"]
+) -> Float[Array, "m n"]:
+    """The derivative of something by the state before the step, from that by q, where the impulses act, and by v."""
+    if integrator != "moreau":
+        return jnp.concatenate([by_q, by_v], 1)
+    half = 0.5 * start.dt
+    there, there_by_v = integrate_jacobians(start.model, start.q, half * start.v)
+    return jnp.concatenate([by_q @ there, by_v + half * (by_q @ there_by_v)], 1)
+
+
+def moved_on(
+    integrator: str,
+    start: StepInputs,
+    v_plus: Float[Array, " nv"],
+    by_state: Float[Array, "nv n"],
+    by_control: Float[Array, "nv k"],
+) -> tuple[Float[Array, "n n"], Float[Array, "n k"]]:
+    """A and B from the derivatives of v+: from the q where the impulses act, q+ = q (+) r v+ with r left of the step."""
+    rest = share_after_impulses(integrator, start.dt)
+    by_q, by_dq = integrate_jacobians(start.model, start.q, rest * v_plus)
+    onward = _by_the_start(integrator, start, by_q, jnp.zeros_like(by_q))
+    A = jnp.concatenate([onward + rest * (by_dq @ by_state), by_state])
+    return A, jnp.concatenate([rest * (by_dq @ by_control), by_control])
 
 
 def _one_sided_columns(integrator: str, model: Model, contradicts: Bool[Array, "2 nv"]) -> Bool[Array, " n"]:
@@ -123,31 +135,6 @@ def _loss_direction(inputs: StepInputs, rest, adjoint: Float[Array, " n"]):
         return by_q.T @ adjoint[:n], adjoint[n:] + rest * (by_dq.T @ adjoint[:n])
 
     return direction
-
-
-def _from_the_start(start: StepInputs, jacobian: StepJacobian, by_control, v_plus):
-    """A and B of the semi-implicit step from the derivative of v+ and the integration of q."""
-    model, q, dt, n = start.model, start.q, start.dt, start.model.nv
-    if model.topology.ball_starts:
-        by_q, by_dq = integrate_jacobians(model, q, dt * v_plus)
-        moved = dt * (by_dq @ jnp.concatenate([jacobian.by_q, jacobian.by_v, by_control], 1))
-    else:
-        by_q = jnp.eye(n, dtype=q.dtype)
-        moved = dt * jnp.concatenate([jacobian.by_q, jacobian.by_v, by_control], 1)
-    top = jnp.concatenate([by_q + moved[:, :n], moved[:, n : 2 * n]], 1)
-    A = jnp.concatenate([top, jnp.concatenate([jacobian.by_q, jacobian.by_v], 1)])
-    return A, jnp.concatenate([moved[:, 2 * n :], by_control])
-
-
-def _through_the_midpoint(start: StepInputs, q_mid, jacobian: StepJacobian, by_control, v_plus):
-    """A and B of the midpoint step: q_m = q (+) dt/2 v, v+ = f(q_m, v, tau), q+ = q_m (+) dt/2 v+."""
-    model, n, half = start.model, start.model.nv, 0.5 * start.dt
-    there, there_by_v = integrate_jacobians(model, start.q, half * start.v)
-    onward, onward_by_v = integrate_jacobians(model, q_mid, half * v_plus)
-    mid = jnp.concatenate([there, half * there_by_v, jnp.zeros_like(by_control)], 1)
-    velocity = jacobian.by_q @ mid + jnp.concatenate([jnp.zeros_like(jacobian.by_v), jacobian.by_v, by_control], 1)
-    both = jnp.concatenate([onward @ mid + half * (onward_by_v @ velocity), velocity])
-    return both[:, : 2 * n], both[:, 2 * n :]
 
 
 @in_full_precision

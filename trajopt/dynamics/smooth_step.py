@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.compiled_slopes import ambient_slope, by_state_alone, tangent_motion
-from trajopt.dynamics.compiled_step import linearize_by_core, step_by_core
+from trajopt.dynamics.compiled_step import step_by_core
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.gradients.differences import fourth_order_differences, fourth_order_step
 from trajopt.dynamics.gradients.first_order import instantiated, slope_along
@@ -33,7 +33,8 @@ from trajopt.dynamics.state import State, StepInfo
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def smooth_step(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
     """`integrators.explicit_step` of free motion, whatever the integrator, and its report through the compiled core."""
-    return step_by_core(integrator, start)
+    y, info = step_by_core(integrator, start)
+    return y.state, info
 
 
 def _derivative(integrator: str, primals: Any, tangents: Any) -> Any:
@@ -55,8 +56,9 @@ smooth_step.defjvp(_derivative, symbolic_zeros=True)
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _jacobian(integrator: str, start: StepInputs) -> Float[Array, "n n3"]:
     """F = [A, B] of a step, B by forces."""
-    found = linearize_by_core(integrator, start, jnp.eye(start.model.nv, dtype=start.q.dtype))
-    return jnp.concatenate([found.A, found.B], 1)
+    y, _ = step_by_core(integrator, start, jnp.eye(start.model.nv, dtype=start.q.dtype))
+    assert y.A is not None and y.B is not None
+    return jnp.concatenate([y.A, y.B], 1)
 
 
 def _jacobian_derivative(integrator: str, primals: Any, tangents: Any) -> Any:

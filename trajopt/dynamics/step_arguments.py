@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.arguments import in_precision, is_plain_vector, require_finite, require_real
+from trajopt.dynamics.arguments import checked_array, in_precision
 from trajopt.dynamics.contact.laws.base import Law
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.gradients.modes import MODES
@@ -35,30 +35,22 @@ def checked_arguments(
     if not isinstance(x, State):
         raise ShapeError(f"x is {type(x).__name__}, expected a State(q, v)")
     top, dtype = model.topology, model.mass.dtype
-    named = (("x.q", x.q, top.nq), ("x.v", x.v, top.nv), ("u", u, top.nu), ("force", force, top.nv))
-    for name, value, size in named:
-        if (value is None and name == "force") or is_plain_vector(value, size, dtype):
-            continue
-        require_real(name, value)
-        if np.shape(value) != (size,):
-            raise ShapeError(
-                f"{name} has shape {np.shape(value)}, expected ({size},) for model '{model.name}'; "
-                "use jax.vmap for a batch of states"
-            )
-        require_finite(name, value)
-    force = zeros(top.nv, dtype) if force is None else in_precision("force", force, dtype)
-    q, v = in_precision("x.q", x.q, dtype), in_precision("x.v", x.v, dtype)
-    return State(q, v, checked_contact_state(model, law, x.contact, dtype)), in_precision("u", u, dtype), force
+    where = f" for model '{model.name}'; use jax.vmap for a batch of states"
+
+    def vector(name: str, value: Any, size: int) -> Float[Array, " _"]:
+        return checked_array(name, value, (size,), dtype, where)
+
+    q, v, u = vector("x.q", x.q, top.nq), vector("x.v", x.v, top.nv), vector("u", u, top.nu)
+    force = zeros(top.nv, dtype) if force is None else vector("force", force, top.nv)
+    return State(q, v, checked_contact_state(model, law, x.contact, dtype)), u, force
 
 
 def checked_controls(model: Model, us: Any) -> Float[Array, "T nu"]:
     """The controls of T steps in the model's precision; `ShapeError` or `NonFiniteError`."""
-    require_real("us", us)
     nu = model.topology.nu
-    if np.ndim(us) != 2 or np.shape(us)[1] != nu:
+    if np.ndim(us) != 2:
         raise ShapeError(f"us has shape {np.shape(us)}, expected (T, {nu})")
-    require_finite("us", us)
-    return in_precision("us", us, model.mass.dtype)
+    return checked_array("us", us, (len(us), nu), model.mass.dtype)
 
 
 def checked_warm_start(model: Model, law: Law, m: int, warm_start: Any) -> Float[Array, " m"]:
@@ -81,12 +73,7 @@ def checked_contact_state(model: Model, law: Law, given: Any, dtype: np.dtype) -
         return None
     if given is None:
         return zeros(shape, dtype)
-    if np.shape(given) != shape:
-        raise ShapeError(
-            f"x.contact has shape {np.shape(given)}, expected {shape} for {law.name} on model '{model.name}', or None"
-        )
-    require_finite("x.contact", given)
-    return in_precision("x.contact", given, dtype)
+    return checked_array("x.contact", given, shape, dtype, f" for {law.name} on model '{model.name}', or None")
 
 
 def checked_parameters(parameters: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,11 +110,7 @@ def checked_adjoint(
         )
     if parameters:
         raise DerivativeError(f"linearize has no {mode.name} parameter derivatives; take jax.grad")
-    require_real("adjoint", adjoint)
-    if np.shape(adjoint) != (size,):
-        raise ShapeError(f"adjoint has shape {np.shape(adjoint)}, expected ({size},)")
-    require_finite("adjoint", adjoint)
-    return in_precision("adjoint", adjoint, dtype)
+    return checked_array("adjoint", adjoint, (size,), dtype)
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -162,10 +163,10 @@ class System(WithoutCaches, NamedOptions):
         kappa, rho = self.mode.sharpness(self.kappa), None if self.rho is None else jnp.asarray(self.rho)
         return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt), kappa, rho)
 
-    @property
-    def _known_direct(self) -> DirectCalls | None:
-        """`_direct` where a call has asked for it: it is made after the arguments of the first call have been checked."""
-        return self.__dict__.get("_direct")
+    def _quick(self, what: str, x: State, u: Float[Array, " nu"]) -> Any:
+        """`DirectCalls.plain`, once a call has made the system's `_direct`, after its arguments were checked; else None."""
+        known: DirectCalls | None = self.__dict__.get("_direct")
+        return None if known is None else known.plain(what, x, u)
 
     @property
     def nq(self) -> int:
@@ -220,9 +221,8 @@ class System(WithoutCaches, NamedOptions):
             contacts slide several solutions can exist, and x and u alone decide which is returned.
         Raises `ShapeError` or `NonFiniteError` naming the argument, before anything is compiled.
         """
-        if force is None and warm_start is None and (known := self._known_direct) is not None:
-            if (done := known.plain(STEP, x, u)) is not None:
-                return done
+        if force is None and warm_start is None and (done := self._quick(STEP, x, u)) is not None:
+            return done
         given_force = force
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)
         warm_start = checked_warm_start(self.model, self.contact, self._row_count, warm_start)
@@ -253,9 +253,8 @@ class System(WithoutCaches, NamedOptions):
         Same errors as `step`, and `DerivativeError` for a derivative that the gradient mode does not define.
         """
         plain = force is None and warm_start is None and adjoint is None and parameters == () and outputs == ()
-        if plain and (known := self._known_direct) is not None:
-            if (done := known.plain(LINEARIZE, x, u)) is not None:
-                return done
+        if plain and (done := self._quick(LINEARIZE, x, u)) is not None:
+            return done
         parameters = checked_parameters(parameters)
         impulse, given_force = "impulse" in checked_outputs(outputs), force
         x, u, force = checked_arguments(self.model, self.contact, x, u, force)

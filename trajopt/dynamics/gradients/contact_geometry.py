@@ -54,15 +54,6 @@ class ContactGeometry:
         return both if _second_moves(top) else both[:1]
 
 
-    def moved(self, model: Model, dq: Float[Array, " nv"]) -> Float[Array, "nc 7"]:
-        """Derivative of distance, point and normal of each contact along dq."""
-        along = expand_v(model, dq)
-        distance = jnp.sum(self.d_distance * along, -1)
-        point = jnp.sum(self.d_point * along[:, None], 1)
-        normal = jnp.zeros_like(point) if self.d_frames is None else jnp.sum(self.d_frames[:, :, 2] * along, -1)
-        return jnp.concatenate([distance[:, None], point, normal], 1)
-
-
 def _second_moves(top: Topology) -> bool:
     return any(top.shapes[two].node != WORLD for _, two in top.pairs)
 
