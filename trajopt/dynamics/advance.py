@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.backend import differentiated_law
-from trajopt.dynamics.compiled_parameters import answers_parameters
 from trajopt.dynamics.compiled_slopes import linearize_native, native_impulse_step
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
@@ -23,7 +22,6 @@ from trajopt.dynamics.integrators import acts_by_impulses, explicit_step, impuls
 from trajopt.dynamics.linearization import (
     Parts,
     has_closed_form,
-    impulse_slopes,
     linearize_by_columns,
     linearize_impulse_step,
     slopes_by_columns,
@@ -177,15 +175,6 @@ def slopes(
     warm_start: Float[Array, " m"] | None,
 ) -> dict[str, Float[Array, "n ..."]]:
     """The derivative of the state after the step by the leaves `names` of the model."""
-    law = system.contact
-    answered = backend == "native" and law == law_of_linearization(system) and answers_parameters(law)
-    if not answered and has_closed_form(law, system.mode, system.integrator):
-
-        def start_of(model: Model) -> StepInputs:
-            tau = actuation_force(model, x.q, x.v, u) + force
-            return _step_inputs(dataclasses.replace(system, model=model), law, x, tau, warm_start)
-
-        return impulse_slopes(names, system.integrator, system.mode, system.model, start_of)
 
     def after(model: Model):
         return advance(backend, dataclasses.replace(system, model=model), x, u, force, warm_start)

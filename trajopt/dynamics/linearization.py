@@ -21,7 +21,6 @@ from trajopt.dynamics.gradients.closed_form import step_jacobian
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.integrators import (
     impulse_info,
-    impulse_step,
     share_after_impulses,
     takes_impulses,
     where_impulses_act,
@@ -162,33 +161,6 @@ def tangent_of(model: Model, origin: State, x: State) -> Float[Array, " n"]:
     if x.contact is not None and origin.contact is not None:
         parts.append((x.contact - origin.contact).reshape(-1))
     return jnp.concatenate(parts)
-
-
-@in_full_precision
-def impulse_slopes(
-    names: tuple[str, ...],
-    integrator: str,
-    mode: GradientMode,
-    model: Model,
-    start_of: Callable[[Model], StepInputs],
-) -> dict[str, Float[Array, "n ..."]]:
-    """d x+/d parameter of a step with impulses, for the leaves `names` of the model. start_of: the step under a model."""
-    start = start_of(model)
-    rule = mode.rule(start.law)
-
-    def velocity(leaves):
-        return impulse_step(integrator, start_of(model.replace(**leaves)), rule)[0].v
-
-    leaves = {name: getattr(model, name) for name in names}
-    slopes = jax.jacfwd(velocity)(leaves)
-    rest = share_after_impulses(integrator, start.dt)
-    _, by_dq = integrate_jacobians(model, where_impulses_act(integrator, start).q, rest * velocity(leaves))
-
-    def stack(by_v):
-        flat = by_v.reshape(by_v.shape[0], -1)
-        return jnp.concatenate([rest * (by_dq @ flat), flat]).reshape((2 * by_v.shape[0], *by_v.shape[1:]))
-
-    return {name: stack(slopes[name]) for name in names}
 
 
 @in_full_precision

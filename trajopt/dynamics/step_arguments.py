@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.arguments import checked_array, in_precision
+from trajopt.dynamics.arguments import checked_array, in_precision, require_real
 from trajopt.dynamics.contact.laws.base import Law
 from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.gradients.modes import MODES
@@ -48,7 +48,8 @@ def checked_arguments(
 def checked_controls(model: Model, us: Any) -> Float[Array, "T nu"]:
     """The controls of T steps in the model's precision; `ShapeError` or `NonFiniteError`."""
     nu = model.topology.nu
-    if np.ndim(us) != 2:
+    require_real("us", us)
+    if np.ndim(us) != 2 or np.shape(us)[1] != nu:
         raise ShapeError(f"us has shape {np.shape(us)}, expected (T, {nu})")
     return checked_array("us", us, (len(us), nu), model.mass.dtype)
 

@@ -69,16 +69,10 @@ def cross_force(v: Components, f: Components, axis: int = -1) -> Components:
     return jnp.concatenate([*_cross(w, p), *_add(_cross(w, n), _cross(l, p))], axis)
 
 
-def motion_cross_matrix(v: Float[Array, "*b 6"]) -> Float[Array, "*b 6 6"]:
-    """Matrix of m -> v x m."""
-    linear, angular = skew(v[..., :3]), skew(v[..., 3:])
-    return _blocks(angular, linear, jnp.zeros_like(angular), angular)
-
-
 def pack_inertia(mass: Components, com: Components, inertia: Components, axis: int = -1) -> Components:
     """Packed inertia of a body with centre of mass `com` (from the origin) and `inertia` about the centre of mass.
 
-    Along `axis`, `mass` has one component, `com` three and `inertia` six, in the packed order (see `pack_symmetric`).
+    Along `axis`, `mass` has one component, `com` three and `inertia` six, in the packed order (see `unpack_symmetric`).
     """
     x, y, z = _parts(com, axis)
     hx, hy, hz = mass * x, mass * y, mass * z
@@ -88,14 +82,8 @@ def pack_inertia(mass: Components, com: Components, inertia: Components, axis: i
     return jnp.concatenate(materialise(moments, jnp.concatenate(shifted, axis)), axis)
 
 
-def pack_symmetric(matrix: Float[Array, "*b 3 3"]) -> Float[Array, "*b 6"]:
-    """(xx, xy, yy, xz, yz, zz) of a symmetric matrix."""
-    m = matrix
-    return jnp.stack([m[..., 0, 0], m[..., 0, 1], m[..., 1, 1], m[..., 0, 2], m[..., 1, 2], m[..., 2, 2]], -1)
-
-
 def unpack_symmetric(packed: Float[Array, "*b 6"]) -> Float[Array, "*b 3 3"]:
-    """Inverse of `pack_symmetric`."""
+    """The symmetric matrix of (xx, xy, yy, xz, yz, zz)."""
     xx, xy, yy, xz, yz, zz = (packed[..., k] for k in range(6))
     return jnp.stack([jnp.stack([xx, xy, xz], -1), jnp.stack([xy, yy, yz], -1), jnp.stack([xz, yz, zz], -1)], -2)
 
