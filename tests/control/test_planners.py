@@ -169,6 +169,7 @@ def test_what_is_not_finite_is_warned_of_and_the_last_plan_goes_on():
     with pytest.warns(UserWarning, match="measured at 0.5 s is not finite; the last plan goes on"):
         assert controller.replan(np.full(4, np.nan), 0.5) is None
     assert controller.plan is plan
+    np.testing.assert_allclose(controller.control(np.full(4, np.nan), DT), plan.us[1])
 
 
 def test_what_cannot_be_set_changes_nothing():

@@ -218,13 +218,20 @@ def test_pushes_are_the_same_forces_in_both_plants():
     assert np.abs(plants[0].state - found[0])[2:].max() > 1e-5
 
 
-def test_a_measurement_that_is_not_finite_is_named():
+def test_while_measurements_are_not_finite_the_last_plan_goes_on_to_its_end():
     class Broken(LinearPlant):
         def step(self, u, forces):
+            assert np.isfinite(u).all()
             self.state = np.full(2, np.nan)
 
-    with pytest.raises(NonFiniteError, match="linear plant: the measured state is not finite at 0.05 s"):
-        control.RecedingHorizon(lq_problem()[0], solvers.iLQR(), Broken(), DT).run(0.5)
+    run = control.RecedingHorizon(lq_problem()[0], solvers.iLQR(), Broken(), DT).run
+    with pytest.warns(UserWarning, match="linear plant: the measured state is not finite at 0.05 s; the last plan goes on"):
+        assert len(run(10 * DT).us) == 10
+    with (
+        pytest.warns(UserWarning, match="not finite at 0.05 s"),
+        pytest.raises(NonFiniteError, match="linear plant: no measured state is finite from 0.05 s on"),
+    ):
+        run(1.0)
 
 
 def horizon(problem=None, solver=None, plant=None, period=DT, **options):

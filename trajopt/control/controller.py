@@ -175,6 +175,11 @@ class Controller(WithoutCaches, NamedOptions):
         """The time, s, of the first state of the newest plan."""
         return self._planned().newest.begun
 
+    @property
+    def plan_seconds(self) -> float:
+        """How long a plan lasts, s."""
+        return self.problem.horizon * self._dt
+
     def _planned(self) -> Plans:
         if self._plans is None:
             raise OptionError("there is no plan yet; call replan(x, t) first")
@@ -207,7 +212,7 @@ class Controller(WithoutCaches, NamedOptions):
         return found
 
     def control(self, x: Any, t: float) -> Float[np.ndarray, " nu"]:
-        """u at the state x and the time t, s, by the plan that acts."""
+        """u at the state x and the time t, s, by the plan that acts; without its feedback where x is not finite."""
         return self.control_of(self._planned().at(t), self.measured(x), t)
 
     def control_of(self, acting: Acting, x: Float[np.ndarray, " nx"], t: float) -> Float[np.ndarray, " nu"]:

@@ -12,6 +12,7 @@ import dataclasses
 import math
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -135,8 +136,9 @@ class RecedingHorizon(WithoutCaches, NamedOptions):
     def run(self, duration: float, *, x0: Any = None, pushes: Sequence[Push] = ()) -> Recording:
         """Drive the plant for `duration` s from x0 (a `State` or flat; default the problem's).
 
-        A plant whose state is not finite raises `NonFiniteError` with the time at which it was measured. More than one late or
-        rejected solve in five, and a constraint that the plant did not keep, are warnings with the likely cause.
+        While a measured state is not finite the last plan goes on without feedback, and the first such time is a warning;
+        `NonFiniteError` where that outlasts the plan. More than one late or rejected solve in five, and a constraint that the
+        plans did not keep, are warnings with the likely cause.
         """
         recording = self._run(duration, x0, pushes)
         warn_of(recording, self.controller)
@@ -201,6 +203,7 @@ class Drive:
         self.count = 0  # of ticks
         self.free_at = 0  # the tick from which on another solve may begin
         self.expected = horizon.delay_ticks or 0  # ticks that the next plan is made ahead
+        self.blind: float | None = None  # s, since when no measured state was finite
         self.xs: list[np.ndarray] = [horizon.plant.state]
         self.us: list[np.ndarray] = []
         self.solves: list[tuple[float, float, float, int, bool, float, float, np.ndarray]] = []
@@ -220,12 +223,11 @@ class Drive:
         horizon, plant, controller = self.horizon, self.horizon.plant, self.horizon.controller
         x = controller.measured(plant.state, f"{plant.name}: the measured state")
         if not np.isfinite(x).all():
-            raise NonFiniteError(
-                f"{plant.name}: the measured state is not finite at {self.time:.6g} s; a smaller step of the plant, or "
-                "controls with narrower bounds, may help"
-            )
-        if self.count % horizon.ticks == 0 and self.count >= self.free_at:
-            self._solve(x)
+            self._go_on_blind()
+        else:
+            self.blind = None
+            if self.count % horizon.ticks == 0 and self.count >= self.free_at:
+                self._solve(x)
         u = controller.control_of(self.acting, x, self.time)
         forces: dict[str, np.ndarray] = {}
         for push in self.pushes:
@@ -235,6 +237,19 @@ class Drive:
         self.us.append(u)
         self.xs.append(plant.state)
         self.count += 1
+
+    def _go_on_blind(self) -> None:
+        """Warn of a measured state that is not finite; raise `NonFiniteError` once the plan is at its end."""
+        horizon, name = self.horizon, self.horizon.plant.name
+        if self.blind is None:
+            self.blind = self.time
+            what = f"{name}: the measured state is not finite at {self.time:.6g} s; the last plan goes on without feedback"
+            warnings.warn(what, stacklevel=4)
+        if self.time > self.acting.begun + horizon.controller.plan_seconds:
+            raise NonFiniteError(
+                f"{name}: no measured state is finite from {self.blind:.6g} s on, and the plan is at its end; a smaller step of "
+                "the plant, or controls with narrower bounds, may help"
+            )
 
     def _solve(self, x: Float[np.ndarray, " nx"]) -> None:
         horizon, controller, tick_s = self.horizon, self.horizon.controller, self.horizon.plant.dt

@@ -129,11 +129,13 @@ def acted(
     problem: OptimalControlProblem, x: Float[Array, " nx"], time: ScalarLike, xs: Float[Array, "T1 nx"], us: Float[Array, "T nu"],
     gains: Float[Array, "T nu n"] | None,
 ) -> Float[Array, " nu"]:  # fmt: skip
-    """u of a plan at the state x, `time` knots after it begins; beyond its end the last control and state are held."""
+    """u of a plan at the state x, `time` knots after it begins; beyond its end the last control and state are held. A state that
+    is not finite is no feedback."""
     index, share = place(time, problem.horizon)
     u = us[index]
     if gains is not None:
-        u = u + gains[index] @ problem.local(between(problem, xs[index], xs[index + 1], share), x)
+        planned = between(problem, xs[index], xs[index + 1], share)
+        u = u + gains[index] @ problem.local(planned, jnp.where(jnp.isfinite(x).all(), x, planned))
     return jnp.clip(u, problem.control_lower.astype(u.dtype), problem.control_upper.astype(u.dtype))
 
 
