@@ -40,6 +40,7 @@ mkdir -p "$folder/objects"
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" JAX_PLATFORMS=cpu
 include="$("$python" -c 'import jax; print(jax.ffi.include_dir())')"
 sources=(core_ffi engine riccati_ffi shape_pairs solve_ffi)
+"$python" trajopt/native/sources.py "$folder/fingerprint.cc"
 for source in "${sources[@]}"; do
   "${CXX:-g++}" -std=c++20 -O1 -g1 -march=x86-64-v3 -ffp-contract=fast -fPIC -fvisibility=hidden -Wall -Wextra -Werror \
     -fsanitize=address,undefined -fno-sanitize-recover=undefined -isystem "$include" -Itrajopt/native \
@@ -47,6 +48,6 @@ for source in "${sources[@]}"; do
   compiling+=($!)
 done
 for job in "${compiling[@]}"; do wait "$job"; done
-"${CXX:-g++}" -shared -fsanitize=address,undefined "${sources[@]/#/$folder/}" -o "$folder/objects/trajopt_native_avx2.so"
+"${CXX:-g++}" -shared -fPIC -fsanitize=address,undefined "${sources[@]/#/$folder/}" "$folder/fingerprint.cc" -o "$folder/objects/trajopt_native_avx2.so"
 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$("${CXX:-g++}" -print-file-name=libasan.so) $("${CXX:-g++}" -print-file-name=libubsan.so)" \
   "$python" tests/native/sanitized_handlers.py "$folder/objects" "${models[@]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import jax.numpy as jnp
 import pytest
 
@@ -48,6 +50,36 @@ def test_a_processor_without_the_instructions_is_told_so(monkeypatch):
     monkeypatch.setattr(native, "processor_flags", frozenset)
     assert not native.available()
     assert "processor" in native.reason()
+
+
+def copy_of_sources(folder):
+    for path in (*native.SOURCES.glob("*.h"), *native.SOURCES.glob("*.cc")):
+        shutil.copy(path, folder)
+    return folder
+
+
+@needs_core
+def test_a_core_built_from_other_sources_is_refused(monkeypatch, tmp_path):
+    """It might step by other rules, or read arrays that are laid out otherwise: it counts as one that is not built."""
+    edited = copy_of_sources(tmp_path) / "newton.h"
+    edited.write_text(edited.read_text().replace("ARMIJO = 1e-4", "ARMIJO = 1e-3"))
+    monkeypatch.setattr(native, "SOURCES", tmp_path)
+    assert not native.available() and native.missing()
+    assert "other sources" in native.reason() and native.REBUILD in native.reason()
+    with pytest.raises(TrajoptError, match="other sources"):
+        native.instruction_set()
+
+
+@needs_core
+@pytest.mark.parametrize("change", ["comment", "layout", "none", "absent"])
+def test_sources_that_say_the_same_are_no_reason_to_build(monkeypatch, tmp_path, change):
+    """Comments and white space do not count; a wheel without sources has nothing to compare."""
+    if change != "absent":
+        header = copy_of_sources(tmp_path) / "newton.h"
+        code = header.read_text()
+        header.write_text({"comment": "// Another remark.\n" + code, "layout": code.replace("\n", "\n\n "), "none": code}[change])
+    monkeypatch.setattr(native, "SOURCES", tmp_path)
+    assert native.available() and native.reason() == ""
 
 
 @needs_core

@@ -26,8 +26,10 @@ from jaxtyping import Array, Int, Shaped
 from trajopt.errors import OptionError, TrajoptError
 from trajopt.names import closest
 from trajopt.native.interface import with_stated_interface
+from trajopt.native.sources import fingerprint
 
-FOLDER = pathlib.Path(__file__).resolve().parent / "_build"
+SOURCES = pathlib.Path(__file__).resolve().parent
+FOLDER = SOURCES / "_build"
 REBUILD = "python -m trajopt.native.build (a C++ compiler and CMake; a minute)"
 # Flags of /proc/cpuinfo that the compiler may use for each (x86-64-v4 and v3 of the psABI, armv8-a), the fastest set first.
 _V3 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "abm", "movbe")
@@ -183,19 +185,21 @@ def _choice() -> tuple[str | None, str]:
     forced = os.environ.get(ISA_VARIABLE)
     if forced is not None and forced not in INSTRUCTION_SETS:
         return None, f"{ISA_VARIABLE} is '{forced}'{closest(forced, INSTRUCTION_SETS)}"
-    return _best(forced, processor_flags(), FOLDER)
+    return _best(forced, processor_flags(), FOLDER, SOURCES)
 
 
 @functools.cache
-def _best(forced: str | None, flags: frozenset[str], folder: pathlib.Path) -> tuple[str | None, str]:
-    """`_choice` for the set that is asked for, the processor's flags and the folder of the shared objects."""
+def _best(
+    forced: str | None, flags: frozenset[str], folder: pathlib.Path, sources: pathlib.Path
+) -> tuple[str | None, str]:
+    """`_choice` for the set that is asked for, the processor's flags, and the folders of the objects and of the sources."""
     able = _able(forced, flags)
     if not able:
         wanted = forced or " or ".join(INSTRUCTION_SETS)
         return None, f"this processor does not have the instruction set {wanted}; the JAX implementation is used"
     for isa in able:
         if _library(folder, isa).exists():
-            return _loadable(isa)
+            return _loadable(isa, sources)
     return None, f"{_library(folder, able[0])} does not exist; build it with: {REBUILD}"
 
 
@@ -203,11 +207,13 @@ def _able(forced: str | None, flags: frozenset[str]) -> list[str]:
     return [isa for isa, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed) and forced in (None, isa)]
 
 
-def _loadable(isa: str) -> tuple[str | None, str]:
+def _loadable(isa: str, sources: pathlib.Path) -> tuple[str | None, str]:
     try:
-        _load(isa)
+        built_from = _load(isa).trajopt_sources().decode()
     except (OSError, AttributeError, RuntimeError) as error:  # RuntimeError: XLA refuses the handlers of another interface
         return None, f"{_library(FOLDER, isa)} cannot be loaded ({error}); build it anew with: {REBUILD}"
+    if fingerprint(sources) not in ("", built_from):
+        return None, f"{_library(FOLDER, isa)} was built from other sources than {sources}; build it anew with: {REBUILD}"
     return isa, ""
 
 
@@ -221,6 +227,7 @@ def _load(isa: str) -> ctypes.CDLL:
     core = ctypes.CDLL(str(_library(FOLDER, isa)))
     core.trajopt_register_topology.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
     core.trajopt_register_topology.restype = ctypes.c_char_p
+    core.trajopt_sources.restype = ctypes.c_char_p
     core.trajopt_sizes.argtypes = [ctypes.c_int64, ctypes.c_void_p]
     for name in HANDLERS:
         jax.ffi.register_ffi_target(f"trajopt_{name}_{isa}", jax.ffi.pycapsule(getattr(core, f"trajopt_{name}")), platform="cpu")

@@ -19,9 +19,8 @@ import tempfile
 import jax
 
 from trajopt.errors import TrajoptError
-from trajopt.native import FOLDER
+from trajopt.native import FOLDER, SOURCES
 
-SOURCES = pathlib.Path(__file__).resolve().parent
 INSTALL = {
     "cmake": "pip install cmake ninja, or apt-get install cmake",
     "a C++ compiler": "apt-get install g++, or set CXX",

@@ -5,15 +5,17 @@
 //               rest on others that approach, first in modes in which they are held
 // GAUSS_SEIDEL  block Gauss-Seidel in rounds of 20, 40 and 80 sweeps, each followed by Newton
 // PATH          the path of the regularised problem as eps falls to zero (path.h): from the first solution of the regularised problem
-//               that leaves a residual; where neither Newton nor Gauss-Seidel led to a solution, from where eps dwarfs G
+//               that leaves a residual; where neither Newton nor Gauss-Seidel led to a solution, from where eps dwarfs G. Where it ends
+//               without one: that of the problem without friction, and of few contacts all modes (every_mode.h)
 //
 // Whatever came out is freed of the regularisation by iterative refinement and, near a solution, by Newton on the problem itself; the
-// residual is recomputed from scratch.
+// residual is recomputed from scratch. `infeasible` needs a proof (no_solution.h, every_mode.h): what is neither solved nor proven is stalled.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
 #include "contact_workspace.h"
+#include "every_mode.h"
 #include "gauss_seidel.h"
 #include "in_modes.h"
 
@@ -157,9 +159,41 @@ struct Search {
     return true;
   }
 
+  // The path of the problem without friction, which ends at a solution or at the proof that there is none (a linear complementarity
+  // problem with a semidefinite matrix: Cottle, Pang and Stone, section 4.4). No friction helps against that; a solution is a start.
+  bool without_friction() {
+    ContactProblem p = ncp.problem;
+    double *mu = w.frictionless, *bound = mu + p.contacts;
+    std::memset(mu, 0, sizeof(double) * ncp.width);
+    for (int k = 0; k < p.dry; ++k) bound[k] = std::isfinite(p.bound[k]) ? 0.0 : p.bound[k];
+    p.mu = mu, p.bound = bound;
+    const Ncp smooth{p, ncp.m, ncp.width, ncp.rho, ncp.eps, ncp.approach};
+    const Regularised law{smooth};
+    Path path(smooth, w.in_modes, w.path, iterations);
+    const double eps = almost_alone(smooth, w.current.x);
+    evaluate(Regularised{smooth, eps}, w.current);
+    path.follow(eps, w.current, left(), [&](const Point& at) { return violation(law, at.F) <= options.tolerance * ncp.approach; });
+    proof = std::max(proof, path.proof());
+    std::memcpy(w.swept, w.in_modes.at.x, sizeof(double) * ncp.width);
+    return proof != NO_SOLUTION && attempt(w.swept);
+  }
+
+  void every_mode() {
+    EveryMode every(ncp);
+    const auto solves = [&](const double* impulses) {
+      with_padding(ncp, impulses, w.swept);
+      return attempt(w.swept);
+    };
+    if (every.search(solves)) proof = NO_SOLUTION;
+  }
+
   void run(const double* start) {
-    if (attempt(start) || proof == NOTHING_HELPS || gauss_seidel() || proof == NOTHING_HELPS) return;
-    along_path(almost_alone(ncp, w.current.x));
+    const auto ends = [&](bool solved) { return solved || proof == NO_SOLUTION; };
+    if (ends(attempt(start))) return;
+    const bool slips = proof == NO_STICKING;
+    if (slips && ends(without_friction())) return;
+    if (ends(gauss_seidel()) || ends(along_path(almost_alone(ncp, w.current.x))) || (!slips && ends(without_friction()))) return;
+    if (EveryMode::fits(ncp) && left() > 0) every_mode();
   }
 };
 
@@ -283,7 +317,7 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   out.iterations = search.iterations, out.stage = search.stage;
   out.status = std::max(out.residual, search.lowest) <= options.tolerance ? ContactStatus::solved
                : !std::isfinite(out.residual)    ? ContactStatus::non_finite
-               : search.proof != NO_PROOF        ? ContactStatus::infeasible
+               : search.proof == NO_SOLUTION     ? ContactStatus::infeasible
                                                  : ContactStatus::stalled;
   return out;
 }

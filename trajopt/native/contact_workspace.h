@@ -39,7 +39,7 @@ class ContactWorkspace {
     rho = vector();
     for (Point* p : {&current, &best, &spare, &newton.trial, &in_modes.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v :
-         {&newton.step, &swept, &start, &pull, &factor.inverse, &factor.small, &factor.other, &factor.right,
+         {&newton.step, &swept, &start, &frictionless, &pull, &factor.inverse, &factor.small, &factor.other, &factor.right,
           &e.inverse, &e.sizes, &e.scratch, &c.along, &c.inverse, &selection.right, &selection.found, &selection.candidate,
           &selection.one, &selection.two, &selection.three, &in_modes.direction, &in_modes.speed, &path.x, &path.direction, &path.speed,
           &path.inverse, &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
@@ -56,7 +56,7 @@ class ContactWorkspace {
     factor.valid = false;
   }
 
-  double *rho = nullptr, *swept, *start, *pull, *spread;
+  double *rho = nullptr, *swept, *start, *frictionless, *pull, *spread;
   Point current, best, spare;
   NewtonScratch newton;
   Factor factor;
@@ -66,7 +66,7 @@ class ContactWorkspace {
   int *mode, *selecting_mode;  // of the solution, and of the equations that select it among many
 
  private:
-  static constexpr int VECTORS = 59, WIDE = 1, MATRICES = 12, INDICES = 14;
+  static constexpr int VECTORS = 60, WIDE = 1, MATRICES = 12, INDICES = 14;
   double* memory_ = nullptr;
   int rows_ = 0;
 };

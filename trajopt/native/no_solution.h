@@ -1,4 +1,5 @@
-// Proof that a contact problem has no solution: a ray of impulses that nothing resists and that works against the approach (`infeasible`).
+// Proof that a contact problem has no solution: a ray of impulses without friction that nothing resists and that works against the approach
+// (`infeasible`). A ray with friction proves less.
 #pragma once
 #include "newton.h"
 
@@ -7,12 +8,12 @@ inline namespace TRAJOPT_ISA {
 
 constexpr double RAY = 1e-8;      // |G ray| over |ray|, scaled by rho, below which nothing resists an impulse
 
-// Why there is no solution, as far as it is proven.
-enum Proof : int { NO_PROOF, NOTHING_HOLDS, NOTHING_HELPS };
+// What is proven: that the contacts cannot all stick, or that no solution exists.
+enum Proof : int { NO_PROOF, NO_STICKING, NO_SOLUTION };
 
 // Whether d, projected onto the cones, is a ray of impulses that moves nothing, G d = 0, and works against the approach, d . g < 0.
-// Then d . nu = d . g < 0 for every impulse. Without tangential parts this contradicts nu_n >= 0: no impulse helps. With them it
-// says that no impulse stops the slip, only that sliding one way would part the contacts. Gd: scratch.
+// Then d . nu = d . g < 0 for every impulse. Without tangential parts this contradicts nu_n >= 0: there is no solution. With them the
+// contacts cannot all stick, but a solution may exist in which one slides or opens. Gd: scratch.
 inline Proof ray(const Ncp& ncp, double* d, double* Gd) {
   const ContactProblem& p = ncp.problem;
   const int cones = 3 * p.contacts, unilateral = cones + p.limits;
@@ -37,7 +38,7 @@ inline Proof ray(const Ncp& ncp, double* d, double* Gd) {
   }
   const bool slipping = measure();
   for (int r = 0; r < cones; r += 3) d[r] = d[r + 1] = 0.0;
-  return measure() ? NOTHING_HELPS : slipping ? NOTHING_HOLDS : NO_PROOF;
+  return measure() ? NO_SOLUTION : slipping ? NO_STICKING : NO_PROOF;
 }
 
 }  // namespace TRAJOPT_ISA

@@ -1,4 +1,4 @@
-"""The stages of a contact solve, where the last one is the compiled core's, and what a ray that nothing resists proves."""
+"""The stages of a contact solve, where the last one is the compiled core's, and what proves that a problem has no solution."""
 
 from __future__ import annotations
 
@@ -68,6 +68,17 @@ def test_a_ray_with_friction_does_not_end_the_search(contacts, share):
     problems = batch_of(contacts)
     found = solve_contacts(*problems)
     check_solved(problems, found.status == STATUSES.index("solved"), found.impulse, share)
+
+
+@pytest.mark.parametrize("contacts, count, share", [(1, 900, 1.0), (2, 900, 0.98), (3, 500, 0.98), (4, 300, 0.85), (6, 50, 0.8)])
+@needs_core
+def test_a_problem_with_a_solution_is_never_called_infeasible(contacts, count, share):
+    """Solutions are known, since the problems are made from them. One that is not found leaves the problem stalled."""
+    problems = batch_of(contacts, count)
+    found = solve_contacts(*problems)
+    status = np.asarray(found.status)
+    assert not (status == STATUSES.index("infeasible")).any(), np.flatnonzero(status == STATUSES.index("infeasible"))
+    check_solved(problems, status == STATUSES.index("solved"), found.impulse, share)
 
 
 @needs_core
