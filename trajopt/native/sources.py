@@ -1,6 +1,6 @@
 """The fingerprint of the C++ sources, by which the loader sees a core that is older than they are.
 
-    python trajopt/native/sources.py FILE.cc        writes the function of the core that returns it
+    python trajopt/native/sources.py OUT        writes the function of the core that returns it to the file OUT
 
 Comments and white space do not count. The build runs this file by itself, with the standard library alone.
 """
