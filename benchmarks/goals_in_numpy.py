@@ -172,8 +172,8 @@ GOALS: Mapping[str, Callable[[Any, np.ndarray, np.ndarray], Values]] = {
     "go1-climb": climb,
     "hopper-hops": running(0.7, 0.8, 0.3),
     "half-cheetah-sprint": running(3.0, 0.475, 0.6),
-    "half-cheetah": running(1.9, 0.5, 0.5),
-    "hopper": running(1.0, 0.5, 0.2),
+    "half-cheetah": running(1.9, 0.75, 0.5),
+    "hopper": running(1.0, 0.75, 0.2),
 }
 
 
