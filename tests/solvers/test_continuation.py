@@ -6,13 +6,14 @@ The oracle of the answers is MuJoCo-free: goals are recomputed here by one rollo
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
 from compilations import compilations
 
-from trajopt import problems, solvers
-from trajopt.dynamics import RelaxedContact
+from trajopt import load_model, problems, solvers
+from trajopt.dynamics import RelaxedContact, System
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
@@ -274,3 +275,34 @@ def test_nine_of_ten_starts_reach_the_goals(task):
         assert reached == solution.success
         met += reached
     assert met >= 9
+
+
+GRIPPER = """<mujoco><worldbody><geom type="plane" size="5 5 1" friction="0.8"/>
+<body pos="0 0 0.05"><joint name="height" type="slide" axis="0 0 1" damping="1"/>
+<geom type="box" size="0.08 0.01 0.01" pos="0 0 0.2" mass="0.5" contype="0" conaffinity="0"/>
+<body><joint name="left" type="slide" axis="1 0 0" damping="1"/>
+<geom type="box" size="0.01 0.02 0.04" pos="-0.07 0 0" mass="0.1" friction="0.8"/></body>
+<body><joint name="right" type="slide" axis="1 0 0" damping="1"/>
+<geom type="box" size="0.01 0.02 0.04" pos="0.07 0 0" mass="0.1" friction="0.8"/></body></body>
+<body pos="0 0 0.04"><joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/>
+<joint name="pitch" type="hinge" axis="0 1 0"/><geom type="box" size="0.03 0.03 0.04" mass="0.2" friction="0.8"/></body>
+</worldbody><actuator><motor joint="height" ctrlrange="-20 20"/><motor joint="left" ctrlrange="-10 10"/>
+<motor joint="right" ctrlrange="-10 10"/></actuator></mujoco>"""
+
+
+def test_a_gripper_grasps_a_box_and_lifts_it_without_draws(tmp_path):
+    """Nothing but the height of the box is in the cost: the fingers, 3 cm away on both sides, have to be found."""
+    (tmp_path / "gripper.xml").write_text(GRIPPER)
+    system = System(load_model(tmp_path / "gripper.xml"), 0.02)
+    problem = problems.OptimalControlProblem(
+        "lift", system, 60, system.initial_state(),
+        stage_residual=lambda x, u, t: jnp.concatenate([0.3 * (x.q[4:5] - 0.2), 0.02 * x.v, 0.01 * u]),
+        terminal_residual=lambda x: jnp.concatenate([20.0 * (x.q[4:5] - 0.2), 2.0 * x.q[5:], x.v]),
+        goals={
+            "height": problems.Goal(lambda x: x.q[4:5] - 0.2, 0.02, "m"),
+            "pitch": problems.Goal(lambda x: x.q[5:], 0.2, "rad"),
+        },
+    )  # fmt: skip
+    solution = solvers.solve(problem, solvers.iLQR())
+    q = final_configuration(problem, solution.us)
+    assert solution.success and abs(q[4] - 0.2) <= 0.02 and abs(q[5]) <= 0.2

@@ -7,9 +7,9 @@ The exact gradient of a contact that is not made is zero: a finger that does not
 2. stages with rho falling. Each is solved from the one before and ended early: what it finds is a start for the next one. It is
    handed on by its controls, or by those that follow its motion with its gains if they cost less. With rigid contact it is
    rolled out so too, and the best of these motions is kept;
-3. where rigid contact from there misses a goal, other ways to the goals, until one leads there: where no solver was named, draws
-   about the best motion and about the guess, and rigid contact from the best draw (`Hybrid`); the stages again from the guess,
-   with a first rho of a third and of a tenth;
+3. where rigid contact from there misses a goal, other ways to the goals, until one leads there: the stages again from the guess,
+   with other first values of rho (`stages.SHARES`); then, where no solver was named, draws about the best motion and about the
+   guess, and rigid contact from the best draw (`Hybrid`). Stages go first: they cost a tenth of the draws, or less;
 4. rigid contact again, from the best motion. Its status and its certificate are those of the run.
 
 The first rho is chosen by what it does to the guess (`stages.first_rho`). rho is a number of the system, so that all stages run
@@ -252,11 +252,10 @@ class _Course:
 
     def attempts(self) -> None:
         """Stages of smoothed contact and draws, until one of them leads to the goals."""
-        search, (first, *others) = self.method.search, schedules(self.method.smoothing, self.oracle, self.guess)
-        ways = [functools.partial(self.stages, first)]
+        search, rhos = self.method.search, schedules(self.method.smoothing, self.oracle, self.guess)
+        ways = [functools.partial(self.stages, schedule) for schedule in rhos]
         if search is not None:
             ways += [functools.partial(self.draws, search, number) for number in range(search.attempts)]
-        ways += [functools.partial(self.stages, schedule) for schedule in others]
         for way in ways:
             way()
             if self.status is None and way is not ways[-1]:

@@ -23,7 +23,10 @@ from trajopt.problems.trajectory import Trajectory
 
 LAST_RHO = 1e-4  # J, or a tenth of the first one where that is less
 LEAST_RHO = 1e-12  # J: below it contact problems are not solved to their tolerance in double precision
-SHARES = 1.0, 1 / 3, 0.1  # of the first rho, one after the other while a goal is missed
+# Of the first rho, one after the other while a goal is missed. Bodies at rest on a floor float at a small rho and so ask for a
+# small first one; what is to be grasped is not felt until rho is ten to three hundred times that.
+SHARES = 1.0, 1 / 3, 0.1, 10.0, 100.0, 30.0, 300.0
+LARGEST_RHO = 1.0  # J, of those that are larger than the first one
 MOVES = 10.0  # gaps by which the first rho moves the contacts of the guess over the horizon; good values move them by 3 to 16
 FIRST_RHOS = 10.0 ** np.arange(0.5, -6.1, -0.5)  # J, of which the first one is taken
 TOUCHING = 1e-3  # m: gaps of contacts that are nearly made count as this much
@@ -48,7 +51,7 @@ def schedules(smoothing: Any, oracle: OptimalControlOracle, guess: Trajectory) -
     if smoothing != "auto":
         return [smoothing]
     first, shares = first_rho(oracle, guess), SHARES if oracle.problem.goals else SHARES[:1]
-    return [falling(share * first) for share in shares]
+    return [falling(share * first) for share in shares if share <= 1 or share * first <= LARGEST_RHO]
 
 
 def falling(first: float) -> tuple[float, ...]:
