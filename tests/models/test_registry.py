@@ -37,6 +37,10 @@ def test_bad_names(name, error, message):
         models.load_model(name)
 
 
+def test_a_printed_model_is_one_line():
+    assert repr(models.load_model("go1")).startswith("<Model 'go1': nq 19, nv 18, nu 12, ")
+
+
 def test_leaves_of_a_model_keep_their_shapes():
     model = models.load_model("cube")
     assert model.replace(mass=2.0 * model.mass).total_mass == 2.0 * model.total_mass

@@ -372,6 +372,9 @@ class Model:
     actuator_range: Float[Array, "_ 2"] = _empty(0, 2)
     joint_force_range: Float[Array, "_ 2"] = _empty(0, 2)
 
+    def __repr__(self) -> str:
+        return f"<Model '{self.name}': nq {self.nq}, nv {self.nv}, nu {self.nu}, {len(self.topology.shapes)} shapes>"
+
     @property
     def name(self) -> str:
         return self.topology.name
@@ -410,11 +413,8 @@ class Model:
 
     def mimic_matrix(self) -> Float[Array, "nv_tree nv"] | None:
         """T with v_tree = T v; None when there are no mimic joints."""
-        top = self.topology
-        if not top.mimics:
+        if not (top := self.topology).mimics:
             return None
-        base = np.zeros((top.nv_tree, top.nv))
-        base[top.user_dofs, np.arange(top.nv)] = 1.0
-        sources = np.array([m.source for m in top.mimics])
+        base, sources = np.eye(top.nv_tree)[:, top.user_dofs], np.array([m.source for m in top.mimics])
         multiplier = jnp.asarray(self.mimic_multiplier)
         return jnp.asarray(base, multiplier.dtype).at[top.mimic_dofs, sources].set(multiplier)
