@@ -228,6 +228,7 @@ def summary(solution: Any, trace: bool) -> dict[str, Any]:
     import numpy as np
 
     from trajopt.result import status_name
+    from trajopt.solvers.loop.solution import finite
 
     keys = ("gradient", "contact", "cost", "initial_cost", "iterations", "evaluations", "wall_time_s", "compile_time_s")
     row = {key: getattr(solution, key) for key in keys}
@@ -242,19 +243,11 @@ def summary(solution: Any, trace: bool) -> dict[str, Any]:
     return finite(row)
 
 
-def finite(value: Any) -> Any:
-    """`value` with non-finite numbers as None, since JSON has none."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def attempt(problem: Any, cell: Cell, say: Callable[..., None]) -> dict[str, Any]:
     """The row of one cell, run here; `say` is told about the progress."""
     from trajopt import solvers
     from trajopt.errors import DerivativeError, OptionError
+    from trajopt.solvers.loop.solution import finite
     from trajopt.solvers.registry import chosen_solver
 
     solver = chosen_solver(problem, cell.solver)

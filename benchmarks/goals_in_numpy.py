@@ -202,13 +202,15 @@ def broken(problem: Any, residuals: Mapping[str, float]) -> list[str]:
 def main(folder: pathlib.Path) -> int:
     from trajopt.solvers.loop.solution import Solution
 
-    wrong = total = successes = refused = 0
+    wrong = total = refused = 0
+    by_problem: dict[str, dict[bool, list[str]]] = {}
     for path in sorted(folder.iterdir()):
         solution = Solution.load(path)
         problem = problems.get(solution.problem)
         values = values_of(problem, solution.us) if solution.problem in GOALS else {}
         good, reasons = met(problem, values, solution.residuals), broken(problem, solution.residuals)
-        total, successes = total + 1, successes + bool(solution.success)
+        total += 1
+        by_problem.setdefault(solution.problem, {True: [], False: []})[good].append(solution.solver)
         if good and reasons:
             refused += 1
             print(f"{path.name}: goals are met, and {', '.join(reasons)}", flush=True)
@@ -216,7 +218,10 @@ def main(folder: pathlib.Path) -> int:
             wrong += 1
             shown = ", ".join(f"{name} {value:.3g} of {tolerance:.3g}" for name, (value, tolerance) in values.items())
             print(f"{path.name}: success is {solution.success}, goals say {good}: {shown}; {solution.message}", flush=True)
-    print(f"{total} solutions, {successes} successes, {refused} that meet the goals and break a bound, {wrong} that disagree")
+    print("\n| problem | goals met by | not by |\n|---|---|---|")
+    for name in filter(by_problem.get, problems.names()):
+        print(f"| {name} | {' | '.join(', '.join(by_problem[name][good]) for good in (True, False))} |")
+    print(f"\n{total} solutions, {refused} that meet the goals and break a bound, {wrong} that disagree")
     return int(wrong > 0)
 
 

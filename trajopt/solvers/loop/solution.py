@@ -230,7 +230,7 @@ def new_result_id() -> str:
 
 def json_text(values: Mapping[str, Any]) -> str:
     """The text of a summary; numbers that are not finite are null, as JSON has none."""
-    return json.dumps(_finite(values), indent=2, default=str) + "\n"
+    return json.dumps(finite(values), indent=2, default=str) + "\n"
 
 
 def read_summary(path: pathlib.Path) -> dict[str, Any]:
@@ -281,12 +281,12 @@ def _read_files(folder: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndar
         return summary, arrays, trajectory, log.read_text(errors="replace") if log.exists() else ""
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """`value` with non-finite numbers as None, since JSON has none."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value

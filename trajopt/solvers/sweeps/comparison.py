@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from trajopt import files
-from trajopt.solvers.loop.solution import Solution, versions
+from trajopt.solvers.loop.solution import Solution, finite, versions
 from trajopt.solvers.sweeps.many import Outcome, solve_tasks
 from trajopt.solvers.sweeps.tasks import grid
 
@@ -63,9 +62,9 @@ class Comparison:
         runs = []
         for row, outcome in zip(rows, self.outcomes, strict=True):
             trace = {} if outcome.solution is None else outcome.solution.trace
-            more: dict[str, Any] = {"trace": {key: _finite(values.tolist()) for key, values in trace.items()}}
+            more: dict[str, Any] = {"trace": {key: finite(values.tolist()) for key, values in trace.items()}}
             more |= {"error": outcome.error} if outcome.error else {}
-            runs.append({key: _finite(value) for key, value in row.items()} | more)
+            runs.append({key: finite(value) for key, value in row.items()} | more)
         document = {"problem": self.problem, "versions": versions(), "runs": runs}
         with files.replacing_together(place, ("compare.csv", "compare.json")) as part:
             with open(part / "compare.csv", "w", newline="") as stream:
@@ -108,10 +107,3 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     values["goals"] = GOALS[solution.goals_met]
     values["violation"] = solution.residuals.get("residual", values["constraint_violation"])
     return {key: values[key] for key in COLUMNS}
-
-
-def _finite(value: Any) -> Any:
-    """`value`, or a list of values, with None for those that are not finite, since JSON has none."""
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
