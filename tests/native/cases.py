@@ -57,7 +57,7 @@ def called(compiled, model, parameters, q, v, tau, gain=None):
     """What the core returns of a step, with its derivative along `gain`, and the report."""
     given = given_candidates(compiled, StepInputs(compiled.law, model, q, v, tau, jnp.asarray(DT)), slopes=gain is not None)
     y = core_steps(compiled, parameters, q, v, tau, given=given, gain=gain)
-    return y, PackedStepInfo(y.report, y.report, given.dropped_pairs, compiled.report_layout)
+    return y, PackedStepInfo(y.head, y.report, given.dropped_pairs, compiled.report_layout)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -52,14 +52,13 @@ def advance(
         return system.mode.estimated(functools.partial(_unpacked, backend), exact, x, u, force, warm_start)
     law, model = system.contact, system.model
     tau = actuation_force(model, x.q, x.v, u) + force
-    if backend == "native" and acts_by_impulses(law) and system.smooth:
-        return smooth_step(system.integrator, _step_inputs(system, law, x, tau, warm_start))
-    if takes_impulses(law, system.integrator):
+    if acts_by_impulses(law):
         start, rule = _step_inputs(system, law, x, tau, warm_start), derivative_rule(system, law)
-        if backend == "native":
-            return native_impulse_step(system.integrator, rule, start)
-        x_next, result = impulse_step(system.integrator, start, rule)
-        return x_next, impulse_info(result)
+        if taken_by_core(backend, system):
+            return smooth_step(system.integrator, start) if system.smooth else native_impulse_step(system.integrator, rule, start)
+        if takes_impulses(law, system.integrator):
+            x_next, result = impulse_step(system.integrator, start, rule)
+            return x_next, impulse_info(result)
     return explicit_step(system.integrator, law, system.stepped_model, x, tau, jnp.asarray(system.dt))
 
 
@@ -67,6 +66,19 @@ def _unpacked(backend: str, system: System, x: State, u, force, warm_start) -> t
     """`advance` whose report can be differentiated attribute by attribute."""
     x_next, info = advance(backend, system, x, u, force, warm_start)
     return x_next, info.unpacked()
+
+
+def taken_by_core(backend: str, system: System) -> bool:
+    """Whether the core takes the system's steps.
+
+    Derivatives in reverse mode alone, and those of a fixed number of sweeps, are part of how JAX takes a step; modes that
+    estimate derivatives do so from steps of an exact system.
+    """
+    law = system.contact
+    if backend != "native" or system.mode.estimates or not acts_by_impulses(law):
+        return False
+    rule = derivative_rule(system, law)
+    return system.smooth or (rule is not None and not rule.reverse_only)
 
 
 def derivative_rule(system: System, law: ContactLaw) -> DerivativeRule | None:

@@ -97,7 +97,7 @@ def _compiled(
     key = native.register(table)
     return CompiledSystem(
         key, top, law, integrator, contacts, limits, len(dry), closure_count(top), given, pairs.others, pairs.slots,
-        native.sizes(key).report,
+        native.report_size(key),
     )  # fmt: skip
 
 

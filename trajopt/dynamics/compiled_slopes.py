@@ -34,13 +34,6 @@ from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 
 
-def native_impulse_step(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, StepInfo]:
-    """`integrators.impulse_step` and its report through the compiled core, with the derivative of `rule`."""
-    if rule is None or rule.reverse_only:  # such a derivative is part of how the JAX implementation takes the step
-        return _in_jax(integrator, rule, start)
-    return _with_derivative(integrator, rule, start)
-
-
 def linearize_native(
     integrator: str,
     start: StepInputs,
@@ -73,7 +66,8 @@ def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> 
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _with_derivative(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, PackedStepInfo]:
+def native_impulse_step(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, PackedStepInfo]:
+    """`integrators.impulse_step` and its report through the compiled core, with the derivative of `rule`, which has tangents."""
     y, info = step_by_core(integrator, start)
     return y.state, info
 
@@ -85,7 +79,7 @@ def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: A
     if law is not None and law == start.law and answers_parameters(law) and not by_state_alone(dstart):
         return _with_parameters(integrator, start, dstart)
     if law is None or not by_state_alone(dstart):
-        x_next, info = _with_derivative(integrator, rule, start)
+        x_next, info = native_impulse_step(integrator, rule, start)
         # JAX's solve begins at the core's impulses, so that the derivative is that of the solution which the core has found.
         begin = jax.lax.stop_gradient(info.impulse)
         at, along = (dataclasses.replace(x, warm_start=w) for x, w in ((start, begin), (along, jnp.zeros_like(begin))))
@@ -114,7 +108,7 @@ def _with_parameters(integrator: str, start: StepInputs, dstart: StepInputs) -> 
     return (x_next, info), (jax.tree.map(jnp.add, by_state, by_parameters.x_next), report)
 
 
-_with_derivative.defjvp(_derivative, symbolic_zeros=True)
+native_impulse_step.defjvp(_derivative, symbolic_zeros=True)
 
 
 # -- what the rules share ------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 from typing import NamedTuple
 
@@ -28,27 +27,16 @@ from trajopt.errors import OptionError
 GIVEN, SLOPE = 14, 42  # numbers of a candidate that is handed over, and of its slope, as in native/candidates.h
 
 
-class Report(enum.IntEnum):
-    """What is reported of a step: the head of its report, the whole of it, or both apart. As native/core_ffi.cc numbers them.
-
-    A whole one has the closest contacts, however far they are; where it is not asked for, the core looks only at what can touch.
-    One apart is not made by compiled functions in which nothing reads it.
-    """
-
-    HEAD = 0
-    WHOLE = 1
-    APART = 2
-
-
 class CoreSteps(NamedTuple):
-    """What the core returns of a step, or of T steps in a row with T in front: report, q+ and v+; under a policy its controls u.
+    """What the core returns of a step, or of T steps in a row with T in front: the head of its report, q+ and v+; under a policy
+    its controls u.
 
-    whole: the whole report where it is apart; answers, along: of `compiled_parameters`.
+    report: the whole one; answers, along: of `compiled_parameters`.
     Where the derivative is asked for, A = d x+ / d x at fixed tau and B = (d x+ / d tau) gain in tangent coordinates [dq, dv],
     and C and D, the same of the reported impulses.
     """
 
-    report: Float[Array, "*T r"]
+    head: Float[Array, "*T h"]
     q: Float[Array, "*T nq"]
     v: Float[Array, "*T nv"]
     A: Float[Array, "n n"] | None = None
@@ -56,7 +44,7 @@ class CoreSteps(NamedTuple):
     C: Float[Array, "m n"] | None = None
     D: Float[Array, "m k"] | None = None
     u: Float[Array, "T nu"] | None = None
-    whole: Float[Array, "*T w"] | None = None
+    report: Float[Array, "*T r"] | None = None
     answers: Float[Array, "r a"] | None = None
     along: Float[Array, " s"] | None = None
 
@@ -97,21 +85,21 @@ def core_steps(
     impulse: bool = False,
     answers: bool = False,
     policy: Policy | None = None,
-    reported: Report = Report.WHOLE,
+    whole: bool = True,
 ) -> CoreSteps:
     """A step under the generalised force tau (nv,), or T steps in a row under tau (T, nv): the numbers of T single steps.
 
     u: controls; where one of them is not finite, the status is `non_finite`. motors: where it is not zero, `parameters` go on
     with the lever arms (nv, motors), and arms u is added to tau. gain: asks for the derivative of a single step, by controls
     where it is d tau / d u, by forces where it is the identity; with motors it is the lever arms, whatever is given. impulse:
-    whether the impulse is differentiated too. answers: whether those to parameters are asked for, with the impulse. reported:
-    what of a step is. No derivative of the call itself is defined.
+    whether the impulse is differentiated too. answers: whether those to parameters are asked for, with the impulse. whole:
+    whether the whole report is, which has the closest contacts, however far they are. Compiled functions in which nothing reads
+    it do not make it, and then the core looks only at what can touch. No derivative of the call itself is defined.
     """
     if given is None and compiled.given:
         raise OptionError(f"given is None, but {compiled.given} candidates of the model are handed over to the core")
     top, leading, dtype = compiled.topology, tau.shape[:-1], q.dtype
-    size = compiled.report_size if reported == Report.WHOLE else len(HEAD)
-    shapes = [(*leading, k) for k in (size, top.nq, top.nv)]
+    shapes = [(*leading, k) for k in (len(HEAD), top.nq, top.nv)]
     names: tuple[str, ...] = ()
     u = jnp.zeros((*leading, 0), dtype) if u is None else u
     if policy is not None:
@@ -127,14 +115,14 @@ def core_steps(
     given = _no_candidates(dtype) if given is None else given
     gain = jnp.zeros((top.nv, 0), dtype) if gain is None else gain
     arguments = (parameters, q, v, u, tau, given.candidates, given.slopes, gain, *(() if policy is None else policy))
-    if reported == Report.APART:
-        names, shapes = (*names, "whole"), [*shapes, (*leading, compiled.report_size)]
-    report, q, v, *more = native.call(
+    if whole:
+        names, shapes = (*names, "report"), [*shapes, (*leading, compiled.report_size)]
+    head, q, v, *more = native.call(
         "steps", tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes), *arguments,
-        topology=compiled.key, integrator=compiled.scheme, motors=motors, reported=int(reported),
-        unread=(("reported", int(Report.HEAD)),) if reported == Report.APART else (),
+        topology=compiled.key, integrator=compiled.scheme, motors=motors, whole=int(whole),
+        unread=(("whole", 0),) if whole else (),
     )  # fmt: skip
-    return CoreSteps(report, q, v, **dict(zip(names, more, strict=True)))
+    return CoreSteps(head, q, v, **dict(zip(names, more, strict=True)))
 
 
 def step_by_core(
@@ -153,9 +141,9 @@ def step_by_core(
     given = given_candidates(compiled, start, slopes=gain is not None)
     y = core_steps(
         compiled, parameters, start.q, start.v, start.tau,
-        given=given, gain=gain, impulse=impulse, answers=answers, reported=Report.APART,
+        given=given, gain=gain, impulse=impulse, answers=answers,
     )  # fmt: skip
-    return y, PackedStepInfo(y.report, y.whole, given.dropped_pairs, compiled.report_layout)
+    return y, PackedStepInfo(y.head, y.report, given.dropped_pairs, compiled.report_layout)
 
 
 def chained(y: CoreSteps, slopes: ForceSlopes | None) -> CoreSteps:

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.arguments import holds_traced
 from trajopt.dynamics.compiled import CompiledSystem, compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import Report, chained, core_steps
+from trajopt.dynamics.compiled_step import chained, core_steps
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.effort import Effort, known_options
 from trajopt.dynamics.model import Model
@@ -150,18 +150,17 @@ def _programs(
         motors = driven.arms.shape[1] if driven.plain else 0
         tau = jnp.zeros_like(v) if motors else driven.force(q, v, u)
         tau = tau if force is None else tau + force
-        if what == REPORT:
-            return core_steps(compiled, constants, q, v, tau, u=u, motors=motors)[:1]
-        if what == STEP:
-            return core_steps(compiled, constants, q, v, tau, u=u, motors=motors, reported=Report.HEAD)[:3]
+        if what in (REPORT, STEP):
+            y = core_steps(compiled, constants, q, v, tau, u=u, motors=motors, whole=what == REPORT)
+            return y[:3] if y.report is None else (y.report,)
         slopes = driven.slopes(q, v, u)
         gain = slopes.columns() if slopes is not None else driven.arms[:, :0] if motors else driven.arms
         impulse = what == LINEARIZE_IMPULSE
         y = core_steps(
             compiled, constants, q, v, tau,
-            u=u, motors=motors, gain=gain, impulse=impulse, reported=Report.HEAD,
+            u=u, motors=motors, gain=gain, impulse=impulse, whole=False,
         )  # fmt: skip
         y = chained(y, slopes)
-        return tuple(part for part in (y.report, y.q, y.v, y.A, y.B, y.C, y.D) if part is not None)
+        return tuple(part for part in (y.head, y.q, y.v, y.A, y.B, y.C, y.D) if part is not None)
 
     return {what: jax.jit(functools.partial(take, what)) for what in (STEP, LINEARIZE, LINEARIZE_IMPULSE, REPORT)}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.compiled import compile_system, pack_parameters
-from trajopt.dynamics.compiled_step import Policy, Report, core_steps
+from trajopt.dynamics.compiled_step import Policy, core_steps
 from trajopt.dynamics.integrators import acts_by_impulses
 from trajopt.dynamics.report import HEAD
 from trajopt.dynamics.rigid_body.actuation import actuators
@@ -42,10 +42,10 @@ def follow_policy(
             policy = Policy(jnp.concatenate([qs, vs], 1), gains, lower, upper)
             tau = jnp.zeros((us.shape[0], model.nv), us.dtype)
             y = core_steps(
-                compiled, constants, x0.q, x0.v, tau, u=us, motors=us.shape[1], policy=policy, reported=Report.HEAD
+                compiled, constants, x0.q, x0.v, tau, u=us, motors=us.shape[1], policy=policy, whole=False
             )
             assert y.u is not None
-            return State(y.q, y.v), y.u, y.report[:, HEAD["residual"]]
+            return State(y.q, y.v), y.u, y.head[:, HEAD["residual"]]
 
     def body(x: State, given: tuple[Array, ...]) -> tuple[State, tuple[State, Array, Array]]:
         q, v, u_bar, K = given

@@ -125,51 +125,36 @@ def report_slope(
     return PackedStepInfo(jnp.zeros_like(info.head), report, dropped, info.layout)  # type: ignore[arg-type]
 
 
-def _of_each(read: Callable[..., dict[str, Any]], axes: int) -> Callable[..., dict[str, Any]]:
-    """`read` of one step for a batch of them with that many axes."""
-    for _ in range(axes):
-        read = jax.vmap(read)
-    return read
-
-
 @jax.jit
 def _fields_of_head(head: Float[Array, "*b h"], dropped_pairs: Int[Array, "*b"]) -> dict[str, Any]:
     """The attributes that a head holds, of a step or of a batch of them."""
-
-    def read(numbers: Float[Array, " h"], dropped_pairs: Int[Array, ""]) -> dict[str, Any]:
-        head = {name: numbers[k] for name, k in HEAD.items()}
-        whole = functools.partial(jnp.asarray, dtype=jnp.int32)
-        choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
-        status: Any = Status.solved
-        for k, name in enumerate(STATUSES):
-            status = choose(whole(head["status"]) == k, getattr(Status, name), status)
-        return {
-            "residual": head["residual"], "iterations": whole(head["iterations"]), "fallbacks": whole(head["fallbacks"]),
-            "status": status, "dropped": head["dropped"].astype(int) + dropped_pairs, "degenerate": head["degenerate"] > 0,
-            "push_out_dropped": head["push_out_dropped"] > 0,
-        }  # fmt: skip
-
-    return _of_each(read, head.ndim - 1)(head, dropped_pairs)
+    of = {name: head[..., k] for name, k in HEAD.items()}
+    whole = functools.partial(jnp.asarray, dtype=jnp.int32)
+    choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
+    status: Any = Status.solved
+    for k, name in enumerate(STATUSES):
+        status = choose(whole(of["status"]) == k, getattr(Status, name), status)
+    return {
+        "residual": of["residual"], "iterations": whole(of["iterations"]), "fallbacks": whole(of["fallbacks"]),
+        "status": status, "dropped": of["dropped"].astype(int) + dropped_pairs, "degenerate": of["degenerate"] > 0,
+        "push_out_dropped": of["push_out_dropped"] > 0,
+    }  # fmt: skip
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _fields_of_report(layout: tuple[int, int, int], report: Float[Array, "*b r"]) -> dict[str, Any]:
     """The attributes that are read from a whole report, of a step or of a batch of them."""
     nc, limits, others = layout
-
-    def read(report: Float[Array, " r"]) -> dict[str, Any]:
-        impulse, rows = jnp.split(report[len(HEAD) :], [3 * nc + limits + others])
-        ends = list(itertools.accumulate(CONTACT.values()))
-        columns = jnp.split(rows.reshape(nc, ends[-1]), ends[:-1], 1)
-        of = {name: part[:, 0] if size == 1 else part for (name, size), part in zip(CONTACT.items(), columns, strict=True)}
-        contacts = ContactInfo(
-            of["distance"], of["point"], contact_frames(of["normal"]), impulse[: 3 * nc].reshape(nc, 3),
-            of["mode"].astype(int), of["tied"] > 0, of["friction"],
-            *(of[name].astype(int) for name in ("node1", "node2", "pair")),
-        )  # fmt: skip
-        return {"contacts": contacts, "impulse": impulse, "overflow": report[HEAD["overflow"]].astype(jnp.int32)}
-
-    return _of_each(read, report.ndim - 1)(report)
+    batch, ends = report.shape[:-1], list(itertools.accumulate(CONTACT.values()))
+    impulse, rows = jnp.split(report[..., len(HEAD) :], [3 * nc + limits + others], -1)
+    columns = jnp.split(rows.reshape(*batch, nc, ends[-1]), ends[:-1], -1)
+    of = {name: part[..., 0] if size == 1 else part for (name, size), part in zip(CONTACT.items(), columns, strict=True)}
+    contacts = ContactInfo(
+        of["distance"], of["point"], contact_frames(of["normal"]), impulse[..., : 3 * nc].reshape(*batch, nc, 3),
+        of["mode"].astype(int), of["tied"] > 0, of["friction"],
+        *(of[name].astype(int) for name in ("node1", "node2", "pair")),
+    )  # fmt: skip
+    return {"contacts": contacts, "impulse": impulse, "overflow": report[..., HEAD["overflow"]].astype(jnp.int32)}
 
 
 @functools.partial(jax.jit, static_argnums=0)

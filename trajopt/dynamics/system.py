@@ -155,10 +155,7 @@ class System(WithoutCaches, NamedOptions):
     def _direct(self) -> DirectCalls | None:
         """Direct calls through the compiled core, where it takes the steps and their derivative needs no more."""
         law = self.contact
-        if self.resolved_backend != "native" or self.mode.estimates or not acts_by_impulses(law):
-            return None
-        rule = advance.derivative_rule(self, law)
-        if self.integrator not in EXPLICIT and (rule is None or rule.reverse_only):
+        if not (acts_by_impulses(law) and advance.taken_by_core(self.resolved_backend, self)):
             return None
         kappa, rho = self.mode.sharpness(self.kappa), None if self.rho is None else jnp.asarray(self.rho)
         return direct_calls(self.stepped_model, law, self.integrator, jnp.asarray(self.dt), kappa, rho)

@@ -9,7 +9,6 @@ is one shared object for each instruction set; the environment variable TRAJOPT_
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 import hashlib
 import os
@@ -77,14 +76,6 @@ def processor_flags() -> frozenset[str]:
     return frozenset(next(found, "").split())
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """Numbers in the arrays of one topology: flat parameters, report of a step."""
-
-    parameters: int
-    report: int
-
-
 def register(table: Int[np.ndarray, " n"]) -> int:
     """Make a topology known under the key of its content, which is returned; the same table gives the same key everywhere."""
     table = np.ascontiguousarray(table, np.int64)
@@ -94,13 +85,10 @@ def register(table: Int[np.ndarray, " n"]) -> int:
     return key
 
 
-def sizes(key: int) -> Sizes:
-    """Of the topology registered under `key`."""
-    numbers = (ctypes.c_int64 * 2)()
+def report_size(key: int) -> int:
+    """Numbers in the whole report of a step of the topology registered under `key`."""
     _know(instruction_set(), key)
-    if _load(instruction_set()).trajopt_sizes(key, numbers):
-        raise OptionError(f"no topology is registered under the key {key}")
-    return Sizes(*numbers)
+    return _load(instruction_set()).trajopt_report_size(key)
 
 
 def call(
@@ -228,7 +216,7 @@ def _load(isa: str) -> ctypes.CDLL:
     core.trajopt_register_topology.argtypes = [ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64]
     core.trajopt_register_topology.restype = ctypes.c_char_p
     core.trajopt_sources.restype = ctypes.c_char_p
-    core.trajopt_sizes.argtypes = [ctypes.c_int64, ctypes.c_void_p]
+    core.trajopt_report_size.argtypes, core.trajopt_report_size.restype = [ctypes.c_int64], ctypes.c_int64
     for name in HANDLERS:
         jax.ffi.register_ffi_target(f"trajopt_{name}_{isa}", jax.ffi.pycapsule(getattr(core, f"trajopt_{name}")), platform="cpu")
     return core

@@ -9,17 +9,15 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 namespace {
 
-// What is reported of a step: the head of its report alone, the whole of it, or the head and, as the last result, the whole.
-enum class Report { HEAD, WHOLE, APART };
-
 // Arguments of a call. A single step has u (nu) and tau (nv), T steps in a row (T, nu) and (T, nv). The generalised force of a step is
 // tau + arms u, with the lever arms (nv, motors) of the motors behind the parameters. given, slopes: candidates handed over, and how they
-// move; gain (nv, k): the directions of tau along which the step is differentiated, the lever arms where there are motors.
+// move; gain (nv, k): the directions of tau along which the step is differentiated, the lever arms where there are motors. whole: whether
+// the whole report of each step is the last result.
 struct Call {
   Samples parameters, q, v, u, tau, given, slopes, gain;
   Integrator integrator;
   int motors;
-  Report report;
+  bool whole;
 
   bool sequence() const { return tau.rank() > 1; }
   int64_t steps() const { return sequence() ? tau.axis(0) : 1; }
@@ -51,10 +49,10 @@ ffi::Error check(const Topology& t, const Call& c, const std::optional<Policy>& 
   return ffi::Error::Success();
 }
 
-// The results: q+ and v+; more: none; A and B; A, B, C and D, the derivative of the reported impulses; these and the two arrays of
-// answers.h; under a policy the controls. whole: of a report apart.
+// The results: head of the report, q+ and v+; more: none; A and B; A, B, C and D, the derivative of the reported impulses; these and the
+// two arrays of answers.h; under a policy the controls; the whole report where it is asked for.
 struct Results {
-  Result report, q, v;
+  Result head, q, v;
   std::vector<Result> more;
   std::optional<Result> whole;
 };
@@ -66,15 +64,14 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
   border.begin();
   std::vector<Result>& more = to.more;
   const int64_t steps = c.steps(), nu = c.controls(), n = 2 * t.nv;
-  const int64_t size = report_size(t, c.report == Report::WHOLE), whole = report_size(t, true);
+  const int64_t whole = report_size(t, true);
   const bool motion_of_impulses = !policy && more.size() >= 4;  // which are those of a whole report
   auto in = [&](const Samples& s) { return s.at(i, batch, border); };
   auto out = [&](Result& result, int64_t numbers) { return border.out(result, i * numbers, numbers); };
   const double *numbers = in(c.parameters), *arms = numbers + Parameters::size(t), *tau = in(c.tau), *u = in(c.u);
   StepInput now{numbers, in(c.q), in(c.v), tau, in(c.given), in(c.slopes), Parameters::time_step(numbers), static_cast<int>(c.given.axis(0)), c.integrator,
-                c.report != Report::HEAD || motion_of_impulses};
-  double* report = out(to.report, steps * size);
-  double* apart = to.whole ? out(*to.whole, steps * whole) : nullptr;
+                c.whole || motion_of_impulses};
+  double *head = out(to.head, steps * REPORT_HEAD), *report = to.whole ? out(*to.whole, steps * whole) : nullptr;
   StepOutput next{out(to.q, steps * t.nq), out(to.v, steps * t.nv), own.report.data(), own.impulses.data(), nullptr};
   Linear linear{};
   if (!policy && more.size() >= 2) {
@@ -97,8 +94,8 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
     if (c.motors > 0) now.tau = drive(arms, control, now.tau, t.nv, c.motors, own.force.data());
     own.engine->run(now, next);
     if (!all_finite(control, nu)) next.report[STATUS] = static_cast<double>(ContactStatus::non_finite);  // that tau may have clipped
-    std::memcpy(report + k * size, next.report, sizeof(double) * size);
-    if (apart) std::memcpy(apart + k * whole, next.report, sizeof(double) * whole);
+    std::memcpy(head + k * REPORT_HEAD, next.report, sizeof(double) * REPORT_HEAD);
+    if (report) std::memcpy(report + k * whole, next.report, sizeof(double) * whole);
     // The state as it is returned is that before the next step: T steps are the same function as one step, T times.
     Border::settle(to.q, next.q, t.nq), Border::settle(to.v, next.v, t.nv);
     now.q = next.q, now.v = next.v;
@@ -108,27 +105,27 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
 }
 
 ffi::Error take_steps(ffi::ThreadPool pool, Array parameters, Array q, Array v, Array u, Array tau, Array given, Array slopes, Array gain,
-                      ffi::RemainingArgs policy_arguments, Result report, Result q_next, Result v_next, ffi::RemainingRets others,
-                      int64_t topology, int64_t integrator, int64_t motors, int64_t reported) {
+                      ffi::RemainingArgs policy_arguments, Result head, Result q_next, Result v_next, ffi::RemainingRets others,
+                      int64_t topology, int64_t integrator, int64_t motors, int64_t whole) {
   ThreadEngine* own = thread_engine(topology);
   if (!own)
     return ffi::Error(ffi::ErrorCode::kFailedPrecondition,
                       "trajopt: this process has not registered the model's topology; build the system before running a compiled program of it");
   const size_t axes = q.dimensions().size() - 1;
   const Call call{{parameters, axes}, {q, axes}, {v, axes}, {u, axes}, {tau, axes}, {given, axes}, {slopes, axes}, {gain, axes},
-                  static_cast<Integrator>(integrator), static_cast<int>(motors), static_cast<Report>(reported)};
+                  static_cast<Integrator>(integrator), static_cast<int>(motors), whole != 0};
   std::optional<Policy> policy;
   if (policy_arguments.size() == 4) {
     auto argument = [&](size_t k) { return Samples(*policy_arguments.get<Array>(k), axes); };
     policy = {argument(0), argument(1), argument(2), argument(3)};
   }
   if (ffi::Error error = check(*own->topology, call, policy); error.failure()) return error;
-  const size_t arrays = others.size() - (call.report == Report::APART);
+  const size_t arrays = others.size() - call.whole;
   if (arrays == 6 && !own->topology->rigid()) return ffi::Error::InvalidArgument("trajopt: answers are those of rigid contact");
-  Results results{report, q_next, v_next, {}, {}};
-  if (call.report == Report::APART) results.whole = *others.get<Array>(arrays);
+  Results results{head, q_next, v_next, {}, {}};
+  if (call.whole) results.whole = *others.get<Array>(arrays);
   for (size_t k = 0; k < arrays; ++k) results.more.push_back(*others.get<Array>(k));
-  const Batch batch(*report, axes);
+  const Batch batch(*head, axes);
   spread(pool, batch.count, call.steps(), [&](int64_t begin, int64_t end) {
     ThreadEngine& here = *thread_engine(topology);
     for (int64_t i = begin; i < end; ++i) take_sample(here, call, policy, i, batch, results);
@@ -147,6 +144,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_steps, trajopt::take_steps,
                                   .Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>()
                                   .Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().Arg<trajopt::Array>().RemainingArgs()
                                   .Ret<trajopt::Array>().Ret<trajopt::Array>().Ret<trajopt::Array>().RemainingRets()
-                                  .Attr<int64_t>("topology").Attr<int64_t>("integrator").Attr<int64_t>("motors").Attr<int64_t>("reported"));
+                                  .Attr<int64_t>("topology").Attr<int64_t>("integrator").Attr<int64_t>("motors").Attr<int64_t>("whole"));
 
 #pragma GCC visibility pop

@@ -80,12 +80,10 @@ extern "C" const char* trajopt_register_topology(int64_t key, const int64_t* tab
     return message.c_str();
   }
 }
-// Sizes of the arrays of a registered topology: parameters and report.
-extern "C" int trajopt_sizes(int64_t key, int64_t* out) {
+// Numbers in the whole report of a step of a registered topology; -1 for one that nobody has registered.
+extern "C" int64_t trajopt_report_size(int64_t key) {
   const auto t = trajopt::find_topology(key);
-  if (!t) return 1;
-  out[0] = trajopt::Parameters::size(*t), out[1] = trajopt::report_size(*t, true);
-  return 0;
+  return t ? trajopt::report_size(*t, true) : -1;
 }
 
 #pragma GCC visibility pop

@@ -83,13 +83,13 @@ class Rows:
         )
 
 
-def contact_frames(normal: Float[Array, "k 3"]) -> Float[Array, "k 3 3"]:
+def contact_frames(normal: Float[Array, "*k 3"]) -> Float[Array, "*k 3 3"]:
     """Right-handed frames whose third column is `normal`.
 
     Tangent 1 is the world's x axis made orthogonal to the normal, or the y axis where the normal is within 60 degrees of x.
     """
     x, y = jnp.eye(3, dtype=normal.dtype)[0], jnp.eye(3, dtype=normal.dtype)[1]
-    seed = jnp.where((jnp.abs(jax.lax.stop_gradient(normal[:, :1])) < 0.5), x, y)
+    seed = jnp.where((jnp.abs(jax.lax.stop_gradient(normal[..., :1])) < 0.5), x, y)
     along = jnp.sum(seed * normal, -1, keepdims=True)
     tangent = seed - along * normal
     tangent = tangent / jnp.sqrt(jnp.sum(tangent * tangent, -1, keepdims=True))
