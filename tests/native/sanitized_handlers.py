@@ -29,11 +29,11 @@ from trajopt.dynamics import State, System  # noqa: E402
 from trajopt.dynamics.policies import follow_policy  # noqa: E402
 from trajopt.errors import NonFiniteError  # noqa: E402
 from trajopt.models import load_model  # noqa: E402
-from trajopt.native.contacts import STATUSES, solve_contacts  # noqa: E402
 from trajopt.solvers.subproblems.riccati import riccati, riccati_native  # noqa: E402
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 from native.cases import random_lq  # noqa: E402
+from native.contact_problems import STATUSES, solve_contacts  # noqa: E402
 
 COUNT, STEPS = 6, 5
 

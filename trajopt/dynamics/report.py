@@ -130,15 +130,23 @@ def _fields_of_head(head: Float[Array, "*b h"], dropped_pairs: Int[Array, "*b"])
     """The attributes that a head holds, of a step or of a batch of them."""
     of = {name: head[..., k] for name, k in HEAD.items()}
     whole = functools.partial(jnp.asarray, dtype=jnp.int32)
+    status_of: Callable[..., Any] = _status
+    for _ in head.shape[:-1]:
+        status_of = jax.vmap(status_of)
+    return {
+        "residual": of["residual"], "iterations": whole(of["iterations"]), "fallbacks": whole(of["fallbacks"]),
+        "status": status_of(whole(of["status"])), "dropped": of["dropped"].astype(int) + dropped_pairs,
+        "degenerate": of["degenerate"] > 0, "push_out_dropped": of["push_out_dropped"] > 0,
+    }  # fmt: skip
+
+
+def _status(number: Int[Array, ""]) -> Any:
+    """The status of a step from its position in `STATUSES`."""
     choose: Callable[..., Any] = Status.where  # its annotation takes members, which type checkers see as strings
     status: Any = Status.solved
     for k, name in enumerate(STATUSES):
-        status = choose(whole(of["status"]) == k, getattr(Status, name), status)
-    return {
-        "residual": of["residual"], "iterations": whole(of["iterations"]), "fallbacks": whole(of["fallbacks"]),
-        "status": status, "dropped": of["dropped"].astype(int) + dropped_pairs, "degenerate": of["degenerate"] > 0,
-        "push_out_dropped": of["push_out_dropped"] > 0,
-    }  # fmt: skip
+        status = choose(number == k, getattr(Status, name), status)
+    return status
 
 
 @functools.partial(jax.jit, static_argnums=0)

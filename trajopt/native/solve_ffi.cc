@@ -1,6 +1,4 @@
-// The contact solve on plain arrays behind XLA's foreign-function interface: for tests and benchmarks, without a model.
-#include <time.h>
-
+// The contact solve on plain arrays behind XLA's foreign-function interface, without a model: the last stage of the JAX implementation.
 #include <vector>
 
 #include "contact_derivative.h"
@@ -15,20 +13,6 @@ using Integers = ffi::ResultBuffer<ffi::S32>;
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 namespace {
-
-// Nanoseconds since construction, without what other programs took where that is shorter.
-class Stopwatch {
- public:
-  double passed() const { return std::min(now(CLOCK_MONOTONIC) - wall_, now(CLOCK_THREAD_CPUTIME_ID) - own_); }
-
- private:
-  static double now(clockid_t which) {
-    timespec t;
-    clock_gettime(which, &t);
-    return 1e9 * t.tv_sec + t.tv_nsec;
-  }
-  double own_ = now(CLOCK_THREAD_CPUTIME_ID), wall_ = now(CLOCK_MONOTONIC);
-};
 
 struct Aligned {  // a padded, zeroed, 64-byte aligned array
   explicit Aligned(size_t n) : store(n + PAD) {
@@ -54,10 +38,9 @@ std::vector<int> existing(const bool* exists, int nc, int nl, int nf, ContactPro
   return rows;
 }
 
-// Outputs: impulse and velocity (m); modes (nc + nl + nf); numbers (2): residual, nanoseconds of one of `repeats`
-// solves; counts (6): iterations, fallbacks, status, degenerate, selected, rows.
+// Outputs: impulse and velocity (m); modes (nc + nl + nf); residual; counts (6): iterations, fallbacks, status, degenerate, selected, rows.
 ffi::Error solve(Array G, Array g, Array mu, Flags exists, Array bound, Array init, Result impulse, Result velocity, Integers modes,
-                 Result numbers, Integers counts, double tolerance, int64_t max_iterations, int64_t repeats) {
+                 Result residual, Integers counts, double tolerance, int64_t max_iterations) {
   const int m = g.dimensions().back(), nc = mu.dimensions().back(), nf = bound.dimensions().back();
   const int nl = m - 3 * nc - nf;
   if (nl < 0 || exists.dimensions().back() != nc + nl || G.dimensions().back() != m)
@@ -83,10 +66,7 @@ ffi::Error solve(Array G, Array g, Array mu, Flags exists, Array bound, Array in
     }
     for (int c = 0, k = 0; c < nc; ++c)
       if (here[c]) mup.data[k++] = mui[c];
-    ContactSolution s{};
-    const Stopwatch watch;
-    for (int64_t k = 0; k < repeats; ++k) s = solve_contacts(p, start.data, {tolerance, (int)max_iterations}, workspace);
-    const double took = watch.passed();
+    const ContactSolution s = solve_contacts(p, start.data, {tolerance, (int)max_iterations}, workspace);
     double *x = impulse->typed_data() + i * m, *v = velocity->typed_data() + i * m;
     std::fill(x, x + m, 0.0);
     for (int r = 0; r < m; ++r) v[r] = gi[r];
@@ -100,8 +80,7 @@ ffi::Error solve(Array G, Array g, Array mu, Flags exists, Array bound, Array in
       a += here[k];
     }
     for (int f = 0; f < nf; ++f) mode[nc + nl + f] = s.dry_mode[f];
-    double* number = numbers->typed_data() + i * 2;
-    number[0] = s.residual, number[1] = took / repeats;
+    residual->typed_data()[i] = s.residual;
     int32_t* count = counts->typed_data() + i * 6;
     count[0] = s.iterations, count[1] = (int)s.stage, count[2] = (int)s.status, count[3] = s.degenerate, count[4] = s.selected, count[5] = n;
   }
@@ -117,4 +96,4 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(trajopt_solve_contacts, trajopt::solve,
                               ffi::Ffi::Bind()
                                   .Arg<Array>().Arg<Array>().Arg<Array>().Arg<Flags>().Arg<Array>().Arg<Array>()
                                   .Ret<Array>().Ret<Array>().Ret<ffi::Buffer<ffi::S32>>().Ret<Array>().Ret<ffi::Buffer<ffi::S32>>()
-                                  .Attr<double>("tolerance").Attr<int64_t>("max_iterations").Attr<int64_t>("repeats"));
+                                  .Attr<double>("tolerance").Attr<int64_t>("max_iterations"));

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from native.contact_problems import STATUSES, solve_contacts
 
 from dynamics.contact import scenes
 from trajopt import native
 from trajopt.dynamics import Stage
 from trajopt.dynamics.contact.ncp import make_ncp, residual
 from trajopt.dynamics.contact.solve.solve import solve, solve_status
-from trajopt.native.contacts import STATUSES, solve_contacts
 from trajopt.result import Status
 
 needs_core = pytest.mark.skipif(not native.available(), reason="no compiled core")

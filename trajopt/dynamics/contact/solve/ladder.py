@@ -32,7 +32,7 @@ from trajopt.dynamics.contact.solve.newton import (
     regularised_inverse,
     regularised_modes,
 )
-from trajopt.native.contacts import STATUSES, impulse_of
+from trajopt.native.contacts import STATUSES, solve_contacts
 
 
 class Stage(enum.IntEnum):
@@ -137,7 +137,8 @@ def _by_the_core(state: Search, ncp: NCP, eps, accuracy: float, max_iterations: 
     def climbed(state: Search) -> Search:
         zero = jnp.zeros_like(state.current)
         problem = jax.lax.stop_gradient((ncp.G, ncp.g, ncp.mu, ncp.exists, ncp.bound, zero))
-        impulse, more, status = impulse_of(*problem, tol=accuracy, max_iterations=max_iterations)
+        impulses, *_, counts = solve_contacts(*(x[None] for x in problem), tol=accuracy, max_iterations=max_iterations)
+        impulse, more, status = impulses[0], counts[0, 0], counts[0, 2]
         modes, inverse = regularised_modes(ncp, impulse, eps), regularised_inverse(ncp, impulse, eps)
         found = Candidate(impulse, _judged(ncp, impulse, accuracy), inverse, modes)
         return dataclasses.replace(
