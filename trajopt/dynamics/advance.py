@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.backend import differentiated_law
-from trajopt.dynamics.compiled_slopes import linearize_native, native_impulse_step
+from trajopt.dynamics.compiled_slopes import core_step, linearize_native
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.contact.rows import row_count
@@ -29,7 +29,6 @@ from trajopt.dynamics.linearization import (
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.report import PackedStepInfo
 from trajopt.dynamics.rigid_body.actuation import actuation_force, force_slopes
-from trajopt.dynamics.smooth_step import smooth_step
 from trajopt.dynamics.smoothness import marked
 from trajopt.dynamics.state import Linearization, State, StepInfo
 
@@ -55,7 +54,7 @@ def advance(
     if acts_by_impulses(law):
         start, rule = _step_inputs(system, law, x, tau, warm_start), derivative_rule(system, law)
         if taken_by_core(backend, system):
-            return smooth_step(system.integrator, start) if system.smooth else native_impulse_step(system.integrator, rule, start)
+            return core_step(system.integrator, None if system.smooth else rule, start)
         if takes_impulses(law, system.integrator):
             x_next, result = impulse_step(system.integrator, start, rule)
             return x_next, impulse_info(result)

@@ -24,13 +24,12 @@ from trajopt.dynamics.compiled_step import chained, step_by_core
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.contact.step import DerivativeRule
-from trajopt.dynamics.gradients.first_order import first_order_only, instantiated, is_symbolic, is_zero
+from trajopt.dynamics.gradients.first_order import first_order_only, instantiated
 from trajopt.dynamics.integrators import impulse_info, impulse_step
-from trajopt.dynamics.linearization import moved_on
-from trajopt.dynamics.model import Model
+from trajopt.dynamics.linearization import ambient_slope, moved_on, tangent_motion
 from trajopt.dynamics.report import PackedStepInfo, packed_slope, report_slope
 from trajopt.dynamics.rigid_body.actuation import ForceSlopes
-from trajopt.dynamics.rigid_body.configuration import difference, integrate
+from trajopt.dynamics.smooth_step import by_state_alone, smooth_slope
 from trajopt.dynamics.state import Linearization, OutputSlope, State, StepInfo
 
 
@@ -66,20 +65,27 @@ def _in_jax(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> 
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def native_impulse_step(integrator: str, rule: DerivativeRule, start: StepInputs) -> tuple[State, PackedStepInfo]:
-    """`integrators.impulse_step` and its report through the compiled core, with the derivative of `rule`, which has tangents."""
+def core_step(integrator: str, rule: DerivativeRule | None, start: StepInputs) -> tuple[State, PackedStepInfo]:
+    """The state after a step of the compiled core and its report, with the derivative of `rule`, which has tangents.
+
+    None: the step is smooth, and its derivative is `smooth_slope`.
+    """
     y, info = step_by_core(integrator, start)
     return y.state, info
 
 
-def _derivative(integrator: str, rule: DerivativeRule, primals: Any, tangents: Any) -> Any:
+def _derivative(integrator: str, rule: DerivativeRule | None, primals: Any, tangents: Any) -> Any:
+    if rule is None:
+        (x_next, info), none = core_step(integrator, rule, *primals), jnp.zeros(0, primals[0].q.dtype)
+        slope = smooth_slope(integrator, x_next, *primals, *tangents)
+        return (x_next, info), (slope, report_slope(info, none, none.reshape(0, 7), none))
     (start,), (dstart,) = first_order_only(rule.name, primals), tangents
     along = instantiated(start, dstart)
     law = differentiated_law(rule, start.law, integrator)
     if law is not None and law == start.law and answers_parameters(law) and not by_state_alone(dstart):
         return _with_parameters(integrator, start, dstart)
     if law is None or not by_state_alone(dstart):
-        x_next, info = native_impulse_step(integrator, rule, start)
+        x_next, info = core_step(integrator, rule, start)
         # JAX's solve begins at the core's impulses, so that the derivative is that of the solution which the core has found.
         begin = jax.lax.stop_gradient(info.impulse)
         at, along = (dataclasses.replace(x, warm_start=w) for x, w in ((start, begin), (along, jnp.zeros_like(begin))))
@@ -108,25 +114,4 @@ def _with_parameters(integrator: str, start: StepInputs, dstart: StepInputs) -> 
     return (x_next, info), (jax.tree.map(jnp.add, by_state, by_parameters.x_next), report)
 
 
-native_impulse_step.defjvp(_derivative, symbolic_zeros=True)
-
-
-# -- what the rules share ------------------------------------------------------------------------------------------------
-
-
-def tangent_motion(start: StepInputs, along: StepInputs) -> Float[Array, " n"]:
-    """The motion `along` of q, a slope of its numbers, and of v in tangent coordinates."""
-    _, dq = jax.jvp(lambda q: difference(start.model, start.q, q), (start.q,), (along.q,))
-    return jnp.concatenate([dq, along.v])
-
-
-def ambient_slope(model: Model, x: State, dx: Float[Array, " n"]) -> State:
-    """The slope of x's numbers in a motion dx in tangent coordinates."""
-    dq, dv = jnp.split(dx, 2)
-    return State(jax.jvp(lambda d: integrate(model, x.q, d), (jnp.zeros_like(dq),), (dq,))[1], dv)
-
-
-def by_state_alone(dstart: StepInputs) -> bool:
-    """Whether q, v and tau alone are differentiated by."""
-    others = (dstart.model, dstart.dt, dstart.kappa, dstart.rho)
-    return all(is_zero(slope) for slope in jax.tree.leaves(others, is_leaf=is_symbolic))
+core_step.defjvp(_derivative, symbolic_zeros=True)

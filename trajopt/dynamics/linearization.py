@@ -174,3 +174,15 @@ def slopes_by_columns(
         return tangent_of(model, y, y)
 
     return jax.jacfwd(moved)({name: getattr(model, name) for name in names})
+
+
+def tangent_motion(start: StepInputs, along: StepInputs) -> Float[Array, " n"]:
+    """The motion `along` of q, a slope of its numbers, and of v in tangent coordinates."""
+    _, dq = jax.jvp(lambda q: difference(start.model, start.q, q), (start.q,), (along.q,))
+    return jnp.concatenate([dq, along.v])
+
+
+def ambient_slope(model: Model, x: State, dx: Float[Array, " n"]) -> State:
+    """The slope of x's numbers in a motion dx in tangent coordinates."""
+    dq, dv = jnp.split(dx, 2)
+    return State(jax.jvp(lambda d: integrate(model, x.q, d), (jnp.zeros_like(dq),), (dq,))[1], dv)

@@ -18,39 +18,23 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.compiled_slopes import ambient_slope, by_state_alone, tangent_motion
 from trajopt.dynamics.compiled_step import step_by_core
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.gradients.differences import fourth_order_differences, fourth_order_step
-from trajopt.dynamics.gradients.first_order import instantiated, slope_along
+from trajopt.dynamics.gradients.first_order import instantiated, is_symbolic, is_zero, slope_along
 from trajopt.dynamics.integrators import explicit_step
-from trajopt.dynamics.linearization import linearize_by_columns
-from trajopt.dynamics.report import PackedStepInfo, report_slope
+from trajopt.dynamics.linearization import ambient_slope, linearize_by_columns, tangent_motion
 from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.state import State, StepInfo
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def smooth_step(integrator: str, start: StepInputs) -> tuple[State, PackedStepInfo]:
-    """`integrators.explicit_step` of free motion, whatever the integrator, and its report through the compiled core."""
-    y, info = step_by_core(integrator, start)
-    return y.state, info
-
-
-def _derivative(integrator: str, primals: Any, tangents: Any) -> Any:
-    (start,), (dstart,) = primals, tangents
-    x_next, info = smooth_step(integrator, start)
-    none = jnp.zeros(0, x_next.q.dtype)
-    still = report_slope(info, none, none.reshape(0, 7), none)
+def smooth_slope(integrator: str, x_next: State, start: StepInputs, dstart: StepInputs) -> State:
+    """The slope of the numbers of x_next, the state after a step of free motion, whatever the integrator."""
     if not by_state_alone(dstart):
-        return (x_next, info), (slope_along(lambda at: _in_jax(integrator, at)[0], start, dstart), still)
+        return slope_along(lambda at: _in_jax(integrator, at)[0], start, dstart)
     along, n = instantiated(start, dstart), 2 * start.model.nv
     F = _jacobian(integrator, start)
-    dx = F[:, :n] @ tangent_motion(start, along) + F[:, n:] @ along.tau
-    return (x_next, info), (ambient_slope(start.model, x_next, dx), still)
-
-
-smooth_step.defjvp(_derivative, symbolic_zeros=True)
+    return ambient_slope(start.model, x_next, F[:, :n] @ tangent_motion(start, along) + F[:, n:] @ along.tau)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -109,3 +93,9 @@ def _jacobian_in_jax(integrator: str, start: StepInputs) -> Float[Array, "n n3"]
 
 def _in_jax(integrator: str, start: StepInputs) -> tuple[State, StepInfo]:
     return explicit_step(integrator, start.law, start.model, State(start.q, start.v), start.tau, start.dt)
+
+
+def by_state_alone(dstart: StepInputs) -> bool:
+    """Whether q, v and tau alone are differentiated by."""
+    others = (dstart.model, dstart.dt, dstart.kappa, dstart.rho)
+    return all(is_zero(slope) for slope in jax.tree.leaves(others, is_leaf=is_symbolic))
