@@ -8,6 +8,7 @@ from trajopt.result import Status
 from trajopt.solvers.batch import BatchSolution, solve_batch
 from trajopt.solvers.continuation import Continuation
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
+from trajopt.solvers.derivatives import Change, Optimum, Sensitivity, differentiable, sensitivity
 from trajopt.solvers.hybrid import Hybrid
 from trajopt.solvers.least_squares.first_order import GradientDescent
 from trajopt.solvers.least_squares.gauss_newton import GaussNewton
@@ -27,6 +28,7 @@ from trajopt.solvers.sweeps import Comparison, Outcome, Processes, Task, compare
 __all__ = [
     "BatchSolution",
     "CEM",
+    "Change",
     "CMAES",
     "DDP",
     "SOLVERS",
@@ -41,15 +43,19 @@ __all__ = [
     "PredictiveSampling",
     "Processes",
     "MultipleShooting",
+    "Optimum",
+    "Sensitivity",
     "SingleShooting",
     "Solution",
     "Status",
     "StochasticSearch",
     "Task",
     "compare",
+    "differentiable",
     "get",
     "iLQR",
     "names",
+    "sensitivity",
     "solve",
     "solve_batch",
     "solve_many",

@@ -38,7 +38,7 @@ FALLING = 0.9  # a violation below this share of the least one falls
 SLIGHT = 0.5
 
 Rows = tuple[Float[Array, "T m"], Float[Array, " k"]]
-Part = tuple[Any, Any, Any, Bool[np.ndarray, " rows"]]
+Part = tuple[Any, Any, Any, Bool[np.ndarray, "..."]]
 
 
 @jax.tree_util.register_dataclass
