@@ -218,8 +218,8 @@ inline int cone_mode(const Regularised& of, int c, const double* x, const double
   if (!(normal > tie * of.rho(r + 2))) return SEPARATING;
   const double y0 = x[r] - of.rho(r) * nu[r], y1 = x[r + 1] - of.rho(r + 1) * nu[r + 1];
   const double radius = of.ncp.problem.mu[c] * normal;
-  const bool creeps = slow > 0 && nu[r] * nu[r] + nu[r + 1] * nu[r + 1] < slow * slow;
-  return radius > 0 && (creeps || y0 * y0 + y1 * y1 <= radius * radius) ? STICKING : SLIDING;
+  const bool slow_slip = slow > 0 && nu[r] * nu[r] + nu[r + 1] * nu[r + 1] < slow * slow;
+  return radius > 0 && (slow_slip || y0 * y0 + y1 * y1 <= radius * radius) ? STICKING : SLIDING;
 }
 
 inline ConeSlope cone_slope(const Regularised& of, int c, int mode, const double* x, const double* nu) {

@@ -11,8 +11,8 @@ inline namespace TRAJOPT_ISA {
 
 constexpr double ARMIJO = 1e-4;
 constexpr int STEP_LENGTHS = 8;     // halvings of a step
-constexpr double LITTLE = 0.8;      // share of the merit that an iteration may leave; CRAWLS in a row that leave more end it
-constexpr int CRAWLS = 2;
+constexpr double STAGNATION = 0.8;  // share of the merit that an iteration may leave without being called stagnant
+constexpr int STAGNANT_ITERATIONS = 2;  // in a row, that end it
 constexpr double BEYOND = 1e-6;     // relative, by how much a step passes the first change of a mode
 constexpr int EVENTS = 6;           // restarts past the first change of a mode
 constexpr int REFINEMENTS = 12;     // of a solution: each gains digits; a limit for what does not converge
@@ -239,7 +239,7 @@ inline bool line_search(const Regularised& of, Point& at, NewtonScratch& s) {
 // change of a mode on the way, at most `events` times. budget: of all iterations of the solve.
 inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s, double tol, int most, int events, int budget,
                    int& iterations) {
-  int crawls = 0;
+  int stagnant = 0;
   evaluate(of, at);
   for (int k = 0;; ++k) {
     factorise(of, at.x, at.nu, s.mode, factor);
@@ -247,18 +247,18 @@ inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScrat
     if (k == most || iterations >= budget || !std::isfinite(at.merit)) return false;
     solve_law(of, factor, at.x, at.nu, at.F, s.step);
     ++iterations;
-    if (crawls >= CRAWLS) {
+    if (stagnant >= STAGNANT_ITERATIONS) {
       if (events-- == 0) return false;
       const double length = (1.0 + BEYOND) * first_event(of, at, s.step, s.trial.x, s.trial.nu);
       for (int r = 0; r < of.ncp.width; ++r) at.x[r] -= length * s.step[r];
       evaluate(of, at);
-      crawls = 0;
+      stagnant = 0;
       k = 0;
       continue;
     }
     const double before = at.merit;
-    if (!line_search(of, at, s)) crawls = CRAWLS;
-    else crawls = at.merit > LITTLE * before ? crawls + 1 : 0;
+    if (!line_search(of, at, s)) stagnant = STAGNANT_ITERATIONS;
+    else stagnant = at.merit > STAGNATION * before ? stagnant + 1 : 0;
   }
 }
 

@@ -15,7 +15,7 @@ constexpr double SQUARED = 1e-9, FALLING = 1e-3;  // of a change: its share of t
 
 // x without its part in the null space of K where no contact slides: (K + eps D)^-1 eps D, D = P rho in the modes of the factor,
 // is one on the null space and of the order of eps elsewhere, so that its powers project onto it. For held contacts D is
-// symmetric and what remains is the impulse of least norm; where the regularised problem let contacts creep on their cones it is
+// symmetric and what remains is the impulse of least norm; where the regularised problem lets contacts slide slowly on their cones it is
 // the limit of its solution. x and result are padded arrays.
 inline void without_null_space(const Ncp& ncp, Factor& factor, const Point& at, double* result) {
   const Regularised factored{ncp, factor.weight};

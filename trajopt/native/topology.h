@@ -122,7 +122,7 @@ struct Topology {
   int limit_rows() const { return static_cast<int>(limited.size()) * (relaxed ? 2 : 1); }
   int impulses() const { return 3 * candidates + limit_rows() + intervals(); }
   int reported() const { return 3 * report_contacts + report_limits + intervals(); }
-  // Whether no impulse can act, nor is told of; explicit integrators take such motions alone.
+  // Whether no impulse can act or be reported; explicit integrators take such motions alone.
   bool rigid() const { return !smoothed && !relaxed; }
   bool free() const { return impulses() == 0 && reported() == 0; }
 

@@ -242,17 +242,17 @@ def held_by_many(seed: int):
     return rng.normal(size=(6, 3)), rng.normal(size=3), np.full(2, 0.8)
 
 
-def creeping(count: int):
-    """The first `count` of these problems in which all contacts stick, but creep along their cones in the regularised problem."""
+def sliding_slowly(count: int):
+    """The first `count` of these problems in which all contacts stick, but slide slowly in the regularised problem."""
     found = []
     for seed in range(400):
         J, c, mu = held_by_many(seed)
         solution = _solved(J, c, mu)
-        if solution.status == Status.solved and (np.asarray(solution.modes.cone) == STICKING).all() and solution.creeps.any():
+        if solution.status == Status.solved and (np.asarray(solution.modes.cone) == STICKING).all() and solution.slow.any():
             found.append((J, c, mu))
         if len(found) == count:
             return found
-    raise AssertionError(f"only {len(found)} of 400 problems have a contact that creeps")
+    raise AssertionError(f"only {len(found)} of 400 problems have a contact that slides slowly")
 
 
 @jax.jit
@@ -264,7 +264,7 @@ def _solved(J, c, mu, eps=0.0):
 @pytest.mark.slow
 def test_the_limit_is_that_of_the_regularised_problem():
     """Against the unique solutions of problems with eps of 4e-3, 2e-3, ... of G, extrapolated to zero."""
-    for J, c, mu in creeping(4):
+    for J, c, mu in sliding_slowly(4):
         solution = _solved(J, c, mu)
         assert bool(solution.degenerate) and not bool(solution.selected)
         sizes = 4e-3 * 0.5 ** np.arange(7)
@@ -274,7 +274,7 @@ def test_the_limit_is_that_of_the_regularised_problem():
         lam = np.asarray(solution.impulse)
         np.testing.assert_allclose(lam, rows[0], atol=1e-7 * np.abs(lam).max())
         on_cone = np.hypot(*lam.reshape(2, 3)[:, :2].T) / (mu * lam[2::3])
-        np.testing.assert_allclose(on_cone[np.asarray(solution.creeps)], 1.0, atol=1e-12)
+        np.testing.assert_allclose(on_cone[np.asarray(solution.slow)], 1.0, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -288,7 +288,7 @@ def test_impulses_on_their_cones():
         return solve_ncp(L @ L.T, L @ (c + s * dc), mu + s * dmu).impulse
 
     slope = jax.jit(jax.jacfwd(impulse))
-    for problem in creeping(4):
+    for problem in sliding_slowly(4):
         change = 0.2 * rng.normal(size=(3, 3)), 0.2 * rng.normal(size=3), 0.1 * rng.normal(size=2)
         case = *problem, *change
         estimate = ridders_jacobian(lambda z, case=case: np.asarray(impulse(z[0], *case)), 1, 1e-3)

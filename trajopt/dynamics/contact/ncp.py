@@ -240,8 +240,8 @@ def classify(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"], tie: flo
         tangent = jnp.where(held | ~closed[:, None], 0, jnp.where(cone[:, :2] >= 0, 1, -1))
         sticks = jnp.all(held, 1)
     else:
-        creeps = safe_norm(split(ncp, nu)[0][:, :2]) < (slow * approach_scale(ncp, lam) if slow else 0.0)
-        sticks = ((safe_norm(cone[:, :2]) <= radius) | creeps) & (radius > 0)
+        slow_slip = safe_norm(split(ncp, nu)[0][:, :2]) < (slow * approach_scale(ncp, lam) if slow else 0.0)
+        sticks = ((safe_norm(cone[:, :2]) <= radius) | slow_slip) & (radius > 0)
     mode = jnp.where(closed, jnp.where(sticks, STICKING, SLIDING), SEPARATING)
     return Modes(mode, ncp.exists[nc:] & (limit > threshold_l), jnp.abs(dry) < ncp.bound, tangent)
 

@@ -34,10 +34,10 @@ def gauss_seidel(
 
     def contact(c, p):
         at = 3 * c
-        mine = jax.lax.dynamic_slice(p, (at,), (3,))
-        others = jax.lax.dynamic_slice(G, (at, 0), (3, m)) @ (everywhere * p) - scale[c] * (own[c] @ mine)
-        velocity = others + own[c] @ mine + jax.lax.dynamic_slice(ncp.g, (at,), (3,))
-        return _placed(ncp, p, mine - r[c] * velocity, at)
+        impulse = jax.lax.dynamic_slice(p, (at,), (3,))
+        others = jax.lax.dynamic_slice(G, (at, 0), (3, m)) @ (everywhere * p) - scale[c] * (own[c] @ impulse)
+        velocity = others + own[c] @ impulse + jax.lax.dynamic_slice(ncp.g, (at,), (3,))
+        return _placed(ncp, p, impulse - r[c] * velocity, at)
 
     def scalar(k, p):
         i = 3 * nc + k

@@ -12,8 +12,8 @@ conditions c(lambda) = 0, as many as K lacks in rank:
     shortest:   c = N^T lambda
     limit:      c = Z^T P rho lambda,   since 0 = Z^T F_eps = Z^T (F + eps P rho lambda) + O(eps^2)
 
-A contact that sticks in the solution and creeps along its cone in the regularised problem keeps its impulse on the cone in the
-limit: it slides, at no speed, in the modes in which K, N and Z of the limit are formed (`solve.NCPSolution.creeps`).
+A contact that sticks in the solution and slides slowly in the regularised problem keeps its impulse on the cone in the
+limit: it slides, at no speed, in the modes in which K, N and Z of the limit are formed (`solve.NCPSolution.slow`).
 
 For held contacts K is the Delassus matrix up to scaling and iterative refinement from the regularised solution already
 ends there. With sliding redundant contacts the directions of sliding make F curved: `smallest_norm` iterates least-norm Newton
@@ -30,7 +30,7 @@ where K = I - P (I - rho G). With dP, the change of P with lambda, nu and mu (`n
     shortest:   dh = N^T (dlambda + (I - G rho) dP^T y)
     limit:      dh = Z^T (P rho dlambda + dP (rho lambda + (I - rho G) r))
 
-so that with any particular solution dlambda_p of K dlambda_p = -dF (where contacts creep, one of the law in the modes of the
+so that with any particular solution dlambda_p of K dlambda_p = -dF (where contacts are slow, one of the law in the modes of the
 solution, moved onto their cones by K^+), dlambda = dlambda_p + N x where
 
     h_lambda N x = -h_lambda dlambda_p - dh.
@@ -71,7 +71,7 @@ ITERATIONS = 50  # of least-norm corrections; the loop ends earlier once a corre
 @dataclasses.dataclass(frozen=True)
 class NullSpace:
     """N, Z (m, m): bases of the null spaces of K and K^T in their non-zero columns; y, w (m,) and A (m, m) of the module
-    docstring; inverse (m, m) of h_lambda N; shortest: which of the two selections; pseudo_inverse (m, m): K^+; creeps (nc,): the
+    docstring; inverse (m, m) of h_lambda N; shortest: which of the two selections; pseudo_inverse (m, m): K^+; slow (nc,): the
     contacts that stick and slide in the modes of K, along their cones."""
 
     N: Float[Array, "m m"]
@@ -82,7 +82,7 @@ class NullSpace:
     inverse: Float[Array, "m m"]
     shortest: Bool[Array, ""]
     pseudo_inverse: Float[Array, "m m"]
-    creeps: Bool[Array, " nc"]
+    slow: Bool[Array, " nc"]
 
 
 def empty_null_space(m: int, nc: int, dtype: DTypeLike) -> NullSpace:
@@ -136,11 +136,11 @@ def _iterated(improved, lam):
 
 
 def null_space(
-    ncp: NCP, lam: Float[Array, " m"], modes: Modes, creeps: Bool[Array, " nc"], shortest: Bool[Array, ""]
+    ncp: NCP, lam: Float[Array, " m"], modes: Modes, slow: Bool[Array, " nc"], shortest: Bool[Array, ""]
 ) -> NullSpace:
     """What the derivative of the selection needs at the solution `lam`; nothing in it is differentiated further. modes, in which
-    the contacts `creeps` slide."""
-    return dataclasses.replace(_selected_by(ncp, lam, modes, shortest), creeps=creeps)
+    the contacts `slow` slide."""
+    return dataclasses.replace(_selected_by(ncp, lam, modes, shortest), slow=slow)
 
 
 def _pushed(ncp: NCP, lam, modes: Modes):
@@ -193,8 +193,8 @@ def null_space_tangent(
     through_G: Float[Array, " m"],
     dlam: Float[Array, " m"],
 ):
-    """What the derivative of the selected impulse has more than dlam, N x (see the module docstring) and, where contacts creep
-    along their cones, what keeps their impulses on them; linear in its last four arguments.
+    """What the derivative of the selected impulse has more than dlam, N x (see the module docstring), and what keeps impulses of
+    slow contacts on their cones; linear in its last four arguments.
 
     modes: those of `space`; free (m,): tangent of nu at fixed impulse; dmu (nc,): of the coefficients; through_G (m,): A^T dG w;
     dlam (m,): a particular solution of the linearised law in the modes of the solution.
@@ -205,7 +205,7 @@ def null_space_tangent(
 
 
 def _off_cones(ncp: NCP, space: NullSpace, lam, modes: Modes, free, dmu, dlam):
-    """By how much `dlam` misses F = 0, linearised, in the rows of the contacts that creep; the other rows are as in the law."""
+    """By how much `dlam` misses F = 0, linearised, in the rows of the slow contacts; the other rows are as in the law."""
     y = lam - ncp.rho * (ncp.G @ lam + ncp.g)
     dy = dlam - ncp.rho * (ncp.G @ dlam + free)
 
@@ -213,5 +213,5 @@ def _off_cones(ncp: NCP, space: NullSpace, lam, modes: Modes, free, dmu, dlam):
         return project_in_modes(dataclasses.replace(ncp, mu=mu), y, modes)
 
     missed = dlam - jax.jvp(branch, (y, ncp.mu), (dy, dmu))[1]
-    rows = jnp.concatenate([jnp.repeat(space.creeps, 3), jnp.zeros(len(lam) - 3 * ncp.nc, bool)])
+    rows = jnp.concatenate([jnp.repeat(space.slow, 3), jnp.zeros(len(lam) - 3 * ncp.nc, bool)])
     return jnp.where(rows, missed, 0.0)

@@ -69,7 +69,7 @@ class NCPSolution:
     fallbacks: the last `ladder.Stage` that ran; of the direct solve with box friction: iterations are
     corrections of the guess and pivots, fallbacks 1 where pivoting was needed; status; modes; degenerate: the impulse is not
     unique; selected: it is the shortest in these modes (else, where that breaks the law, the limit of the regularised problem);
-    creeps (nc,): the contacts that stick and yet follow their cones in that limit; inverse (m, m): of the regularised K near the
+    slow (nc,): the contacts that stick and yet follow their cones in that limit; inverse (m, m): of the regularised K near the
     solution, the preconditioner of the derivative's linear system.
     """
 
@@ -82,13 +82,13 @@ class NCPSolution:
     modes: Modes
     degenerate: Bool[Array, ""]
     selected: Bool[Array, ""]
-    creeps: Bool[Array, " nc"]
+    slow: Bool[Array, " nc"]
     inverse: Float[Array, "m m"]
 
     @property
     def selecting_modes(self) -> Modes:
         """The modes of the equations that the selected impulse solves."""
-        return _with_creeping(self.modes, self.creeps)
+        return _sliding_slowly(self.modes, self.slow)
 
 
 def solution_null_space(ncp: NCP, solution: NCPSolution) -> selection.NullSpace:
@@ -96,7 +96,7 @@ def solution_null_space(ncp: NCP, solution: NCPSolution) -> selection.NullSpace:
     m, dtype = ncp.G.shape[0], ncp.G.dtype
     return cond_in_batch(
         solution.degenerate,
-        lambda _: selection.null_space(ncp, solution.impulse, solution.selecting_modes, solution.creeps, solution.selected),
+        lambda _: selection.null_space(ncp, solution.impulse, solution.selecting_modes, solution.slow, solution.selected),
         selection.empty_null_space(m, ncp.nc, dtype),
     )
 
@@ -110,7 +110,7 @@ def solve(
     eps = regularisation(ncp)
     lam, iterations, fallbacks = jnp.zeros(m, dtype), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
     degenerate, selected, infeasible = jnp.zeros((), bool), jnp.ones((), bool), jnp.zeros((), bool)
-    inverse, creeps = jnp.zeros((m, m), dtype), jnp.zeros(ncp.nc, bool)
+    inverse, slow = jnp.zeros((m, m), dtype), jnp.zeros(ncp.nc, bool)
     modes = solution_modes(ncp, lam, ncp.g)
     if m:
         speed = approach_scale(ncp, lam)
@@ -127,11 +127,11 @@ def solve(
             iterations, fallbacks, infeasible = ended.iterations, ended.stage, ended.infeasible
             lam, inverse, near = _polished(ncp, ended, eps, limits)
         modes = solution_modes(ncp, lam, ncp.G @ lam + ncp.g)
-        lam, inverse, degenerate, selected, creeps = _chosen(ncp, lam, modes, near, inverse, eps, tol)
+        lam, inverse, degenerate, selected, slow = _chosen(ncp, lam, modes, near, inverse, eps, tol)
     size = residual(ncp, lam, tol)
     status = solve_status(ncp, lam, size, tol, infeasible)
     nu = ncp.G @ lam + ncp.g
-    return NCPSolution(lam, nu, size, iterations, fallbacks, status, modes, degenerate, selected, creeps, inverse)
+    return NCPSolution(lam, nu, size, iterations, fallbacks, status, modes, degenerate, selected, slow, inverse)
 
 
 def _polished(ncp: NCP, ended: Search, eps, limits: Limits):
@@ -153,18 +153,18 @@ def _polished(ncp: NCP, ended: Search, eps, limits: Limits):
 
 
 def _chosen(ncp: NCP, lam, modes: Modes, near: Modes, inverse, eps, tol):
-    """(impulse, inverse, degenerate, selected, creeps) of `NCPSolution`; where contacts are redundant, of the selected impulse.
+    """(impulse, inverse, degenerate, selected, slow) of `NCPSolution`; where contacts are redundant, of the selected impulse.
 
     lam: a solution; inverse: of K in the modes `near` of the regularised solution.
     """
     nu = ncp.G @ lam + ncp.g
-    # A contact that creeps in the regularised solution, slower than `SLOW`, sticks in the modes of the solution, in which
+    # A contact that slides in the regularised solution, slower than `SLOW`, sticks in the modes of the solution, in which
     # contacts can be redundant that were not before; one that hardly touches is tied.
     inverse = cond_one_at_a_time(near.differ_from(modes), _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
     slides = near.cone == SLIDING
     degenerate = _is_degenerate(ncp, inverse, eps)
-    creeps = degenerate & slides & (modes.cone == STICKING) & ~jnp.any(modes.cone == SLIDING) & (ncp.cone != "box")
-    along = _with_creeping(modes, creeps)
+    slow = degenerate & slides & (modes.cone == STICKING) & ~jnp.any(modes.cone == SLIDING) & (ncp.cone != "box")
+    along = _sliding_slowly(modes, slow)
     sliding, moving = (degenerate & jnp.any(x.cone == SLIDING) for x in (modes, along))
     found = lam, jnp.ones((), bool)
     held = degenerate & ~moving
@@ -174,12 +174,12 @@ def _chosen(ncp: NCP, lam, modes: Modes, near: Modes, inverse, eps, tol):
     nu = ncp.G @ lam + ncp.g
     # The selected impulse slides in other directions than the one before.
     inverse = cond_one_at_a_time(sliding, _inverse_in_modes, inverse, ncp, lam, nu, modes, eps)
-    return lam, inverse, degenerate, selected, creeps & ~selected
+    return lam, inverse, degenerate, selected, slow & ~selected
 
 
-def _with_creeping(modes: Modes, creeps: Bool[Array, " nc"]) -> Modes:
-    """`modes` in which the contacts `creeps` slide."""
-    return dataclasses.replace(modes, cone=jnp.where(creeps, SLIDING, modes.cone))
+def _sliding_slowly(modes: Modes, slow: Bool[Array, " nc"]) -> Modes:
+    """`modes` in which the contacts `slow` slide."""
+    return dataclasses.replace(modes, cone=jnp.where(slow, SLIDING, modes.cone))
 
 
 def solution_modes(ncp: NCP, lam: Float[Array, " m"], nu: Float[Array, " m"]) -> Modes:
