@@ -44,6 +44,18 @@ def test_the_sandwich_covers_where_the_stated_noise_does_not():
     assert 0.9 < hits / 400 < 0.99 and naive / 400 < 0.6
 
 
+def test_pieces_of_recordings_count_once():
+    """Twelve pieces of four recordings are four clusters; the sandwich of twelve wants no more than eleven directions."""
+    _, information = linear_model(np.random.default_rng(3), 12, 20, 0.0)
+    whole = information.summed(np.repeat(np.arange(4), 3))
+    assert information.clustered and not whole.clustered
+    np.testing.assert_allclose(whole.total, information.total)
+    np.testing.assert_allclose(whole.s[1], information.s[3:6].sum(0))
+    wide = Information(np.tile(np.eye(12), (12, 1, 1)), np.zeros((12, 12)))
+    assert not wide.clustered
+    np.testing.assert_allclose(wide.covariance(np.ones(12, bool)), np.eye(12) / 12)
+
+
 def test_bootstrap_of_a_linear_model():
     _, information = linear_model(np.random.default_rng(2), 40, 20, 1.0)
     draws = information.bootstrap(ALL, 2000, 0)

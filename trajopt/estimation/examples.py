@@ -65,14 +65,15 @@ class Example:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Kind:
-    """How recordings of an example are made. perturbed: (rng, coordinates, scales) -> true coordinates; us: (rng, system) -> the
-    first state and the controls (T, nu) of one recording; every: steps between samples of each channel."""
+    """How recordings of an example are made. perturbed: (rng, coordinates, scales) -> true coordinates; motion: (rng, system,
+    constants of the sensors) -> the first state and the controls (T, nu) of one recording; every: steps between samples of
+    each channel."""
 
     system: Callable[[], System]
     parameters: tuple[str, ...]
     sensors: tuple[Sensor, ...]
     perturbed: Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray]
-    motion: Callable[[np.random.Generator, System], tuple[State, np.ndarray]]
+    motion: Callable[[np.random.Generator, System, dict], tuple[State, np.ndarray]]
     every: dict[str, int]
     recordings: int
 
@@ -95,7 +96,7 @@ def simulate(name: str, seed: int, recordings: int | None = None) -> Example:
     rng = np.random.default_rng([seed, 1])
     made = []
     for k in range(recordings or kind.recordings):
-        x0, us = kind.motion(rng, true_system)
+        x0, us = kind.motion(rng, true_system, constants)
         made.append(Recording(f"{k}", _channels(kind, true_system, constants, x0, us, rng)))
     return Example(name, system, tuple(made), kind.parameters, kind.sensors, truth)
 
@@ -163,7 +164,7 @@ def _sliding_box() -> _Kind:
     def system() -> System:
         return System(load_model("cube"), 2e-3, RigidContact(max_contacts=4))
 
-    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
+    def motion(rng: np.random.Generator, system: System, constants: dict) -> tuple[State, np.ndarray]:
         q = np.array(system.model.q_default, float)
         angle, speed = rng.uniform(0, 2 * np.pi), rng.uniform(0.8, 2.0)
         v = np.array([speed * np.cos(angle), speed * np.sin(angle), 0.0, 0.0, 0.0, rng.uniform(-3, 3)])
@@ -190,9 +191,12 @@ def _arm() -> _Kind:
         theta[-2] = rng.uniform(1e-3, 6e-3)
         return theta
 
-    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
-        """Gravity held by the nominal torques, and random Fourier series about a pose, tracked by a spring and damper."""
+    def motion(rng: np.random.Generator, system: System, constants: dict) -> tuple[State, np.ndarray]:
+        """Random Fourier series about a pose, tracked by springs and dampers, with gravity compensated; the commands act late
+        and with the gain of the drives."""
         model, dt, T = system.model, float(system.dt), 1500
+        late, gain = float(constants["torque"]["delay"]) / dt, float(constants["torque"]["gain"])
+        whole, share = int(late), late - int(late)
         middle = np.array([0.0, -1.2, 1.4, -0.6, 0.8, 0.0]) + rng.uniform(-0.4, 0.4, 6)
         amplitude = rng.uniform(0.05, 0.2, (4, 6)) / np.arange(1, 5)[:, None]
         phase, rate = rng.uniform(0, 2 * np.pi, (4, 6)), 2 * np.pi * np.arange(1, 5)[:, None] * rng.uniform(0.5, 0.8)
@@ -203,14 +207,21 @@ def _arm() -> _Kind:
                 jnp.asarray(amplitude) * jnp.sin(jnp.asarray(rate) * t + jnp.asarray(phase))
             ).sum(0)
 
-        def body(x: State, t: Array) -> tuple[State, Array]:
+        def command(x: State, t: Array) -> Array:
             target, speed = jax.jvp(wanted, (t,), (jnp.ones_like(t),))
-            u = stiffness * (target - x.q) + 0.2 * stiffness * (speed - x.v) + generalised_gravity(model, x.q)
-            return system.step(x, u)[0], u
+            return stiffness * (target - x.q) + 0.05 * stiffness * (speed - x.v) + generalised_gravity(model, x.q)
+
+        def body(carry: tuple[State, Array], t: Array) -> tuple[tuple[State, Array], Array]:
+            x, sent = carry
+            u = command(x, t)
+            sent = jnp.concatenate([u[None], sent[:-1]])
+            return (system.step(x, gain * ((1 - share) * sent[whole] + share * sent[whole + 1]))[0], sent), u
 
         q0, v0 = jax.jvp(wanted, (jnp.zeros(()),), (jnp.ones(()),))
-        us = jax.jit(lambda x: jax.lax.scan(body, x, dt * jnp.arange(T))[1])(State(q0, v0))
-        return State(q0, v0), np.asarray(us)
+        x0 = State(q0, v0)
+        sent = jnp.tile(command(x0, jnp.zeros(())), (whole + 2, 1))
+        us = jax.jit(lambda carry: jax.lax.scan(body, carry, dt * jnp.arange(T))[1])((x0, sent))
+        return x0, np.asarray(us)
 
     return _Kind(system, parameters, sensors, perturbed, motion, {"q": 2}, 4)
 
@@ -224,7 +235,7 @@ def _tosses() -> _Kind:
         model = model.replace(pair_restitution=np.full_like(model.pair_restitution, 0.2))
         return System(model, 4e-3, RigidContact(max_contacts=4))
 
-    def motion(rng: np.random.Generator, system: System) -> tuple[State, np.ndarray]:
+    def motion(rng: np.random.Generator, system: System, constants: dict) -> tuple[State, np.ndarray]:
         q = np.array(system.model.q_default, float)
         q[2] = rng.uniform(0.4, 0.6)
         q[3:] = rng.normal(size=4)

@@ -11,7 +11,8 @@ blocks l l, l theta, theta theta of recording j and g_j, h_j the gradients,
 
 S_j is what recording j says about theta, whatever its own unknowns are, and s_j is its score: the two give the sandwich
 covariance (`uncertainty.py`). theta is scaled by what it may be off; directions of S that the recordings do not determine are
-left out of a step.
+left out of a step. S is raised by the mean square of the residuals (Yamashita and Fukushima 2001 damp by it): while the
+predictions are far off, what little the recordings say about a direction is not more than the error of the linear model.
 
 Derivatives are exact, in forward mode, where no contact can act, and central differences of whole rollouts elsewhere: through
 contact the compiled core takes rollouts in less time than XLA compiles their derivative.
@@ -131,6 +132,17 @@ class ArrowProblem:
             found.append(np.where(np.isfinite(cost), cost, np.inf))
         return found
 
+    def mean_square(
+        self, theta: Float[np.ndarray, " n"], locals_: Sequence[Float[np.ndarray, "R l"]]
+    ) -> float:
+        """Of all residuals, without weights."""
+        total, count = 0.0, 0.0
+        for group, local in zip(self.groups, locals_):
+            r = np.asarray(self._residuals(jnp.asarray(theta / self.scale), jnp.asarray(local), group.data))
+            present = self.predictor.present(group)
+            total, count = total + float((r**2 * present).sum()), count + float(present.sum())
+        return total / max(count, 1.0)
+
     def _weighted(self, r: np.ndarray, group: Group) -> tuple[np.ndarray, np.ndarray]:
         return self.loss.weights(r, self.predictor.sample_index(group), self.predictor.present(group))
 
@@ -173,6 +185,7 @@ def solve(
     z, count, rollouts, converged = np.clip(theta / scale, lower, upper), 0, 0, False
     shared, own = 1e-6, [np.full(len(group.index), 1e-6) for group in problem.groups]
     recordings = sum(len(group.index) for group in problem.groups)
+    entries = sum(float(problem.predictor.present(group).sum()) for group in problem.groups)
     while True:
         blocks = problem.blocks(z, locals_)
         rollouts += problem.rollouts_of_blocks()
@@ -182,14 +195,16 @@ def solve(
             break
         count += 1
         while True:
-            step, local_steps, predicted = _step(problem, blocks, information, (z, lower, upper), shared, own)
+            square = 2.0 * cost / entries
+            step, local_steps, predicted = _step(problem, blocks, information, (z, lower, upper), (shared, square), own)
             trial = np.clip(z + step, lower, upper)
             moved = [local + d for local, d in zip(locals_, local_steps)]
             moved, new, own, tried = _best_of_each(problem, trial, blocks, locals_, moved, own)
             rollouts += tried * recordings
             gain, least = cost - new, LEAST_GAIN * (1.0 + 1e-6 * cost)
             if gain > 0.0:
-                z, locals_, shared = trial, moved, max(shared * (0.2 if gain > 0.5 * predicted else 1.0), 1e-10)
+                ratio = gain / max(predicted, 1e-300)
+                z, locals_, shared = trial, moved, max(shared * (0.2 if ratio > 0.5 else 1.0 if ratio > 0.1 else 5.0), 1e-10)
                 converged = gain < least
                 break
             if predicted < least or shared > GAVE_UP:
@@ -240,15 +255,15 @@ def _step(
     blocks: list[_Blocks],
     information: Information,
     place: tuple,
-    shared: float,
+    damping_of_shared: tuple[float, float],
     own: list[np.ndarray],
 ) -> tuple[np.ndarray, list[np.ndarray], float]:
     """The step of theta over its scale, those of the local unknowns, and the decrease that the quadratic predicts."""
-    z, lower, upper = place
+    (z, lower, upper), (shared, square) = place, damping_of_shared
     damping = [np.maximum(d, shared) for d in own]
     parts = [_reduced(b, d) for b, d in zip(blocks, damping)]
     S, s = sum(S.sum(0) for S, _ in parts), sum(s.sum(0) for _, s in parts)
-    S = S + shared * np.diag(np.maximum(np.diag(S), 1.0))
+    S = S + shared * np.diag(np.maximum(np.diag(S), 1.0)) + square * np.eye(len(S))
     held = ((z <= lower) & (s > 0)) | ((z >= upper) & (s < 0))
     keep = information.determined(~held, problem.least_information)
     step = -keep @ np.linalg.solve(keep.T @ S @ keep, keep.T @ s) if keep.shape[1] else np.zeros_like(s)

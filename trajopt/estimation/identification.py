@@ -220,9 +220,10 @@ def predictions(
 
 def summarised(found: Found, why: str, bootstrap: int, seed: int, notes: Sequence[str]) -> Identification:
     """The result of what a method found."""
-    unknown, n = found.predictor.unknowns, len(found.recordings)
+    unknown, n = found.predictor.unknowns, len(found.parts[0][1].s)
     theta, scale = found.theta, found.predictor.unknowns.scale
-    C, known, half = np.zeros((theta.size, theta.size)), np.zeros((theta.size, 0)), quantile(n, n >= 8)
+    C, known = np.zeros((theta.size, theta.size)), np.zeros((theta.size, 0))
+    half = quantile(n, found.clustered)
     draws = np.zeros((bootstrap, theta.size))
     for k, (basis, information) in enumerate(found.parts):
         free = np.ones(basis.shape[1], bool)
@@ -233,13 +234,15 @@ def summarised(found: Found, why: str, bootstrap: int, seed: int, notes: Sequenc
             draws += information.bootstrap(free, bootstrap, seed + k) @ basis.T
     slopes = unknown.slopes(theta) * scale
     values = np.asarray(unknown.values(jnp.asarray(theta)))
-    covariance = slopes @ C @ slopes.T
     held = _held(found)
     lost = np.linalg.svd(np.concatenate([known, np.zeros((theta.size, 1))], 1))[0][:, known.shape[1] :]
+    spread = np.where(held[:, None], 0.0, lost)  # what is not determined may be off by its scale
+    covariance = slopes @ (C + spread @ spread.T) @ slopes.T
     no_interval = hidden(slopes, lost) if lost.shape[1] else np.zeros(values.size, bool)
     sd = np.where(no_interval, np.nan, np.sqrt(np.maximum(np.diag(covariance), 0.0)))
     intervals = values[:, None] + half * sd[:, None] * np.array([-1.0, 1.0])
     if bootstrap:
+        draws += np.random.default_rng([seed, 3]).normal(size=(bootstrap, lost.shape[1])) @ spread.T
         intervals = np.quantile(values + draws @ slopes.T, [0.025, 0.975], axis=0).T
         intervals[no_interval] = np.nan
     directions = simple_directions(lost) if lost.shape[1] else lost
@@ -321,9 +324,10 @@ def _warnings(found: Found, chi, undetermined, held, outliers, n: int) -> list[s
                     else "the noise is stated too large"
                 )
             )
-    if n < 8:
+    if not found.clustered:
         said.append(
-            f"with {n} recordings the intervals rely on the stated noise; from eight on they come from the recordings' spread"
+            f"with {n} recordings the intervals rely on the stated noise; from eight on, where there are more than directions of "
+            "the parameters, they come from the recordings' spread"
         )
     if undetermined:
         said.append(

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError
@@ -26,7 +26,7 @@ from trajopt.estimation import flight, gauss_newton, impacts
 from trajopt.estimation.checks import checked
 from trajopt.estimation.identification import Identification, summarised
 from trajopt.estimation.loss import RobustLoss, checked_loss
-from trajopt.estimation.packing import Data, First, Group, cut, guessed_first, pack
+from trajopt.estimation.packing import Data, First, Group, cut, guessed_first, moved, pack
 from trajopt.estimation.parameter import Parameter
 from trajopt.estimation.parameters import unknowns
 from trajopt.estimation.prediction import Predictor, zeros
@@ -38,6 +38,9 @@ METHODS = ("auto", "gauss-newton", "staged")
 SPIKE = 5.0  # weights, and times the force of the steps beside it, from which on a step is an impact
 LOOKED_AT = 20  # recordings in which impacts are looked for
 MOST_SEARCHED = 100  # recordings that CMA-ES predicts; the response surface takes all
+FAR = 30.0  # deviations of the noise, the size of the first errors from which on short pieces are fitted first
+SHORTEST_SAMPLES = 8  # of a piece
+SHORT_ITERATIONS = 8  # with short pieces, which only begin the fit
 _log = logging.getLogger(__name__)
 
 
@@ -104,6 +107,11 @@ class Found:
     stages: tuple[str, ...]
     loss: RobustLoss
 
+    @property
+    def clustered(self) -> bool:
+        """Whether the intervals come from how the recordings differ, and not from the stated noise."""
+        return any(information.clustered for _, information in self.parts)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Work:
@@ -135,19 +143,39 @@ class _Work:
     def smooth(self, segment: float) -> Found:
         """Gauss-Newton throughout."""
         predictor = self.predictor
-        pieces = tuple(piece for recording in self.recordings for piece in cut(recording, predictor.sensors, segment))
+        sizes, pieces = _cut(self.recordings, predictor, segment)
         firsts = [guessed_first(predictor.system, piece, predictor.sensors) for piece in pieces]
-        groups = pack(predictor.system, pieces, predictor.sensors, firsts)
-        problem = gauss_newton.ArrowProblem(predictor, groups, self.loss, exact=predictor.system.smooth)
-        fit = gauss_newton.solve(problem, predictor.unknowns.start, zeros(predictor, groups))
-        free = _free(predictor, fit.theta)
-        locals_ = _in_order(groups, fit.locals)
-        basis = np.eye(fit.theta.size)[:, free]
-        said = f"Gauss-Newton: {fit.iterations} iterations, {fit.rollouts} rollouts"
+        theta, rollouts, said = predictor.unknowns.start, 0, []
+        problem = self._arrow(pieces, firsts)
+        if problem.mean_square(theta, zeros(predictor, problem.groups)) > FAR**2:
+            begun, firsts = self._begun(pieces, segment)
+            theta, rollouts, problem = begun.theta, begun.rollouts, self._arrow(pieces, firsts)
+            said.append(f"Gauss-Newton on short pieces: {begun.iterations} iterations, {begun.rollouts} rollouts")
+        fit = gauss_newton.solve(problem, theta, zeros(predictor, problem.groups))
+        said.append(f"Gauss-Newton: {fit.iterations} iterations, {fit.rollouts} rollouts")
+        basis = np.eye(fit.theta.size)[:, _free(predictor, fit.theta)]
+        information = _along(fit.information, basis).summed(np.repeat(np.arange(len(sizes)), sizes))
         return Found(
-            predictor, pieces, "gauss-newton", fit.theta, ((basis, _along(fit.information, basis)),),
-            tuple(firsts), locals_, None, fit.rollouts, fit.converged, (said,), self.loss,
+            predictor, tuple(pieces), "gauss-newton", fit.theta, ((basis, information),), tuple(firsts),
+            _in_order(problem.groups, fit.locals), None, rollouts + fit.rollouts, fit.converged, tuple(said), self.loss,
         )  # fmt: skip
+
+    def _begun(self, pieces: Sequence[Recording], segment: float) -> tuple[gauss_newton.Fit, list[First]]:
+        """A fit of tenths of the pieces, and the first states of the pieces in it: the shorter a prediction, the closer it is
+        to linear in the parameters and in the first state."""
+        predictor, nv = self.predictor, self.predictor.system.nv
+        length = max(0.1 * segment, SHORTEST_SAMPLES * _interval(predictor, self.recordings))
+        sizes, tenths = _cut(pieces, predictor, length)
+        guesses = [guessed_first(predictor.system, tenth, predictor.sensors) for tenth in tenths]
+        problem = self._arrow(tenths, guesses)
+        fit = gauss_newton.solve(problem, predictor.unknowns.start, zeros(predictor, problem.groups), SHORT_ITERATIONS)
+        locals_ = _in_order(problem.groups, fit.locals)
+        begins = np.cumsum(sizes) - sizes
+        return fit, [moved(predictor.system, guesses[k], locals_[k, : 2 * nv]) for k in begins]
+
+    def _arrow(self, pieces: Sequence[Recording], firsts: Sequence[First]) -> gauss_newton.ArrowProblem:
+        groups = pack(self.predictor.system, pieces, self.predictor.sensors, firsts)
+        return gauss_newton.ArrowProblem(self.predictor, groups, self.loss, exact=self.predictor.system.smooth)
 
     def staged(self, evaluations: int | None) -> Found:
         """Free motion, rest, and whole motions."""
@@ -199,6 +227,20 @@ def _spikes(predictor: Predictor) -> Any:
         return ((force[1:-1] > SPIKE * weight) & (force[1:-1] > SPIKE * beside)).sum()
 
     return jax.jit(jax.vmap(one, (None, 0)))
+
+
+def _cut(
+    recordings: Sequence[Recording], predictor: Predictor, length: float
+) -> tuple[Int[np.ndarray, " R"], list[Recording]]:
+    """How many pieces of this length, s, each recording has, and the pieces."""
+    parts = [cut(recording, predictor.sensors, length) for recording in recordings]
+    return np.array([len(part) for part in parts]), [piece for part in parts for piece in part]
+
+
+def _interval(predictor: Predictor, recordings: Sequence[Recording]) -> float:
+    """The time between samples of the fastest sensor, s."""
+    measured = {s.channel for s in predictor.measuring}
+    return min(c.interval for r in recordings for name, c in r.channels.items() if name in measured)
 
 
 def _free(predictor: Predictor, theta: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:

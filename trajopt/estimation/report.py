@@ -93,7 +93,7 @@ def _values(fit: Identification) -> str:
     how = (
         "The intervals come from how the recordings differ from each other (sandwich covariance clustered by recording, "
         "Student's t)."
-        if len(fit.found.recordings) >= 8
+        if fit.found.clustered
         else "The intervals come from the noise that was stated for the sensors."
     )
     return (

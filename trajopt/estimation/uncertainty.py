@@ -6,11 +6,12 @@ scales. With S = sum_j S_j, the estimate moves by -S^-1 s when a score moves by 
     C = n / (n - 1) S^-1 [ sum_j (s_j - s)(s_j - s)^T ] S^-1          s the mean of the scores
 
 the sandwich covariance clustered by recording (Huber 1967; Cameron and Miller 2015). It asks nothing of the noise within a
-recording, and intervals follow Student's t with n - 1 degrees of freedom. With fewer than eight recordings it is worth nothing,
-and C = S^-1, which takes the sensors' noise as it is stated.
+recording, and intervals follow Student's t with n - 1 degrees of freedom. With fewer than eight recordings, or no more than
+there are directions, it is worth nothing, and C = S^-1, which takes the sensors' noise as it is stated.
 
-Directions in which S is below a hundredth of what the scales suppose are not determined: no step is taken along them, and
-values that depend on them have no interval.
+Directions in which S is below a hundredth of what the scales suppose are not determined: no step is taken along them. They may
+be off by their scale, which the intervals of values that depend on them a little take in; values that depend on them have no
+interval.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy.stats
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 ENOUGH_RECORDINGS = 8  # for the sandwich
 LEAST_INFORMATION = 1e-2  # about a direction: a deviation of ten scales
-LEAKAGE = 0.05  # of a value's change, relative, along what is not determined, above which it has no interval
+LEAKAGE = 0.3  # of a value's change, relative, along what is not determined, above which it has no interval
 NAMED_SHARE = 0.2  # of the largest entry, from which on a parameter is named in a direction
 
 
@@ -39,6 +40,13 @@ class Information:
     def total(self) -> Float[np.ndarray, "n n"]:
         """Curvature of the sum."""
         return self.S.sum(0)
+
+    def summed(self, owner: Int[np.ndarray, " R"]) -> Information:
+        """That of owners, of which each has the sum of its parts."""
+        S, s = (np.zeros((int(owner.max()) + 1, *a.shape[1:])) for a in (self.S, self.s))
+        np.add.at(S, owner, self.S)
+        np.add.at(s, owner, self.s)
+        return Information(S, s)
 
     def determined(self, free: Bool[np.ndarray, " n"], least: float = LEAST_INFORMATION) -> Float[np.ndarray, "n k"]:
         """An orthonormal basis of the directions, among the free coordinates, that the recordings determine."""
@@ -64,8 +72,9 @@ class Information:
 
     @property
     def clustered(self) -> bool:
-        """Whether there are enough recordings for the sandwich."""
-        return len(self.s) >= ENOUGH_RECORDINGS
+        """Whether there are enough recordings for the sandwich, and more than directions that they determine."""
+        directions = self.determined(np.ones(self.total.shape[0], bool)).shape[1]
+        return len(self.s) >= max(ENOUGH_RECORDINGS, directions + 1)
 
     def bootstrap(self, free: Bool[np.ndarray, " n"], draws: int, seed: int) -> Float[np.ndarray, "draws n"]:
         """Changes of the estimate for recordings drawn with replacement: one Newton step on each draw."""
