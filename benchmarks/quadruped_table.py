@@ -64,11 +64,9 @@ def one_run(args: argparse.Namespace, contact: str, seed: int) -> dict:
         resume=(folder / "checkpoint.npz").exists(), callback=show,
     )  # fmt: skip
     learning.save_policy(folder / "policy.npz", training.policy)
-    keys = ("samples", "wall_time_s", "return", "success_rate", "episode_steps")
     record = {
         "algorithm": args.algorithm, "contact": contact, "seed": seed, "updates": args.updates, "wall_s": training.wall_time_s,
         "trials": tried(environment, training.policy, contact),
-        "curve": [{key: row[key] for key in keys} for row in training.evaluations],
     }  # fmt: skip
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
     return record
@@ -102,24 +100,27 @@ def table(records: list[dict]) -> str:
     return markdown(HEAD, rows)
 
 
-def draw(records: list[dict], path: pathlib.Path) -> None:
-    """Returns against samples and against wall time, a line a run."""
+def evaluations(path: pathlib.Path) -> list[dict]:
+    """The rows with an evaluation of a training's log."""
+    return [row for row in map(json.loads, path.read_text().splitlines()) if row["return"] is not None]
+
+
+def draw(out: pathlib.Path) -> None:
+    """Returns against samples and against wall time, a line a training, finished or not."""
     from trajopt.viz.plots import COLOURS, figure
 
     picture, [panels] = figure(1, 2, 5.0, 3.5)
-    kinds = list(dict.fromkeys((r["algorithm"], r["contact"]) for r in records))
-    for axes, (key, label) in zip(panels, (("samples", "samples"), ("wall_time_s", "wall time, s")), strict=True):
-        labelled: set = set()
-        for record in records:
-            kind, curve = (record["algorithm"], record["contact"]), record["curve"]
-            axes.plot(
-                [at[key] for at in curve], [at["return"] for at in curve], color=COLOURS[kinds.index(kind) % len(COLOURS)],
-                linewidth=1.0, label=None if kind in labelled else ", ".join(kind),
-            )  # fmt: skip
-            labelled.add(kind)
-        axes.set(xlabel=label, ylabel="return", xscale="log")
+    kinds: dict[str, str] = {}
+    for path in sorted(out.glob("*/curve.jsonl")):
+        kind, rows = path.parent.name.rpartition("-")[0], evaluations(path)
+        label = None if kind in kinds else ", ".join(kind.split("-"))
+        colour = kinds.setdefault(kind, COLOURS[len(kinds) % len(COLOURS)])
+        for axes, key in zip(panels, ("samples", "wall_time_s"), strict=True):
+            axes.plot([row[key] for row in rows], [row["return"] for row in rows], color=colour, linewidth=1.0, label=label)
+    for axes, what in zip(panels, ("samples", "wall time, s"), strict=True):
+        axes.set(xlabel=what, ylabel="return", xscale="log")
     panels[0].legend(fontsize=8)
-    picture.savefig(path, dpi=120)
+    picture.savefig(out / "curve.png", dpi=120)
 
 
 def main() -> None:
@@ -135,7 +136,7 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true")
     args = parser.parse_args()
     if args.draw:
-        draw([json.loads(path.read_text()) for path in sorted(args.out.glob(f"*/{RECORD}"))], args.out / "curve.png")
+        draw(args.out)
         return
     import jax
 
