@@ -132,7 +132,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
         replanning = Replanning(
             plain, self.damping, carried_rule(self.penalty, self.penalty_factor), can_brake(oracle.problem)
         )
-        return GradientPlanner(replanning, offers)
+        return GradientPlanner(replanning, oracle.effort, offers)
 
     # -- the four methods of a solver ----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.copies import WithoutCaches
+from trajopt.dynamics.effort import Effort
 from trajopt.errors import OptionError
 from trajopt.problems import programs
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
@@ -184,11 +185,11 @@ class Replanning:
 
 
 class GradientPlanner(WithoutCaches):
-    """Plans by iterations of iLQR or DDP (`solvers.plan.Planner`)."""
+    """Plans by iterations of iLQR or DDP (`solvers.plan.Planner`); effort: that of the oracle of the problem."""
 
-    def __init__(self, replanning: Replanning, offers: bool = False) -> None:
+    def __init__(self, replanning: Replanning, effort: Effort, offers: bool = False) -> None:
         check_replannable(replanning.problem)
-        self.replanning, self.offers = replanning, offers
+        self.replanning, self.effort, self.offers = replanning, effort, offers
 
     @property
     def problem(self) -> OptimalControlProblem:
@@ -203,7 +204,7 @@ class GradientPlanner(WithoutCaches):
     def on(self, problem: OptimalControlProblem) -> GradientPlanner:
         """The same for a problem with other numbers; the dynamics stay."""
         own = dataclasses.replace(problem, dynamics=self.problem.dynamics, validate=False)
-        other = GradientPlanner(self.replanning.on(own), self.offers)
+        other = GradientPlanner(self.replanning.on(own), self.effort, self.offers)
         if "_programs" in vars(self) and same_structure(other.replanning, self.replanning):
             vars(other)["_programs"] = self._programs
         return other
@@ -222,7 +223,8 @@ class GradientPlanner(WithoutCaches):
         offered = dataclasses.replace(plan, memory=None) if self.offers else None
         iterate: Any
         control: Any
-        iterate, first = programs.compiled(Replanning.replan, self._subject, x, number, number, plan, offered)
+        arguments = x, number, number, plan, offered
+        iterate, first = programs.compiled(Replanning.replan, self._subject, *arguments, effort=self.effort)
         control, second = programs.compiled(Replanning.control, self._subject, x, number, plan.xs, plan.us, plan.gains)
         return iterate.func, control.func, first + second
 
