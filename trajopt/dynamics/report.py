@@ -61,8 +61,9 @@ class PackedStepInfo(StepInfo):
         make: Callable[[], Float[Array, "*b r"]] | None = None,
     ) -> None:
         """make: what makes the report when it is first read, in place of `report`."""
-        self.__dict__.update(head=head, dropped_pairs=dropped_pairs, layout=layout)
-        self.__dict__.update({"report": report} if make is None else {"_make": make})
+        fields = self.__dict__
+        fields["head"], fields["dropped_pairs"], fields["layout"] = head, dropped_pairs, layout
+        fields["report" if make is None else "_make"] = report if make is None else make
 
     def with_report(self, make: Callable[[], Float[Array, "*b r"]] | None) -> PackedStepInfo:
         """The same with the whole report that `make()` gives when it is first read; None: without one."""
