@@ -162,6 +162,7 @@ struct Search {
   // The path of the problem without friction, which ends at a solution or at the proof that there is none (a linear complementarity
   // problem with a semidefinite matrix: Cottle, Pang and Stone, section 4.4). No friction helps against that; a solution is a start.
   bool without_friction() {
+    if (left() == 0) return false;
     ContactProblem p = ncp.problem;
     double *mu = w.frictionless, *bound = mu + p.contacts;
     std::memset(mu, 0, sizeof(double) * ncp.width);
@@ -182,7 +183,7 @@ struct Search {
     EveryMode every(ncp);
     const auto solves = [&](const double* impulses) {
       with_padding(ncp, impulses, w.swept);
-      return attempt(w.swept);
+      return left() > 0 && attempt(w.swept);
     };
     if (every.search(solves)) proof = NO_SOLUTION;
   }
@@ -193,7 +194,7 @@ struct Search {
     const bool slips = proof == NO_STICKING;
     if (slips && ends(without_friction())) return;
     if (ends(gauss_seidel()) || ends(along_path(almost_alone(ncp, w.current.x))) || (!slips && ends(without_friction()))) return;
-    if (EveryMode::fits(ncp) && left() > 0) every_mode();
+    if (EveryMode::fits(ncp)) every_mode();
   }
 };
 

@@ -108,6 +108,27 @@ def test_without_the_core_the_ladder_ends_earlier(monkeypatch):
     check_solved(problems, found.status == Status.solved, found.impulse, 0.7)
 
 
+def closing_walls(speed: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(G, g, mu, squeeze) of a bead between two walls that meet at 120 degrees and close on it at 1 m/s, while it flies out."""
+    closing, c, s = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]]), 0.5, np.sqrt(0.75)
+    J = np.array([[[c, 0.0, -side * s], [0.0, 1.0, 0.0], [s, 0.0, side * c]] for side in (1.0, -1.0)])
+    squeeze = np.einsum("kij,kj->ki", J, closing).ravel()
+    J = J.reshape(6, 3)
+    return J @ J.T, J @ [speed, 0.0, 0.0] - squeeze, np.full(2, 2.0), squeeze
+
+
+@needs_core
+@pytest.mark.parametrize(
+    "speed, status",
+    [(0.0, "infeasible"), (0.5, "infeasible"), (0.57, "infeasible"), (0.58, "solved"), (0.7, "solved")],
+)
+def test_all_modes_of_few_contacts_are_excluded(speed, status):
+    """A bead leaves the walls that close on it at sqrt(3) / 3 m/s, and friction of 2 on both slows it down: it has to be
+    faster. No ray of normal impulses shows that a slower one has no solution; that no combination of modes has one does."""
+    G, g, mu, _ = closing_walls(speed)
+    assert solve_contacts(G[None], g[None], mu[None]).status[0] == STATUSES.index(status)
+
+
 @pytest.mark.slow
 @needs_core
 @pytest.mark.parametrize("speed, status", [(0.0, Status.infeasible), (0.5, Status.infeasible), (0.7, Status.solved)])
@@ -115,11 +136,8 @@ def test_an_approach_that_rounding_hides_goes_on(speed, status):
     """A bead between two walls that meet at 120 degrees and close on it at 1 m/s: nothing resists a squeeze along the way they
     close, which friction of 2 allows. A huge one leaves a residual below the tolerance, for what cancels is huge, and approaches
     by a quarter of what the ray does: that must not pass for sliding apart, which a bead faster than sqrt(3) / 3 m/s does."""
-    closing, c, s = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]]), 0.5, np.sqrt(0.75)
-    J = np.array([[[c, 0.0, -side * s], [0.0, 1.0, 0.0], [s, 0.0, side * c]] for side in (1.0, -1.0)])
-    squeeze = np.einsum("kij,kj->ki", J, closing).ravel()
-    J = J.reshape(6, 3)
-    ncp = make_ncp(*(jnp.asarray(x) for x in (J @ J.T, J @ [speed, 0.0, 0.0] - squeeze, np.full(2, 2.0))))
+    G, g, mu, squeeze = closing_walls(speed)
+    ncp = make_ncp(*(jnp.asarray(x) for x in (G, g, mu)))
     huge = jnp.asarray(5e14 * squeeze)
     assert float(residual(ncp, huge)) < 1e-10
     assert solve_status(ncp, huge, residual(ncp, huge), 1e-10) == Status.stalled
