@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -68,7 +69,8 @@ class Sensitivity(CompiledCalls):
         self._conditions = Conditions(self.problem)
         self._motion = motion
         for weight in WEIGHTS:
-            found = self.call(Conditions.factors, self._conditions, motion, multipliers, np.asarray(weight, problem.dtype))
+            size = np.asarray(weight, problem.dtype)
+            found = self._call(Conditions.factors, motion, multipliers, size)
             self._factors: Factors = found[0]
             self._point: Point = found[1]
             if self._factors.convex or not any(row.size for row in multipliers):
@@ -78,6 +80,10 @@ class Sensitivity(CompiledCalls):
         smooth, curved = self._conditions.smooth, self._conditions.curved
         self.curvature = "exact" if smooth else "within modes" if curved else "none"
         self._check()
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A function of the conditions; its program compiles for longer than it runs."""
+        return self.call(function, self._conditions, *arguments, effort=Effort.QUICK)
 
     def _check(self) -> None:
         where = f"sensitivity of a solution of '{self.problem.name}': "
@@ -107,9 +113,7 @@ class Sensitivity(CompiledCalls):
         if not changes:
             raise OptionError("sensitivity: apply() needs a change, such as x0=dx0 or weights={'control': 1.0}")
         tangent = checked(self.problem, changes)
-        right, cost = self.call(
-            Conditions.forward, self._conditions, self._motion, self._point, tangent, effort=Effort.QUICK
-        )
+        right, cost = self._call(Conditions.forward, self._motion, self._point, tangent)
         s = self._solved(right)
         return Change(np.asarray(s.dxs), np.asarray(s.dus), np.asarray(s.dp), float(cost))
 
@@ -139,13 +143,13 @@ class Sensitivity(CompiledCalls):
             if value.shape != like.shape:
                 raise ShapeError(f"sensitivity: {key} has shape {value.shape}; expected {like.shape}")
             covector.append(value)
-        right = self.call(_in_tangent_coordinates, self._conditions, motion, self._point, Trajectory(*covector))
+        right = self._call(_in_tangent_coordinates, motion, self._point, Trajectory(*covector))
         w, by_cost = self._solved(right), np.asarray(cost, motion.us.dtype)
-        found = self.call(Conditions.reverse, self._conditions, motion, self._point, w, by_cost, zeros, effort=Effort.QUICK)
+        found = self._call(Conditions.reverse, motion, self._point, w, by_cost, zeros)
         return jax.tree.map(np.asarray, found)
 
     def _solved(self, right: Point) -> Point:
-        s, residual = self.call(Conditions.solve, self._conditions, self._factors, right)
+        s, residual = self._call(Conditions.solve, self._factors, right)
         if not residual <= ACCURATE:
             warnings.warn(
                 f"sensitivity of a solution of '{self.problem.name}': the rows of the constraints that bind are kept to a share "
