@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from trajopt import control
-from trajopt.control.feedback import followed, other_systems, robust_gains
+from trajopt.control.feedback import followed, follower, following_problem, other_systems, robust_feedback, robust_gains
 from trajopt.dynamics import RigidContact, State, System
 from trajopt.errors import OptionError
 from trajopt.models import load_model
 from trajopt.problems import Goal, OptimalControlProblem
 from trajopt.problems.residuals import Control, Posture
+from trajopt.problems.trajectory import Trajectory
 
 STEPS, DT, WALL = 40, 0.02, 0.3
 SCENE = """
@@ -62,6 +63,24 @@ def test_other_friction_spoils_the_plan_and_chosen_gains_keep_it(slide):
     alone, kept = (missed(problem, motion, K) for K in (np.zeros((STEPS, 1, 2)), robust_gains(problem, motion)))
     assert max(alone) > 0.02
     assert max(kept) <= 0.005
+
+
+def test_planning_again_keeps_to_the_motion_where_friction_differs(slide):
+    """Without its goals: from where the slider is, pushed back to where it was to be."""
+    problem, motion, _ = slide
+    controller, world = follower(problem, motion), other_systems(problem.system)[2]
+    assert not following_problem(problem, motion).goals
+    xs = [motion.xs[0]]
+    for t in range(STEPS):
+        controller.replan(xs[-1], t * DT)
+        step = Trajectory(np.asarray(controller.plan.xs)[:2], np.asarray(controller.plan.us)[:1], np.zeros(0))
+        xs.append(followed(world, step, np.asarray(controller.plan.gains)[:1], 4)[-1])
+    assert abs(np.array(xs)[:, 0] - motion.xs[:, 0]).max() <= 0.01
+
+
+def test_without_goals_the_motion_is_planned_again(slide):
+    problem, motion, _ = slide
+    assert isinstance(robust_feedback(dataclasses.replace(problem, goals={}), motion), control.Controller)
 
 
 def test_the_plan_is_kept_in_a_mujoco_with_other_friction(slide, tmp_path):

@@ -1,14 +1,14 @@
-"""Feedback that keeps a motion's goals where the world is not quite the model: gains chosen by trying them on other systems.
+"""Feedback that keeps a motion where the world is not quite the model: the motion is planned again from where the plant is.
 
 A plan with contact is carried out by another world than it was made for: contact gives way, friction and masses differ, steps
-are shorter. Which feedback helps depends on the motion: gains that trust the derivative through a contact help while the contact
-is as planned, and harm where it is not. Here each candidate follows the motion in systems that differ from the problem's, and the
-one that keeps the goals best is taken:
+are shorter. Gains about the plan are those of its contacts, wrong as soon as a contact comes early, late or not at all. A
+`follower` makes a plan anew once in a step, from the measured state,
 
-- the gains of the solution, where it has some;
-- regulators about the motion (`tracking_gains`) that allow coordinates with a motor and those without one errors of three sizes;
-- with a free base feedback of the joints alone (`joint_gains`) in their place: after a touchdown that comes early or late a
-  regulator is that of the wrong contacts.
+    minimise    sum_t dt 1/2 (|q_t (-) qbar_t|^2 / e^2 + |v_t - vbar_t|^2 / e_v^2 + |(u_t - ubar_t) / u_max|^2)
+                + 1/2 (|q_N (-) qbar_N|^2 / e^2 + |v_N - vbar_N|^2 / e_v^2)
+
+over the next `WINDOW` steps, under `RelaxedContact(RHO)`, which sees a contact that is missed. It knows the motion alone, no
+goals. Between two plans their gains act.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.control.tracking import joint_gains, tracking_gains
+from trajopt.control.controller import Controller
+from trajopt.control.tracking import tracking_gains
 from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
@@ -29,13 +30,73 @@ from trajopt.errors import NonFiniteError, OptionError
 from trajopt.problems import programs
 from trajopt.problems.goals import Judged, goal_values
 from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.problems.residuals import Control, Posture, Velocity
+from trajopt.problems.residuals.base import Terms
 from trajopt.problems.trajectory import Answer, Trajectory
+from trajopt.solvers.ddp.ilqr import iLQR
 
-ERRORS = 0.005, 0.02, 0.1  # m or rad, and ten times as much in m/s or rad/s: what counts as one
-STIFFNESS, DAMPING = (30.0, 80.0), 1.0  # N m/rad, N m s/rad
+WINDOW = 50  # steps ahead
+RHO = 1e-3  # J
+ITERATIONS = 2  # of iLQR, for a plan
+ERRORS = 0.1, 0.01  # m or rad: what counts as one, of coordinates with a motor and without
+SPEED = 100.0  # times as much in m/s or rad/s
+TRIED = 0.005, 0.02, 0.1  # m or rad, and ten times as much in m/s or rad/s: what counts as an error, of the regulators
 PARTS = 4  # steps of the other systems in one of the problem's
 FRICTION, MASS = (0.8, 1.25), (0.9, 1.1)  # factors
 KEPT, LOST = 0.5, 50.0  # of a goal's tolerance: less counts as this much, and so does more
+UNHURRIED = 3600.0  # s: no clock ends a plan, so that a replay is the same again
+
+
+def robust_feedback(problem: OptimalControlProblem, solution: Answer) -> Float[np.ndarray, "T nu n"] | Controller:
+    """Gains (`robust_gains`) or a `follower`: what keeps the goals better in other systems, as they are and with other friction.
+
+    Without goals, or with a free base, whose touchdowns leave gains about a motion those of the wrong contacts, a `follower`.
+    Raises `OptionError` without a `System`.
+    """
+    system = problem.system
+    if system is None:
+        raise OptionError(f"problem '{problem.name}' has no System; only a System's motions are followed")
+    if not problem.goals or system.model.topology.joints[0].kind == "free":
+        return follower(problem, solution)
+    K, motion = robust_gains(problem, solution), problem.point_of(solution)
+    worlds = other_systems(system)[: 1 + len(FRICTION)]
+    by_gains = np.mean([_missed(problem, motion, followed(world, motion, K, PARTS)) for world in worlds])
+    again = [_planned_again(world, motion, follower(problem, solution)) for world in worlds]
+    by_plans = np.mean([_missed(problem, motion, xs) for xs in again])
+    return follower(problem, solution) if by_plans < by_gains else K
+
+
+def follower(problem: OptimalControlProblem, solution: Answer) -> Controller:
+    """A controller that keeps a plant to the motion of a solution: `replan(x, t)` once in a step, `control(x, t)` at every tick.
+
+    Raises `OptionError` without a `System`.
+    """
+    following = following_problem(problem, solution)
+    assert following.dt is not None
+    return Controller(
+        following, iLQR(smoothing=[RHO]), following.dt, time_budget=UNHURRIED, max_iterations=ITERATIONS,
+        first_iterations=ITERATIONS,
+    )  # fmt: skip
+
+
+def following_problem(problem: OptimalControlProblem, solution: Answer) -> OptimalControlProblem:
+    """The problem of staying on the motion of a solution, over the first `WINDOW` steps of it, or all where there are fewer."""
+    system = problem.system
+    if system is None:
+        raise OptionError(f"problem '{problem.name}' has no System; only a System's motions are followed")
+    motion, model, steps = problem.point_of(solution), system.model, min(WINDOW, problem.horizon)
+    (q, v), us = np.split(np.asarray(motion.xs), [system.nq], 1), np.asarray(motion.us)
+    driven = np.abs(np.asarray(model.actuation)).sum(1) > 0
+    error, share = np.where(driven, *ERRORS), np.sqrt(system.dt)
+    lower, upper = np.asarray(model.control_lower), np.asarray(model.control_upper)
+    largest = np.maximum(np.abs(lower), np.abs(upper))
+    effort = 1 / np.where(np.isfinite(largest) & (largest > 0), largest, 1.0)
+    place, speed = Posture(reference=q, weight=1 / error), Velocity(reference=v, weight=1 / (SPEED * error))
+    staying = [dataclasses.replace(term, weight=share * term.weight) for term in (place, speed)]
+    return OptimalControlProblem(
+        f"following {problem.name}", system, steps, State(q[0], v[0]), u0=us[:steps], control_lower=lower, control_upper=upper,
+        stage_residual=Terms((*staying, Control(reference=us, weight=share * effort))), terminal_residual=Terms((place, speed)),
+    )  # fmt: skip
 
 
 def robust_gains(problem: OptimalControlProblem, solution: Answer) -> Float[np.ndarray, "T nu n"]:
@@ -49,9 +110,7 @@ def robust_gains(problem: OptimalControlProblem, solution: Answer) -> Float[np.n
         raise OptionError(f"problem '{problem.name}' has no {'System' if system is None else 'goals'}, by which gains are judged")
     motion, worlds = problem.point_of(solution), other_systems(system)
     candidates = [K for K in _candidates(problem, solution) if np.isfinite(K).all()]
-    costs = [
-        np.mean([_missed(problem, motion, followed(world, motion, K, PARTS)) for world in worlds]) for K in candidates
-    ]
+    costs = [np.mean([_missed(problem, motion, followed(world, motion, K, PARTS)) for world in worlds]) for K in candidates]
     return candidates[int(np.argmin(costs))]
 
 
@@ -70,12 +129,9 @@ def _candidates(problem: OptimalControlProblem, solution: Answer) -> list[Float[
     system = problem.system
     assert system is not None
     driven = np.abs(np.asarray(system.model.actuation)).sum(1) > 0
-    sizes = [(a, a) for a in ERRORS] if driven.all() else list(itertools.product(ERRORS, ERRORS))
+    sizes = [(a, a) for a in TRIED] if driven.all() else list(itertools.product(TRIED, TRIED))
     own = getattr(solution, "gains", None)
     found = [] if own is None else [np.asarray(own)]
-    if system.model.topology.joints[0].kind == "free":
-        joints = [joint_gains(system.model, stiffness, DAMPING) for stiffness in STIFFNESS]
-        return found + [np.broadcast_to(K, (problem.horizon, *K.shape)) for K in joints]
     for with_motor, without in sizes:
         error = np.where(driven, with_motor, without)
         try:
@@ -90,6 +146,21 @@ def _missed(problem: OptimalControlProblem, motion: Trajectory, xs: Float[np.nda
     values = goals_along(problem, motion, xs)
     worst = max(values[name] / max(goal.tolerance, 1e-12) for name, goal in problem.goals.items())
     return float(np.log(np.clip(worst, KEPT, LOST))) if np.isfinite(worst) else float(np.log(LOST))
+
+
+def _planned_again(
+    world: System, motion: Trajectory, controller: Controller
+) -> Float[np.ndarray, "T1 nx"]:
+    """The states at the knots of a motion, of a `System` that takes `PARTS` steps between two plans."""
+    states, dt = [np.asarray(motion.xs)[0]], PARTS * float(world.dt)
+    for t in range(len(motion.us)):
+        if not np.isfinite(states[-1]).all():
+            return np.full_like(motion.xs, np.nan)
+        controller.replan(states[-1], t * dt)
+        plan = controller.plan
+        step = Trajectory(np.asarray(plan.xs)[:2], np.asarray(plan.us)[:1], motion.p)
+        states.append(followed(world, step, np.asarray(plan.gains)[:1], PARTS)[-1])
+    return np.array(states)
 
 
 def goals_along(

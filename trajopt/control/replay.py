@@ -8,9 +8,9 @@ A motion is replayed by its controls alone, held over each step, and by its cont
     u = clip(u_t + kp (q_t - q) + kd (v_t - v)),
 
 which is what a robot does with a plan, or, with `policy`, with the feedback gains of the solution, u_t + K_t (x (-) x_t), or with
-others (`control.tracking`, `control.feedback`). In between the knots of the motion q_t, v_t are interpolated. Reported is how far
-the base (of a robot without a free one, the first coordinates) is from the motion's at its knots, for how long within `near`, and
-what becomes of the problem's goals.
+others (`control.tracking`). In between the knots of the motion q_t, v_t are interpolated. `replay_in_mujoco` plans the motion
+again at every knot (`control.feedback`). Reported is how far the base (of a robot without a free one, the first coordinates) is
+from the motion's at its knots, for how long within `near`, and what becomes of the problem's goals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.control.feedback import followed, goals_along, robust_gains
+from trajopt.control.controller import Controller
+from trajopt.control.feedback import followed, goals_along, robust_feedback
 from trajopt.control.mujoco_plant import MujocoPlant
 from trajopt.control.tracking import joint_gains
 from trajopt.dynamics.state import State
@@ -35,6 +36,7 @@ from trajopt.problems.guesses import quasi_static
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.trajectory import Answer, Trajectory
 
+Feedback = Callable[[Float[np.ndarray, " nx"], int, float], Float[np.ndarray, " nu"]]  # u at a state, after a knot, at a time, s
 NEAR = 0.1  # m: how far a base may be from the motion's while it counts as following
 
 
@@ -107,7 +109,7 @@ def replay_motion(
         assert model_file is not None
         for feedback in (False, True):
             plant = _mujoco(system, model_file, step)
-            xs = _in_plant(plant, system, motion, K * float(feedback))
+            xs = _in_plant(plant, system, motion, _by_gains(plant, system, motion, K * float(feedback)))
             replays.append(_judged(plant.name, step, feedback, xs, motion, problem, near))
     return replays
 
@@ -122,9 +124,11 @@ def replay_in_mujoco(
 ) -> Replay:
     """A solution in MuJoCo's simulation of the problem's model, with feedback: `replay.goals` says what became of the goals.
 
+    The motion is planned again at each of its knots, so as to stay on it (`control.feedback.follower`), without its goals.
+
     model_file: MJCF; default: the bundled file of the model. What is fixed in the world stands where it does in the problem.
-    step: of MuJoCo, s. gains: of the feedback; default: `robust_gains`, or without goals those of the solution.
-    Raises `OptionError` without a `System`, a file or gains.
+    step: of MuJoCo, s. gains: of a feedback that takes the place of planning again. Raises `OptionError` without a `System` or a
+    file.
     """
     system = problem.system
     if system is None:
@@ -134,8 +138,10 @@ def replay_in_mujoco(
             raise OptionError(f"model '{system.model.name}' is none of the bundled ones; give its MJCF file as model_file")
         model_file = str(bundled_file(system.model.name))
     plant, motion = _mujoco(system, model_file, step), problem.point_of(solution)
-    K = robust_gains(problem, solution) if gains is None and problem.goals else _gains(problem, solution, gains is None, gains)
-    return _judged(plant.name, step, True, _in_plant(plant, system, motion, K), motion, problem, NEAR)
+    chosen = robust_feedback(problem, solution) if gains is None else _gains(problem, solution, False, gains)
+    dt = float(system.dt)
+    feedback = _by_plans(chosen, dt) if isinstance(chosen, Controller) else _by_gains(plant, system, motion, chosen)
+    return _judged(plant.name, step, True, _in_plant(plant, system, motion, feedback), motion, problem, NEAR)
 
 
 def _mujoco(system: System, model_file: str, step: float) -> MujocoPlant:
@@ -214,19 +220,44 @@ def _judged(
 
 
 def _in_plant(
-    plant: MujocoPlant, system: System, motion: Trajectory, K: Float[np.ndarray, "T nu n"]
+    plant: MujocoPlant, system: System, motion: Trajectory, feedback: Feedback
 ) -> Float[np.ndarray, "T1 nx"]:
     """The states at the knots, of a plant whose step need not divide that of the motion, under the limits of the motors."""
-    xs, us, nq, nv, dt = np.asarray(motion.xs), np.asarray(motion.us), system.nq, system.nv, float(system.dt)
+    dt, T = float(system.dt), len(motion.us)
     bounds = np.asarray(system.model.control_lower), np.asarray(system.model.control_upper)  # a plan may keep below them
-    plant.reset(xs[0])
-    states, time = [xs[0]], 0.0
-    for t in range(len(us)):
+    x0 = np.asarray(motion.xs)[0]
+    plant.reset(x0)
+    states, time = [x0], 0.0
+    for t in range(T):
         while time < (t + 1) * dt - 1e-9:
-            share = np.clip(time / dt - t, 0.0, 1.0)
-            x, planned = plant.state, (1 - share) * xs[t] + share * xs[t + 1]
-            dx = np.concatenate([plant.difference(planned[:nq], x[:nq]), x[nq:] - planned[nq : nq + nv]])
-            plant.step(np.clip(us[t] + K[t] @ dx, *bounds), {})
+            plant.step(np.clip(feedback(plant.state, t, time), *bounds), {})
             time += plant.dt
         states.append(plant.state)
     return np.array(states)
+
+
+def _by_gains(plant: MujocoPlant, system: System, motion: Trajectory, K: Float[np.ndarray, "T nu n"]) -> Feedback:
+    """u_t + K_t (x (-) x_t), x_t in between the knots interpolated."""
+    xs, us, nq, dt = np.asarray(motion.xs), np.asarray(motion.us), system.nq, float(system.dt)
+
+    def feedback(x: Float[np.ndarray, " nx"], t: int, time: float) -> Float[np.ndarray, " nu"]:
+        share = np.clip(time / dt - t, 0.0, 1.0)
+        planned = (1 - share) * xs[t] + share * xs[t + 1]
+        dx = np.concatenate([plant.difference(planned[:nq], x[:nq]), x[nq:] - planned[nq:]])
+        return us[t] + K[t] @ dx
+
+    return feedback
+
+
+def _by_plans(controller: Controller, dt: float) -> Feedback:
+    """A plan made anew at each knot."""
+    planned = -1
+
+    def feedback(x: Float[np.ndarray, " nx"], t: int, time: float) -> Float[np.ndarray, " nu"]:
+        nonlocal planned
+        if t > planned and np.isfinite(x).all():
+            planned = t
+            controller.replan(x, t * dt)
+        return controller.control(x, time)
+
+    return feedback

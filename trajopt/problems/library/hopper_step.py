@@ -29,7 +29,7 @@ LINKS, ANKLE = np.array([0.2, 0.45, 0.5]), 0.06  # m: from the torso's centre do
 
 
 @ranged(beyond=Real(0.2, 1.0, "m"), duration=Real(0.3, 5.0, "s"), dt=Real(1e-3, 0.05, "s"), seed=Count(0, 2**31 - 1))
-def hopper_step(beyond: float = 0.25, duration: float = 1.0, dt: float = 0.02, seed: int = 0) -> OptimalControlProblem:
+def hopper_step(beyond: float = 0.25, duration: float = 1.0, dt: float = 0.01, seed: int = 0) -> OptimalControlProblem:
     """The torso `beyond`, m, behind the edge after `duration`, s, with steps of `dt`, s.
 
     seed: 0 from standing upright, else from a leg that is bent, up to 5 cm nearer or farther.
