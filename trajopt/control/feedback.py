@@ -37,7 +37,7 @@ from trajopt.solvers.ddp.ilqr import iLQR
 
 WINDOW = 50  # steps ahead
 RHO = 1e-3  # J
-ITERATIONS = 2  # of iLQR, for a plan
+ITERATIONS = 4  # of iLQR, for a plan; fewer where one changes nothing
 ERRORS = 0.1, 0.01  # m or rad: what counts as one, of coordinates with a motor and without
 SPEED = 100.0  # times as much in m/s or rad/s
 TRIED = 0.005, 0.02, 0.1  # m or rad, and ten times as much in m/s or rad/s: what counts as an error, of the regulators
