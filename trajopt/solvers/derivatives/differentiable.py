@@ -35,7 +35,7 @@ class Optimum(NamedTuple):
     cost: Float[Array, ""]
 
 
-def differentiable(problem: OptimalControlProblem, solver: Any = None, **arguments: Any) -> Callable[..., Optimum]:
+def differentiable(problem: Any, solver: Any = None, **arguments: Any) -> Callable[..., Optimum]:
     """A function of the problem's numbers that solves it and that `jax.grad` differentiates, by `sensitivity` at the solution.
 
         solved = differentiable(problem, iLQR())
@@ -45,6 +45,7 @@ def differentiable(problem: OptimalControlProblem, solver: Any = None, **argumen
     and no `vmap` around it, as the solve is a loop in Python around compiled programs (other values compile nothing).
 
     Arguments:
+        problem: an `OptimalControlProblem`.
         solver, arguments: of `solve`; with x0=solution every solve starts there, and so stays near that optimum.
 
     Raises what `solve`, `sensitivity` and `Sensitivity.apply` raise; a solve without success is a warning.

@@ -166,13 +166,17 @@ def _in_tangent_coordinates(conditions: Conditions, at: Trajectory, s: Point, co
     return dataclasses.replace(zero, dxs=back(covector.xs)[0], dus=covector.us, dp=covector.p)
 
 
-def sensitivity(problem: OptimalControlProblem, solution: Solution) -> Sensitivity:
+def sensitivity(problem: Any, solution: Any) -> Sensitivity:
     """The derivative of a solution by what its problem was given: x0, references, weights, leaves of the model.
 
     By the implicit function theorem on the conditions of optimality at the solution: whatever solver found it, the answer is that
     of the exact second derivatives of costs, constraints and dynamics, as far as these have some (`Sensitivity.curvature`).
     Controls at a bound that holds them stay there, and inequalities with a multiplier stay active; through contact the modes stay
     as they are. Where one of them is about to change, the derivative is that to one side.
+
+    Arguments:
+        problem: the `OptimalControlProblem`.
+        solution: the `Solution` of it.
 
     Raises `DerivativeError` where the solution is no strict minimum, `OptionError` for a problem of another kind, and for
     constraints without multipliers. Warns where the solution is not stationary.
