@@ -48,7 +48,7 @@ UNHURRIED = 3600.0  # s: no clock ends a plan, so that a replay is the same agai
 
 
 def robust_feedback(problem: OptimalControlProblem, solution: Answer) -> Float[np.ndarray, "T nu n"] | Controller:
-    """Gains (`robust_gains`) or a `follower`: what keeps the goals better in other systems, as they are and with other friction.
+    """A `follower`, or gains (`robust_gains`) where it misses goals in other systems, with other friction, and they miss less.
 
     Without goals, or with a free base, whose touchdowns leave gains about a motion those of the wrong contacts, a `follower`.
     Raises `OptionError` without a `System`.
@@ -58,11 +58,13 @@ def robust_feedback(problem: OptimalControlProblem, solution: Answer) -> Float[n
         raise OptionError(f"problem '{problem.name}' has no System; only a System's motions are followed")
     if not problem.goals or system.model.topology.joints[0].kind == "free":
         return follower(problem, solution)
-    K, motion = robust_gains(problem, solution), problem.point_of(solution)
-    worlds = other_systems(system)[: 1 + len(FRICTION)]
-    by_gains = np.mean([_missed(problem, motion, followed(world, motion, K, PARTS)) for world in worlds])
+    motion, worlds = problem.point_of(solution), other_systems(system)[: 1 + len(FRICTION)]
     again = [_planned_again(world, motion, follower(problem, solution)) for world in worlds]
     by_plans = np.mean([_missed(problem, motion, xs) for xs in again])
+    if by_plans <= 0:  # the goals are kept
+        return follower(problem, solution)
+    K = robust_gains(problem, solution)
+    by_gains = np.mean([_missed(problem, motion, followed(world, motion, K, PARTS)) for world in worlds])
     return follower(problem, solution) if by_plans < by_gains else K
 
 
