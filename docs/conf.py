@@ -26,8 +26,8 @@ NAVIGATION = {
     "Tutorials": ("getting-started", "own-robot", "tutorials/*"),
     "How to": (
         "models", "bring-your-own", "tasks", "contact-tasks", "choosing-a-solver", "solvers", "optimal-control",
-        "multiple-shooting", "sampling", "batches", "estimation", "estimation/*", "receding-horizon", "ros2", "policies",
-        "command-line", "pictures", "coming-from", "extending",
+        "multiple-shooting", "sampling", "batches", "sensitivity", "estimation", "estimation/*", "receding-horizon", "ros2",
+        "policies", "command-line", "pictures", "coming-from", "extending",
     ),
     "Explanation": (
         "contact-guide", "gradient-guide", "rigid-body-dynamics", "collision", "contact-semantics", "contact-laws",
