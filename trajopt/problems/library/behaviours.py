@@ -215,9 +215,9 @@ GENERAL_LIMITS = {
     "replay_error": REPLAYED,
 }
 UNITS = {
-    "alone_missing": "of the time", "apex_velocity": "m/s", "balance_missing": "m", "clearance_missing": "m",
+    "alone_missing": "of the time", "apex_error": "m", "apex_velocity": "m/s", "balance_missing": "m", "clearance_missing": "m",
     "feet_off_the_ground": "m", "final_speed": "m/s, rad/s", "final_tilt": "rad", "flight": "s", "flight_error": "m",
-    "height_missing": "m", "hops_missing": "hops", "lift_missing": "m", "other_contact": "m", "right_foot_moved": "m",
-    "speed_missing": "m/s", "standing_speed": "m/s, rad/s", "step_missing": "m", "swings_error": "swings", "trunk_contact": "m",
-    "turn_error": "rad",
+    "height_missing": "m", "hops_missing": "hops", "largest_tilt": "rad", "lift_missing": "m", "other_contact": "m",
+    "right_foot_moved": "m", "speed_missing": "m/s", "standing_speed": "m/s, rad/s", "step_missing": "m",
+    "swings_error": "swings", "trunk_contact": "m", "turn_error": "rad",
 }  # fmt: skip

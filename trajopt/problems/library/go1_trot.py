@@ -78,7 +78,7 @@ def go1_trot(speed: float = 0.5, lift: float = 0.06, duration: float = 2.0, dt: 
             "distance": Goal(Partial(short_of, 0, home[0] + 0.95 * speed * max(duration - PERIOD, 0.0)), 0.05, "m"),
             "upright": Goal(Posture(("root",), reference=home, weight=(0.0, 0.0, 0.0, 1.0, 1.0, 0.0)), 0.2, "rad", "always"),
         },
-        certificate=judged(lambda motion: trot_quantities(system, motion, speed), LIMITS, ("largest_tilt",)),
+        certificate=judged(lambda motion: trot_quantities(system, motion, speed), LIMITS),
         defaults=Defaults("Hybrid", SEARCH),
     )  # fmt: skip
 
