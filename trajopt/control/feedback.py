@@ -61,7 +61,7 @@ def robust_feedback(problem: OptimalControlProblem, solution: Answer) -> Float[n
     motion, worlds = problem.point_of(solution), other_systems(system)[: 1 + len(FRICTION)]
     again = [_planned_again(world, motion, follower(problem, solution)) for world in worlds]
     by_plans = np.mean([_missed(problem, motion, xs) for xs in again])
-    if by_plans <= 0:  # the goals are kept
+    if by_plans <= 0:  # the goals are kept, on the mean of the systems
         return follower(problem, solution)
     K = robust_gains(problem, solution)
     by_gains = np.mean([_missed(problem, motion, followed(world, motion, K, PARTS)) for world in worlds])

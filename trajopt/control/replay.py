@@ -7,10 +7,11 @@ A motion is replayed by its controls alone, held over each step, and by its cont
 
     u = clip(u_t + kp (q_t - q) + kd (v_t - v)),
 
-which is what a robot does with a plan, or, with `policy`, with the feedback gains of the solution, u_t + K_t (x (-) x_t), or with
-others (`control.tracking`). In between the knots of the motion q_t, v_t are interpolated. `replay_in_mujoco` plans the motion
-again at every knot (`control.feedback`). Reported is how far the base (of a robot without a free one, the first coordinates) is
-from the motion's at its knots, for how long within `near`, and what becomes of the problem's goals.
+which is what a robot does with a plan, or, with `policy`, with the feedback gains of the solution, u_t + K_t (x (-) x_t), or
+with others (`control.tracking`). In between the knots of the motion q_t, v_t are interpolated. `replay_in_mujoco` plans the
+motion again at every knot, or takes gains (`control.feedback.robust_feedback`). Reported is how far the base (of a robot
+without a free one, the first coordinates) is from the motion's at its knots, for how long within `near`, and what becomes of
+the problem's goals.
 """
 
 from __future__ import annotations
@@ -124,10 +125,11 @@ def replay_in_mujoco(
 ) -> Replay:
     """A solution in MuJoCo's simulation of the problem's model, with feedback: `replay.goals` says what became of the goals.
 
-    The motion is planned again at each of its knots, so as to stay on it (`control.feedback.follower`), without its goals.
+    The feedback is that of `control.feedback.robust_feedback`: the motion is planned again at each of its knots, so as to stay on
+    it, or gains act.
 
     model_file: MJCF; default: the bundled file of the model. What is fixed in the world stands where it does in the problem.
-    step: of MuJoCo, s. gains: of a feedback that takes the place of planning again. Raises `OptionError` without a `System` or a
+    step: of MuJoCo, s. gains: of a feedback that takes the place of that choice. Raises `OptionError` without a `System` or a
     file.
     """
     system = problem.system

@@ -8,9 +8,9 @@ A sampling solver searches until one of three things happens, then a gradient so
 - it has ended by itself, converged or infeasible to its knowledge.
 
 Where the gradient solver gives up or makes no progress, or the problem's certificate refuses its point, both begin again with
-other draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws. A problem whose
-certificate suffices (`Certificate.suffices`) needs no other search where one has come past a point within
-all limits: the run ends as `acceptable` there, at the best such point.
+other draws, until `attempts` searches are done. Which basin a search hands over is a matter of the draws. A problem with goals
+needs no other search where one has come past a point that meets them within all bounds: the run ends as `acceptable` there, at
+the best such point.
 
 After the hand-over costs, violations and the measure of optimality in the trace, the status and the certificate are the
 gradient solver's; before, the trace shows the spread of the sampling distribution. A run that ends before the hand-over (a
@@ -51,7 +51,7 @@ class HybridState(SolverState):
     idle: generations, or iterations of the gradient solver, since the best motion was improved on (best_excess, best_cost);
     key: of the run; guess: where it began;
     attempt: which search this is, from 1; polished: iterations of the gradient solver in it; answer: whether the point is without
-    shortfalls, and solved for unless the problem's certificate suffices, found out where that decides over another search;
+    shortfalls, and solved for unless goals decide, found out where that decides over another search;
     answered: whether there has been one.
     """
 
