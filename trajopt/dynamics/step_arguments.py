@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Shaped
 
 from trajopt.dynamics.arguments import checked_array, in_precision, require_real
 from trajopt.dynamics.contact.laws.base import Law
@@ -115,7 +116,7 @@ def checked_adjoint(
 
 
 @functools.lru_cache(maxsize=64)
-def zeros(size: int | tuple[int, ...], dtype: np.dtype) -> Float[Array, "..."]:
-    """A concrete zero vector, made once: left-out arguments neither cost an allocation nor another compilation."""
+def zeros(size: int | tuple[int, ...], dtype: DTypeLike) -> Shaped[Array, "..."]:
+    """A concrete array of zeros, made once: left-out arguments neither cost an allocation nor another compilation."""
     with jax.ensure_compile_time_eval():
         return jnp.zeros(size, dtype)
