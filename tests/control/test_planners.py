@@ -31,7 +31,7 @@ ALL = SAMPLING | {"iLQR": solvers.iLQR(), "DDP": solvers.DDP(), "Hybrid": solver
 
 @functools.cache
 def problem(integrator: str = "moreau") -> OptimalControlProblem:
-    """The cart goes to 0.3 m, the pole stays down; by midpoint steps, which plans without contact take."""
+    """The cart goes to 0.3 m, the pole stays down."""
     system = System(load_model("cart-pole"), DT, NoContact(), integrator=integrator)
     stage = sum([r.Posture(reference=[0.3, 0.0]), r.Velocity(weight=0.3), r.Control(weight=0.03)])
     return OptimalControlProblem(
@@ -69,7 +69,7 @@ def test_a_plan_is_the_models_motion_from_the_measured_state(name):
 @pytest.mark.parametrize("name", ["PredictiveSampling", "iLQR"])
 def test_without_contact_plans_go_where_a_finer_plant_goes(name):
     """A step of 50 ms of first order is 25 ms times the change of velocity off, a midpoint step of that order squared."""
-    first_order = problem("semi-implicit")
+    first_order = dataclasses.replace(problem("semi-implicit"), inequality=lambda x, u, t: x.q[:1] - 5.0)  # places matter
     controller = control.Controller(first_order, ALL[name], DT)
     x = np.array([0.0, 0.3, 0.4, -0.5])
     us = np.asarray(controller.replan(x, 0.0).result.plan.us)

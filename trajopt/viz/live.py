@@ -178,6 +178,9 @@ class Live:
         until, begin = self.drive.time + seconds, time.perf_counter()
         try:
             while self.drive.time < until:
+                plant = self.horizon.plant
+                if not np.isfinite(np.asarray(plant.state)).all():  # there is nothing to look at while the last plan goes on
+                    raise NonFiniteError(f"{plant.name}: the measured state is not finite at {self.drive.time:.6g} s")
                 self.drive.tick()
         except NonFiniteError as error:
             self.says.content = f"{error}; started again"
