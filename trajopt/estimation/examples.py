@@ -220,7 +220,7 @@ def _arm() -> _Kind:
         q0, v0 = jax.jvp(wanted, (jnp.zeros(()),), (jnp.ones(()),))
         x0 = State(q0, v0)
         sent = jnp.tile(command(x0, jnp.zeros(())), (whole + 2, 1))
-        us = jax.jit(lambda carry: jax.lax.scan(body, carry, dt * jnp.arange(T))[1])((x0, sent))
+        us = jax.jit(lambda carry: jax.lax.scan(body, carry, dt * jnp.arange(T, dtype=float))[1])((x0, sent))
         return x0, np.asarray(us)
 
     return _Kind(system, parameters, sensors, perturbed, motion, {"q": 2}, 4)

@@ -71,7 +71,7 @@ def before_contact(
         )
         robust = RobustLoss("cauchy", by="recording") if loss.kind == "linear" else loss
         problem = gauss_newton.ArrowProblem(free, groups, robust, exact=False, least_information=WELL_KNOWN)
-        fit = gauss_newton.solve(problem, theta, zeros(free, groups), 12)
+        fit = gauss_newton.solve(problem, theta, zeros(free, groups), 12, nearly_linear=True)  # free motion
         theta, rollouts = fit.theta, fit.rollouts
         S[flying], s[flying] = fit.information.S, fit.information.s
         for group, locals_ in zip(groups, fit.locals):

@@ -177,9 +177,11 @@ class ArrowProblem:
 
 
 def solve(
-    problem: ArrowProblem, theta: Float[np.ndarray, " n"], locals_: list[Float[np.ndarray, "R l"]], iterations: int = 20
-) -> Fit:
-    """Levenberg-Marquardt from theta and the local unknowns, within the bounds of theta."""
+    problem: ArrowProblem, theta: Float[np.ndarray, " n"], locals_: list[Float[np.ndarray, "R l"]], iterations: int = 20,
+    nearly_linear: bool = False,
+) -> Fit:  # fmt: skip
+    """Levenberg-Marquardt from theta and the local unknowns, within the bounds of theta. nearly_linear: without the mean square
+    of the residuals in S."""
     unknowns, scale = problem.predictor.unknowns, problem.scale
     lower, upper = unknowns.lower / scale, unknowns.upper / scale
     z, count, rollouts, converged = np.clip(theta / scale, lower, upper), 0, 0, False
@@ -195,7 +197,7 @@ def solve(
             break
         count += 1
         while True:
-            square = 2.0 * cost / entries
+            square = 0.0 if nearly_linear else 2.0 * cost / entries
             step, local_steps, predicted = _step(problem, blocks, information, (z, lower, upper), (shared, square), own)
             trial = np.clip(z + step, lower, upper)
             moved = [local + d for local, d in zip(locals_, local_steps)]
