@@ -31,7 +31,7 @@ ALL = SAMPLING | {"iLQR": solvers.iLQR(), "DDP": solvers.DDP(), "Hybrid": solver
 
 @functools.cache
 def problem(integrator: str = "moreau") -> OptimalControlProblem:
-    """The cart goes to 0.3 m, the pole stays down."""
+    """The cart goes to 0.3 m, the pole stays down; by midpoint steps, which plans without contact take."""
     system = System(load_model("cart-pole"), DT, NoContact(), integrator=integrator)
     stage = sum([r.Posture(reference=[0.3, 0.0]), r.Velocity(weight=0.3), r.Control(weight=0.03)])
     return OptimalControlProblem(
@@ -69,7 +69,7 @@ def test_a_plan_is_the_models_motion_from_the_measured_state(name):
 @pytest.mark.parametrize("name", ["PredictiveSampling", "iLQR"])
 def test_without_contact_plans_go_where_a_finer_plant_goes(name):
     """A step of 50 ms of first order is 25 ms times the change of velocity off, a midpoint step of that order squared."""
-    first_order = dataclasses.replace(problem("semi-implicit"), inequality=lambda x, u, t: x.q[:1] - 5.0)  # places matter
+    first_order = problem("semi-implicit")
     controller = control.Controller(first_order, ALL[name], DT)
     x = np.array([0.0, 0.3, 0.4, -0.5])
     us = np.asarray(controller.replan(x, 0.0).result.plan.us)
@@ -79,6 +79,23 @@ def test_without_contact_plans_go_where_a_finer_plant_goes(name):
     there = np.asarray(found.q)[::50]
     missed, missed_before = (np.abs(xs[:, :2] - there).max() for xs in (plan, short))
     assert missed < 0.15 * missed_before and missed_before > 1e-3
+
+
+def test_after_a_rest_a_plan_acts_at_once():
+    """At rest an iteration changes the controls by rounding alone, at whatever damping; the next plan is not damped so."""
+    system = System(load_model("cart-pole"), DT, NoContact())
+    upright = np.array([0.0, np.pi])
+    stage = sum([r.Posture(reference=upright), r.Velocity(weight=0.1), r.Control(weight=0.03)])
+    final = sum([r.Posture(reference=upright, weight=10.0), r.Velocity(weight=2.0)])
+    balance = OptimalControlProblem(
+        "balance", system, 30, State(upright, np.zeros(2)), stage_residual=stage, terminal_residual=final
+    )
+    controller = control.Controller(balance, solvers.iLQR(), DT)
+    for k in range(20):
+        controller.replan(np.array([0.0, np.pi, 0.0, 0.0]), k * DT)
+    rested, leaning = controller.plan, np.array([0.0, np.pi - 0.1, 0.0, 0.0])
+    controller.replan(leaning, 20 * DT)
+    assert abs(controller.control(leaning, 20 * DT)[0]) > 5.0 and np.abs(np.asarray(rested.us)).max() < 1e-9
 
 
 @pytest.mark.parametrize(("kind", "knots"), [("linear", 5), ("cubic", 6), ("piecewise-constant", 8)])

@@ -55,6 +55,7 @@ def lq_problem():
 
 @functools.cache
 def cart_pole(dt=DT):
+    """By midpoint steps, which plans without contact take: plans are motions of it to rounding."""
     return System(load_model("cart-pole"), dt, dynamics.NoContact(), integrator="moreau")
 
 

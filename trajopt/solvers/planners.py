@@ -4,9 +4,9 @@ Contact is relaxed for solvers that follow gradients. The exact gradient of a co
 `RelaxedContact` at rho = `RHO` it is not, and the motion is nearly the same: a body at rest is pushed across a gap of 1 mm by
 0.1 N.
 
-Motions without contact that have to keep inequalities take midpoint steps in place of semi-implicit ones: what carries a plan
-out takes finer steps or none, and the place after a step of 20 ms in which a joint gains 1 rad/s is 10 mrad off with the one
-scheme, next to nothing with the other. Without inequalities feedback makes up for that.
+Motions without contact take midpoint steps in place of semi-implicit ones: what carries a plan out takes finer steps or none,
+and the place after a step of 20 ms in which a joint gains 1 rad/s is 10 mrad off with the one scheme, next to nothing with the
+other.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def planned(problem: OptimalControlProblem, solver: Any) -> OptimalControlProble
 
 
 def in_fine_time(problem: OptimalControlProblem) -> OptimalControlProblem:
-    """The problem with midpoint steps where it has inequalities, semi-implicit steps and no contact."""
+    """The problem with midpoint steps where it has semi-implicit ones and no contact."""
     system = problem.system
-    if system is None or problem.inequality is None or system.integrator != "semi-implicit" or not twice_differentiable(problem):
+    if system is None or system.integrator != "semi-implicit" or not twice_differentiable(problem):
         return problem
     return dataclasses.replace(problem, dynamics=dataclasses.replace(system, integrator="moreau"), validate=False)
 

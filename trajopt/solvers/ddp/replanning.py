@@ -110,7 +110,10 @@ class Replanning:
             curvature = iteration.curvature.after(iteration.modeller, blank, at, at, jnp.zeros((), x0.dtype))
         iterate = Iterate(motion, model, memory.damping, jnp.zeros((), x0.dtype), curvature)
         moved, report = iteration.step(iterate, multipliers)
-        gains = jnp.where(report.accepted, report.gains, gains)
+        # Damping that is raised since steps drown in rounding, as at rest, says nothing about the next plan; nor do its gains.
+        told = report.accepted & ~(report.rounded & (moved.damping > memory.damping))
+        moved = dataclasses.replace(moved, damping=jnp.where(told, moved.damping, memory.damping))
+        gains = jnp.where(told, report.gains, gains)
         memory, cost, violation = self._judged(iteration, moved, report, memory)
         new = Plan(moved.motion.xs, moved.motion.us, gains, memory)
         finite = jnp.isfinite(jnp.concatenate([jnp.ravel(leaf) for leaf in (new.xs, new.us, gains)])).all()
