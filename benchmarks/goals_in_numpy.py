@@ -154,7 +154,7 @@ GOALS: Mapping[str, Callable[[Any, np.ndarray, np.ndarray], Values]] = {
     "cartpole-swingup": swing_up(1.0),
     "double-cartpole-swingup": swing_up(0.0),
     "drone-takeoff": lambda problem, q, v: {"height": (abs(q[-1, 0] - 5.0), 0.01)},
-    "catapult": lambda problem, q, v: {"cube": (largest(q[-1, :2] - [2.2, 2.2]), 0.01)},
+    "catapult": lambda problem, q, v: {"cube": (largest(q[-1, :2] - [2.2, 2.2]), 1e-3)},
     "jump-worm": lambda problem, q, v: {"height": (short(q[-1, 1], 0.45), 0.05)},
     "atlas-jump": lambda problem, q, v: {"apex": (abs(q[-1, 2] - 1.2), 5e-3)},
     "atlas-jump-landing": lambda problem, q, v: {"apex": (short(q[:, 2].max(), 1.2), 0.02)},

@@ -58,7 +58,7 @@ def catapult(steps: int = 500, dt: float = 1e-3) -> OptimalControlProblem:
 
     return OptimalControlProblem(
         "catapult", system, steps, system.initial_state("home"), u0=swing(dt * np.arange(steps)), terminal_residual=miss,
-        goals={"cube": Goal(Posture(("cube_x", "cube_z"), reference=[*TARGET, 0.0, 0.0, 0.0]), 0.01, "m")},
+        goals={"cube": Goal(Posture(("cube_x", "cube_z"), reference=[*TARGET, 0.0, 0.0, 0.0]), 1e-3, "m")},
         certificate=Certificate(certificate),
         defaults=Defaults(
             "MultipleShooting", {"interval": 20, "damping": 1e-4, "tolerance": 1e-6, "ipopt_options": {"mu_init": 1e-2}}
