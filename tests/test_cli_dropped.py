@@ -10,7 +10,7 @@ import pytest
 
 from trajopt import problems
 from trajopt.cli import main
-from trajopt.cli.dropped import dropped_warning
+from trajopt.cli.run import dropped_warning
 from trajopt.dynamics import RigidContact, System
 from trajopt.models import load_model_from_string
 from trajopt.problems import Certificate, Display, LeastSquaresProblem, OptimalControlProblem

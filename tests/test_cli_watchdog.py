@@ -191,7 +191,7 @@ def test_an_interrupt_that_python_drops_is_raised_once_more(number, finaliser):
 def test_what_else_python_drops_is_still_told():
     """By hooks that were there before, which are there again afterwards."""
     from trajopt.cli.watchdog import heeding_signals
-    from trajopt.solvers.loop.interrupt import end_signals
+    from trajopt.solvers.loop.base import end_signals
 
     class Dropping:
         def __del__(self):

@@ -14,7 +14,7 @@ from trajopt.errors import OptionError
 from trajopt.problems import Certificate, LeastSquaresProblem
 from trajopt.problems.goals import GoalReport, goals_in_words, reports_of, worst_goal
 from trajopt.result import Status
-from trajopt.solvers.loop.verdict import verdict
+from trajopt.solvers.loop.contract import verdict
 from trajopt.solvers.sweeps.comparison import compare
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "benchmarks"))

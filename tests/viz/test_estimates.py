@@ -8,7 +8,7 @@ import pytest
 
 from trajopt.errors import ShapeError
 from trajopt.problems import Display, LeastSquaresProblem, OptimalControlProblem
-from trajopt.problems.observations import Observations
+from trajopt.problems.parts import Observations
 from trajopt.problems.trajectory import Trajectory
 from trajopt.solvers import GaussNewton, iLQR, solve
 from trajopt.viz import plots

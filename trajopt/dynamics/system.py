@@ -31,9 +31,8 @@ from trajopt.dynamics.contact.rows import row_count
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.damping import warn_of_damping, with_implicit_damping
 from trajopt.dynamics.direct import LINEARIZE, LINEARIZE_IMPULSE, STEP, DirectCalls, direct_calls
-from trajopt.dynamics.gradients.mode import GradientMode
+from trajopt.dynamics.gradients.mode import GradientMode, GradientOptions
 from trajopt.dynamics.gradients.modes import resolve
-from trajopt.dynamics.gradients.options import GradientOptions
 from trajopt.dynamics.integrators import EXPLICIT, WITH_IMPULSES, acts_by_impulses, check_integrator
 from trajopt.dynamics.linearization import Parts
 from trajopt.dynamics.model import Model

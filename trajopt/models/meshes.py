@@ -1,10 +1,16 @@
-"""Mesh files: where a resource name points, the vertices of a file, their convex hull."""
+"""Mesh files: where a resource name points, the vertices of a file, their convex hull.
+
+Formats that the package `trimesh` reads, in a process of its own: a small file may stand for any number of points.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element
@@ -14,11 +20,71 @@ from jaxtyping import Float
 from scipy.spatial import ConvexHull, QhullError
 from scipy.spatial.transform import Rotation
 
-from trajopt.errors import ModelError
-from trajopt.models.limits import MESH_BYTES, MESH_EXTENT, check_file, is_regular, read_bytes, short
-from trajopt.models.mesh_formats import SUFFIXES as _TRIMESH
-from trajopt.models.mesh_formats import read_with_trimesh
+from trajopt.errors import MissingExtraError, ModelError
+from trajopt.models.limits import (
+    CHILD_BYTES,
+    CHILD_SECONDS,
+    MESH_BYTES,
+    MESH_EXTENT,
+    check_file,
+    is_regular,
+    read_bytes,
+    short,
+)
 from trajopt.models.xml import parse_xml, read_file
+
+TRIMESH = (".ply", ".off", ".glb", ".gltf")
+_PROGRAM = """
+import io, sys
+try:
+    import resource
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, ({address_space}, most))
+except (ImportError, ValueError, OSError):
+    pass  # not every system bounds the address space of a process
+import numpy as np
+import trimesh
+try:
+    vertices = np.asarray(trimesh.load(sys.argv[1], force="mesh").vertices, np.float64).reshape(-1, 3)
+except MemoryError:
+    sys.exit("it asks for more memory than there may be")
+except BaseException as error:
+    sys.exit(str(error) or type(error).__name__)
+if vertices.nbytes > {most}:
+    sys.exit(f"it holds {{len(vertices)}} vertices")
+out = io.BytesIO()
+np.save(out, vertices)
+sys.stdout.buffer.write(out.getvalue())
+"""
+
+
+def read_with_trimesh(path: Path) -> Float[np.ndarray, "n 3"]:
+    """The vertices of a mesh file. Raises `ModelError` when it cannot be read within the limits of memory and time."""
+    try:
+        import trimesh  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(
+            f"reading the mesh '{path.name}' needs trimesh; install it with: pip install 'trajopt-contact[mesh]'"
+        ) from None
+    program = _PROGRAM.format(address_space=CHILD_BYTES, most=4 * MESH_BYTES)
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", program, str(path)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=CHILD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ModelError(f"mesh file '{path}' cannot be read within {CHILD_SECONDS:g} s; convert it to STL") from None
+    if child.returncode:
+        said = child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise ModelError(
+            f"mesh file '{path}' cannot be read: {short(said) or f'its reader ended with {child.returncode}'}"
+        )
+    vertices: Float[np.ndarray, "n 3"] = np.load(io.BytesIO(child.stdout), allow_pickle=False)
+    return vertices
+
 
 MAX_HULL_VERTICES = 1000
 CONVEX = 0.9  # share of its hull below which a mesh is called not convex
@@ -129,7 +195,7 @@ def load_vertices(path: Path) -> Float[np.ndarray, "n 3"]:
     Raises `ModelError` for a malformed file, one of another format or above `limits.MESH_BYTES`, and `MissingExtraError` for
     the formats of `trimesh` without the extra `mesh`.
     """
-    readers = {".stl": _read_stl, ".obj": _read_obj, ".dae": _read_dae} | dict.fromkeys(_TRIMESH, read_with_trimesh)
+    readers = {".stl": _read_stl, ".obj": _read_obj, ".dae": _read_dae} | dict.fromkeys(TRIMESH, read_with_trimesh)
     reader = readers.get(path.suffix.lower())
     if reader is None:
         known = ", ".join(readers)

@@ -9,7 +9,7 @@ inline namespace TRAJOPT_ISA {
 
 constexpr int GJK_ITERATIONS = 64, FEATURE_ROUNDS = 5;                            // FEATURE_ROUNDS: of curved shapes
 constexpr double APART = 1e-4, DEEP = 1e-7, TRUSTED = 0.99, CLOSE = 1e-2;  // as in general.py
-constexpr double STEEPEST = 0.02;                                          // as in clipping.py
+constexpr double STEEPEST = 0.02;                                          // as in general.py
 
 enum Carrier { FACE_2, FACE_1, TWO_EDGES, EDGE_2, EDGE_1, POINTS_ALONE, AS_FOUND };
 constexpr int MOST_ROWS = 3 + 4 + 4 + 2;
@@ -134,7 +134,7 @@ V3<T> closest_point(const Convex<T>& one, const Convex<T>& two, const V3<T>& n, 
   return on2 + (T(share_of(one.kind, carrier)) * s) * n;
 }
 
-// Corners of the overlap of two polygons that face each other (clipping.py): distance along n, point on polygon 2.
+// Corners of the overlap of two polygons that face each other (general.py): distance along n, point on polygon 2.
 template <class T> struct Overlapping {
   static constexpr int MOST = 2 * MOST_CORNERS + MOST_CORNERS * MOST_CORNERS + 1;
   Touch<T> touch[MOST];

@@ -33,8 +33,7 @@ from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
-from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, iterate
-from trajopt.solvers.loop.verdict import verdict
+from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, iterate, verdict
 from trajopt.solvers.sampling.cem import CEM
 from trajopt.solvers.sampling.search import SamplingSolver
 from trajopt.solvers.shooting.multiple import MultipleShooting

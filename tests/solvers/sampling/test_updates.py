@@ -11,12 +11,11 @@ import scipy.stats
 from trajopt.problems import OptimalControlProblem
 from trajopt.solvers import CEM, MPPI, StochasticSearch
 from trajopt.solvers.sampling.cmaes import CMAES, Adapted, Parameters
-from trajopt.solvers.sampling.constraints import regressed, restoring_move
 from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated
 from trajopt.solvers.sampling.mppi import Annealed
 from trajopt.solvers.sampling.parametrisation import make_space
 from trajopt.solvers.sampling.rollouts import Scores
-from trajopt.solvers.sampling.search import Generation
+from trajopt.solvers.sampling.search import Generation, regressed, restoring_move
 from trajopt.solvers.sampling.stochastic_search import truncated_moments
 from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
 

@@ -33,8 +33,7 @@ from trajopt.dynamics.contact.ncp import CLAMPED, SEPARATING, Modes, newton_matr
 from trajopt.dynamics.contact.solve.solve import NCPSolution
 from trajopt.dynamics.contact.step import DerivativeRule, SolvedStep, VelocityStep
 from trajopt.dynamics.gradients.implicit import outputs_in_modes
-from trajopt.dynamics.gradients.mode import GradientMode, LossDirection
-from trajopt.dynamics.gradients.options import GradientOptions
+from trajopt.dynamics.gradients.mode import GradientMode, GradientOptions, LossDirection
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.actuation import actuators
 from trajopt.dynamics.rigid_body.configuration import integrate

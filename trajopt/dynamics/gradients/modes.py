@@ -5,8 +5,7 @@ from __future__ import annotations
 from trajopt.dynamics.gradients.bounce import Bounce
 from trajopt.dynamics.gradients.complementarity import ComplementarityAware, check_labellings
 from trajopt.dynamics.gradients.implicit import Implicit
-from trajopt.dynamics.gradients.mode import GradientMode
-from trajopt.dynamics.gradients.options import GradientOptions
+from trajopt.dynamics.gradients.mode import GradientMode, GradientOptions
 from trajopt.dynamics.gradients.sampled import FiniteDifference, Randomized, Ridders
 from trajopt.dynamics.gradients.substituted import Smoothed, Unrolled
 from trajopt.errors import OptionError

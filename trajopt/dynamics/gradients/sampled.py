@@ -30,8 +30,7 @@ from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.differences import RIDDERS_STEP, central_differences, central_step, ridders
 from trajopt.dynamics.gradients.first_order import first_order_only, is_zero
 from trajopt.dynamics.gradients.implicit import IMPLICIT
-from trajopt.dynamics.gradients.mode import GradientMode, Step
-from trajopt.dynamics.gradients.options import GradientOptions
+from trajopt.dynamics.gradients.mode import GradientMode, GradientOptions, Step
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.dynamics.state import State

@@ -23,8 +23,7 @@ from trajopt.dynamics.contact.solve.solve import zero_tangent
 from trajopt.dynamics.contact.step import DerivativeRule, VelocityStep, solve_step
 from trajopt.dynamics.gradients.first_order import first_order_only
 from trajopt.dynamics.gradients.implicit import IMPLICIT, velocity_step
-from trajopt.dynamics.gradients.mode import GradientMode
-from trajopt.dynamics.gradients.options import GradientOptions
+from trajopt.dynamics.gradients.mode import GradientMode, GradientOptions
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 
 

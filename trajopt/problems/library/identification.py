@@ -38,8 +38,7 @@ from trajopt.problems.inertia import LABELS, from_log_cholesky, to_log_cholesky
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.library.cube import with_forces
 from trajopt.problems.library.replay import contact_quantities, recorded
-from trajopt.problems.observations import Observations
-from trajopt.problems.parts import Certificate, Defaults, Display
+from trajopt.problems.parts import Certificate, Defaults, Display, Observations
 from trajopt.problems.ranges import Count, ranged
 
 TOLERANCE = 1e-8  # of the estimate: the rounding of hundreds of contact solves is above Gauss-Newton's default

@@ -47,9 +47,8 @@ from trajopt.errors import OptionError
 from trajopt.models.registry import load_model
 from trajopt.problems.library.contact_inverse_dynamics import GO1_FEET, GO1_STAND
 from trajopt.problems.library.static_pose import candidates
-from trajopt.problems.observations import Observations
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.parts import Certificate, Defaults, Display
+from trajopt.problems.parts import Certificate, Defaults, Display, Observations
 from trajopt.problems.ranges import Count, Real, ranged
 from trajopt.problems.trajectory import Trajectory
 

@@ -10,7 +10,6 @@ Each is a small object with a name, a weight, a reference and an activation (`ba
 
 from trajopt.problems.residuals.activations import Activation, Barrier, Saturated, SmoothAbsolute
 from trajopt.problems.residuals.base import Function, Residual, StepOutcome, Terms
-from trajopt.problems.residuals.centroidal import CentreOfMass, CentroidalMomentum
 from trajopt.problems.residuals.contact import (
     CentreOfPressure,
     Clearance,
@@ -20,6 +19,8 @@ from trajopt.problems.residuals.contact import (
     Slip,
 )
 from trajopt.problems.residuals.frames import (
+    CentreOfMass,
+    CentroidalMomentum,
     FrameOrientation,
     FramePlacement,
     FramePosition,

@@ -20,9 +20,8 @@ from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.programs import subject
 from trajopt.solvers.least_squares.iteration import FitIteration, FitState, limited
 from trajopt.solvers.least_squares.lbfgs import LBFGS
-from trajopt.solvers.loop.codes import CODES, GOING_ON
-from trajopt.solvers.loop.contract import default_tolerance
-from trajopt.solvers.subproblems.iterate import iterate
+from trajopt.solvers.loop.contract import CODES, GOING_ON, default_tolerance
+from trajopt.solvers.subproblems.batching import iterate
 
 UNREACHABLE = 1e12  # stands for residuals that are not finite, so that a trial there is refused
 TOLERANCE_EXPONENT = 0.8  # default tolerance 1e-8 in float64, 1e-4 in float32: costs tell no more

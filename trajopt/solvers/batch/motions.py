@@ -30,9 +30,9 @@ from trajopt.solvers.batch.samples import Samples, with_numbers
 from trajopt.solvers.batch.solution import BatchSolution, by_name, verdicts
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.passes import Passes, Progress, Summary, better
-from trajopt.solvers.ddp.start import Start, gives_states
-from trajopt.solvers.loop.codes import CODES, GOING_ON
-from trajopt.solvers.subproblems.iterate import iterate
+from trajopt.solvers.ddp.state import Start, gives_states
+from trajopt.solvers.loop.contract import CODES, GOING_ON
+from trajopt.solvers.subproblems.batching import iterate
 
 
 @jax.tree_util.register_dataclass

@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_message, status_name
-from trajopt.solvers.loop.codes import status_of
-from trajopt.solvers.loop.verdict import verdict
+from trajopt.solvers.loop.contract import status_of, verdict
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -30,9 +30,8 @@ from trajopt.dynamics.effort import Effort
 from trajopt.names import NamedOptions
 from trajopt.options import check_options
 from trajopt.problems.expansions import aware_dynamics, reason_not_smooth, relabels, twice_differentiable
-from trajopt.problems.influence import lacks_influence
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.oracle import OptimalControlOracle, lacks_influence
 from trajopt.problems.programs import KEPT_PROGRAMS
 from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.braking import can_brake
@@ -41,10 +40,8 @@ from trajopt.solvers.ddp.iteration import DAMPING, Iteration
 from trajopt.solvers.ddp.local_model import LocalModel, Modeller, runs_native
 from trajopt.solvers.ddp.passes import Passes, Summary
 from trajopt.solvers.ddp.replanning import GradientPlanner, Replanning
-from trajopt.solvers.ddp.start import Start, gives_states
-from trajopt.solvers.ddp.state import DDPState
-from trajopt.solvers.loop.codes import GOING_ON, status_of
-from trajopt.solvers.loop.contract import Findings, default_tolerance
+from trajopt.solvers.ddp.state import DDPState, Start, gives_states
+from trajopt.solvers.loop.contract import GOING_ON, Findings, default_tolerance, status_of
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, PenaltyRule, estimate
 from trajopt.solvers.subproblems.carried import carried_rule
 

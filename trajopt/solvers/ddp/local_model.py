@@ -35,7 +35,7 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.programs import subject
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.batching import each
-from trajopt.solvers.subproblems.bounds import held_at_bound
+from trajopt.solvers.subproblems.box_qp import held_at_bound
 from trajopt.solvers.subproblems.riccati import (
     LQProblem,
     adjoint,

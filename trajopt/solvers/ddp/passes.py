@@ -21,9 +21,9 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.programs import subject
 from trajopt.solvers.ddp.iteration import DAMPING, DAMPING_FACTOR, Iteration
 from trajopt.solvers.ddp.reports import Iterate, Report
-from trajopt.solvers.loop.codes import CODES, GOING_ON
+from trajopt.solvers.loop.contract import CODES, GOING_ON
 from trajopt.solvers.subproblems.augmented_lagrangian import SLIGHT, Multipliers, PenaltyRule, Schedule
-from trajopt.solvers.subproblems.iterate import iterate
+from trajopt.solvers.subproblems.batching import iterate
 
 PATIENCE = 10  # steps whose effect on the cost counts as none, in a row, without a more stationary point
 # Where derivatives are complementarity-aware, steps may go on for ever that change next to nothing: relative change of the cost

@@ -31,7 +31,7 @@ from trajopt.solvers.ddp.local_model import LocalModel, Modeller
 from trajopt.solvers.ddp.state import DDPState
 from trajopt.solvers.estimation.smoothing import held_controls, information, inverse_information, marginals
 from trajopt.solvers.loop.contract import Findings, default_tolerance
-from trajopt.solvers.subproblems.bounds import held_at_bound
+from trajopt.solvers.subproblems.box_qp import held_at_bound
 from trajopt.solvers.subproblems.riccati import LQProblem, Policy
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.linear_algebra import cho_solve, symmetric_cholesky
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
-from trajopt.solvers.subproblems.bounds import held_at_bound
+from trajopt.solvers.subproblems.box_qp import held_at_bound
 from trajopt.solvers.subproblems.riccati import LQProblem, Policy, adjoint, riccati
 
 

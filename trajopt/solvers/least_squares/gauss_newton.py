@@ -34,8 +34,7 @@ from trajopt.result import Status, status_name
 from trajopt.solvers.estimation.horizon import HorizonGaussNewton
 from trajopt.solvers.least_squares.iteration import FitIteration, FitState
 from trajopt.solvers.least_squares.state import COST_ROUNDING, free_variables, non_finite_row, tolerance_of
-from trajopt.solvers.loop.codes import GOING_ON, status_of
-from trajopt.solvers.loop.contract import Findings, SolverState
+from trajopt.solvers.loop.contract import GOING_ON, Findings, SolverState, status_of
 
 
 @jax.tree_util.register_dataclass

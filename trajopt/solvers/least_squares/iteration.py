@@ -24,9 +24,9 @@ from trajopt.dynamics.linear_algebra import svd
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.programs import subject
 from trajopt.solvers.least_squares.state import ending
-from trajopt.solvers.loop.codes import CODES, GOING_ON
-from trajopt.solvers.subproblems.bounds import held_at_bound
-from trajopt.solvers.subproblems.iterate import iterate
+from trajopt.solvers.loop.contract import CODES, GOING_ON
+from trajopt.solvers.subproblems.batching import iterate
+from trajopt.solvers.subproblems.box_qp import held_at_bound
 
 ACCEPT = 1e-4  # least gain ratio of an accepted step
 SMALLEST_DAMPING = 1e-8  # relative to the largest singular value squared; below it, none

@@ -14,9 +14,8 @@ from jaxtyping import Array, Bool, Float, Int, ScalarLike
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status
-from trajopt.solvers.loop.codes import CODES, GOING_ON, status_of
-from trajopt.solvers.loop.contract import SolverState, default_tolerance
-from trajopt.solvers.subproblems.bounds import held_at_bound
+from trajopt.solvers.loop.contract import CODES, GOING_ON, SolverState, default_tolerance, status_of
+from trajopt.solvers.subproblems.box_qp import held_at_bound
 
 COST_ROUNDING = 100 * np.finfo(float).eps  # relative differences of the cost below it say nothing
 RELAXED_EXPONENT = 0.6  # `acceptable` asks for tolerance^0.6: 1e-6 in float64, 1e-3 in float32

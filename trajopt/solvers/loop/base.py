@@ -1,11 +1,21 @@
-"""The one loop that drives every solver; `contract` says what it asks of them."""
+"""The one loop that drives every solver; `contract` says what it asks of them.
+
+An interrupt that is not lost.
+
+Python raises KeyboardInterrupt wherever the signal finds it. Where nobody passes it on, in a callback of the garbage
+collector (JAX has one) or in a finalizer, Python prints and forgets it, and a run without end would go on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import NoneType
 from typing import Any
 
@@ -19,11 +29,51 @@ from trajopt.options import check_kind
 from trajopt.problems.goals import reports_of
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
-from trajopt.solvers.loop.contract import LibrarySolver, OracleOut, Point, Problem, Solver, SolverState, StateT
+from trajopt.solvers.loop.contract import LibrarySolver, OracleOut, Point, Problem, Solver, SolverState, StateT, verdict
 from trajopt.solvers.loop.fingerprint import fingerprints
-from trajopt.solvers.loop.interrupt import end_signals
 from trajopt.solvers.loop.solution import TRACE_KEYS, Solution
-from trajopt.solvers.loop.verdict import verdict
+
+
+@contextlib.contextmanager
+def end_signals() -> Iterator[Callable[[], bool]]:
+    """Yields a function that says whether a signal to end has come since; the signals' own handlers run as before.
+
+    Python says nothing of an interrupt that it drops within the block: whoever asks the function hears of it. Outside the main
+    thread, where signals never raise, the function always says no.
+    """
+    seen: list[int] = []
+    replaced = {}
+    tell = sys.unraisablehook
+
+    def tell_others(dropped: Any) -> None:
+        if not (seen and issubclass(dropped.exc_type, KeyboardInterrupt)):
+            tell(dropped)
+
+    def listen(number: int) -> None:
+        handler = signal.getsignal(number)
+        if not callable(handler):
+            return
+
+        def remember(received: int, frame: Any) -> Any:
+            seen.append(received)
+            return handler(received, frame)
+
+        replaced[number] = (remember, handler)
+        signal.signal(number, remember)
+
+    if threading.current_thread() is threading.main_thread():
+        listen(signal.SIGINT)
+        listen(signal.SIGTERM)
+        sys.unraisablehook = tell_others
+    try:
+        yield lambda: bool(seen)
+    finally:
+        for number, (remember, handler) in replaced.items():
+            if signal.getsignal(number) is remember:
+                signal.signal(number, handler)
+        if sys.unraisablehook is tell_others:
+            sys.unraisablehook = tell
+
 
 CHECKPOINT_INTERVAL_S, RETRY_S = 0.5, 5.0  # between checkpoints; after one that could not be written
 _LOG = logging.getLogger(__name__)  # the start and the end of a solve, and every iteration, at INFO

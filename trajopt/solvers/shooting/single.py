@@ -40,7 +40,7 @@ from trajopt.solvers.subproblems.augmented_lagrangian import (
     term,
     violation,
 )
-from trajopt.solvers.subproblems.bounds import held_at_bound
+from trajopt.solvers.subproblems.box_qp import held_at_bound
 
 TOLERANCE_EXPONENT = 0.6  # default tolerance 1e-6 in float64, 1e-3 in float32
 RELAXED_FACTOR = 1e3  # `acceptable` allows that many tolerances

@@ -3,7 +3,7 @@ the augmented Lagrangian, line searches; and what iterations share: held bounds,
 
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Multipliers, PenaltyRule
 from trajopt.solvers.subproblems.batching import each
-from trajopt.solvers.subproblems.bounds import held_at_bound
+from trajopt.solvers.subproblems.box_qp import held_at_bound
 from trajopt.solvers.subproblems.linesearch import armijo
 from trajopt.solvers.subproblems.riccati import LQProblem, Policy, adjoint, lq_rollout, riccati
 

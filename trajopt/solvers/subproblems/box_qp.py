@@ -6,18 +6,43 @@ An iteration holds the variables at a bound that the gradient pushes against, ta
 backtracks along its projection to Armijo's condition; once the held set is right, one step is exact.
 
 Bertsekas 1982; Tassa, Mansard, Todorov, Control-limited differential dynamic programming, ICRA 2014, algorithm 1.
+
+Which variables a bound holds: the active set of every method that keeps bounds by projection.
+
+Bertsekas, Projected Newton methods for optimization problems with simple constraints, SIAM J. Control 1982.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.linear_algebra import cho_solve_vector, symmetric_cholesky
-from trajopt.solvers.subproblems.bounds import held_at_bound
+
+
+@overload
+def held_at_bound(
+    x: Float[np.ndarray, "*n"],
+    gradient: Float[np.ndarray, "*n"],
+    lower: Float[np.ndarray, "*#n"],
+    upper: Float[np.ndarray, "*#n"],
+) -> Bool[np.ndarray, "*n"]: ...
+
+
+@overload
+def held_at_bound(
+    x: Float[Array, "*n"], gradient: Float[Array, "*n"], lower: Float[Array, "*#n"], upper: Float[Array, "*#n"]
+) -> Bool[Array, "*n"]: ...
+
+
+def held_at_bound(x: Any, gradient: Any, lower: Any, upper: Any) -> Any:
+    """Variables (*n) at a bound, or beyond it, against which a descent direction -gradient pushes them."""
+    return ((x <= lower) & (gradient > 0)) | ((x >= upper) & (gradient < 0))
+
 
 MAX_ITERATIONS = 50
 _ARMIJO = 0.1

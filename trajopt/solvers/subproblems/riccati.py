@@ -20,8 +20,7 @@ from jaxtyping import Array, Bool, Float
 
 from trajopt import native
 from trajopt.dynamics.linear_algebra import cho_solve, cho_solve_vector, symmetric_cholesky
-from trajopt.solvers.subproblems.bounds import held_at_bound
-from trajopt.solvers.subproblems.box_qp import box_qp
+from trajopt.solvers.subproblems.box_qp import box_qp, held_at_bound
 
 
 @jax.tree_util.register_dataclass

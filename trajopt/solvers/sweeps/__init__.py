@@ -5,9 +5,8 @@ the executor for one machine.
 """
 
 from trajopt.solvers.sweeps.comparison import Comparison, compare
-from trajopt.solvers.sweeps.executors import executor_for
 from trajopt.solvers.sweeps.many import Outcome, iterate_tasks, solve_many, solve_tasks
-from trajopt.solvers.sweeps.processes import Processes, WorkerDiedError
+from trajopt.solvers.sweeps.processes import Processes, WorkerDiedError, executor_for
 from trajopt.solvers.sweeps.stream import BrokenSweepError
 from trajopt.solvers.sweeps.tasks import Reference, Task, grid, reference
 

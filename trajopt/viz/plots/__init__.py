@@ -5,9 +5,8 @@ figure.
 """
 
 from trajopt.viz.plots.axes import COLOURS, cost_axis, figure
-from trajopt.viz.plots.comparison import best_feasible, comparison
+from trajopt.viz.plots.comparison import best_feasible, comparison, convergence
 from trajopt.viz.plots.contacts import contact_loads, contacts
-from trajopt.viz.plots.convergence import convergence
 from trajopt.viz.plots.costs import costs
 from trajopt.viz.plots.estimation import estimation, uncertainty
 from trajopt.viz.plots.labels import actuator_units, control_labels, coordinate_names, limbs

@@ -11,9 +11,8 @@ from trajopt.dynamics.contact.laws.base import (
 )
 from trajopt.dynamics.contact.laws.compliant import CompliantContact, SpringDamperContact
 from trajopt.dynamics.contact.laws.forces import ForceLaw, Forces, PointForces, forces, gives_forces
-from trajopt.dynamics.contact.laws.free import NoContact
 from trajopt.dynamics.contact.laws.relaxed import RHO_MEANING, RelaxedContact, check_rho, resolved_rho
-from trajopt.dynamics.contact.laws.rigid import BoxedLCP, RigidContact
+from trajopt.dynamics.contact.laws.rigid import BoxedLCP, NoContact, RigidContact
 from trajopt.dynamics.contact.laws.smoothed import (
     R_FACTORS,
     SmoothedBox,
