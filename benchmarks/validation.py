@@ -1,4 +1,4 @@
-"""Experiments with a known outcome: pictures docs/images/validation-*.png, tables in docs/validation.md and docs/notes.
+"""Experiments with a known outcome: pictures docs/images/validation-*.png, tables in docs/notes/validation.md and docs/notes.
 
     python benchmarks/validation.py [NAME ...]        # all, or those named; --list names them
 

@@ -25,18 +25,18 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 NAVIGATION = {
     "Tutorials": ("getting-started", "own-robot", "tutorials/*"),
     "How to": (
-        "models", "bring-your-own", "tasks", "contact-tasks", "choosing-a-solver", "solvers", "optimal-control",
-        "multiple-shooting", "sampling", "batches", "sensitivity", "estimation", "estimation/*", "receding-horizon", "ros2",
-        "policies", "command-line", "pictures", "coming-from", "extending",
+        "models", "bring-your-own", "tasks", "contact-tasks", "solvers", "optimal-control", "multiple-shooting", "sampling",
+        "batches", "sensitivity", "estimation", "estimation/*", "receding-horizon", "policies", "command-line", "pictures",
+        "coming-from", "extending",
     ),
     "Explanation": (
-        "contact-guide", "gradient-guide", "rigid-body-dynamics", "collision", "contact-semantics", "contact-laws",
-        "integrators", "gradients", "speed", "validation",
+        "contact-guide", "gradient-guide", "rigid-body-dynamics", "collision", "contact-semantics", "contact-laws", "gradients",
+        "speed",
     ),
     "Problems": ("problems/index", "problems/*"),
     "Reference": (
-        "api/index", "api/models", "api/dynamics", "api/problems", "api/solvers", "api/control", "api/viz", "api/*",
-        "conventions", "glossary", "cheat-sheet", "troubleshooting", "faq",
+        "api/index", "api/dynamics", "api/problems", "api/solvers", "api/control", "api/viz", "api/*", "conventions", "glossary",
+        "cheat-sheet", "troubleshooting",
     ),
 }  # fmt: skip
 INDEX = "index"

@@ -1,4 +1,4 @@
-"""Where results go: pictures in docs/images, tables between markers in docs/validation.md and the pages of docs/notes."""
+"""Where results go: pictures in docs/images, tables between markers in docs/notes/validation.md and the pages of docs/notes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGES, IMAGES = ROOT / "docs", ROOT / "docs" / "images"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What an experiment found. checks: (what, judged by, largest error, with unit) for the summary in docs/validation.md."""
+    """What an experiment found. checks: (what, judged by, largest error, with unit) for docs/notes/validation.md."""
 
     checks: Sequence[tuple[str, str, str]]
 
@@ -56,7 +56,7 @@ def write_part(page: str, marker: str, part: str) -> None:
 
 
 def write_summary(experiment: str, outcome: Outcome) -> None:
-    """Replace the rows of one experiment in the summary of docs/validation.md; the rows of others stay."""
+    """Replace the rows of one experiment in the summary of docs/notes/validation.md; the rows of others stay."""
     found = between("validation", "summary")[2]
     head, rows = "| experiment | quantity | judged by | largest error |\n|---|---|---|---|", {}
     for line in found[2].splitlines()[2:]:
