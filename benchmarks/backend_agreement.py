@@ -17,8 +17,6 @@ them proves that the law has no solution, and the other finds none. unsolved: ot
 status than solved. s: seconds, most of them of compiling.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

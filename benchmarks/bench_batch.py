@@ -6,8 +6,6 @@ One pinned core, float64. Single solves: the mean of the first 32 samples, in th
 many of the 32 fail in the batch alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -11,8 +11,6 @@ feedback (Atlas: the solver's gains); "holds" says that the quantities of the re
 certificate (but for torques and the replay's own error).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

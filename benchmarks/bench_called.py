@@ -7,8 +7,6 @@ of the same file: by RK4 where ours is, by its Euler method elsewhere. "contact"
 Euler. Steps of 1 ms from the home or the default pose.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from measure import banner, begin, markdown, microseconds, microseconds_in_loop, step_and_linearize

@@ -10,8 +10,6 @@ of its own; its answers are what single precision is compared with: modes, veloc
 their largest entry. --profile writes the device time of each kernel of the largest batch.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import concurrent.futures

@@ -8,8 +8,6 @@ starts its solver from the accelerations of its last step, which here are the an
 without them (`mjDSBL_WARMSTART`). It is called from Python, ours runs inside a loop.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from measure import banner, begin, markdown, microseconds, mujoco_calls, standing

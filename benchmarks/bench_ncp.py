@@ -12,8 +12,6 @@ Columns: problems; share solved to a residual of 1e-9, recomputed; median and 95
 stage than Newton ran) and failures per thousand problems; largest residual; microseconds per problem, mean.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -18,8 +18,6 @@ solvers: an iteration of iLQR and one of Crocoddyl's FDDP (`crocoddyl_problems.p
 rollouts: 1,000 rollouts of 100 steps, MuJoCo's `rollout` on one thread beside ours (`bench_rollouts`).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -16,8 +16,6 @@ half-cheetah under random actions, one at a time and in a batch, beside gymnasiu
 (MuJoCo's soft contact, Python's loop; both in one run). Two cores, whatever else runs on them: times are upper bounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pathlib

@@ -13,8 +13,6 @@ MuJoCo reads the same file (bodies that overlap at the start do not collide in e
 `rollout` on two threads; medians of five calls of each, in turns.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from measure import banner, begin, markdown

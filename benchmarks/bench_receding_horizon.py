@@ -10,8 +10,6 @@ passes and plant with `mj_step` in the rollouts and `mjd_transitionFD` (one-side
 plant's time whatever its solves take, and, in the last rows, "measured": a plan acts when it is ready.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 

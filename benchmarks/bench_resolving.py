@@ -8,8 +8,6 @@ staying on the ground). One pinned core. An iteration's time is the median over 
 least and largest of these. First solves are made twice: the first program that runs fills caches that the others find full.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 

@@ -6,8 +6,6 @@ Random controls, from the home pose lowered onto the floor: the same for both. M
 thread with its own, softened contact. Ours are `jax.vmap` of `System.rollout`, all settings being defaults.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -14,8 +14,6 @@ of JaxSim's thesis).
 Exponents are slopes of log(time) over log(size) by least squares, over the larger half of the sizes.
 """
 
-from __future__ import annotations
-
 import argparse
 import pathlib
 import time

@@ -13,8 +13,6 @@ MuJoCo's Jacobian is its one-sided finite difference, `mjd_transitionFD` (float6
 `System.linearize`: the exact derivative, the step included. bench_peers.py has MJX beside both.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

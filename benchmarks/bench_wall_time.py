@@ -6,8 +6,6 @@ All cores; the rows are `wall_clock_s` of summary.json, beside the wall and proc
 process as seen from outside.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

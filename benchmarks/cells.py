@@ -15,8 +15,6 @@ The process is this file:
     python benchmarks/cells.py CELLS REPORT LIMIT     # CELLS in JSON; lines of JSON are appended to the file REPORT
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

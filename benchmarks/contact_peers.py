@@ -7,8 +7,6 @@ A peer plans open loop for the whole horizon from doing nothing: knots of a line
 in steps of 5 ms. It is judged in MuJoCo, this project with its own rigid contact: each by the model that it plans with.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

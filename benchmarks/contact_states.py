@@ -1,7 +1,5 @@
 """Random states in contact of any model: drops, and short rollouts under random controls."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
     python benchmarks/contact_tasks.py push-t hopper-step --seeds 9
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

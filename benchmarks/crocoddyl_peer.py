@@ -5,8 +5,6 @@
 Crocoddyl 3.2.1 wants pin 4.0.0, which is not the version of the `bench` extra; nothing of this package is imported.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -5,8 +5,6 @@ trunk on its four feet, 108 knots, contacts being free here and preset there. Cr
 version of the `bench` extra, so it runs in an environment of its own (`INSTALL`), in `crocoddyl_peer.py`.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import subprocess

@@ -7,8 +7,6 @@ cost against solving time and against evaluations, with the compile time apart.
     python benchmarks/demo.py --out runs/demo
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pathlib

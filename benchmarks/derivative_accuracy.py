@@ -9,8 +9,6 @@ package's dynamics stay as they are; --write puts the tables of all that is kept
 on the page.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """MuJoCo's fall of the robots of `dropped_robots.py`, from the same file and configuration."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 

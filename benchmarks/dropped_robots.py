@@ -17,8 +17,6 @@ MuJoCo drops the robots that it can read from the same configuration at dt = 0.5
 (`as_stiff_as_it_goes`); the height is that of the centre of mass of all that moves.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ goal of `GOALS`, which are those of the problem at its default settings, and tho
 constraints and bounds. Frames and the centre of mass come from MuJoCo.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
 from collections.abc import Callable, Mapping

@@ -7,8 +7,6 @@ gives their number, whatever they take. "kept" counts the runs within the bounds
 the table names. Go1 under pushes: bench_receding_horizon.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import warnings

@@ -6,8 +6,6 @@ Printed for each example: the share of intervals of 95 % that hold the true valu
 square of the errors in claimed deviations (1 is right), and processor time a fit.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -6,8 +6,6 @@ One pinned core, float64, warm medians; MuJoCo on the same files in the same run
 .cache/jacobian-tables and replaced by the next run of the same model; --write puts the tables of everything kept on the page.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

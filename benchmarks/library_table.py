@@ -11,8 +11,6 @@ one, which is stopped --limit seconds after the cell began. Seconds are processo
 "error,hard limit"). The page is written anew between its markers after every cell.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import pathlib

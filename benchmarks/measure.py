@@ -1,7 +1,5 @@
 """Timing for the benchmarks: one pinned core, warm medians, results blocked on, machine and versions printed."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

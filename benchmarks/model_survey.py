@@ -14,8 +14,6 @@ URDF, agreement with either counts: MuJoCo gives links without <inertial> the ma
 `loaded`, `clear` (a `TrajoptError`) or `ugly` (anything else, or the process ended). Files are read in a process apart.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib

@@ -6,8 +6,6 @@ The samples of `perf record` (Linux) over the steps from `--first` on are counte
 inlined counts for its caller. Shares are of the core's samples, percent; MuJoCo's timers those of the same fall of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """Robots of the package example-robot-data, as their files are: for `backend_agreement.py` and `bench_published.py`."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import pathlib
 

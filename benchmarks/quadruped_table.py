@@ -12,8 +12,6 @@ returns against samples and wall time of what is in DIR, as DIR/curve.png. Numbe
 given.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pathlib

@@ -4,11 +4,10 @@ Horizons of 25 knots of 20 ms. Joint damping is explicit in a step of `System`, 
 times damping is put beside the armature, M + dt D, which is the implicit damping of MuJoCo's Euler integrator.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import time
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +91,7 @@ class MujocoSystem(System):
     """
 
     @classmethod
-    def of(cls, system: System, path: str, dt: float = DT) -> MujocoSystem:
+    def of(cls, system: System, path: str, dt: float = DT) -> Self:
         made = cls(system.model, system.dt, system.contact)
         model = mujoco.MjModel.from_xml_path(path)
         model.opt.timestep = dt
@@ -173,7 +172,7 @@ class Linear:
     B: jnp.ndarray
 
 
-def peer_system() -> MujocoSystem:
+def peer_system() -> Self:
     return MujocoSystem.of(planning_system(), str(models.bundled_file("go1")))
 
 

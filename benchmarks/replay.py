@@ -3,8 +3,6 @@
     python benchmarks/replay.py push-box spinner --seeds 9
 """
 
-from __future__ import annotations
-
 import argparse
 
 import jax

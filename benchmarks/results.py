@@ -9,8 +9,6 @@ A page takes a figure by `<!--=step-jacobian/go1/standing-->30<!--/-->`. It keep
 as 30, 29.6 or 3e+01. A benchmark calls `record`, which does nothing unless it runs under `run`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

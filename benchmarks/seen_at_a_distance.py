@@ -6,8 +6,6 @@ Drawn is how much faster the box (0.5 kg) moves after a step for a finger (0.3 k
 m / dt dv_box / dq.
 """
 
-from __future__ import annotations
-
 import pathlib
 
 import jax

@@ -11,8 +11,6 @@ Seconds are processor seconds (`cells`), compilation apart. `LONG` are searches 
 multiple shooting takes there. Finished runs are kept in --cache; the page is written anew between its markers after each.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import datetime

@@ -7,8 +7,6 @@ and for the inertial unit alone, which is integrated from the same prior mean or
 both), and the shares of errors within two claimed deviations. The picture is of the first seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import pathlib
 import time

@@ -16,8 +16,6 @@ TRAJOPT_NATIVE_ISA=none leaves the last stage, the compiled core's, out: what a 
 the 99th and the 99.9th percentile of 2,000 steps of each model, each the least of five spans.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import pathlib

@@ -9,8 +9,6 @@ keyframe plus uniform offsets within +-0.5 rad; places are where the tool is at 
 and above the base, so that each can be reached. A run succeeds with status `solved`.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

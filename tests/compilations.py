@@ -1,7 +1,5 @@
 """What JAX traces and compiles, counted by its own monitoring: through this door no test needs a private cache."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ shape checking.
 The configuration is made here because the package itself never changes JAX's global configuration.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib.util

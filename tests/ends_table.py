@@ -1,7 +1,5 @@
 """The table that `problems/test_every_problem_ends.py` leaves: a line per problem and number of threads."""
 
-from __future__ import annotations
-
 import pathlib
 
 PATH = pathlib.Path(__file__).resolve().parent.parent / ".cache" / "every-problem-ends.txt"

@@ -4,8 +4,6 @@
 time, and prints what became of them. File number k is made from the seed k alone.
 """
 
-from __future__ import annotations
-
 import collections
 import copy
 import multiprocessing

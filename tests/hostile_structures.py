@@ -1,7 +1,5 @@
 """Structures made by hand that want to hurt their reader: loops, copies of copies, sizes, pipes, chains."""
 
-from __future__ import annotations
-
 import functools
 import os
 import pathlib

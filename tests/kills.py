@@ -6,8 +6,6 @@ at that moment is what a process killed there leaves. So a test may look at the 
 do kill one.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import io

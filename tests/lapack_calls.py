@@ -1,7 +1,5 @@
 """LAPACK calls in lowered programs, and those of them with more than one matrix."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import pathlib

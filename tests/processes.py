@@ -1,7 +1,5 @@
 """Programs that tests start, signal and wait for."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Published robots: those of the package example-robot-data."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import pathlib
 

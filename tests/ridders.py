@@ -10,8 +10,6 @@ contact modes the table does not converge, the estimate is large, and the entry 
 share of untrusted entries is above what the caller allows, so that a test cannot pass by trusting nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Objects that tests send to other processes, and what is asked of them there."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -4,8 +4,6 @@ Constructors are left out because JAX rebuilds registered dataclasses during tre
 arrays (None, bare objects, batch axes); every function that receives the dataclass's arrays still checks them.
 """
 
-from __future__ import annotations
-
 from beartype import BeartypeConf, beartype
 
 _checked = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int will do where a float is asked for

@@ -1,7 +1,5 @@
 """The command line: what it prints, what it writes, its exit status, and how it answers bad input."""
 
-from __future__ import annotations
-
 import csv
 import json
 import logging

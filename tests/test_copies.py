@@ -1,7 +1,5 @@
 """What is pickled and copied, before and after it has been used; processes that are forked."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import copy
 import multiprocessing

@@ -4,8 +4,6 @@ Fenced blocks marked `python` run in the order of their page, in one namespace; 
 are histories: their examples are not run.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """The documentation site: it builds without a warning, and from its index everything can be reached without a network."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import html.parser

@@ -1,7 +1,5 @@
 """Formulas of docstrings, plain text there, become LaTeX for the documentation's site."""
 
-from __future__ import annotations
-
 import importlib.util
 import pathlib
 

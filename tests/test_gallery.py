@@ -1,7 +1,5 @@
 """The gallery of the documentation has every problem of the library, with a picture."""
 
-from __future__ import annotations
-
 import pathlib
 
 import pytest

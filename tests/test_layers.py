@@ -1,7 +1,5 @@
 """The architecture: layers import downwards only, files in the order of the design, and importing does nothing."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import pathlib

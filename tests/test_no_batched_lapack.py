@@ -5,8 +5,6 @@ solvers are read as JAX writes them when they run, and one that jaxopt makes; `p
 every problem of the library.
 """
 
-from __future__ import annotations
-
 import control_cases
 import jax
 import jax.numpy as jnp

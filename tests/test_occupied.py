@@ -1,7 +1,5 @@
 """Two runs into one folder: the second one is told who has it, and a killed run leaves neither its lock nor what it had begun."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

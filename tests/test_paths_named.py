@@ -1,7 +1,5 @@
 """Files that a comment, a docstring or a page names are there."""
 
-from __future__ import annotations
-
 import io
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """Measured figures on README and pages are those of docs/results.json."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import pathlib

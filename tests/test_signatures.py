@@ -1,7 +1,5 @@
 """The rules of the code that a syntax tree shows: annotated signatures, short functions, behaviour where it belongs."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import pathlib

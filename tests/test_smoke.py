@@ -1,7 +1,5 @@
 """One small end-to-end answer a layer, against a closed form: what `make check` runs of the numerical code."""
 
-from __future__ import annotations
-
 import json
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """The timeline of a command: every moment belongs to one part, and compilations to a part of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

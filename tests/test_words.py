@@ -1,7 +1,5 @@
 """One spelling, British, in prose and in names of our own; names that a library, a source or the interface fixes stay."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 from collections import Counter

@@ -7,8 +7,6 @@ each other; one body with eight coplanar points of contact, resting or moving at
 without friction and with mu = 5.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import pathlib

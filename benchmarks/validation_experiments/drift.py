@@ -5,8 +5,6 @@ its momentum stays zero. Then 100 s without torques: its energy stays. The thesi
 bundled humanoid with 21, in forward Euler and RK4.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -3,8 +3,6 @@
     python benchmarks/validation.py falling
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trajopt.problems.library.falling_mass import KAPPA, curves, falling_system, perturbed_curves

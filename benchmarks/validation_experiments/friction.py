@@ -8,8 +8,6 @@ incline-angle: a box on an incline stays where tan(angle) < mu and accelerates b
 5/7 g sin where tan(angle) < 7/2 mu, and slides with g (sin - mu cos) beyond.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 

@@ -9,8 +9,6 @@ restitution: dropped from 0.3 m the ball rises to e^2 of the height before.
 two-balls: central impact with the restitution e, v1+ = v1 - (1 + e) m2 / (m1 + m2) (v1 - v2), v2+ likewise.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 

@@ -8,8 +8,6 @@ Everything is computed in the frame of the incline. In closed form: without fric
 the centre of mass moves along it by g sin(20) t^2 / 2, whatever the impacts were; with mu > tan(20) = 0.364 the box ends at rest.
 """
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 

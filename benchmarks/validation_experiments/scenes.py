@@ -1,7 +1,5 @@
 """Scenes and rollouts of the validation experiments, shared with their tests."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -1,7 +1,5 @@
 """Ten boxes on top of each other stay where they are for 2 s, also where every second one is 100 times as heavy."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from trajopt.dynamics import RigidContact, System

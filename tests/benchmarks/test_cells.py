@@ -1,7 +1,5 @@
 """The runs behind the tables of the benchmarks: what becomes of a solve, a refusal, a crash, a stop; and the pages."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 

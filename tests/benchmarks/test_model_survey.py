@@ -1,7 +1,5 @@
 """The survey of model files: its mass matrix is MuJoCo's, and it tells what loads and what is apart."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 

@@ -1,7 +1,5 @@
 """Gains chosen by trying them: a plan whose goal other friction spoils is kept, in other systems and in MuJoCo."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Planners in a receding horizon: plans are the model's motions, warm starts are shifted splines, nothing is compiled anew."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import time

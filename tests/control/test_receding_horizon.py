@@ -1,7 +1,5 @@
 """The receding horizon against closed forms (LQR, an undisturbed plan), the solver itself, and what it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """Replays: in the air MuJoCo takes the very same steps; a motion that its controls do not give is found out; feedback follows."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gains about a motion: those of the dense linear-quadratic problem, and a disturbed flight comes back."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -4,8 +4,6 @@ Random trees are written as MJCF, compiled by MuJoCo, and read by the package. `
 node by node, in depth-first order.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 

@@ -1,7 +1,5 @@
 """States of small systems and robots in every contact mode, for the tests of `System`: (system, state, control)."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp

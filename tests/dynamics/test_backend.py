@@ -1,7 +1,5 @@
 """The backend of a `System`: one contract over the compiled core and the JAX implementation."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import pathlib

@@ -1,7 +1,5 @@
 """Implicit damping of joints: MuJoCo's Euler step, stability, derivatives, and the warning without it."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 

@@ -1,8 +1,6 @@
 """Direct calls of `step` and `linearize` through the compiled core: the numbers of compiled functions to the last bit, errors
 that name the argument as before, and arrays that stay as they were handed out."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import copy
 import dataclasses

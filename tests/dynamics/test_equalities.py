@@ -1,7 +1,5 @@
 """Equality constraints: closed loops and coupled coordinates against closed forms, MuJoCo and Ridders."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

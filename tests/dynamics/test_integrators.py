@@ -1,7 +1,5 @@
 """Integrators: closed forms, orders of convergence, drift, derivatives, and combinations that are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

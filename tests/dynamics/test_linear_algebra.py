@@ -1,7 +1,5 @@
 """Dense linear algebra: JAX's own values and derivatives, and batches that make no batched call of LAPACK on a CPU."""
 
-from __future__ import annotations
-
 import ast
 import pathlib
 

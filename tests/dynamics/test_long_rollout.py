@@ -1,7 +1,5 @@
 """Rollouts that keep only some of their states for reverse mode."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """`linearize(outputs=("impulse",))`: against Ridders, both backends, every gradient mode, laws, batches and errors."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """Products of matrices are asked for in the precision of their entries, wherever a step or its derivatives are traced."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import pytest

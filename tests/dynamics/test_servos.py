@@ -1,7 +1,5 @@
 """Steps of systems with servos: derivatives against Ridders, both backends, the range of a force in motion."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from ridders import compare, ridders_jacobian

@@ -1,7 +1,5 @@
 """Fast rotations of free and ball joints: the midpoint rule keeps their energy, and the derivative is that of the step."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -4,8 +4,6 @@ Sliding robots have such states, a few in a hundred. Solves that begin at the im
 end at other solutions there, whose velocities are 1e-3 to 0.6 off.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """The System's interface: validation, and the same answers under jit, vmap, rollout and in single precision."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import jaxtyping

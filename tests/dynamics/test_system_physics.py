@@ -1,7 +1,5 @@
 """What a step must keep: closed forms, momentum, energy, and independence of how the solver is started."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

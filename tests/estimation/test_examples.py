@@ -1,7 +1,5 @@
 """The examples that ship: their recordings are those that are simulated from seed 0, and identification finds what made them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Identification of small systems from simulated recordings: values, intervals, what is not determined, what is said."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

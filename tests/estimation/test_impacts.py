@@ -1,7 +1,5 @@
 """The stages for motions with impacts: the search and its surface on losses in closed form, and simulated tosses as a whole."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import os

@@ -1,7 +1,5 @@
 """The moving horizon against the Kalman filter, and what it says of bad input."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Recordings as arrays: pieces, groups of similar length, first guesses of states."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

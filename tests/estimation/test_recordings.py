@@ -1,7 +1,5 @@
 """Recordings and their readers: what is written is read, in every format, and what is malformed is named."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`trajopt identify` and its report: what a reader looks for is in the file."""
 
-from __future__ import annotations
-
 import html.parser
 import pathlib
 

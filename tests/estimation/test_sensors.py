@@ -1,7 +1,5 @@
 """Sensors predict what they would measure: against closed forms of simple motions."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Smoothing of a recording: a linear motion against the dense least-squares solution, and a bouncing ball against the truth."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

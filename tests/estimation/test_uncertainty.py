@@ -1,7 +1,5 @@
 """Covariances against dense formulae, directions in words, robust weights against their definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.stats

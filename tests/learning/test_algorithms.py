@@ -1,7 +1,5 @@
 """Losses of PPO and SHAC against what they are by definition; options that mean nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import equinox as eqx

@@ -1,7 +1,5 @@
 """`trajopt train`: what it writes, how it answers bad input."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """An episode as a motion: its states are those of the environment's steps, and of the system's steps under its controls."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Environments for gymnasium: its own checker, the vector's batch, what is registered."""
 
-from __future__ import annotations
-
 import gymnasium
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """quadruped-walk: the figures of the source's tables, its contact laws, and derivatives through its steps."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

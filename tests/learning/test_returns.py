@@ -1,7 +1,5 @@
 """Lambda-returns and advantages against plain loops, with episodes that end in both ways."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

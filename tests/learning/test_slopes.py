@@ -1,7 +1,5 @@
 """Slopes of values by the state: those of returns, of observations and of the critic, against differences."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """Training: a resumed one is an uninterrupted one, a reward that is not finite stops it by name, the log, what was learnt."""
 
-from __future__ import annotations
-
 import csv
 import json
 

@@ -1,7 +1,5 @@
 """Policies elsewhere: in MuJoCo an episode is the same where the physics is, and factors of the model are those asked for."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -5,8 +5,6 @@ are compared entry by entry relative to sqrt(M_ii M_jj), so that a wrist is judg
 agreement asked for is 1e-6; 1e-10 is used, since the figures are the same decimals and only round-off differs.
 """
 
-from __future__ import annotations
-
 import math
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """No file hangs or crashes its reader, or ends in another library's error: structures made by hand, mutations of good files."""
 
-from __future__ import annotations
-
 import collections
 import warnings
 

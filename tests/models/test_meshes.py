@@ -1,7 +1,5 @@
 """Mesh files and hulls."""
 
-from __future__ import annotations
-
 import builtins
 import struct
 

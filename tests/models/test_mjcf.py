@@ -1,7 +1,5 @@
 """The MJCF reader against MuJoCo itself: kinematics, mass matrix, limits, actuation, contact pairs."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import mujoco

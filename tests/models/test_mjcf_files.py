@@ -1,7 +1,5 @@
 """MJCF with other files: meshes, height fields, includes; and files that are missing or malformed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Names, formats, caching, hostile files, and the description of a model."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

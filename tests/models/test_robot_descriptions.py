@@ -1,7 +1,5 @@
 """Robots of the package robot_descriptions by name, with a stand-in for it: its modules fetch files from a network."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

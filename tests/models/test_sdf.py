@@ -1,7 +1,5 @@
 """The SDF reader: against the URDF reader on the same robot, and against poses worked out by hand."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

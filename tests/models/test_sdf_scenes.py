@@ -1,7 +1,5 @@
 """SDF as it is published: automatic inertia, frames of poses, placement frames, worlds, includes, what is left out."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

@@ -1,8 +1,6 @@
 """Which links of one robot collide: overlaps at the default configuration, SRDF, the caller's choices; overlaps
 against `collide`."""
 
-from __future__ import annotations
-
 import pytest
 
 from trajopt import models

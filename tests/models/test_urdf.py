@@ -1,7 +1,5 @@
 """The URDF reader: what each element becomes, and every malformed input it must name."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

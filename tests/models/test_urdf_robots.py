@@ -1,7 +1,5 @@
 """The URDF reader against Pinocchio's on published robots."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pinocchio as pin

@@ -1,7 +1,5 @@
 """URDF files as they are published: xacro, XML that is not well-formed, links without mass, odd limits, against Pinocchio."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types

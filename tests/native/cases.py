@@ -1,7 +1,5 @@
 """Steps of the compiled core beside those of the JAX implementation."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import pathlib

@@ -1,7 +1,5 @@
 """Batches of contact problems on plain arrays, solved by the compiled core."""
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A name is that of a bundled model, of one in `linkages.py`, or of a scene below;
 contact, with `-free` there is no contact.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
 

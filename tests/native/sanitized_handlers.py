@@ -8,8 +8,6 @@ that stays in its sample. Direct calls have handlers of their own, whose numbers
 Riccati recursion, with bounds and without, is given random problems, one that is not convex and one with a NaN among them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """The compiled contact solve against its definition and against the JAX path: hard, redundant and impossible problems."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """The compiled core computes the same function as the JAX implementation: v+, A, B, modes, geometry and the report."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

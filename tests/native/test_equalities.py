@@ -1,7 +1,5 @@
 """Equality constraints in the compiled core: against a dense solution of their problem, Ridders and the JAX implementation."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """Steps of free motion by Euler and Runge-Kutta in the compiled core: values and derivatives are those of JAX."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """Steps and Jacobians of the core at extreme states end within a stated number of iterations, with an honest status."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

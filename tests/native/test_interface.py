@@ -1,7 +1,5 @@
 """Custom calls are stated to XLA in StableHLO's own attributes, in loops, batches and functions within functions."""
 
-from __future__ import annotations
-
 import re
 
 import jax

@@ -1,7 +1,5 @@
 """The loader of the compiled core: which shared object is used, and what it says where there is none."""
 
-from __future__ import annotations
-
 import shutil
 
 import jax.numpy as jnp

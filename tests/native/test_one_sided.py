@@ -6,8 +6,6 @@ two rows J = [s, c] for one degree of freedom. Moved along the rail by h its dep
 compromise of both, J^T (J v + [0, erp c h / dt]) = 0: v = -c^2 erp / dt h, since s^2 + c^2 = 1.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """The compiled passes of iLQR against those in JAX: the Riccati recursion, and the motion under a policy."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

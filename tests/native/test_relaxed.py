@@ -1,7 +1,5 @@
 """`RelaxedContact` through the compiled core: the step, A and B, and the impulses' derivative of the JAX implementation."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

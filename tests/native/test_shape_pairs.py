@@ -1,8 +1,6 @@
 """Pairs of shapes that the core collides: their contacts are those of JAX, their derivatives those of differences of steps, and
 pairs that are left out because they are far away are counted where they could have touched."""
 
-from __future__ import annotations
-
 import itertools
 
 import jax

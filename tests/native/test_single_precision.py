@@ -1,7 +1,5 @@
 """float32 through the compiled core, which computes in float64: the result of float64 at the same numbers, rounded."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

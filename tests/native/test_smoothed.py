@@ -1,7 +1,5 @@
 """Smoothed contact in the compiled core: JAX's function, its derivatives, and gradient mode "smoothed"."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

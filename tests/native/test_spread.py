@@ -1,7 +1,5 @@
 """Batches are spread over XLA's threads: the numbers are those of single calls to the last bit, and nothing waits for ever."""
 
-from __future__ import annotations
-
 import concurrent.futures
 
 import jax

@@ -1,7 +1,5 @@
 """The arm that goes around a ball: draws that can be solved, answers judged by MuJoCo's distances in between the states too."""
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 import pytest

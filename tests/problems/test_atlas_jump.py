@@ -1,7 +1,5 @@
 """atlas-jump: the crouch is static, the guess is a jump, the cost is its formula; the solved jump, judged by MuJoCo (slow)."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -1,7 +1,5 @@
 """What the behaviours are judged by, on motions made up by hand; each behaviour found and judged (slow)."""
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 import pytest

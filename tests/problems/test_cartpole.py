@@ -1,7 +1,5 @@
 """cartpole-swingup: the library's problem, on the bundled model, has the optimum of the hand-written one."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """catapult and jump-worm (Nimble VII-D): the definitions against closed forms, and (slow) what their solver reaches."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

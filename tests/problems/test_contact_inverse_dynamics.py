@@ -1,7 +1,5 @@
 """Contact inverse dynamics of Go1 and H1: poses, torques and forces, judged by MuJoCo's kinematics and a dense KKT solve."""
 
-from __future__ import annotations
-
 import importlib.resources
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """The thrown cube: closed-form motions, the contact law along the solution, derivatives, and both estimation problems."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -5,8 +5,6 @@ of contacts that just touch, and compares every structural non-zero with a one-s
 IPOPT's own, 1e-8, the rounding of a contact solve, 1e-12, makes errors of 1e-4.
 """
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

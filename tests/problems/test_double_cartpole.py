@@ -1,7 +1,5 @@
 """double-cartpole-swingup: its motion against the Lagrangian of three point masses, and a solution to tolerance."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """drone-takeoff (Nimble VII-C, Fig. 8): plain gradient descent lifts off with complementarity-aware gradients only."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

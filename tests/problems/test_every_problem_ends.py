@@ -6,8 +6,6 @@ whatever the number of threads of XLA's pool. Each run has a time limit, so that
 runs this file alone. Problem, threads, exit status and seconds of each run are printed at the end.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess

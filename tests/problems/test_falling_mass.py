@@ -1,7 +1,5 @@
 """falling-mass (Smoothed, Fig. 3): curves against a loop in NumPy, the limit of sharp smoothing, signs of derivatives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """go1-backflip: its quantities on motions made up by hand, and a cost that levels off where a motion falls."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Go1 gets onto a box: starts that stand, and answers judged by a rollout of their controls, feet by MuJoCo's kinematics."""
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 import pytest

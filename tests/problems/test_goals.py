@@ -1,7 +1,5 @@
 """Goals of a task: recomputed from one rollout of the controls, they decide on success."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """Gradient modes of a `System` reach the solvers' linearisation of an optimal control problem."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

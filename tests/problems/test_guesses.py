@@ -1,7 +1,5 @@
 """Guesses: torques that hold a posture through contact, interpolated states, shifted solutions, and who is told of them."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -1,7 +1,5 @@
 """h1-step: its quantities on motions made up by hand, and costs that level off where a motion falls."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

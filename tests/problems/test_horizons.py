@@ -1,7 +1,5 @@
 """The same problem over another horizon."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

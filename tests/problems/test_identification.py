@@ -1,7 +1,5 @@
 """Parameters from recorded contact motions: found within their deviations, which shrink with the data and cover the truth."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

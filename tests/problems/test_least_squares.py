@@ -1,7 +1,5 @@
 """The least-squares problem: validation, gradient modes, priors, and the library's registry."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

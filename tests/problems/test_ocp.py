@@ -1,7 +1,5 @@
 """Optimal control problems: validation, flat functions, expansions against differences, certificate."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """Terms of one's own beside those of the library, and what is refused about terms and options before anything is compiled."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

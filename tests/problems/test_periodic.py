@@ -1,7 +1,5 @@
 """Motions that end where they began, and constraints that hold at some steps only."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

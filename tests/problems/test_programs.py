@@ -1,7 +1,5 @@
 """Compiled programs: one for each function, structure of the subject and shape, whoever asks for it."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 

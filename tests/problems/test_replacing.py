@@ -1,7 +1,5 @@
 """Problems are data: other initial states, references and weights compile nothing; what is wrong with them is named."""
 
-from __future__ import annotations
-
 import functools
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """What certificates recompute is what `System.rollout` and `collide` give."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

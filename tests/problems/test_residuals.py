@@ -1,7 +1,5 @@
 """Residuals of tasks: values against MuJoCo and closed forms, derivatives against Ridders' extrapolation."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

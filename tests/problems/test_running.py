@@ -1,7 +1,5 @@
 """half-cheetah and hopper: the guess moves and stays up, the cost is its formula, iterations lower it; solved runs (slow)."""
 
-from __future__ import annotations
-
 import functools
 import pathlib
 

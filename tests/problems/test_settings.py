@@ -1,7 +1,5 @@
 """Settings of the library's problems: every one has a range, and a value outside is answered by its name."""
 
-from __future__ import annotations
-
 import inspect
 import math
 

@@ -1,7 +1,5 @@
 """go1-state-estimation: the recording against itself, what it cannot know, and the moving horizon on it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

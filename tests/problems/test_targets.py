@@ -1,7 +1,5 @@
 """Joint targets: their splines in closed form, the law that follows them, their search space, and what is refused."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

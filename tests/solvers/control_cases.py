@@ -4,8 +4,6 @@ Controls are held constant over each interval and the dynamics are integrated by
 optima are computed with CasADi and IPOPT on the same transcription.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Least-squares problems with known answers, shared by the solver tests."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 

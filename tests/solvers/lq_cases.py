@@ -1,7 +1,5 @@
 """Random linear-quadratic problems and their solution by one dense solve, shared by the tests of Riccati and DDP."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from trajopt.solvers.subproblems.riccati import LQProblem

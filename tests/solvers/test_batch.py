@@ -1,7 +1,5 @@
 """Many samples in one program against one solve for each; statuses, isolation and refusals by sample."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """What every solver must do, whatever its algorithm."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

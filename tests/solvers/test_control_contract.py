@@ -3,8 +3,6 @@
 All of them get the same three problems; `ACCURACY` says how near the known optimum each kind must come.
 """
 
-from __future__ import annotations
-
 import time
 
 import jax.numpy as jnp

@@ -1,7 +1,5 @@
 """Hybrid: the hand-over rule, one trace, the polishing solver's certificate, resuming in both phases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from control_cases import double_integrator

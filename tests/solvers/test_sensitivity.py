@@ -1,7 +1,5 @@
 """Derivatives of solutions against central differences of problems solved anew, closed forms, and each other."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 

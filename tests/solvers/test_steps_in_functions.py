@@ -1,7 +1,5 @@
 """Dynamics that are a function around `System.step`: whether they are smooth is known from the laws of the steps they take."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """The animation: a body's image moves as the body does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from kills import snapshots

@@ -1,7 +1,5 @@
 """The gallery: every picture of every run is on the page, and a run without a result says why."""
 
-from __future__ import annotations
-
 import html.parser
 import json
 import sys

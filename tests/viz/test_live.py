@@ -1,8 +1,6 @@
 """A receding horizon in the browser, through the server that the browser talks to: what moves, and what may be changed
 meanwhile."""
 
-from __future__ import annotations
-
 import urllib.request
 
 import numpy as np

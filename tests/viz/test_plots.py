@@ -1,7 +1,5 @@
 """Plots show what they are given: the data are read back from the figures, the files from the disk."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

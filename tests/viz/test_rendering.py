@@ -1,7 +1,5 @@
 """Pictures in space: what is nearer hides what is farther, whatever is drawn first."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The viewer: what is served and what is exported stands where the kinematics say, and every mistake gets a line of advice."""
 
-from __future__ import annotations
-
 import base64
 import collections
 import importlib.util

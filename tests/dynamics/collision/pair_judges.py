@@ -1,7 +1,5 @@
 """Independent references for pairs of shapes: support functions, a brute-force signed distance, the `coal` library, poses."""
 
-from __future__ import annotations
-
 import functools
 
 import coal

@@ -1,7 +1,5 @@
 """Pairs of moving bodies through `System`: rest, rolling, exchanged order, and the derivative of the step."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """The broad phase: its bounds against `coal`, and steps with it against steps that look at every pair."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

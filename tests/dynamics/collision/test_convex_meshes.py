@@ -1,7 +1,5 @@
 """Convex meshes against each other and against primitives: `coal`, boxes as meshes, patches, derivatives, whole steps."""
 
-from __future__ import annotations
-
 import functools
 
 import coal

@@ -1,7 +1,5 @@
 """Contacts of every supported shape against a plane, and their derivatives, against NumPy and differences."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

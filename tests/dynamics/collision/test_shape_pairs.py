@@ -1,7 +1,5 @@
 """Pairs of shapes beyond the plane: distance and normal against `coal` and brute force, patches, symmetries, derivatives."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

@@ -1,7 +1,5 @@
 """Contacts with height fields and smooth ground: bowls and inclines in closed form, differences, whole steps, errors."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -1,7 +1,5 @@
 """Placements in which rounding must not decide: axes that cross or end on each other, touching shapes with symmetries."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -4,8 +4,6 @@ Nothing here calls the contact code under test except `solved_step`, which runs 
 to a wanted height. Models are loaded once and shared, so that every topology is compiled once.
 """
 
-from __future__ import annotations
-
 import functools
 
 import jax

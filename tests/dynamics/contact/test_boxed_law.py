@@ -1,7 +1,5 @@
 """`BoxedLCP` as the law of a `System`: friction in closed form, linearisation, warm starts, limits, restitution."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -5,8 +5,6 @@ The states hold what makes formulas divide by zero: shapes that touch exactly, c
 surface, a joint at its limit, no velocity at all, no deformation, and deep overlap at high speed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import ClassVar

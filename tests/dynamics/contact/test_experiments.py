@@ -1,7 +1,5 @@
 """Textbook experiments, judged by their closed forms: the scenes of `benchmarks/validation.py`, in short."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 

@@ -1,7 +1,5 @@
 """Contact rows that nothing can move, but for rounding: a contact level with a pivot has no tangential motion."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

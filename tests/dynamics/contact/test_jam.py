@@ -1,7 +1,5 @@
 """Penetrations that friction jams are kept (docs/contact-semantics.md, "Contacts that can jam"), in both implementations."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """`solve_ncp` on plain arrays: hard and degenerate problems, honest statuses, transformations and derivatives."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

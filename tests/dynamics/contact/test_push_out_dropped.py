@@ -1,7 +1,5 @@
 """Push-outs and bounces that contradict the rows give way: docs/contact-semantics.md, "Where push-outs contradict each other"."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

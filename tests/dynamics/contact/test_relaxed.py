@@ -1,7 +1,5 @@
 """`RelaxedContact`: closed forms, its limit, its derivative by Ridders' extrapolation, and its contract."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

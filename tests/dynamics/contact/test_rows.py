@@ -1,7 +1,5 @@
 """Constraint rows: Jacobians against the motion of the geometry, offsets, and which rows are kept."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

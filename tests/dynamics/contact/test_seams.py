@@ -4,8 +4,6 @@ that hits is let through.
 A frictionless body keeps its velocity to rounding on one plane. Bodies start flush with the floor, MICRON above it, or below.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

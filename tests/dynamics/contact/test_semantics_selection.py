@@ -1,7 +1,5 @@
 """The selection of one solution among redundant ones, as docs/contact-semantics.md states it: unique, shortest, smooth."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Smoothed contact: closed forms, the source's iteration, its limit, and derivatives."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """Elastic impacts in continuous time: two balls on a line, and what the time-stepped map says instead."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

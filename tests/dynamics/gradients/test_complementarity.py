@@ -1,7 +1,5 @@
 """Complementarity-aware gradients: the two examples of Nimble IV-D, and what must not change."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

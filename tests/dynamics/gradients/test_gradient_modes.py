@@ -1,7 +1,5 @@
 """The contract of all gradient modes: finite, forward equal to reverse, no silent zero, and refused where undefined."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """The derivative rule of the velocity step against differences, and the closed-form Jacobian against the rule."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -5,8 +5,6 @@ one contact in which all terms act at once. Both routes, the rule of `implicit` 
 with the few functions that hold a term replaced by ones that multiply its derivative by a number: 1 keeps it, 0 removes it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -5,8 +5,6 @@ compiles the same file, and, for derivatives, by Pinocchio. Published URDF files
 relative to the largest entry, since some of those files hold inertias that no body can have.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 

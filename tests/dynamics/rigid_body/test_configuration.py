@@ -1,7 +1,5 @@
 """Configurations on the manifold against MuJoCo's integratePos and differentiatePos."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import mujoco

@@ -1,7 +1,5 @@
 """Round trips between conventions, and their meaning judged by Pinocchio's kinematics."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Energies and momenta: MuJoCo's and Pinocchio's values, and the laws they obey along the motion."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import mujoco

@@ -1,7 +1,5 @@
 """Placements, Jacobians and their derivatives against MuJoCo and Pinocchio."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import mujoco

@@ -1,7 +1,5 @@
 """Quaternions and SO(3) against SciPy, and their derivatives at the removable singularities."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

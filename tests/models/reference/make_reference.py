@@ -17,8 +17,6 @@ the rest is compiled by MuJoCo, and `<model>.npz` is written beside this script 
 A source that is not found is skipped with a message and its fixture stays as it is.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
 import xml.etree.ElementTree as ET

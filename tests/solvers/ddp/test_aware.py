@@ -1,7 +1,5 @@
 """Complementarity-aware second-order solvers: the labels they linearise in, the rest they escape, what they certify."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

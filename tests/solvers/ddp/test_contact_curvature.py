@@ -1,7 +1,5 @@
 """Curvature through contact: against differences, and what iterations gain by it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,7 +1,5 @@
 """iLQR and DDP: linear-quadratic problems against a dense solve, known optima, convergence orders, failures."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import sys

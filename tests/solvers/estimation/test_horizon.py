@@ -1,7 +1,5 @@
 """Gauss-Newton over a horizon against the dense solution and the Rauch-Tung-Striebel smoother."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """First-order descent and its line search against closed forms."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import optax

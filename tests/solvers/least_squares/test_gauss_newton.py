@@ -1,7 +1,5 @@
 """Gauss-Newton against closed forms and SciPy."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

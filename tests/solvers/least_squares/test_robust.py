@@ -1,7 +1,5 @@
 """Robust losses: SciPy's optimum, the covariance under outliers, and the same cost for every solver."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

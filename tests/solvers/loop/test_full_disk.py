@@ -1,7 +1,5 @@
 """A disk that is full, or fails, ends neither a solve nor a training: what was computed is kept, and writing is tried again."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

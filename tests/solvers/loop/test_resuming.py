@@ -1,7 +1,5 @@
 """A checkpoint of another problem is refused, and what differs is named, though all its arrays have the same sizes."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp

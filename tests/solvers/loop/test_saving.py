@@ -1,7 +1,5 @@
 """A result on disk is whole, the old one or the new one, wherever the process that saves it is killed; damage is named."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """CMA-ES on functions with known minima, posed as control problems whose state is the previous control."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

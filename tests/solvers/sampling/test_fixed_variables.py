@@ -1,7 +1,5 @@
 """What equal bounds fix is left out of a search: it goes as that of the same problem stated without it."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

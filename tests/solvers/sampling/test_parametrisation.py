@@ -1,7 +1,5 @@
 """Knots, bounds and deviations of the search space, and the rollout program against the problem's own functions."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """What every sampling solver must do: known optima, bounds, seeds, resuming, failures named, parameters and initial states."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -1,7 +1,5 @@
 """The damped Gauss-Newton Hessian of MultipleShooting."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

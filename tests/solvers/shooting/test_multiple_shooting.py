@@ -1,7 +1,5 @@
 """Multiple shooting: known optima, and how a run of IPOPT ends."""
 
-from __future__ import annotations
-
 import builtins
 import time
 

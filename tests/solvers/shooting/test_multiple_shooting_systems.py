@@ -1,7 +1,5 @@
 """Multiple shooting through contact: friction identified, a cube pushed to a target, a body that turns in flight."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Single shooting: its gradient, known optima by L-BFGS-B and optax, memory with the horizon; L-BFGS-B by itself."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import optax

@@ -1,7 +1,5 @@
 """Multiple shooting as a nonlinear program: exact derivatives of every feature, and exact sparsity."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """One row after the other gives what the batch gives."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

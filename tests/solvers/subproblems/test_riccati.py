@@ -1,7 +1,5 @@
 """The Riccati pass against the dense KKT system and an enumeration of active sets."""
 
-from __future__ import annotations
-
 import itertools
 
 import jax

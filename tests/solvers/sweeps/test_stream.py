@@ -1,7 +1,5 @@
 """Calls over an executor: all of them answered, twice tried at most, nothing lost when the executor breaks."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Many solves: the product, what is kept and resumed, failures reported, the same answers here and in other processes."""
 
-from __future__ import annotations
-
 import csv
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """The boxed LCP on plain arrays, `solve_boxed_lcp`: against enumeration, bounded least squares and closed forms."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 

@@ -1,7 +1,5 @@
 """Batches on devices that run them in lockstep: a short attempt for everybody, then those who need more, in chunks."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """The stages of a contact solve, where the last one is the compiled core's, and what proves that a problem has no solution."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Pseudo-inverse and null spaces by reflections, which take a batch together, against singular values."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

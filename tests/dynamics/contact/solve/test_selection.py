@@ -1,7 +1,5 @@
 """The impulse of least norm among redundant solutions, and its derivative, on plain arrays."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

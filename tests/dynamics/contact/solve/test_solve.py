@@ -1,7 +1,5 @@
 """Modes, selection and the stages of the contact solve: single precision, what counts as a velocity of the problem, proofs."""
 
-from __future__ import annotations
-
 import functools
 
 import jax
