@@ -36,93 +36,64 @@ class Entry:
             return getattr(importlib.import_module(module), function)
 
 
-_LIBRARY = "trajopt.problems.library"
-_CID = f"{_LIBRARY}.contact_inverse_dynamics"
-_CUBE = f"{_LIBRARY}.cube"
-_CARTPOLE = f"{_LIBRARY}.cartpole"
-_IDENTIFICATION = f"{_LIBRARY}.identification"
+# Module of the library: its problems, each with the solver that suits it and one line about it.
+_LIBRARY: dict[str, dict[str, tuple[str, str]]] = {
+    "contact_inverse_dynamics": {
+        "go1-stand": ("GaussNewton", "torques that keep a standing Go1 still for one step"),
+        "go1-stand-payload": ("GaussNewton", "the same with 10 kg on its back"),
+        "go1-handstand": ("GaussNewton", "torques that hold a Go1 in a hand-stand"),
+        "h1-pushup": ("GaussNewton", "torques that hold an H1 humanoid in a push-up"),
+    },
+    "cube": {
+        "cube-initial-velocity": ("GaussNewton", "initial velocity that slides a cube to a given final pose"),
+        "cube-initial-impulse": ("GaussNewton", "initial impulse that throws a cube to a given final pose"),
+    },
+    "cartpole": {
+        "cartpole-swingup": ("MultipleShooting", "least effort that swings a pole on a cart upright"),
+        "double-cartpole-swingup": ("MultipleShooting", "least effort that swings a double pendulum on a cart upright"),
+    },
+    "falling_mass": {
+        "falling-mass": ("GaussNewton", "height from which a dropped mass ends above the ground after half a second"),
+    },
+    "drone_takeoff": {"drone-takeoff": ("SingleShooting", "thrust that lifts a drone off the ground to a height")},
+    "catapult": {"catapult": ("MultipleShooting", "torques with which a three-link arm bats a cube to a point")},
+    "jump_worm": {"jump-worm": ("MultipleShooting", "torques with which a chain of links jumps high")},
+    "atlas_jump": {"atlas-jump": ("iLQR", "torques with which Atlas jumps from a crouch to a height")},
+    "go1_jump": {"go1-jump": ("Hybrid", "torques with which Go1 jumps, lands and stands")},
+    "go1_backflip": {"go1-backflip": ("Hybrid", "torques with which Go1 turns once backwards in the air and stands")},
+    "go1_trot": {"go1-trot": ("Hybrid", "torques with which Go1 trots, to a given phase")},
+    "h1_step": {"h1-step": ("Hybrid", "torques with which H1 takes one step forward and stands")},
+    "spinner": {"spinner": ("iLQR", "torques with which a finger turns a disc, from afar")},
+    "pushing": {
+        "push-box": ("iLQR", "forces with which a finger pushes a box to a pose"),
+        "push-t": ("iLQR", "forces with which a finger pushes a T to a pose"),
+    },
+    "in_hand_rotation": {"in-hand-rotation": ("iLQR", "angles with which an Allegro hand turns a ball on its palm")},
+    "two_arm_lift": {"two-arm-lift": ("iLQR", "angles with which two arms lift a ball that neither can hold alone")},
+    "hopper_step": {"hopper-step": ("iLQR", "torques with which the hopper jumps onto a step")},
+    "arm_obstacle": {"arm-obstacle": ("iLQR", "torques with which a UR5 reaches a place behind a ball")},
+    "go1_climb": {"go1-climb": ("Hybrid", "torques with which Go1 gets onto a box of 15 cm")},
+    "hopper_hops": {"hopper-hops": ("Hybrid", "torques with which the hopper hops five times")},
+    "half_cheetah_sprint": {"half-cheetah-sprint": ("Hybrid", "torques with which the half-cheetah runs at 3 m/s")},
+    "atlas_jump_landing": {"atlas-jump-landing": ("iLQR", "torques with which Atlas jumps, lands and stands")},
+    "running": {
+        "half-cheetah": ("iLQR", "a half-cheetah runs from standing"),
+        "hopper": ("iLQR", "a hopper moves forward without falling"),
+    },
+    "identification": {
+        "friction-identification": ("GaussNewton", "friction of a sliding cube from noisy poses, with covariance"),
+        "inertia-identification": ("GaussNewton", "mass, centre of mass and inertia of a box from noisy poses"),
+        "link-length-identification": ("GaussNewton", "lengths of a hopper's thigh and shank from its landing"),
+    },
+    "state_estimation": {
+        "go1-state-estimation": ("GaussNewton", "base of a trotting Go1 from encoders and an inertial unit, through contact"),
+    },
+}  # fmt: skip
 
 _ENTRIES: dict[str, Entry] = {
-    "go1-stand": Entry(f"{_CID}:go1_stand", "torques that keep a standing Go1 still for one step"),
-    "go1-stand-payload": Entry(f"{_CID}:go1_stand_payload", "the same with 10 kg on its back"),
-    "go1-handstand": Entry(f"{_CID}:go1_handstand", "torques that hold a Go1 in a hand-stand"),
-    "h1-pushup": Entry(f"{_CID}:h1_pushup", "torques that hold an H1 humanoid in a push-up"),
-    "cube-initial-velocity": Entry(
-        f"{_CUBE}:cube_initial_velocity", "initial velocity that slides a cube to a given final pose"
-    ),
-    "cube-initial-impulse": Entry(
-        f"{_CUBE}:cube_initial_impulse", "initial impulse that throws a cube to a given final pose"
-    ),
-    "cartpole-swingup": Entry(
-        f"{_CARTPOLE}:cartpole_swingup", "least effort that swings a pole on a cart upright", "MultipleShooting"
-    ),
-    "double-cartpole-swingup": Entry(
-        f"{_CARTPOLE}:double_cartpole_swingup",
-        "least effort that swings a double pendulum on a cart upright",
-        "MultipleShooting",
-    ),
-    "falling-mass": Entry(
-        f"{_LIBRARY}.falling_mass:falling_mass",
-        "height from which a dropped mass ends above the ground after half a second",
-    ),
-    "drone-takeoff": Entry(
-        f"{_LIBRARY}.drone_takeoff:drone_takeoff",
-        "thrust that lifts a drone off the ground to a height",
-        "SingleShooting",
-    ),
-    "catapult": Entry(
-        f"{_LIBRARY}.catapult:catapult",
-        "torques with which a three-link arm bats a cube to a point",
-        "MultipleShooting",
-    ),
-    "jump-worm": Entry(
-        f"{_LIBRARY}.jump_worm:jump_worm", "torques with which a chain of links jumps high", "MultipleShooting"
-    ),
-    "atlas-jump": Entry(
-        f"{_LIBRARY}.atlas_jump:atlas_jump", "torques with which Atlas jumps from a crouch to a height", "iLQR"
-    ),
-    "go1-jump": Entry(f"{_LIBRARY}.go1_jump:go1_jump", "torques with which Go1 jumps, lands and stands", "Hybrid"),
-    "go1-backflip": Entry(
-        f"{_LIBRARY}.go1_backflip:go1_backflip", "torques with which Go1 turns once backwards in the air and stands", "Hybrid"
-    ),
-    "go1-trot": Entry(f"{_LIBRARY}.go1_trot:go1_trot", "torques with which Go1 trots, to a given phase", "Hybrid"),
-    "h1-step": Entry(f"{_LIBRARY}.h1_step:h1_step", "torques with which H1 takes one step forward and stands", "Hybrid"),
-    "spinner": Entry(f"{_LIBRARY}.spinner:spinner", "torques with which a finger turns a disc, from afar", "iLQR"),
-    "push-box": Entry(f"{_LIBRARY}.pushing:push_box", "forces with which a finger pushes a box to a pose", "iLQR"),
-    "push-t": Entry(f"{_LIBRARY}.pushing:push_t", "forces with which a finger pushes a T to a pose", "iLQR"),
-    "in-hand-rotation": Entry(
-        f"{_LIBRARY}.in_hand_rotation:in_hand_rotation", "angles with which an Allegro hand turns a ball on its palm", "iLQR"
-    ),
-    "two-arm-lift": Entry(
-        f"{_LIBRARY}.two_arm_lift:two_arm_lift", "angles with which two arms lift a ball that neither can hold alone", "iLQR"
-    ),
-    "hopper-step": Entry(f"{_LIBRARY}.hopper_step:hopper_step", "torques with which the hopper jumps onto a step", "iLQR"),
-    "arm-obstacle": Entry(
-        f"{_LIBRARY}.arm_obstacle:arm_obstacle", "torques with which a UR5 reaches a place behind a ball", "iLQR"
-    ),
-    "go1-climb": Entry(f"{_LIBRARY}.go1_climb:go1_climb", "torques with which Go1 gets onto a box of 15 cm", "Hybrid"),
-    "hopper-hops": Entry(f"{_LIBRARY}.hopper_hops:hopper_hops", "torques with which the hopper hops five times", "Hybrid"),
-    "half-cheetah-sprint": Entry(
-        f"{_LIBRARY}.half_cheetah_sprint:half_cheetah_sprint", "torques with which the half-cheetah runs at 3 m/s", "Hybrid"
-    ),
-    "atlas-jump-landing": Entry(
-        f"{_LIBRARY}.atlas_jump_landing:atlas_jump_landing", "torques with which Atlas jumps, lands and stands", "iLQR"
-    ),
-    "half-cheetah": Entry(f"{_LIBRARY}.running:half_cheetah", "a half-cheetah runs from standing", "iLQR"),
-    "hopper": Entry(f"{_LIBRARY}.running:hopper", "a hopper moves forward without falling", "iLQR"),
-    "friction-identification": Entry(
-        f"{_IDENTIFICATION}:friction_identification", "friction of a sliding cube from noisy poses, with covariance"
-    ),
-    "inertia-identification": Entry(
-        f"{_IDENTIFICATION}:inertia_identification", "mass, centre of mass and inertia of a box from noisy poses"
-    ),
-    "link-length-identification": Entry(
-        f"{_IDENTIFICATION}:link_length_identification", "lengths of a hopper's thigh and shank from its landing"
-    ),
-    "go1-state-estimation": Entry(
-        f"{_LIBRARY}.state_estimation:go1_state_estimation",
-        "base of a trotting Go1 from encoders and an inertial unit, through contact",
-    ),
+    name: Entry(f"trajopt.problems.library.{module}:{name.replace('-', '_')}", summary, solver)
+    for module, problems in _LIBRARY.items()
+    for name, (solver, summary) in problems.items()
 }
 
 

@@ -147,10 +147,6 @@ class Hybrid(LibrarySolver):
             names = ", ".join(f"{kind.__name__}()" for kind in POLISHERS)
             raise OptionError(f"Hybrid: polisher is {self.polisher!r}; expected one of {names}")
 
-    @property
-    def name(self) -> str:
-        return "Hybrid"
-
     def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: PRNGKeyArray) -> HybridState:
         """Both solvers at the initial guess."""
         sampler = self.sampler.init(oracle, guess, key)

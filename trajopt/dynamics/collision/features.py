@@ -13,6 +13,10 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+# Of a shape in the world: its axes as columns; its position, or its sizes.
+Rotation = Float[Array, "3 3"]
+Vector = Float[Array, "3"]
+
 # A candidate that is farther than the closest one by this share of the shapes' size counts half as much in the spread.
 DEPTH_SCALE = 1e-3
 # Points of a patch closer than this share of the shapes' size are one point.

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.features import BOX_CORNERS, choose, take, unit
+from trajopt.dynamics.collision.features import BOX_CORNERS, Rotation, Vector, choose, take, unit
 from trajopt.dynamics.collision.primitives.plane import cylinder_plane
 from trajopt.dynamics.model import ShapeType, Surface
 from trajopt.dynamics.rigid_body.spatial import cross
@@ -93,17 +93,9 @@ def _foot(height: Height, c: Float[Array, "3"]) -> tuple[Float[Array, "3"], Floa
 
 
 def ground_contacts(
-    kind: ShapeType,
-    surface: Surface,
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"],
-    numbers: Float[Array, " n"],
-    vertices: Float[Array, "v 3"] | None = None,
-) -> tuple[Float[Array, " k"], Float[Array, "k 3"], Float[Array, "k 3"]]:
+    kind: ShapeType, surface: Surface, R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector,
+    numbers: Float[Array, " n"], vertices: Float[Array, "v 3"] | None = None,
+) -> tuple[Float[Array, " k"], Float[Array, "k 3"], Float[Array, "k 3"]]:  # fmt: skip
     """Contacts of a shape with the ground (shape 2): distances, points (on the ground, or on a sphere, an ellipsoid), normals.
 
     Spheres and capsules: below the centre and the ends. Boxes, meshes, point sets: vertices. A cylinder: four points of its

@@ -57,6 +57,7 @@ class GradientDescent(NamedOptions):
         max_iterations: largest number of steps.
     """
 
+    name: ClassVar[str] = "GradientDescent"
     takes: ClassVar[tuple[type, ...]] = (LeastSquaresProblem,)
 
     optimizer: optax.GradientTransformation | None = None
@@ -68,10 +69,6 @@ class GradientDescent(NamedOptions):
         check_options(self, learning_rate="(0, inf)", tolerance="(0, inf)", max_iterations="[0, inf)")
         if self.optimizer is not None and self.learning_rate is not None:
             raise OptionError("GradientDescent: give either optimizer or learning_rate, not both")
-
-    @property
-    def name(self) -> str:
-        return "GradientDescent"
 
     @property
     def _transformation(self) -> optax.GradientTransformation | None:

@@ -70,6 +70,7 @@ class GaussNewton(NamedOptions):
     Raises `OptionError` for unusable options and for a horizon with general costs.
     """
 
+    name: ClassVar[str] = "GaussNewton"
     takes: ClassVar[tuple[type, ...]] = (LeastSquaresProblem, OptimalControlProblem)
 
     tolerance: float | None = None
@@ -81,10 +82,6 @@ class GaussNewton(NamedOptions):
         check_options(
             self, tolerance="(0, inf)", rank_tolerance="(0, inf)", damping="[0, inf)", max_iterations="[0, inf)"
         )
-
-    @property
-    def name(self) -> str:
-        return "GaussNewton"
 
     def _horizon(self, oracle: Any) -> HorizonGaussNewton | None:
         """What solves a problem over a horizon, None for plain least squares."""

@@ -53,10 +53,6 @@ class LBFGS(LibrarySolver):
             self, tolerance="(0, inf)", max_iterations="[0, inf)", memory="[1, inf)", max_line_search="[1, inf)"
         )
 
-    @property
-    def name(self) -> str:
-        return "LBFGS"
-
     def minimise(
         self,
         evaluate: Callable[[np.ndarray], tuple[float, np.ndarray]],

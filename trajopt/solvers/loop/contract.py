@@ -221,9 +221,9 @@ class LibrarySolver(NamedOptions, abc.ABC):
     max_iterations: int
 
     @property
-    @abc.abstractmethod
     def name(self) -> str:
-        """What the registry, messages and files call it."""
+        """What the registry, messages and files call it: the class's name."""
+        return type(self).__name__
 
     @abc.abstractmethod
     def init(self, oracle: Any, guess: Any, key: PRNGKeyArray) -> Any:

@@ -133,10 +133,6 @@ class MultipleShooting(LibrarySolver):
             max_iterations="[0, inf)",
         )
 
-    @property
-    def name(self) -> str:
-        return "MultipleShooting"
-
     def hessian_of(self, problem: OptimalControlProblem) -> str:
         """The kind of Hessian used for `problem`."""
         return self.hessian or (EXACT if twice_differentiable(problem) else GAUSS_NEWTON)

@@ -112,10 +112,6 @@ class SingleShooting(LibrarySolver):
                 f"SingleShooting: optimizer is {self.optimizer!r}; expected LBFGS(...) or an optax transformation"
             )
 
-    @property
-    def name(self) -> str:
-        return "SingleShooting"
-
     def _tolerance(self, problem: OptimalControlProblem) -> float:
         given = self.tolerance
         if given is None and isinstance(self.optimizer, LBFGS):

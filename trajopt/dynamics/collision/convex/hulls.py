@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.collision.convex.shapes import Hull, hull
-from trajopt.dynamics.collision.features import patch
+from trajopt.dynamics.collision.features import Rotation, Vector, patch
 from trajopt.dynamics.model import Model, ShapeSpec, ShapeType
 from trajopt.dynamics.rigid_body.spatial import rotate
 
@@ -53,14 +53,7 @@ def _padded(arrays: list[np.ndarray]) -> np.ndarray:
     return np.stack([np.concatenate([a, np.repeat(a[:1], most - len(a), axis=0)]) for a in arrays])
 
 
-def mesh_plane(
-    vertices: Float[Array, "n 3"],
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    count: int = 4,
-):
+def mesh_plane(vertices: Float[Array, "n 3"], R1: Rotation, p1: Vector, R2: Rotation, p2: Vector, count: int = 4):
     """Four contacts: the deepest vertex, and those that spread the patch most; their feet on the plane."""
     normal = R2[:, 2]
     points = p1 + rotate(R1, vertices)

@@ -18,11 +18,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.features import (
     BOX_CORNERS,
     FACE_CORNERS,
+    Rotation,
+    Vector,
     cross_with,
     limit,
     patch,
@@ -38,26 +39,12 @@ _ENDS = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, -1.0]])
 _CLOSEST = 15  # index of the direction between the closest vertex and box, after 3 + 3 faces and 9 products of edges
 
 
-def box_box(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"],
-):
+def box_box(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector):
     """Four contacts, on the face whose normal is theirs, or midway between crossing edges."""
     return _core(R1, p1, size1, None, R2, p2, size2)
 
 
-def capsule_box(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"],
-):
+def capsule_box(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector):
     """Two contacts, on the box."""
     half = jnp.stack([jnp.zeros_like(size1[1]), jnp.zeros_like(size1[1]), size1[1]])
     return _core(R1, p1, half, size1[0], R2, p2, size2)

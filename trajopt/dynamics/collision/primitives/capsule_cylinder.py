@@ -15,9 +15,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.features import patch, take, tolerance, unit, unit_beyond
+from trajopt.dynamics.collision.features import Rotation, Vector, patch, take, tolerance, unit, unit_beyond
 from trajopt.dynamics.collision.primitives.round import point_cylinder
 from trajopt.dynamics.rigid_body.spatial import cross
 
@@ -61,14 +60,7 @@ def _rim_direction(c, along, radius, half):
     return jnp.cos(angle) * level + jnp.sin(angle) * steep, level, exists
 
 
-def capsule_cylinder(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"],
-):
+def capsule_cylinder(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector):
     """Two contacts: the closest points, and the farther end of the part of the capsule that lies over the cap or side.
 
     The points are on the cylinder.

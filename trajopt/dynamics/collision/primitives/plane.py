@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.collision.features import BOX_CORNERS, unit
+from trajopt.dynamics.collision.features import BOX_CORNERS, Rotation, Vector, unit
 from trajopt.dynamics.rigid_body.spatial import rotate
 
 PATCH = 4
@@ -28,40 +28,19 @@ def _on_plane(points, radius, normal, p2):
     return height - radius, points - height[:, None] * normal, jnp.broadcast_to(normal, points.shape)
 
 
-def sphere_plane(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"] | None = None,
-):
+def sphere_plane(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector | None = None):
     """One contact, at the sphere's lowest point."""
     normal = R2[:, 2]
     return ((p1 - p2) @ normal - size1[0])[None], (p1 - size1[0] * normal)[None], normal[None]
 
 
-def capsule_plane(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"] | None = None,
-):
+def capsule_plane(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector | None = None):
     """Two contacts, one below each end of the axis."""
     axis = R1[:, 2] * size1[1]
     return _on_plane(jnp.stack([p1 + axis, p1 - axis]), size1[0], R2[:, 2], p2)
 
 
-def vertices_plane(
-    vertices: Float[Array, "n 3"],
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    patch: int | None = PATCH,
-):
+def vertices_plane(vertices: Float[Array, "n 3"], R1: Rotation, p1: Vector, R2: Rotation, p2: Vector, patch: int | None = PATCH):
     """The `patch` vertices closest to the plane (all of them with patch=None)."""
     normal = R2[:, 2]
     points = p1 + rotate(R1, vertices)
@@ -71,26 +50,12 @@ def vertices_plane(
     return _on_plane(points, 0.0, normal, p2)
 
 
-def box_plane(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"] | None = None,
-):
+def box_plane(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector | None = None):
     """The four corners closest to the plane."""
     return vertices_plane(jnp.asarray(BOX_CORNERS, p1.dtype) * size1, R1, p1, R2, p2)
 
 
-def cylinder_plane(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"] | None = None,
-):
+def cylinder_plane(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector | None = None):
     """Four contacts on the rims: the lowest point, the one above it on the other rim, and two that make it a triangle.
 
     A cylinder that stands upright (to about 1e-6 rad in float64, where the lowest point is not defined) has four points of
@@ -111,14 +76,7 @@ def cylinder_plane(
     return _on_plane(points, 0.0, normal, p2)
 
 
-def ellipsoid_plane(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"] | None = None,
-):
+def ellipsoid_plane(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector | None = None):
     """One contact, where the ellipsoid's tangent plane is parallel to the plane."""
     normal = R2[:, 2]
     direction, reach = unit(size1 * (R1.T @ normal), jnp.zeros_like(size1))

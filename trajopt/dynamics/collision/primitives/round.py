@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.features import (
+    Rotation,
+    Vector,
     patch,
     segment_parameters,
     tolerance,
@@ -29,40 +31,19 @@ def _balls(centre1, radius1, centre2, radius2, fallback, size):
     return apart - radius1 - radius2, weighted_point(centre1, radius1, centre2, radius2), normal
 
 
-def sphere_sphere(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"],
-):
+def sphere_sphere(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector):
     """One contact. Where the centres coincide the normal is the z axis of shape 2."""
     return _balls(p1[None], size1[0], p2[None], size2[0], R2[:, 2], size1[0] + size2[0])
 
 
-def sphere_capsule(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"],
-):
+def sphere_capsule(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector):
     """One contact, with the ball around the closest point of the capsule's axis."""
     axis = R2[:, 2]
     nearest = p2 + jnp.clip((p1 - p2) @ axis, -size2[1], size2[1]) * axis
     return _balls(p1[None], size1[0], nearest[None], size2[0], R2[:, 0], size1[0] + size2[0] + size2[1])
 
 
-def capsule_capsule(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"],
-):
+def capsule_capsule(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector):
     """Two contacts: the closest points of the axes, and the end that spreads the contact most.
 
     The candidates are the four ends, each with its closest point on the other axis, and the crossing of the axes; every one
@@ -91,14 +72,7 @@ def _beyond(x: Float[Array, "..."], limit: Float[Array, "..."], small: Float[Arr
     return jnp.where(jnp.abs(x) > limit + small, x - jnp.clip(x, -limit, limit), jnp.zeros_like(x))
 
 
-def sphere_box(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"],
-):
+def sphere_box(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector):
     """One contact; a centre inside the box leaves through the closest face."""
     x = R2.T @ (p1 - p2)
     outside = _beyond(x, size2, tolerance(x.dtype) * (jnp.sum(size2) + size1[0]))
@@ -134,14 +108,7 @@ def point_cylinder(x: Float[Array, "*b 3"], radius: Float[Array, ""], half: Floa
     return distance, normal, rim, jnp.all(beyond != 0, -1)
 
 
-def sphere_cylinder(
-    R1: Float[Array, "3 3"],
-    p1: Float[Array, "3"],
-    size1: Float[Array, "3"],
-    R2: Float[Array, "3 3"],
-    p2: Float[Array, "3"],
-    size2: Float[Array, "3"],
-):
+def sphere_cylinder(R1: Rotation, p1: Vector, size1: Vector, R2: Rotation, p2: Vector, size2: Vector):
     """One contact; a centre inside the cylinder leaves through the side or a cap, whichever is closer."""
     x = R2.T @ (p1 - p2)
     distance, normal, rim, on_rim = point_cylinder(x, size2[0], size2[1])
