@@ -54,6 +54,7 @@ LEAVES = {
     "inertia": (1e-2, 1e-3),
     "pair_friction": (1.0, 1e-3),
     "pair_restitution": (1.0, 1e-3),
+    "pair_impact_friction": (1.0, 1e-3),
     "shape_size": (0.1, 1e-4),
     "shape_position": (0.1, 1e-4),
     "placement_position": (0.1, 1e-4),

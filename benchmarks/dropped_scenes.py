@@ -124,8 +124,8 @@ def planes(model: Model) -> set[int]:
 def without_pairs(model: Model, pairs: Sequence[tuple[int, int]]) -> Model:
     kept = [k for k, pair in enumerate(model.topology.pairs) if pair not in set(pairs)]
     top = dataclasses.replace(model.topology, pairs=tuple(model.topology.pairs[k] for k in kept))
-    friction, restitution = model.pair_friction[np.array(kept)], model.pair_restitution[np.array(kept)]
-    return model.replace(topology=top, pair_friction=friction, pair_restitution=restitution)
+    names = ("pair_friction", "pair_restitution", "pair_impact_friction")
+    return model.replace(topology=top, **{name: getattr(model, name)[np.array(kept)] for name in names})
 
 
 def within_limits(model: Model) -> tuple[np.ndarray, list[str]]:

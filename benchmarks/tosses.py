@@ -29,7 +29,7 @@ MODEL = """<mujoco model="toss"><worldbody>
 <body name="cube" pos="0 0 0.0524"><freejoint/><inertial pos="0 0 0" mass="0.37" diaginertia="8.1e-4 8.1e-4 8.1e-4"/>
 <geom name="cube" type="box" size="0.0524 0.0524 0.0524" friction="0.18" contype="1" conaffinity="0"/></body>
 </worldbody></mujoco>"""
-PARAMETERS = ("friction", "restitution", "gravity", "com", "inertia", "size", "ground")
+PARAMETERS = ("friction", "impact_friction", "restitution", "gravity", "com", "inertia", "size", "ground")
 SENSORS = (estimation.Pose("pose", noise=(5e-5, 5e-4)), estimation.Velocity("velocity", noise=(0.01, 0.1)))
 
 

@@ -133,7 +133,16 @@ PARAMETERS = {
         "placement_position",
         "gravity",
     ),
-    "cube bouncing": ("mass", "com", "inertia", "pair_friction", "pair_restitution", "shape_size", "gravity"),
+    "cube bouncing": (
+        "mass",
+        "com",
+        "inertia",
+        "pair_friction",
+        "pair_restitution",
+        "pair_impact_friction",
+        "shape_size",
+        "gravity",
+    ),
     "forest touching": (
         "mass",
         "com",

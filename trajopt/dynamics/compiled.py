@@ -290,7 +290,8 @@ def pack_parameters(
     mimics = [numbers(model.mimic_multiplier), numbers(model.mimic_offset)]
     touching = compiled.law.acts
     shapes = shape_numbers(compiled.topology, compiled.law, model) if touching else []
-    pairs = [numbers(model.pair_friction), numbers(model.pair_restitution)] if touching else []
+    names = ("pair_friction", "pair_restitution", "pair_impact_friction") if touching else ()
+    pairs = [numbers(getattr(model, name)) for name in names]
     return jnp.concatenate([head, lanes, *mimics, *shapes, *pairs, *_equality_numbers(model, numbers)])
 
 

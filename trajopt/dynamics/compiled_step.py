@@ -169,7 +169,8 @@ def given_candidates(compiled: CompiledSystem, start: StepInputs, slopes: bool =
     index = np.array(compiled.given_pairs, int)
     part = dataclasses.replace(compiled.topology, pairs=tuple(compiled.topology.pairs[k] for k in index))
     few = dataclasses.replace(
-        model, topology=part, pair_friction=model.pair_friction[index], pair_restitution=model.pair_restitution[index]
+        model, topology=part, pair_friction=model.pair_friction[index], pair_restitution=model.pair_restitution[index],
+        pair_impact_friction=model.pair_impact_friction[index],
     )
     kin = kinematics(few, q)
     motion, limit = jnp.zeros((0, SLOPE), q.dtype), compiled.law.pair_limit

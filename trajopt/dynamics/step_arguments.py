@@ -22,8 +22,8 @@ from trajopt.names import closest
 from trajopt.native.process import check_process
 
 PARAMETERS = (  # leaves of a model that `System.linearize(parameters=...)` differentiates by
-    "mass", "com", "inertia", "pair_friction", "pair_restitution", "shape_size", "shape_position", "placement_position",
-    "armature", "damping", "stiffness", "frictionloss", "gravity", "terrain",
+    "mass", "com", "inertia", "pair_friction", "pair_restitution", "pair_impact_friction", "shape_size", "shape_position",
+    "placement_position", "armature", "damping", "stiffness", "frictionloss", "gravity", "terrain",
 )  # fmt: skip
 OUTPUTS = ("impulse",)  # what `System.linearize(outputs=...)` differentiates besides the next state
 

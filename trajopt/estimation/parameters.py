@@ -6,6 +6,7 @@ them (masses, inertias) or of the whole model (friction, gravity); CHANNEL.CONST
 "imu.gyro_bias".
 
     friction, restitution   of all pairs of shapes; with :BODY of the pairs of this body
+    impact_friction         friction of contacts that bounce, as a factor of the friction of those that slide
     mass                    kg; the inertia changes with it, as that of a body of the same shape and another density
     com                     centre of mass, m, in the body's axes
     inertia                 six entries about the centre of mass, kg m^2, of a given mass
@@ -191,6 +192,10 @@ def _restitution(model: Model, body: str | None) -> list[Parameter]:
     return _pairs(model, "pair_restitution", "restitution", 0.1, 1.0, body)
 
 
+def _impact_friction(model: Model, body: str | None) -> list[Parameter]:
+    return _pairs(model, "pair_impact_friction", "impact_friction", 0.2, 5.0, body)
+
+
 def _size(model: Model, body: str | None) -> list[Parameter]:
     top = model.topology
     nodes = nodes_of(model, body)
@@ -263,6 +268,7 @@ def _joint_kind(leaf: str, unit: str):
 KINDS: dict[str, Callable[[Model, str | None], list[Parameter]]] = {
     "friction": _friction,
     "restitution": _restitution,
+    "impact_friction": _impact_friction,
     **INERTIAL_KINDS,
     "size": _size,
     "gravity": _gravity,

@@ -181,6 +181,7 @@ class ModelBuilder:
             frame_position=_stack([pose.position for _, pose in frames], (3,)),
             pair_friction=friction,
             pair_restitution=restitution,
+            pair_impact_friction=np.ones_like(friction),
             **closure_leaves,
             **shape_leaves,
             **leaves,
@@ -214,7 +215,8 @@ class ModelBuilder:
         self.excludes |= {frozenset(pair) for pair in self.overlaps}
         pairs, friction, restitution = self._contact_pairs(shapes)
         topology = dataclasses.replace(model.topology, pairs=pairs)
-        return dataclasses.replace(model, topology=topology, pair_friction=friction, pair_restitution=restitution)
+        leaves = {"pair_friction": friction, "pair_restitution": restitution, "pair_impact_friction": np.ones_like(friction)}
+        return dataclasses.replace(model, topology=topology, **leaves)
 
     def _joints(self) -> list[JointDescription]:
         return [joint for body in self.bodies.values() for joint in body.joints]

@@ -25,7 +25,7 @@ struct Parameters {
   // the extents of a box around it) and centre and radius of a ball around a mesh; of hulls: vertices, by component; of a ball: centre,
   // radius.
   const double *plane, *shape, *pair_shape, *hull, *ball;
-  const double *pair_friction, *pair_restitution;
+  const double *pair_friction, *pair_restitution, *pair_impact_friction;
   const double *closure, *coupling;                 // of a closure: rotation and position of either frame; of a coupling: `Coupling`
 
   // The law without the velocities that it asks of touching rows: nothing is pushed out and nothing bounces, so that v = 0 is admissible.
@@ -40,7 +40,7 @@ struct Parameters {
     const int64_t lanes = t.lanes;
     return HEAD + 34 * lanes + 2 * static_cast<int64_t>(t.mimics.size()) + PLANE * t.planes +
            SHAPE * static_cast<int64_t>(t.shape_planes.size()) +
-           PAIR_SHAPE * static_cast<int64_t>(t.pair_shapes.size()) + 3 * t.hull_vertices() + BALL_SIZE * t.balls + 2 * t.pairs +
+           PAIR_SHAPE * static_cast<int64_t>(t.pair_shapes.size()) + 3 * t.hull_vertices() + BALL_SIZE * t.balls + 3 * t.pairs +
            CLOSURE * static_cast<int64_t>(t.closures.size()) + coupling_size(t) * t.couplings;
   }
   static double time_step(const double* x) { return x[0]; }
@@ -61,7 +61,7 @@ struct Parameters {
     multiplier = next(mimics), offset = next(mimics);
     plane = next(PLANE * t.planes), shape = next(SHAPE * static_cast<int64_t>(t.shape_planes.size()));
     pair_shape = next(PAIR_SHAPE * static_cast<int64_t>(t.pair_shapes.size())), hull = next(3 * t.hull_vertices());
-    ball = next(BALL_SIZE * t.balls), pair_friction = next(t.pairs), pair_restitution = next(t.pairs);
+    ball = next(BALL_SIZE * t.balls), pair_friction = next(t.pairs), pair_restitution = next(t.pairs), pair_impact_friction = next(t.pairs);
     closure = next(CLOSURE * static_cast<int64_t>(t.closures.size())), coupling = next(coupling_size(t) * t.couplings);
   }
 };

@@ -70,7 +70,7 @@ void report_contacts(const Topology& t, const Parameters& p, double dt, const Fi
     for (int a = 0; a < 3; ++a) speed = std::max(speed, std::fabs(dot(frame.axis[a], nu)));
     fastest = std::max(fastest, speed);
     const double numbers[REPORT_CONTACT] = {c.distance, c.point.x, c.point.y, c.point.z, c.normal.x, c.normal.y, c.normal.z,
-        static_cast<double>(mode), mode == SEPARATING && offset.exists ? speed : -1.0, c.friction, static_cast<double>(c.node1),
+        static_cast<double>(mode), mode == SEPARATING && offset.exists ? speed : -1.0, friction_of(p, c, offset), static_cast<double>(c.node1),
         static_cast<double>(c.node2), static_cast<double>(c.pair)};
     std::memcpy(to, numbers, sizeof numbers);
   }

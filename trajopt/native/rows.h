@@ -43,6 +43,12 @@ inline Offset smoothed_offset(const Parameters& p, double distance, double veloc
   return bouncing(p, distance > 0 ? Offset{true, false, 0, 0, 0} : pushed_out(p, distance, velocity, dt), velocity, restitution, true);
 }
 
+// The coefficient of friction of a contact with this offset: another one where it bounces.
+inline double friction_of(const Parameters& p, const Candidate& c, Offset offset) {
+  if (!offset.impact) return c.friction;
+  return c.friction * (1 + std::min(1.0, c.restitution / WHOLE_RESTITUTION) * (p.pair_impact_friction[c.pair] - 1));
+}
+
 struct Frame { V3<double> axis[3]; };  // tangent 1, tangent 2, normal
 inline Frame frame_of(V3<double> n) {
   const bool x = std::fabs(n.x) < 0.5;
@@ -308,7 +314,7 @@ void rows_of_problem(Size n, const Topology& t, const Parameters& p, const Kinem
     product(r.ne, N, r.MJT + first_equality * N, N, nullptr, 0, {r.equality.J, N, 1}, inverse, N, t.nv, 1);
     for (int k = 0; k < r.ne; ++k) r.bound[r.nd + k] = std::numeric_limits<double>::infinity();
   }
-  for (int k = 0; k < r.nc; ++k) r.mu[k] = r.candidate[r.contact[k].candidate].friction;
+  for (int k = 0; k < r.nc; ++k) r.mu[k] = friction_of(p, r.candidate[r.contact[k].candidate], r.contact[k].offset);
 }
 
 // The whole problem of the chosen rows: those, the transpose of J M^-1, G = J M^-1 J^T, with compliance G + C, g = J v_free + b.

@@ -40,7 +40,7 @@ def ball(z=RADIUS - 1e-4, v=(0, 0, 0), w=(0, 0, 0)) -> State:
 
 def ball_system(plane=None, **options):
     """The ball's System; leaves of the model given as options, law options too. plane: quaternion of the floor."""
-    leaves = {k: options.pop(k) for k in ("pair_restitution", "pair_friction", "gravity") if k in options}
+    leaves = {k: options.pop(k) for k in ("pair_restitution", "pair_friction", "pair_impact_friction", "gravity") if k in options}
     sys = scenes.system("ball", **options)
     leaves = {k: jnp.asarray(np.atleast_1d(x), float) for k, x in leaves.items()}
     if plane is not None:
@@ -285,6 +285,24 @@ def test_little_restitution_is_nearly_none(backend, phi):
     by_height = (after(0.004, height=RADIUS + phi + 1e-7) - after(0.004, height=RADIUS + phi - 1e-7)) / 2e-7
     by_speed = (after(0.004, speed=1.5 - 1e-6) - after(0.004, speed=1.5 + 1e-6)) / 2e-6
     np.testing.assert_allclose(A[8, [2, 8]], [by_height, by_speed], rtol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["native", "jax"])
+def test_friction_of_a_bounce(backend):
+    """A contact that bounces has another coefficient, with little restitution in part; what does not bounce keeps its own."""
+
+    def slip(e, speed, factor=0.6):
+        leaves = {"pair_restitution": e, "pair_impact_friction": factor}
+        sys = dataclasses.replace(ball_system(**leaves), backend=backend)
+        _, v_plus, info = step(sys, ball(RADIUS, v=[4.0, 0, -speed]))
+        np.testing.assert_allclose(np.hypot(*info.impulse[:2]), float(info.contacts.friction[0]) * info.impulse[2], atol=EXACT)
+        return (4.0 - v_plus[0]) * MASS / info.impulse[2]
+
+    np.testing.assert_allclose(slip(0.3, 1.5), 0.6 * MU, atol=EXACT)
+    np.testing.assert_allclose(slip(0.3, 1.5, factor=1.0), MU, atol=EXACT)
+    np.testing.assert_allclose(slip(0.3, 0.009), MU, atol=EXACT)  # slower than v_rest: no impact
+    np.testing.assert_allclose(slip(0.0, 1.5), MU, atol=EXACT)
+    np.testing.assert_allclose(slip(0.004, 1.5), (1.0 - 0.4 * 0.4) * MU, atol=EXACT)
 
 
 def test_elastic_ball_returns_to_its_height():

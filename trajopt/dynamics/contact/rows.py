@@ -36,8 +36,9 @@ NO_LIMIT = 1e9  # m, rad: the distance of a limit at infinity, where both limits
 class Rows:
     """Constraint rows at (q, v).
 
-    J (m, nv); offset (m,) is b, m/s; mu (nc,); exists (nc + nl,); bound (nf,) N s; distance (nc + nl,) m; contacts: the nc
-    selected candidates; frames (nc, 3, 3), columns tangent 1, tangent 2, normal; impact (nc + nl,): the row bounces;
+    J (m, nv); offset (m,) is b, m/s; mu (nc,), where nothing bounces `friction` (nc,); exists (nc + nl,); bound (nf,) N s;
+    distance (nc + nl,) m; contacts: the nc selected candidates; frames (nc, 3, 3), columns tangent 1, tangent 2, normal;
+    impact (nc + nl,): the row bounces;
     independent (k, k): projection of the equality constraints on what they say independently of each other, part of their J;
     push_out_dropped: the offset is `without_push_out` (m,), in which nothing is pushed out and nothing bounces;
     kept (nc + nl,): penetrations that are not pushed out, since friction can jam the contact;
@@ -51,6 +52,7 @@ class Rows:
     without_push_out: Float[Array, " m"]
     push_out_dropped: Bool[Array, ""]
     mu: Float[Array, " nc"]
+    friction: Float[Array, " nc"]
     exists: Bool[Array, " ncl"]
     bound: Float[Array, " nf"]
     distance: Float[Array, " ncl"]
@@ -78,6 +80,7 @@ class Rows:
         return dataclasses.replace(
             self,
             offset=jnp.where(dropped, self.without_push_out, self.offset),
+            mu=jnp.where(dropped, self.friction, self.mu),
             push_out_dropped=self.push_out_dropped | dropped,
             impact=self.impact & ~dropped,
         )
@@ -177,12 +180,11 @@ class ContactRows(RowKind):
         J = jnp.sum(frames[:, :, :, None] * jnp.swapaxes(columns, 1, 2)[:, :, None, :], 1)
         J = project_columns(model, J.reshape(-1, top.nv_tree))
         k = contacts.distance.shape[0]
-        friction, bounce = (jnp.asarray(leaf, dtype) for leaf in (model.pair_friction, model.pair_restitution))
-        mu = friction[contacts.pair] if k else jnp.zeros(0, dtype)
-        restitution = bounce[contacts.pair] if k else jnp.zeros(0, dtype)
+        leaves = (model.pair_friction, model.pair_restitution, model.pair_impact_friction)
+        friction, restitution, factor = (jnp.asarray(leaf, dtype)[contacts.pair] if k else jnp.zeros(0, dtype) for leaf in leaves)
         described = {
-            "mu": mu, "contacts": contacts, "selected": selected, "frames": frames, "restitution": restitution,
-            "dropped_pairs": dropped_pairs,
+            "friction": friction, "mu": law.impact_friction(friction, factor, restitution), "contacts": contacts,
+            "selected": selected, "frames": frames, "restitution": restitution, "dropped_pairs": dropped_pairs,
         }  # fmt: skip
         return RowBlock(J, contacts.distance, restitution, described, dropped + dropped_pairs)
 
@@ -275,9 +277,9 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
     blocks = [kind.block(inputs, kin, candidates) for kind in KINDS]
     J = jnp.concatenate([block.J for block in blocks])
     described = {name: value for block in blocks for name, value in block.described.items()}
-    nc = described["mu"].shape[0]
+    friction, nc = described["friction"], described["friction"].shape[0]
     distance = jnp.concatenate([block.distance for block in blocks])
-    kept = jnp.zeros(distance.shape, bool).at[:nc].set(jams(J[: 3 * nc], described["mu"]) & (distance[:nc] < 0))
+    kept = jnp.zeros(distance.shape, bool).at[:nc].set(jams(J[: 3 * nc], friction) & (distance[:nc] < 0))
     felt = jnp.split(jnp.where(kept, 0.0, distance), np.cumsum([block.distance.shape[0] for block in blocks])[:-1])
     offset: list[Array] = []
     unpushed: list[Array] = []
@@ -291,7 +293,8 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
             offsets.append(b if block.error is None else EQUALITIES.error_slope(inputs.law, inputs.dt) * block.error)
         exists.append(law_offset.exists)
         impact.append(law_offset.impact)
-    exists_here = jnp.concatenate(exists)
+    exists_here, bounces = jnp.concatenate(exists), jnp.concatenate(impact)
+    described["mu"] = jnp.where(bounces[:nc], described["mu"], friction)
     return Rows(
         J=J,
         offset=jnp.concatenate(offset),
@@ -300,7 +303,7 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
         exists=exists_here,
         bound=jnp.concatenate([block.bound for block in blocks if block.bound is not None]),
         distance=distance,
-        impact=jnp.concatenate(impact),
+        impact=bounces,
         kept=kept,
         softening=inputs.law.softening(blocks[0].distance, exists_here[:nc], inputs.kappa),
         dropped=sum((block.dropped for block in blocks[1:]), blocks[0].dropped),

@@ -311,6 +311,12 @@ class ContactLaw(Law):
             jnp.where(impact, restitution * velocity + (1.0 - share) * gap, gap), exists, impact & (restitution > 0)
         )
 
+    def impact_friction(
+        self, friction: Float[Array, " n"], factor: Float[Array, " n"], restitution: Float[Array, " n"]
+    ) -> Float[Array, " n"]:
+        """Coefficients of friction of contacts that bounce; restitution below `WHOLE_RESTITUTION` counts in part here too."""
+        return friction * (1.0 + jnp.minimum(restitution / WHOLE_RESTITUTION, 1.0) * (factor - 1.0))
+
     def push_out(self, dt: float) -> PushOut | None:
         if self.erp == 0:
             return None
