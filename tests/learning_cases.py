@@ -20,6 +20,6 @@ def slider(**changes) -> Environment:
     settings = {
         "reward": r.Posture(weight=2.0) + r.Velocity(weight=0.3) + r.Control(weight=0.1),
         "initial": around(system.model, jnp.zeros(1), position=1.0, velocity=0.5),
-        "substeps": 2, "success": lambda xs, steps: jnp.abs(xs.q[-1, 0]) < 0.3,
+        "substeps": 2, "success": lambda xs, steps, drawn: jnp.abs(xs.q[-1, 0]) < 0.3,
     }  # fmt: skip
     return Environment("slider", system, limit=8, **settings | changes)

@@ -179,3 +179,19 @@ def test_errors_name_the_argument(changes, error, text):
 def test_unknown_tasks_are_named():
     with pytest.raises(UnknownNameError, match="did you mean 'cartpole-swingup'"):
         tasks.environment("cartpole")
+
+
+def test_the_sharpness_of_smoothed_contact_is_drawn_for_an_episode():
+    """It takes the place of the law's own, 300 per m; a foot is 4 mm above the ground."""
+    made = tasks.environment("quadruped-walk", randomised=False)
+    soft = dataclasses.replace(made, factors={"kappa": (0.2, 0.3)})
+    state, _ = made.reset(KEY)
+    drawn = soft.reset(KEY)[0].factors
+    assert 0.2 <= float(drawn["kappa"]) <= 0.3
+    x = dataclasses.replace(state.x, q=state.x.q.at[2].add(0.004))
+    given = {name: dataclasses.replace(state, x=x, factors=drawn if name == "soft" else {}) for name in ("soft", "sharp")}
+    one, other = (jax.jit(made.step)(given[name], jnp.zeros(12))[0].x.v for name in ("soft", "sharp"))
+    np.testing.assert_array_equal(other, jax.jit(made.step)(given["sharp"], jnp.zeros(12), jnp.asarray(300.0))[0].x.v)
+    kappa = 300.0 * drawn["kappa"]
+    np.testing.assert_array_equal(one, jax.jit(made.step)(given["sharp"], jnp.zeros(12), kappa)[0].x.v)
+    assert float(jnp.abs(one - other).max()) > 1e-3

@@ -10,15 +10,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from trajopt.dynamics.backend import differentiated_law
+from trajopt.dynamics.backend import FREE_MOTION, differentiated_law
 from trajopt.dynamics.compiled_slopes import core_step, linearize_native
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw
+from trajopt.dynamics.contact.laws.forces import ForceLaw, forces, gives_forces
+from trajopt.dynamics.contact.laws.free import NoContact
 from trajopt.dynamics.contact.rows import row_count
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.closed_form import needs_null_space
 from trajopt.dynamics.gradients.implicit import IMPLICIT
-from trajopt.dynamics.integrators import acts_by_impulses, explicit_step, impulse_info, impulse_step, takes_impulses
+from trajopt.dynamics.integrators import (
+    acts_by_impulses,
+    explicit_info,
+    explicit_step,
+    impulse_info,
+    impulse_step,
+    impulses_of,
+    takes_impulses,
+    where_impulses_act,
+)
 from trajopt.dynamics.linearization import (
     Parts,
     has_closed_form,
@@ -27,6 +38,7 @@ from trajopt.dynamics.linearization import (
     slopes_by_columns,
 )
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.report import PackedStepInfo
 from trajopt.dynamics.rigid_body.actuation import actuation_force, force_slopes
 from trajopt.dynamics.smoothness import marked
@@ -34,6 +46,8 @@ from trajopt.dynamics.state import Linearization, State, StepInfo
 
 if TYPE_CHECKING:
     from trajopt.dynamics.system import System
+
+FREE = NoContact()
 
 
 def advance(
@@ -58,7 +72,20 @@ def advance(
         if takes_impulses(law, system.integrator):
             x_next, result = impulse_step(system.integrator, start, rule)
             return x_next, impulse_info(result)
+    if backend == FREE_MOTION and gives_forces(law):
+        return forced_step(system, law, x, tau)
     return explicit_step(system.integrator, law, system.stepped_model, x, tau, jnp.asarray(system.dt))
+
+
+@in_full_precision
+def forced_step(system: System, law: ForceLaw, x: State, tau: Float[Array, " nv"]) -> tuple[State, StepInfo]:
+    """A step under the forces of a law at force level: they are JAX's, the motion of the bodies under them the core's."""
+    start = StepInputs(FREE, system.stepped_model, x.q, x.v, tau, jnp.asarray(system.dt))
+    acting = forces(law, start.model, where_impulses_act(system.integrator, start).q, x.v, x.contact)
+    x_next, _ = core_step(system.integrator, None, start.at(x.q, x.v, tau + acting.tau))
+    if acting.rate is not None and x.contact is not None:
+        x_next = dataclasses.replace(x_next, contact=x.contact + start.dt * acting.rate)
+    return x_next, explicit_info(law, start.model, x_next, impulses_of(acting, start.dt))
 
 
 def _unpacked(backend: str, system: System, x: State, u, force, warm_start) -> tuple[State, StepInfo]:

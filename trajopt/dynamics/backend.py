@@ -5,6 +5,8 @@
 | `jax` | the JAX implementation: every law, integrator and device |
 | `native` | the compiled core (`trajopt.native`): the same function on CPUs, for what `reason_not_covered` does not name |
 | `auto` | `native` where it covers the system and is built for this processor, else `jax` |
+
+Under forces that JAX evaluates, those of laws at force level, the core still moves the bodies with "auto" (`stepped_by`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import numpy as np
 
 from trajopt import native
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law
+from trajopt.dynamics.contact.laws.free import NoContact
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.integrators import EXPLICIT
 from trajopt.dynamics.model import Model
@@ -25,6 +28,7 @@ from trajopt.errors import OptionError
 from trajopt.names import closest
 
 BACKENDS = ("auto", "native", "jax")
+FREE_MOTION = "free motion"  # what `stepped_by` says where the core moves the bodies under forces of JAX
 MOST_CONTACTS = 128  # in the problem of one step, as in native/topology.h
 VARIABLE = "TRAJOPT_BACKEND"  # environment variable: what "auto" becomes
 
@@ -48,6 +52,16 @@ def resolve_backend(asked: str, model: Model, law: Law, integrator: str) -> tupl
     if reason is not None and reason == native.reason() and native.missing():
         _say_what_it_costs(reason)
     return ("native", "") if reason is None else ("jax", reason)
+
+
+def stepped_by(backend: str, reason: str, model: Model, law: Law, integrator: str) -> str:
+    """What takes the steps, from `resolve_backend`'s answer: "native", "jax", or `FREE_MOTION`.
+
+    Forces of a law at force level are explicit functions of the state, by JAX; the bodies move under them as freely as the core
+    moves them, unless JAX is asked for.
+    """
+    by_forces = reason and not law.solves_impulses and integrator not in EXPLICIT
+    return FREE_MOTION if by_forces and reason_not_covered(model, NoContact(), integrator) is None else backend
 
 
 def reason_not_covered(model: Model, law: Law, integrator: str) -> str | None:

@@ -165,7 +165,7 @@ def explicit_step(
     q = integrate(model, q, rest * (x.v if integrator == "euler" else v))
     moved = x.contact if slope.contact is None or x.contact is None else x.contact + dt * slope.contact
     x_next = State(q, v, moved)
-    return x_next, explicit_info(law, model, x_next, _impulses(slope.forces, dt))
+    return x_next, explicit_info(law, model, x_next, impulses_of(slope.forces, dt))
 
 
 def _runge_kutta(law: Law, model: Model, x: State, dt, rates: Callable[..., _Rates]) -> tuple[State, StepInfo]:
@@ -184,7 +184,7 @@ def _runge_kutta(law: Law, model: Model, x: State, dt, rates: Callable[..., _Rat
         slope = rates(integrate(model, x.q, theta), v, contact)
         now = (tangent_rate(model, theta, v), slope.v, slope.contact)
         total = jax.tree.map(lambda sum_, k: sum_ + weight * k, total, now)
-        return (now, total), _impulses(slope.forces, weight * step)
+        return (now, total), impulses_of(slope.forces, weight * step)
 
     (_, total), parts = jax.lax.scan(stage, (zero, zero), (ahead, weights))
     theta, dv, dcontact = jax.tree.map(lambda k: step * k, total)
@@ -205,7 +205,7 @@ def tangent_rate(model: Model, theta: Float[Array, " nv"], v: Float[Array, " nv"
     return v.at[ball].set(rotate(right_jacobian_inverse(theta[ball]), v[ball]))
 
 
-def _impulses(acting: Forces | None, dt) -> dict[str, Any] | None:
+def impulses_of(acting: Forces | None, dt) -> dict[str, Any] | None:
     if acting is None:
         return None
     return {"contact": dt * acting.contact, "limit": dt * acting.limit, "dry": dt * acting.dry, "at": acting}

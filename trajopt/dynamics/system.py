@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics import advance
 from trajopt.dynamics.arguments import holds_traced, is_traced, positive_number
-from trajopt.dynamics.backend import resolve_backend
+from trajopt.dynamics.backend import resolve_backend, stepped_by
 from trajopt.dynamics.contact.laws.base import Law
 from trajopt.dynamics.contact.laws.relaxed import RelaxedContact, resolved_rho
 from trajopt.dynamics.contact.laws.rigid import RigidContact
@@ -76,7 +76,7 @@ class System(WithoutCaches, NamedOptions):
             Another value needs no other compilation.
         backend: what takes the steps: "native" (the compiled core for CPUs), "jax", or "auto": the compiled core where it
             covers the system, unless the environment variable TRAJOPT_BACKEND says otherwise. `resolved_backend` tells the
-            outcome.
+            outcome. With "auto" the core also moves the bodies under the forces that JAX evaluates of a law at force level.
         implicit_damping: whether damping and springs of joints act by the velocity after the step, which large steps need.
             With False they act by the velocity before it, and a `DampingWarning` names the joints for which dt is too
             large.
@@ -144,6 +144,10 @@ class System(WithoutCaches, NamedOptions):
     def backend_reason(self) -> str:
         """Why steps are not taken by the compiled core; empty where they are, or where "jax" was asked for."""
         return self._backend[1]
+
+    @functools.cached_property
+    def _stepped_by(self) -> str:
+        return stepped_by(*self._backend, self.model, self.contact, self.integrator)
 
     @functools.cached_property
     def mode(self) -> GradientMode:
@@ -224,7 +228,7 @@ class System(WithoutCaches, NamedOptions):
         warm_start = checked_warm_start(self.model, self.contact, self._row_count, warm_start)
         if not is_traced(x.q, x.v, u, force) and (direct := self._direct) is not None:
             return direct.checked(STEP, x, u, None if given_force is None else force)
-        return advance.step(self.resolved_backend, self, x, u, force, warm_start)
+        return advance.step(self._stepped_by, self, x, u, force, warm_start)
 
     def linearize(
         self,
@@ -264,7 +268,7 @@ class System(WithoutCaches, NamedOptions):
             return direct.checked(what, x, u, None if given_force is None else force)
         # Branches for redundant contacts are compiled only when a state needs them, if that can be known.
         traced = holds_traced(self, x, u, force)
-        backend = self.resolved_backend
+        backend = self._stepped_by
         arguments = (backend, self, x, u, force, warm_start, adjoint)
         found, incomplete = advance.linearize(Parts(traced, impulse), *arguments)
         if not traced and bool(incomplete):
@@ -285,7 +289,7 @@ class System(WithoutCaches, NamedOptions):
             raise OptionError(f"segment is {segment}, expected a number of steps, at least 1, or None")
         us = checked_controls(self.model, us)
         x0, *_ = checked_arguments(self.model, self.contact, x0, np.zeros(self.nu), None)
-        backend = self.resolved_backend
+        backend = self._stepped_by
         whole = holds_traced(self, x0, us) or self._direct is None
         xs, infos = advance.rollout(segment, whole, backend, self, x0, us)
         if whole or not isinstance(infos, PackedStepInfo):

@@ -5,14 +5,8 @@ r"""An environment for learning, made of a `System`: one control after another, 
     state, observation = environment.reset(key)
     state, outcome = environment.step(state, action)
 
-An action, in [-1, 1] for each entry, becomes a control, u = control(...), by default the share of the motors' range, and is
-held for `substeps` steps of the system. The reward is minus the cost of a list of residuals, $-1/2 |rows|^2$ each, at the state
-reached and the control that led there (residuals of what a step finds: at the last step taken), or what a function says, term
-by term. An episode is terminated where `terminated` says so and truncated after `limit` actions; what follows a truncated one
-still has a value.
-
-All functions are those of one environment and pure: `jax.vmap` makes a batch of them, which the compiled core steps in one
-call, and derivatives pass through `step` in the gradient mode of the system.
+The compiled core steps a batch that `jax.vmap` makes in one call, and derivatives pass through `step` in the gradient mode of the
+system. What follows a truncated episode still has a value.
 """
 
 from __future__ import annotations
@@ -36,7 +30,8 @@ from trajopt.errors import OptionError, UnknownNameError
 from trajopt.names import closest
 from trajopt.problems.residuals.base import Residual, StepOutcome, Terms, is_task, normalised
 
-FACTORS = (*PARAMETERS, "actuation")  # leaves of a model that an episode may scale
+SHARPNESS = "kappa"  # of smoothed contact, which an episode may scale as it does the leaves of a model
+FACTORS = (*PARAMETERS, "actuation", SHARPNESS)
 ALIVE, STATE = "alive", "state"  # names beside those of the reward's terms
 
 
@@ -135,9 +130,9 @@ class Environment(WithoutCaches):
     """A task for a policy, made of a `System`: actions, observations, a reward and episodes.
 
     An action, in [-1, 1] for each entry, becomes a control and is held for `substeps` steps of the system. The reward is minus
-    the cost of a list of residuals, $-1/2 |rows|^2$ each, at the state reached and the control that led there, or what a function
-    returns. An episode is terminated where `terminated` says so and truncated after `limit` actions. All methods are those of one
-    environment and pure: `jax.vmap` makes a batch of them.
+    the cost of a list of residuals, $-1/2 |rows|^2$ each, at the state reached and the control that led there (residuals of what
+    a step finds: at the last step taken), or what a function returns. An episode is terminated where `terminated` says so and
+    truncated after `limit` actions. All methods are those of one environment and pure: `jax.vmap` makes a batch of them.
 
     Options:
         name: what the environment is called, in messages and files.
@@ -147,6 +142,7 @@ class Environment(WithoutCaches):
         limit: actions of an episode, after which it is truncated.
         initial: key -> the state in which an episode begins.
         substeps: steps of the system that an action is held for.
+        penalties: a function as `reward` may be one, whose terms are part of every reward beside those of residuals.
         bonus: part of every reward, named "alive".
         control: moment -> u. Default: the share of the motors' range that the action says.
         actions: number of entries of an action. Default: one for each control.
@@ -154,9 +150,10 @@ class Environment(WithoutCaches):
         terminated: moment -> whether it ends the episode.
         drawn: key -> numbers that the episode is about, such as a commanded velocity; they are in `Moment.drawn`.
         force: moment -> generalised force (nv,) beside the motors.
-        factors: {parameter of the model: (least, most)}, factors drawn for each episode.
-        success: (states of an episode, from the first on, and the number of actions before it was terminated) -> whether it
-            reached what the task is about.
+        factors: {parameter of the model: (least, most)}, factors drawn for each episode; "kappa": of the sharpness of
+            `SmoothedContact`, without effect under other laws.
+        success: (states of an episode, from the first on, the number of actions before it was terminated, what was drawn) ->
+            whether it reached what the task is about.
 
     Raises `OptionError` or `UnknownNameError` on construction, naming the argument.
     """
@@ -168,6 +165,7 @@ class Environment(WithoutCaches):
     initial: Callable[[Any], State]
     _: dataclasses.KW_ONLY
     substeps: int = 1
+    penalties: RewardFunction | None = None
     bonus: float = 0.0
     control: Callable[[Moment], Any] = share_of_range
     actions: int | None = None
@@ -176,7 +174,7 @@ class Environment(WithoutCaches):
     drawn: Callable[[Any], Any] = nothing_drawn
     force: Callable[[Moment], Any] | None = None
     factors: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    success: Callable[[State, Any], Any] | None = None
+    success: Callable[[State, Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         where = f"environment '{self.name}': "
@@ -268,8 +266,7 @@ class Environment(WithoutCaches):
         """
         system = self._system(state.factors, kappa)
         x, u, x_next, info = self._held(system, state, action)
-        time = jnp.asarray(self.dt, self.dtype) * state.steps.astype(self.dtype)
-        last = time + (self.substeps - 1) * jnp.asarray(system.dt, self.dtype)
+        last = self._time(state.steps) + (self.substeps - 1) * jnp.asarray(system.dt, self.dtype)
         before = Moment(system.model, x, state.action, last, state.drawn)
         after = self._moment(system.model, state, x_next, action, state.steps + 1)
         terms = self._terms(system, before, u, after, info)
@@ -294,9 +291,10 @@ class Environment(WithoutCaches):
         return chosen, jnp.where(outcome.done, first, outcome.observation), outcome
 
     def reward_of(self, before: Moment, u: Float[Array, " nu"], after: Moment) -> Float[Array, ""]:
-        """The reward of an action between two moments however the one led to the other; residuals of what a step finds ask a
-        step of
-        the system from the moment before."""
+        """The reward of an action between two moments however the one led to the other.
+
+        Residuals of what a step finds ask a step of the system from the moment before.
+        """
         info = self.system.step(before.x, u)[1] if self._asks_the_step else None
         return functools.reduce(jnp.add, self._terms(self.system, before, u, after, info).values())
 
@@ -308,12 +306,18 @@ class Environment(WithoutCaches):
         system = self.system
         if factors:
             model = system.model
-            leaves = {name: getattr(model, name) * factor for name, factor in factors.items()}
+            leaves = {name: getattr(model, name) * factor for name, factor in factors.items() if name != SHARPNESS}
             system = dataclasses.replace(system, model=model.replace(**leaves))
+            own = system.contact.contact_sharpness(system.kappa)
+            if kappa is None and own is not None:
+                kappa = own * factors.get(SHARPNESS, 1.0)
         return system if kappa is None else dataclasses.replace(system, kappa=kappa)
 
     def _moment(self, model: Model, state: EnvironmentState, x: State, action: Any, steps: Any) -> Moment:
-        return Moment(model, x, action, jnp.asarray(self.dt, self.dtype) * steps.astype(self.dtype), state.drawn)
+        return Moment(model, x, action, self._time(steps), state.drawn)
+
+    def _time(self, steps: Any) -> Any:
+        return jnp.asarray(self.dt, self.dtype) * steps.astype(self.dtype)
 
     def taken(self, state: EnvironmentState, action: Float[Array, " na"]) -> tuple[State, Float[Array, "k nu"], StepInfo]:
         """The k steps that an action is held for: the state reached by each, its control, and what it found."""
@@ -343,8 +347,7 @@ class Environment(WithoutCaches):
 
     def _substep(self, system: System, state: EnvironmentState, action: Any) -> Callable[[State, Any], tuple[State, Any]]:
         """(x, k) -> x after step k of an action, and the state before it, the control, what it found."""
-        dt = jnp.asarray(system.dt, self.dtype)
-        begin = jnp.asarray(self.dt, self.dtype) * state.steps.astype(self.dtype)
+        dt, begin = jnp.asarray(system.dt, self.dtype), self._time(state.steps)
 
         def substep(x: State, k: Any) -> tuple[State, Any]:
             moment = Moment(system.model, x, action, begin + k * dt, state.drawn)
@@ -356,17 +359,17 @@ class Environment(WithoutCaches):
         return substep
 
     def _terms(self, system: System, before: Moment, u: Any, after: Moment, info: StepInfo | None) -> dict[str, Any]:
-        reward = self.reward
-        if isinstance(reward, Residual | Terms):
+        terms: dict[str, Any] = {}
+        if isinstance(self.reward, Residual | Terms):
             taken = None if info is None else (after.x, info)
             outcomes = StepOutcome(system, before.x, u, taken), StepOutcome(system, after.x, u)
-            terms = {}
-            for term in reward.terms:
+            for term in self.reward.terms:
                 moment, step = (before, outcomes[0]) if term.needs_step else (after, outcomes[1])
                 rows = term(moment.x, u, moment.time, step)
                 terms[term.label] = -0.5 * jnp.vdot(rows, rows)
-        else:
-            terms = {name: jnp.asarray(value, self.dtype) for name, value in reward(before, u, after).items()}
+        for function in (self.reward, self.penalties):
+            if function is not None and not isinstance(function, Residual | Terms):
+                terms |= {name: jnp.asarray(value, self.dtype) for name, value in function(before, u, after).items()}
         return terms | {ALIVE: jnp.asarray(self.bonus, self.dtype)} if self.bonus else terms
 
 
@@ -375,13 +378,10 @@ _A_KEY = jax.ShapeDtypeStruct((2,), np.uint32)
 
 def _first_fault(terms: Mapping[str, Any], x: State) -> Any:
     """Index of the first that is not finite: of the state before the terms, which are not finite where it is not."""
-    finite = jnp.stack([*(jnp.isfinite(terms[name]) for name in sorted(terms)), _finite(x)])
+    of_state = jnp.isfinite(x.q).all() & jnp.isfinite(x.v).all()
+    finite = jnp.stack([*(jnp.isfinite(terms[name]) for name in sorted(terms)), of_state])
     first = jnp.where(finite[-1], jnp.argmin(finite), len(terms))
     return jnp.where(finite.all(), -1, first)
-
-
-def _finite(x: State) -> Any:
-    return jnp.isfinite(x.q).all() & jnp.isfinite(x.v).all()
 
 
 def _check_factors(where: str, factors: Mapping[str, tuple[float, float]]) -> None:

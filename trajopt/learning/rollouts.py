@@ -113,12 +113,14 @@ def refuse_faults(environment: Environment, fault: Int[np.ndarray, "T N"], steps
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Episodes:
-    """E episodes: sums of rewards, actions before the end, success, states from the first on (T + 1), frozen after the end."""
+    """E episodes: sums of rewards, actions before the end, success, states from the first on (T + 1), frozen after the end; what
+    was drawn for each."""
 
     returns: Float[Array, " E"]
     steps: Int[Array, " E"]
     success: Bool[Array, " E"]
     states: State
+    drawn: Float[Array, "E nd"]
 
 
 def play(environment: Environment, policy: Acting, key: UInt32[Array, "2"], episodes: int) -> Episodes:
@@ -140,8 +142,8 @@ def play(environment: Environment, policy: Acting, key: UInt32[Array, "2"], epis
     if environment.success is None:
         reached = alive
     else:
-        reached = jax.vmap(environment.success)(xs, jnp.where(alive, environment.limit, states.steps - 1))
-    return Episodes(total, states.steps, reached, xs)
+        reached = jax.vmap(environment.success)(xs, jnp.where(alive, environment.limit, states.steps - 1), states.drawn)
+    return Episodes(total, states.steps, reached, xs, states.drawn)
 
 
 def _along(flags: Any, like: Any) -> Any:

@@ -36,12 +36,16 @@ class Trial:
         success: of each episode, whether it was a success.
         returns: of each episode, the sum of its rewards, NaN where none are known.
         steps: of each episode, its number of actions.
+        states: of each episode, from the first on (T + 1), the last one repeated after its end.
+        drawn: of each episode, what was drawn for it.
     """
 
     where: str
     success: Bool[np.ndarray, " E"]
     returns: Float[np.ndarray, " E"]
     steps: Int[np.ndarray, " E"]
+    states: State
+    drawn: Float[np.ndarray, "E nd"]
 
     @property
     def success_rate(self) -> float:
@@ -77,7 +81,8 @@ def elsewhere(
     program = jax.jit(lambda key: play(made, policy, key, episodes))
     played = program(jax.random.PRNGKey(seed))
     where = "System" if not made.factors else "System, " + ", ".join(f"{k} {a:g} to {b:g}" for k, (a, b) in made.factors.items())
-    return Trial(where, np.asarray(played.success), np.asarray(played.returns), np.asarray(played.steps))
+    numbers = (np.asarray(a) for a in (played.success, played.returns, played.steps))
+    return Trial(where, *numbers, played.states, np.asarray(played.drawn))
 
 
 def in_mujoco(
@@ -103,8 +108,10 @@ def in_mujoco(
         raise OptionError(f"dt is {plant.dt}; expected a whole part of the {environment.dt} s between two actions")
     programs = _Programs(environment, policy)
     played = [_episode(programs, plant, ticks, key) for key in jax.random.split(jax.random.PRNGKey(seed), episodes)]
-    success, returns, steps = (np.array(column) for column in zip(*played, strict=True))
-    return Trial(f"MuJoCo, {plant.dt * 1e3:g} ms", success, returns, steps)
+    *numbers, states, drawn = zip(*played, strict=True)
+    success, returns, steps = (np.array(column) for column in numbers)
+    together = jax.tree.map(lambda *each: jnp.stack(each), *states)
+    return Trial(f"MuJoCo, {plant.dt * 1e3:g} ms", success, returns, steps, together, np.array(drawn))
 
 
 class _Programs:
@@ -138,7 +145,7 @@ class _Programs:
         self.success = None if plain.success is None else jax.jit(plain.success)
 
 
-def _episode(programs: _Programs, plant: MujocoPlant, ticks: int, key: Any) -> tuple[bool, float, int]:
+def _episode(programs: _Programs, plant: MujocoPlant, ticks: int, key: Any) -> tuple[bool, float, int, State, Any]:
     environment = programs.environment
     state: EnvironmentState = programs.reset(key)[0]
     drawn = state.drawn
@@ -162,5 +169,5 @@ def _episode(programs: _Programs, plant: MujocoPlant, ticks: int, key: Any) -> t
     nq = environment.system.nq
     went_on = steps - int(over)
     states = State(jnp.asarray(motion[:, :nq]), jnp.asarray(motion[:, nq:]))
-    good = not over if programs.success is None else bool(programs.success(states, went_on))
-    return good, total, steps
+    good = not over if programs.success is None else bool(programs.success(states, went_on, drawn))
+    return good, total, steps, states, drawn

@@ -45,6 +45,11 @@ QUADRUPED = {  # Smoothed, Table 6, and `restarts`; learning rates fall by 0.995
              "critic_rate": 2e-3, "decay": "geometric", "final_rate": 0.995**1000, "critic_final_rate": 0.997**1000,
              "restarts": True},
 }
+VELOCITY = {  # Smoothed, Table 9
+    "PPO": LEGGED["PPO"],
+    "SHAC": {"environments": 128, "length": 12, "hidden": (128, 64, 32), "deviation": 0.15, "actor_rate": 5e-3,
+             "critic_rate": 2e-3, "final_rate": 1e-5 / 5e-3, "critic_final_rate": 1e-5 / 2e-3, "restarts": True},
+}
 TASKS: dict[str, Task] = {
     "cartpole-swingup": Task(
         f"{_HERE}.cartpole:cartpole_swingup", "CartpoleSwingup-v0", "cart-pole", "a pole on a cart is swung up and held upright",
@@ -62,7 +67,11 @@ TASKS: dict[str, Task] = {
         f"{_HERE}.running:half_cheetah", "HalfCheetah-v0", "half-cheetah", "the half-cheetah runs", RUNNING, RUNNING_SAMPLES
     ),
     "go1-velocity": Task(
-        f"{_HERE}.go1:go1_velocity", "Go1Velocity-v0", "go1", "Go1 walks at a commanded velocity", LEGGED, LEGGED_SAMPLES
+        f"{_HERE}.velocity:go1_velocity", "Go1Velocity-v0", "go1", "Go1 walks at a commanded velocity", LEGGED, LEGGED_SAMPLES
+    ),
+    "anymal-velocity": Task(
+        f"{_HERE}.velocity:anymal_velocity", "AnymalVelocity-v0", "anymal-c", "ANYmal walks and turns as it is commanded",
+        VELOCITY, {"PPO": 50_000_000, "SHAC": 20_000 * 128 * 12}, "SHAC",
     ),
     "humanoid-push": Task(
         f"{_HERE}.humanoid:humanoid_push", "HumanoidPush-v0", "humanoid", "the humanoid stays on its feet when it is pushed",

@@ -42,7 +42,7 @@ def cartpole_swingup(duration: float = 5.0, dt: float = 0.02) -> Environment:
     )  # fmt: skip
     held = round(HELD / dt)
 
-    def success(xs: State, steps: Int[Array, ""]) -> Bool[Array, ""]:
+    def success(xs: State, steps: Int[Array, ""], drawn: Float[Array, "0"]) -> Bool[Array, ""]:
         """Upright, with the cart on the track, all the time at the end."""
         return (jnp.cos(xs.q[-held:, 1]) < -np.cos(UPRIGHT)).all() & (jnp.abs(xs.q[:, 0]) <= TRACK).all()
 

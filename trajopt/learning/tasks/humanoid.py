@@ -3,16 +3,21 @@
 A push lasts 0.2 s and begins within the first seconds of an episode; its direction and size are drawn. Actions are targets of
 the joints about standing, so that an action of zero is a PD controller. An episode is a success where the torso is still up at
 its end.
+
+A policy that learns under hard contact alone can come to bounce. With `randomised` contact is smoothed, more in one episode than
+in another, returns more or less of an impact, friction and masses differ, and changes of actions and impacts cost something.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from trajopt.dynamics.contact.laws import SmoothedContact
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.state import State
 from trajopt.learning.draws import around, within
@@ -26,6 +31,11 @@ PUSH = 0.2  # s
 GAINS = {"ankle": (800.0, 3.0), "shoulder": (20.0, 1.0), "elbow": (20.0, 1.0), "": (300.0, 5.0)}
 LEAN = 0.02  # rad by which the ankles' targets lean back: the weight is ahead of them
 SCALE = 0.5  # rad
+RATE, IMPACT = 0.02, 2.5e-7  # weights of changes of actions and of accelerations of joints
+RESTITUTION = 0.1
+FACTORS = {
+    "kappa": (1 / 3, 3.0), "pair_restitution": (0.01, 3.0), "pair_friction": (0.7, 1.3), "mass": (0.9, 1.1)
+}  # fmt: skip
 FALLEN = 0.9  # m of the torso's height, below which the humanoid has fallen
 
 
@@ -39,11 +49,15 @@ def standing(model: Model) -> Callable[[Moment], Float[Array, " nu"]]:
 
 
 def humanoid_push(
-    least: float = 10.0, most: float = 80.0, duration: float = 4.0, dt: float = 0.005
+    least: float = 10.0, most: float = 80.0, duration: float = 4.0, dt: float = 0.005, randomised: bool = False
 ) -> Environment:
-    """Episodes of `duration` s in steps of `dt`, s, four an action, with a push of `least` to `most` N."""
+    """Episodes of `duration` s in steps of `dt`, s, four an action, with a push of `least` to `most` N; randomised: softness of
+    contact, restitution, friction and masses differ by episode, and impacts cost something."""
     system = damped_system("humanoid", dt, 16)
     model, limit = system.model, round(duration / (4 * dt))
+    if randomised:
+        model = model.replace(pair_restitution=jnp.full_like(model.pair_restitution, RESTITUTION))
+        system = dataclasses.replace(system, model=model, contact=SmoothedContact(kappa=300.0, max_contacts=16))
     home = np.asarray(model.keyframes["home"])
     targets = standing(model)
 
@@ -66,7 +80,14 @@ def humanoid_push(
         CentreOfMass(reference=np.array([0.0, 0.0, 0.0]), weight=np.array([1.0, 1.0, 0.0])),
     )  # fmt: skip
 
-    def success(xs: State, steps: Int[Array, ""]) -> Bool[Array, ""]:
+    def penalties(before: Moment, u: Float[Array, " nu"], after: Moment) -> dict[str, Float[Array, ""]]:
+        acceleration = (after.x.v[6:] - before.x.v[6:]) / dt
+        return {
+            "action rate": -RATE * ((after.action - before.action) ** 2).sum(),
+            "impact": -IMPACT * (acceleration**2).sum(),
+        }
+
+    def success(xs: State, steps: Int[Array, ""], drawn: Float[Array, "3"]) -> Bool[Array, ""]:
         return steps == limit
 
     def fallen(moment: Moment) -> Bool[Array, ""]:
@@ -76,5 +97,6 @@ def humanoid_push(
         "humanoid-push", system, cost, limit,
         around(model, home, position=on_dofs(model, (0.0,) * 6, 0.03), velocity=0.02), substeps=4, actions=model.nu, bonus=2.0,
         control=targets, observe=observe, terminated=fallen, success=success, force=push,
+        penalties=penalties if randomised else None, factors=FACTORS if randomised else {},
         drawn=within((least, 0.0, 0.2), (most, 2 * np.pi, 1.0)),
     )  # fmt: skip

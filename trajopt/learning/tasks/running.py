@@ -30,10 +30,10 @@ def observe(moment: Moment) -> Float[Array, " no"]:
     return jnp.concatenate([moment.x.q[1:], v[:2], SPIN * v[2:]])
 
 
-def went_far(speed: float, duration: float, limit: int) -> Callable[[State, Int[Array, ""]], Bool[Array, ""]]:
+def went_far(speed: float, duration: float, limit: int) -> Callable[[State, Int[Array, ""], Float[Array, "0"]], Bool[Array, ""]]:
     """Success: the episode was not ended, and half the distance was covered."""
 
-    def success(xs: State, steps: Int[Array, ""]) -> Bool[Array, ""]:
+    def success(xs: State, steps: Int[Array, ""], drawn: Float[Array, "0"]) -> Bool[Array, ""]:
         return (steps == limit) & (xs.q[-1, 0] - xs.q[0, 0] >= SHARE * speed * duration)
 
     return success

@@ -179,6 +179,10 @@ class Law(NamedOptions):
         """Why the compiled core does not solve the law, as a sentence; None where it does."""
         return f"{self.name} is solved by the JAX implementation alone"
 
+    def contact_sharpness(self, kappa: float | Float[Array, ""] | None) -> float | Float[Array, ""] | None:
+        """kappa of the contacts' compliance exp(kappa phi), 1/m; None where they have none. Argument: `System.kappa`."""
+        return None
+
     def largest_step(self, stability: float) -> float | None:
         """Largest dt (s) of a scheme that is stable up to dt lambda = `stability`; None where the law sets no bound.
 
@@ -340,10 +344,6 @@ class ContactLaw(Law):
     ) -> NormalOffset:
         """`normal_offset` for the normal rows of contacts, where these differ from joint limits."""
         return self.normal_offset(distance, velocity, restitution, dt)
-
-    def contact_sharpness(self, kappa: float | Float[Array, ""] | None) -> float | Float[Array, ""] | None:
-        """kappa of the contacts' compliance exp(kappa phi), 1/m; None for rigid ones. Argument: `System.kappa`."""
-        return None
 
     def softening(
         self, distance: Float[Array, " nc"], exists: Bool[Array, " nc"], kappa: Float[Array, ""] | None

@@ -81,6 +81,10 @@ class ForceLaw(Law, abc.ABC):
                 "RigidContact(), BoxedLCP(), SmoothedContact() or NoContact()"
             )
 
+    @property
+    def not_compiled(self) -> str | None:
+        return f"forces of {self.name} are evaluated by JAX"
+
     def largest_step(self, stability: float) -> float | None:
         return stability / self.relaxation_rate if self.carries_state and self.relaxation_rate > 0 else None
 
