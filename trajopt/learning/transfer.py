@@ -81,8 +81,8 @@ def elsewhere(
     program = jax.jit(lambda key: play(made, policy, key, episodes))
     played = program(jax.random.PRNGKey(seed))
     where = "System" if not made.factors else "System, " + ", ".join(f"{k} {a:g} to {b:g}" for k, (a, b) in made.factors.items())
-    numbers = (np.asarray(a) for a in (played.success, played.returns, played.steps))
-    return Trial(where, *numbers, played.states, np.asarray(played.drawn))
+    success, returns, steps, drawn = (np.asarray(a) for a in (played.success, played.returns, played.steps, played.drawn))
+    return Trial(where, success, returns, steps, played.states, drawn)
 
 
 def in_mujoco(
