@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics.backend import FREE_MOTION, differentiated_law
 from trajopt.dynamics.compiled_slopes import core_step, linearize_native
 from trajopt.dynamics.contact.inputs import StepInputs
+from trajopt.dynamics.contact.laws import NoContact
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.contact.laws.forces import ForceLaw, forces, gives_forces
-from trajopt.dynamics.contact.laws.free import NoContact
 from trajopt.dynamics.contact.rows import row_count
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients.closed_form import needs_null_space

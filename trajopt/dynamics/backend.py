@@ -19,8 +19,8 @@ import jax
 import numpy as np
 
 from trajopt import native
+from trajopt.dynamics.contact.laws import NoContact
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law
-from trajopt.dynamics.contact.laws.free import NoContact
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.integrators import EXPLICIT
 from trajopt.dynamics.model import Model
