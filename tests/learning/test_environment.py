@@ -14,6 +14,7 @@ from learning_cases import slider
 from trajopt.dynamics import RigidContact, System
 from trajopt.errors import OptionError, UnknownNameError
 from trajopt.learning import Environment, around, tasks, within
+from trajopt.learning.environment import Moment
 from trajopt.learning.networks import Actor, Normaliser
 from trajopt.learning.rollouts import begin, explore
 from trajopt.models import load_model
@@ -195,3 +196,29 @@ def test_the_sharpness_of_smoothed_contact_is_drawn_for_an_episode():
     kappa = 300.0 * drawn["kappa"]
     np.testing.assert_array_equal(one, jax.jit(made.step)(given["sharp"], jnp.zeros(12), kappa)[0].x.v)
     assert float(jnp.abs(one - other).max()) > 1e-3
+
+
+def test_penalties_stand_beside_the_costs_of_residuals():
+    def changes(before, u, after):
+        return {"change": -((after.action - before.action) ** 2).sum()}
+
+    plain, made = slider(), slider(penalties=changes)
+    state, _ = made.reset(KEY)
+    state = dataclasses.replace(state, action=jnp.array([0.2]))
+    outcome, without = (each.step(state, jnp.array([0.5]))[1] for each in (made, plain))
+    assert set(outcome.terms) == {*without.terms, "change"} and float(outcome.terms["change"]) == pytest.approx(-0.09)
+    assert float(outcome.reward) == pytest.approx(float(without.reward) - 0.09, rel=1e-12)
+    assert made.fault_names == tuple([*sorted(outcome.terms), "state"])
+
+
+def test_the_humanoid_is_pushed_on_ground_of_other_softness_and_pays_for_impacts():
+    plain, made = (tasks.environment("humanoid-push", randomised=other) for other in (False, True))
+    assert isinstance(plain.system.contact, RigidContact) and not plain.factors and plain.penalties is None
+    assert made.factors.keys() == {"kappa", "pair_restitution", "pair_friction", "mass"}
+    assert np.asarray(made.system.model.pair_restitution).min() == 0.1 and made.na == plain.na and made.no == plain.no
+    state, _ = made.reset(KEY)
+    v = state.x.v.at[6].add(0.01)  # 2 rad/s^2 of one joint in 5 ms, and one action that changes by 1
+    at = Moment(made.system.model, state.x, jnp.zeros(made.na), jnp.zeros(()), state.drawn)
+    after = dataclasses.replace(at, x=dataclasses.replace(state.x, v=v), action=jnp.zeros(made.na).at[0].set(1.0))
+    terms = made.penalties(at, jnp.zeros(made.na), after)
+    assert float(terms["action rate"]) == pytest.approx(-0.02) and float(terms["impact"]) == pytest.approx(-2.5e-7 * 4.0)

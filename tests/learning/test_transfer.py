@@ -6,7 +6,7 @@ import pytest
 from learning_cases import SLIDER, slider
 
 from trajopt.errors import OptionError
-from trajopt.learning.tasks import environment
+from trajopt.learning.tasks import environment, task
 from trajopt.learning.transfer import elsewhere, in_mujoco, zero_policy
 from trajopt.models import bundled_file
 
@@ -81,11 +81,11 @@ def test_another_model_is_refused(file):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["go1-velocity", "humanoid-push"])
+@pytest.mark.parametrize("name", ["go1-velocity", "anymal-velocity", "humanoid-push"])
 def test_the_robots_stand_under_the_actions_zero(name):
     """Targets of the joints at rest hold both upright: unpushed, in our steps and in MuJoCo's."""
     calm = {"least": 0.0, "most": 1e-9} if name == "humanoid-push" else {}
     made = environment(name, duration=1.0, **calm)
     trials = [elsewhere(made, zero_policy(made), episodes=4)]
-    trials.append(in_mujoco(made, zero_policy(made), bundled_file(name.partition("-")[0]), episodes=2))
+    trials.append(in_mujoco(made, zero_policy(made), bundled_file(task(name).model), episodes=2))
     assert all((trial.steps == 50).all() for trial in trials)

@@ -205,7 +205,8 @@ def tangent_rate(model: Model, theta: Float[Array, " nv"], v: Float[Array, " nv"
     return v.at[ball].set(rotate(right_jacobian_inverse(theta[ball]), v[ball]))
 
 
-def impulses_of(acting: Forces | None, dt) -> dict[str, Any] | None:
+def impulses_of(acting: Forces | None, dt: Float[Array, ""]) -> dict[str, Any] | None:
+    """What `explicit_info` reports of forces that act for dt; None where nothing does."""
     if acting is None:
         return None
     return {"contact": dt * acting.contact, "limit": dt * acting.limit, "dry": dt * acting.dry, "at": acting}
