@@ -208,7 +208,7 @@ def test_penalties_stand_beside_the_costs_of_residuals():
     outcome, without = (each.step(state, jnp.array([0.5]))[1] for each in (made, plain))
     assert set(outcome.terms) == {*without.terms, "change"} and float(outcome.terms["change"]) == pytest.approx(-0.09)
     assert float(outcome.reward) == pytest.approx(float(without.reward) - 0.09, rel=1e-12)
-    assert made.fault_names == tuple([*sorted(outcome.terms), "state"])
+    assert made.fault_names == (*sorted(outcome.terms), "state")
 
 
 def test_the_humanoid_is_pushed_on_ground_of_other_softness_and_pays_for_impacts():
