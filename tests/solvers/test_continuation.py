@@ -73,6 +73,20 @@ def test_the_last_smoothed_plan_is_returned_beside_the_answer(turned, tmp_path):
     np.testing.assert_array_equal(Solution.load(tmp_path).smoothed_plan["us"], plan["us"])
 
 
+def test_single_precision_has_stages_that_it_resolves():
+    """The first rho and the last one would be below the rounding of the finger's motion in float32, which `System` refuses."""
+    system = System(load_model("spinner").to_device(jnp.float32), dt=0.05, implicit_damping=True)
+    home = system.initial_state("home")
+    problem = problems.OptimalControlProblem(
+        "turn", system, 40, home,
+        stage_residual=lambda x, u, t: 0.07 * jnp.concatenate([3.0 * (x.q[:2] - home.q[:2]), x.v, u]),
+        terminal_residual=lambda x: 10.0 * (x.q[2:] - 2.0),
+        goals={"turn": problems.Goal(lambda x: x.q[2:] - 2.0, tolerance=0.1, unit="rad")},
+    )  # fmt: skip
+    solution = solvers.solve(problem)
+    assert solution.success and abs(solution.xs[-1, 2] - 2.0) < 0.1
+
+
 def test_draws_help_where_smoothing_makes_no_progress():
     """A rho this small is felt by no one 8 cm away."""
     problem, blind = problems.get("spinner"), solvers.iLQR(smoothing=[1e-9])

@@ -343,8 +343,8 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
         **others: Any,
     ) -> OptimalControlProblem:
         """The problem with another x0 or start_time, other references and weights of its residuals by name, guesses u0, xs0, or
-        another `horizon`, at which guesses end or stay with their last row. Nothing is compiled again where shapes stay. A u0
-        that was left out, or named, is made anew for an x0 at rest. `others`: as `dataclasses.replace`.
+        another `horizon`, at which guesses are truncated or repeat their last row. Nothing is compiled if all shapes stay the
+        same. A u0 that was left out, or named, is made anew for an x0 at rest. `others`: as `dataclasses.replace`.
 
         Raises what construction raises, and `UnknownNameError` for a name that no residual has.
         """

@@ -73,7 +73,7 @@ def _guess_made_of_x0(problem: ControlProblem) -> Any:
 
 
 def _over(problem: ControlProblem, steps: int) -> ControlProblem:
-    """The problem over another number of steps; guesses end there, or stay with their last row."""
+    """The problem over another number of steps; guesses are truncated, or extended by repeating the last row."""
     new: dict[str, Any] = {"horizon": steps, "u0": lengthened(problem.u0[:steps], steps)}
     record = problem.arguments or {}
     by_step = "u0" not in record or np.ndim(record["u0"].given) == 2  # else it is given for every step alike

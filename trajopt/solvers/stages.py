@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.contact.laws.relaxed import least_rho
 from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.policies import follow_policy
@@ -50,13 +51,15 @@ def schedules(smoothing: Any, oracle: OptimalControlOracle, guess: Trajectory) -
     """rho of each stage, J: one schedule after the other, the later ones where a goal is still missed."""
     if smoothing != "auto":
         return [smoothing]
-    first, shares = first_rho(oracle, guess), SHARES if oracle.problem.goals else SHARES[:1]
-    return [falling(share * first) for share in shares if share <= 1 or share * first <= LARGEST_RHO]
+    assert oracle.problem.system is not None
+    least = 1.01 * least_rho(oracle.problem.system.model)  # more than the rounding of rho itself
+    first, shares = first_rho(oracle, guess, least), SHARES if oracle.problem.goals else SHARES[:1]
+    return [falling(share * first, least) for share in shares if least < share * first <= max(first, LARGEST_RHO)]
 
 
-def falling(first: float) -> tuple[float, ...]:
-    """rho of each stage, J: decades from the first one."""
-    last = min(LAST_RHO, 0.1 * first)
+def falling(first: float, least: float) -> tuple[float, ...]:
+    """rho of each stage, J: decades from the first one, none below `least`."""
+    last = max(min(LAST_RHO, 0.1 * first), least)
     return (*(rho for rho in first / 10.0 ** np.arange(9) if rho > 1.01 * last), last)
 
 
@@ -98,15 +101,15 @@ def _followed(system: System, bounds: tuple[Array, Array], motion: Trajectory, g
     return follow_policy(system, State(q[0], v[0]), q[:-1], v[:-1], motion.us, gains, *bounds)[1]
 
 
-def first_rho(oracle: OptimalControlOracle, guess: Trajectory) -> float:
-    """The rho, J, whose forces move the contacts of the guess by about `MOVES` gaps over the horizon.
+def first_rho(oracle: OptimalControlOracle, guess: Trajectory, least: float) -> float:
+    """The rho above `least`, J, whose forces move the contacts of the guess by about `MOVES` gaps over the horizon.
 
     By dimension it is a force times a gap; the force that matters is the one that moves bodies within the time there is.
     """
     problem, system = oracle.problem, oracle.problem.system
     assert system is not None
-    shares = []
-    for rho in FIRST_RHOS:
+    shares, rhos = [], FIRST_RHOS[: max(1, np.count_nonzero(FIRST_RHOS > least))]
+    for rho in rhos:
         relaxed = smoothed_problem(problem, float(rho)).compile("implicit")
         counted = Counted(oracle, relaxed)
         xs = relaxed.rollout(guess.xs[0], guess.us, guess.p).xs
@@ -115,7 +118,7 @@ def first_rho(oracle: OptimalControlOracle, guess: Trajectory) -> float:
         gaps = np.maximum(np.asarray(distances[0]), TOUCHING)
         path = np.abs(np.diff(np.asarray(distances), axis=0)).sum(0)
         shares.append(float(np.nan_to_num(np.max(path / gaps), nan=np.inf)))
-    return float(FIRST_RHOS[np.argmin(np.abs(np.log(np.clip(shares, 1e-12, 1e12) / MOVES)))])
+    return float(rhos[np.argmin(np.abs(np.log(np.clip(shares, 1e-12, 1e12) / MOVES)))])
 
 
 def _distances(model: Model, qs: Float[Array, "T nq"]) -> Float[Array, "T k"]:

@@ -118,14 +118,19 @@ def resolved_rho(law: RelaxedContact, rho: Any, model: Model) -> Float[Array, ""
     check_rho(chosen)
     if not _is_known(chosen):
         return chosen
-    smallest, dtype = float(np.min(np.asarray(chosen))), np.dtype(model.mass.dtype)
-    least = ROUNDING * float(jnp.finfo(dtype).eps) * float(np.sum(model.mass)) if _is_known(model.mass) else 0.0
+    smallest, least = float(np.min(np.asarray(chosen))), least_rho(model)
     if smallest < least:
+        name = np.dtype(model.mass.dtype).name
         raise OptionError(
-            f"rho is {smallest:g} J, below {least:.2g} J, what {dtype.name} resolves of the motion of model '{model.name}': "
+            f"rho is {smallest:g} J, below {least:.2g} J, what {name} resolves of the motion of model '{model.name}': "
             "use RigidContact(), its limit, or a larger rho"
         )
     return jnp.asarray(chosen, float)
+
+
+def least_rho(model: Model) -> float:
+    """The rho, J, below which the model's numbers do not resolve the motion; 0 where JAX traces the masses."""
+    return ROUNDING * float(jnp.finfo(model.mass.dtype).eps) * float(np.sum(model.mass)) if _is_known(model.mass) else 0.0
 
 
 def _is_known(value: Any) -> bool:

@@ -4,7 +4,7 @@ r"""The ladder of stages on one contact problem, each climbed only where the one
 `GAUSS_SEIDEL`  rounds of Gauss-Seidel on that problem, each followed by Newton from its result
 `PATH`          the compiled solver, which ends with the path of the regularised problem; on CPUs that have it
 
-An attempt is one run of Newton's method, freed of eps by iterative refinement. Where the regularised problem is solved but
+An attempt is one run of Newton's method; iterative refinement then removes eps. Where the regularised problem is solved but
 leaves a residual, because eps lambda hid that a contact opens or slips, Newton's method on the problem itself goes on from there;
 sweeps would only lead to the same solution again. The attempt of least residual is kept.
 """
