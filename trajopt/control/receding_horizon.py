@@ -35,17 +35,17 @@ ROUNDING = 1e-6  # of a tick: periods and delays nearer than that to whole ticks
 
 
 class RecedingHorizon(WithoutCaches, NamedOptions):
-    """Solves `problem` again and again from the state of `plant` and drives it with what is found.
+    """Plans again and again from the measured state of `plant`, and drives the plant by the plan.
 
     Options:
-        problem: an `OptimalControlProblem`; its `x0` is where the plant starts, its guess where the first plan does. Costs and
+        problem: an `OptimalControlProblem`; the plant starts at its `x0`, the first plan at its guess. Costs and
             references see the time of the whole motion: t = start_time + the plant's.
         solver: `iLQR`, `DDP`, `PredictiveSampling`, `MPPI`, `CEM`, `CMAES`, `StochasticSearch` or `Hybrid`.
         plant: a `System`, a `MujocoPlant`, or anything that is a `Plant`; it may have another time step than the problem.
         period (s): time between measurements, whole ticks of the plant.
-        delay (s): time of the plant between a measurement and the moment at which the plan made of it acts, whole ticks; or
-            "measured": the time that the solve took, rounded up to ticks, during which nothing else is solved. A plan begins
-            where the plant is predicted to be when it acts, measured delays being predicted as the last one.
+        delay (s): time from a measurement until its plan acts, whole ticks; or "measured": the time that the solve took,
+            rounded up to ticks, during which nothing else is solved. A plan starts from the predicted state at the moment when
+            it acts; a measured delay is predicted to be the last one.
         time_budget, max_iterations, first_iterations, gradient: of a solve, as `Controller` has them.
 
     Raises before anything is compiled: `OptionError`, `ShapeError`.

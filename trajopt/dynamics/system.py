@@ -65,17 +65,17 @@ class System(WithoutCaches, NamedOptions):
         model: the `Model`; `trajopt.load_model` loads one. NumPy arrays in it are moved to the device.
         dt (s): time step.
         contact: a contact law, such as `RigidContact()`, `CompliantContact()` or `NoContact()`.
-        gradient: how derivatives are taken: one of `GRADIENTS` or a `GradientMode`. "implicit" is the exact derivative of
+        gradient: the derivative of a step: one of `GRADIENTS` or a `GradientMode`. "implicit" is the exact derivative of
             the time-stepped map in its active contact modes.
         integrator: "semi-implicit", "moreau", or, for compliant contact and free motion only, "euler" or "rk4".
         labellings: which labellings of contacts gradient "complementarity-aware" considers, "all" or "paper".
         options: `GradientOptions` of the other gradient modes.
         kappa (1/m): sharpness of gradient "smoothed" (default 300) and of `SmoothedContact` (default: the law's own).
             Another value needs no other compilation.
-        rho (J): relaxation of `RelaxedContact`, in place of the law's own, which it is made from: `contact` then holds none.
+        rho (J): relaxation of `RelaxedContact`, by default the law's own.
             Another value needs no other compilation.
-        backend: what takes the steps: "native" (the compiled core for CPUs), "jax", or "auto": the compiled core where it
-            covers the system, unless the environment variable TRAJOPT_BACKEND says otherwise. `resolved_backend` tells the
+        backend: "native" (the compiled core for CPUs), "jax", or "auto": the compiled core where it
+            covers the system, unless the environment variable TRAJOPT_BACKEND says otherwise. `resolved_backend` is the
             outcome. With "auto" the core also moves the bodies under the forces that JAX evaluates of a law at force level.
         implicit_damping: whether damping and springs of joints act by the velocity after the step, which large steps need.
             With False they act by the velocity before it, and a `DampingWarning` names the joints for which dt is too

@@ -57,15 +57,20 @@ def identify(
     bootstrap: int = 0,
     seed: int = 0,
 ) -> Identification:
-    """Parameters that explain recordings, with intervals of 95 %, first states, and what the recordings do not determine.
+    """Parameters that explain recordings, with intervals of 95 %, first states, and directions that stay undetermined.
 
-    system: whose `dt` is the step of the simulated motions; with impacts choose at most half the time between samples.
-    parameters: names (`trajopt.estimation.parameters`) or `Parameter` objects.
-    sensors: what the channels of the recordings measure, `Input` among them where there are controls.
-    loss: of samples or of recordings, a name or a `RobustLoss`. method: "gauss-newton" or "staged" in place of deciding.
-    segment: s, of which recordings are cut for Gauss-Newton, each piece with a first state of its own: errors of long
-    predictions grow. evaluations: predictions of all searched recordings by CMA-ES, by default 150 for each direction.
-    bootstrap: draws of recordings for intervals in place of the covariance's. seed: of CMA-ES, the surface and the bootstrap.
+    Arguments:
+        system: the nominal model. Its `dt` is the step of the simulated motions; with impacts choose at most half the time
+            between samples.
+        parameters: names, such as "friction" or "mass:LINK" (`trajopt.estimation.parameters`), or `Parameter` objects.
+        sensors: one for each channel that is used; `Input` for the channel of the controls.
+        loss: of samples or of recordings, a name or a `RobustLoss`.
+        method: "gauss-newton", "staged" (with impacts), or "auto": by the predicted motions.
+        segment (s): Gauss-Newton cuts recordings into pieces of this length, each with its own first state.
+        evaluations: predictions of all searched recordings by CMA-ES; default 150 for each direction.
+        bootstrap: number of draws of recordings for the intervals; 0: intervals of the covariance.
+        seed: of CMA-ES, the response surface and the bootstrap.
+
     Raises `RecordingError`, `OptionError` or `UnknownNameError`, before anything is compiled.
     """
     if method not in METHODS:

@@ -36,7 +36,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
     """Nonlinear least squares: minimise $1/2 |r(x)|^2 + 1/2 |W (x (-) mean)|^2$ over $lower <= x <= upper$, or a robust loss.
 
     Arguments:
-        name: what the problem is called, in messages and files.
+        name: the name of the problem in messages and files.
         residual: `x (nx,) -> r (m,)`, pure, on flat arrays of one float dtype; with `data`: `(x, data) -> r`.
         x0: initial guess, (nx,).
         data: an array or a pytree of arrays. `replace(data=...)` is the same problem on other data, for which nothing is compiled
@@ -52,14 +52,14 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         scale: typical size of each variable, (n,) or a number: unit of difference steps, metric of damped and minimum-norm steps.
         finite_difference_step: step of the central differences, in units of `scale`. Default: $eps^(1/3)$.
         ridders_step: first step of Ridders' extrapolation, in units of `scale`.
-        tolerance: what $max |r_i|$ must reach for the question to count as answered, where the certificate states no goals. None
+        tolerance: a success has $max |r_i|$ of at most this, unless the certificate states goals. None
             for estimation problems, whose residual is not zero at the optimum; there success means stationarity.
         certificate: a `Certificate`, what the user relies on, recomputed outside the solver.
-        display: a `Display`, how answers are shown.
+        display: a `Display`, how solutions are shown.
         labels: names of the entries of x, for the report.
-        truth: what x should be, (nx,), of simulated data; then the report compares and `GaussNewton` states the distance in
+        truth: the true x, (nx,), of simulated data; then the report compares and `GaussNewton` states the distance in
             deviations.
-        defaults: `Defaults`, what the problem is solved with where nothing else is asked for.
+        defaults: `Defaults`, the solver and options that `solve` takes by default.
         meta: strings for the summary, of which "contact" names the contact model.
         arguments, residual_type, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know,
             shape (m,) and type of `full_residual`, and False for fields that have been validated.

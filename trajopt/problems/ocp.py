@@ -48,17 +48,17 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
     `t` is in seconds. With free `parameters` p every function receives p as one more, last argument.
 
     Arguments:
-        name: what the problem is called, in messages and files.
+        name: the name of the problem in messages and files.
         dynamics: a `System`, or a function `(x, u, t) -> x_next` on flat arrays.
         horizon: T, number of steps.
         x0, free_initial_state: initial state, a `State` or a flat array, and whether it is free, x0 then being a guess.
         u0: guess of the controls, (T, nu) or (nu,), or "quasi-static", the default where controls of a `System` hold x0.
-        xs0: initial guess of the states (T+1, nx), for solvers that do not keep to the dynamics. Default: the rollout of `u0`.
-        dt, start_time (s): time step of dynamics that are a function (a `System` has its own), and time of $x_0$.
+        xs0: initial guess of the states (T+1, nx), for multiple shooting. Default: the rollout of `u0`.
+        dt, start_time (s): time step if the dynamics are a function (a `System` has its own), and time of $x_0$.
         stage_residual, terminal_residual: `(x, u, t) -> r` and `x -> r`, with cost $1/2 |r|^2$, Gauss-Newton Hessian $J^T J$.
         stage_cost, terminal_cost: `(x, u, t) -> scalar` and `x -> scalar`, added to the cost of the residuals.
         initial_residual, parameter_residual: `x0 -> r` and `p -> r`, priors on a free initial state and on the parameters.
-        control_lower, control_upper: bounds of the controls, numbers or (nu,). Default: of a `System` the limits of its motors.
+        control_lower, control_upper: bounds of the controls, numbers or (nu,). Default: the limits of a `System`'s motors.
         state_lower, state_upper: bounds of $x_1$ to $x_T$, and of $x_0$ if it is free, numbers or (nx,).
         equality, terminal_equality: `(x, u, t)` or `x` -> flat array that must be zero.
         inequality, terminal_inequality: `(x, u, t)` or `x` -> flat array that must not be positive.
@@ -66,12 +66,12 @@ class OptimalControlProblem(WithoutCaches, NamedOptions):
         parametrize: `(system, p) -> system`, how p enters a `System`, for example through `system.model.replace`.
         integrate, difference, tangent_size: manifold of the states of a function: `(x, dx) -> x`, `(x0, x1) -> dx`, and its
             dimension n.
-        tolerance: largest violation of dynamics, bounds and constraints of an answer.
-        goals: `{name: Goal(residual, tolerance, unit)}`, what the task is about. With goals, success means that constraints and
+        tolerance: largest violation of dynamics, bounds and constraints that a success may have.
+        goals: `{name: Goal(residual, tolerance, unit)}`, what counts as done. With goals, success means that constraints and
             goals are met; without, that the motion is optimal too.
-        certificate: a `Certificate`, what else makes an answer.
-        display: a `Display`, how answers are shown.
-        defaults: `Defaults`, what the problem is solved with where nothing else is asked for.
+        certificate: a `Certificate`, further quantities that success requires.
+        display: a `Display`, how solutions are shown.
+        defaults: `Defaults`, the solver and options that `solve` takes by default.
         meta: strings for the summary.
         arguments, finite_bounds, validate: of the problem's own making, to be left out: what `dataclasses.replace` needs to know,
             which bounds there are, and False for fields that have been validated.

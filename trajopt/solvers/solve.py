@@ -17,13 +17,18 @@ SEARCH = {"attempts": 3, "generations": 100, "patience": 15, "polish_patience": 
 
 
 def solve(problem: Any, solver: Any = None, **arguments: Any) -> Solution:
-    """Solve `problem` with `solver` and return the best point found, its residuals recomputed.
+    """Solve `problem` with `solver` and return the best point found, a `Solution` whose residuals are recomputed.
 
     Arguments:
-        solver: default: the problem's own (`Defaults`); with contact and goals, sampling where that misses a goal.
-        arguments: those of `loop.base.solve`: x0, gradient, callback, seed, time_budget, max_iterations, resume, checkpoint.
+        solver: such as `iLQR()`. Default: the problem's own (`Defaults`); with contact and goals also sampling, if that misses
+            a goal.
+        arguments: keywords. x0: a guess, or a `Solution` to start from. gradient: the name of a gradient mode. callback: called
+            after every iteration with a row of the trace; a true answer stops the run. seed: of all random numbers.
+            time_budget (s): of solving, without compiling. max_iterations: of this call. checkpoint: path of a file that keeps
+            the state. resume: path of such a file to continue from.
 
-    Raises what the loop raises, and `OptionError` for a schedule of `smoothing` that does not fall.
+    Ctrl-C returns the best point so far with the status `interrupted`. Raises, before anything is compiled, `OptionError`,
+    `ShapeError` or `NonFiniteError`, naming the argument.
     """
     return base.solve(problem, default_solver(problem) if solver is None else continued(problem, solver), **arguments)
 

@@ -279,23 +279,23 @@ _OPTIONS = """
         tolerance: largest $|dH/du|$ over the controls not held at a bound, relative to max(1, the largest sum of magnitudes
             that cancel in it). Default: 1e-7 in float64, 3e-4 in float32. Violations have the problem's own tolerance.
         max_iterations: largest number of iterations.
-        shooting: "single" keeps to the dynamics; "multiple" starts from `xs0`, which need not keep to them, and closes the
-            defects. "auto" keeps to the dynamics unless no states are given, the dynamics are smooth and the guess leads to
-            states that cost ten times staying at x_0: then it starts from staying there, in multiple shooting.
-        regularisation: what the damping is added to, the Hessian by "control" or by "state". Through contact "state" takes no
+        shooting: "single" rolls out the controls; "multiple" starts from `xs0`, which need not obey the dynamics, and closes
+            the defects. "auto" is single, with one exception: if no states are given, the dynamics are smooth and the guess
+            costs more than ten times staying at x_0, it starts from staying there, in multiple shooting.
+        regularisation: the damping is added to the Hessian by "control" or by "state". Through contact "state" takes no
             step below 1/8, and more damping instead.
-        damping: the first one. It is multiplied by 10 when a pass is not convex or no step length is accepted, or only one
-            below 0.1, also with a half, a quarter and none of the dynamics' curvature (from zero: set to 1e-6 or, by iLQR on
-            smooth dynamics, to 1 % of the curvature along the step), and divided by 10 after a step of at least 0.5, down to 0
-            below that.
-        curvature: what iLQR takes for the second derivatives of smooth dynamics: "secant", learnt from the steps, or
-            "none", pure Gauss-Newton. DDP computes them. Through contact "none" leaves them out in both.
+        damping: its first value. It is multiplied by 10 when a pass is not convex, when no step length is accepted, or when
+            the accepted one is below 0.1, also with a half, a quarter and none of the dynamics' curvature (from zero: set to
+            1e-6 or, by iLQR on smooth dynamics, to 1 % of the curvature along the step). It is divided by 10 after a step of
+            at least 0.5, and becomes 0 below 1e-6.
+        curvature: of smooth dynamics: "secant", estimated from the steps, or "none", pure Gauss-Newton. DDP computes it.
+            Through contact "none" leaves it out in both.
         penalty: first penalty of the augmented Lagrangian.
         penalty_factor: factor by which a penalty grows.
         max_penalty: largest penalty.
         max_inner_iterations: largest number of iterations between two updates of the multipliers.
-        smoothing: rho (J) of the stages of `Continuation`, falling, by which contacts are felt from afar; "auto": where rigid
-            contact alone misses a goal or has no influence, from a first rho that the guess chooses; None: rigid contact alone.
+        smoothing: stages of relaxed contact, which acts at a distance: falling values of rho (J); "auto": used if rigid contact
+            alone misses a goal or has no influence, from a first rho that follows from the guess; None: rigid contact alone.
 
     Raises `OptionError` for unusable options, and for a problem that is no `OptimalControlProblem`.
 """

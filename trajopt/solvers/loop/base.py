@@ -99,14 +99,14 @@ def solve(
 
     Arguments:
         x0: initial guess, a point of the problem or a `Solution` to start from; default: the problem's own.
-        gradient: how derivatives are obtained, a mode that the problem offers; default: the problem's own, mostly implicit.
+        gradient: a gradient mode that the problem offers; default: the problem's own, mostly implicit.
         callback: called after every iteration with a row of the trace; a true answer stops the run.
-        seed: seeds whatever is random in the solver.
+        seed: of all random numbers of the solver.
         time_budget: seconds of solving, compilation and the writing of checkpoints left out.
         max_iterations: iterations of this call (a resumed run does as many again); default the solver's own.
         checkpoint: path where the state is kept, at the start, about twice a second and at the end.
-        resume: path of a checkpoint of the same problem, solver and gradient to go on from; guess, tolerances and the options of
-            the solver may be others.
+        resume: path of a checkpoint of the same problem, solver and gradient to continue from; guess, tolerances and options of
+            the solver may differ.
 
     Ctrl-C returns the best point so far with status `interrupted`. Raises, before compiling, what the problem's
     validation finds wrong with `x0`, and `OptionError` for unusable options.
