@@ -75,3 +75,22 @@ def test_rewards_and_settings_are_those_of_the_tables(anymal):
     np.testing.assert_allclose(shac.rates(jnp.asarray(0.0)), [5e-3, 2e-3])
     np.testing.assert_allclose(shac.rates(jnp.asarray(1.0)), [1e-5, 1e-5], rtol=1e-6)
     assert task("anymal-velocity").samples["SHAC"] == 20_000 * shac.samples
+
+
+@pytest.mark.slow
+def test_returns_have_the_derivatives_of_differences(anymal):
+    """Of three actions by the targets of all joints, feet on the floor; relative to the slope's size."""
+    start, _ = anymal.reset(KEY)
+
+    def total(actions):
+        def body(state, action):
+            state, outcome = anymal.step(state, action)
+            return state, outcome.reward
+
+        return jax.lax.scan(body, start, actions)[1].sum()
+
+    actions = 0.1 * jax.random.normal(KEY, (3, 12))
+    value, slope = jax.jit(total), jax.jit(jax.grad(total))(actions)
+    along = jax.random.normal(jax.random.PRNGKey(1), actions.shape)
+    wanted = float(value(actions + 1e-6 * along) - value(actions - 1e-6 * along)) / 2e-6
+    assert float((slope * along).sum()) == pytest.approx(wanted, rel=1e-4, abs=1e-7)
