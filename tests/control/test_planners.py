@@ -17,7 +17,10 @@ from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameE
 from trajopt.problems import JointTargets, OptimalControlProblem
 from trajopt.problems import residuals as r
 from trajopt.solvers.ddp.braking import braking_plan, can_brake
+from trajopt.solvers.plan import row_names
+from trajopt.solvers.planners import in_fine_time
 from trajopt.solvers.sampling.rollouts import Generation
+from trajopt.solvers.subproblems.augmented_lagrangian import Constraints
 
 DT, T = 0.05, 16
 SAMPLING = {
@@ -88,9 +91,9 @@ def test_after_a_rest_a_plan_acts_at_once():
     balance = OptimalControlProblem(
         "balance", system, 30, State(upright, np.zeros(2)), stage_residual=stage, terminal_residual=final
     )
-    controller = control.Controller(balance, solvers.iLQR(), DT)
+    controller = control.Controller(balance, solvers.iLQR(), DT, max_iterations=1)
     for k in range(20):
-        controller.replan(np.array([0.0, np.pi, 0.0, 0.0]), k * DT)
+        assert controller.replan(np.array([0.0, np.pi, 0.0, 0.0]), k * DT).result.accepted
     rested, leaning = controller.plan, np.array([0.0, np.pi - 0.1, 0.0, 0.0])
     controller.replan(leaning, 20 * DT)
     assert abs(controller.control(leaning, 20 * DT)[0]) > 5.0 and np.abs(np.asarray(rested.us)).max() < 1e-9
@@ -234,6 +237,25 @@ def test_constraints_are_kept_in_the_loop(name):
     assert found.xs[-1, 0] > 0.15
     free = control.RecedingHorizon(problem(), ALL[name], limited.system, DT, max_iterations=4).run(4.0)
     assert np.abs(free.xs[:, 2]).max() > 0.25 and free.xs[:, 0].max() > 0.25
+
+
+def test_inequalities_hold_midway_between_knots_too():
+    """At a knot and half a step later; their derivative is that by differences."""
+    bound = r.CentreOfMass().at_most([1.0, 1.0, -0.3])
+    limited = problem("semi-implicit").replace(inequality=bound)
+    planner = control.Controller(limited, solvers.iLQR(), DT).planner
+    rows, x, u = Constraints(planner.problem), np.array([0.1, 0.6, 0.3, 2.0]), np.zeros(1)
+    at = lambda x: np.asarray(rows.stage(jnp.asarray(x), jnp.asarray(u), 0.0, jnp.zeros(0)))  # noqa: E731
+    alone = lambda x: np.asarray(Constraints(limited).stage(jnp.asarray(x), jnp.asarray(u), 0.0, jnp.zeros(0)))  # noqa: E731
+    later = np.concatenate([x[:2] + 0.5 * DT * x[2:], x[2:]])
+    np.testing.assert_allclose(at(x), np.concatenate([alone(x), alone(later)]), atol=1e-14)
+    found = rows.stage_slopes(jnp.asarray(x), jnp.asarray(u), 0.0, jnp.zeros(0))[1]
+    by_differences = np.stack([(at(x + e) - at(x - e)) / 2e-6 for e in 1e-6 * np.eye(4)], 1)
+    np.testing.assert_allclose(found[:, :4], by_differences, atol=1e-8)  # 1e-16 / 1e-6 of rounding, 1e-12 of the third derivative
+    assert abs(found[5, 3]) > 1e-3  # of the height midway by the pole's speed
+    changed = planner.on(in_fine_time(limited.replace(references={"posture": [0.1, 0.0]})))
+    assert Constraints(changed.problem).inequality()[0].size == 6
+    assert row_names(planner.problem, 6, 0) == ["inequality 'centre of mass'"] * 6
 
 
 def test_an_end_that_must_be_reached_is():

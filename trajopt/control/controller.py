@@ -37,6 +37,7 @@ from trajopt.names import NamedOptions
 from trajopt.native.process import check_process
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.trajectory import flat_state
+from trajopt.solvers.ddp.replanning import GAIN
 from trajopt.solvers.hybrid import Hybrid
 from trajopt.solvers.plan import Plan, Replanned
 from trajopt.solvers.planners import can_replan, in_fine_time, planner_of
@@ -64,7 +65,7 @@ class Settled(NamedTuple):
     first: int
 
 
-FOLLOWED, SAMPLED = Settled(1e-6, 1, 1), Settled(1e-3, 3, 10)  # of solvers that follow gradients, and that sample
+FOLLOWED, SAMPLED = Settled(GAIN, 1, 1), Settled(1e-3, 3, 10)  # of solvers that follow gradients, and that sample
 
 
 class Acting(NamedTuple):
@@ -225,7 +226,8 @@ class Controller(WithoutCaches, NamedOptions):
         """Other references and weights of the problem's residuals by name, from the next solve on; of the same shapes nothing is
         compiled. Raises what `OptimalControlProblem.replace` raises; then nothing changes."""
         self.problem = self.problem.replace(references=references, weights=weights)
-        self.planner, self.prediction = self.planner.on(self.problem), self.prediction.on(in_fine_time(self.problem))
+        subject = in_fine_time(self.problem)
+        self.planner, self.prediction = self.planner.on(subject), self.prediction.on(subject)
 
     def close(self) -> None:
         """End the thread of `replan(wait=False)`, once its solve is done."""

@@ -25,7 +25,7 @@ class Recording:
         processor (s): how much of it this process had the processor, (S,): less on a machine that does other work too, more
             where several threads work.
         iterations: of each solve, (S,).
-        accepted: whether an iteration improved the plan, (S,).
+        accepted: whether an iteration improved the plan, or nothing could, (S,).
         cost_before: cost of the shifted plan from the measured state, (S,).
         cost: cost of the new plan, (S,).
         violation: largest violation of each constraint row along the new plan, (S, r).

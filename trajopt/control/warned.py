@@ -37,8 +37,9 @@ def warn_of(recording: Recording, controller: Controller) -> None:
     shares = (recording.violation > KEPT).mean(0)
     if (shares > SHARE).any():
         worst = int(np.argmax(shares))
-        stage, terminal = Constraints(controller.problem).inequality()
-        name, most = row_names(controller.problem, stage.size, terminal.size)[worst], float(recording.violation[:, worst].max())
+        subject = controller.planner.problem
+        stage, terminal = Constraints(subject).inequality()
+        name, most = row_names(subject, stage.size, terminal.size)[worst], float(recording.violation[:, worst].max())
         warnings.warn(
             f"{where}{shares[worst]:.0%} of the plans violate '{name}', by up to {most:.3g}; a longer horizon or "
             "period, a start that keeps it, or less weight on what pulls against it, may help",

@@ -58,7 +58,7 @@ def task_rows(
         if slope is None:
             begin, end, J, r = _differentiated(system, Terms((term,)), term.depends_on, x, u, t)
         else:
-            begin, end, (J, r) = 0, system.nv, _closed(system, term, slope, x, u, t, step)
+            begin, end, (J, r) = 0, slope.shape[1], _closed(system, term, slope, x, u, t, step)
         found.append((r, jnp.pad(J, ((0, 0), (begin, size - end)))))
     return jnp.concatenate([r for r, _ in found]), jnp.concatenate([J for _, J in found])
 
@@ -78,7 +78,7 @@ def _differentiated(
 def _closed(
     system: System, term: Residual, slope: Array, x: State, u: Array | None, t: Any, step: StepOutcome
 ) -> tuple[Array, Array]:
-    """(J by dq, rows) of a term with a slope of its own."""
+    """(J by what its slope is by, rows) of a term with a slope of its own."""
     index = step_index(system, t, x.q.dtype)
     error = term.error(x, u, step, term.reference_at(system, index, x.q.dtype))
     by_error, rows = jax.jacfwd(lambda e: (term.weighted(e, index),) * 2, has_aux=True)(error)

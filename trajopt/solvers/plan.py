@@ -38,7 +38,7 @@ class Plan:
 @dataclasses.dataclass(frozen=True)
 class Replanned:
     """What became of a plan: the new one, the cost of the old plan from the measured state and of the new one, whether it is
-    better, whether it is finite, and the largest violation of each constraint row (`row_names`) along the new plan."""
+    better, or none can be, whether it is finite, and the largest violation of each constraint row (`row_names`) along it."""
 
     plan: Plan
     cost_before: Any
@@ -177,4 +177,4 @@ def row_names(problem: OptimalControlProblem, stage: int, terminal: int) -> list
 def _called(function: Any, kind: str) -> str:
     """A constraint's terms by name, or its kind."""
     kind = kind.replace("_", " ")
-    return f"{kind} '{', '.join(term.label for term in function.terms)}'" if is_task(function) else kind
+    return f"{kind} '{', '.join(dict.fromkeys(term.label for term in function.terms))}'" if is_task(function) else kind

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from trajopt.problems.expansions import twice_differentiable
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
+from trajopt.problems.residuals.midway import with_midway
 from trajopt.solvers.continuation import applies
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.ddp.replanning import GradientPlanner
@@ -72,11 +73,12 @@ def planned(problem: OptimalControlProblem, solver: Any) -> OptimalControlProble
 
 
 def in_fine_time(problem: OptimalControlProblem) -> OptimalControlProblem:
-    """The problem with midpoint steps where it has semi-implicit ones and no contact."""
+    """The problem with midpoint steps, and its inequalities also midway, where it has semi-implicit steps and no contact."""
     system = problem.system
     if system is None or system.integrator != "semi-implicit" or not twice_differentiable(problem):
         return problem
-    return dataclasses.replace(problem, dynamics=dataclasses.replace(system, integrator="moreau"), validate=False)
+    fine = dataclasses.replace(system, integrator="moreau")
+    return dataclasses.replace(problem, dynamics=fine, inequality=with_midway(problem.inequality), validate=False)
 
 
 class HybridPlanner:

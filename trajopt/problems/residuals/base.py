@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int, ScalarLike
 
 from trajopt.dynamics.collision.narrowphase import Contacts, collide
 from trajopt.dynamics.model import Model
+from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
 from trajopt.dynamics.state import ContactInfo, State, StepInfo
 from trajopt.dynamics.system import System
@@ -66,6 +67,12 @@ class StepOutcome:
     def nearby(self) -> Contacts:
         """The contact candidates at x."""
         return collide(self.model, self.kinematics)
+
+    @functools.cached_property
+    def midway(self) -> StepOutcome:
+        """The same half a step later, at q (+) h/2 v and v, where the control still acts."""
+        x, h = self.x, jnp.asarray(self.system.dt, self.x.v.dtype)
+        return StepOutcome(self.system, State(integrate(self.model, x.q, 0.5 * h * x.v), x.v), self.u)
 
     @functools.cached_property
     def _taken(self) -> tuple[State, StepInfo]:
@@ -170,8 +177,9 @@ class Residual(NamedOptions, abc.ABC):
         weight = _now(jnp.asarray(self.weight).astype(error.dtype), 1, index)
         return self.sense * weight * (error if self.activation is None else self.activation(error))
 
-    def slope(self, x: State, step: StepOutcome) -> Float[Array, "m nv"] | None:
-        """d error / d dq in closed form, of an error that depends on the configuration alone; None: automatic differentiation."""
+    def slope(self, x: State, step: StepOutcome) -> Float[Array, "m z"] | None:
+        """d error / d dq in closed form, of an error that depends on the configuration alone, or by [dq, dv], of a row of a
+        constraint; None: automatic differentiation."""
         return None
 
     def at_least(self, bound: float | Sequence[float] | Float[np.ndarray, "..."]) -> Residual:

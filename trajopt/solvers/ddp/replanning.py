@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.effort import Effort
@@ -42,6 +42,8 @@ from trajopt.solvers.plan import (
 from trajopt.solvers.subproblems import augmented_lagrangian as al
 from trajopt.solvers.subproblems.carried import Carried, CarriedRule, largest_rows
 from trajopt.solvers.subproblems.riccati import Policy
+
+GAIN = 1e-6  # of the cost: less is no gain
 
 
 @jax.tree_util.register_dataclass
@@ -110,15 +112,28 @@ class Replanning:
             curvature = iteration.curvature.after(iteration.modeller, blank, at, at, jnp.zeros((), x0.dtype))
         iterate = Iterate(motion, model, memory.damping, jnp.zeros((), x0.dtype), curvature)
         moved, report = iteration.step(iterate, multipliers)
-        # Damping that is raised since steps drown in rounding, as at rest, says nothing about the next plan; nor do its gains.
-        told = report.accepted & ~(report.rounded & (moved.damping > memory.damping))
+        optimal = self._optimal(iteration, iterate, moved, report)
+        # Damping that is raised where nothing is to be gained, as at rest, says nothing about the next plan; nor do its gains.
+        told = report.accepted & ~optimal
         moved = dataclasses.replace(moved, damping=jnp.where(told, moved.damping, memory.damping))
         gains = jnp.where(told, report.gains, gains)
         memory, cost, violation = self._judged(iteration, moved, report, memory)
         new = Plan(moved.motion.xs, moved.motion.us, gains, memory)
         finite = jnp.isfinite(jnp.concatenate([jnp.ravel(leaf) for leaf in (new.xs, new.us, gains)])).all()
         cost = jnp.where(report.accepted, cost, model.cost)
-        return Replanned(new, before, cost, report.accepted, finite, violation)
+        return Replanned(new, before, cost, report.accepted | optimal, finite, violation)
+
+    def _optimal(self, iteration: Iteration, iterate: Iterate, moved: Iterate, report: Report) -> Bool[Array, ""]:
+        """Whether a step was refused, or its damping raised, where there was nothing to find: what the undamped model promises is
+        less than the share `GAIN` of the cost."""
+        motion, model = iterate.motion, iterate.model
+        none = jnp.zeros_like(model.cost)
+        promised = jax.lax.cond(
+            report.accepted & (moved.damping <= iterate.damping),
+            lambda: jnp.full_like(model.cost, jnp.inf),
+            lambda: -iteration.backward_pass(motion, model, none).total,
+        )
+        return promised <= GAIN * jnp.maximum(jnp.abs(model.cost + model.augmented), GAIN)
 
     def control(
         self, x: Float[Array, " nx"], time: Float[Array, ""], xs: Float[Array, "T1 nx"], us: Float[Array, "T nu"],
