@@ -2,6 +2,8 @@
 
 Fenced blocks marked `python` run in the order of their page, in one namespace; `python no-run` marks a sketch. Notes (docs/notes)
 are histories: their examples are not run.
+
+The gallery of the documentation has every problem of the library, with a picture.
 """
 
 import importlib
@@ -13,7 +15,7 @@ import sys
 
 import pytest
 
-from trajopt import models
+from trajopt import models, problems
 from trajopt.dynamics.collision.narrowphase import contact_count
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -139,3 +141,13 @@ def test_options_are_read_from_docstrings():
     assert entries == {"a": ("m", "first and more."), "b": ("", "second."), "c": ("", "second.")}
     with pytest.raises(ValueError, match="expected 'name: meaning'"):
         REFERENCE.split_docstring("Options:\n    no colon here")
+
+
+DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
+
+
+@pytest.mark.check
+def test_every_problem_stands_in_the_gallery_with_its_picture():
+    page = (DOCS / "problems" / "index.md").read_text()
+    missing = [name for name in problems.names() if f"[![{name}](../images/problems/{name}.png)]" not in page]
+    assert not missing, "add them to docs/problems/index.md; python scripts/thumbnails.py NAME draws the picture"

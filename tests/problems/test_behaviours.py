@@ -1,5 +1,9 @@
-"""What the behaviours are judged by, on motions made up by hand; each behaviour found and judged (slow)."""
+"""What the behaviours are judged by, on motions made up by hand; each behaviour found and judged (slow).
 
+What certificates recompute is what `System.rollout` and `collide` give.
+"""
+
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
@@ -7,9 +11,15 @@ import pytest
 from trajopt import problems, solvers
 from trajopt.control.replay import replay_motion
 from trajopt.control.tracking import joint_gains
-from trajopt.models import bundled_file
+from trajopt.dynamics import RigidContact, State, System
+from trajopt.dynamics.collision.narrowphase import collide
+from trajopt.dynamics.effort import Effort
+from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.models import bundled_file, load_model
+from trajopt.problems import programs
 from trajopt.problems.library import behaviours
 from trajopt.problems.library.go1_backflip import LIMITS
+from trajopt.problems.library.replay import candidate_shapes, replay
 from trajopt.problems.trajectory import Trajectory
 from trajopt.solvers.registry import chosen_solver
 
@@ -79,3 +89,26 @@ def _not_landed(problem, replay) -> list[str]:
     down = [f"{replay.dt}: {name} {gap[name].min():.3g}" for name in BODY if not gap[name].min() > 0]
     upright = 1 - 2 * (replay.xs[-1, 4] ** 2 + replay.xs[-1, 5] ** 2)  # of the base's z axis, that of the world
     return missed + down + ([] if upright > np.cos(LIMITS["final_tilt"]) else [f"{replay.dt}: upright {upright:.3g}"])
+
+
+@pytest.mark.parametrize("name", ["cube", "catapult", "go1"])
+def test_candidates_belong_to_the_shapes_of_the_pairs_that_collide_lists(name):
+    model = load_model(name)
+
+    def pairs(subject, q):
+        return collide(model, kinematics(model, q)).pair
+
+    listed, _ = programs.run(pairs, None, jnp.asarray(model.q_default), effort=Effort.QUICK)
+    assert candidate_shapes(model) == tuple(model.topology.pairs[k][0] for k in np.asarray(listed))
+
+
+def test_a_replay_is_the_rollout():
+    system = System(load_model("cube"), 1e-3, RigidContact(max_contacts=4))
+    x0 = State(system.initial_state().q, jnp.array([1.0, 0.5, 0.0, 0.0, 0.0, 2.0]))
+    us = jnp.zeros((20, system.nu))
+    states, infos = replay(system, x0, us)
+    expected, report = system.rollout(x0, us)
+    # The same arithmetic in another order.
+    np.testing.assert_allclose(states.q, expected.q, atol=1e-12)
+    np.testing.assert_allclose(states.v, expected.v, atol=1e-11)
+    np.testing.assert_allclose(infos.contacts.impulse, report.contacts.impulse, atol=1e-12)

@@ -9,7 +9,7 @@ from trajopt.problems.trajectory import Trajectory
 
 
 @pytest.fixture(scope="module")
-def problem():
+def backflip():
     return problems.get("go1-backflip")
 
 

@@ -1,4 +1,7 @@
-"""Constraint rows: Jacobians against the motion of the geometry, offsets, and which rows are kept."""
+"""Constraint rows: Jacobians against the motion of the geometry, offsets, and which rows are kept.
+
+Contact rows that nothing can move, but for rounding: a contact level with a pivot has no tangential motion.
+"""
 
 import functools
 
@@ -12,9 +15,13 @@ from dynamics.contact import scenes
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws import NoContact, RigidContact
+from trajopt.dynamics.contact.ncp import make_ncp
 from trajopt.dynamics.contact.rows import assemble, contact_frames
+from trajopt.dynamics.contact.solve.newton import regularisation
+from trajopt.dynamics.contact.solve.solve import solve
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.dynamics.system import State
+from trajopt.result import Status
 
 DT = scenes.DT
 
@@ -161,3 +168,20 @@ def test_the_nearest_limits_are_kept_and_the_others_counted():
     np.testing.assert_allclose(np.sort(np.asarray(rows.distance)[-2:]), [-4e-3, -3e-3], atol=1e-12)
     np.testing.assert_array_equal(rows.limit_sign, [-1.0, -1.0])
     assert int(rows_of("go1", q, np.zeros(18)).dropped) == 0
+
+
+@pytest.mark.parametrize("rounding", [0.0, 1e-18, 1e-12])
+def test_they_do_not_spoil_the_others(rounding):
+    """Two equal contacts stop a unit mass that falls at 1 m/s; a third cannot be moved along its tangents and is apart."""
+    J = np.zeros((9, 3))
+    J[0:3] = J[3:6] = np.eye(3)
+    J[8, 2] = 1.0
+    G = J @ J.T
+    G[6, 6] = G[7, 7] = rounding
+    g = J @ np.array([0.1, 0.0, -1.0]) + np.array([0.0] * 8 + [10.0])
+    ncp = make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.ones(3))
+    assert regularisation(ncp) > 1e-8
+    solution = solve(ncp)
+    assert solution.status == Status.solved and bool(solution.degenerate)
+    np.testing.assert_allclose(solution.impulse, [-0.05, 0.0, 0.5] * 2 + [0.0] * 3, atol=1e-9)
+    assert np.isfinite(solution.inverse).all()

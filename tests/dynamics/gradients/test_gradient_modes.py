@@ -1,4 +1,7 @@
-"""The contract of all gradient modes: finite, forward equal to reverse, no silent zero, and refused where undefined."""
+"""The contract of all gradient modes: finite, forward equal to reverse, no silent zero, and refused where undefined.
+
+The derivative rule of the velocity step against differences, and the closed-form Jacobian against the rule.
+"""
 
 import dataclasses
 import functools
@@ -21,11 +24,13 @@ from trajopt.dynamics import (
     State,
     System,
 )
+from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws import Need
 from trajopt.dynamics.contact.step import DerivativeRule
 from trajopt.dynamics.gradients import GradientMode
 from trajopt.dynamics.gradients.bounce import Bounce
-from trajopt.dynamics.gradients.implicit import IMPLICIT
+from trajopt.dynamics.gradients.closed_form import step_jacobian
+from trajopt.dynamics.gradients.implicit import IMPLICIT, velocity_step
 from trajopt.errors import DerivativeError, OptionError
 from trajopt.models.registry import load_model_from_string
 
@@ -324,3 +329,32 @@ def test_differences_by_parameters(mode):
 def test_options_that_cannot_be(options, message):
     with pytest.raises(OptionError, match=message):
         System(skid(), DT, gradient="randomized", options=GradientOptions(**options))
+
+
+LAW = RigidContact()
+
+
+def test_free_motion_without_rows():
+    """NoContact: M dv = dt (tau - h), and its Jacobian is the free one."""
+    model, x = scenes.model("cube"), scenes.cube_state("flight")
+    tau = np.arange(6.0)
+    arguments = tuple(jnp.asarray(a) for a in (x.q, x.v, tau, 1e-3))
+    out, jac = jax.jit(lambda *a: step_jacobian(StepInputs(NoContact(), model, *a)))(*arguments)
+    inertia = np.r_[np.ones(3), np.full(3, 0.04 / 6)]
+    np.testing.assert_allclose(
+        out.velocity, x.v + 1e-3 * (tau + [0, 0, -scenes.GRAVITY, 0, 0, 0]) / inertia, atol=1e-12
+    )
+    np.testing.assert_allclose(jac.by_tau, 1e-3 * np.diag(1 / inertia), atol=1e-15)
+    np.testing.assert_allclose(jac.by_v, np.eye(6), atol=1e-12)  # a cube: no gyroscopic term
+    np.testing.assert_allclose(jac.by_q, 0.0, atol=1e-12)
+
+
+def test_warm_start_carries_no_derivative():
+    model, x = scenes.model("cube"), scenes.cube_state("sliding")
+
+    def f(init):
+        q, v = jnp.asarray(x.q), jnp.asarray(x.v)
+        inputs = StepInputs(LAW, model, q, v, jnp.zeros(6), jnp.asarray(1e-3), warm_start=init)
+        return velocity_step(inputs).velocity.sum()
+
+    np.testing.assert_array_equal(jax.jit(jax.grad(f))(jnp.ones(12)), 0.0)

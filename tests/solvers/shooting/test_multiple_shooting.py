@@ -1,4 +1,9 @@
-"""Multiple shooting: known optima, and how a run of IPOPT ends."""
+"""Multiple shooting: known optima, and how a run of IPOPT ends.
+
+The damped Gauss-Newton Hessian of MultipleShooting.
+
+Multiple shooting through contact: friction identified, a cube pushed to a target, a body that turns in flight.
+"""
 
 import builtins
 import time
@@ -8,7 +13,7 @@ import numpy as np
 import pytest
 from control_cases import cart_pole, double_integrator
 
-from trajopt import dynamics, load_model
+from trajopt import dynamics, load_model, solvers
 from trajopt.errors import DerivativeError, MissingExtraError, OptionError
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems.expansions import twice_differentiable
@@ -251,3 +256,63 @@ def test_bad_input_is_refused_before_compilation(monkeypatch):
 
 def load_cube_state():
     return dynamics.System(load_model("cube"), 1e-2).initial_state()
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """A mass is to be at 1 after 6 steps: the cost is a function of the last state alone, most directions are free."""
+    dt = 0.5
+
+    def mass(x, u, t):
+        return jnp.stack([x[0] + dt * x[1], x[1] + dt * u[0]])
+
+    return OptimalControlProblem(
+        "reach", mass, 6, np.zeros(2), u0=np.zeros(1), dt=dt, control_lower=-1e3, control_upper=1e3,
+        terminal_residual=lambda x: x[:1] - 1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("damping, low, high", [(1e-6, 0.0, 1e-6), (100.0, 0.4, 0.5)])
+def test_damping_shortens_steps(problem, damping, low, high):
+    """The cost starts at 1/2. The first step takes nearly all of it where damping is far below the slopes' square, and little
+    where it is far above."""
+    options = {"interval": 2, "hessian": "gauss-newton", "max_iterations": 1, "ipopt_options": {"mu_init": 1e-9}}
+    found = solvers.solve(problem, solvers.MultipleShooting(damping=damping, **options))
+    assert low <= found.cost <= high and found.residuals["defect"] < 1e-9
+
+
+def test_damping_of_another_hessian_is_refused(problem):
+    with pytest.raises(OptionError, match="damping is for a Gauss-Newton Hessian; this one is 'exact'"):
+        solvers.solve(problem, solvers.MultipleShooting(damping=1.0))
+    for bad in (-1.0, np.inf):
+        with pytest.raises(OptionError, match="damping is .*; it must be at least 0"):
+            solvers.MultipleShooting(damping=bad)
+
+
+BOX = """<mujoco><default><geom friction="0.4"/></default><worldbody>
+<geom type="plane" size="0 0 1"/><body pos="0 0 {height}">{joints}
+<geom type="box" size="0.1 0.1 0.1" mass="1"/></body></worldbody><actuator>{motors}</actuator></mujoco>"""
+
+
+def box(folder, joints, motors, law, dt, height=0.1):
+    """A box of 1 kg, side 0.2, over a floor with friction 0.4."""
+    path = folder / "box.xml"
+    path.write_text(BOX.format(joints=joints, motors="".join(f"<motor {motor}/>" for motor in motors), height=height))
+    return dynamics.System(load_model(path), dt, law)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interval", [1, 3])
+def test_a_sliding_cube_is_pushed_to_a_target(interval, tmp_path):
+    """A free cube, pushed and turned while it slides."""
+    motors = ['joint="root" gear="1 0 0 0 0 0"', 'joint="root" gear="0 0 0 0 0 1"']
+    system = box(tmp_path, '<freejoint name="root"/>', motors, dynamics.RigidContact(erp=1.0), 0.02)
+    x0 = dynamics.State(system.model.q_default, jnp.array([1.0, 0.0, 0.0, 0.0, 0.0, 1.0]), None)
+    problem = OptimalControlProblem(
+        "push", system, 6, x0, stage_residual=lambda x, u, t: u * jnp.array([0.1, 1.0]),
+        terminal_equality=lambda x: jnp.stack([x.q[0] - 0.1, x.q[6] - 0.05]),
+    )  # fmt: skip
+    solution = solve(problem, MultipleShooting(interval, hessian="limited-memory"), max_iterations=200)
+    assert solution.success and solution.residuals["contact_residual"] < 1e-9
+    np.testing.assert_allclose(solution.xs[-1][[0, 6]], [0.1, 0.05], atol=1e-6)
+    assert abs(solution.xs[-1][2] - 0.1) < 1e-6

@@ -70,10 +70,6 @@ class MPPI(SamplingSolver):
                 "a correlation; leave one of them out"
             )
 
-    def default_population(self, size: int, equalities: int = 0) -> int:
-        """Five for every component, at least 64."""
-        return max(64, 5 * size)
-
     def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Annealed | Correlated:
         if self.smoothing or is_diagonal(self.diagonal, mean.size):
             return Annealed(mean, np.ones(mean.size), float("inf"))

@@ -28,6 +28,10 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.targets import JointTargets, driven
 from trajopt.solvers.sampling.distribution import LARGEST_COVARIANCE
 
+# The arrays of a space; of controls, parameters and initial state.
+Data = dict[str, Float[Array, "..."]]
+Deviations = tuple[Any, Any, Any]
+
 PARAMETRISATIONS = ("piecewise-constant", "linear", "cubic")
 FEWEST_KNOTS, MOST_KNOTS = 10, 20  # by default: few enough to search; almost half as many periods are still a spline of them
 STEPS_OF_KNOT = 10  # one for so many steps in between
@@ -105,7 +109,7 @@ def make_space(
     start: Float[np.ndarray, " nx"],
     kind: str | JointTargets = "cubic",
     knots: int | None = None,
-    deviations: tuple[Any, Any, Any] = (None, None, None),
+    deviations: Deviations = (None, None, None),
     solver: str = "",
 ) -> Space:
     """The search space about an initial state.
@@ -149,7 +153,7 @@ def _space_of(
 
 
 def _limits(
-    problem: OptimalControlProblem, start: Float[np.ndarray, " nx"], deviations: tuple[Any, Any, Any], solver: str
+    problem: OptimalControlProblem, start: Float[np.ndarray, " nx"], deviations: Deviations, solver: str
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """(deviations, lower, upper ends) of a knot of the controls, the parameters and the free initial state."""
     unbounded = np.full(problem.n if problem.free_initial_state else 0, np.inf)
@@ -175,7 +179,7 @@ def _target_space(
     problem: OptimalControlProblem,
     start: Float[np.ndarray, " nx"],
     targets: JointTargets,
-    deviations: tuple[Any, Any, Any],
+    deviations: Deviations,
     solver: str,
 ) -> Space:
     """The search space of joint targets. Raises `OptionError` for problems without a `System` that has motors of its joints."""
@@ -224,7 +228,7 @@ def _deviation(
 
 
 def decode(
-    problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
+    problem: OptimalControlProblem, data: Data, y: Float[Array, " d"]
 ) -> tuple[Float[Array, " nx"], Float[Array, "T nu"], Float[Array, " np"]]:
     """(x_0, us (T, nu), p) of a point; controls between knots and parameters are clipped to their bounds."""
     z = _whole(data, y)
@@ -237,7 +241,7 @@ def decode(
 
 
 def decode_targets(
-    problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
+    problem: OptimalControlProblem, data: Data, y: Float[Array, " d"]
 ) -> tuple[Float[Array, " nx"], Float[Array, "T nq"], Float[Array, " np"]]:
     """(x_0, configurations whose driven joints are the targets of each step, p) of a point in a space of joint targets."""
     z, count, system = _whole(data, y), data["basis"].shape[2], problem.system
@@ -248,11 +252,7 @@ def decode_targets(
 
 
 def follow_targets(
-    problem: OptimalControlProblem,
-    system: System,
-    data: dict[str, Float[Array, "..."]],
-    x0: Float[Array, " nx"],
-    qs: Float[Array, "T nq"],
+    problem: OptimalControlProblem, system: System, data: Data, x0: Float[Array, " nx"], qs: Float[Array, "T nq"]
 ) -> tuple[Float[Array, "T1 nx"], Float[Array, "T nu"], Float[Array, " T"]]:
     """The motion of joints that follow their targets, the controls that they took, and the residual of each step's contact
     solve."""
@@ -284,14 +284,14 @@ def _followed(
     return xs, us, residual
 
 
-def _whole(data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]) -> Float[Array, " k"]:
+def _whole(data: Data, y: Float[Array, " d"]) -> Float[Array, " k"]:
     """z, with what is fixed."""
     z = y * data["scale"]
     return z if "places" not in data else data["fixed"].at[data["places"]].set(z)
 
 
 def _rest(
-    problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], z: Float[Array, " k"]
+    problem: OptimalControlProblem, data: Data, z: Float[Array, " k"]
 ) -> tuple[Float[Array, " nx"], Float[Array, " np"]]:
     """(x_0, p) of what comes after the knots."""
     dtype = z.dtype

@@ -40,10 +40,6 @@ class PredictiveSampling(SamplingSolver):
                     f"PredictiveSampling: {key} is {getattr(self, key)}; expected a number above 0, at most 1"
                 )
 
-    def default_population(self, size: int, equalities: int = 0) -> int:
-        """Five for every component, at least 64."""
-        return max(64, 5 * size)
-
     def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Annealed:
         return Annealed(mean, np.ones(mean.size), float("inf"))
 

@@ -29,7 +29,14 @@ from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import subject
 from trajopt.problems.trajectory import Trajectory
-from trajopt.solvers.sampling.parametrisation import Space, decode, decode_targets, follow_controls, follow_targets
+from trajopt.solvers.sampling.parametrisation import (
+    Data,
+    Space,
+    decode,
+    decode_targets,
+    follow_controls,
+    follow_targets,
+)
 from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Multipliers, term, violation
 
 SLICE = 16  # motions of a call that takes them one by one
@@ -174,13 +181,7 @@ class GenerationProgram:
         """Number of terminal equality rows."""
         return int(np.sum(~self.inequality[1]))
 
-    def rate(
-        self,
-        data: dict[str, Float[Array, "..."]],
-        y: Float[Array, "P d"],
-        multipliers: Multipliers,
-        count: Int[Array, ""],
-    ) -> tuple:
+    def rate(self, data: Data, y: Float[Array, "P d"], multipliers: Multipliers, count: Int[Array, ""]) -> tuple:
         """Merit, cost, violation and terminal equalities of the candidates y (size, d), of which the first `count` are meant; the
         best one and its motion; rows and first bad steps of the first two. data: the arrays of the search space.
         """
@@ -203,11 +204,7 @@ class GenerationProgram:
         return merit, cost, largest, arrival, best, motion, jax.tree.map(lambda a: a[:2], rows), bad[:2]
 
     def candidate(
-        self,
-        problem: OptimalControlProblem,
-        data: dict[str, Float[Array, "..."]],
-        y: Float[Array, " d"],
-        multipliers: Multipliers,
+        self, problem: OptimalControlProblem, data: Data, y: Float[Array, " d"], multipliers: Multipliers
     ) -> tuple:
         """Merit, cost, violation, terminal equalities, motion, rows and first bad step of one candidate."""
         constraints = Constraints(problem)
@@ -231,7 +228,7 @@ class GenerationProgram:
         return infinite(merit), infinite(cost), infinite(largest), end[: self.arrivals], motion, (rows, end), bad
 
     def driven(
-        self, problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
+        self, problem: OptimalControlProblem, data: Data, y: Float[Array, " d"]
     ) -> tuple[Trajectory, Float[Array, " T"], Float[Array, "T m"], Bool[Array, " T"]]:
         """(motion, stage costs, constraint rows, which steps were solved) under the controls of a candidate."""
         constraints = Constraints(problem)
@@ -248,7 +245,7 @@ class GenerationProgram:
         return Trajectory(jnp.concatenate([xs, last[None]]), us, p), costs, rows, solved
 
     def targeted(
-        self, problem: OptimalControlProblem, data: dict[str, Float[Array, "..."]], y: Float[Array, " d"]
+        self, problem: OptimalControlProblem, data: Data, y: Float[Array, " d"]
     ) -> tuple[Trajectory, Float[Array, " T"], Float[Array, "T m"], Bool[Array, " T"]]:
         """The same of joints that follow the targets of a candidate: the whole motion in one call of the compiled core."""
         x0, qs, p = decode_targets(problem, data, y)

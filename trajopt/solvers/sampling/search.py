@@ -208,9 +208,9 @@ class SamplingSolver(NamedOptions, abc.ABC):
     def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Any:
         """The distribution at the start, with unit deviations."""
 
-    @abc.abstractmethod
     def default_population(self, size: int, equalities: int = 0) -> int:
-        """How many to draw for `size` components and so many rows of terminal equalities."""
+        """How many to draw for `size` components and so many rows of terminal equalities: five a component, at least 64."""
+        return max(64, 5 * size)
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> Float[np.ndarray, "P d"]:

@@ -63,10 +63,6 @@ class StochasticSearch(SamplingSolver):
         super().__post_init__()
         check_options(self, step_length="(0, 1]", shape=SHAPES, sharpness="(0, inf)", elites="(0, 1)")
 
-    def default_population(self, size: int, equalities: int = 0) -> int:
-        """Five for every component, at least 64."""
-        return max(64, 5 * size)
-
     def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Gaussian | Correlated:
         return independent(mean) if is_diagonal(self.diagonal, mean.size) else correlated(mean)
 

@@ -26,6 +26,10 @@ from trajopt.solvers.shooting.functions import DIFFERENCED, EXACT, GAUSS_NEWTON,
 from trajopt.solvers.shooting.hessian import lagrangian_hessian
 from trajopt.solvers.shooting.layout import used_at_steps
 
+# All variables of the program; a number for each row.
+Variables = Float[np.ndarray, " nw"]
+Rows = Float[np.ndarray, " m"]
+
 
 @dataclasses.dataclass
 class Values:
@@ -88,7 +92,7 @@ class Shooting:
     def _nodes(self, motion: Trajectory) -> np.ndarray:
         return np.array(motion.xs, self.problem.dtype)[np.append(self.layout.step[:, 0], self.problem.horizon)]
 
-    def variables(self, motion: Trajectory) -> Float[np.ndarray, " nw"]:
+    def variables(self, motion: Trajectory) -> Variables:
         """w of a motion (its states between the nodes are not part of it)."""
         layout, problem = self.layout, self.problem
         nodes = self._nodes(motion)
@@ -103,7 +107,7 @@ class Shooting:
         w[layout.parameters] = motion.p
         return w
 
-    def motion(self, w: Float[np.ndarray, " nw"]) -> Trajectory:
+    def motion(self, w: Variables) -> Trajectory:
         """The motion of w, rolled out inside each interval."""
         layout = self.layout
         us = w[layout.controls][layout.valid]
@@ -112,7 +116,7 @@ class Shooting:
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return self.oracle.call(function, self._functions, *arguments, effort=Effort.LIGHT)
 
-    def values(self, w: Float[np.ndarray, " nw"]) -> Values:
+    def values(self, w: Variables) -> Values:
         if self._values is None or not np.array_equal(self._values[0], w):
             self.oracle.evaluations += 1
             cost, g, xs, bad = self._call(ShootingFunctions.values, w, self.references)
@@ -120,7 +124,7 @@ class Shooting:
             self.last_bad_step = int(bad) if bad <= self.problem.horizon else self.last_bad_step
         return self._values[1]
 
-    def slopes(self, w: Float[np.ndarray, " nw"]) -> Slopes:
+    def slopes(self, w: Variables) -> Slopes:
         if self._slopes is None or not np.array_equal(self._slopes[0], w):
             self.oracle.evaluations += self.oracle.cost_of_linearization
             arguments = w, self.references, self.latest
@@ -129,9 +133,7 @@ class Shooting:
             self._slopes = w.copy(), Slopes(*arrays, float(departure))
         return self._slopes[1]
 
-    def hessian(
-        self, w: Float[np.ndarray, " nw"], multipliers: Float[np.ndarray, " m"], factor: float
-    ) -> Float[np.ndarray, " nh"]:
+    def hessian(self, w: Variables, multipliers: Rows, factor: float) -> Float[np.ndarray, " nh"]:
         """Non-zeros of the Hessian of factor f + multipliers . g, or of its Gauss-Newton part factor f, damped."""
         if factor != 0:  # not those of a restoration phase
             self.latest = np.array(multipliers, self.problem.dtype)
@@ -140,47 +142,35 @@ class Shooting:
         weight = np.asarray(factor, self.problem.dtype)
         return np.asarray(self._call(lagrangian_hessian, w, self.references, multipliers, weight))
 
-    def departure(self, w: Float[np.ndarray, " nw"]) -> float:
+    def departure(self, w: Variables) -> float:
         """How far the coordinates xi are from tangent ones: largest column of d(xi as a tangent at x) / dxi - 1.
 
         Zero for plain vectors; for a rotation 0.48 at one radian from the reference, 0.89 at two, 1.19 at half a turn.
         """
         return self.slopes(w).departure
 
-    def carried(self, w: Float[np.ndarray, " nw"], rows: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
+    def carried(self, w: Variables, rows: Rows) -> Rows:
         """Multipliers of the rows for the program about w's own motion: with defects counted at tangents of its nodes."""
         place, rows = self.layout.rows["defect"], rows.copy()
         if not euclidean(self.problem):
             rows[place] = np.asarray(self._call(ShootingFunctions.carry, w, self.references, rows[place]))
         return rows
 
-    def violation(self, w: Float[np.ndarray, " nw"]) -> float:
+    def violation(self, w: Variables) -> float:
         """Largest violation of rows and bounds; NaN where the rows are not finite."""
         g = self.values(w).constraints
         rows = np.maximum(self.constraint_lower - g, g - self.constraint_upper)
         bounds = np.maximum(self.lower - w, w - self.upper)
         return float(max(rows.max(initial=0.0), bounds.max(initial=0.0))) if np.isfinite(g).all() else float("nan")
 
-    def stationarity(
-        self,
-        w: Float[np.ndarray, " nw"],
-        rows: Float[np.ndarray, " m"],
-        lower: Float[np.ndarray, " nw"],
-        upper: Float[np.ndarray, " nw"],
-    ) -> float:
+    def stationarity(self, w: Variables, rows: Rows, lower: Variables, upper: Variables) -> float:
         """Largest |grad f + J^T rows - lower + upper| over the variables that are not fixed."""
         slopes, entries = self.slopes(w), self.layout.jacobian
         pull = np.bincount(entries.columns, weights=slopes.jacobian * rows[entries.rows], minlength=w.size)
         residual = slopes.gradient + pull - lower + upper
         return float(np.abs(residual[self.lower < self.upper]).max(initial=0.0))
 
-    def complementarity(
-        self,
-        w: Float[np.ndarray, " nw"],
-        rows: Float[np.ndarray, " m"],
-        lower: Float[np.ndarray, " nw"],
-        upper: Float[np.ndarray, " nw"],
-    ) -> float:
+    def complementarity(self, w: Variables, rows: Rows, lower: Variables, upper: Variables) -> float:
         """Largest product of a multiplier and the distance to its bound."""
         g = self.values(w).constraints
         pairs = (

@@ -27,6 +27,10 @@ from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.programs import KEPT_PROGRAMS, subject
 from trajopt.solvers.loop.contract import SolverState
 
+# Of rows: a number each; whether each is an inequality.
+Values = Float[Array, "*rows"]
+Flags = Bool[np.ndarray, "..."]
+
 SUFFICIENT_FALL = 0.25  # a violation above this fraction of the last one raises the penalty
 FIRST_INNER_TOLERANCE = 1e-2
 INNER_SHARE, INNER_LARGEST = 0.1, 1e-2  # of `PenaltyRule.inner_tolerance`
@@ -235,50 +239,36 @@ def _rows(constraints: Constraints) -> tuple[Array, Array, Array, Array]:
     )
 
 
-def estimate(
-    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
-) -> Float[Array, "*rows"]:
+def estimate(y: Values, w: Values, c: Values, inequality: Flags) -> Values:
     """First-order multiplier estimate: the derivative of the augmented term with respect to c."""
     moved_ = y + w * c
     return jnp.where(inequality, jnp.maximum(moved_, 0.0), moved_)
 
 
-def term(
-    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
-) -> Float[Array, ""]:
+def term(y: Values, w: Values, c: Values, inequality: Flags) -> Float[Array, ""]:
     """What the rows add to the cost."""
     off = inequality & (y + w * c <= 0)
     return jnp.sum(jnp.where(off, -0.5 * y**2 / jnp.where(w > 0, w, 1.0), c * (y + 0.5 * w * c)))
 
 
-def weight(
-    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
-) -> Float[Array, "*rows"]:
+def weight(y: Values, w: Values, c: Values, inequality: Flags) -> Values:
     """Second derivative of the augmented term with respect to c."""
     return jnp.where(inequality & (y + w * c <= 0), 0.0, w)
 
 
-def excess(
-    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
-) -> Float[Array, "*rows"]:
+def excess(y: Values, w: Values, c: Values, inequality: Flags) -> Values:
     """Size of each row's violation for the penalty rule: |c|, or |max(c, -y/w)|, which includes complementarity."""
     held = jnp.maximum(c, -y / jnp.where(w > 0, w, 1.0))
     return jnp.where(w > 0, jnp.abs(jnp.where(inequality, held, c)), 0.0)
 
 
-def change(
-    y: Float[Array, "*rows"], w: Float[Array, "*rows"], c: Float[Array, "*rows"], inequality: Bool[np.ndarray, "..."]
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def change(y: Values, w: Values, c: Values, inequality: Flags) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """(largest change of a multiplier that an update would make, largest multiplier after it)."""
     new, zero = estimate(y, w, c, inequality), jnp.zeros((), c.dtype)
     return jnp.max(jnp.abs(new - y), initial=zero), jnp.max(jnp.abs(new), initial=zero)
 
 
-def violation(
-    c: Float[Array, "*rows"],
-    relevant: Bool[Array, "..."] | Bool[np.ndarray, "..."],
-    inequality: Bool[np.ndarray, "..."],
-) -> Float[Array, ""]:
+def violation(c: Values, relevant: Bool[Array, "..."] | Flags, inequality: Flags) -> Float[Array, ""]:
     """Largest violation of rows that count."""
     size = jnp.where(inequality, jnp.maximum(c, 0.0), jnp.abs(c))
     return jnp.max(jnp.where(relevant, size, 0.0), initial=jnp.zeros((), c.dtype))
