@@ -78,7 +78,7 @@ class DirectCalls:
 
     def _is_finite(self, report: Any) -> bool:
         """Whether a report is known (inside of a compiled function it is not) and all that was read and computed finite."""
-        return type(report) is self._array and np.asarray(report)[STATUS] != NON_FINITE
+        return type(report) is self._array and bool(np.asarray(report)[STATUS] != NON_FINITE)
 
     def _answer(self, what: str, at: tuple[Any, ...], head: Array, q: Array, v: Array, *slopes: Array) -> Any:
         """at: (q, v, u, force), from which the whole report is made when it is asked for."""
