@@ -1,7 +1,5 @@
 """Trajectory optimization and estimation for robots in contact, in JAX with a C++ core."""
 
-from __future__ import annotations
-
 from typing import Any
 
 __version__ = "0.2.0"

@@ -1,7 +1,5 @@
 """Exceptions. Each message names the culprit, what was received, what was expected and the remedy."""
 
-from __future__ import annotations
-
 
 class TrajoptError(Exception):
     """Base class of every error raised on purpose by trajopt."""

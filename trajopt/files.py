@@ -8,8 +8,6 @@ Several files take their places together through a folder. They are written into
 (`reading_together`), and the next writer moves the rest.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Names: those that the command line knows before it imports anything heavy, which are allowed, suggestions for mistyped ones."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """One run at a time in a folder: a lock that names its holder. The kernel releases it when the process ends, however it ends."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import fcntl

@@ -1,7 +1,5 @@
 """Options and arguments: a number where a number is asked for, and in its range, before anything is computed with it."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

@@ -1,7 +1,5 @@
 """Status of a solve: one enumeration for every solver, whose members are their own names and messages."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import equinox as eqx

@@ -4,8 +4,6 @@
 nothing. What JAX spends on tracing, lowering and compiling is taken out of the part it happens in and is a part of its own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

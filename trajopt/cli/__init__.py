@@ -3,8 +3,6 @@
 Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """`trajopt compare`: the same problem with several solvers, gradient modes and seeds."""
 
-from __future__ import annotations
-
 import argparse
 import pathlib
 from collections.abc import Callable

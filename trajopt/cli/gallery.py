@@ -1,7 +1,5 @@
 """`trajopt gallery`: run problems of the library one after the other and leave all their pictures on one page."""
 
-from __future__ import annotations
-
 import argparse
 import pathlib
 import signal

@@ -1,7 +1,5 @@
 """`trajopt identify`: parameters of a model from recordings, and a report of what they say."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 

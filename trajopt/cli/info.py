@@ -1,7 +1,5 @@
 """`trajopt info`: what a model consists of and what takes its steps, what a problem asks; both where a name is that of both."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The options of `load_model` on the command line, for the commands that take a model file."""
 
-from __future__ import annotations
-
 import argparse
 import pathlib
 from typing import Any

@@ -1,7 +1,5 @@
 """`trajopt mpc`: a task of the receding horizon, in real time in the web browser."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 

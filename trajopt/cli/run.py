@@ -3,8 +3,6 @@
 It warns where contacts were left out of a motion, and names the options that would have held them.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import pathlib

@@ -1,7 +1,5 @@
 """`trajopt train`: train a policy on a task and write its log, its checkpoint, the policy and an episode of it to a directory."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import pathlib

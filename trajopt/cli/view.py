@@ -1,7 +1,5 @@
 """`trajopt view`: finished runs in the web browser, or in one HTML file."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 

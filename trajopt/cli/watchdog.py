@@ -8,8 +8,6 @@ would. The handler in C, though, runs at once and writes the number of the signa
 An interrupt that Python raises in a callback of the garbage collector or in a finalizer is dropped; it is raised once more.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -1,7 +1,5 @@
 """Checks of what users pass: real, finite arrays of the model's precision, and numbers. Errors name the argument."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from typing import Any

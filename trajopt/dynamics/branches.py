@@ -1,7 +1,5 @@
 """Branches that stay branches under `vmap`: a batch pays for them only where somebody in it takes them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

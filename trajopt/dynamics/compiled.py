@@ -11,8 +11,6 @@ of shapes where the law limits them by `max_pairs`), and how they move, come fro
 The numbers of shapes stand in the order of native/parameters.h.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -1,7 +1,5 @@
 """The pairs of shapes of a topology as the compiled core sees them: against planes, against each other, and those handed over."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

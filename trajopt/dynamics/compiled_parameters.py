@@ -9,8 +9,6 @@ What v+ and lambda answer to each comes from the factorisation at the core's sol
 The last two are zero but where contacts are redundant: the selection of the impulse knows of G = J M^-1 J^T through them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

@@ -8,8 +8,6 @@ contact; under other laws, by kappa and rho, and in other gradient modes they ar
 step. Smooth steps have derivatives of every order, in every mode (`smooth_step`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Calls of the compiled core (`compiled` says what goes in, `report` what a step tells of itself)."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import NamedTuple

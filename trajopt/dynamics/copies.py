@@ -1,7 +1,5 @@
 """Objects that are pickled and copied without what they make again when it is asked for."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

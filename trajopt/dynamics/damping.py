@@ -1,7 +1,5 @@
 """Springs and dampers of joints in large steps: beside the armature (`System(implicit_damping=True)`), or a warning."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -7,8 +7,6 @@ topology and law; what is seldom read of a report is taken from one array when i
 the numbers anyway, says whether they are finite.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

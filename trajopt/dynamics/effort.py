@@ -1,7 +1,5 @@
 """How thoroughly XLA optimises a program."""
 
-from __future__ import annotations
-
 import enum
 import functools
 

@@ -15,8 +15,6 @@ Matrices with one entry need no LAPACK.
 Nothing else in the package calls `jax.numpy.linalg`, `jax.lax.linalg` or `jax.scipy.linalg` (but for norms of vectors).
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Steps under hard contact use the closed form of `gradients.closed_form` for dv+ 
 others, and gradient modes that are not the exact derivative, are differentiated in forward mode, column by column.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeGuard

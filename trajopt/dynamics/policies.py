@@ -1,7 +1,5 @@
 """The motion of a system under a feedback policy about another motion: what the forward pass of iLQR follows."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float

@@ -4,8 +4,6 @@ JAX multiplies matrices in single precision on recent GPUs with ten bits of mant
 Newton's method on contact problems does not converge in its usual three or four iterations then.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable

@@ -9,8 +9,6 @@
 Second derivatives by the JAX implementation are a program that takes several times as long to compile and to run.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

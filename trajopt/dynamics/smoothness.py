@@ -4,8 +4,6 @@ A step is smooth where nothing acts on it by rows: no contact, no joint limit, n
 takes it, it has derivatives of every order. A step with rows has a kink wherever one of them begins to act.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 

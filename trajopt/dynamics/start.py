@@ -1,7 +1,5 @@
 """Starts that a contact law has to push out of joint limits: said once, before the first step."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What `System` checks of the state, the controls and what else a step is given: errors name the argument and the model."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

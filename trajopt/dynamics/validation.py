@@ -1,7 +1,5 @@
 """What every model has to satisfy: finite numbers, and mass where joints move bodies."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -9,8 +9,6 @@
 - A mimic joint's armature, damping, spring, friction and limits are folded into the joint it follows.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Collection

@@ -4,8 +4,6 @@ Gauss-Newton with steps of least norm in tangent coordinates, in NumPy, so that 
 those of `dynamics.contact.closures`, their Jacobian is by central differences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -5,8 +5,6 @@ keep energy and dissipated power: armature and damping a^2, a spring of stiffnes
 friction |a|; its limits become limits of q_s. These factors are fixed on load.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a user wants to know about a model: as a dictionary and as text."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Sequence
 from typing import Any

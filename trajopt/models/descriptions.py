@@ -5,8 +5,6 @@ Frames: a body's `rotation`, `position` place its frame in its parent body's fra
 frame. SI units, radians.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

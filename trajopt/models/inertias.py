@@ -1,7 +1,5 @@
 """Inertias: those of several bodies as one, which no body can have, those of solids."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

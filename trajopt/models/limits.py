@@ -3,8 +3,6 @@
 Far above published robots (a few hundred elements, tens of links, meshes of some megabytes). What is larger is refused by name.
 """
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 from typing import NoReturn

@@ -4,8 +4,6 @@ Their acceleration is not determined by any force. Pinocchio reads such files, a
 joints are held at their default, with a warning, as long as something else in the file moves mass.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trajopt.errors import ModelError

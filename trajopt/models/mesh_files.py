@@ -1,7 +1,5 @@
 """The mesh files that a URDF or SDF names, as hulls: each is read once; missing or unreadable ones cost their geometry."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element

@@ -3,8 +3,6 @@
 Formats that the package `trimesh` reads, in a process of its own: a small file may stand for any number of points.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import posixpath

@@ -1,7 +1,5 @@
 """Warnings that a reader can take in: names listed up to a number, warnings of one kind in one line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -26,8 +26,6 @@ solref, solimp and torquescale, which say how soft MuJoCo's are, have no counter
 the start are left out in silence, others (spatial tendons, flexes, distances) with a warning.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree.ElementTree import Element
 

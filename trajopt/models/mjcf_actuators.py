@@ -12,8 +12,6 @@
   warning.
 """
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 

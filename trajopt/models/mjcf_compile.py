@@ -3,8 +3,6 @@
 `trajopt.models.mjcf_files` has looked at the document before.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

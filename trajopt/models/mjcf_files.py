@@ -5,8 +5,6 @@ memory. So every file that the document includes or attaches is parsed here firs
 refused, the elements that the compiler would make are counted, and the files of meshes and height fields are looked at.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from pathlib import Path

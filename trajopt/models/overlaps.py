@@ -4,8 +4,6 @@ The engine's own distances (`trajopt.dynamics.collision`) would have to be compi
 compare the two.
 """
 
-from __future__ import annotations
-
 import mujoco
 import numpy as np
 from jaxtyping import Float, Int

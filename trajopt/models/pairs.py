@@ -5,8 +5,6 @@ one that carries it (the fixed world excepted); contact bits; excluded body pair
 In a pair the second shape is the plane or the height field, else the one fixed to the world, if there is one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ The readers need this once for each model, before anything is compiled. `trajopt
 the function to differentiate and to batch; the tests compare the two.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 from scipy.spatial.transform import Rotation

@@ -15,8 +15,6 @@ surfaces; gravity; <include>, merged or not (`trajopt.models.sdf_include`).
   torsional and directional friction. Plugins, sensors, visuals are left out in silence. Joints screw and gearbox are refused.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from xml.etree.ElementTree import Element

@@ -7,8 +7,6 @@ Where Gazebo's own models of the sun, a light, and of the ground plane are not f
 is a plane.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

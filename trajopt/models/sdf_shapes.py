@@ -1,7 +1,5 @@
 """Collision shapes and inertias of SDF links."""
 
-from __future__ import annotations
-
 from xml.etree.ElementTree import Element
 
 import numpy as np

@@ -5,8 +5,6 @@ push them apart for ever. So links whose shapes overlap at the default configura
 as in MoveIt's setup assistant. SRDF files list such pairs too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Sequence
 from pathlib import Path

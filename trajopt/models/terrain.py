@@ -1,7 +1,5 @@
 """Uneven ground in place of a model's floor: a grid of heights, or a function with parameters."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 

@@ -19,8 +19,6 @@ Visuals are ignored too, but for the primitives of links without collision eleme
 What simulators write into URDF files beside the format: <gazebo> elements, and <contact> of links.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree.ElementTree import Element
 

@@ -5,8 +5,6 @@ program. So only files whose name ends in .xacro are handed to it, and only if t
 `$(find NAME)` is answered by the same search as `package://NAME`.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ What is not well-formed XML but read by the tolerant parsers that are common in 
 looks at each byte a fixed number of times, whatever the document holds.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence

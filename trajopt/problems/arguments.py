@@ -5,8 +5,6 @@ bounds that were left out as infinite ones. In another problem those may be wron
 hands every field over as it stands; those that nobody changed are therefore taken back to what was given.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Validation of an `OptimalControlProblem`: arguments in their normal form, or an error that names the culprit."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -9,8 +9,6 @@ their mean; where they do not, a mode ends within `STEP`, and the smaller quotie
 of slope limiters, here for columns: Harten 1983). Where all steps are smooth `motion_curvature` takes `dynamics_hessian`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

@@ -1,7 +1,5 @@
 """Estimates as text: value, standard deviation and, for simulated data, the distance from the truth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

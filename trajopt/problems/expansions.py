@@ -5,8 +5,6 @@ manifolds: the dynamics give dx_{t+1} = d_t + F_t z_t with the defect d_t = f(x_
 1/2 z^T H z + g^T z, and the constraints c + C z.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

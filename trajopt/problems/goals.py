@@ -1,7 +1,5 @@
 """Goals: what a task is about, as a person would judge the motion, recomputed from one rollout of the controls."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

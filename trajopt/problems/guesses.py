@@ -5,8 +5,6 @@ cone of contact c, here the hull of `EDGES` of its edges, and tau within the lim
 small a share of their limits as they can be; where none do, the imbalance h - S tau - J^T f is what is left.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

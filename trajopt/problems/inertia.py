@@ -11,8 +11,6 @@ the centre of mass is tr(S_c) 1 - S_c with S_c = m U U^T, U the upper left block
 Rucker, Wensing, Smooth parameterization of rigid-body inertia, IEEE RA-L 2022, eqs. 8-13.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float

@@ -17,8 +17,6 @@ to the minimum of the robust cost. Every solver that takes residuals takes these
 Huber, Ronchetti, Robust Statistics, 2009, chapters 3 and 7; Triggs et al., Bundle adjustment, 2000, section 4.3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

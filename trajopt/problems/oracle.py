@@ -3,8 +3,6 @@
 Whether controls have any influence on what a problem asks of its states, to first order along a motion.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ No compiled function reads any of it.
 What an estimation problem was given: measurements with their deviations, and what a point of the problem says of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

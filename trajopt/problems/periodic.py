@@ -6,8 +6,6 @@ tangent coordinates about the guess x0, the constraints are
     s = x_0 (-) x0  at the first step,      s = x_T (-) x0  at the end.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What is known about the unknowns before any data."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

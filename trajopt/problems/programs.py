@@ -8,8 +8,6 @@ How thoroughly XLA optimises a program is the caller's choice (`Effort`): a prog
 compiled for longer than it runs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import logging

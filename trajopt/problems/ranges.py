@@ -6,8 +6,6 @@
 A value out of its range raises `OptionError`, which names the problem, the setting, the value, the range and the default.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

@@ -4,8 +4,6 @@ A problem is made by a factory, a function whose keyword arguments are the probl
 also tells its type. The library's factories are called like the problem, with underscores for hyphens.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib

@@ -4,8 +4,6 @@ horizon.
 Of the same shapes and types, these are arguments of what is compiled (`tree`), and nothing but themselves is validated.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

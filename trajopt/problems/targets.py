@@ -10,8 +10,6 @@ A motor pushes against the ground by as much as its target is away, so that few 
 landing; held over tenths of a second, torques make a fall.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -6,8 +6,6 @@ weight that is zero at a time, a choice by a time, and sums, products and rearra
 as not zero. So a row that is not used is zero at every motion, while one that is zero by a chance of numbers is kept.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

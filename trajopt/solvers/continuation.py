@@ -18,8 +18,6 @@ smoothing sees far: Pang et al., "Global planning for contact-rich manipulation 
 models", 2023.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

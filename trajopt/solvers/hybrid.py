@@ -17,8 +17,6 @@ gradient solver's; before, the trace shows the spread of the sampling distributi
 budget, Ctrl-C) returns the best motion drawn, which is not a success.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Solvers by name."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

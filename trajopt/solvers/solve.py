@@ -1,7 +1,5 @@
 """`solve`: the loop with the solver that a problem asks for, and with contact smoothed where the solver asks for that."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

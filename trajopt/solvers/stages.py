@@ -1,7 +1,5 @@
 """The stages of smoothed contact: the problem of a stage, the values of rho, and what a stage costs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 `rendering` draws each frame. The time and how much slower than real time it passes are written into the picture.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """One page with all pictures of finished runs: HTML beside their folders, which needs neither a server nor a network."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import json

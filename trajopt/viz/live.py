@@ -5,8 +5,6 @@ acts when its solve is done (delay="measured") or after the horizon's delay. Whe
 is slower, and the panel says so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

@@ -1,7 +1,5 @@
 """Plots of a run of `control.RecedingHorizon`: latency of each solve, cost of the plans, controls."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -5,8 +5,6 @@ in summary.json, or from the task that a policy was trained on. Contact points a
 stored impulses are in these frames.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

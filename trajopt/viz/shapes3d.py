@@ -1,7 +1,5 @@
 """Shapes of a model as surfaces, and where the bodies are along a motion: what every picture of a model starts from."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

@@ -4,8 +4,6 @@ Every recording has a frame of its own in the scene, `/<number>`, and below it o
 poses are all that changes along a motion, with the contact forces (arrows), the names and the time.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import html
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Drawing, transport and the page are viser's (the `viewer` extra); `stage` says what is drawn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -8,8 +8,6 @@ separates them all the way, and the contacts are those of n': the same features 
 (docs/contact-semantics.md, Shapes that pass each other).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Choices (which feature, which points) are made on values without gradient; what is chosen is computed with gradient.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import jax

@@ -8,8 +8,6 @@ method starts at the vertical foot and its last step carries the derivative, by 
 tangent plane there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

@@ -1,7 +1,5 @@
 """Pairs of shapes that could touch within a step although the narrow phase has not seen them."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int

@@ -1,7 +1,5 @@
 """The contact solver on plain arrays: frictional contact problems that do not come from a `System`."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import NamedTuple

@@ -18,8 +18,6 @@ cones, the products lambda w of all rows are drawn towards a share of their mean
 the others: it is that of the path at the mean product.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 

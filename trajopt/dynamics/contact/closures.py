@@ -15,8 +15,6 @@ loop is closed exactly; an error of 1e-7 m would make them contradict each other
 from rows and errors what belongs to singular values of J below `RANK`.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

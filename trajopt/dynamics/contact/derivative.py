@@ -1,7 +1,5 @@
 """Derivative of the impulses of a solved contact problem at its modes, by the implicit function theorem."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Contacts that friction can jam (docs/contact-semantics.md)."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float

@@ -1,7 +1,5 @@
 """A step under `RelaxedContact` in the terms of the other laws: its solution, and the tangents of its velocity and impulses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

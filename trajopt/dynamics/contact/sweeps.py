@@ -3,8 +3,6 @@
 What the sweeps leave undone is part of the step and of its derivative; `StepInfo.residual` measures it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -16,8 +16,6 @@ accelerated for longer, (1 + e) g / v_n of velocity per height for a ball under 
 reflection (pseudo-inverse). Contacts that do not bounce are differentiated as in `implicit`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar
 

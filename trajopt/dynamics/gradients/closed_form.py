@@ -14,8 +14,6 @@ rounding over the regularisation would remain.) dID is the closed form of `deriv
 `contact_geometry`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

@@ -10,8 +10,6 @@ with w^C the contact wrenches summed over the subtree and f_r = [c_r; P x c_r]. 
 *world*: a contact force does not turn with the body that it acts on.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

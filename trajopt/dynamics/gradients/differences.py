@@ -5,8 +5,6 @@ f(d) = residual(integrate(x, d)). Columns are computed one after another (`lax.m
 of an iterative contact solver into both branches at every step, and would cost more than it saves on a CPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

@@ -1,7 +1,5 @@
 """Derivatives that are defined once only: whoever differentiates them once more is told so."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -18,8 +18,6 @@ rule is linear in the tangents, so JAX transposes it for reverse mode: one linea
 Where the contact problem has many solutions the derivative is that of the selected one (`selection`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any, ClassVar

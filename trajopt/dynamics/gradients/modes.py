@@ -1,7 +1,5 @@
 """Gradient modes of a `System` by name (docs/gradients.md): the table that a mode is added to."""
 
-from __future__ import annotations
-
 from trajopt.dynamics.gradients.bounce import Bounce
 from trajopt.dynamics.gradients.complementarity import ComplementarityAware, check_labellings
 from trajopt.dynamics.gradients.implicit import Implicit

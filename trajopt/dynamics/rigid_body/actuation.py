@@ -7,8 +7,6 @@ clip is to the force range of each actuator, the outer one to the range of what 
 before the step, and where they act the slope is zero. Motors without a range are tau = S u: their models hold no g and no b.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ rotation vector in the body frame. `integrate` and `difference` equal MuJoCo's `
 `mj_differentiatePos`; a tangent vector dq (nv,) has the layout of v.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -10,8 +10,6 @@ representations, W for the world and B for the base:
 - "inertial", W: velocity of the point of the base that is at the world's origin, angular velocity; world axes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import jax.numpy as jnp

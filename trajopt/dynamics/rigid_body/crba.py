@@ -4,8 +4,6 @@ With I_i^C the inertia of the subtree of DoF i's node, M_ij = S_j . I_i^C S_i fo
 belongs to the same joint, and M_ij = M_ji otherwise.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 

@@ -24,8 +24,6 @@ so that its twelve numbers are summed over subtrees together with the ten of the
 one product with the ancestor mask, and no 6 x 6 matrix is ever formed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -4,8 +4,6 @@ Energies include what the equation of motion includes: the kinetic energy of arm
 springs (MuJoCo's convention; Pinocchio leaves both out). Then d/dt (kinetic + potential) = tau . v - damping losses.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float

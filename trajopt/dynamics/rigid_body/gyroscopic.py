@@ -18,8 +18,6 @@ mass of what it carries. In body axes it depends on the joints further out alone
     dc/domega = A_x K^-1 H - A_omega,      dc/dq = x x D_x - omega x D_omega + A_x K^-1 (D_omega - D_x - h x x D_x / 2).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

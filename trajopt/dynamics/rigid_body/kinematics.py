@@ -10,8 +10,6 @@ nodes at once, and everything else is a product with the constant ancestor mask 
     node velocities = dof_mask @ (S v),      sums over subtrees = node_mask^T @ (...).
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

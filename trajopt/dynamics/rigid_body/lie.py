@@ -4,8 +4,6 @@ Every function is smooth where the mathematics is: the removable singularities a
 series (the branch not taken never sees a singular argument), so that derivatives of any order are finite there.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float

@@ -8,8 +8,6 @@ The two sweeps over the tree are two products with the constant ancestor mask. W
 which is the *true* inverse dynamics: the acceleration of a free base goes in, the wrench on it comes out.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike

@@ -14,8 +14,6 @@ inside (arrays "by columns", one column a body or a DoF): the inner loops then r
 components, which is several times faster on CPUs.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Shaped

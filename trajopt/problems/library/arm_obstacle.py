@@ -7,8 +7,6 @@ p is the place of the tool. The straight way between the first posture and one t
 side the arm goes around it is not said.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

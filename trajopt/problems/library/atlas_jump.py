@@ -12,8 +12,6 @@ torques by inverse dynamics, the wrenches on the feet being those of least norm.
 shooting, which keeps what matters of it: linear models of the right contact modes, on the ground and off it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

@@ -10,8 +10,6 @@ that of `atlas-jump`, which ends at the apex, and the way up taken backwards; it
 shooting closes its gaps.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

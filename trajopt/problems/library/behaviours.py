@@ -5,8 +5,6 @@ scheduled, no foothold and no reference motion is given. The solver samples join
 of the kind is found, and a gradient solver polishes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import jax

@@ -9,8 +9,6 @@ are this project's own: cart 1 kg, two poles of 0.3 kg at 0.5 m, the same bounds
 Angles are relative to the parent: (pi, 0) is upright.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trajopt.dynamics.contact.laws import NoContact

@@ -8,8 +8,6 @@ others, so that the cube leaves when the arm slows down, not when a link hits a 
 in which they happen, and no derivative tells.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float

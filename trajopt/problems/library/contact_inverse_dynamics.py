@@ -13,8 +13,6 @@ the torque limits, pick a solution of small torques. The poses were found by `st
 to the last digit; `static_pose.certify` proves that static equilibrium is possible in them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence

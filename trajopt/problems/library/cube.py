@@ -28,8 +28,6 @@ from where it goes to zero like Newton's method, and the impacts enter one after
 of r on the floor. The throw found is *a* solution, in general not theta*, which is not determined by its final pose.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Contact holds the drone as long as its thrust is below its weight, so that from 
 zero and descent stays where it is. Complementarity-aware gradients see the drone in the air.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import optax
 from jax.tree_util import Partial

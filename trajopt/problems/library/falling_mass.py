@@ -17,8 +17,6 @@ the 5 cm that the mass moves in one step when it arrives: much sharper smoothing
 The problem to solve: which h makes the mass end at a height above the ground, starting from an h too low to tell.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping

@@ -12,8 +12,6 @@ where, is not said. l is a margin: on ground that gives way the base leaves the 
 tenth in MuJoCo, and what lands on its front feet has turned far enough to come upright all the same.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

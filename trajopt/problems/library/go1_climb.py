@@ -8,8 +8,6 @@ weight; apex asks for the trunk `APEX` above the middle of the two after `APEX_A
 `STANDS` seconds. Which foot leaves the ground when, and where it comes down, is not said.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 

@@ -9,8 +9,6 @@ velocities in the last STANDS seconds, and r_T asks for the first pose at rest. 
 come back is not said.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jax.tree_util import Partial
 

@@ -7,8 +7,6 @@ a foot, is that of a swing for a `SHARE` of each period and that of the ground f
 they push is found.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Bool, Float

@@ -14,8 +14,6 @@ An answer is a motion within LIMITS. Feet that come down touch and leave the gro
 near a step, along which solvers creep: a step need not be stationary.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float

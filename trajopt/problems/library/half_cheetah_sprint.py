@@ -6,8 +6,6 @@ over u in [-1, 1]. b is the torso's height and pitch and their rates, l keeps jo
 contact is prescribed; the search is told a period, with which targets of the joints repeat.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jax.tree_util import Partial
 

@@ -8,8 +8,6 @@ over u in [-1, 1]. b asks for an upright torso and, little, since it changes wit
 is on the ground is not said.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Bool, Float

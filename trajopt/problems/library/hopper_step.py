@@ -8,8 +8,6 @@ apex asks for the torso 0.25 m above the middle of the two at half time. When th
 said.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 

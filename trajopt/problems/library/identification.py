@@ -16,8 +16,6 @@ the recordings are simulated with the model that explains them.
 - link-length-identification: a hopper standing on its foot and moving under known torques; unknown lengths of thigh and shank.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

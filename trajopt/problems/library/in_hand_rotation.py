@@ -7,8 +7,6 @@ R, p are rotation and place of the ball, u are angles that the hand's servos are
 where and when is not said.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 

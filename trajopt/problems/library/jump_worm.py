@@ -7,8 +7,6 @@ Nimble's statement has no moderate optimum: links that spin ever faster throw th
 does not resolve, and most torques do not matter. Here the joints' rates are bounded, and torques cost a little.
 """
 
-from __future__ import annotations
-
 import math
 
 import jax

@@ -6,8 +6,6 @@ r"""push-box and push-t: a finger pushes a thing over a table to a pose, from wh
 p = (x, y, yaw) of the thing, d from its centre of mass to the finger. When and where the finger touches it is not said.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Array, Float, ScalarLike
 

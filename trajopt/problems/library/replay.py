@@ -1,7 +1,5 @@
 """What certificates recompute of a motion: its rollout, by a program of its own that is compiled for one run (`Effort.QUICK`)."""
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Array, Float
 

@@ -10,8 +10,6 @@ At rest the gradient knows of feet that stick and nothing of stepping. So the gu
 sin(2 pi f t + phase) joint by joint, which moves somehow; solvers that keep to the dynamics start from where it leads.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

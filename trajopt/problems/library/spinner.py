@@ -7,8 +7,6 @@ finger touches the disc is not said. The task is that of Kurtz et al., "Inverse 
 contact-implicit model predictive control", 2023; the weights are this project's own.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 

@@ -24,8 +24,6 @@ penetrates.
 problem estimates the whole recording at once: what a moving horizon as long as the recording does at its end.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

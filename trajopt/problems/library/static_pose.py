@@ -16,8 +16,6 @@ The certificate looks for contact forces f and joint torques tau with
 and the smallest s, the *use* of friction cones and torque limits; s < 1 proves that static equilibrium exists.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

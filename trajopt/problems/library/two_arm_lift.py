@@ -7,8 +7,6 @@ p is the centre of the ball, p_ref rises smoothly from where it lies to where it
 angles that the arms' servos are told. Where the arms touch the ball, and when, is not said.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 

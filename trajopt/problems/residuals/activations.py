@@ -13,8 +13,6 @@ slope and curvature start from zero and 1 at s = 1; below s = `RELAXED` h is con
 pulls back, where the margin is already negative.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 from typing import Any

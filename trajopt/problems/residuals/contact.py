@@ -4,8 +4,6 @@ Impulse, friction share and centre of pressure are those of the step from the st
 distance and slip are of the state alone.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 

@@ -6,8 +6,6 @@ relative to another frame, in its axes and from its origin.
 Residuals of the whole body: centre of mass and centroidal momentum.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

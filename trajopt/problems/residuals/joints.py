@@ -1,7 +1,5 @@
 """Residuals of joints and motors: posture, velocity, acceleration, control, margin to joint limits."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Many starts of one problem: `solve_batch`."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from types import NoneType

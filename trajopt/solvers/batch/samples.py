@@ -1,7 +1,5 @@
 """The samples of a batch: each validated as a problem of its own, then stacked."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What `solve_batch` returns: the answers of many samples side by side, each with its own status."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence

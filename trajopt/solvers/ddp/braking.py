@@ -5,8 +5,6 @@
 S are the lever arms of the motors, h gravity's forces, M the mass matrix.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float

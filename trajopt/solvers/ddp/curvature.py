@@ -14,8 +14,6 @@ Sen, Yakowitz, A quasi-Newton differential dynamic programming algorithm for dis
 Bock, Plitt 1984 (blockwise updates); Dennis, Gay, Welsch, An adaptive nonlinear least-squares algorithm, 1981 (scaling).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Literal
 

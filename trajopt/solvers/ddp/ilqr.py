@@ -17,8 +17,6 @@ Li, Todorov 2004; Jacobson, Mayne 1970; Tassa, Mansard, Todorov, ICRA 2014 (boun
 (feasibility-driven multiple shooting).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any, ClassVar

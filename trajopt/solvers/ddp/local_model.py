@@ -11,8 +11,6 @@ attempt of the line search had to linearise anew, and it vanishes where the step
 it the labels, is that of rounding. Where states have gaps p is that of the states given, and gaps pull at no label.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

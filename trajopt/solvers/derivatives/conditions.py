@@ -18,8 +18,6 @@ Nocedal, Wright, Numerical Optimization, 2006, section 12.3 (KKT system); Amos, 
 Differentiable MPC for end-to-end planning and control, NeurIPS 2018.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

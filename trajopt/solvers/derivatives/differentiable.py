@@ -1,7 +1,5 @@
 """`differentiable`: a solve as a function that JAX differentiates in reverse mode."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple

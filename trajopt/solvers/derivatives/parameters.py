@@ -6,8 +6,6 @@
     dynamics, stage_cost, ...             of a function that is a pytree, such as a `jax.tree_util.Partial`: the pytree
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """`sensitivity`: the derivative of a solution by the numbers of its problem."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Callable

@@ -13,8 +13,6 @@ change, one Riccati pass from the end is their block elimination, at T times the
 multiple shooting (`ddp.iteration`), with Levenberg-Marquardt damping of the states.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp

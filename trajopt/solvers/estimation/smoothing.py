@@ -13,8 +13,6 @@ since given e_t the best u_t is K e_t, known up to a covariance of H^-1. The for
 gives the marginals of the Rauch-Tung-Striebel smoother without an inverse of any P_t, and at t = T those of the Kalman filter.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

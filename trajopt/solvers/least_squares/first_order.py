@@ -1,7 +1,5 @@
 """First-order descent on 1/2 |r(x)|^2: steepest descent with a line search, or any optax transformation."""
 
-from __future__ import annotations
-
 import dataclasses
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar

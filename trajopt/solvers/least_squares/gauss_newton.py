@@ -13,8 +13,6 @@ block-tridiagonal (with an arrow of the parameters): see `horizon`.
 Nocedal and Wright, Numerical Optimization, 2006, chapter 10; gain-ratio rule after Nielsen, 1999.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar
 

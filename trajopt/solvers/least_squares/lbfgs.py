@@ -5,8 +5,6 @@ implementation inside JAX would build the objective into the program of its line
 for every problem.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What the solvers of least-squares problems share: their state, and when a point is stationary."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

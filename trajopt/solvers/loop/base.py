@@ -6,8 +6,6 @@ Python raises KeyboardInterrupt wherever the signal finds it. Where nobody passe
 collector (JAX has one) or in a finalizer, Python prints and forgets it, and a run without end would go on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

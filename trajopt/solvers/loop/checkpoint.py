@@ -1,7 +1,5 @@
 """Checkpoints of the solver loop: written atomically, so that a killed run leaves the last complete one."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 from typing import Any

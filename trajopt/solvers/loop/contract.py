@@ -18,8 +18,6 @@ Where a library owns the iteration (IPOPT, SciPy), the solver is a `LibrarySolve
 and searches that try again.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

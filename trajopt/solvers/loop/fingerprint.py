@@ -4,8 +4,6 @@ Numbers and arrays count with their bits, dataclasses with their fields, functio
 objects count with their class alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -8,8 +8,6 @@ The best `elites` of each generation refit a Gaussian, which keeps the share `mo
 A whole covariance, in place of deviations, follows the elites as `distribution.Correlated.adapted` says.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

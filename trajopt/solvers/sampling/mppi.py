@@ -12,8 +12,6 @@ Sigaud, Path integral policy improvement with covariance matrix adaptation, ICML
 deviation is multiplied by `decay` after every generation in which the merit of the mean has not improved.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -9,8 +9,6 @@ that a law u = clip(kp (q* - q) - kd v) follows (`problems.targets`). `scale` is
 so that every search starts from a unit deviation in y. What bounds fix, by equal ends, is no component of y.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

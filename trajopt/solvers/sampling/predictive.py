@@ -5,8 +5,6 @@ have different deviations, from `least_scale` to 1 of the whole one, evenly in t
 tried; as an optimiser, the deviation decays like that of `MPPI` after a generation without a better plan.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

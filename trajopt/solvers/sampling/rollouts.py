@@ -11,8 +11,6 @@ level have contacts or stops, `SLICE` motions in a call; everything else is one 
 processor's threads. A generation ends between two calls when the run is out of time.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

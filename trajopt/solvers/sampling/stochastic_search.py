@@ -21,8 +21,6 @@ Shapes: "exponential", S = exp(-sharpness (J - min J) / (median J - min J)), and
 augmented Lagrangian here (`search`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -5,8 +5,6 @@ P_t at p]; how the intervals are worked on together is said in `batching`. Hessi
 Z_t = d(x_t, u_t, p) in local variables; `hessian` has the exact one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

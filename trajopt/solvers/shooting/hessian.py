@@ -5,8 +5,6 @@ its defect back. With H_t the Hessian of the stage's Lagrangian and of l_{t+1} .
 an interval contributes sum_t Z_t^T H_t Z_t. On a manifold the coordinates of both its nodes bend, too.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

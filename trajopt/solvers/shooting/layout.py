@@ -10,8 +10,6 @@ its step j on the controls up to j; these are the structural non-zeros. Arrays o
 what a shorter interval, or a given initial state, does not have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

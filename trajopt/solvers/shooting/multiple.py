@@ -8,8 +8,6 @@ radians) that its coordinates are no longer close to tangent ones, IPOPT is stop
 motion, the multipliers of the defects are carried over, and IPOPT goes on from there with a warm start.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar

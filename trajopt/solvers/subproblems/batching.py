@@ -5,8 +5,6 @@ One iteration, repeated inside a compiled program until it has converged: the lo
 Solvers that the outer loop drives (`loop.base`) call the same iterations one by one, and report each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

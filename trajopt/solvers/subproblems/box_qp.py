@@ -12,8 +12,6 @@ Which variables a bound holds: the active set of every method that keeps bounds 
 Bertsekas, Projected Newton methods for optimization problems with simple constraints, SIAM J. Control 1982.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, overload
 
 import jax

@@ -7,8 +7,6 @@ Multipliers end at `LARGEST`: beyond it the term is the exact penalty |c| `LARGE
 violates it as little as it can.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

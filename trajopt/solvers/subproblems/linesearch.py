@@ -1,7 +1,5 @@
 """Backtracking along the projected path of a descent direction, with Armijo's sufficient decrease."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

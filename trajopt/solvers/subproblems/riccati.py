@@ -9,8 +9,6 @@ the textbook recursion, and takes bounds on the controls (Tassa et al. 2014: the
 controls at a bound is zero). It needs every R_t + B_t^T P_{t+1} B_t positive definite.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The same problem with several solvers, gradient modes and seeds: a table of what each does."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Many solves through one executor: results as they come, kept one by one, and a second run that goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

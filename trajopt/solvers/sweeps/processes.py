@@ -7,8 +7,6 @@ inherits the cores of the thread that starts it, before any of its libraries cou
 The executor that a word of the command line names: processes of this machine, or the workers of a dask scheduler.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -7,8 +7,6 @@ longer than all else about a short task: where the machine loses its power, resu
 cannot be read is solved again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

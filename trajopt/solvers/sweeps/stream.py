@@ -1,7 +1,5 @@
 """Calls of one function over an executor, whose answers come as they are ready; each call is made at most twice."""
 
-from __future__ import annotations
-
 import dataclasses
 import queue
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ A problem of the library travels as its name and settings, everything else as a 
 that are written in a script, or, where that is not installed, by the standard library's.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pickle

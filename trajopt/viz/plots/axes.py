@@ -1,7 +1,5 @@
 """What all plots share: colours, figures without pyplot, and scales that show what is drawn."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 from typing import Any

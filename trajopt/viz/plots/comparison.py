@@ -2,8 +2,6 @@
 feasible cost and the violation against time and evaluations.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any

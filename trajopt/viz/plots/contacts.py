@@ -1,7 +1,5 @@
 """Which shapes touch when, and how hard: a gait diagram, normal forces and the share of the friction cone."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping

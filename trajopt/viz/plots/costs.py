@@ -1,7 +1,5 @@
 """What the cost of a motion consists of: each term by name, in all and over time."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pictures of an estimate: data, fit and residuals; ellipses and bands of its covariance."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names and units of what a motion consists of: coordinates, controls, limbs of the robot."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence

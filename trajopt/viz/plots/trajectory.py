@@ -1,7 +1,5 @@
 """The motion against time: the base, joints and controls with their limits as bands, small multiples where there are many."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Where a picture is taken from, and how points in space become points of the picture."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -4,8 +4,6 @@ Triangles become fragments, one for each pixel inside them; of the fragments of 
 display nor a graphics driver.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is to be seen: the shapes of a model with a colour for each body, where they are, and arrows of contact forces."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

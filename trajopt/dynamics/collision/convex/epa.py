@@ -7,8 +7,6 @@ with the best direction found when `iterations` run out. Offsets are signed, so 
 four points of M that span a volume will do, which makes touching and coincident shapes ordinary cases.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

@@ -18,8 +18,6 @@ For GJK and EPA see van den Bergen, *Collision Detection in Interactive 3D Envir
 Contacts of two flat convex polygons that face each other: the corners of their overlap, seen along the normal.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -6,8 +6,6 @@ is added. n = v / |v| separates the shapes by n . w, w that farthest point, and 
 All sub-simplices are evaluated at once, so repeated corners (which fill the empty slots) do no harm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import jax

@@ -1,7 +1,5 @@
 """The convex meshes of a model, padded to one size so that one vectorised call serves all pairs of them."""
 
-from __future__ import annotations
-
 import functools
 
 import jax

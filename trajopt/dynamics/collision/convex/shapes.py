@@ -4,8 +4,6 @@ A sphere and a capsule are a point and a segment, their *core*, with a radius th
 a unit vector in world axes that points out of the shape; positions are relative to any common origin.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

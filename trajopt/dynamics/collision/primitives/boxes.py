@@ -13,8 +13,6 @@ acts); between two edges, midway. A capsule is the box (0, 0, half
 length) with its radius taken off the distance.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -10,8 +10,6 @@ axes, or on the circle n . d = 0 (the inside of the axis over a rim), where one 
 method; the iteration carries the derivative along.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -9,8 +9,6 @@ the body turns about an axis in the plane (docs/contact-semantics.md, Where a co
 contact is their lowest. The size of the plane, the last argument, is not used.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -5,8 +5,6 @@ and turns with the configuration where a surface is curved. Contact points as in
 on the line of centres for spheres and capsules; on the sphere for a sphere over a face; on the edge or vertex otherwise.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float

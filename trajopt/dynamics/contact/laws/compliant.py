@@ -5,8 +5,6 @@ velocity of body 1 relative to body 2, m tangential deformation of the material,
 on body 1. Both laws keep |f_t| <= mu f_n and never pull.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import ClassVar
 

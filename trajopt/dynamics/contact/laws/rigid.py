@@ -3,8 +3,6 @@
 Free motion: bodies pass through each other.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import ClassVar
 

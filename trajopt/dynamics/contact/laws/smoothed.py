@@ -14,8 +14,6 @@ grows beyond all bounds with the distance: contacts that it makes softer than ro
 positive definite it leaves no impulse undetermined.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import numbers
 from typing import Any, ClassVar

@@ -13,8 +13,6 @@ solves the problem itself, but in other modes, is not accepted. Sliding contacts
 problem too, of which a guess may find another than the solve without one.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float

@@ -10,8 +10,6 @@ masses; "determinant", the source's r_j = 1 / (1 + sum_k |det G_jk|) (eq. 13), w
 slow for light bodies and may grow where one direction of a contact is much easier to move than the others.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float

@@ -9,8 +9,6 @@ leaves a residual, because eps lambda hid that a contact opens or slips, Newton'
 sweeps would only lead to the same solution again. The attempt of least residual is kept.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 from collections.abc import Callable

@@ -13,8 +13,6 @@ bound + C lambda_u is mu lambda_n for a tangent and the constant bound for dry j
 mu lambda_n gamma, so that M is copositive and, G being positive definite, Lemke's method ends at a solution for any mu.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

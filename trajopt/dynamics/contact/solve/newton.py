@@ -11,8 +11,6 @@ achieves the decrease, or two in a row achieve little, the stage ends and the ca
 the problem itself is near, but in other modes, `newton_of_rank` finds it without eps.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float

@@ -9,8 +9,6 @@ batch through every step together: of K they leave a basis Z of the null space o
 is regular, since K^+ K = I - N N^T, K^+ Z = 0 and N^T K^+ = 0.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float

@@ -42,8 +42,6 @@ gives it without dG:
     A^T dG w = A^T dJ z + B^T dJ^T w - B^T dM z,      z = M^-1 J^T w,  B = M^-1 J^T A.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

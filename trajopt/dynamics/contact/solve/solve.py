@@ -4,8 +4,6 @@ The law with the circular cone is solved by the stages of `ladder`, that with bo
 out is freed of the regularisation by iterative refinement, and the residual is recomputed from scratch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable
