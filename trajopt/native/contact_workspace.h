@@ -45,12 +45,12 @@ class ContactWorkspace {
           &path.inverse, &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
           &path.move, &path.rate})
       *v = vector();
-    c.H = vector(PAD), in_modes.basis = vector(3);
+    c.H = vector(PAD), in_modes.basis = vector(3), in_modes.row = vector(2);
     for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &c.by_friction, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
          {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selecting_mode, &selection.held, &e.row, &e.col, &c.row, &in_modes.mode,
-          &in_modes.place, &path.row, &path.held})
+          &in_modes.place, &in_modes.held, &path.row})
       *v = index, index += rows_;
     if (reinterpret_cast<char*>(index) > reinterpret_cast<char*>(memory_) + bytes) throw std::logic_error("more arrays than counted");
     factor.valid = false;
@@ -66,7 +66,7 @@ class ContactWorkspace {
   int *mode, *selecting_mode;  // of the solution, and of the equations that select it among many
 
  private:
-  static constexpr int VECTORS = 60, WIDE = 1, MATRICES = 12, INDICES = 14;
+  static constexpr int VECTORS = 61, WIDE = 1, MATRICES = 12, INDICES = 14;
   double* memory_ = nullptr;
   int rows_ = 0;
 };

@@ -1,16 +1,18 @@
-// Newton's method on the regularised problem in given modes, which are revised by the signs of what comes out: an active-set method
+// The regularised problem in given modes, and Newton's method that revises them by the signs of what comes out: an active-set method
 // (Nocedal and Wright, section 16.5) with the cone's equation in place of a bound.
 //
 // A contact that slides has unknowns of its own,
 //
 //     lambda_t = mu lambda_n u,   nu_t = -s u,   nu_n = 0,   |u| = 1,
 //
-// the angle of its friction u, its speed s and its normal impulse lambda_n, in place of three impulses. In these Newton's method follows
-// the circle of the friction; on the natural map a step leaves it, and where a contact slides slowly, as fast as eps lets it, that map
-// takes dozens of short steps. The speed stands in one equation of each such contact alone, the velocity along its friction: it is
-// eliminated, and two unknowns are left. A contact whose speed turns against its friction sticks at once: on the other side the equation
-// of its angle leads away from the solution. The modes to begin with are those of a point on the way to the solution; where a few revisions
-// do not end at a solution nothing is returned, and the iteration on the natural map, whose merit falls in every step, goes on.
+// the angle of its friction u, its speed s and its normal impulse lambda_n, in place of three impulses. The speed stands in one equation of
+// each such contact alone, the velocity along its friction: it is eliminated, and two unknowns are left. In these Newton's method follows the circle of the friction; on the natural map a step leaves it, and where a contact slides slowly, as
+// fast as eps lets it, that map takes dozens of short steps. A contact whose speed turns against its friction sticks at once: on the other
+// side the equation of its angle leads away from the solution. The modes to begin with are those of a point on the way to the solution;
+// where a few revisions do not end at a solution nothing is returned, and the iteration on the natural map, whose merit falls in every
+// step, goes on.
+//
+// A mode holds as long as its values are not negative: two slots of values for a contact, one for a limit or a dry row.
 #pragma once
 #include "newton.h"
 
@@ -18,299 +20,295 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 constexpr int MODE_ITERATIONS = 24, MODE_REVISIONS = 6;  // twice and more what the solved ones of 60,000 steps of robots take
-constexpr int REVISED_TOGETHER = 3;   // revisions of all modes that are wrong at once; later ones of the worst alone, which cannot cycle
-constexpr int PATIENT_STEPS = 8;      // in the same modes, after which the velocities that remain must be small
 constexpr double SMALL = 1e-2;        // share of the approaching velocities: from there on the signs say whether the modes are right
 constexpr double LARGEST_TURN = 0.7;  // radians of a step: half of a right angle, within which cosine and sine are near their tangents
-constexpr double CONE_SLACK = 1e-12;  // share of its cone by which a sticking contact may pass it: rounding
-constexpr double NO_IMPULSE = 1e-9;   // share of the largest impulse below which a sliding contact has none: sqrt of rounding, and a tenth
+constexpr double NO_FRICTION = 1e-12;  // share of the largest impulse below which friction is none, where a contact opens
 
-// Impulses in given modes: the mode of each contact, limit and dry row; u at 3 c and 3 c + 1, and the speed s, m/s, of each contact c.
+// Impulses in given modes: the mode of each contact, limit and dry row; u at 3 c and 3 c + 1 of each contact c. n unknowns, each with the
+// row that it stands for, and what it changes: `basis`, of the three rows from `place` on. speed: s, m/s, of each contact. row: scratch.
 struct InModes {
-  double *direction, *speed;
+  double *direction, *speed, *basis, *row;
   Point at;
-  int* mode;
-  double* basis;  // what an unknown changes, and the first of the three rows that it does
-  int* place;
+  int *mode, *held, *place;
+  int n;
 };
 
-inline bool slides(const Ncp& ncp, const InModes& s, int row) {
-  return row < 3 * ncp.problem.contacts && s.mode[row / 3] == SLIDING;
-}
+class EquationsInModes {
+ public:
+  EquationsInModes(const Ncp& ncp, InModes& s) : ncp_(ncp), p_(ncp.problem), s_(s) {}
 
-// Rows that a loop over the held ones takes at once: the three of a sliding contact.
-inline int width_of(const Ncp& ncp, const InModes& s, int row) { return slides(ncp, s, row) ? 3 : 1; }
+ protected:
+  const Ncp& ncp_;
+  const ContactProblem& p_;
+  InModes& s_;
 
-// Turns a direction of the tangent plane by an angle, to first order, and keeps its length of one.
-inline void turn_direction(double* u, double angle) {
-  const double u0 = u[0] - angle * u[1], u1 = u[1] + angle * u[0], length = std::sqrt(u0 * u0 + u1 * u1);
-  u[0] = u0 / length, u[1] = u1 / length;
-}
+  bool slides(int row) const { return row < 3 * p_.contacts && s_.mode[row / 3] == SLIDING; }
+  // Of a contact that slides, row 3 c stands for the angle of its friction, row 3 c + 2 for its normal; row 3 c + 1 is not there.
+  bool is_angle(int row) const { return row % 3 == 0 && slides(row); }
 
-// Puts impulses into the modes: zero where a contact or a limit is open, on the cone where one slides, at the bound where a joint does.
-inline void into_modes(const Ncp& ncp, InModes& s) {
-  const ContactProblem& p = ncp.problem;
-  double* x = s.at.x;
-  for (int c = 0; c < p.contacts; ++c) {
-    double *y = x + 3 * c, *u = s.direction + 3 * c;
-    if (s.mode[c] == SEPARATING) y[0] = y[1] = y[2] = 0.0;
-    if (s.mode[c] != SLIDING) continue;
-    y[2] = std::max(y[2], 0.0), y[0] = p.mu[c] * y[2] * u[0], y[1] = p.mu[c] * y[2] * u[1];
-  }
-  for (int k = 0, r = 3 * p.contacts; k < p.limits + p.dry; ++k, ++r)
-    if (!s.mode[p.contacts + k]) x[r] = k < p.limits ? 0.0 : std::copysign(p.bound[k - p.limits], x[r]);
-}
-
-// Modes, directions, speeds and impulses to begin with: those of a point of the regularised problem.
-inline void begin_in_modes(const Regularised& of, const Point& at, InModes& s) {
-  classify(of, at.x, at.nu, s.mode);
-  std::memcpy(s.at.x, at.x, sizeof(double) * of.ncp.width);
-  for (int c = 0; c < of.ncp.problem.contacts; ++c) {
-    const int r = 3 * c;
-    const double y0 = at.x[r] - of.rho(r) * at.nu[r], y1 = at.x[r + 1] - of.rho(r + 1) * at.nu[r + 1], length = std::sqrt(y0 * y0 + y1 * y1);
-    double* u = s.direction + r;
-    u[0] = length > 0 ? y0 / length : 1.0, u[1] = length > 0 ? y1 / length : 0.0;
-    s.speed[c] = s.mode[c] == SLIDING ? std::max(0.0, -(at.nu[r] * u[0] + at.nu[r + 1] * u[1])) : 0.0;
-  }
-}
-
-// Whether a contact neither approaches nor parts, as between the boxes of a pile that falls as one: whether it closes is up to others,
-// and at zero impulse rounding decides.
-inline bool rests(const Ncp& ncp, int contact) { return std::fabs(ncp.problem.g[3 * contact + 2]) <= SLOW * ncp.approach; }
-
-// Whether there is one while another approaches.
-inline bool rests(const Ncp& ncp) {
-  bool some = false, falls = false;
-  for (int c = 0; c < ncp.problem.contacts; ++c) some |= rests(ncp, c), falls |= ncp.problem.g[3 * c + 2] < -SLOW * ncp.approach;
-  return some && falls;
-}
-
-// Contacts that rest: as they are at the point to begin with, or held.
-enum class Resting { AS_FOUND, HELD };
-
-// Of a contact that slides, row 3 c stands for the direction across its friction, row 3 c + 2 for its normal; row 3 c + 1 is not there.
-inline bool across(const Ncp& ncp, const InModes& s, int row) { return row % 3 == 0 && slides(ncp, s, row); }
-
-// The unknowns in the modes: impulses of what sticks or is held, and of a contact that slides the angle (as a length on its circle,
-// where it has one) and the normal impulse. Their number; `held` gets their rows.
-inline int unknowns(const Ncp& ncp, const InModes& s, int* held) {
-  bool any;
-  const int rows = held_rows(ncp.problem, s.mode, held, any);
-  int n = 0;
-  for (int i = 0; i < rows; ++i) {
-    const int r = held[i];
-    const bool there = !slides(ncp, s, r) || r % 3 == 2 || (r % 3 == 0 && ncp.problem.mu[r / 3] > 0);
-    if (there) held[n++] = r;
-  }
-  return n;
-}
-
-// What is left of the velocity along the friction of contact c beside its speed, m/s.
-inline double left_along(const InModes& s, int c) {
-  const double *nu = s.at.nu + 3 * c, *u = s.direction + 3 * c;
-  return s.speed[c] + u[0] * nu[0] + u[1] * nu[1];
-}
-
-// Contacts that begin to slide have no speed yet: they get that at which their impulses on the cones let them move.
-inline void first_speeds(const Ncp& ncp, InModes& s) {
-  for (int c = 0; c < ncp.problem.contacts; ++c)
-    if (s.mode[c] == SLIDING && s.speed[c] == 0) s.speed[c] = std::max(0.0, -left_along(s, c));
-}
-
-// rho times the velocities that the held rows have to lose into `right` (n,); the largest velocity that is left, m/s.
-inline double error_in_modes(const Ncp& ncp, const InModes& s, const int* held, int n, double* right) {
-  double size = 0;
-  const auto see = [&](double left) {
-    if (!(std::fabs(left) <= size)) size = std::fabs(left);
-    return left;
-  };
-  for (int i = 0; i < n; ++i) {
-    const int r = held[i];
-    const double *nu = s.at.nu + r, *u = s.direction + r;
-    const bool angle = across(ncp, s, r);
-    if (angle) see(left_along(s, r / 3));
-    right[i] = ncp.rho[r] * see(angle ? u[0] * nu[1] - u[1] * nu[0] : nu[0]);
-  }
-  return size;
-}
-
-// The change of the impulses with unknown j: s.basis[3 j] to s.basis[3 j + 2], of the three rows from s.place[j] on.
-inline void basis_in_modes(const Ncp& ncp, InModes& s, const int* held, int n) {
-  for (int j = 0; j < n; ++j) {
-    const int r = held[j], c = r / 3;
-    const bool contact = r < 3 * ncp.problem.contacts;
-    double* e = s.basis + 3 * j;
-    s.place[j] = contact ? 3 * c : std::max(r - 2, 0);
-    e[0] = e[1] = e[2] = 0.0;
-    e[r - s.place[j]] = 1.0;
-    if (!slides(ncp, s, r)) continue;
-    const double *u = s.direction + 3 * c, mu = ncp.problem.mu[c];
-    if (r % 3 == 0) e[0] = -u[1], e[1] = u[0];
-    else e[0] = mu * u[0], e[1] = mu * u[1];
-  }
-}
-
-// The derivative of `right` of `error_in_modes` by the unknowns, into K (n, ld); row: scratch (m,).
-inline void matrix_in_modes(const Regularised& of, const InModes& s, const int* held, int n, double* K, int ld, double* row) {
-  const Ncp& ncp = of.ncp;
-  const ContactProblem& p = ncp.problem;
-  for (int i = 0; i < n; ++i) {
-    const int r = held[i], c = r / 3;
-    const double *u = s.direction + r, *from = p.G + (ptrdiff_t)r * p.stride;
-    const bool angle = across(ncp, s, r);
-    if (angle) {
-      for (int at = 0; at < ncp.width; at += W) store(row + at, u[0] * load(from + p.stride + at) - u[1] * load(from + at));
-      from = row;
+  // Modes, directions and impulses to begin with: those of a point of the regularised problem.
+  void begin(const Regularised& of, const Point& at) {
+    classify(of, at.x, at.nu, s_.mode);
+    std::memcpy(s_.at.x, at.x, sizeof(double) * ncp_.width);
+    for (int c = 0, r = 0; c < p_.contacts; ++c, r += 3) {
+      set_direction(c, at.x[r] - of.rho(r) * at.nu[r], at.x[r + 1] - of.rho(r + 1) * at.nu[r + 1]);
+      s_.speed[c] = std::max(0.0, -along(c, at.nu));
     }
-    double* to = K + (ptrdiff_t)i * ld;
-    for (int j = 0; j < n; ++j) {
-      const double *by = from + s.place[j], *e = s.basis + 3 * j;
-      to[j] = ncp.rho[r] * (e[0] * by[0] + e[1] * by[1] + e[2] * by[2]);
+    into_modes();
+  }
+
+  void set_direction(int c, double x, double y) {
+    const double length = std::hypot(x, y);
+    s_.direction[3 * c] = length > 0 ? x / length : 1.0, s_.direction[3 * c + 1] = length > 0 ? y / length : 0.0;
+  }
+
+  // Puts impulses into the modes: zero where a contact or a limit is open, on the cone where one slides, at the bound where a joint does.
+  void into_modes() {
+    double* x = s_.at.x;
+    for (int c = 0; c < p_.contacts; ++c) {
+      double *y = x + 3 * c, *u = s_.direction + 3 * c;
+      if (s_.mode[c] == SEPARATING) y[0] = y[1] = y[2] = 0.0;
+      if (s_.mode[c] == SLIDING) y[2] = std::max(y[2], 0.0), y[0] = p_.mu[c] * y[2] * u[0], y[1] = p_.mu[c] * y[2] * u[1];
     }
-    const double radius = angle ? p.mu[c] * s.at.x[r + 2] : 0.0;
-    to[i] += ncp.rho[r] * (of.weight + (radius > 0 ? s.speed[c] / radius : 0.0));
-    for (int j = n; j < ld; ++j) to[j] = 0.0;
+    for (int k = 0, r = 3 * p_.contacts; k < p_.limits + p_.dry; ++k, ++r)
+      if (!s_.mode[p_.contacts + k]) x[r] = k < p_.limits ? 0.0 : std::copysign(p_.bound[k - p_.limits], x[r]);
   }
-}
 
-// `change` (m,) of the impulses, to first order, along `step` of the unknowns.
-inline void change_in_modes(const Ncp& ncp, const InModes& s, int n, const double* step, double* change) {
-  std::memset(change, 0, sizeof(double) * ncp.width);
-  for (int j = 0; j < n; ++j)
-    for (int k = 0; k < 3; ++k) change[s.place[j] + k] += s.basis[3 * j + k] * step[j];
-}
-
-// Takes `step` off the unknowns, or as much of it as turns no friction too far; `moved` (m,) are the velocities along it. Contacts that
-// slide open where they lose their normal impulse, and stick where they slide backwards, faster than `backwards`; whether one does.
-inline bool move_in_modes(const Ncp& ncp, InModes& s, const int* held, int n, const double* step, const double* moved, double backwards) {
-  const ContactProblem& p = ncp.problem;
-  double length = 1.0;
-  bool ends = false;
-  const auto radius = [&](int r) { return p.mu[r / 3] * s.at.x[r + 2]; };
-  for (int i = 0; i < n; ++i)
-    if (across(ncp, s, held[i]) && radius(held[i]) > 0 && std::fabs(step[i]) > LARGEST_TURN * radius(held[i]))
-      length = std::min(length, LARGEST_TURN * radius(held[i]) / std::fabs(step[i]));
-  for (int i = 0; i < n; ++i) {
-    const int r = held[i];
-    if (!across(ncp, s, r)) {  // the normal impulse of a contact, which its circle depends on, comes after the angle
-      s.at.x[r] -= length * step[i];
-      continue;
-    }
-    double* u = s.direction + r;
-    s.speed[r / 3] -= length * (left_along(s, r / 3) - u[0] * moved[r] - u[1] * moved[r + 1]);
-    if (radius(r) > 0) turn_direction(u, -length * step[i] / radius(r));
-  }
-  for (int c = 0; c < p.contacts; ++c) {
-    const bool opens = !(s.at.x[3 * c + 2] > 0);
-    if (s.mode[c] != SLIDING || (!opens && s.speed[c] >= -backwards)) continue;
-    s.mode[c] = opens ? SEPARATING : STICKING, s.speed[c] = 0.0, ends = true;
-  }
-  into_modes(ncp, s);
-  return ends;
-}
-
-// Makes `mode` that of a contact, limit or dry row `at`, by number: contacts first.
-inline void become(const Ncp& ncp, InModes& s, int at, int mode) {
-  if (at < ncp.problem.contacts) {
-    if (mode == SLIDING) {
-      const bool closes = s.mode[at] == SEPARATING;  // friction against the velocity
-      const double *along = (closes ? s.at.nu : s.at.x) + 3 * at, length = (closes ? -1.0 : 1.0) * std::hypot(along[0], along[1]);
-      s.direction[3 * at] = along[0] / length, s.direction[3 * at + 1] = along[1] / length;
-    }
-    s.speed[at] = 0.0;
-  }
-  s.mode[at] = mode;
-}
-
-// Revises the modes by the signs at the end of Newton's steps: all that are wrong, or the one that is most so, as an impulse; whether
-// there was one. Where all are, a contact that closes slides at once where its velocity says so. approach: velocity up to which an open
-// contact does not close; slack: velocity, and as rho times it impulse, by which what is not known any better may be wrong.
-inline bool revise_modes(const Ncp& ncp, InModes& s, double approach, double slack, bool all) {
-  const ContactProblem& p = ncp.problem;
-  double largest = 0, worst = -1;
-  int which = -1, becomes = 0;
-  for (int r = 0; r < ncp.m; ++r) largest = std::max(largest, std::fabs(s.at.x[r]));
-  auto wrong = [&](int at, int mode, double size) {
-    if (all) become(ncp, s, at, mode);
-    if (which < 0 || size > worst) which = at, becomes = mode, worst = size;
-  };
-  for (int c = 0; c < p.contacts; ++c) {
-    const int r = 3 * c;
-    const double *x = s.at.x + r, *nu = s.at.nu + r, length = std::hypot(x[0], x[1]);
-    if (s.mode[c] == SEPARATING) {
-      const bool slips = all && ncp.rho[r] * std::hypot(nu[0], nu[1]) > -p.mu[c] * ncp.rho[r + 2] * nu[2];
-      if (nu[2] < -approach) wrong(c, slips ? SLIDING : STICKING, -nu[2] * ncp.rho[r + 2]);
-    } else if (x[2] < -slack * ncp.rho[r + 2] || (s.mode[c] == SLIDING && x[2] < NO_IMPULSE * largest)) {
-      wrong(c, SEPARATING, std::fabs(x[2]));
-    } else if (s.mode[c] == SLIDING && s.speed[c] < -slack) {
-      wrong(c, STICKING, -s.speed[c] * ncp.rho[r]);
-    } else if (s.mode[c] == STICKING && length > (1 + CONE_SLACK) * p.mu[c] * x[2] + slack * ncp.rho[r]) {
-      wrong(c, SLIDING, length - p.mu[c] * x[2]);
+  // The unknowns of the modes: impulses of what sticks or is held, and of a contact that slides its angle, where it has friction, and its
+  // normal impulse.
+  void hold() {
+    bool any;
+    const int rows = held_rows(p_, s_.mode, s_.held, any);
+    s_.n = 0;
+    for (int i = 0; i < rows; ++i) {
+      const int r = s_.held[i];
+      if (!slides(r) || r % 3 == 2 || (r % 3 == 0 && p_.mu[r / 3] > 0)) s_.held[s_.n++] = r;
     }
   }
-  for (int k = 0, r = 3 * p.contacts; k < p.limits + p.dry; ++k, ++r) {
-    const int at = p.contacts + k, held = s.mode[at];
-    const double x = s.at.x[r], nu = s.at.nu[r], rho = ncp.rho[r];
-    if (k < p.limits) {
-      if (held ? x < -slack * rho : nu < -slack) wrong(at, !held, held ? -x : -nu * rho);
-    } else {
-      const double excess = std::fabs(x) - p.bound[k - p.limits];
-      const bool turned = x * nu > 0 && std::fabs(nu) > slack;
-      if (held ? excess > slack * rho : turned) wrong(at, !held, held ? excess : std::fabs(nu) * rho);
+
+  // The velocity of a contact along its friction.
+  double along(int c, const double* nu) const { return s_.direction[3 * c] * nu[3 * c] + s_.direction[3 * c + 1] * nu[3 * c + 1]; }
+
+  // What the equation of a held row leaves, m/s.
+  double left(int r) const {
+    const double *nu = s_.at.nu + r, *u = s_.direction + r;
+    return is_angle(r) ? u[0] * nu[1] - u[1] * nu[0] : nu[0];
+  }
+
+  void make_basis() {
+    for (int j = 0; j < s_.n; ++j) {
+      const int r = s_.held[j], c = r / 3;
+      double* e = s_.basis + 3 * j;
+      s_.place[j] = r < 3 * p_.contacts ? 3 * c : std::max(r - 2, 0);
+      e[0] = e[1] = e[2] = 0.0;
+      e[r - s_.place[j]] = 1.0;
+      if (!slides(r)) continue;
+      const double *u = s_.direction + 3 * c, mu = p_.mu[c];
+      if (is_angle(r)) e[0] = -mu * s_.at.x[r + 2] * u[1], e[1] = mu * s_.at.x[r + 2] * u[0];
+      else e[0] = mu * u[0], e[1] = mu * u[1];
     }
   }
-  if (!all && which >= 0) become(ncp, s, which, becomes);
-  return which >= 0;
-}
 
-// The solution of the regularised problem by revisions of the modes of `at`; whether `at` is it now, else `at` is as it was. The memory
-// of `work` is used.
-inline bool newton_in_modes(const Regularised& of, Point& at, InModes& s, Factor& work, double tol, int& iterations,
-                            Resting resting = Resting::AS_FOUND) {
-  const Ncp& ncp = of.ncp;
-  work.valid = false;
-  begin_in_modes(of, at, s);
-  for (int c = 0; resting == Resting::HELD && c < ncp.problem.contacts; ++c)
-    if (rests(ncp, c)) s.mode[c] = STICKING, s.speed[c] = 0.0;
-  into_modes(ncp, s);
-  int revisions = 0, since = 0;
-  double before = HUGE_VAL;
-  bool changed = true;
-  for (int k = 0;; ++k, ++since) {
-    if (changed) work.n = unknowns(ncp, s, work.held), work.ld = padded(work.n), since = 0;
-    const int n = work.n, ld = work.ld;
-    velocity(of, s.at.x, s.at.nu);
-    if (changed) first_speeds(ncp, s);
-    const double size = error_in_modes(ncp, s, work.held, n, work.right);
-    if (!std::isfinite(size)) return false;
-    if ((since > 0 && size <= SMALL * ncp.approach) || size <= tol) {
-      const bool early = revisions < REVISED_TOGETHER;
-      changed = revise_modes(ncp, s, std::max(size, tol), size <= tol ? 0.0 : size, early);
-      if (changed) {
-        if (++revisions > MODE_REVISIONS) return false;
-        into_modes(ncp, s);
+  // The derivative of a nu_r + b nu_{r+1} by the unknowns, whose basis is made, into `to` (n,).
+  void velocity_gradient(double eps, int r, double a, double b, double* to) const {
+    const double* G = p_.G + (ptrdiff_t)r * p_.stride;
+    for (int at = 0; at < ncp_.width; at += W)
+      store(s_.row + at, b != 0 ? a * load(G + at) + b * load(G + p_.stride + at) : a * load(G + at));
+    s_.row[r] += a * eps;
+    if (b != 0) s_.row[r + 1] += b * eps;
+    for (int j = 0; j < s_.n; ++j) {
+      const double *by = s_.row + s_.place[j], *e = s_.basis + 3 * j;
+      to[j] = e[0] * by[0] + e[1] * by[1] + e[2] * by[2];
+    }
+  }
+
+  // The derivative of rho `left` of the held rows by the unknowns, into K (n, ld), zero from column n on.
+  void derivative(double eps, double* K, int ld) {
+    make_basis();
+    for (int i = 0; i < s_.n; ++i) {
+      const int r = s_.held[i];
+      const double rho = ncp_.rho[r], *u = s_.direction + r;
+      double* to = K + (ptrdiff_t)i * ld;
+      const bool angle = is_angle(r);
+      velocity_gradient(eps, r, angle ? -rho * u[1] : rho, angle ? rho * u[0] : 0.0, to);
+      if (angle) to[i] += rho * s_.speed[r / 3];
+      for (int j = s_.n; j < ld; ++j) to[j] = 0.0;
+    }
+  }
+
+  // Adds `share` of a change of the unknowns, during which log eps changes by share decay / eps; speeds follow, and lose as much of what
+  // their equations leave.
+  void move(double eps, const double* change, double share, double decay = 0.0) {
+    make_basis();
+    double* by = s_.row + ncp_.width;
+    for (int c = 0; c < p_.contacts; ++c) {
+      if (s_.mode[c] != SLIDING || p_.mu[c] == 0) continue;
+      const double* u = s_.direction + 3 * c;
+      velocity_gradient(eps, 3 * c, u[0], u[1], by);
+      double moved = decay * p_.mu[c] * s_.at.x[3 * c + 2];
+      for (int j = 0; j < s_.n; ++j) moved += by[j] * change[j];
+      s_.speed[c] -= share * moved + std::fabs(share) * (s_.speed[c] + along(c, s_.at.nu));
+    }
+    for (int i = 0; i < s_.n; ++i) {
+      const int r = s_.held[i];
+      if (!is_angle(r)) {
+        s_.at.x[r] += share * change[i];
         continue;
       }
-      if (size <= tol) break;
+      double* u = s_.direction + r;
+      const double c = std::cos(share * change[i]), s = std::sin(share * change[i]), u0 = u[0], u1 = u[1];
+      u[0] = c * u0 - s * u1, u[1] = s * u0 + c * u1;
     }
-    if (k >= MODE_ITERATIONS || (since >= 3 && size > before) || (since >= PATIENT_STEPS && size > SMALL * ncp.approach)) return false;
-    before = size;
-    ++iterations;
-    basis_in_modes(ncp, s, work.held, n);
-    matrix_in_modes(of, s, work.held, n, work.K, ld, work.other);
+    for (int c = 0; c < p_.contacts; ++c) {
+      double *y = s_.at.x + 3 * c, *u = s_.direction + 3 * c;
+      if (s_.mode[c] == SLIDING) y[0] = p_.mu[c] * y[2] * u[0], y[1] = p_.mu[c] * y[2] * u[1];
+    }
+  }
+
+  double largest_impulse() const {
+    double size = 0;
+    for (int r = 0; r < ncp_.m; ++r) size = std::max(size, std::fabs(s_.at.x[r]));
+    return size;
+  }
+
+  int slots() const { return 2 * p_.contacts + p_.limits + p_.dry; }
+  bool of_contact(int slot) const { return slot < 2 * p_.contacts; }
+  // The row of a slot's value, the first of a contact's; the place of the mode that it ends.
+  int row_of(int slot) const { return of_contact(slot) ? slot / 2 * 3 : p_.contacts + slot; }
+  int place_of(int slot) const { return of_contact(slot) ? slot / 2 : slot - p_.contacts; }
+
+  // Whether the value of a slot is an impulse, and no velocity.
+  bool is_impulse(int slot) const {
+    const int mode = s_.mode[place_of(slot)];
+    return of_contact(slot) ? slot % 2 || mode == STICKING : mode;
+  }
+
+  // What may not be negative. Of a contact that is open nu_n; that sticks, its distance from the cone; that slides, its speed, and in its
+  // second slot lambda_n.
+  double value(int slot) const {
+    const int at = place_of(slot), r = row_of(slot), mode = s_.mode[at];
+    const double *x = s_.at.x + r, *nu = s_.at.nu + r;
+    if (!of_contact(slot)) {
+      if (at < p_.contacts + p_.limits) return mode ? x[0] : nu[0];
+      const double bound = p_.bound[at - p_.contacts - p_.limits];
+      return mode ? bound - std::fabs(x[0]) : !(bound > 0) ? HUGE_VAL : x[0] > 0 ? -nu[0] : nu[0];
+    }
+    if (slot % 2) return mode == SLIDING ? x[2] : HUGE_VAL;
+    if (mode == SEPARATING) return nu[2];
+    if (mode == STICKING) return p_.mu[at] * x[2] - std::hypot(x[0], x[1]);
+    return p_.mu[at] > 0 ? s_.speed[at] : HUGE_VAL;
+  }
+
+  // Exchanges the mode that a slot's value ends for its neighbour; the slot whose value grows from here.
+  int exchange(int slot) {
+    const int at = place_of(slot), r = row_of(slot);
+    int& mode = s_.mode[at];
+    const double *x = s_.at.x + r, *nu = s_.at.nu + r;
+    if (of_contact(slot)) s_.speed[at] = mode == SEPARATING ? std::hypot(nu[0], nu[1]) : 0.0;
+    if (!of_contact(slot)) {
+      mode = !mode;
+    } else if (mode == SEPARATING) {
+      const bool slips = s_.speed[at] > 0 || p_.mu[at] == 0;
+      mode = slips ? SLIDING : STICKING, slot += slips;
+      set_direction(at, -nu[0], -nu[1]);
+    } else if (mode == SLIDING) {
+      mode = slot % 2 ? SEPARATING : STICKING, slot = 2 * at;
+    } else {  // a contact at the tip of its cone opens
+      mode = x[2] > 0 && std::hypot(x[0], x[1]) > NO_FRICTION * largest_impulse() ? SLIDING : SEPARATING;
+      set_direction(at, x[0], x[1]);
+    }
+    into_modes();
+    return slot;
+  }
+};
+
+class NewtonInModes : EquationsInModes {
+ public:
+  using EquationsInModes::EquationsInModes;
+
+  // The solution of the regularised problem by revisions of the modes of `at`; whether `at` is it now, else `at` is as it was. The memory
+  // of `work` is used.
+  bool solve(const Regularised& of, Point& at, Factor& work, double tol, int& iterations) {
+    work.valid = false;
+    begin(of, at);
+    int revisions = 0, since = 0;
+    double before = HUGE_VAL;
+    bool changed = true;
+    for (int k = 0;; ++k, ++since) {
+      velocity(of, s_.at.x, s_.at.nu);
+      if (changed) hold(), first_speeds(), since = 0;
+      changed = false;
+      double size = 0;
+      for (int i = 0; i < s_.n; ++i) {
+        work.right[i] = left(s_.held[i]);
+        if (!(std::fabs(work.right[i]) <= size)) size = std::fabs(work.right[i]);
+        work.right[i] *= ncp_.rho[s_.held[i]];
+      }
+      if (!std::isfinite(size)) return false;
+      if ((since > 0 && size <= SMALL * ncp_.approach) || size <= tol) {
+        changed = revise(std::max(size, tol), size <= tol ? 0.0 : size);
+        if (changed && ++revisions > MODE_REVISIONS) return false;
+        if (changed) continue;
+        if (size <= tol) break;
+      }
+      if (k >= MODE_ITERATIONS || (since >= 3 && size > before)) return false;
+      before = size;
+      ++iterations;
+      step(of, work);
+      changed = ended(since > 0 ? 0.0 : SMALL * ncp_.approach);
+    }
+    evaluate(of, s_.at);
+    if (!converged(of, s_.at, tol)) return false;
+    std::swap(at, s_.at);
+    return true;
+  }
+
+ private:
+  // A step of Newton's method, or as much of it as turns no friction too far.
+  void step(const Regularised& of, Factor& work) {
+    const int n = s_.n, ld = padded(n);
+    derivative(of.weight, work.K, ld);
     factor_general(work.K, ld, n, MACHINE, work.row, work.inverse);
     solve_general(work.K, ld, n, work.row, work.inverse, work.right, work.small);
-    double *change = work.right, *moved = work.other;
-    change_in_modes(ncp, s, n, work.small, change);
-    for (int at = 0; at < ncp.width; at += W) store(moved + at, of.weight * load(change + at));
-    combine(ncp.problem.G, ncp.problem.stride, ncp.m, ncp.width, change, moved, moved);
-    changed = move_in_modes(ncp, s, work.held, n, work.small, moved, since > 0 ? 0.0 : SMALL * ncp.approach);
+    double length = 1.0;
+    for (int i = 0; i < n; ++i)
+      if (is_angle(s_.held[i])) {
+        if (s_.at.x[s_.held[i] + 2] > 0 && std::fabs(work.small[i]) > LARGEST_TURN) length = std::min(length, LARGEST_TURN / std::fabs(work.small[i]));
+        else work.small[i] = std::clamp(work.small[i], -LARGEST_TURN, LARGEST_TURN);
+      }
+    move(of.weight, work.small, -length);
   }
-  evaluate(of, s.at);
-  if (!converged(of, s.at, tol)) return false;
-  std::swap(at, s.at);
-  return true;
-}
+
+  // Contacts that begin to slide have no speed yet: they get that at which their impulses on the cones let them move.
+  void first_speeds() {
+    for (int c = 0; c < p_.contacts; ++c)
+      if (s_.mode[c] == SLIDING && s_.speed[c] == 0) s_.speed[c] = std::max(0.0, -along(c, s_.at.nu));
+  }
+
+  // Contacts that slide open where they lose their normal impulse, and stick where they slide backwards, faster than `slack`; whether one
+  // does.
+  bool ended(double slack) {
+    bool some = false;
+    for (int c = 0; c < p_.contacts; ++c) {
+      const bool opens = !(s_.at.x[3 * c + 2] > 0);
+      if (s_.mode[c] == SLIDING && (opens || s_.speed[c] < -slack)) s_.mode[c] = opens ? SEPARATING : STICKING, s_.speed[c] = 0.0, some = true;
+    }
+    into_modes();
+    return some;
+  }
+
+  // Exchanges all modes whose values are below zero; whether there was one. approach: velocity up to which an open contact does not close;
+  // slack: velocity, and as rho times it impulse, by which what is not known any better may be wrong.
+  bool revise(double approach, double slack) {
+    bool wrong = false;
+    for (int slot = slots() - 1; slot >= 0; --slot) {
+      const bool opens = of_contact(slot) && s_.mode[slot / 2] == SEPARATING;
+      const double allowed = opens ? approach : is_impulse(slot) ? slack * ncp_.rho[row_of(slot)] : slack;
+      if (value(slot) < -allowed) exchange(slot), wrong = true;
+    }
+    return wrong;
+  }
+};
 
 }  // namespace TRAJOPT_ISA
 }  // namespace trajopt

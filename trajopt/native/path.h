@@ -47,10 +47,9 @@ class Path : PathEquations {
 
   // From a point near the solution with eps until `lawful(s.at)`, which is whether it does, with at most so many factorisations.
   template <class Lawful> bool follow(double eps, const Point& from, int most, Lawful lawful) {
-    begin_in_modes(Regularised{ncp_, eps}, from, s_);
+    begin(Regularised{ncp_, eps}, from);
     if (!(top_ > 0)) return proof_ = ray(ncp_, s_.at.x, w_.rate), false;  // nothing moves
     t_ = std::log(eps);
-    into_modes(ncp_, s_);
     if (!settle_modes()) return false;
     stride_ = AFTER_EVENT, fresh_ = NO_SLOT;
     set_scale();
@@ -88,7 +87,7 @@ class Path : PathEquations {
     save();
     set_scale();
     values(w_.before);
-    move(w_.tangent, stride_);
+    advance_by(w_.tangent, stride_);
     set_plane();
     double way = stride_;
     if (!correct(NO_SLOT, way)) return shorter();
@@ -98,8 +97,7 @@ class Path : PathEquations {
     if (slot == fresh_ || !land(slot)) return shorter();
     fresh_ = exchange(slot);
     stride_ = AFTER_EVENT;
-    hold();
-    set_scale();
+    hold_modes();
     gradient(fresh_, w_.border);
     return tangent();
   }
@@ -157,9 +155,8 @@ class Path : PathEquations {
 
   // A step with the factored derivative; its size.
   double newton_step(int slot, double& way) {
-    exact_velocity();
-    for (int i = 0; i < n_; ++i) w_.right[i] = -left(w_.held[i]);
-    w_.right[n_] = slot >= 0 ? -value(slot) : 0.0;
+    for (int i = 0; i < n_; ++i) w_.right[i] = -ncp_.rho[s_.held[i]] * left(s_.held[i]);
+    w_.right[n_] = slot >= 0 ? -solved_value(slot) : 0.0;
     solve(w_.right, w_.step);
     double size = 0;
     for (int i = 0; i <= n_; ++i) {
@@ -167,7 +164,7 @@ class Path : PathEquations {
       if (!(d <= size)) size = d;
       way += w_.step[i] * w_.tangent[i] / (w_.scale[i] * w_.scale[i]);
     }
-    if (size < FARTHEST) move(w_.step, 1.0);
+    if (size < FARTHEST) advance_by(w_.step, 1.0);
     return size;
   }
 
@@ -196,8 +193,7 @@ class Path : PathEquations {
   // From near a solution to it, at the same eps: modes that are over become their neighbours, all at once.
   bool settle_modes() {
     for (int k = 0; k < PATH_STARTS; ++k) {
-      hold();
-      set_scale();
+      hold_modes();
       std::memset(w_.border, 0, sizeof(double) * ld_);
       std::memset(w_.tangent, 0, sizeof(double) * ld_);
       w_.border[n_] = 1.0;
