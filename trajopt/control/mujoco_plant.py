@@ -45,6 +45,8 @@ class MujocoPlant(NamedOptions):
     @classmethod
     def from_file(cls, path: str | os.PathLike, dt: float | None = None) -> MujocoPlant:
         """From an MJCF or URDF file, as MuJoCo reads it; `models.bundled_file` gives the path of a bundled model."""
+        if not os.path.isfile(path):
+            raise OptionError(f"path is {os.fspath(path)!r}: no such file; models.bundled_file(NAME) gives bundled ones")
         return cls(_imported().MjModel.from_xml_path(os.fspath(path)), dt)
 
     @property

@@ -31,9 +31,9 @@ def checked_arguments(
 ) -> tuple[State, Float[Array, " nu"], Float[Array, " nv"]]:
     """x, u and force (None: zero) in the model's precision; `ShapeError`, `NonFiniteError` or `ForkError`."""
     check_process()
-    if not isinstance(x, State):
-        raise ShapeError(f"x is {type(x).__name__}, expected a State(q, v)")
     top, dtype = model.topology, model.mass.dtype
+    if not isinstance(x, State):
+        raise ShapeError(f"x is {type(x).__name__}, expected a State(q, v): State(x[:{top.nq}], x[{top.nq}:]) of a flat array")
     where = f" for model '{model.name}'; use jax.vmap for a batch of states"
 
     def vector(name: str, value: Any, size: int) -> Float[Array, " _"]:

@@ -226,7 +226,7 @@ def _bundled() -> dict[str, Path]:
 def _find(name_or_path: str | Path) -> Path:
     if not isinstance(name_or_path, (str, Path)):
         raise OptionError(
-            f"name_or_path is a {type(name_or_path).__name__}; expected a bundled model's name or the path of a file"
+            f"name_or_path is {name_or_path!r}; expected a bundled model's name or the path of a file"
         )
     text = str(name_or_path)
     bundled = _bundled()

@@ -360,9 +360,9 @@ def _check_functions(where: str, problem: Any, values: dict[str, Any], system: S
         out = _evaluated(where, key, fn, arguments)
         scalar = key in _SCALAR
         if getattr(out, "ndim", None) != (0 if scalar else 1) or not jnp.issubdtype(out.dtype, jnp.floating):
-            raise ShapeError(
-                f"{where}{key} returned {out}; expected a {'scalar' if scalar else 'flat array'} of floats"
-            )
+            shown = f"shape {out.shape} of {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else out
+            wanted = "a scalar" if scalar else "a flat array, such as jnp.stack([...]),"
+            raise ShapeError(f"{where}{key} returned {shown}; expected {wanted} of floats")
     if system is None:
         out = _evaluated(where, "dynamics", problem.dynamics, (as_struct(x), as_struct(u), t, *extra))
         if getattr(out, "shape", None) != x.shape:
@@ -387,4 +387,9 @@ def _evaluated(where: str, key: str, fn: Any, arguments: tuple) -> Any:
         return jax.eval_shape(fn, *arguments)
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         shown = ", ".join("State" if isinstance(a, State) else str(a.shape) for a in arguments)
-        raise OptionError(f"{where}{key} cannot be called with arguments of shapes ({shown}): {error}") from error
+        hint, reason = "", str(error)
+        if isinstance(error, jax.errors.TracerArrayConversionError):
+            hint, reason = "; write it with jax.numpy in place of numpy", reason.splitlines()[0]
+        elif isinstance(arguments[0], State) and "'State'" in reason:
+            hint = "; a State has the fields q and v"
+        raise OptionError(f"{where}{key} cannot be called with arguments of shapes ({shown}): {reason}{hint}") from error

@@ -137,7 +137,8 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
             set_field("data", _checked_data(self._where, self.data))
         out = jax.eval_shape(self._rows, jax.ShapeDtypeStruct(self.x0.shape, self.x0.dtype))
         if getattr(out, "ndim", None) != 1 or not jnp.issubdtype(out.dtype, jnp.floating):
-            raise ShapeError(f"{self._where}residual(x) returned {out}; expected a flat array of floats, (m,)")
+            shown = f"shape {out.shape} of {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else out
+            raise ShapeError(f"{self._where}residual(x) returned {shown}; expected a flat array of floats, (m,)")
         rows = out.shape[0] + (0 if self.prior is None else self.prior.weight().shape[0])
         dtype = out.dtype if self.prior is None else jnp.promote_types(out.dtype, self.x0.dtype)
         set_field("residual_type", jax.ShapeDtypeStruct((rows,), dtype))

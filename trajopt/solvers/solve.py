@@ -1,8 +1,11 @@
 """`solve`: the loop with the solver that a problem asks for, and with contact smoothed where the solver asks for that."""
 
 import dataclasses
+import inspect
 from typing import Any
 
+from trajopt.errors import OptionError
+from trajopt.names import closest
 from trajopt.solvers.continuation import Continuation, applies
 from trajopt.solvers.hybrid import Hybrid
 from trajopt.solvers.loop import base
@@ -12,6 +15,7 @@ from trajopt.solvers.sampling.cem import CEM
 
 # Of the draws where smoothed contact alone leaves a goal missed.
 SEARCH = {"attempts": 3, "generations": 100, "patience": 15, "polish_patience": 20}
+KEYWORDS = tuple(inspect.signature(base.solve).parameters)[2:]
 
 
 def solve(problem: Any, solver: Any = None, **arguments: Any) -> Solution:
@@ -28,6 +32,11 @@ def solve(problem: Any, solver: Any = None, **arguments: Any) -> Solution:
     Ctrl-C returns the best point so far with the status `interrupted`. Raises, before anything is compiled, `OptionError`,
     `ShapeError` or `NonFiniteError`, naming the argument.
     """
+    for name in arguments.keys() - KEYWORDS:
+        raise OptionError(f"solve got an unexpected keyword argument '{name}'{closest(name, KEYWORDS)}")
+    if getattr(problem, "defaults", None) is None:
+        kinds = "OptimalControlProblem or LeastSquaresProblem, or problems.get(NAME)"
+        raise OptionError(f"problem is a {type(problem).__name__}; expected an {kinds}")
     return base.solve(problem, default_solver(problem) if solver is None else continued(problem, solver), **arguments)
 
 
