@@ -176,6 +176,10 @@ def test_a_thread_plans_while_the_plant_goes_on():
             assert np.isfinite(controller.control(np.zeros(4), 0.3)).all()
         assert controller.plan_begun == 1.0
         np.testing.assert_allclose(controller.plan.xs[0], [0.1, 0.0, 0.0, 0.0])
+        with pytest.raises(ShapeError, match=r"x has shape \(3,\)"):
+            while time.monotonic() < deadline:  # until the thread has met it
+                controller.replan(np.zeros(3), 2.0, wait=False)
+                time.sleep(0.01)
 
 
 def test_what_is_not_finite_is_warned_of_and_the_last_plan_goes_on():

@@ -17,6 +17,7 @@ Control Optim. 2005; Tassa, Erez, Todorov, IROS 2012.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import itertools
 import math
@@ -28,7 +29,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.control.background import Background
 from trajopt.control.prediction import Prediction
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.state import State
@@ -155,7 +155,8 @@ class Controller(WithoutCaches, NamedOptions):
         self.settled = SAMPLED if self.planner.first().gains is None or isinstance(solver, Hybrid) else FOLLOWED
         self.prediction = Prediction(in_fine_time(problem))
         self._plans: Plans | None = None
-        self._background: Background | None = None
+        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        self._tasks: list[concurrent.futures.Future[Any]] = []  # of the thread: one at work, one that waits
 
     def compile(self) -> float:
         """Compile what plans take, unless it is there; returns the seconds that took."""
@@ -191,13 +192,16 @@ class Controller(WithoutCaches, NamedOptions):
         call compiles, takes as long as a good first plan needs, and its plan acts at once.
 
         wait: False hands x to a thread and returns None at once; the plan acts when it is ready. While the thread is at work the
-        newest measurement waits for it. A state or a plan that is not finite is a warning, and the last plan goes on.
+        newest measurement waits for it; an error in it is raised by the next call, or by `close`. A state or a plan that is not
+        finite is a warning, and the last plan goes on.
         """
         if not wait:
-            if self._background is None:
+            if self._thread is None:
                 self._planned_first(x, t)
-                self._background = Background(lambda at: self.replan(*at))
-            self._background.give((x, t))
+                self._thread = concurrent.futures.ThreadPoolExecutor(1, "trajopt replanning")
+            self._raise_ended()
+            self._tasks = [task for task in self._tasks if not task.cancel()]
+            self._tasks.append(self._thread.submit(self.replan, x, t))
             return None
         if self._plans is None:
             return self._planned_first(x, t)
@@ -231,12 +235,21 @@ class Controller(WithoutCaches, NamedOptions):
 
     def close(self) -> None:
         """End the thread of `replan(wait=False)`, once its solve is done."""
-        if self._background is not None:
-            self._background.close()
-            self._background = None
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._thread = None
+            self._raise_ended()
+
+    def _raise_ended(self) -> None:
+        """Forget tasks of the thread that have ended, and raise an error that one ended with."""
+        ended = [task for task in self._tasks if task.done()]
+        self._tasks = [task for task in self._tasks if task not in ended]
+        for task in ended:
+            if not task.cancelled():
+                task.result()
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_background": None}  # a thread belongs to its process
+        return super().__getstate__() | {"_thread": None, "_tasks": []}  # a thread belongs to its process
 
     def __enter__(self) -> Controller:
         return self
