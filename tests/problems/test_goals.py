@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from compilations import compilations
 
 from trajopt import load_model, solvers
 from trajopt.dynamics import NoContact, System
+from trajopt.dynamics.rigid_body.kinematics import frame_placement
 from trajopt.errors import OptionError, ShapeError, UnknownNameError
 from trajopt.problems import Goal, OptimalControlProblem, Trajectory, periodic
 from trajopt.problems import residuals as r
+from trajopt.problems.residuals.frames import reach
 from trajopt.result import status_name
 from trajopt.solvers.loop.solution import Solution
 
@@ -179,8 +182,27 @@ BAD = [
     (lambda: arm(goals={"p": Goal(r.FramePosition("too"), 0.1)}), UnknownNameError, "goal 'p': .*has no frame or shape 'too'"),
     (lambda: arm(goals={"p": Goal(r.Posture(["cart"], reference=[5.0, 0.0]), 0.1)}), OptionError,
      "goal 'p': no state can meet it: joint 'cart' would have to be at 5, and its limits are -2 and 2"),
+    (lambda: arm(goals={"p": Goal(r.FramePosition("bob", reference=[0.0, 0.0, 9.0]), 0.1)}), OptionError,
+     r"goal 'p': no state can meet it: 'bob' would have to be 8.9 m away from \(0, 0, 0\), and reaches 2.5 m"),
+    (lambda: arm(goals={"p": Goal(r.Height("bob", reference=[-9.0], weight=10.0), 1.0)}), OptionError, "have to be 8.9 m away"),
     (lambda: arm(goals={"p": Goal(r.Control(), 0.1)}), OptionError, "goal 'p': .*depends on the control"),
 ]
+
+
+def test_a_place_within_reach_may_be_a_goal():
+    for frame, place in (("bob", [2.0, 0.0, -0.5]), ("bob", [2.5, 0.0, 0.0]), ("cart", [2.0, 0.0, 0.0])):
+        assert arm(goals={"p": Goal(r.FramePosition(frame, reference=place), 1e-3)}).goals["p"].tolerance == 1e-3
+
+
+@pytest.mark.parametrize("name", ["ur5", "cart-pole", "spinner", "push-t"])
+def test_no_configuration_leads_beyond_the_reach(name):
+    model, generator = load_model(name), np.random.default_rng(0)
+    lower, upper = (np.clip(np.asarray(bound), -10.0, 10.0) for bound in (model.lower, model.upper))
+    place = jax.jit(lambda q, frame: frame_placement(model, q, frame)[1], static_argnums=1)
+    for frame in (spec.name for spec in model.topology.frames):
+        start, farthest = reach(model, frame)
+        apart = [np.linalg.norm(place(q, frame) - start) for q in generator.uniform(lower, upper, (50, model.nq))]
+        assert max(apart) <= farthest + 1e-12
 
 
 @pytest.mark.check

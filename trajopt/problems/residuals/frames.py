@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.model import Model
+from trajopt.dynamics.model import Model, NodeType
 from trajopt.dynamics.rigid_body.energy import centroidal_momentum
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, com_jacobian, expand_v, mimic_matrix, node_velocities
 from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion, rotation_log
@@ -26,6 +26,7 @@ from trajopt.names import closest
 from trajopt.problems.residuals.base import STATIC, Residual, StepOutcome
 
 UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
+SLACK = 1e-3  # m, and share of a frame's reach, by which limits of slides may give way
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,27 @@ def _fixed_at(model: Model, name: str) -> tuple[int, Any, Any]:
     raise UnknownNameError(f"model '{model.name}' has no frame or shape '{name}'{closest(name, [*frames, *shapes])}")
 
 
+def reach(model: Model, name: str) -> tuple[Float[np.ndarray, "3"], float]:
+    """A point of the world, m, and a distance from it that a frame or shape never exceeds; infinite where nothing bounds it.
+
+    The point is where the first joint of its chain stands; to the offsets of the others come the ranges of slides.
+    """
+    top, (node, _, position) = model.topology, _fixed_at(model, name)
+    if node < 0:
+        return np.asarray(position), 0.0
+    chain = np.flatnonzero(top.node_mask[node])
+    places, user = np.asarray(model.placement_position), {int(dof): k for k, dof in enumerate(top.user_dofs)}
+    farthest = float(np.linalg.norm(places[chain[1:]], axis=1).sum() + np.linalg.norm(position))
+    for i in chain:
+        dof = user.get(int(top.v_starts[i]))
+        if top.node_types[i] == NodeType.PRISMATIC and dof in top.limited:
+            ends = np.array([np.asarray(model.lower)[dof], np.asarray(model.upper)[dof]])
+            farthest += float(np.abs(ends - np.asarray(model.reference)[i]).max())
+        elif top.node_types[i] in (NodeType.PRISMATIC, NodeType.TRANSLATION):
+            return places[chain[0]], np.inf
+    return places[chain[0]], farthest
+
+
 def relative(motion: Motion, other: Motion) -> Motion:
     """A frame's motion as seen from another one that moves, in its axes."""
     turned = other.rotation.T
@@ -93,6 +115,20 @@ class _OfFrame(Residual):
             _fixed_at(system.model, name)
         if not self.frame:
             _fixed_at(system.model, self.frame)
+
+    def too_far(self, system: System, axes: slice, tolerance: float) -> str:
+        """Why the frame cannot be where the first entries of the reference ask for it, along these axes; empty where it may."""
+        if self.relative_to or np.ndim(self.reference) != 1 or np.ndim(self.weight) != 1:
+            return ""
+        middle, farthest = reach(system.model, self.frame)
+        size = len(middle[axes])
+        weight = np.broadcast_to(self.weight, max(size, len(self.weight)))[:size]
+        allowed = tolerance / np.maximum(weight, np.finfo(float).tiny)
+        apart = float(np.linalg.norm(np.maximum(np.abs(np.asarray(self.reference)[:size] - middle[axes]) - allowed, 0.0)))
+        if apart <= (1 + SLACK) * farthest + SLACK:
+            return ""
+        start = ", ".join(f"{value:.3g}" for value in middle)
+        return f"'{self.frame}' would have to be {apart:.3g} m away from ({start}), and reaches {farthest:.3g} m"
 
     def point_slope(self, x: State, step: StepOutcome) -> Float[Array, "3 nv"] | None:
         """d position / d dq in world axes: tangent coordinates are those of velocities, so it is the point's Jacobian."""
@@ -132,6 +168,10 @@ class FramePosition(_OfFrame):
         """The point's Jacobian."""
         return self.point_slope(x, step)
 
+    def out_of_reach(self, system: System, tolerance: float) -> str:
+        """The place is farther than the frame reaches."""
+        return self.too_far(system, slice(0, 3), tolerance)
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +189,10 @@ class Height(_OfFrame):
         """Of the point's Jacobian the last row."""
         whole = self.point_slope(x, step)
         return None if whole is None else whole[2:]
+
+    def out_of_reach(self, system: System, tolerance: float) -> str:
+        """The height is farther than the frame reaches."""
+        return self.too_far(system, slice(2, 3), tolerance)
 
 
 @jax.tree_util.register_dataclass
@@ -184,6 +228,10 @@ class FramePlacement(_OfFrame):
         motion = self.motion(x, step)
         turned = rotation_log(multiply(rotation_from_quaternion(reference[3:]).T, motion.rotation))
         return jnp.concatenate([motion.position - reference[:3], turned])
+
+    def out_of_reach(self, system: System, tolerance: float) -> str:
+        """The place is farther than the frame reaches."""
+        return self.too_far(system, slice(0, 3), tolerance)
 
 
 @jax.tree_util.register_dataclass
