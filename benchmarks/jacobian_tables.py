@@ -12,7 +12,7 @@ import json
 import pathlib
 import sys
 
-from measure import banner, microseconds, pin_to_one_core, standing
+from measure import banner, markdown, microseconds, pin_to_one_core, standing
 
 pin_to_one_core()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -27,7 +27,7 @@ import mujoco  # noqa: E402
 import numpy as np  # noqa: E402
 from contact_states import lowered  # noqa: E402
 from ridders import Estimate, ridders  # noqa: E402
-from validation_experiments.report import markdown, write_part  # noqa: E402
+from validation_experiments.report import write_part  # noqa: E402
 
 from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import RigidContact, State, System  # noqa: E402

@@ -19,6 +19,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from cells import CONTROL, CRASHED, NOT_APPLICABLE, ROOT, STOPPED, TAKES, Cache, Cell, machine, run_with
+from measure import markdown
 
 CACHE, PAGE = ROOT / ".cache" / "library-table.jsonl", ROOT / "docs" / "notes" / "library-table.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
@@ -78,12 +79,6 @@ def remark(row: dict[str, Any], gradients: set[str]) -> str:
     return text if len(text) <= REMARK else text[: REMARK - 4].rstrip() + " ..."
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a markdown table."""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]
-
-
 def details(problem: str, cells: Sequence[Cell], cache: Cache) -> list[str]:
     """The section of one problem: a row for each solver that takes it, a line for those that do not."""
     found = [(cell.solver, cache.get(cell)) for cell in cells if cell.problem == problem]
@@ -100,7 +95,7 @@ def details(problem: str, cells: Sequence[Cell], cache: Cache) -> list[str]:
             name = f"**{solver}**" if solver == own else solver
             numbers = [number(row.get(key)) for key in ("worst_goal", "cost", "violation", "iterations", "wall_time_s")]
             rows.append([name, status(row), goals(row), *numbers, number(row.get("compile_time_s")), remark(row, gradients)])
-    lines = [f"## {problem}", "", *(table(HEAD, rows) if rows else [])]
+    lines = [f"## {problem}", "", *([markdown(HEAD, rows)] if rows else [])]
     lines += ["", *[f"Does not apply: {', '.join(names)} ({reason})." for reason, names in apart.items()]]
     lines += [f"Not run: {', '.join(missing)}."] if missing else []
     return [*lines, ""]
@@ -130,9 +125,9 @@ def page(cells: Sequence[Cell], cache: Cache, budget: float, limit: float, where
         f"{limit:g} s in all for a cell, processor seconds; seed {cells[0].seed}"
         + (f"; average load of the machine {min(load):.1f} to {max(load):.1f}." if load else "."),
         "",
-        *table(("problem", *solvers), rows),
+        markdown(("problem", *solvers), rows),
         "",
-        *table(("solver", "takes"), takes),
+        markdown(("solver", "takes"), takes),
         "",
     ]
     for problem in problems:

@@ -6,7 +6,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 
 
@@ -141,16 +141,16 @@ def write_json(path: str | None, results) -> None:
             json.dump({"machine": banner("mujoco", "pin"), "results": results}, file, indent=1)
 
 
-def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:
+def markdown(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table; numbers with three digits."""
 
-    def text(entry) -> str:
+    def text(entry: object) -> str:
         if not isinstance(entry, float):
             return str(entry)
         return f"{entry:,.0f}" if abs(entry) >= 100 else f"{entry:.3g}"
 
-    lines = [head, ("---",) * len(head), *(tuple(map(text, row)) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    first, *others = (f"| {' | '.join(map(text, row))} |" for row in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *others])
 
 
 def banner(*packages: str) -> str:

@@ -7,6 +7,8 @@ import pathlib
 import re
 from collections.abc import Sequence
 
+from measure import markdown
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PAGES, IMAGES = ROOT / "docs", ROOT / "docs" / "images"
 
@@ -25,11 +27,6 @@ def image(name: str) -> pathlib.Path:
 def save(figure, name: str) -> None:
     figure.savefig(image(name), dpi=75)
     print(f"wrote {image(name).relative_to(ROOT)}")
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join([*lines, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows)])
 
 
 def between(page: str, marker: str) -> tuple[pathlib.Path, str, re.Match]:
@@ -58,8 +55,7 @@ def write_part(page: str, marker: str, part: str) -> None:
 def write_summary(experiment: str, outcome: Outcome) -> None:
     """Replace the rows of one experiment in the summary of docs/notes/validation.md; the rows of others stay."""
     found = between("validation", "summary")[2]
-    head, rows = "| experiment | quantity | judged by | largest error |\n|---|---|---|---|", {}
-    for line in found[2].splitlines()[2:]:
-        rows.setdefault(line.split(" | ")[0].removeprefix("| "), []).append(line)
-    rows[experiment] = [f"| {experiment} | " + " | ".join(check) + " |" for check in outcome.checks]
-    write_part("validation", "summary", "\n".join([head, *(line for name in sorted(rows) for line in rows[name])]))
+    old = [line.strip("| ").split(" | ") for line in found[2].splitlines()[2:]]
+    rows = [row for row in old if row[0] != experiment] + [[experiment, *check] for check in outcome.checks]
+    head = ("experiment", "quantity", "judged by", "largest error")
+    write_table("validation", "summary", head, sorted(rows, key=lambda row: row[0]))
