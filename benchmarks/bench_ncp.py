@@ -35,45 +35,15 @@ jax.config.update("jax_enable_x64", True)
 from validation_experiments import contact_problems  # noqa: E402
 from validation_experiments.report import write_table  # noqa: E402
 
-from trajopt.dynamics.contact.ncp import NCP, residual  # noqa: E402
-from trajopt.dynamics.contact.solve.solve import solve  # noqa: E402
+from trajopt.dynamics.contact.ncp import NCP  # noqa: E402
 
 LIMIT = 1e-9
 CHUNK = 20
 
 
-def runner():
-    """A compiled function of `CHUNK` problems: residual, iterations, fallbacks, impulse."""
-
-    def one(ncp: NCP):
-        out = solve(ncp)
-        return residual(ncp, out.impulse), out.iterations, out.fallbacks, out.impulse
-
-    return jax.jit(lambda ncps: jax.lax.map(one, ncps))
-
-
-def measured(run, ncps: NCP) -> dict[str, np.ndarray]:
-    """Results of all problems, in chunks of one size, and the time of each problem as the mean of its chunk."""
-    count = ncps.g.shape[0]
-    order = np.arange(count)
-    padded = np.concatenate([order, np.full(-count % CHUNK, count - 1)]).reshape(-1, CHUNK)
-    parts, times = [], []
-    jax.block_until_ready(run(jax.tree.map(lambda a: a[padded[0]], ncps)))
-    for chunk in padded:
-        problems = jax.tree.map(lambda a, chunk=chunk: a[chunk], ncps)
-        start = time.perf_counter()
-        parts.append([np.asarray(a) for a in jax.block_until_ready(run(problems))])
-        times.append((time.perf_counter() - start) / CHUNK * 1e6)
-    size, iterations, fallbacks, impulse = (np.concatenate(part)[:count] for part in zip(*parts, strict=True))
-    return {
-        "size": size, "iterations": iterations, "fallbacks": fallbacks, "impulse": impulse,
-        "us": np.repeat(times, CHUNK)[:count],
-    }  # fmt: skip
-
-
 def statistics(found: dict[str, np.ndarray]) -> dict[str, float]:
     """What the module's docstring lists."""
-    unsolved = ~(found["size"] <= LIMIT)
+    unsolved = ~(found["residual"] <= LIMIT)
     return {
         "problems": len(unsolved),
         "solved_percent": 100.0 * float(np.mean(~unsolved)),
@@ -81,22 +51,16 @@ def statistics(found: dict[str, np.ndarray]) -> dict[str, float]:
         "iterations_95": float(np.percentile(found["iterations"], 95)),
         "fallbacks_per_1000": 1000.0 * float(np.mean(found["fallbacks"] > 0)),
         "failures_per_1000": 1000.0 * float(np.mean(unsolved)),
-        "worst_residual": float(np.nanmax(found["size"])),
+        "worst_residual": float(np.nanmax(found["residual"])),
         "us_per_problem": float(np.mean(found["us"])),
     }
 
 
 def keep_failures(folder: pathlib.Path, scene: str, ncps: NCP, found: dict[str, np.ndarray], most: int = 5) -> None:
     """The worst problems that were not solved, as archives."""
-    unsolved = np.flatnonzero(~(found["size"] <= LIMIT))
-    folder.mkdir(parents=True, exist_ok=True)
-    for index in unsolved[np.argsort(-found["size"][unsolved])][:most]:
-        name = re.sub(r"[^a-z0-9]+", "-", scene.lower())
-        np.savez(
-            folder / f"{name}-{index}.npz",
-            **{field: getattr(ncps, field)[index] for field in ("G", "g", "mu", "exists", "bound", "rho")},
-            impulse=found["impulse"][index], residual=found["size"][index],
-        )  # fmt: skip
+    unsolved = np.flatnonzero(~(found["residual"] <= LIMIT))
+    worst = unsolved[np.argsort(-found["residual"][unsolved])][:most]
+    contact_problems.keep(folder, re.sub(r"[^a-z0-9]+", "-", scene.lower()), ncps, found, worst)
 
 
 def main() -> None:
@@ -126,10 +90,9 @@ def main() -> None:
     table: dict[str, dict[str, float]] = {}
     if options.out.exists():
         table = json.loads(options.out.read_text())["scenes"]
-    run = runner()
     for group in options.groups or contact_problems.GROUPS:
         for scene, ncps in contact_problems.problems(group, options.steps, options.seeds).items():
-            found = measured(run, ncps)
+            found = contact_problems.solved(ncps, CHUNK)
             row = table[scene] = statistics(found) | {"load": os.getloadavg()[0]}
             if options.failures:
                 keep_failures(options.failures, scene, ncps, found)

@@ -32,12 +32,11 @@ import numpy as np  # noqa: E402
 jax.config.update("jax_enable_x64", True)
 
 from contact_states import lifts, lowered  # noqa: E402
-from validation_experiments.contact_problems import CACHE, of_states  # noqa: E402
+from validation_experiments.contact_problems import CACHE, FIELDS, keep, of_states, solved  # noqa: E402
 
 from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import Stage, State, System  # noqa: E402
 from trajopt.dynamics.contact.ncp import NCP  # noqa: E402
-from trajopt.dynamics.contact.solve.solve import solve  # noqa: E402
 from trajopt.dynamics.rigid_body.configuration import integrate  # noqa: E402
 from trajopt.result import Status  # noqa: E402
 
@@ -98,7 +97,6 @@ def states(model, kinds, count: int, seed: int):
 def problems(name: str, kinds, count: int, seed: int) -> tuple[np.ndarray, NCP]:
     """Kind and `NCP` of each problem, kept in .cache/ncp."""
     path = CACHE / f"random-{name}-{'-'.join(kinds)}-{count}-{seed}.npz"
-    fields = ("G", "g", "mu", "exists", "bound", "rho")
     if not path.exists():
         model = load_model(name).to_device()
         labels, parts = [], []
@@ -107,33 +105,9 @@ def problems(name: str, kinds, count: int, seed: int) -> tuple[np.ndarray, NCP]:
             parts.append(jax.tree.map(np.asarray, of_states(model, dt)(jnp.asarray(q), jnp.asarray(v))))
         ncps = jax.tree.map(lambda *a: np.concatenate(a), *parts)
         CACHE.mkdir(parents=True, exist_ok=True)
-        np.savez(path, kind=np.concatenate(labels), **{field: getattr(ncps, field) for field in fields})
+        np.savez(path, kind=np.concatenate(labels), **{field: getattr(ncps, field) for field in FIELDS})
     with np.load(path) as file:
-        return file["kind"], NCP(**{field: file[field] for field in fields})
-
-
-def solved(ncps: NCP) -> dict[str, np.ndarray]:
-    """The solutions, and the time of each problem as the mean of its chunk."""
-
-    def one(ncp: NCP):
-        out = solve(ncp)
-        return {
-            "residual": out.residual, "iterations": out.iterations, "fallbacks": out.fallbacks, "impulse": out.impulse,
-            "solved": out.status == Status.solved, "infeasible": out.status == Status.infeasible,
-        }  # fmt: skip
-
-    run = jax.jit(lambda ncps: jax.lax.map(one, ncps))
-    count = ncps.g.shape[0]
-    order = np.concatenate([np.arange(count), np.full(-count % CHUNK, count - 1)]).reshape(-1, CHUNK)
-    jax.block_until_ready(run(jax.tree.map(lambda a: a[order[0]], ncps)))
-    parts = []
-    for chunk in order:
-        part = jax.tree.map(lambda a, chunk=chunk: a[chunk], ncps)
-        start = time.perf_counter()
-        found = jax.tree.map(np.asarray, jax.block_until_ready(run(part)))
-        found["us"] = np.full(CHUNK, (time.perf_counter() - start) / CHUNK * 1e6)
-        parts.append(found)
-    return {key: np.concatenate([part[key] for part in parts])[:count] for key in parts[0]}
+        return file["kind"], NCP(**{field: file[field] for field in FIELDS})
 
 
 def steps_of_the_core(name: str, kinds, count: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -186,13 +160,6 @@ def report(name: str, kind: str, found: dict[str, np.ndarray]) -> None:
           f"{np.percentile(iterations, 99.9):6.0f} {found['us'].mean():9.1f}", flush=True)  # fmt: skip
 
 
-def keep_unsolved(folder: pathlib.Path, name: str, ncps: NCP, found: dict[str, np.ndarray]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for k in np.flatnonzero(~found["solved"]):
-        fields = {field: getattr(ncps, field)[k] for field in ("G", "g", "mu", "exists", "bound", "rho")}
-        np.savez(folder / f"{name}-{k}.npz", impulse=found["impulse"][k], residual=found["residual"][k], **fields)
-
-
 def batch_times(name: str, size: int, spread: float) -> None:
     """Microseconds of one state's step in a batch of `size` standing states, and by itself."""
     system = System(load_model(name), dt=1e-3)
@@ -235,9 +202,9 @@ def main() -> None:
           f"{'residual':>8s} {'it':>6s} {'it 99':>6s} {'99.9':>6s} {'us':>9s}")  # fmt: skip
     for name in options.models:
         kind, ncps = problems(name, options.kinds, options.count, options.seed)
-        found = solved(ncps)
+        found = solved(ncps, CHUNK)
         if options.failures:
-            keep_unsolved(options.failures, name, ncps, found)
+            keep(options.failures, name, ncps, found, np.flatnonzero(~found["solved"]))
         for each in options.kinds:
             report(name, each, {key: value[kind == each] for key, value in found.items()})
 

@@ -10,7 +10,9 @@ without friction and with mu = 5.
 import dataclasses
 import functools
 import pathlib
+import time
 import zlib
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +24,17 @@ from trajopt.dynamics.collision.narrowphase import collide, contact_count
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.ncp import NCP, make_ncp, residual
 from trajopt.dynamics.contact.rows import row_count
+from trajopt.dynamics.contact.solve.solve import solve
 from trajopt.dynamics.contact.step import solve_step
 from trajopt.dynamics.rigid_body.configuration import integrate
 from trajopt.dynamics.rigid_body.derivatives import dynamics_terms
 from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.result import Status
 from validation_experiments import scenes
 
 CACHE = pathlib.Path(__file__).resolve().parent.parent.parent / ".cache" / "ncp"
 DT = 1e-3
+FIELDS = ("G", "g", "mu", "exists", "bound", "rho")  # of a problem in an archive
 STIFFNESS, DAMPING = 3000.0, 100.0  # 1/s^2 and 1/s, of the held joints
 ROBOTS = ("go1", "h1", "humanoid", "atlas", "anymal-c", "half-cheetah", "hopper", "panda", "ur5", "cube", "drone", "catapult",
           "jump-worm", "cart-pole", "double-cart-pole")  # fmt: skip
@@ -222,9 +227,43 @@ def problems(group: str, steps: int, seeds: int) -> dict[str, NCP]:
             busy = np.asarray(violations(ncps)) > 1e-9
             if busy.any():
                 found[scene] = jax.tree.map(lambda a, busy=busy: np.asarray(a)[busy], ncps)
-        fields = ("G", "g", "mu", "exists", "bound", "rho")
         CACHE.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial.npz")
-        np.savez(partial, **{f"{scene}/{field}": getattr(p, field) for scene, p in found.items() for field in fields})
+        np.savez(partial, **{f"{scene}/{field}": getattr(p, field) for scene, p in found.items() for field in FIELDS})
         partial.replace(path)
     return _kept(path)
+
+
+@jax.jit
+def _solve_each(ncps: NCP):
+    def one(ncp: NCP):
+        out = solve(ncp)
+        return {
+            "residual": residual(ncp, out.impulse), "iterations": out.iterations, "fallbacks": out.fallbacks,
+            "impulse": out.impulse, "solved": out.status == Status.solved, "infeasible": out.status == Status.infeasible,
+        }  # fmt: skip
+
+    return jax.lax.map(one, ncps)
+
+
+def solved(ncps: NCP, chunk: int) -> dict[str, np.ndarray]:
+    """The solutions, made in chunks of one size, and the time of each problem, "us", as the mean of its chunk."""
+    count = ncps.g.shape[0]
+    order = np.concatenate([np.arange(count), np.full(-count % chunk, count - 1)]).reshape(-1, chunk)
+    jax.block_until_ready(_solve_each(jax.tree.map(lambda a: a[order[0]], ncps)))
+    parts = []
+    for places in order:
+        part = jax.tree.map(lambda a, places=places: a[places], ncps)
+        start = time.perf_counter()
+        found = jax.tree.map(np.asarray, jax.block_until_ready(_solve_each(part)))
+        found["us"] = np.full(chunk, (time.perf_counter() - start) / chunk * 1e6)
+        parts.append(found)
+    return {key: np.concatenate([part[key] for part in parts])[:count] for key in parts[0]}
+
+
+def keep(folder: pathlib.Path, name: str, ncps: NCP, found: dict[str, np.ndarray], places: Iterable[int]) -> None:
+    """The problems at these places with what was found, each an archive NAME-PLACE.npz."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in places:
+        fields = {field: getattr(ncps, field)[k] for field in FIELDS}
+        np.savez(folder / f"{name}-{k}.npz", impulse=found["impulse"][k], residual=found["residual"][k], **fields)
