@@ -307,6 +307,16 @@ def test_late_and_rejected_solves_are_warned_of():
         warn_of(rejected, controller)
 
 
+def test_a_period_shorter_than_a_solve_is_warned_of_once_in_a_loop_of_ones_own():
+    controller = control.Controller(problem(), solvers.iLQR(), 1e-7, max_iterations=1)
+    words = "problem 'cart': 100% of the solves took longer than their period of 0.0001 ms"
+    with pytest.warns(UserWarning, match=words) as found:
+        for k in range(120):
+            controller.replan(np.zeros(4), k * DT)
+    assert len(found) == 1
+    assert np.isfinite(controller.control(np.zeros(4), 120 * DT)).all()
+
+
 def test_braking_stops_an_arm():
     """By its own policy velocities fall to a third in five steps, to 2 % in twenty; what is left is gravity, which changes on the
     way."""

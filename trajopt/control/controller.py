@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Float
 
 from trajopt.control.prediction import Prediction
+from trajopt.control.warned import warn_of_late
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.state import State
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
@@ -44,6 +45,7 @@ from trajopt.solvers.planners import can_replan, in_fine_time, planner_of
 
 CLOCK_ROUNDING = 1e-9  # s
 KEPT = 1e-4  # violation, in the row's unit, with which a plan is settled
+WATCHED = 50  # solves, after which those that were late are counted
 BUDGET_SHARE = 0.8  # of the period: the rest is for the control and for what else the machine does
 
 
@@ -156,6 +158,8 @@ class Controller(WithoutCaches, NamedOptions):
         self.prediction = Prediction(in_fine_time(problem))
         self._plans: Plans | None = None
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        self._seconds: list[float] = []  # that solves took, since they were last looked at
+        self._warned = False
         self._tasks: list[concurrent.futures.Future[Any]] = []  # of the thread: one at work, one that waits
 
     def compile(self) -> float:
@@ -193,7 +197,8 @@ class Controller(WithoutCaches, NamedOptions):
 
         wait: False hands x to a thread and returns None at once; the plan acts when it is ready. While the thread is at work the
         newest measurement waits for it; an error in it is raised by the next call, or by `close`. A state or a plan that is not
-        finite is a warning, and the last plan goes on.
+        finite is a warning, and the last plan goes on. More than one late solve in five of fifty is a warning, once,
+        unless the time budget is above the period.
         """
         if not wait:
             if self._thread is None:
@@ -214,6 +219,11 @@ class Controller(WithoutCaches, NamedOptions):
             self._plans = self._plans.then(Acting(found.result.plan, begun, begun), t)
         else:
             warnings.warn(f"the plan made at {t:.6g} s is not finite; the last one goes on", stacklevel=2)
+        self._seconds.append(found.seconds)
+        if len(self._seconds) == WATCHED:
+            if self.time_budget <= self.period and not self._warned:
+                self._warned = warn_of_late(np.array(self._seconds), self, stacklevel=3)
+            self._seconds.clear()
         return found
 
     def control(self, x: Any, t: float) -> Float[np.ndarray, " nu"]:

@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float
 
 from trajopt.control.recording import Recording
 from trajopt.solvers.plan import row_names
@@ -23,15 +24,8 @@ def warn_of(recording: Recording, controller: Controller) -> None:
     """Warn of more than one late or rejected solve in five, and of a constraint that more than one plan in five violates."""
     if not len(recording.latency):
         return
-    late, rejected = float(recording.late.mean()), float(1.0 - recording.accepted.mean())
-    where = f"problem '{controller.problem.name}': "
-    if late > SHARE:
-        median = 1e3 * float(np.median(recording.latency))
-        warnings.warn(
-            f"{where}{late:.0%} of the solves took longer than their period of {1e3 * recording.period:.3g} ms, "
-            f"{median:.3g} ms at the median; use a longer period, a shorter horizon, or fewer rollouts (population)",
-            stacklevel=3,
-        )
+    rejected, where = float(1.0 - recording.accepted.mean()), f"problem '{controller.problem.name}': "
+    warn_of_late(recording.latency, controller, stacklevel=4)
     if rejected > SHARE:
         warnings.warn(f"{where}{rejected:.0%} of the solves found no better plan; {_cause(recording)}", stacklevel=3)
     shares = (recording.violation > KEPT).mean(0)
@@ -45,6 +39,20 @@ def warn_of(recording: Recording, controller: Controller) -> None:
             "period, a start that keeps it, or less weight on what pulls against it, may help",
             stacklevel=3,
         )
+
+
+def warn_of_late(seconds: Float[np.ndarray, " S"], controller: Controller, stacklevel: int = 2) -> bool:
+    """Warn where more than one solve in five took longer than its period; whether there was a warning."""
+    late = float((seconds > controller.period).mean())
+    if late > SHARE:
+        median = 1e3 * float(np.median(seconds))
+        warnings.warn(
+            f"problem '{controller.problem.name}': {late:.0%} of the solves took longer than their period of "
+            f"{1e3 * controller.period:.3g} ms, {median:.3g} ms at the median; use a longer period, a shorter horizon, or fewer "
+            "rollouts (population)",
+            stacklevel=stacklevel,
+        )
+    return late > SHARE
 
 
 def _cause(recording: Recording) -> str:
