@@ -6,7 +6,7 @@ import pytest
 
 from trajopt import control, load_model, solvers
 from trajopt.dynamics import NoContact, System
-from trajopt.errors import OptionError, ShapeError
+from trajopt.errors import OptionError, ShapeError, UnknownNameError
 from trajopt.problems import LeastSquaresProblem, OptimalControlProblem
 
 SYSTEM = System(load_model("cart-pole"), 0.05, NoContact())
@@ -19,6 +19,7 @@ def problem(**functions):
 @pytest.mark.parametrize(
     "mistake, error, words",
     [
+        (lambda: solvers.get("ilqrr"), UnknownNameError, "there is no solver 'ilqrr'; did you mean 'iLQR'"),
         (lambda: solvers.solve(SYSTEM), OptionError, "problem is a System; expected an OptimalControlProblem or"),
         (lambda: solvers.solve(problem(), max_iteration=3), OptionError, "'max_iteration'; did you mean 'max_iterations'"),
         (lambda: problem(stage_cost=lambda x, u, t: u), ShapeError, r"stage_cost returned shape \(1,\) of .*expected a scalar"),

@@ -37,7 +37,8 @@ def closest(name: str, known: Iterable[str], most: int = 5) -> str:
     if not known:
         return "; there are none"
     comparable = [other for other in known[:_COMPARED] if len(other) <= _LONGEST]
-    near = difflib.get_close_matches(name, comparable, n=most, cutoff=0.4) if len(name) <= _LONGEST else []
+    alike = {other.casefold(): other for other in comparable}
+    near = [alike[n] for n in difflib.get_close_matches(name.casefold(), alike, most, 0.4)] if len(name) <= _LONGEST else []
     if near:
         return "; did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
     shown = ", ".join(other[:_LONGEST] for other in known[:12]) + (", ..." if len(known) > 12 else "")
