@@ -45,6 +45,17 @@ def test_what_is_missed_is_that_of_whole_cycles_in_the_axes_of_the_base(anymal):
     assert not bool(anymal.success(State(jnp.asarray(q), jnp.asarray(v)), T - 1, DRAWN.at[3].set(0.5).at[4].set(0.0)))
 
 
+def test_go1_is_to_cover_half_of_the_way_of_its_own_command():
+    """Of commands from -1 to 1 m/s: -0.4 m/s for 10 s are 2 m backwards at least."""
+    made = environment("go1-velocity", lower=(-1.0, 0.0, 0.0), upper=(1.0, 0.0, 0.0))
+
+    def ends_at(x, command):
+        q = jnp.zeros((made.limit + 1, 19)).at[-1, 0].set(x)
+        return bool(made.success(State(q, jnp.zeros((made.limit + 1, 18))), made.limit, jnp.array([command, 0.0, 0.0])))
+
+    assert ends_at(-2.1, -0.4) and not ends_at(-1.9, -0.4) and not ends_at(3.0, -0.4) and ends_at(2.1, 0.4)
+
+
 def test_the_base_is_pushed_by_as_much_as_the_source_changes_its_velocity(anymal):
     """Over 0.1 s, the whole mass by (0.3, -0.2) m/s."""
     model = anymal.system.model

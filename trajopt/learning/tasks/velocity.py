@@ -149,8 +149,8 @@ def go1_velocity(
     limit = round(duration / (HELD * dt))
 
     def success(xs: State, steps: Int[Array, ""], drawn: Float[Array, "3"]) -> Bool[Array, ""]:
-        """It stood to the end, and covered half of what was commanded."""
-        return (steps == limit) & (xs.q[-1, 0] - xs.q[0, 0] >= TRACKED * duration * 0.5 * (lower[0] + upper[0]))
+        """It stood to the end, and covered half of what was commanded forwards or backwards."""
+        return (steps == limit) & (drawn[0] * (xs.q[-1, 0] - xs.q[0, 0]) >= TRACKED * duration * drawn[0] ** 2)
 
     factors = {"pair_friction": (0.7, 1.5), "mass": (0.9, 1.1)} if randomised else {}
     return walking(
