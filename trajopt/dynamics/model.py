@@ -317,8 +317,10 @@ class Model:
         gravity (m/s^2): acceleration of gravity, (3,), world axes.
         frame_rotation, frame_position, shape_rotation, shape_position: frames and shapes in their nodes' frames, m.
         shape_size, meshes (m): half extents and radii as in MJCF, (ns, 3), and vertices of each convex mesh, (k, 3).
-        pair_friction, pair_restitution: coefficients, (np,); pair_impact_friction: a factor of friction where contacts bounce.
-        mimic_multiplier, mimic_offset: of the mimic joints. q_default, keyframes: configuration at rest, (nq,), and named ones.
+        pair_friction, pair_restitution: coefficients, (np,).
+        pair_impact_friction: a factor of friction where contacts bounce, (np,).
+        mimic_multiplier, mimic_offset: of the mimic joints.
+        q_default, keyframes: configuration at rest, (nq,), and named ones.
         terrain: heights or parameters of all height fields, one after the other.
         closure_rotation, closure_position: the frames of closed loops in their nodes' frames, (nk, 2, 3, 3) and (nk, 2, 3), m.
         coupling_arms, coupling_reference, coupling_polynomial: coupled coordinates $y - y_0 = p(x - x_0)$: (y, x) = arms @
