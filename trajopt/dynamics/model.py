@@ -317,8 +317,7 @@ class Model:
         gravity (m/s^2): acceleration of gravity, (3,), world axes.
         frame_rotation, frame_position, shape_rotation, shape_position: frames and shapes in their nodes' frames, m.
         shape_size, meshes (m): half extents and radii as in MJCF, (ns, 3), and vertices of each convex mesh, (k, 3).
-        pair_friction, pair_restitution: coefficients, (np,).
-        pair_impact_friction: a factor of friction where contacts bounce, (np,).
+        pair_friction, pair_restitution, pair_impact_friction: coefficients, the last a factor of friction in bounces, (np,).
         mimic_multiplier, mimic_offset: of the mimic joints.
         q_default, keyframes: configuration at rest, (nq,), and named ones.
         terrain: heights or parameters of all height fields, one after the other.
@@ -327,8 +326,7 @@ class Model:
             coordinates of hinges and slides, (nc, 2, nv); y_0 and x_0, (nc, 2); coefficients of p in rising powers, (nc, 5).
         actuator_gain, actuator_bias: law of servos and of motors with a force range (`rigid_body.actuation`), (nu, 3) where the
             model has any; `actuation` then holds their lever arms.
-        actuator_range, joint_force_range (N m): ranges of the force of each of these actuators, (nu, 2), and of all at a joint,
-            (nv, 2).
+        actuator_range, joint_force_range (N m): of the force of each of these actuators, (nu, 2), and of all at a joint, (nv, 2).
     """
 
     topology: Topology = dataclasses.field(metadata={"static": True})
