@@ -47,10 +47,10 @@ class DirectCalls:
         self, compiled: CompiledSystem, constants: Float[Array, " c"], nu: int, programs: dict[str, Program]
     ) -> None:
         top = compiled.topology
-        self.constants, self.programs, self._compiled = constants, programs, compiled
+        self.constants, self.programs = constants, programs
         self._array, self._precision = type(constants), constants.dtype
         self._kinds, self._q_shape, self._v_shape, self._u_shape = (self._array, np.ndarray), (top.nq,), (top.nv,), (nu,)
-        self._called: set[str] = set()
+        self._none, self._layout, self._called = zeros((), int), compiled.report_layout, set[str]()
 
     def checked(self, what: str, x: State, u: Float[Array, " nu"], force: Float[Array, " nv"] | None) -> Any:
         """The state after the step and its report, or the linearisation, for checked arrays; force: None for none."""
@@ -76,13 +76,14 @@ class DirectCalls:
 
     def _is_finite(self, report: Any) -> bool:
         """Whether a report is known (inside of a compiled function it is not) and all that was read and computed finite."""
-        return type(report) is self._array and bool(np.asarray(report)[STATUS] != NON_FINITE)
+        return type(report) is self._array and bool(np.asarray(report).item(STATUS) != NON_FINITE)
 
     def _answer(self, what: str, at: tuple[Any, ...], head: Array, q: Array, v: Array, *slopes: Array) -> Any:
         """at: (q, v, u, force), from which the whole report is made when it is asked for."""
-        at = tuple(value.copy() if type(value) is np.ndarray else value for value in at)  # which its owner may change
+        if np.ndarray in map(type, at):  # which its owner may change
+            at = tuple(value.copy() if type(value) is np.ndarray else value for value in at)
         whole = functools.partial(self._whole_report, at)
-        info = PackedStepInfo(head, None, zeros((), int), self._compiled.report_layout, whole)
+        info = PackedStepInfo(head, None, self._none, self._layout, whole)
         if what == STEP:
             return State(q, v), info
         A, B, *by_impulse = slopes

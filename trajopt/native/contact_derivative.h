@@ -88,6 +88,18 @@ inline void add_friction_changes(const Ncp& ncp, const ContactSolution& solution
   }
 }
 
+// Eliminates K of the held rows in `mode`, and makes R (m, ldr) its right-hand sides; Y (m, ldy) is zero.
+inline void prepare(const Ncp& ncp, const ContactSolution& solution, const int* mode, bool diagonal, SelectionScratch& s, double* R, int ldr,
+                    int columns, double* Y, int ldy, int by_friction) {
+  Elimination& e = s.elimination;
+  std::memcpy(e.U, s.Ghh, sizeof(double) * e.n * e.ld);
+  law_matrix(Regularised{ncp}, mode, solution.lambda, solution.nu, s.held, e.n, e.U, e.ld);
+  eliminate(e, diagonal);
+  project_columns(ncp, solution, mode, s.held, e.n, R, ldr, columns);
+  if (by_friction >= 0) add_friction_changes(ncp, solution, mode, R, ldr, by_friction);
+  for (int r = 0; r < ncp.m; ++r) std::memset(Y + (ptrdiff_t)r * ldy, 0, sizeof(double) * columns);
+}
+
 // Y (m, ldy) = K^+ P rho R for R (m, ldr), which is overwritten; in columns from `by_friction` on, one a contact, K^+ d proj / d mu with the
 // other sign, unless it is negative. Rows of Y without an impulse, and redundant ones, are zero.
 // Returns whether rows are redundant; then left_over and sizes (columns) hold the largest entry of what these rows contradict in each
@@ -102,12 +114,7 @@ inline bool law_solution(const ContactProblem& problem, const ContactSolution& s
   e.n = held_rows(problem, w.mode, s.held, slides);
   e.ld = padded(e.n);
   gather(problem, s.held, e.n, s.Ghh, e.ld);
-  std::memcpy(e.U, s.Ghh, sizeof(double) * e.n * e.ld);
-  law_matrix(Regularised{ncp}, w.mode, solution.lambda, solution.nu, s.held, e.n, e.U, e.ld);
-  eliminate(e, !slides);
-  project_columns(ncp, solution, w.mode, s.held, e.n, R, ldr, columns);
-  if (by_friction >= 0) add_friction_changes(ncp, solution, w.mode, R, ldr, by_friction);
-  for (int r = 0; r < ncp.m; ++r) std::memset(Y + (ptrdiff_t)r * ldy, 0, sizeof(double) * columns);
+  prepare(ncp, solution, w.mode, !slides, s, R, ldr, columns, Y, ldy, by_friction);
   const bool redundant = e.rank < e.n;
   solve_eliminated(e, s.held, R, ldr, columns, Y, ldy, redundant ? left_over : nullptr, sizes);
   if (!redundant) return false;
@@ -155,14 +162,8 @@ inline void law_solution_along_cones(const ContactProblem& problem, const Contac
                                      int columns, double* Y, int ldy, int by_friction = -1) {
   const Ncp ncp = scaled(problem, w.rho);
   SelectionScratch& s = w.selection;
-  Elimination& e = s.elimination;
-  std::memcpy(e.U, s.Ghh, sizeof(double) * e.n * e.ld);
-  law_matrix(Regularised{ncp}, w.selecting_mode, solution.lambda, solution.nu, s.held, e.n, e.U, e.ld);
-  eliminate(e, false);
-  project_columns(ncp, solution, w.selecting_mode, s.held, e.n, R, ldr, columns);
-  if (by_friction >= 0) add_friction_changes(ncp, solution, w.selecting_mode, R, ldr, by_friction);
-  for (int r = 0; r < ncp.m; ++r) std::memset(Y + (ptrdiff_t)r * ldy, 0, sizeof(double) * columns);
-  solve_eliminated(e, s.held, R, ldr, columns, Y, ldy);
+  prepare(ncp, solution, w.selecting_mode, false, s, R, ldr, columns, Y, ldy, by_friction);
+  solve_eliminated(s.elimination, s.held, R, ldr, columns, Y, ldy);
 }
 
 // A^T: `count` vectors over all rows of the problem, and w (m); count is 0 where no row is redundant.

@@ -88,33 +88,6 @@ inline void argument_change(const Ncp& ncp, const int* held, int n, const double
   for (int i = 0; i < n; ++i) out[i] = d[i] - ncp.rho[held[i]] * out[i];
 }
 
-// out = P rho x (transposed: rho P^T x) on the held rows, P the slope of the projection at (lambda, nu).
-inline void push_held(const Ncp& ncp, const int* mode, const int* held, int n, const double* lambda, const double* nu, bool transposed,
-                      const double* x, double* out) {
-  const Regularised law{ncp};
-  for (int i = n; i < padded(n); ++i) out[i] = 0.0;
-  for (int i = 0; i < n;) {
-    const int r = held[i];
-    if (r < 3 * ncp.problem.contacts && mode[r / 3] == SLIDING) {
-      const ConeSlope p = cone_slope(law, r / 3, SLIDING, lambda, nu);
-      const double *rho = ncp.rho + r, x0 = x[i], x1 = x[i + 1], x2 = x[i + 2];
-      if (transposed) {
-        out[i] = rho[0] * (p.a * x0 + p.b * x1);
-        out[i + 1] = rho[1] * (p.b * x0 + p.d * x1);
-        out[i + 2] = rho[2] * (p.h * x0 + p.i * x1 + x2);
-      } else {
-        out[i] = p.a * rho[0] * x0 + p.b * rho[1] * x1 + p.h * rho[2] * x2;
-        out[i + 1] = p.b * rho[0] * x0 + p.d * rho[1] * x1 + p.i * rho[2] * x2;
-        out[i + 2] = rho[2] * x2;
-      }
-      i += 3;
-    } else {
-      out[i] = ncp.rho[r] * x[i];
-      ++i;
-    }
-  }
-}
-
 // All of `Curvature` from the eliminated K at (x, nu). Ghh: the held part of G; impulse, one, two: padded vectors of scratch.
 inline void curvature(const Ncp& ncp, const int* mode, const int* held, const Elimination& e, const double* x, const double* nu,
                       const double* Ghh, bool shortest, Curvature& c, double* impulse, double* one, double* two) {

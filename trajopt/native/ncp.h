@@ -67,13 +67,14 @@ inline bool finite(const ContactProblem& p) {
   return rest == 0.0;
 }
 
-// max(|g|, 1e-3 m/s) over tangents, dry rows, and normals and limits that approach.
-inline double approach_scale(const ContactProblem& p) {
+// max(|g|, 1e-3 m/s) over normals and limits that approach, tangents, and dry rows; with x, of contacts that approach or carry an impulse
+// alone.
+inline double approach_scale(const ContactProblem& p, const double* x = nullptr) {
   double scale = SLOWEST;
   const int m = p.rows(), cones = 3 * p.contacts, unilateral = cones + p.limits;
-  for (int c = 0; c < p.contacts; ++c) {
-    const double* g = p.g + 3 * c;
-    scale = std::max({scale, std::fabs(g[0]), std::fabs(g[1]), -g[2]});
+  for (int r = 0; r < cones; r += 3) {
+    scale = std::max(scale, -p.g[r + 2]);
+    if (!x || p.g[r + 2] < 0 || x[r + 2] > 0) scale = std::max({scale, std::fabs(p.g[r]), std::fabs(p.g[r + 1])});
   }
   for (int r = cones; r < unilateral; ++r) scale = std::max(scale, -p.g[r]);
   for (int r = unilateral; r < m; ++r) scale = std::max(scale, std::fabs(p.g[r]));
@@ -130,24 +131,25 @@ inline void velocity(const Regularised& of, const double* x, double* nu) {
   combine(p.G, p.stride, of.ncp.m, width, x, nu, nu);
 }
 
-// F = lambda - proj(lambda - rho nu), kg m/s.
-inline void natural_map(const Regularised& of, const double* x, const double* nu, double* F) {
+// F = lambda - proj(lambda - rho nu), kg m/s; where modes are given (`classify`) the branch of proj that they select, whatever y says.
+template <bool GIVEN = false> void natural_map(const Regularised& of, const double* x, const double* nu, double* F, const int* mode = nullptr) {
   const ContactProblem& p = of.ncp.problem;
   const int cones = 3 * p.contacts, unilateral = cones + p.limits;
   for (int c = 0; c < p.contacts; ++c) {
     const int r = 3 * c;
-    const double y0 = x[r] - of.rho(r) * nu[r], y1 = x[r + 1] - of.rho(r + 1) * nu[r + 1];
-    const double normal = std::max(0.0, x[r + 2] - of.rho(r + 2) * nu[r + 2]), radius = p.mu[c] * normal;
+    const double y0 = x[r] - of.rho(r) * nu[r], y1 = x[r + 1] - of.rho(r + 1) * nu[r + 1], y2 = x[r + 2] - of.rho(r + 2) * nu[r + 2];
+    const double normal = !GIVEN ? std::max(0.0, y2) : mode[c] == SEPARATING ? 0.0 : y2, radius = p.mu[c] * normal;
     const double square = y0 * y0 + y1 * y1;
-    const double shrink = square > radius * radius ? radius / std::sqrt(square) : 1.0;
+    const bool bounded = GIVEN ? mode[c] != STICKING && square > 0 : square > radius * radius;
+    const double shrink = bounded ? radius / std::sqrt(square) : 1.0;
     F[r] = x[r] - shrink * y0;
     F[r + 1] = x[r + 1] - shrink * y1;
     F[r + 2] = x[r + 2] - normal;
   }
-  for (int r = cones; r < unilateral; ++r) F[r] = x[r] - std::max(0.0, x[r] - of.rho(r) * nu[r]);
-  for (int r = unilateral; r < of.ncp.m; ++r) {
-    const double y = x[r] - of.rho(r) * nu[r], bound = p.bound[r - unilateral];
-    F[r] = std::fabs(y) <= bound ? of.rho(r) * nu[r] : x[r] - std::copysign(bound, y);
+  for (int r = cones; r < of.ncp.m; ++r) {
+    const double y = x[r] - of.rho(r) * nu[r], bound = r < unilateral ? 0.0 : p.bound[r - unilateral];
+    const bool held = GIVEN ? mode[p.contacts + r - cones] : r < unilateral ? y > 0 : std::fabs(y) <= bound;
+    F[r] = !held ? x[r] - std::copysign(bound, y) : r < unilateral ? x[r] - y : of.rho(r) * nu[r];
   }
 }
 
@@ -176,15 +178,8 @@ inline double violation(const Regularised& of, const double* F) {
 // rounding leaves of nu where large terms cancel.
 inline double velocity_scale(const Ncp& ncp, const double* x, double tol) {
   const ContactProblem& p = ncp.problem;
-  const int cones = 3 * p.contacts, unilateral = cones + p.limits, m = ncp.m;
-  double scale = SLOWEST, widest = 0, total = 0, fastest = 0;
-  for (int c = 0; c < p.contacts; ++c) {
-    const double* g = p.g + 3 * c;
-    if (g[2] < 0) scale = std::max(scale, -g[2]);
-    if (g[2] < 0 || x[3 * c + 2] > 0) scale = std::max({scale, std::fabs(g[0]), std::fabs(g[1])});
-  }
-  for (int r = cones; r < unilateral; ++r) scale = std::max(scale, -p.g[r]);
-  for (int r = unilateral; r < m; ++r) scale = std::max(scale, std::fabs(p.g[r]));
+  const int m = ncp.m;
+  double scale = approach_scale(p, x), widest = 0, total = 0, fastest = 0;
   for (int r = 0; r < m; ++r) {
     widest = std::max(widest, p.G[(ptrdiff_t)r * p.stride + r]);
     total += std::fabs(x[r]);
@@ -242,30 +237,6 @@ inline void classify(const Regularised& of, const double* x, const double* nu, i
   int* row = mode + p.contacts;
   for (int r = cones; r < unilateral; ++r) *row++ = x[r] - of.rho(r) * nu[r] > tie * of.rho(r);
   for (int r = unilateral; r < of.ncp.m; ++r) *row++ = std::fabs(x[r] - of.rho(r) * nu[r]) < p.bound[r - unilateral];
-}
-
-// F in given modes: the branch of the natural map that they select, whatever y says.
-inline void mode_map(const Ncp& ncp, const int* mode, const double* x, const double* nu, double* F) {
-  const ContactProblem& p = ncp.problem;
-  const int cones = 3 * p.contacts, unilateral = cones + p.limits;
-  for (int c = 0; c < p.contacts; ++c) {
-    const int r = 3 * c;
-    if (mode[c] == SEPARATING) {
-      F[r] = x[r], F[r + 1] = x[r + 1], F[r + 2] = x[r + 2];
-      continue;
-    }
-    F[r] = ncp.rho[r] * nu[r], F[r + 1] = ncp.rho[r + 1] * nu[r + 1], F[r + 2] = ncp.rho[r + 2] * nu[r + 2];
-    if (mode[c] == STICKING) continue;
-    const double y0 = x[r] - F[r], y1 = x[r + 1] - F[r + 1], length = std::sqrt(y0 * y0 + y1 * y1);
-    const double shrink = length > 0 ? p.mu[c] * (x[r + 2] - F[r + 2]) / length : 0.0;
-    F[r] = x[r] - shrink * y0, F[r + 1] = x[r + 1] - shrink * y1;
-  }
-  const int* held = mode + p.contacts;
-  for (int r = cones; r < unilateral; ++r) F[r] = *held++ ? ncp.rho[r] * nu[r] : x[r];
-  for (int r = unilateral; r < ncp.m; ++r) {
-    const double y = x[r] - ncp.rho[r] * nu[r];
-    F[r] = *held++ ? ncp.rho[r] * nu[r] : x[r] - std::copysign(p.bound[r - unilateral], y);
-  }
 }
 
 }  // namespace TRAJOPT_ISA

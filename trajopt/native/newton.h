@@ -30,14 +30,6 @@ inline void evaluate(const Regularised& of, Point& at) {
   at.merit = merit(of, at.F);
 }
 
-inline void copy(const Ncp& ncp, const Point& from, Point& to) {
-  const size_t bytes = sizeof(double) * ncp.width;
-  std::memcpy(to.x, from.x, bytes);
-  std::memcpy(to.nu, from.nu, bytes);
-  std::memcpy(to.F, from.F, bytes);
-  to.merit = from.merit;
-}
-
 // K of the held rows, factored: n rows, `held` their places in the problem, in the modes `mode`.
 struct Factor {
   int n, ld;
@@ -132,19 +124,28 @@ inline void factorise(const Regularised& of, const double* x, const double* nu, 
   }
 }
 
-// v <- P rho v on the held rows, in the modes of the factor.
-inline void apply_projection(const Regularised& of, const Factor& factor, const double* x, const double* nu, double* v) {
-  for (int i = 0; i < factor.n;) {
-    const int r = factor.held[i], c = r / 3;
-    if (r < 3 * of.ncp.problem.contacts && factor.mode[c] == SLIDING) {
-      const ConeSlope s = cone_slope(of, c, SLIDING, x, nu);
-      const double v0 = of.rho(r) * v[i], v1 = of.rho(r + 1) * v[i + 1], v2 = of.rho(r + 2) * v[i + 2];
-      v[i] = s.a * v0 + s.b * v1 + s.h * v2;
-      v[i + 1] = s.b * v0 + s.d * v1 + s.i * v2;
-      v[i + 2] = v2;
+// out = P rho x (transposed: rho P^T x) on the held rows, P the slope of the projection at (lambda, nu); out may be x.
+inline void push_held(const Ncp& ncp, const int* mode, const int* held, int n, const double* lambda, const double* nu, bool transposed,
+                      const double* x, double* out) {
+  const Regularised law{ncp};
+  for (int i = n; i < padded(n); ++i) out[i] = 0.0;
+  for (int i = 0; i < n;) {
+    const int r = held[i];
+    if (r < 3 * ncp.problem.contacts && mode[r / 3] == SLIDING) {
+      const ConeSlope p = cone_slope(law, r / 3, SLIDING, lambda, nu);
+      const double *rho = ncp.rho + r, x0 = x[i], x1 = x[i + 1], x2 = x[i + 2];
+      if (transposed) {
+        out[i] = rho[0] * (p.a * x0 + p.b * x1);
+        out[i + 1] = rho[1] * (p.b * x0 + p.d * x1);
+        out[i + 2] = rho[2] * (p.h * x0 + p.i * x1 + x2);
+      } else {
+        out[i] = p.a * rho[0] * x0 + p.b * rho[1] * x1 + p.h * rho[2] * x2;
+        out[i + 1] = p.b * rho[0] * x0 + p.d * rho[1] * x1 + p.i * rho[2] * x2;
+        out[i + 2] = rho[2] * x2;
+      }
       i += 3;
     } else {
-      v[i] *= of.rho(r);
+      out[i] = ncp.rho[r] * x[i];
       ++i;
     }
   }
@@ -171,7 +172,7 @@ inline void solve_law(const Regularised& of, const Factor& factor, const double*
     std::memset(all, 0, sizeof(double) * of.ncp.width);
     combine(p.G, p.stride, of.ncp.m, of.ncp.width, step, all, all);
     for (int i = 0; i < n; ++i) pushed[i] = all[factor.held[i]];
-    apply_projection(of, factor, x, nu, pushed);
+    push_held(of.ncp, factor.mode, factor.held, n, x, nu, false, pushed, pushed);
     for (int i = 0; i < n; ++i) right[i] -= pushed[i];
   }
   if (!factor.slides)

@@ -18,13 +18,12 @@ constexpr double SQUARED = 1e-9, FALLING = 1e-3;  // of a change: its share of t
 // symmetric and what remains is the impulse of least norm; where the regularised problem lets contacts slide slowly on their cones it is
 // the limit of its solution. x and result are padded arrays.
 inline void without_null_space(const Ncp& ncp, Factor& factor, const Point& at, double* result) {
-  const Regularised factored{ncp, factor.weight};
   const int n = factor.n;
   double *null = factor.small, *right = factor.right, size = 0, before = HUGE_VAL;
   for (int i = 0; i < n; ++i) null[i] = at.x[factor.held[i]], size = std::max(size, std::fabs(null[i]));
   for (int k = 0; k < NULL_POWERS; ++k) {
     for (int i = 0; i < n; ++i) right[i] = factor.weight * null[i];
-    if (factor.slides) apply_projection(factored, factor, at.x, at.nu, right);
+    if (factor.slides) push_held(ncp, factor.mode, factor.held, n, at.x, at.nu, false, right, right);
     solve_held(factor, right, null);
     double now = 0;
     for (int i = 0; i < n; ++i) now = std::max(now, std::fabs(null[i]));
@@ -76,14 +75,14 @@ inline void selected_impulse(const Ncp& ncp, const int* mode, bool shortest, Poi
   const int n = held_rows(ncp.problem, mode, s.held, slides);
   e.n = n, e.ld = padded(n);
   velocity(law, at.x, at.nu);
-  mode_map(ncp, mode, at.x, at.nu, at.F);
+  natural_map<true>(law, at.x, at.nu, at.F, mode);
   for (int i = 0; i < n; ++i) at.F[s.held[i]] = 0.0;
   for (int r = 0; r < ncp.m; ++r) at.x[r] -= at.F[r];  // rows without a choice
   gather(ncp.problem, s.held, n, s.Ghh, e.ld);
   double before = HUGE_VAL;
   for (int k = 0; k < REFINEMENTS; ++k) {
     velocity(law, at.x, at.nu);
-    mode_map(ncp, mode, at.x, at.nu, at.F);
+    natural_map<true>(law, at.x, at.nu, at.F, mode);
     std::memcpy(e.U, s.Ghh, sizeof(double) * n * e.ld);
     law_matrix(law, mode, at.x, at.nu, s.held, n, e.U, e.ld);
     eliminate(e, !slides);
@@ -132,7 +131,7 @@ inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, Se
     for (int r = 0; r < ncp.m; ++r) scratch.trial.x[r] = at.x[r] - scratch.step[r];
     for (int r = ncp.m; r < ncp.width; ++r) scratch.trial.x[r] = 0.0;
     velocity(law, scratch.trial.x, scratch.trial.nu);
-    mode_map(ncp, scratch.mode, scratch.trial.x, scratch.trial.nu, scratch.trial.F);
+    natural_map<true>(law, scratch.trial.x, scratch.trial.nu, scratch.trial.F, scratch.mode);
     gather(ncp.problem, s.held, n, s.Ghh, e.ld);
     std::memcpy(e.U, s.Ghh, sizeof(double) * n * e.ld);
     law_matrix(law, scratch.mode, at.x, at.nu, s.held, n, e.U, e.ld);
