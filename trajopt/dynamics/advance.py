@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from trajopt.dynamics.backend import FREE_MOTION, differentiated_law
+from trajopt.dynamics.backend import FREE, FREE_MOTION, differentiated_law
 from trajopt.dynamics.compiled_slopes import core_step, linearize_native
 from trajopt.dynamics.contact.inputs import StepInputs
-from trajopt.dynamics.contact.laws import NoContact
 from trajopt.dynamics.contact.laws.base import ContactLaw
 from trajopt.dynamics.contact.laws.forces import ForceLaw, forces, gives_forces
 from trajopt.dynamics.contact.rows import row_count
@@ -46,9 +45,6 @@ from trajopt.dynamics.state import Linearization, State, StepInfo
 
 if TYPE_CHECKING:
     from trajopt.dynamics.system import System
-
-FREE = NoContact()
-
 
 def advance(
     backend: str,

@@ -28,6 +28,7 @@ from trajopt.errors import OptionError
 from trajopt.names import closest
 
 BACKENDS = ("auto", "native", "jax")
+FREE = NoContact()  # the law of bodies that forces of JAX alone act on
 FREE_MOTION = "free motion"  # what `stepped_by` says where the core moves the bodies under forces of JAX
 MOST_CONTACTS = 128  # in the problem of one step, as in native/topology.h
 VARIABLE = "TRAJOPT_BACKEND"  # environment variable: what "auto" becomes
@@ -61,7 +62,7 @@ def stepped_by(backend: str, reason: str, model: Model, law: Law, integrator: st
     moves them, unless JAX is asked for.
     """
     by_forces = reason and not law.solves_impulses and integrator not in EXPLICIT
-    return FREE_MOTION if by_forces and reason_not_covered(model, NoContact(), integrator) is None else backend
+    return FREE_MOTION if by_forces and reason_not_covered(model, FREE, integrator) is None else backend
 
 
 def reason_not_covered(model: Model, law: Law, integrator: str) -> str | None:
