@@ -48,7 +48,8 @@ UNHURRIED = 3600.0  # s: no clock ends a plan, so that a replay is the same agai
 
 
 def robust_feedback(problem: OptimalControlProblem, solution: Answer) -> Float[np.ndarray, "T nu n"] | Controller:
-    """A `follower`, or gains (`robust_gains`) where it misses goals in other systems, with other friction, and they miss less.
+    """A `follower`, or gains (`robust_gains`) where it misses a goal in one of several systems, with other friction, and they
+    miss less in the worst of them.
 
     Without goals, or with a free base, whose touchdowns leave gains about a motion those of the wrong contacts, a `follower`.
     Raises `OptionError` without a `System`.
@@ -60,11 +61,11 @@ def robust_feedback(problem: OptimalControlProblem, solution: Answer) -> Float[n
         return follower(problem, solution)
     motion, worlds = problem.point_of(solution), other_systems(system)[: 1 + len(FRICTION)]
     again = [_planned_again(world, motion, follower(problem, solution)) for world in worlds]
-    by_plans = np.mean([_missed(problem, motion, xs) for xs in again])
-    if by_plans <= 0:  # the goals are kept, on the mean of the systems
+    by_plans = _judged([_missed(problem, motion, xs) for xs in again])
+    if by_plans[0] <= 0:  # the goals are kept in all systems
         return follower(problem, solution)
     K = robust_gains(problem, solution)
-    by_gains = np.mean([_missed(problem, motion, followed(world, motion, K, PARTS)) for world in worlds])
+    by_gains = _judged([_missed(problem, motion, followed(world, motion, K, PARTS)) for world in worlds])
     return follower(problem, solution) if by_plans < by_gains else K
 
 
@@ -148,6 +149,11 @@ def _missed(problem: OptimalControlProblem, motion: Trajectory, xs: Float[np.nda
     values = goals_along(problem, motion, xs)
     worst = max(values[name] / max(goal.tolerance, 1e-12) for name, goal in problem.goals.items())
     return float(np.log(np.clip(worst, KEPT, LOST))) if np.isfinite(worst) else float(np.log(LOST))
+
+
+def _judged(missed: list[float]) -> tuple[float, float]:
+    """Of several systems the worst one counts, and where that is equal their mean."""
+    return max(missed), float(np.mean(missed))
 
 
 def _planned_again(
