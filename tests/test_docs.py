@@ -95,6 +95,34 @@ def test_the_table_of_shape_pairs_is_that_of_the_code(row):
         assert len(model.topology.pairs) == 1 and contact_count(model) == int(cell), (row, column)
 
 
+@pytest.mark.slow
+def test_the_lines_of_the_cheat_sheet_run(tmp_path, monkeypatch):
+    """Those of its table that leave nothing out, one after the other, of a small robot."""
+    monkeypatch.chdir(tmp_path)
+    space: dict = {}
+    exec("import jax, numpy as np, trajopt\nfrom trajopt import control, dynamics, models, problems, solvers", space)
+    text = (ROOT / "docs" / "cheat-sheet.md").read_text().split("| symbol |")[0].replace('"go1"', '"spinner"')
+    ran = 0
+    for line in re.findall(r"`([^`]*\([^`]*)`", text):
+        if "..." in line or "robot" in line or line.startswith("trajopt "):
+            continue
+        exec(compile(line, "docs/cheat-sheet.md", "exec"), space)
+        if line.startswith("system ="):
+            exec(CHEAT_SHEET_GIVES, space)
+        ran += 1
+    assert ran > 15 and space["solution"].us.shape == (20, 2)
+
+
+CHEAT_SHEET_GIVES = """
+x = x0 = system.initial_state("home")
+u, us, plant, name = np.zeros(2), np.zeros((20, 2)), system, "p"
+states, controls = jax.tree.map(lambda a: np.stack([a, a]), x), np.zeros((2, 2))
+residual, guess = lambda x: x - 1.0, np.zeros(2)
+problem = problems.OptimalControlProblem(name, system, 20, x0, stage_residual=lambda x, u, t: u)
+starts = np.stack([np.concatenate([x0.q, x0.v]), np.concatenate([x0.q + 0.1, x0.v])])
+"""
+
+
 def test_blocks_are_found():
     text = "a\n```python\nx = 1\n```\n```python no-run\ny\n```\n```\nz\n```\n```python\nw\n```\n"
     assert examples(text) == [(2, "x = 1\n"), (11, "w\n")]

@@ -17,7 +17,7 @@ class Status(eqx.Enumeration):
     """How a solver or a contact solve ended. `Status[member]` is the message."""
 
     solved = _member("solved: the recomputed residual is within the tolerance")
-    acceptable = _member("acceptable: no further progress; within the relaxed tolerance, or enough for goals or certificate")
+    acceptable = _member("acceptable: no further progress; goals or certificate met, or stationary to the relaxed tolerance")
     max_iterations = _member("stopped at the iteration limit; raise max_iterations or start from a better guess")
     time_budget = _member("stopped at the time budget; the best point so far is returned")
     line_search_failed = _member("the line search found no decrease; the gradient may be wrong or the problem non-smooth here")
