@@ -201,6 +201,8 @@ def test_poses_in_millimetres_and_quaternions_in_another_order():
 
     with pytest.raises(RecordingError, match="in mm"):
         fit(row * np.array([1e3] * 3 + [1.0] * 4))
+    with pytest.raises(RecordingError, match="on it if the quaternions are read as x y z w"):
+        fit(row[:, [0, 1, 2, 4, 5, 6, 3]])
     with pytest.raises(RecordingError, match="norm 2; expected x, y, z in m"):
         fit(row * np.array([1.0] * 3 + [2.0] * 4))
     tipped = np.stack([0.5 * t, 0 * t, 0.1 + 0 * t, np.cos(angle), np.sin(angle), 0 * t, 0 * t], 1)

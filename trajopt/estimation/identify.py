@@ -20,11 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError
 from trajopt.estimation import flight, gauss_newton, impacts
 from trajopt.estimation.checks import checked
-from trajopt.estimation.identification import Identification, summarised
+from trajopt.estimation.identification import Identification, fixed, summarised
 from trajopt.estimation.loss import RobustLoss, checked_loss
 from trajopt.estimation.packing import Data, First, Group, cut, guessed_first, moved, pack
 from trajopt.estimation.parameter import Parameter
@@ -41,6 +42,8 @@ MOST_SEARCHED = 100  # recordings that CMA-ES predicts; the response surface tak
 FAR = 30.0  # deviations of the noise, the size of the first errors from which on short pieces are fitted first
 SHORTEST_SAMPLES = 8  # of a piece
 SHORT_ITERATIONS = 8  # with short pieces, which only begin the fit
+STUCK = 1.5  # times the typical mean square, from which on a recording is fitted again from another first state
+SETTLING = 40  # steps in which a first configuration comes down on its contacts
 _log = logging.getLogger(__name__)
 
 
@@ -158,6 +161,12 @@ class _Work:
             said.append(f"Gauss-Newton on short pieces: {begun.iterations} iterations, {begun.rollouts} rollouts")
         fit = gauss_newton.solve(problem, theta, zeros(predictor, problem.groups))
         said.append(f"Gauss-Newton: {fit.iterations} iterations, {fit.rollouts} rollouts")
+        stuck = 0 if predictor.system.smooth else int((_typical(problem, fit) > STUCK).sum())
+        if stuck:
+            rollouts += fit.rollouts
+            problem, fit, firsts, took = self._unstuck(pieces, firsts, problem, fit)
+            rollouts += took
+            said.append(f"{stuck} recordings began again on their contacts: {took + fit.rollouts} rollouts")
         basis = np.eye(fit.theta.size)[:, _free(predictor, fit.theta)]
         information = _along(fit.information, basis).summed(np.repeat(np.arange(len(sizes)), sizes))
         return Found(
@@ -177,6 +186,26 @@ class _Work:
         locals_ = _in_order(problem.groups, fit.locals)
         begins = np.cumsum(sizes) - sizes
         return fit, [moved(predictor.system, guesses[k], locals_[k, : 2 * nv]) for k in begins]
+
+    def _unstuck(
+        self, pieces: Sequence[Recording], firsts: Sequence[First], problem: gauss_newton.ArrowProblem, fit: gauss_newton.Fit
+    ) -> tuple[gauss_newton.ArrowProblem, gauss_newton.Fit, list[First], int]:
+        """The fit with the better first state of each recording: that which it ended at, or one that began on its contacts. Noise
+        lifts first states off what they stand on, or puts them into it, and Gauss-Newton does not find the way back."""
+        predictor, nv = self.predictor, self.predictor.system.nv
+        held = _on_contacts(fixed(predictor, fit.theta).system, firsts)
+        other = self._arrow(pieces, held)
+        again = gauss_newton.solve(other, fit.theta, zeros(predictor, other.groups), SHORT_ITERATIONS)
+        ends = []
+        for arrow, end, begun in ((problem, fit, firsts), (other, again, held)):
+            costs = _in_order(arrow.groups, arrow.costs(end.theta / arrow.scale, end.locals))
+            locals_ = _in_order(arrow.groups, end.locals)
+            ends.append((costs, [moved(predictor.system, f, d[: 2 * nv]) for f, d in zip(begun, locals_)]))
+        (old, kept), (new, tried) = ends
+        chosen = [t if b < a else k for a, b, k, t in zip(old, new, kept, tried)]
+        final = self._arrow(pieces, chosen)
+        theta = again.theta if new.sum() < old.sum() else fit.theta
+        return final, gauss_newton.solve(final, theta, zeros(predictor, final.groups)), chosen, again.rollouts
 
     def _arrow(self, pieces: Sequence[Recording], firsts: Sequence[First]) -> gauss_newton.ArrowProblem:
         groups = pack(self.predictor.system, pieces, self.predictor.sensors, firsts)
@@ -232,6 +261,27 @@ def _spikes(predictor: Predictor) -> Any:
         return ((force[1:-1] > SPIKE * weight) & (force[1:-1] > SPIKE * beside)).sum()
 
     return jax.jit(jax.vmap(one, (None, 0)))
+
+
+def _typical(problem: gauss_newton.ArrowProblem, fit: gauss_newton.Fit) -> Float[np.ndarray, " R"]:
+    """Mean square of the residuals of each recording, in that of the typical one."""
+    costs = np.concatenate(problem.costs(fit.theta / problem.scale, fit.locals))
+    counts = np.concatenate([problem.predictor.present(group).sum(1) for group in problem.groups])
+    size = costs / np.maximum(counts, 1.0)
+    return size / max(float(np.median(size)), 1e-300)
+
+
+def _on_contacts(system: System, firsts: Sequence[First]) -> list[First]:
+    """First states that stand on what they nearly touch: configurations after a few steps that all begin at rest, and the
+    velocities that contacts leave there."""
+
+    def settled(q: Array, v: Array) -> tuple[Array, Array]:
+        rest, none = jnp.zeros(system.nv), jnp.zeros(system.nu)
+        q = jax.lax.fori_loop(0, SETTLING, lambda _, q: system.step(State(q, rest), none)[0].q, q)
+        return q, system.step(State(q, v), none)[0].v
+
+    q, v = jax.jit(jax.vmap(settled))(*(jnp.asarray(np.stack([getattr(f, n) for f in firsts])) for n in ("q", "v")))
+    return [First(*pair) for pair in zip(np.asarray(q), np.asarray(v))]
 
 
 def _cut(
