@@ -46,6 +46,7 @@ from trajopt.dynamics.state import Linearization, State, StepInfo
 if TYPE_CHECKING:
     from trajopt.dynamics.system import System
 
+
 def advance(
     backend: str,
     system: System,
