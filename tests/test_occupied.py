@@ -8,10 +8,9 @@ import socket
 import threading
 import time
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from learning_cases import slider
+from least_squares_cases import rosenbrock
 from processes import python
 
 from trajopt import problems, solvers
@@ -19,7 +18,6 @@ from trajopt.cli import main
 from trajopt.errors import OptionError
 from trajopt.learning import PPO, train
 from trajopt.occupied import LOCK, occupying
-from trajopt.problems import LeastSquaresProblem
 from trajopt.solvers import solve_tasks
 from trajopt.solvers.loop.solution import Solution
 
@@ -45,16 +43,10 @@ sys.exit(main(["run", "toy", "--max-iterations", "100000000", "--out", sys.argv[
 """
 
 
-def rosenbrock() -> LeastSquaresProblem:
-    return LeastSquaresProblem(
-        "toy", lambda x: jnp.stack([1.0 - x[0], 10.0 * (x[1] - x[0] ** 2)]), np.array([-1.2, 1.0]), tolerance=1e-9
-    )
-
-
 @pytest.fixture
 def toy(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    problems.register("toy", rosenbrock, "a bent valley")
+    problems.register("toy", lambda: rosenbrock(tolerance=1e-9), "a bent valley")
     yield "toy"
     problems.unregister("toy")
 

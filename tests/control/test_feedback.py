@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from control_cases import Answer
 
 from trajopt import control
 from trajopt.control.feedback import followed, follower, following_problem, other_systems, robust_feedback, robust_gains
@@ -20,13 +21,6 @@ SCENE = """
   <geom name="wall" type="box" size="0.05 0.2 0.2" pos="2 0 0"/>
   <body name="slider"><joint name="x" type="slide" axis="1 0 0" frictionloss="1"/><geom type="sphere" size="0.1" mass="1"/></body>
 </worldbody><actuator><motor joint="x" ctrlrange="-10 10"/></actuator></mujoco>"""
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    xs: np.ndarray
-    us: np.ndarray
-    x = parameters = covariance = None
 
 
 @pytest.fixture(scope="module")

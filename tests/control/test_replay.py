@@ -4,32 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from control_cases import hopper_flight
 
 from trajopt.control.replay import replay_motion, table
-from trajopt.dynamics import State
 from trajopt.models import bundled_file
-from trajopt.problems import OptimalControlProblem
-from trajopt.problems.library.behaviours import damped_system
 
 DT, STEPS = 0.004, 25
 
 
 @pytest.fixture(scope="module")
 def flight():
-    """(problem, motion) of the hopper turning its leg in the air."""
-    system = damped_system("hopper", DT, max_contacts=4)
-    q = np.array([0.0, 3.0, 0.1, -0.5, -1.0, 0.3])
-    us = 0.05 * np.sin(np.arange(STEPS)[:, None] * 0.2 + np.arange(3))
-    problem = OptimalControlProblem("flight", system, STEPS, State(q, np.zeros(6)), u0=us, stage_residual=lambda x, u, t: u)
-    motion = problem.rollout(problem.x0, us, problem.parameters)
-    return problem, Answer(np.asarray(motion.xs), us)
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    xs: np.ndarray
-    us: np.ndarray
-    x = parameters = covariance = None
+    return hopper_flight(DT, STEPS)
 
 
 def test_mujoco_takes_the_same_steps_in_the_air(flight):

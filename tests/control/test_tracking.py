@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from control_cases import Answer, hopper_flight
 
 from trajopt import problems
 from trajopt.control.replay import replay_motion
@@ -12,30 +13,14 @@ from trajopt.dynamics import State
 from trajopt.errors import OptionError, ShapeError
 from trajopt.problems import OptimalControlProblem
 from trajopt.problems.guesses import quasi_static
-from trajopt.problems.library.behaviours import damped_system
 
 DT, STEPS = 0.01, 12
 ERRORS = np.array([0.1, 0.1, 0.2, 0.3, 0.3, 0.3, 1.0, 1.0, 2.0, 5.0, 5.0, 5.0])
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    xs: np.ndarray
-    us: np.ndarray
-    x = parameters = covariance = None
-
-
 @pytest.fixture(scope="module")
 def flight():
-    """(problem, motion) of the hopper turning its leg in the air."""
-    system = damped_system("hopper", DT, max_contacts=4)
-    q = np.array([0.0, 3.0, 0.1, -0.5, -1.0, 0.3])
-    us = 0.05 * np.sin(np.arange(STEPS)[:, None] * 0.2 + np.arange(3))
-    problem = OptimalControlProblem(
-        "flight", system, STEPS, State(q, np.zeros(6)), u0=us, stage_residual=lambda x, u, t: u
-    )
-    motion = problem.rollout(problem.x0, us, problem.parameters)
-    return problem, Answer(np.asarray(motion.xs), us)
+    return hopper_flight(DT, STEPS)
 
 
 def test_the_first_gain_is_that_of_the_dense_problem(flight):

@@ -2,25 +2,16 @@
 
 import functools
 import itertools
-import pathlib
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from native.cases import DT, MATRIX, VELOCITY, draw, needs_core, relative
 
 from trajopt import load_model, native
 from trajopt.dynamics import BoxedLCP, CompliantContact, SmoothedContact, State, System
 from trajopt.errors import DerivativeError, OptionError
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
-from contact_states import draw
-
-needs_core = pytest.mark.skipif(not native.available(), reason=f"no compiled core: {native.reason()}")
-DT = 1e-3
-# Velocities agree to the tolerance of the contact solve (1e-10 of the velocities), matrices to what that leaves of digits.
-VELOCITY, MATRIX = 1e-9, 1e-8
 
 
 @functools.lru_cache
@@ -34,12 +25,6 @@ def states(name: str, count: int, seed: int = 0):
     """(x, u) in contact on the way of short rollouts."""
     for q, v, u in itertools.islice(draw(systems(name)[1], seed), count):
         yield State(jnp.asarray(q), jnp.asarray(v)), jnp.asarray(u)
-
-
-def relative(a, b) -> float:
-    """Largest difference over the largest entry."""
-    a, b = np.asarray(a), np.asarray(b)
-    return float(np.abs(a - b).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1e-300))
 
 
 # -- the choice --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import ellipj
 
 from dynamics.contact import scenes
+from dynamics.system_cases import tangent_function
 from trajopt.dynamics import CompliantContact, NoContact, RigidContact, SpringDamperContact, State, System
 from trajopt.dynamics.integrators import INTEGRATORS
 from trajopt.dynamics.rigid_body.energy import centroidal_momentum, kinetic_energy
@@ -120,21 +121,6 @@ def test_rk4_integrates_the_contact_state():
         2.0 * (np.asarray(y.v) - x.v)[:3] + [0, 0, 2 * G * 1e-3],
         atol=1e-12,
     )
-
-
-def tangent_function(sys: System, x: State, u):
-    """z = [dq, dv, contact state, du] to the tangent coordinates of the next state at the unperturbed one, in NumPy."""
-    n, k = sys.nv, sys.ndx
-    contact = None if x.contact is None else np.asarray(x.contact)
-    base, _ = sys.step(x, u)
-
-    def f(z):
-        m = None if contact is None else contact + z[2 * n : k].reshape(contact.shape)
-        y, _ = sys.step(State(scenes.integrate(sys.model, x.q, z[:n]), x.v + z[n : 2 * n], m), u + z[k:])
-        parts = [scenes.difference(sys.model, base.q, y.q), np.asarray(y.v) - base.v]
-        return np.concatenate(parts if m is None else [*parts, np.ravel(y.contact - base.contact)])
-
-    return f
 
 
 def test_rk4_linearization_against_ridders():

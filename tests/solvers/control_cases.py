@@ -4,6 +4,7 @@ Controls are held constant over each interval and the dynamics are integrated by
 optima are computed with CasADi and IPOPT on the same transcription.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ import numpy as np
 from trajopt import dynamics
 from trajopt.models import load_model_from_string
 from trajopt.problems import OptimalControlProblem
+from trajopt.problems.library.behaviours import damped_system
 
 
 def rk4(f: Callable, dt: float) -> Callable:
@@ -202,3 +204,44 @@ OPTIMA = {
 
 # The cart-pole has a lower optimum, which iLQR and DDP find from zero force; IPOPT confirms it when started there.
 SECOND_CART_POLE_OPTIMUM = 58.043405354
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A motion that no solver made."""
+
+    xs: np.ndarray
+    us: np.ndarray
+    x = parameters = covariance = None
+
+
+def hopper_flight(dt: float, steps: int) -> tuple[OptimalControlProblem, Answer]:
+    """(problem, motion) of the hopper turning its leg in the air."""
+    system = damped_system("hopper", dt, max_contacts=4)
+    q = np.array([0.0, 3.0, 0.1, -0.5, -1.0, 0.3])
+    us = 0.05 * np.sin(np.arange(steps)[:, None] * 0.2 + np.arange(3))
+    x0 = dynamics.State(q, np.zeros(6))
+    problem = OptimalControlProblem("flight", system, steps, x0, u0=us, stage_residual=lambda x, u, t: u)
+    motion = problem.rollout(problem.x0, us, problem.parameters)
+    return problem, Answer(np.asarray(motion.xs), us)
+
+
+def dense(x, u, t, p):
+    """A map in which everything depends on everything."""
+    A = jnp.array([[0.9, 0.3], [-0.2, 0.8]])
+    return A @ x + 0.3 * jnp.sin(x[::-1] + u[0] * x + p[0]) + 0.2 * u[0] + 0.1 * p[0] * x**2 + 0.05 * t
+
+
+def dense_problem(steps: int, **options) -> OptimalControlProblem:
+    """`dense`, with a free initial state, a parameter, and terms that depend on all there is."""
+    common = {
+        "u0": np.full((steps, 1), 0.2),
+        "dt": 0.1,
+        "stage_residual": lambda x, u, t, p: jnp.concatenate([jnp.sin(x + p[0]), u * x[:1] + t]),
+        "equality": lambda x, u, t, p: jnp.sin(x.sum() + u + p),
+        "terminal_equality": lambda x, p: jnp.sum(x * x)[None] * p,
+        "free_initial_state": True,
+        "initial_residual": lambda x, p: jnp.sin(x) * p[0],
+        "parameters": [0.7],
+    }
+    return OptimalControlProblem("everything", dense, steps, np.array([0.3, -0.2]), **common | options)

@@ -12,6 +12,7 @@ import pytest
 from ridders import compare, ridders_jacobian
 
 from dynamics.contact import scenes
+from dynamics.system_cases import tangent_function
 from trajopt.dynamics import CompliantContact, RigidContact, SpringDamperContact, State, System
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.inputs import StepInputs
@@ -215,24 +216,6 @@ def test_box_on_an_incline(mu):
 # -- derivatives -----------------------------------------------------------------------------------------------------------
 
 
-def tangent_function(sys: System, x: State, u, size: int):
-    """z = [dq, dv, contact state, du] to the tangent coordinates of the next state at the unperturbed one, in NumPy."""
-    n, k = sys.nv, sys.ndx - 2 * sys.nv
-    start = [np.asarray(a) for a in (x.q, x.v)]
-    contact = None if x.contact is None else np.asarray(x.contact)
-    base, _ = sys.step(x, u)
-
-    def f(z):
-        m = None if contact is None else contact + z[2 * n : 2 * n + k].reshape(contact.shape)
-        moved = State(scenes.integrate(sys.model, start[0], z[:n]), start[1] + z[n : 2 * n], m)
-        y, _ = sys.step(moved, u + z[2 * n + k :])
-        parts = [scenes.difference(sys.model, base.q, y.q), np.asarray(y.v) - base.v]
-        return np.concatenate(parts if m is None else [*parts, (np.asarray(y.contact) - base.contact).ravel()])
-
-    assert size == sys.ndx + sys.nu
-    return f
-
-
 def forest(law, integrator) -> tuple[System, State, np.ndarray]:
     """Box sliding, the arm's tip sticking, the shoulder past its limit, dry friction at the elbow."""
     model = scenes.model("forest")
@@ -267,7 +250,7 @@ def test_linearize_against_ridders(law, integrator):
     assert float(np.abs(info.impulse[15:]).min()) > 1e-6, "limit and dry friction are at work"
     k = sys.ndx - 2 * sys.nv
     h = np.r_[np.full(sys.nv, 2e-6), np.full(sys.nv, 1e-4), np.full(k, 1e-7), np.full(sys.nu, 1e-2)]
-    estimate = ridders_jacobian(tangent_function(sys, x, u, len(h)), len(h), h)
+    estimate = ridders_jacobian(tangent_function(sys, x, u), sys.ndx + sys.nu, h)
     compare(np.hstack([jac.A, jac.B]), estimate, label=type(law).__name__)
     for name in names:
         leaf = np.asarray(getattr(sys.model, name))

@@ -2,11 +2,12 @@
 
 import contextlib
 import csv
+import functools
 import json
 import os
 import warnings
 
-import jax.numpy as jnp
+import least_squares_cases
 import numpy as np
 import pytest
 from kills import calls
@@ -15,15 +16,10 @@ from processes import python
 
 from trajopt import solvers
 from trajopt.learning import PPO, train
-from trajopt.problems import LeastSquaresProblem
 from trajopt.solvers.loop import base
 from trajopt.solvers.loop.checkpoint import Checkpoint
 
-
-def rosenbrock() -> LeastSquaresProblem:
-    return LeastSquaresProblem(
-        "toy", lambda x: jnp.stack([1.0 - x[0], 10.0 * (x[1] - x[0] ** 2)]), np.array([-1.2, 1.0]), tolerance=1e-9
-    )
+rosenbrock = functools.partial(least_squares_cases.rosenbrock, tolerance=1e-9)
 
 
 class Disk:

@@ -5,40 +5,25 @@ import numpy as np
 import optax
 import pytest
 import scipy.optimize
-from control_cases import double_integrator, unicycle
+from control_cases import dense_problem, double_integrator, unicycle
 from least_squares_cases import linear, rosenbrock
 from ridders import compare, ridders_jacobian
 
 from trajopt.errors import OptionError
-from trajopt.problems import OptimalControlProblem
 from trajopt.result import status_name
 from trajopt.solvers import LBFGS, MultipleShooting, SingleShooting, get, solve
 from trajopt.solvers.shooting.single import SingleShootingProgram
 from trajopt.solvers.subproblems.augmented_lagrangian import Multipliers
 
 
-def dense(x, u, t, p):
-    """A map in which everything depends on everything."""
-    A = jnp.array([[0.9, 0.3], [-0.2, 0.8]])
-    return A @ x + 0.3 * jnp.sin(x[::-1] + u[0] * x + p[0]) + 0.2 * u[0] + 0.1 * p[0] * x**2 + 0.05 * t
-
-
 def everything(**changes):
     """Seven steps: two full stretches of three and a rest, every kind of constraint, free initial state and parameter."""
     options = {
-        "u0": np.full((7, 1), 0.2),
-        "dt": 0.1,
-        "stage_residual": lambda x, u, t, p: jnp.concatenate([jnp.sin(x + p[0]), u * x[:1] + t]),
         "terminal_cost": lambda x, p: jnp.exp(x[0] * p[0]),
-        "equality": lambda x, u, t, p: jnp.sin(x.sum() + u + p),
         "inequality": lambda x, u, t, p: x * x[::-1] * u[0] - 0.1 * p[0],
-        "terminal_equality": lambda x, p: jnp.sum(x * x)[None] * p,
         "state_lower": np.array([0.1, -np.inf]),
-        "free_initial_state": True,
-        "initial_residual": lambda x, p: jnp.sin(x) * p[0],
-        "parameters": [0.7],
     }
-    return OptimalControlProblem("everything", dense, 7, np.array([0.3, -0.2]), **options | changes)
+    return dense_problem(7, **options | changes)
 
 
 @pytest.mark.parametrize("gradient", ["implicit", "finite-difference"])

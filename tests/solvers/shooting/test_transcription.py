@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from control_cases import dense_problem
 from ridders import compare, ridders_jacobian
 
 from trajopt.problems import OptimalControlProblem
@@ -11,34 +12,20 @@ from trajopt.solvers import MultipleShooting, solve
 from trajopt.solvers.shooting.nlp import Shooting
 
 
-def dense(x, u, t, p):
-    """A map in which everything depends on everything."""
-    A = jnp.array([[0.9, 0.3], [-0.2, 0.8]])
-    return A @ x + 0.3 * jnp.sin(x[::-1] + u[0] * x + p[0]) + 0.2 * u[0] + 0.1 * p[0] * x**2 + 0.05 * t
-
-
 def everything(**changes):
     """Five steps with every feature; states are plain vectors."""
     options = {
-        "u0": np.full((5, 1), 0.2),
-        "dt": 0.1,
-        "stage_residual": lambda x, u, t, p: jnp.concatenate([jnp.sin(x + p[0]), u * x[:1]]),
         "stage_cost": lambda x, u, t, p: jnp.exp(0.3 * x[0] * u[0]) + 0.1 * p[0] ** 2 * x[1] ** 2,
         "terminal_residual": lambda x, p: jnp.exp(x + p[0]),
-        "equality": lambda x, u, t, p: jnp.sin(x.sum() + u + p),
         "inequality": lambda x, u, t, p: x * x[::-1] * u[0] - 10.0 * p[0],
-        "terminal_equality": lambda x, p: jnp.sum(x * x)[None] * p,
         "terminal_inequality": lambda x, p: jnp.cos(x + 0.5 * x[::-1]) * p[0] - 2.0,
         "control_lower": -2.0,
         "state_lower": np.array([-3.0, -np.inf]),
         "state_upper": np.array([4.0, np.inf]),
-        "free_initial_state": True,
-        "initial_residual": lambda x, p: jnp.sin(x) * p[0],
-        "parameters": [0.7],
         "parameter_lower": 0.1,
         "parameter_residual": lambda p: 0.1 * p**2,
     }
-    return OptimalControlProblem("everything", dense, 5, np.array([0.3, -0.2]), **options | changes)
+    return dense_problem(5, **options | changes)
 
 
 def on_circle(**changes):
