@@ -1,7 +1,5 @@
 """The robots of `dropped_robots.py`: their files, how they are loaded, and where they start."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 from collections.abc import Sequence

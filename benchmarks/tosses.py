@@ -7,8 +7,6 @@ that were not used, the mean over samples, then tosses, of the position error (%
 `--coverage N` fits groups of N tosses instead and counts how many of their intervals for the friction hold the value of all.
 """
 
-from __future__ import annotations
-
 import argparse
 import pathlib
 import tempfile

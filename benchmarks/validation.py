@@ -7,8 +7,6 @@ Closed forms are the judges; MuJoCo runs beside them on the incline. The tests r
 written by `python benchmarks/bench_ncp.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

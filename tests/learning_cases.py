@@ -1,7 +1,5 @@
 """A small environment for the tests of learning: a mass on a slide is to be brought to the middle."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 
 from trajopt.dynamics import NoContact, System

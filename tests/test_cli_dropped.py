@@ -1,7 +1,5 @@
 """The warning that contacts were left out of a motion: which option it names, and the number that would have fitted."""
 
-from __future__ import annotations
-
 import re
 
 import jax.numpy as jnp

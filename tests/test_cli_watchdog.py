@@ -1,7 +1,5 @@
 """Ctrl-C and termination signals to commands whose main thread is stuck in a compiled program."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import signal

@@ -1,7 +1,5 @@
 """Where results go: pictures in docs/images, tables between markers in docs/notes/validation.md and the pages of docs/notes."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """The derivatives of a step against Ridders extrapolation: state, control and parameters, forward and reverse."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

@@ -1,8 +1,6 @@
 """Environments: rewards are minus costs, episodes end and begin again, derivatives are those of the motion, errors name the
 term."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax

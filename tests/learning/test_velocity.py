@@ -1,7 +1,5 @@
 """go1-velocity, anymal-velocity: commands, what a walk misses of them, a change of the base's velocity, the source's settings."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,5 @@
 """Every problem of the library states what a person would look at, and success is that this is met."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 

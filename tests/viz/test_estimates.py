@@ -1,7 +1,5 @@
 """Pictures of costs and estimates: what is drawn adds up to the cost, and ellipses are those of the covariance."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 import pytest

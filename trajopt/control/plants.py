@@ -1,7 +1,5 @@
 """Plants: what is controlled. A plant has a state, a clock that ticks, and forces that push its bodies."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable

@@ -4,8 +4,6 @@ Every `period` the state of the plant is measured and a plan is made of it (`con
 measurement on. The plant does not wait: while a plan is made the last one acts.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import copy
 import dataclasses

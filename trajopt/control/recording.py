@@ -1,7 +1,5 @@
 """What a receding horizon did: the motion of the plant, and for each solve what it took and found."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from typing import Any

@@ -14,8 +14,6 @@ without a free one, the first coordinates) is from the motion's at its knots, fo
 the problem's goals.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Each is a problem over a short horizon with residuals by name, the model file of
 and what may be changed while it runs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

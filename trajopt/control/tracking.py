@@ -9,8 +9,6 @@ the search had to be careful. Beyond a touchdown that comes early or late A_t, B
 feedback of the joints alone (`joint_gains`) does better.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -16,8 +16,6 @@ keeps its order on rotations and quaternions stay of unit length. Smoothed, eq. 
 motions are the same but for rotations, where they differ by O(h^3).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeGuard

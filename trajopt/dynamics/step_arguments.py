@@ -36,7 +36,7 @@ def checked_arguments(
         raise ShapeError(f"x is {type(x).__name__}, expected a State(q, v): State(x[:{top.nq}], x[{top.nq}:]) of a flat array")
     where = f" for model '{model.name}'; use jax.vmap for a batch of states"
 
-    def vector(name: str, value: Any, size: int) -> Float[Array, " _"]:
+    def vector(name: str, value: Any, size: int) -> Array:  # made anew by every call of a step
         return checked_array(name, value, (size,), dtype, where)
 
     q, v, u = vector("x.q", x.q, top.nq), vector("x.v", x.v, top.nv), vector("u", u, top.nu)

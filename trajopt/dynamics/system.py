@@ -8,8 +8,6 @@
 same model topology, law and shapes share.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -11,8 +11,6 @@ are those of `header.stamp` where a message has one, else the times at which it 
 count from the first of the recording. Quaternions of ROS are x y z w: name w first.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import pathlib

@@ -1,7 +1,5 @@
 """Factors and solutions of covariances and of their inverses, whose entries have units that lie many orders apart."""
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 

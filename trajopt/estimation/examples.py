@@ -13,8 +13,6 @@
 `simulate` makes recordings with known parameters; those that ship have seed 0 (`scripts/example_recordings.py` writes them).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 from collections.abc import Callable

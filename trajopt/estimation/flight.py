@@ -4,8 +4,6 @@ Free motion is smooth. Its length is predicted with the first guess of the param
 rest says how far the shapes reach: the mean gap of the contacts that carry a body whose samples have come to rest is zero.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

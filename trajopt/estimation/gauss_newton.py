@@ -18,8 +18,6 @@ Derivatives are exact, in forward mode, where no contact can act, and central di
 contact the compiled core takes rollouts in less time than XLA compiles their derivative.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

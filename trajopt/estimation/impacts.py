@@ -16,8 +16,6 @@ Curvature and scores of the recordings come from a quadratic through the losses 
 optimum. J^T J is not the curvature here: impacts multiply J, and not the curvature of what is averaged over many motions.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

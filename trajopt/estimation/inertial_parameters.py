@@ -1,7 +1,5 @@
 """Masses, centres of mass and inertias as unknowns, in log-Cholesky coordinates: every point is that of a real body."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Robust losses of whole samples or whole recordings: weights, and which recordings count as outliers."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp

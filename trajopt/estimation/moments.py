@@ -1,7 +1,5 @@
 """The simulated motion about one time stamp, and what of it belongs to a body: frames, poses, contact forces."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

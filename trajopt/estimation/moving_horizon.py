@@ -19,8 +19,6 @@ equations (the information form of a Kalman filter's step). For a linear system 
 is the Kalman filter's for every N. Rao, Rawlings, Lee, Automatica 2001.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping

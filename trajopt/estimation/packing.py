@@ -1,8 +1,6 @@
 """Recordings as arrays of equal shapes, in few groups of similar length, with the simulation's time steps and first guesses of
 states."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """One unknown: its coordinates, how they change a model or the constants of a sensor, and the values that are reported."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

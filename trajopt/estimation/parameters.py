@@ -19,8 +19,6 @@ them (masses, inertias) or of the whole model (friction, gravity); CHANNEL.CONST
 Inertias are searched in log-Cholesky coordinates (`trajopt.problems.inertia`), in which every point is that of a real body.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """What the sensors should have measured: the motion of a system from a first state, and the errors of a recording under it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

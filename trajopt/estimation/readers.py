@@ -14,8 +14,6 @@ channel has no entry are not samples of it, so that one table may hold several r
 `trajopt.estimation.bags`.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib
 import os

@@ -1,7 +1,5 @@
 """The report of an identification: one HTML file with everything in it, for a reader who was not there."""
 
-from __future__ import annotations
-
 import html
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The samples of a recording on the grid of a system's steps, and a first state that explains the first of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

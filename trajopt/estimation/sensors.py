@@ -6,8 +6,6 @@ delay, gain, bias and mounting is unknown, `identify` finds: its parameter "imu.
 sensor of channel "imu".
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar
 

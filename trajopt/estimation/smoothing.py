@@ -16,8 +16,6 @@ velocity gets one that grows with the impulse J (N s) of the step's contacts, as
 A constant error of a sensor (a marker that is off, the bias of an IMU) is estimated too, as a state without a motion.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ control (6), in units of half an edge. An archive has the arrays offsets, positi
 angular_velocity_body, rate, in m and s.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import pathlib

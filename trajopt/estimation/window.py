@@ -1,7 +1,5 @@
 """What a moving horizon keeps between updates, and what it answers."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

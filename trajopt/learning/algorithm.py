@@ -1,7 +1,5 @@
 """What every algorithm is: options, a state that it learns in, and updates, each one compiled program."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 from typing import Any, ClassVar

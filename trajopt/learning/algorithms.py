@@ -1,7 +1,5 @@
 """The algorithms by name, with the options that suit a task."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trajopt.errors import OptionError, UnknownNameError

@@ -1,7 +1,5 @@
 """The log of a training: one row an update, as CSV and as JSON lines."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

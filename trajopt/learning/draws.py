@@ -1,7 +1,5 @@
 """What episodes begin with: states about a configuration, numbers within bounds, pushes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import jax

@@ -1,7 +1,5 @@
 """One episode of a policy as a motion: every step of the system in it, for pictures, animations and the viewer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

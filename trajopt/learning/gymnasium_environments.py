@@ -6,8 +6,6 @@
 Actions are clipped to [-1, 1]. Needs the extra `learning`.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -9,8 +9,6 @@ of z. Details after Huang et al., "The 37 implementation details of PPO" (ICLR b
 by their value.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar

@@ -7,8 +7,6 @@ step given, V_t+1 takes the place of the bracket. V_t+1 is the value of what was
 target of TD(lambda) (Sutton and Barto, 2018, eq. 12.19), A the generalised advantage (Schulman et al., arXiv 1506.02438, eq. 16).
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float

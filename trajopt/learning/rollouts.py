@@ -1,7 +1,5 @@
 """Motions of a batch of environments under a policy: with exploration, to learn from, and without, to judge it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any

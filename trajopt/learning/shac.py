@@ -8,8 +8,6 @@ of the system: `implicit`, `complementarity-aware`, `smoothed`. V', the target, 
 states at the beginning of the horizon carry no derivative.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar
 

@@ -7,8 +7,6 @@ Episodes begin alike in both: with the same keys they have the same initial stat
 actions 0, which for tasks whose actions are targets of the joints is a PD controller.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping

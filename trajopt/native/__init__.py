@@ -6,8 +6,6 @@ is one shared object for each instruction set; the environment variable TRAJOPT_
     python -m trajopt.native.build        builds them into trajopt/native/_build
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib

@@ -6,8 +6,6 @@ It takes a C++ compiler (g++ or clang++) and CMake 3.20 or later. `--folder` kee
 compiles what has changed alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """The compiled contact solve on plain arrays, without a model: the last stage of the JAX implementation on CPUs."""
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int

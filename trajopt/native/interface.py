@@ -5,8 +5,6 @@ XLA's conversion loses in some functions of a large program. Compilation then en
 custom call to ..." (docs/troubleshooting.md). StableHLO has attributes of its own for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The process that computes: JAX and the core work with threads, which a fork leaves behind."""
 
-from __future__ import annotations
-
 import os
 
 from trajopt.errors import ForkError

@@ -5,8 +5,6 @@
 Comments and white space do not count. The build runs this file by itself, with the standard library alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import pathlib
 import re

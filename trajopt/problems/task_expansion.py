@@ -6,8 +6,6 @@ a `slope` of their own are not differentiated at all: 18 tangents through the ki
 feet's Jacobians.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

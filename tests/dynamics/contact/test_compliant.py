@@ -1,7 +1,5 @@
 """Compliant contact laws: their formulas, static and sliding closed forms on a box, derivatives, and refused input."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

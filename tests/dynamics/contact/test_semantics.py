@@ -5,8 +5,6 @@ residual of 1e-12 of the largest velocity, and the closed forms below are well c
 velocities of a few m/s with a margin of ten. Where something else is meant, it is said.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -3,8 +3,6 @@
 CMA-ES on functions with known minima, posed as control problems whose state is the previous control.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import jax.numpy as jnp

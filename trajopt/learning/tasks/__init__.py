@@ -1,7 +1,5 @@
 """The tasks that policies are trained on, by name: `environment(name)` makes one; its module is imported then."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from collections.abc import Callable, Iterable, Mapping

@@ -5,8 +5,6 @@ The reward is minus the cost of the bob's distance from above the cart (2 where 
 track, of velocities and of effort. The track does not end; an episode is a success only where the cart stays on it.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int

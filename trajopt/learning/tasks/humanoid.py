@@ -8,8 +8,6 @@ A policy that learns under hard contact alone can come to bounce. With `randomis
 in another, returns more or less of an impact, friction and masses differ, and changes of actions and impacts cost something.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,8 +1,6 @@
 """What tasks of robots with a free base and torque motors share: targets of the joints as actions, beginnings with the feet on
 the ground, what is felt, forces on the base."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -7,8 +7,6 @@ action away from the configuration at home, which the source does not say. Veloc
 axes.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float

@@ -4,8 +4,6 @@ The reward is a bonus for going on minus the cost of residuals: the velocity of 
 hopper that leans or sinks too far has fallen, and its episode ends; the half-cheetah's goes on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -7,8 +7,6 @@ under ANYmal the command changes once in an episode, and its base is pushed once
 that the base keeps is that at home, and the cosine of the phase is observed beside its sine.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -6,8 +6,6 @@ computed from the bodies' velocities and wrenches, without Jacobians. Differenti
 and reverse.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import math
