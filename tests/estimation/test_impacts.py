@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import os
 import pathlib
 import sys
@@ -17,7 +18,7 @@ CURVATURE = np.array([[2.0, 0.5], [0.5, 1.0]])
 
 @dataclasses.dataclass(frozen=True)
 class Quadratics:
-    """Losses 1/2 (z - c_j)^T H_j (z - c_j) of 50 recordings."""
+    """Losses 1/2 (z - c_j)^T H_j (z - c_j) of 50 recordings, in place of `WholeMotions`."""
 
     H: np.ndarray
     c: np.ndarray
@@ -39,7 +40,7 @@ def test_the_surface_of_quadratic_losses_is_exact():
     H = CURVATURE + 0.1 * np.eye(2) * rng.normal(size=(50, 1, 1))
     c = np.array([0.2, -0.1]) + 0.3 * rng.normal(size=(50, 2))
     best = np.linalg.solve(H.sum(0), np.einsum("rij,rj->i", H, c))
-    surface = response_surface(Quadratics(H, c), Search(np.zeros(2), np.full(2, 0.5), 1.0, 1.0, 0), 0)
+    surface = inspect.unwrap(response_surface)(Quadratics(H, c), Search(np.zeros(2), np.full(2, 0.5), 1.0, 1.0, 0), 0)
     np.testing.assert_allclose(surface.z, best, atol=1e-9)
     np.testing.assert_allclose(surface.information.S, H, atol=1e-8)
     np.testing.assert_allclose(surface.information.s.sum(0), 0.0, atol=1e-8)

@@ -36,11 +36,12 @@ def test_what_is_missed_is_that_of_whole_cycles_in_the_axes_of_the_base(anymal):
     q = np.tile(np.r_[np.zeros(3), turned, np.zeros(12)], (T + 1, 1))
     v = np.zeros((T + 1, 18))
     v[:, 0], v[:, 1], v[:, 5] = sway, 0.5, 0.1
-    missed = misses(State(jnp.asarray(q), jnp.asarray(v)), DRAWN.at[4].set(0.0), dt)
+    xs, whole = State(jnp.asarray(q), jnp.asarray(v)), jnp.asarray(T)
+    missed = misses(xs, DRAWN.at[4].set(0.0), dt)
     np.testing.assert_allclose(missed, [0.4 * 1.0, 0.1], atol=1e-3)  # one of 1,000 actions lies between the commands
-    done = anymal.success(State(jnp.asarray(q), jnp.asarray(v)), T, DRAWN.at[3].set(0.5).at[4].set(0.0))
-    assert bool(done) and not bool(anymal.success(State(jnp.asarray(q), jnp.asarray(v)), T, DRAWN))
-    assert not bool(anymal.success(State(jnp.asarray(q), jnp.asarray(v)), T - 1, DRAWN.at[3].set(0.5).at[4].set(0.0)))
+    done = anymal.success(xs, whole, DRAWN.at[3].set(0.5).at[4].set(0.0))
+    assert bool(done) and not bool(anymal.success(xs, whole, DRAWN))
+    assert not bool(anymal.success(xs, whole - 1, DRAWN.at[3].set(0.5).at[4].set(0.0)))
 
 
 def test_go1_is_to_cover_half_of_the_way_of_its_own_command():

@@ -271,7 +271,7 @@ def _commands(channels: list[Channel]) -> Commands:
     return Commands(jnp.asarray(t), jnp.asarray(integral), jnp.asarray(last))
 
 
-def moved(system: System, first: First, dx: Float[np.ndarray, " 2nv"]) -> First:
+def moved(system: System, first: First, dx: Float[np.ndarray, " ndx"]) -> First:
     """A first state moved in tangent coordinates."""
     nv = system.nv
     q = integrate(system.model, jnp.asarray(first.q), jnp.asarray(dx[:nv]))
