@@ -82,16 +82,27 @@ def test_without_contact_plans_go_where_a_finer_plant_goes(name):
     assert missed < 0.15 * missed_before and missed_before > 1e-3
 
 
-def test_after_a_rest_a_plan_acts_at_once():
-    """At rest an iteration changes the controls by rounding alone, at whatever damping; the next plan is not damped so."""
+@functools.cache
+def balance() -> OptimalControlProblem:
+    """The pole stays up."""
     system = System(load_model("cart-pole"), DT, NoContact())
     upright = np.array([0.0, np.pi])
     stage = sum([r.Posture(reference=upright), r.Velocity(weight=0.1), r.Control(weight=0.03)])
     final = sum([r.Posture(reference=upright, weight=10.0), r.Velocity(weight=2.0)])
-    balance = OptimalControlProblem(
+    return OptimalControlProblem(
         "balance", system, 30, State(upright, np.zeros(2)), stage_residual=stage, terminal_residual=final
     )
-    controller = control.Controller(balance, solvers.iLQR(), DT, max_iterations=1)
+
+
+def test_a_first_plan_from_another_state_keeps_to_the_guess():
+    """Under the controls of the guess alone the pole falls; iterations from there swing it up again, at a cost of 78."""
+    found = control.Controller(balance(), solvers.iLQR(), DT).replan(np.array([0.0, np.pi - 0.1, 0.0, 0.0]), 0.0)
+    assert float(found.result.cost) < 0.2
+
+
+def test_after_a_rest_a_plan_acts_at_once():
+    """At rest an iteration changes the controls by rounding alone, at whatever damping; the next plan is not damped so."""
+    controller = control.Controller(balance(), solvers.iLQR(), DT, max_iterations=1)
     for k in range(20):
         assert controller.replan(np.array([0.0, np.pi, 0.0, 0.0]), k * DT).result.accepted
     rested, leaning = controller.plan, np.array([0.0, np.pi - 0.1, 0.0, 0.0])

@@ -314,7 +314,7 @@ class Controller(WithoutCaches, NamedOptions):
         Raises `NonFiniteError` where it is not finite.
         """
         self.compile()
-        plan, begin, count, idle = self.planner.first(), time.perf_counter(), 0, 0
+        plan, begin, count, idle = self._first_guess(x, time_s), time.perf_counter(), 0, 0
         while True:
             result = self.planner.replan(x, time_s, None if count else 0.0, plan)
             count += 1
@@ -327,6 +327,16 @@ class Controller(WithoutCaches, NamedOptions):
             if idle >= self.settled.first or count >= self.first_iterations:
                 return Solve(result, count, time.perf_counter() - begin)
             plan = result.plan
+
+    def _first_guess(self, x: Float[np.ndarray, " nx"], time_s: float) -> Plan:
+        """The problem's guess; from another state than the problem's, with feedback that keeps to it where that is cheaper:
+        without it a pole that is to be held falls, and what is found swings it up again."""
+        guess, x0 = self.planner.first(), self.measured(self.problem.x0)
+        if guess.gains is None or np.array_equal(x, x0):
+            return guess
+        kept = self.planner.replan(x0, time_s, 0.0, guess).plan
+        costs = [float(self.planner.replan(x, time_s, 0.0, plan).cost_before) for plan in (guess, kept)]
+        return kept if np.nan_to_num(costs[1], nan=np.inf) < np.nan_to_num(costs[0], nan=np.inf) else guess
 
     def _same(self, result: Replanned) -> bool:
         """Whether an iteration changed nothing, and the constraints are kept."""

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from trajopt.dynamics.copies import WithoutCaches
 from trajopt.dynamics.effort import Effort
@@ -112,9 +112,10 @@ class Replanning:
             curvature = iteration.curvature.after(iteration.modeller, blank, at, at, jnp.zeros((), x0.dtype))
         iterate = Iterate(motion, model, memory.damping, jnp.zeros((), x0.dtype), curvature)
         moved, report = iteration.step(iterate, multipliers)
-        optimal = self._optimal(iteration, iterate, moved, report)
+        optimal, undamped = self._optimal(iteration, iterate, moved, report)
         # Damping that is raised where nothing is to be gained, as at rest, says nothing about the next plan; nor do its gains.
         told = report.accepted & ~optimal
+        gains = jnp.where(optimal, undamped, gains)
         moved = dataclasses.replace(moved, damping=jnp.where(told, moved.damping, memory.damping))
         gains = jnp.where(told, report.gains, gains)
         memory, cost, violation = self._judged(iteration, moved, report, memory)
@@ -123,17 +124,19 @@ class Replanning:
         cost = jnp.where(report.accepted, cost, model.cost)
         return Replanned(new, before, cost, report.accepted | optimal, finite, violation)
 
-    def _optimal(self, iteration: Iteration, iterate: Iterate, moved: Iterate, report: Report) -> Bool[Array, ""]:
-        """Whether a step was refused, or its damping raised, where there was nothing to find: what the undamped model promises is
-        less than the share `GAIN` of the cost."""
+    def _optimal(self, iteration: Iteration, iterate: Iterate, moved: Iterate, report: Report) -> tuple[Array, Array]:
+        """(whether a step was refused, or its damping raised, where there was nothing to find: what the undamped model promises
+        is less than the share `GAIN` of the cost; the gains of that model)."""
         motion, model = iterate.motion, iterate.model
         none = jnp.zeros_like(model.cost)
-        promised = jax.lax.cond(
-            report.accepted & (moved.damping <= iterate.damping),
-            lambda: jnp.full_like(model.cost, jnp.inf),
-            lambda: -iteration.backward_pass(motion, model, none).total,
-        )
-        return promised <= GAIN * jnp.maximum(jnp.abs(model.cost + model.augmented), GAIN)
+
+        def undamped() -> tuple[Array, Array]:
+            found = iteration.backward_pass(motion, model, none)
+            return -found.total, found.policy.K[:, :, : self.problem.n]
+
+        fine = report.accepted & (moved.damping <= iterate.damping)
+        promised, K = jax.lax.cond(fine, lambda: (jnp.full_like(model.cost, jnp.inf), report.gains), undamped)
+        return promised <= GAIN * jnp.maximum(jnp.abs(model.cost + model.augmented), GAIN), K
 
     def control(
         self, x: Float[Array, " nx"], time: Float[Array, ""], xs: Float[Array, "T1 nx"], us: Float[Array, "T nu"],
