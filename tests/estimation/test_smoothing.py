@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from trajopt.dynamics import NoContact, State, System
+from trajopt.dynamics.rigid_body.configuration import difference, integrate
 from trajopt.errors import OptionError, RecordingError
-from trajopt.estimation import ContactSwitch, Encoder, ProcessNoise, Recording, smooth
-from trajopt.models import load_model_from_string
+from trajopt.estimation import ContactSwitch, Encoder, Pose, ProcessNoise, Recording, smooth
+from trajopt.estimation.samples import first_state
+from trajopt.models import load_model, load_model_from_string
 
 SCENE = """<mujoco><worldbody><geom type="plane" size="5 5 1"/><body name="ball"><joint name="height" type="slide" axis="0 0 1"/>
 <geom type="sphere" size="0.1" mass="2"/></body></worldbody></mujoco>"""
@@ -87,3 +89,19 @@ def test_what_cannot_be_smoothed_is_named(model):
         smooth(system, two, [Encoder("height")])
     with pytest.raises(OptionError, match="noise: drift is -1.0"):
         ProcessNoise(drift=-1.0)
+
+
+def test_a_first_state_half_a_turn_from_the_default():
+    """The error of a rotation by half a turn has no direction: the first state is sought near the first row."""
+    system = System(load_model("cube"), dt=0.01)
+    rng, t = np.random.default_rng(0), 0.01 * np.arange(6)
+    turns = np.stack([0.0 * t, np.cos(0.5 * t), np.sin(0.5 * t), 0.0 * t], 1)  # about the vertical, upside down
+    rows = np.concatenate([np.stack([0.3 * t, 0.0 * t, 0.5 + 0.0 * t], 1), turns], 1)
+    noise = np.concatenate([2e-3 * rng.normal(size=(6, 3)), 1e-2 * rng.normal(size=(6, 3))], 1)
+    noisy = np.stack([np.asarray(integrate(system.model, jnp.asarray(q), jnp.asarray(d))) for q, d in zip(rows, noise)])
+    first = first_state((Pose("pose", noise=(2e-3, 1e-2)),), system, Recording("upside down", {"pose": (t, noisy)}))
+    error = np.asarray(difference(system.model, jnp.asarray(rows[0]), first.q))
+    # Deviations of a line through six samples: 0.72 of the noise at its end, 0.24 of it a sample in its slope; three of them.
+    assert np.abs(error[:3]).max() < 5e-3 and np.abs(error[3:]).max() < 2.2e-2
+    off = np.asarray(first.v) - [0.3, 0, 0, 0, 0, -1]
+    assert np.abs(off[:3]).max() < 0.15 and np.abs(off[3:]).max() < 0.75

@@ -14,6 +14,7 @@ from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError, RecordingError
 from trajopt.estimation.moments import Moment
+from trajopt.estimation.packing import guessed_first
 from trajopt.estimation.recording import Recording
 from trajopt.estimation.sensors import Sensor
 
@@ -82,13 +83,14 @@ def first_state(sensors: tuple[Sensor, ...], system: System, recording: Recordin
     first = [recording[s.channel] for s in sensors]
     t = tuple(jnp.asarray(c.t[:START_SAMPLES] - recording.start) for c in first)
     rows = tuple(jnp.asarray(c.values[:START_SAMPLES]) for c in first)
-    return _explained(sensors, system, t, rows)
+    near = guessed_first(system, recording, sensors)  # the error of a rotation by half a turn has no direction
+    return _explained(sensors, system, t, rows, jnp.asarray(near.q))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _explained(sensors: tuple[Sensor, ...], system: System, t: Any, rows: Any) -> State:
+def _explained(sensors: tuple[Sensor, ...], system: System, t: Any, rows: Any, near: Float[Array, " nq"]) -> State:
     model, nv = system.model, system.nv
-    start = State(jnp.asarray(model.q_default), jnp.zeros(nv))
+    start = State(near, jnp.zeros(nv))
 
     def residual(d: Array, at: State) -> Array:
         q, v = integrate(model, at.q, d[:nv]), at.v + d[nv:]
