@@ -56,7 +56,7 @@ inline void without_contradiction(const Ncp& ncp, const ContactSolution& solutio
   Curvature& c = s.curvature;
   const int n = e.n, ld = e.ld, count = n - e.rank, sld = padded(count);
   auto pushed = [&](const double* x, double* out) { push_held(ncp, mode, s.held, n, solution.lambda, solution.nu, false, x, out); };
-  null_space(e, c.N, ld), c.count = count;
+  null_basis(e, c.N, ld);
   left_null_space(e, c.Z, ld);
   for (int k = 0; k < count; ++k) {
     pushed(c.N + (ptrdiff_t)k * ld, s.one);

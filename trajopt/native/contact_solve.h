@@ -76,6 +76,11 @@ struct Search {
   bool on_the_map(const Regularised& of, int most, int events) {
     return newton(of, w.current, w.factor, w.newton, inner, most, events, options.budget, iterations);
   }
+  bool to_the_end(const Regularised& of) {
+    const bool found = on_the_map(of, options.max_iterations, EVENTS);
+    if (!found) factorise(of, w.current.x, w.current.nu, w.newton.mode, w.factor);
+    return found;
+  }
 
   // Refines the current point, keeps it if it is the best; whether it solves the problem.
   bool keep() {
@@ -110,7 +115,7 @@ struct Search {
       return true;
     };
     bool found = on_the_map(regular, 1, 0) || in_modes();  // one step finds the modes
-    if (!found) found = on_the_map(regular, options.max_iterations, EVENTS);
+    if (!found) found = to_the_end(regular);
     if (!keep()) return found && !followed && (followed = true, along_path(ncp.eps));
     if (!found) regularised_from_best();
     return true;
@@ -127,7 +132,7 @@ struct Search {
   // Of a solution found without eps: the regularised problem, which decides between many, from there.
   void regularised_from_best() {
     std::memcpy(w.current.x, w.best.x, sizeof(double) * ncp.width);
-    if (on_the_map(Regularised{ncp, ncp.eps}, options.max_iterations, EVENTS)) keep();
+    if (to_the_end(Regularised{ncp, ncp.eps})) keep();
   }
 
   bool gauss_seidel() {

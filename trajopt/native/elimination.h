@@ -159,8 +159,8 @@ inline void orthonormalise(double* B, int ld, int count, int n) {
   }
 }
 
-// An orthonormal basis of the null space of K: N (n - rank, ld), one vector a row.
-inline void null_space(const Elimination& e, double* N, int ld) {
+// A basis of the null space of K: N (n - rank, ld), one vector a row, not orthogonal.
+inline void null_basis(const Elimination& e, double* N, int ld) {
   double* z = e.scratch;
   for (int f = e.rank; f < e.n; ++f) {
     std::memset(z, 0, sizeof(double) * e.ld);
@@ -171,6 +171,11 @@ inline void null_space(const Elimination& e, double* N, int ld) {
     x[e.col[f]] = 1.0;
     for (int i = 0; i < e.rank; ++i) x[e.col[i]] = z[i];
   }
+}
+
+// The same, orthonormal.
+inline void null_space(const Elimination& e, double* N, int ld) {
+  null_basis(e, N, ld);
   orthonormalise(N, ld, e.n - e.rank, e.n);
 }
 

@@ -236,16 +236,17 @@ inline bool line_search(const Regularised& of, Point& at, NewtonScratch& s) {
   return false;
 }
 
-// Newton on the regularised problem from `at`, where it ends; K is factored there. After a stall it begins anew past the first
-// change of a mode on the way, at most `events` times. budget: of all iterations of the solve.
+// Newton on the regularised problem from `at`, where it ends; K is factored there if that solves it. After a stall it begins anew past
+// the first change of a mode on the way, at most `events` times. budget: of all iterations of the solve.
 inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s, double tol, int most, int events, int budget,
                    int& iterations) {
   int stagnant = 0;
   evaluate(of, at);
   for (int k = 0;; ++k) {
+    const bool solved = converged(of, at, tol);
+    if (!solved && (k == most || iterations >= budget || !std::isfinite(at.merit))) return false;
     factorise(of, at.x, at.nu, s.mode, factor);
-    if (converged(of, at, tol)) return true;
-    if (k == most || iterations >= budget || !std::isfinite(at.merit)) return false;
+    if (solved) return true;
     solve_law(of, factor, at.x, at.nu, at.F, s.step);
     ++iterations;
     if (stagnant >= STAGNANT_ITERATIONS) {

@@ -13,6 +13,10 @@ inline double work_of(int rows) { return std::pow(std::max<double>(FEWEST_ROWS, 
 
 constexpr double TOUCHES = 1e-10;  // share of the problem's velocities by which a row that is left out has to part
 
+// Of the fastest approach without impulses, what a row that the last step held may part by at the velocity before the step: the motion of
+// one step changes what it held by less, and other rows do not crowd in.
+constexpr double HELD = 0.1;
+
 // The velocity that the step would reach without impulses, into w.v_free; M is factorised.
 template <class Size>
 void free_motion(const Topology& t, const Parameters& p, const double* q, const StepInput& in, Workspace<Size>& w) {
@@ -26,9 +30,9 @@ template <class Size> void link_velocities(const Topology& t, const Parameters& 
 }
 
 // The impulses of the rows that act, also in `impulse` by slot, and v+; returns the number of problems solved until no row left
-// out was violated or touched: a contact that others hold back takes its share of the shortest impulse. The first solve starts at zero
-// (where the law has several solutions, which is found depends on the start, and nothing but (q, v, tau) may decide), each other one
-// where the last one ended.
+// out was violated or touched: a contact that others hold back takes its share of the shortest impulse. The first rows are those that the
+// free velocity violates or that touch at the velocity before the step. The first solve starts at zero (where the law has several
+// solutions, which is found depends on the start, and nothing but (q, v, tau) may decide), each other one where the last one ended.
 template <class Size>
 int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Workspace<Size>& w, Field<Size>& V_after, double* impulse) {
   Rows<Size>& r = w.rows;
@@ -37,9 +41,10 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
   std::memcpy(w.v_plus, w.v_free, sizeof(double) * w.size.lanes());
   link_velocities(t, p, w.v_free, w.V_free, w);
   int found = choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, 0.0, nullptr, r);
-  const double still = TOUCHES * std::max(1e-3, r.fastest);
+  const double still = TOUCHES * std::max(1e-3, r.fastest), soon = HELD * r.fastest;
   if (found > 0 && r.slowest < still)  // contacts that rest on what falls, of which rounding would choose some
     found += choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, -still, nullptr, r);
+  if (found > 0) found += choose(t, p, w.kin, w.dynamics.V, w.dynamics.V, in.v, in.dt, -soon, nullptr, r);  // held so far: mostly again
   while (found > 0 && (passes == 0 || w.work < MOST_WORK)) {
     if (passes == 0) invert(w.size, t, w.dynamics);
     ++passes;
