@@ -8,7 +8,7 @@
 Table 1 and figure 4 of Smoothed, with the settings of its Table 6. A training keeps its checkpoint in
 DIR/ALGORITHM-CONTACT-SEED, and the same command goes on where it was ended; what is finished is not done again. Every policy
 plays 100 episodes under its own law and under hard contact, and 16 in MuJoCo at the training's step and at a fifth of it; of
-`anymal-velocity` 64, and RECORD says by how much commands are missed, m/s and rad/s. The table has mean and standard
+`anymal-velocity` 64, and record.json says by how much commands are missed, m/s and rad/s. The table has mean and standard
 deviation over the seeds, of returns and of lengths of episodes. --slice: no training begins after so many seconds. --draw:
 returns against samples and wall time of what is in DIR, as DIR/curve.png. Numbers are in single precision unless --double is
 given.
