@@ -109,12 +109,14 @@ struct Search {
   bool attempt(const double* from) {
     std::memcpy(w.current.x, from, sizeof(double) * ncp.width);
     const Regularised regular{ncp, ncp.eps};
-    const auto in_modes = [&] {
-      if (!NewtonInModes(ncp, w.in_modes).solve(regular, w.current, w.factor, inner, iterations)) return false;
+    const auto in_modes = [&](Resting resting) {
+      if (!NewtonInModes(ncp, w.in_modes).solve(regular, w.current, w.factor, inner, iterations, resting)) return false;
       factorise(regular, w.current.x, w.current.nu, w.newton.mode, w.factor);
       return true;
     };
-    bool found = on_the_map(regular, 1, 0) || in_modes();  // one step finds the modes
+    bool found = false;
+    if (rests(ncp)) evaluate(regular, w.current), found = in_modes(Resting::HELD);
+    found = found || on_the_map(regular, 1, 0) || in_modes(Resting::AS_FOUND);  // one step finds the modes
     if (!found) found = to_the_end(regular);
     if (!keep()) return found && !followed && (followed = true, along_path(ncp.eps));
     if (!found) regularised_from_best();

@@ -222,15 +222,31 @@ class EquationsInModes {
   }
 };
 
+// Whether a contact neither approaches nor parts, as between the boxes of a pile that falls as one: whether it closes is up to others,
+// and at zero impulse rounding decides.
+inline bool rests(const Ncp& ncp, int contact) { return std::fabs(ncp.problem.g[3 * contact + 2]) <= SLOW * ncp.approach; }
+
+// Whether there is one while another approaches.
+inline bool rests(const Ncp& ncp) {
+  bool some = false, falls = false;
+  for (int c = 0; c < ncp.problem.contacts; ++c) some |= rests(ncp, c), falls |= ncp.problem.g[3 * c + 2] < -SLOW * ncp.approach;
+  return some && falls;
+}
+
+// Contacts that rest: as they are at the point to begin with, or held.
+enum class Resting { AS_FOUND, HELD };
+
 class NewtonInModes : EquationsInModes {
  public:
   using EquationsInModes::EquationsInModes;
 
   // The solution of the regularised problem by revisions of the modes of `at`; whether `at` is it now, else `at` is as it was. The memory
   // of `work` is used.
-  bool solve(const Regularised& of, Point& at, Factor& work, double tol, int& iterations) {
+  bool solve(const Regularised& of, Point& at, Factor& work, double tol, int& iterations, Resting resting) {
     work.valid = false;
     begin(of, at);
+    for (int c = 0; resting == Resting::HELD && c < p_.contacts; ++c)
+      if (rests(ncp_, c)) s_.mode[c] = STICKING, s_.speed[c] = 0.0;
     int revisions = 0, since = 0;
     double before = HUGE_VAL;
     bool changed = true;
