@@ -70,8 +70,9 @@ def main() -> None:
                     continue
                 longest[place], over = max(longest[place], took), over + (took > LONG)
             unsolved += bool(found.info.status != Status.solved)
+            if k % 5_000 == 4_999:  # a run that is ended has said what it saw
+                print(name, k + 1, *longest, over, unsolved, flush=True)
         rows.append((name, options.count, *longest, over, unsolved))
-        print(*rows[-1], flush=True)
     print(
         markdown(
             ("model", "states", "longest step, s", "longest linearize, s", f"calls above {LONG} s", "unsolved"), rows

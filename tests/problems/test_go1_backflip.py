@@ -9,7 +9,7 @@ from trajopt.problems.trajectory import Trajectory
 
 
 @pytest.fixture(scope="module")
-def backflip():
+def problem():
     return problems.get("go1-backflip")
 
 

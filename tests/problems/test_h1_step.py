@@ -12,7 +12,7 @@ OF_MOTION = {"replay_error", "torque_use"}  # a motion made up by hand has no to
 
 
 @pytest.fixture(scope="module")
-def h1_stepping():
+def problem():
     return problems.get("h1-step")
 
 

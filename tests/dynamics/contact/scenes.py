@@ -266,7 +266,8 @@ def natural_residual(G, g, lam, mu, bound=(), limits: int = 0, tol: float = 1e-1
     for k in range(nc):
         diagonal[3 * k : 3 * k + 2] = diagonal[3 * k : 3 * k + 2].mean()
     largest = diagonal.max(initial=0.0)
-    rho = 1.0 / np.maximum(diagonal, largest * np.finfo(float).eps if largest > 0 else 1.0)
+    moves = diagonal > np.sqrt(np.finfo(float).eps) * largest
+    rho = 1.0 / np.where(moves, diagonal, largest if largest > 0 else 1.0)
     nu = G @ lam + g
     y = lam - rho * nu
     F = np.zeros_like(lam)
