@@ -32,11 +32,10 @@ from trajopt.estimation.prediction import Predictor
 from trajopt.estimation.uncertainty import Information
 from trajopt.solvers.sampling.cmaes import CMAES
 from trajopt.solvers.sampling.distribution import Box
-from trajopt.solvers.sampling.search import Generation
+from trajopt.solvers.sampling.fit import next_distribution
 
 CORNER = 0.3  # c, of the loss
 COARSE = 1e-5  # tolerance of the contact solver in whole motions, whose errors are far above it
-POPULATION = 16  # of CMA-ES, at least
 EVALUATIONS = 150  # of CMA-ES, for each direction that is searched
 STEPS_TOGETHER = 400_000  # simulated in one call: what bounds the memory
 SURFACE_RADIUS = 0.5  # of the points of the surface, in units of the scale or of CMA-ES's own spread
@@ -166,20 +165,18 @@ def search(motions: WholeMotions, evaluations: int | None, seed: int) -> Search:
     evaluations = EVALUATIONS * k if evaluations is None else evaluations
     solver = CMAES()
     box = Box(np.full(k, -np.inf), np.full(k, np.inf))
-    distribution = solver.first_distribution(np.zeros(k))
-    rng, count = np.random.default_rng(seed), max(POPULATION, solver.default_population(k))
+    distribution, rng = solver.first_distribution(np.zeros(k)), np.random.default_rng(seed)
     best_z, best = np.zeros(k), float(motions.merit(motions.losses(np.zeros((1, k))))[0])
     first, used = best, 1
+
+    def merits(y: np.ndarray) -> np.ndarray:
+        return motions.merit(motions.losses(y)) + _beyond(motions, y)
+
     while used < evaluations and distribution.spread > 0.02:
-        y = solver.draw(rng, distribution, count, box)
-        merit = motions.merit(motions.losses(y)) + _beyond(motions, y)
-        used += count
+        distribution, y, merit = next_distribution(solver, distribution, rng, box, merits, first)
+        used += len(y)
         if merit.min() < best:
             best_z, best = y[int(merit.argmin())], float(merit.min())
-        if not np.isfinite(merit).any():
-            distribution = distribution.reheated(0.5)
-            continue
-        distribution, _ = solver.updated_distribution(distribution, Generation(y, merit, first), box)
     mean = np.asarray(distribution.mean)
     at_mean = float(motions.merit(motions.losses(mean[None]))[0] + _beyond(motions, mean[None])[0])
     z, merit_there = (mean, at_mean) if at_mean <= best * 1.02 else (best_z, best)

@@ -34,9 +34,9 @@ SOLVERS: dict[str, Entry] = {
     "DDP": Entry(DDP, "differential dynamic programming: second-order dynamics, otherwise as iLQR (optimal control)"),
     "MultipleShooting": Entry(MultipleShooting, "multiple shooting with IPOPT, exact sparsity (optimal control)"),
     "SingleShooting": Entry(SingleShooting, "L-BFGS-B or any optax optimiser on the rollout (optimal control)"),
-    "CEM": Entry(CEM, "cross-entropy method: elites refit a Gaussian of the controls (optimal control)", random=True),
+    "CEM": Entry(CEM, "cross-entropy method: elites refit a Gaussian (optimal control, least squares)", random=True),
     "MPPI": Entry(MPPI, "path integral control: exponentially weighted mean of the draws (optimal control)", random=True),
-    "CMAES": Entry(CMAES, "covariance matrix adaptation, full or separable (optimal control)", random=True),
+    "CMAES": Entry(CMAES, "covariance matrix adaptation, full or separable (optimal control, least squares)", random=True),
     "PredictiveSampling": Entry(
         PredictiveSampling, "the best of the draws about a plan is the next plan (optimal control)", random=True
     ),

@@ -156,7 +156,7 @@ def test_bad_options_are_refused():
         (lambda: StochasticSearch(step_length=2.0), "step_length is 2.0"),
         (lambda: CMAES(population=3), "population is 3; it must be at least 4"),
         (lambda: CMAES(penalty_factor=1.0), "penalty_factor is 1.0; it must be above 1"),
-        (lambda: solve(linear()[0], CEM()), "CEM solves an OptimalControlProblem; 'linear' is a LeastSquaresProblem"),
+        (lambda: solve(linear()[0], MPPI()), "MPPI solves an OptimalControlProblem; 'linear' is a LeastSquaresProblem"),
         (lambda: solve(double_integrator(5), CMAES()), "give standard_deviation"),
     ):
         with pytest.raises(OptionError, match=match):

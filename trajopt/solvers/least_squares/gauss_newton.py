@@ -138,22 +138,33 @@ class GaussNewton(NamedOptions):
         """The covariance of the estimate, (J^T J)^-1 for residuals of unit variance, `robust_covariance` under a loss."""
         if (horizon := self._horizon(oracle)) is not None:
             return horizon.finish(oracle, state)
-        problem = oracle.problem
         at = self._passed(oracle, state, act=False).fit.point
         r, J = np.asarray(at.r, float), np.asarray(at.J, float)
         measures = {"gradient_norm": float(at.gradient_norm), "removable_residual": float(at.removable)}
-        if not np.isfinite(J).all():
-            return Findings(residuals=measures)
-        free = free_variables(problem, state.x, J.T @ r)
-        value, rank = covariance(J, free, self.rank_tolerance)
-        lacking = int(free.sum()) - rank
-        notes = [f"{lacking} directions of x are not determined by the residual"] if lacking else []
-        if value is not None and problem.loss != "linear":
-            value = robust_covariance(problem, state.x, r, J, free)
-            notes += [] if value is not None else ["the robust cost is not convex at x, which has no covariance"]
-        if value is not None and problem.truth is not None:
-            measures |= deviations(_error(problem, state.x), value)
-        return Findings(residuals=measures, notes=notes, fields={"covariance": value})
+        return findings(oracle.problem, state.x, r, J, measures, self.rank_tolerance)
+
+
+def findings(
+    problem: LeastSquaresProblem,
+    x: Float[np.ndarray, " nx"],
+    r: Float[np.ndarray, " m"],
+    J: Float[np.ndarray, "m n"],
+    measures: dict[str, float],
+    rank_tolerance: float | None = None,
+) -> Findings:
+    """What is to be said of an estimate x with residual r and Jacobian J, beside measures of optimality: its covariance."""
+    if not np.isfinite(J).all():
+        return Findings(residuals=measures)
+    free = free_variables(problem, x, J.T @ r)
+    value, rank = covariance(J, free, rank_tolerance)
+    lacking = int(free.sum()) - rank
+    notes = [f"{lacking} directions of x are not determined by the residual"] if lacking else []
+    if value is not None and problem.loss != "linear":
+        value = robust_covariance(problem, x, r, J, free)
+        notes += [] if value is not None else ["the robust cost is not convex at x, which has no covariance"]
+    if value is not None and problem.truth is not None:
+        measures = measures | deviations(_error(problem, x), value)
+    return Findings(residuals=measures, notes=notes, fields={"covariance": value})
 
 
 def _error(problem: LeastSquaresProblem, x: np.ndarray) -> np.ndarray:

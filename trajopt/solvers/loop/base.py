@@ -139,7 +139,7 @@ def check_solver(problem: Any, solver: Any) -> None:
         raise OptionError(f"solver is {what} '{name}', expected a solver: solvers.get('{name}', ...)")
     if not isinstance(problem, solver.takes):
         kinds = " or ".join(_with_article(kind) for kind in solver.takes)
-        remedy = f"; {solver.remedy}" if isinstance(solver, LibrarySolver) and solver.remedy else ""
+        remedy = f"; {solver.remedy}" if getattr(solver, "remedy", "") else ""
         raise OptionError(f"{solver.name} solves {kinds}; '{problem.name}' is {_with_article(type(problem))}{remedy}")
 
 

@@ -9,12 +9,15 @@ A whole covariance, in place of deviations, follows the elites as `distribution.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
 
 from trajopt.options import check_options
-from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, independent, is_diagonal
+from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.ocp import OptimalControlProblem
+from trajopt.solvers.sampling.distribution import Box, Correlated, Gaussian, correlated, independent, is_diagonal
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
 from trajopt.solvers.sampling.search import SamplingSolver
@@ -31,6 +34,8 @@ class CEM(SamplingSolver):
             converges.
         diagonal: whether the components are drawn independently. Default: with more than 50 components.
     """
+
+    takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem, LeastSquaresProblem)
 
     elites: float = 0.1
     momentum: float = 0.5
@@ -49,12 +54,12 @@ class CEM(SamplingSolver):
         return independent(mean) if is_diagonal(self.diagonal, mean.size) else correlated(mean)
 
     def draw(
-        self, rng: np.random.Generator, distribution: Gaussian | Correlated, count: int, space: Space
+        self, rng: np.random.Generator, distribution: Gaussian | Correlated, count: int, space: Box | Space
     ) -> Float[np.ndarray, "P d"]:
         return space.clip(distribution.mean + distribution.displaced(rng.standard_normal((count, space.size))))
 
     def updated_distribution(
-        self, distribution: Gaussian | Correlated, drawn: Generation, space: Space
+        self, distribution: Gaussian | Correlated, drawn: Generation, space: Box | Space
     ) -> tuple[Gaussian | Correlated, Float[np.ndarray, " P"]]:
         elite = drawn.finite[: max(2, round(self.elites * len(drawn.y)))]
         weights = np.zeros(len(drawn.y))

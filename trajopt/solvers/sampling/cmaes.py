@@ -9,13 +9,15 @@ they are rated and used.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
 from trajopt.options import check_options
+from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.solvers.sampling.distribution import Box
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
@@ -116,6 +118,8 @@ class CMAES(SamplingSolver):
     Options:
         diagonal: whether only the diagonal of the covariance is adapted. Default: with more than 300 components.
     """
+
+    takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem, LeastSquaresProblem)
 
     diagonal: bool | None = None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Integer
 
 LARGEST_COVARIANCE = 50  # components up to which a whole covariance is learnt by default: of more, draws say too little
 
@@ -119,6 +119,11 @@ def adaptation_rate(n: int, weights: Float[np.ndarray, " P"]) -> float:
     """Share c of the covariance of n components that draws with these weights replace."""
     mu = float(1.0 / np.sum(weights**2))
     return min(1.0, 2 * (mu - 2 + 1 / mu) / ((n + 2) ** 2 + mu))
+
+
+def generator(seed: Integer[np.ndarray, "..."], generation: int) -> np.random.Generator:
+    """Of the draws of a generation, which depend on seed and generation alone."""
+    return np.random.default_rng([*(int(word) for word in np.ravel(seed)), generation])
 
 
 def independent(mean: Float[np.ndarray, " d"]) -> Gaussian:

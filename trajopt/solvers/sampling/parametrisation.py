@@ -204,17 +204,22 @@ def _target_space(
     return space
 
 
+def given_deviation(solver: str, key: str, given: Any, size: int) -> Float[np.ndarray, " n"]:
+    """An option of `size` deviations. Raises `ShapeError` and `OptionError`."""
+    value = np.asarray(given, float)
+    if value.shape not in ((), (size,)):
+        raise ShapeError(f"{solver}: {key} has shape {value.shape}; expected a number or ({size},)")
+    if not (np.isfinite(value).all() and (value > 0).all()):
+        raise OptionError(f"{solver}: {key} is {given}; it must be positive and finite")
+    return np.broadcast_to(value, (size,))
+
+
 def _deviation(
     problem: OptimalControlProblem, solver: str, key: str, lower: np.ndarray, upper: np.ndarray, given: Any
 ) -> np.ndarray:
     size = lower.size
     if given is not None:
-        value = np.asarray(given, float)
-        if value.shape not in ((), (size,)):
-            raise ShapeError(f"{solver}: {key} has shape {value.shape}; expected a number or ({size},)")
-        if not (np.isfinite(value).all() and (value > 0).all()):
-            raise OptionError(f"{solver}: {key} is {given}; it must be positive and finite")
-        return np.broadcast_to(value, (size,))
+        return given_deviation(solver, key, given, size)
     bounded = np.isfinite(lower) & np.isfinite(upper)
     if not bounded.all():
         what = {"standard_deviation": "controls", "parameter_deviation": "parameters"}.get(key, "free initial state")

@@ -22,9 +22,7 @@ constraint as fast as it is moved there.
 Optimality. Sampling has no stationarity residual. The measure is the spread: the largest standard deviation of any component
 of y, 1 at the start. A run is solved when the spread is below `tolerance`, the returned point is feasible, and the mean is
 feasible too or at most `GAP` of the cost cheaper: the search has collapsed there, which no more proves a local minimum than a
-small step does.
-
-How a search moves its mean onto terminal equalities and its multipliers between two updates; `search` says when.
+small step does. `fit` does the same for least squares.
 """
 
 from __future__ import annotations
@@ -43,9 +41,10 @@ from trajopt.options import check_options
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.targets import JointTargets
-from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_named
 from trajopt.solvers.loop.contract import Findings
+from trajopt.solvers.sampling.distribution import generator
+from trajopt.solvers.sampling.fit import fit_search
 from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, make_space
 from trajopt.solvers.sampling.replanning import SamplingPlanner
 from trajopt.solvers.sampling.rollouts import Generation, Scores, batch_size, score
@@ -164,10 +163,11 @@ class SamplingSolver(NamedOptions, abc.ABC):
         population: motions drawn in a generation. Default: the solver's own, growing with the number of components up to 1,000.
         parametrisation: of the controls: "cubic", "linear" or "piecewise-constant" between `knots`; or `problems.JointTargets`.
         knots: number of values of each control. Default: one for every ten steps, ten to twenty; more than ten of few controls.
-        standard_deviation, parameter_deviation, initial_state_deviation: at the start, of knots, free parameters and a free
-            initial state (tangent coordinates), a number or one for each. Default: a quarter of the distance between their
-            bounds.
-        tolerance: spread, as a share of the initial deviations, below which the search has converged.
+        standard_deviation, parameter_deviation, initial_state_deviation: at the start, of knots (of least squares: of x), free
+            parameters and a free initial state (tangent coordinates), a number or one for each. Default: a quarter of the
+            distance between their bounds.
+        tolerance: spread, as a share of the initial deviations, below which the search has converged. Default: 1e-3; of least
+            squares 1e-6, in float32 1e-5.
         restoration: whether the mean of a small spread is moved onto the terminal equalities after each generation.
         penalty, penalty_factor, max_penalty: of the augmented Lagrangian: first value, growth, limit.
         max_iterations, max_inner_iterations: most generations in all, and between two updates of the multipliers.
@@ -175,6 +175,7 @@ class SamplingSolver(NamedOptions, abc.ABC):
     """
 
     takes: ClassVar[tuple[type, ...]] = (OptimalControlProblem,)
+    remedy: ClassVar[str] = "use CMAES() or CEM()"
 
     population: int | None = None
     parametrisation: str | JointTargets = "cubic"
@@ -182,7 +183,7 @@ class SamplingSolver(NamedOptions, abc.ABC):
     standard_deviation: Any = None
     parameter_deviation: Any = None
     initial_state_deviation: Any = None
-    tolerance: float = 1e-3
+    tolerance: float | None = None
     max_iterations: int = 1000
     restoration: bool = True
     penalty: float = 100.0
@@ -202,6 +203,11 @@ class SamplingSolver(NamedOptions, abc.ABC):
     def name(self) -> str:
         return type(self).__name__
 
+    @property
+    def least_spread(self) -> float:
+        """The option `tolerance`, of motions."""
+        return 1e-3 if self.tolerance is None else self.tolerance
+
     # -- what a solver defines -----------------------------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -213,19 +219,21 @@ class SamplingSolver(NamedOptions, abc.ABC):
         return max(64, 5 * size)
 
     @abc.abstractmethod
-    def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> Float[np.ndarray, "P d"]:
+    def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Any) -> Float[np.ndarray, "P d"]:
         """`count` points in y (P, d), in the bounds."""
 
     @abc.abstractmethod
     def updated_distribution(
-        self, distribution: Any, drawn: Generation, space: Space
+        self, distribution: Any, drawn: Generation, space: Any
     ) -> tuple[Any, Float[np.ndarray, " P"]]:
         """The distribution after a generation, and weights b (P,) with which its mean moved by b @ (y - mean)."""
 
     # -- the four methods of a solver ----------------------------------------------------------------------------------
 
-    def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: PRNGKeyArray) -> SamplingState:
+    def init(self, oracle: Any, guess: Any, key: PRNGKeyArray) -> Any:
         """State at the initial guess; where its motion is not finite, at the best of a first generation."""
+        if (fit := fit_search(self, oracle)) is not None:
+            return fit.init(oracle, guess, key)
         space = self._space(oracle, guess.xs[0])
         first = space.encode(guess)
         distribution = self.first_distribution(first)
@@ -260,10 +268,12 @@ class SamplingSolver(NamedOptions, abc.ABC):
             bad_step=scores.bad_step,
         )
 
-    def step(self, oracle: OptimalControlOracle, state: SamplingState) -> SamplingState:
+    def step(self, oracle: Any, state: Any) -> Any:
         """One generation, after an update of the multipliers where one is due."""
+        if (fit := fit_search(self, oracle)) is not None:
+            return fit.step(oracle, state)
         problem, space = oracle.problem, self._space(oracle, state.start)
-        enough = state.schedule.inner_tolerance(LEAST_SPREAD * self.tolerance)
+        enough = state.schedule.inner_tolerance(LEAST_SPREAD * self.least_spread)
         due = state.gradient_norm <= enough or state.schedule.inner_iterations >= self.max_inner_iterations
         if problem.constrained and due:
             state = self._with_multipliers(oracle, state)
@@ -299,7 +309,7 @@ class SamplingSolver(NamedOptions, abc.ABC):
             gradient_norm=spread,
             step_size=float(np.linalg.norm(mean - np.asarray(distribution.mean))),
             schedule=dataclasses.replace(state.schedule.with_steps(1), multipliers=multipliers),
-            converged=bool(spread <= self.tolerance and violation <= problem.tolerance and agree),
+            converged=bool(spread <= self.least_spread and violation <= problem.tolerance and agree),
             distribution=new,
             incumbent=y[scores.best],
             rows=scores.rows[0] if np.isfinite(scores.merit[0]) else scores.rows[-1],
@@ -308,32 +318,36 @@ class SamplingSolver(NamedOptions, abc.ABC):
             bad_step=scores.bad_step,
         )
 
-    def terminate(self, oracle: OptimalControlOracle, state: SamplingState) -> Status | None:
+    def terminate(self, oracle: Any, state: Any) -> Status | None:
         """Solved when the search has collapsed about a feasible mean; acceptable when only the point returned is feasible."""
+        if (fit := fit_search(self, oracle)) is not None:
+            return fit.terminate(oracle, state)
         if state.converged:
             return Status.solved
-        if state.gradient_norm <= LEAST_SPREAD * self.tolerance and state.violation <= oracle.problem.tolerance:
+        if state.gradient_norm <= LEAST_SPREAD * self.least_spread and state.violation <= oracle.problem.tolerance:
             return Status.acceptable
         return status_named(state.halt) if state.halt else None
 
-    def finish(self, oracle: OptimalControlOracle, state: SamplingState) -> Findings:
+    def finish(self, oracle: Any, state: Any) -> Findings:
         """The spread, and what a fresh generation about the returned point still gains.
 
         `expected_improvement` is the mean over its draws of how far their merit is below that of the point.
         """
+        if (fit := fit_search(self, oracle)) is not None:
+            return fit.finish(oracle, state)
         space = self._space(oracle, state.start)
         about = state.distribution.moved(state.incumbent)
         y = self._candidates(state.key, state.generation + 1, about, state.incumbent, space, state.equalities)
         if batch_size(oracle.problem, self.chunk, len(y))[1]:
             y = y[: 2 + CERTIFYING]
         scores = self._score(oracle, space, y, state.multipliers, patient=True)
-        here, spread = scores.merit[1], float(state.distribution.spread)
+        here, spread, allowed = scores.merit[1], float(state.distribution.spread), self.least_spread
         finite = np.isfinite(scores.merit[2:]) & np.isfinite(here)
         gains = here - np.where(finite, scores.merit[2:], here) if finite.any() else np.zeros(1)
         multipliers = {"stage": np.asarray(state.multipliers.stage), "terminal": np.asarray(state.multipliers.terminal)}
         return Findings(
             residuals={"spread": spread, "expected_improvement": float(np.mean(np.maximum(gains, 0.0)))},
-            shortfalls=[] if spread <= self.tolerance else [f"spread is {spread:.3g}, allowed {self.tolerance:.3g}"],
+            shortfalls=[f"spread is {spread:.3g}, allowed {allowed:.3g}"] if spread > allowed else [],
             fields={"multipliers": multipliers if oracle.problem.constrained else {}},
         )
 
@@ -357,7 +371,7 @@ class SamplingSolver(NamedOptions, abc.ABC):
         self, seed: np.ndarray, generation: int, distribution: Any, incumbent: np.ndarray, space: Space, equalities: int
     ) -> np.ndarray:
         """[mean, incumbent, draws] (P + 2, d); the draws depend on seed and generation alone."""
-        rng = np.random.default_rng([*(int(word) for word in np.ravel(seed)), generation])
+        rng = generator(seed, generation)
         count = self.population or min(self.default_population(space.size, equalities), LARGEST_POPULATION)
         draws = self.draw(rng, distribution, count, space)
         return np.concatenate([np.stack([np.asarray(distribution.mean), np.asarray(incumbent)]), draws])
