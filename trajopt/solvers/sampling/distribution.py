@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Float, UInt32
 
 LARGEST_COVARIANCE = 50  # components up to which a whole covariance is learnt by default: of more, draws say too little
 
@@ -121,7 +121,7 @@ def adaptation_rate(n: int, weights: Float[np.ndarray, " P"]) -> float:
     return min(1.0, 2 * (mu - 2 + 1 / mu) / ((n + 2) ** 2 + mu))
 
 
-def generator(seed: Integer[np.ndarray, "..."], generation: int) -> np.random.Generator:
+def generator(seed: UInt32[np.ndarray, " words"], generation: int) -> np.random.Generator:
     """Of the draws of a generation, which depend on seed and generation alone."""
     return np.random.default_rng([*(int(word) for word in np.ravel(seed)), generation])
 

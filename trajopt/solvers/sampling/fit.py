@@ -4,9 +4,11 @@ A point is x = guess + deviation * y within the bounds (on a manifold guess (+) 
 deviations of y. `deviation` is a quarter of the distance between the bounds; where a bound is infinite it is the size of the
 guess, or, if that is zero, the problem's `scale`. A generation and its mean are rated in one batch; the best point is kept.
 
-The search has converged when the spread, the largest deviation of y, is below the tolerance, or when the costs of a generation
-differ by rounding alone. Where the problem has a tolerance of its own, the search ends as soon as the residual is within it, and
-until then goes on to a smaller spread. At the best point the gradient and the covariance are computed as `GaussNewton` does.
+The search has collapsed when the spread, the largest deviation of y, is below the tolerance, or when the costs of a generation
+differ by rounding alone. If the best point lies elsewhere, drawn on the way to a worse minimum, the search begins again about
+it, narrower; otherwise it has converged. Where the problem has a tolerance of its own, the search ends as soon as the residual
+is within it, and until then goes on to a smaller spread. At the best point the gradient and the covariance are computed as
+`GaussNewton` does.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ LARGEST_POPULATION = 1000
 SPREAD = 1e-6  # default tolerance in float64: rounding of a cost of 1 hides steps below 1e-8
 SMALLER = 1e-3  # share of the tolerance to which the search goes on while the residual is not within the problem's
 ROUNDING = 10  # in units of eps: costs that differ by less are the same
+ELSEWHERE = 100  # in units of the spread or the tolerance: a best point farther than that from the mean is no part of the search
+NARROWER = 0.3  # share of the width with which a search begins again
 LEAST_SIZE = 1e-6  # of a guess, in units of the problem's scale: a smaller one counts as zero
 
 
@@ -94,16 +98,18 @@ class RatedDraws:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FitSearchState(SolverState):
-    """Adds the distribution of y, x at y = 0 and the deviations (n,) of x, the residual at the guess, the largest |r_i| at the
-    best point, whether the last costs differed, and what the draws depend on. `gradient_norm` is the spread, `step_size` the
-    length of the mean's last move in y."""
+    """Adds the distribution of y, x at y = 0 and the deviations (n,) of x, the residual at the guess, the best y and the
+    largest |r_i| there, the spread with which the search last began, whether it has converged, and what the draws depend on.
+    `gradient_norm` is the spread, `step_size` the length of the mean's last move in y."""
 
     distribution: Any
     origin: Any
     deviation: Any
     residual: Any
+    incumbent: Any
     largest: float
-    distinct: bool
+    width: float
+    converged: bool
     key: Any
     generation: int
 
@@ -148,7 +154,7 @@ class FitSearch:
         seed = np.asarray(jax.random.key_data(key))
         return FitSearchState(
             guess, cost, problem.bound_violation(guess), distribution.spread, 0.0, distribution, np.asarray(guess, float),
-            deviation, r, largest, True, seed, 0,
+            deviation, r, np.zeros(problem.dimension), largest, 1.0, False, seed, 0,
         )  # fmt: skip
 
     def _deviation(self, problem: LeastSquaresProblem, guess: Float[np.ndarray, " nx"]) -> Float[np.ndarray, " n"]:
@@ -180,32 +186,36 @@ class FitSearch:
             return np.asarray(costs[1:], float)
 
         rng = generator(state.key, state.generation + 1)
-        new, _, _ = next_distribution(self.solver, before, rng, box, merits, state.cost)
+        new, y, _ = next_distribution(self.solver, before, rng, box, merits, state.cost)
         new = new.moved(box.clip(np.asarray(new.mean)))
         best = int(np.argmin(costs))
         if costs[best] < state.cost:
             state = dataclasses.replace(state, x=points[best], cost=float(costs[best]), largest=float(largest[best]))
+            state = dataclasses.replace(state, incumbent=mean if best == 0 else y[best - 1])
         finite = costs[np.isfinite(costs)]
-        spread = float(np.ptp(finite)) if len(finite) else np.inf
         same = max(ROUNDING * float(np.finfo(dtype).eps) * state.cost, 0.5 * default_tolerance(dtype) ** 2)
+        tolerance = self.solver.tolerance or max(SPREAD, default_tolerance(dtype))
+        enough = tolerance if problem.tolerance is None else SMALLER * tolerance
+        collapsed = new.spread <= enough or (len(finite) > 0 and float(np.ptp(finite)) <= same)
+        away, width = float(np.linalg.norm(state.incumbent - np.asarray(new.mean))), state.width
+        if again := collapsed and away > ELSEWHERE * max(tolerance, new.spread):
+            width *= NARROWER
+            new = self.solver.first_distribution(np.asarray(state.incumbent)).reheated(width)
         return dataclasses.replace(
             state,
             violation=problem.bound_violation(state.x),
             gradient_norm=new.spread,
             step_size=float(np.linalg.norm(np.asarray(new.mean) - mean)),
             distribution=new,
-            distinct=spread > same,
+            width=width,
+            converged=bool(collapsed and not again),
             generation=state.generation + 1,
         )
 
     def terminate(self, oracle: LeastSquaresOracle, state: FitSearchState) -> Status | None:
-        """Solved when the search has collapsed, or the residual is within the problem's tolerance."""
+        """Solved when the search has converged, or the residual is within the problem's tolerance."""
         allowed = oracle.problem.tolerance
-        if allowed is not None and state.largest <= allowed:
-            return Status.solved
-        tolerance = self.solver.tolerance or max(SPREAD, default_tolerance(oracle.problem.x0.dtype))
-        enough = tolerance if allowed is None else SMALLER * tolerance
-        return Status.solved if state.gradient_norm <= enough or not state.distinct else None
+        return Status.solved if state.converged or (allowed is not None and state.largest <= allowed) else None
 
     def finish(self, oracle: LeastSquaresOracle, state: FitSearchState) -> Findings:
         """What Gauss-Newton says of the best point, and the spread."""
