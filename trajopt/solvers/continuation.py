@@ -200,33 +200,55 @@ class _Course:
 
     def rigid_part(self, last: bool) -> None:
         """The gradient solver with rigid contact from the best motion; with goals until it stands still, and in the last part
-        until it stands still where goals are met."""
+        until it stands still where goals are met. A motion whose controls meet the goals gives way to none that do not: where the
+        motion is unstable, digits of a control decide."""
         if not last and self.solver.terminate(self.oracle, self.rigid) is not None:
             return
         made = idle = 0
         tolerance = self.oracle.problem.violation_tolerance
+        good = self.reproduced(self.rigid)
 
         def report(rigid: Any) -> Status | None:
-            nonlocal made, idle
+            nonlocal made, idle, good
             if rigid.halt and not last:
                 if rigid.violation <= max(self.rigid.violation, tolerance):
                     self.rigid = rigid
                 return Status.stalled
             gained, self.rigid = self.rigid.cost - rigid.cost, rigid
-            if self.tell(self.at(rigid, last)) is not None:
+            good = self.reproduced(rigid) or good
+            ended = self.solver.terminate(self.oracle, rigid)
+            if last and good is not None and ended is not None and (good is not rigid or status_name(ended) != "solved"):
+                return self.accept(good)
+            if self.tell(dataclasses.replace(self.at(rigid, last), own=good is None or good is rigid)) is not None:
                 return self.status
-            if not last and self.solver.terminate(self.oracle, rigid) is not None:
+            if not last and ended is not None:
                 return Status.stalled
             made += 1
             idle = idle + 1 if abs(gained) <= LITTLE * abs(rigid.cost) else 0
             if self.goals and idle >= IDLE:
                 if not last:
                     return Status.stalled
-                if self.meets_goals(rigid.x):
-                    return self.tell(dataclasses.replace(self.at(rigid, last), halt="acceptable"))
+                if good is not None:
+                    return self.accept(good)
             return Status.max_iterations if made >= self.solver.max_iterations else None
 
         iterate(self.solver, self.oracle, self.rigid, report)
+        self.rigid = self.rigid if good is None else good
+
+    def reproduced(self, rigid: Any) -> Any:
+        """The state, or one at the motion of its controls where digits make that another one; None where it misses goals."""
+        if not self.goals:
+            return None
+        motion = self.oracle.rolled_out(rigid.x)
+        if not self.oracle.meets_goals(motion):
+            return None
+        same = np.max(np.abs(np.asarray(motion.xs) - np.asarray(rigid.x.xs))) <= self.oracle.problem.tolerance
+        return rigid if same else self.solver.init(self.oracle, without_states(rigid.x), jax.random.key(0))
+
+    def accept(self, rigid: Any) -> Status | None:
+        """The run ends here, where goals are met."""
+        self.rigid = rigid
+        return self.tell(dataclasses.replace(self.at(rigid, last=True), halt="acceptable"))
 
     def asks_for_smoothing(self) -> bool:
         """Whether the point misses a goal, or without goals is a guess that no control changes for the better."""

@@ -51,17 +51,23 @@ def frame_motion(model: Model, kin: Kinematics, v: Float[Array, " nv"], name: st
     return Motion(multiply(kin.rotation[node], rotation), turned, jnp.concatenate([linear, spatial[3:]]))
 
 
-def _fixed_at(model: Model, name: str) -> tuple[int, Any, Any]:
-    """Node (below zero: the world) of a frame or shape, and its rotation and position there."""
+def _found(model: Model, name: str) -> tuple[int, Any, Any, int]:
+    """Node (below zero: the world) of a frame or shape; rotations and positions of all of its kind, and its index there."""
     top = model.topology
     frames, shapes = [frame.name for frame in top.frames], [shape.name for shape in top.shapes]
     if name in frames:
         k = frames.index(name)
-        return top.frames[k].node, model.frame_rotation[k], model.frame_position[k]
+        return top.frames[k].node, model.frame_rotation, model.frame_position, k
     if name in shapes:
         k = shapes.index(name)
-        return top.shapes[k].node, model.shape_rotation[k], model.shape_position[k]
+        return top.shapes[k].node, model.shape_rotation, model.shape_position, k
     raise UnknownNameError(f"model '{model.name}' has no frame or shape '{name}'{closest(name, [*frames, *shapes])}")
+
+
+def _fixed_at(model: Model, name: str) -> tuple[int, Any, Any]:
+    """Node of a frame or shape, and its rotation and position there."""
+    node, rotations, positions, k = _found(model, name)
+    return node, rotations[k], positions[k]
 
 
 def reach(model: Model, name: str) -> tuple[Float[np.ndarray, "3"], float]:
@@ -69,9 +75,10 @@ def reach(model: Model, name: str) -> tuple[Float[np.ndarray, "3"], float]:
 
     The point is where the first joint of its chain stands; to the offsets of the others come the ranges of slides.
     """
-    top, (node, _, position) = model.topology, _fixed_at(model, name)
+    top, (node, _, positions, k) = model.topology, _found(model, name)
+    position = np.asarray(positions)[k]
     if node < 0:
-        return np.asarray(position), 0.0
+        return position, 0.0
     chain = np.flatnonzero(top.node_mask[node])
     places, user = np.asarray(model.placement_position), {int(dof): k for k, dof in enumerate(top.user_dofs)}
     farthest = float(np.linalg.norm(places[chain[1:]], axis=1).sum() + np.linalg.norm(position))
@@ -112,9 +119,9 @@ class _OfFrame(Residual):
 
     def check(self, system: System) -> None:
         for name in filter(None, (self.frame, self.relative_to)):
-            _fixed_at(system.model, name)
+            _found(system.model, name)
         if not self.frame:
-            _fixed_at(system.model, self.frame)
+            _found(system.model, self.frame)
 
     def too_far(self, system: System, axes: slice, tolerance: float) -> str:
         """Why the frame cannot be where the first entries of the reference ask for it, along these axes; empty where it may."""
