@@ -91,8 +91,8 @@ def test_the_product_of_a_sweep_and_what_it_refuses(toy):
         grid(toy, SOLVER, settings={"valey": [1.0]})
     with pytest.raises(OptionError, match="settings belong to problems of the library; 'rosenbrock'"):
         grid(rosenbrock(), SOLVER, settings={"valley": [1.0]})
-    with pytest.raises(OptionError, match="CEM solves an OptimalControlProblem"):
-        grid(toy, "CEM")
+    with pytest.raises(OptionError, match="MPPI solves an OptimalControlProblem"):
+        grid(toy, "MPPI")
     with pytest.raises(OptionError, match="tasks 0 and 1 are the same"):
         solve_tasks([Task(rosenbrock(), SOLVER), Task(rosenbrock(), SOLVER)])
 
