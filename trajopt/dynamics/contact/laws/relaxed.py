@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.broadphase import PairLimit
 from trajopt.dynamics.contact.laws.base import ContactLaw, ModeRequest, Need, check_effort, refused_by
@@ -105,8 +104,8 @@ def check_rho(rho: Any) -> None:
         raise OptionError(f"rho is {rho!r}, expected {RHO_MEANING}")
 
 
-def resolved_rho(law: RelaxedContact, rho: Any, model: Model) -> Float[Array, ""]:
-    """The number that a `System` keeps: the law's own rho, or else `rho`, that of the system.
+def resolved_rho(law: RelaxedContact, rho: Any, model: Model) -> Any:
+    """The number that a `System` keeps, or where shapes alone are known its shape: the law's rho, or else the system's `rho`.
 
     Raises `OptionError` where there is none, and for one below the rounding of the model's numbers.
     """
