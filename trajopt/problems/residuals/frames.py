@@ -7,7 +7,7 @@ Residuals of the whole body: centre of mass and centroidal momentum.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -113,6 +113,7 @@ class _OfFrame(Residual):
 
     frame: str = dataclasses.field(default="", metadata=STATIC, kw_only=False)
     relative_to: str = dataclasses.field(default="", metadata=STATIC, kw_only=True)
+    places: ClassVar[slice | None] = None  # axes of the position that the first entries of the reference give, if they do
 
     def subject(self) -> tuple[str, ...]:
         return (self.frame, "in", self.relative_to) if self.relative_to else (self.frame,)
@@ -123,9 +124,10 @@ class _OfFrame(Residual):
         if not self.frame:
             _found(system.model, self.frame)
 
-    def too_far(self, system: System, axes: slice, tolerance: float) -> str:
-        """Why the frame cannot be where the first entries of the reference ask for it, along these axes; empty where it may."""
-        if self.relative_to or np.ndim(self.reference) != 1 or np.ndim(self.weight) != 1:
+    def out_of_reach(self, system: System, tolerance: float) -> str:
+        """Why the frame cannot be where the first entries of the reference ask for it; empty where it may."""
+        axes = self.places
+        if axes is None or self.relative_to or np.ndim(self.reference) != 1 or np.ndim(self.weight) != 1:
             return ""
         middle, farthest = reach(system.model, self.frame)
         size = len(middle[axes])
@@ -164,6 +166,7 @@ class FramePosition(_OfFrame):
     """Position of a frame minus the reference (3,), m; default reference: the origin."""
 
     depends_on = "q"
+    places = slice(0, 3)
     size = 3
 
     def error(
@@ -175,10 +178,6 @@ class FramePosition(_OfFrame):
         """The point's Jacobian."""
         return self.point_slope(x, step)
 
-    def out_of_reach(self, system: System, tolerance: float) -> str:
-        """The place is farther than the frame reaches."""
-        return self.too_far(system, slice(0, 3), tolerance)
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +185,7 @@ class Height(_OfFrame):
     """Height of a frame's origin minus the reference (1,), m."""
 
     depends_on = "q"
+    places = slice(2, 3)
 
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "1"]
@@ -196,10 +196,6 @@ class Height(_OfFrame):
         """Of the point's Jacobian the last row."""
         whole = self.point_slope(x, step)
         return None if whole is None else whole[2:]
-
-    def out_of_reach(self, system: System, tolerance: float) -> str:
-        """The height is farther than the frame reaches."""
-        return self.too_far(system, slice(2, 3), tolerance)
 
 
 @jax.tree_util.register_dataclass
@@ -225,6 +221,7 @@ class FramePlacement(_OfFrame):
     """The rows of `FramePosition`, then those of `FrameOrientation`; reference (7,): position, then quaternion."""
 
     depends_on = "q"
+    places = slice(0, 3)
 
     def default_reference(self, system: System) -> Float[np.ndarray, "7"]:
         return np.concatenate([np.zeros(3), UPRIGHT])
@@ -235,10 +232,6 @@ class FramePlacement(_OfFrame):
         motion = self.motion(x, step)
         turned = rotation_log(multiply(rotation_from_quaternion(reference[3:]).T, motion.rotation))
         return jnp.concatenate([motion.position - reference[:3], turned])
-
-    def out_of_reach(self, system: System, tolerance: float) -> str:
-        """The place is farther than the frame reaches."""
-        return self.too_far(system, slice(0, 3), tolerance)
 
 
 @jax.tree_util.register_dataclass
