@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from learning_cases import slider
+from learning_cases import slider, summed_rewards
 
 from trajopt.dynamics import RigidContact, System
 from trajopt.errors import OptionError, UnknownNameError
@@ -58,12 +58,7 @@ def test_the_derivative_of_a_return_is_that_of_differences():
     environment = slider()
     state, _ = environment.reset(KEY)
 
-    def total(actions):
-        def body(state, action):
-            state, outcome = environment.step(state, action)
-            return state, outcome.reward
-
-        return jax.lax.scan(body, state, actions)[1].sum()
+    total = summed_rewards(environment, state)
 
     actions = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 0.5, (5, 1)))
     slope, value = jax.jit(jax.grad(total))(actions), jax.jit(total)

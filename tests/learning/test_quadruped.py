@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from learning_cases import check_slope_of_rewards
 
 from trajopt.dynamics import State
 from trajopt.dynamics.collision.narrowphase import collide
@@ -99,15 +100,4 @@ def test_returns_have_the_derivatives_of_differences(contact):
     q = start.x.q.at[2].add(-0.03)
     start = dataclasses.replace(start, x=State(q, start.x.v))
 
-    def total(actions):
-        def body(state, action):
-            state, outcome = made.step(state, action)
-            return state, outcome.reward
-
-        return jax.lax.scan(body, start, actions)[1].sum()
-
-    actions = 0.1 * jax.random.normal(KEY, (3, 12))
-    value, slope = jax.jit(total), jax.jit(jax.grad(total))(actions)
-    along = jax.random.normal(jax.random.PRNGKey(1), actions.shape)
-    wanted = float(value(actions + 1e-6 * along) - value(actions - 1e-6 * along)) / 2e-6
-    assert float((slope * along).sum()) == pytest.approx(wanted, rel=1e-4, abs=1e-7)
+    check_slope_of_rewards(made, start)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from learning_cases import check_slope_of_rewards
 
 from trajopt.dynamics import State
 from trajopt.dynamics.contact.laws import SmoothedContact
@@ -92,15 +93,4 @@ def test_returns_have_the_derivatives_of_differences(anymal):
     """Of three actions by the targets of all joints, feet on the floor; relative to the slope's size."""
     start, _ = anymal.reset(KEY)
 
-    def total(actions):
-        def body(state, action):
-            state, outcome = anymal.step(state, action)
-            return state, outcome.reward
-
-        return jax.lax.scan(body, start, actions)[1].sum()
-
-    actions = 0.1 * jax.random.normal(KEY, (3, 12))
-    value, slope = jax.jit(total), jax.jit(jax.grad(total))(actions)
-    along = jax.random.normal(jax.random.PRNGKey(1), actions.shape)
-    wanted = float(value(actions + 1e-6 * along) - value(actions - 1e-6 * along)) / 2e-6
-    assert float((slope * along).sum()) == pytest.approx(wanted, rel=1e-4, abs=1e-7)
+    check_slope_of_rewards(anymal, start)
