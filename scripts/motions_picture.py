@@ -1,7 +1,7 @@
-"""Some animations of a gallery side by side as one GIF, for a page that has room for one picture.
+"""The animations of some runs side by side as one GIF, for a page that has room for one picture.
 
-    trajopt gallery --out gallery
-    python scripts/motions_picture.py gallery docs/images/motions.gif atlas-jump catapult half-cheetah
+    for problem in atlas-jump catapult half-cheetah; do trajopt run $problem --animation --out runs/$problem; done
+    python scripts/motions_picture.py runs docs/images/motions.gif atlas-jump catapult half-cheetah
 
 Every animation plays at its own pace, as long as the longest; frames are thinned out to keep the file small.
 """
@@ -33,11 +33,11 @@ def frames(path: pathlib.Path) -> list[Image.Image]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("gallery", type=pathlib.Path)
+    parser.add_argument("runs", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("problems", nargs="+")
     args = parser.parse_args()
-    films = [frames(args.gallery / name / "animation.gif") for name in args.problems]
+    films = [frames(args.runs / name / "animation.gif") for name in args.problems]
     width = sum(film[0].width for film in films)
     pictures = []
     for k in range(FRAMES):

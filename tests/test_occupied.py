@@ -64,7 +64,6 @@ def test_a_second_run_is_told_who_has_the_folder_and_a_killed_one_has_nothing(to
     commands = {
         "run": ["run", "toy", "--quiet", "--out", str(folder)],
         "compare": ["compare", "toy", "--solvers", "GaussNewton", "--out", str(folder)],
-        "gallery": ["gallery", "toy", "--out", str(folder)],
         "train": ["train", "cartpole-swingup", "--out", str(folder)],
     }
     with held(folder) as process:

@@ -6,11 +6,11 @@ import pytest
 
 from trajopt.errors import ShapeError
 from trajopt.problems import Display, LeastSquaresProblem, OptimalControlProblem
+from trajopt.problems.oracle import cost_terms
 from trajopt.problems.parts import Observations
 from trajopt.problems.trajectory import Trajectory
 from trajopt.solvers import GaussNewton, iLQR, solve
 from trajopt.viz import plots
-from trajopt.viz.plots.costs import cost_terms
 from trajopt.viz.plots.estimation import ellipse, propagated
 
 TIMES = np.linspace(0.0, 1.0, 9)

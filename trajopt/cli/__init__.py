@@ -1,4 +1,4 @@
-"""The command line: `trajopt list`, `info`, `run`, `compare`, `train`, `mpc`, `identify`, `gallery`, `view`.
+"""The command line: `trajopt list`, `info`, `run`, `compare`, `train`, `mpc`, `identify`, `view`.
 
 Exit status: 0 solved, 1 ran without reaching the tolerance, 2 bad input.
 """
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     add.add_argument("what", nargs="?", choices=("problems", "solvers", "models", "tasks", "mpc"), help="default: all five")
     add.set_defaults(command=_list)
 
-    for add_command in (_add_info, _add_run, _add_compare, _add_train, _add_mpc, _add_identify, _add_gallery, _add_view):
+    for add_command in (_add_info, _add_run, _add_compare, _add_train, _add_mpc, _add_identify, _add_view):
         add_command(commands)
     return parser
 
@@ -150,18 +150,6 @@ def _add_identify(commands: Any) -> None:
     add.add_argument("--bootstrap", metavar="N", type=_natural, default=0, help="draws of recordings for intervals; default none")
     _add_shared(add, "--seed")
     add_model_options(add)
-
-
-def _add_gallery(commands: Any) -> None:
-    add = _command(commands, "gallery", "solve problems of the library and show all pictures on one page")
-    add.add_argument("problems", metavar="PROBLEM", nargs="*", help="default: all of `trajopt list problems`")
-    add.add_argument(
-        "--time-limit", metavar="SECONDS", type=_seconds, default=300.0,
-        help="of each run, compiling included; then it ends with its best point; default 300",
-    )  # fmt: skip
-    add.add_argument("--viewer", action="store_true", help="write the motions as pages of the web viewer, too")
-    _add_out(add, "default: gallery", pathlib.Path("gallery"))
-    _add_shared(add, "--max-iterations", "--again")
 
 
 def _add_view(commands: Any) -> None:

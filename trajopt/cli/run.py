@@ -26,8 +26,11 @@ from trajopt.result import status_name
 from trajopt.solvers.loop.solution import Solution, amend_summary
 from trajopt.solvers.registry import chosen_solver
 from trajopt.solvers.solve import default_solver
-from trajopt.viz.gallery import ORDER
 
+PICTURES = (
+    "animation.gif", "animation.mp4", "trajectory.png", "joints.png", "contacts.png", "costs.png", "estimation.png",
+    "uncertainty.png", "convergence.png",
+)  # fmt: skip
 KEY = "dropped_contacts"  # of `Solution.residuals`: over all steps
 
 
@@ -157,7 +160,7 @@ def _solved(args: argparse.Namespace, console: Console, problem: Any, solver: An
             f"the result could not be saved into '{folder}' ({error.strerror or error}); make room, then give the same command "
             f"with --resume, which goes on from the last checkpoint that could be written"
         ) from error
-    for name in (*ORDER, "animation.mp4"):
+    for name in PICTURES:
         (folder / name).unlink(missing_ok=True)  # of an earlier run
     return solution
 

@@ -74,10 +74,12 @@ jax.tree_util.register_dataclass(Examination, ["parts", "residual", "dropped", "
 def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
     """Take every step of a motion again, once for all that is recomputed: a step is long to compile."""
     xs, us, p = trajectory.xs, trajectory.us, trajectory.p
+    stages, others = cost_terms(problem, trajectory, functions=False)
+    terms = {name: jnp.sum(row) for name, row in stages.items()} | others
     if not problem.has_contact:
         times = jnp.asarray(problem.times)[:-1]
         x_next = jax.vmap(lambda x, u, t: problem.step(x, u, t, p))(xs[:-1], us, times)
-        return Examination(residual_parts(problem, trajectory, x_next), terms=term_costs(problem, trajectory))
+        return Examination(residual_parts(problem, trajectory, x_next), terms=terms)
     system = problem.system_at(p)
 
     def step(_: None, at: tuple[Array, Array]) -> tuple[None, tuple[Array, tuple[Array, Array, Array]]]:
@@ -85,32 +87,59 @@ def examine(problem: ControlProblem, trajectory: Trajectory) -> Examination:
         return None, (flat_state(x_next), (info.residual, info.dropped, info.contacts.impulse))
 
     x_next, found = jax.lax.scan(step, None, (xs[:-1], us))[1]
-    residual, dropped, impulse = found
-    parts, terms = residual_parts(problem, trajectory, x_next), term_costs(problem, trajectory)
-    return Examination(parts, residual, dropped, impulse, terms)
+    return Examination(residual_parts(problem, trajectory, x_next), *found, terms)
 
 
-def term_costs(problem: ControlProblem, trajectory: Trajectory) -> dict[str, Float[Array, ""]]:
-    """What each residual of the costs adds to the cost, by name: those of the stages summed over the steps, those of the terminal
-    state and of the prior with "terminal" and "initial" in front."""
+FUNCTIONS = {  # what the cost of a function is called that is not made of residuals
+    "stage_residual": "stage residual",
+    "stage_cost": "stage cost",
+    "terminal_residual": "terminal residual",
+    "terminal_cost": "terminal cost",
+    "initial_residual": "prior of the first state",
+    "parameter_residual": "prior of the parameters",
+}
+
+
+def cost_terms(
+    problem: ControlProblem, trajectory: Trajectory, functions: bool = True
+) -> tuple[dict[str, Float[Array, " T"]], dict[str, Float[Array, ""]]]:
+    """(cost of each term of the stages, step by step; cost of each other term), by name: together the cost of the motion.
+
+    Terms are the residuals that the problem is made of, those of the terminal state and of the prior with "terminal" and
+    "initial" in front, and, with `functions`, whatever else there is: `FUNCTIONS`.
+    """
     xs, us, p = trajectory.xs, trajectory.us, trajectory.p
-    costs: dict[str, Array] = {}
-    running = problem.stage_residual
-    if is_task(running):
 
-        def stage(_: None, at: tuple[Array, Array, Array]) -> tuple[None, dict[str, Array]]:
-            outcome = problem.outcome(at[0], at[1], p)
-            return None, task_costs(running, outcome.x, at[1], at[2], outcome)
+    def stage(at: tuple[Array, Array, Array]) -> dict[str, Array]:
+        x, u, t = at
+        terms: dict[str, Array] = {}
+        if is_task(problem.stage_residual):
+            outcome = problem.outcome(x, u, p)
+            terms |= task_costs(problem.stage_residual, outcome.x, u, t, outcome)
+        elif functions and problem.stage_residual is not None:
+            terms[FUNCTIONS["stage_residual"]] = _half_square(problem.stage("stage_residual", x, u, t, p))
+        if functions and problem.stage_cost is not None:
+            terms[FUNCTIONS["stage_cost"]] = jnp.asarray(problem.stage("stage_cost", x, u, t, p))
+        return terms
 
-        rows = jax.lax.scan(stage, None, (xs[:-1], us, jnp.asarray(problem.times)[:-1]))[1]
-        costs |= {name: jnp.sum(row) for name, row in rows.items()}
+    others: dict[str, Array] = {}
     for kind, index, t in (("initial_residual", 0, problem.times[0]), ("terminal_residual", -1, problem.times[-1])):
         task = getattr(problem, kind)
         if is_task(task):
             outcome = problem.outcome(xs[index], None, p)
             found = task_costs(task, outcome.x, None, t, outcome)
-            costs |= {f"{kind.partition('_')[0]} {name}": value for name, value in found.items()}
-    return costs
+            others |= {f"{kind.partition('_')[0]} {name}": value for name, value in found.items()}
+        elif functions and task is not None:
+            others[FUNCTIONS[kind]] = _half_square(problem.terminal(kind, xs[index], p))
+    if functions and problem.terminal_cost is not None:
+        others[FUNCTIONS["terminal_cost"]] = jnp.asarray(problem.terminal("terminal_cost", xs[-1], p))
+    if functions and problem.parameter_residual is not None:
+        others[FUNCTIONS["parameter_residual"]] = _half_square(problem.parameter_residual(p))
+    return jax.lax.map(stage, (xs[:-1], us, jnp.asarray(problem.times)[:-1])), others
+
+
+def _half_square(rows: Any) -> Array:
+    return 0.5 * jnp.vdot(rows, rows)
 
 
 def residual_parts(

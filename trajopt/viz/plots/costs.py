@@ -3,76 +3,18 @@
 import os
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from trajopt.dynamics.effort import Effort
 from trajopt.problems import programs
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.residuals.base import is_task, task_costs
-from trajopt.problems.trajectory import Trajectory
+from trajopt.problems.oracle import cost_terms
 from trajopt.viz.plots.axes import COLOURS, beside, figure, save
 
-_NAMES = {
-    "stage_residual": "stage residual",
-    "stage_cost": "stage cost",
-    "terminal_residual": "terminal residual",
-    "terminal_cost": "terminal cost",
-    "initial_residual": "prior of the first state",
-    "parameter_residual": "prior of the parameters",
-}
 _ROWS = 14  # terms with a bar of their own
 _TOGETHER, _THIN = 7, 2e-3  # terms with an area of their own over time, and the share of all below which it would not be seen
-
-
-def cost_terms(
-    problem: OptimalControlProblem, motion: Trajectory
-) -> tuple[dict[str, Float[np.ndarray, " T"]], dict[str, float]]:
-    """(cost of each term of the stages, step by step; cost of each other term), by name, which add up to the cost of the motion.
-
-    The terms are the residuals that the problem is made of; a function of the problem that is not made of such is one term.
-    """
-    stages, others = programs.run(_terms, problem, motion, effort=Effort.QUICK)[0]
-    return {name: np.asarray(row) for name, row in stages.items()}, {name: float(value) for name, value in others.items()}
-
-
-def _terms(problem: OptimalControlProblem, motion: Trajectory) -> tuple[dict[str, Array], dict[str, Array]]:
-    xs, us, p = motion.xs, motion.us, motion.p
-
-    def stage(at: tuple[Array, Array, Array]) -> dict[str, Array]:
-        x, u, t = at
-        terms: dict[str, Array] = {}
-        if is_task(problem.stage_residual):
-            outcome = problem.outcome(x, u, p)
-            terms |= task_costs(problem.stage_residual, outcome.x, u, t, outcome)
-        elif problem.stage_residual is not None:
-            terms[_NAMES["stage_residual"]] = _half_square(problem.stage("stage_residual", x, u, t, p))
-        if problem.stage_cost is not None:
-            terms[_NAMES["stage_cost"]] = jnp.asarray(problem.stage("stage_cost", x, u, t, p))
-        return terms
-
-    others: dict[str, Array] = {}
-    for kind, index in (("terminal_residual", -1), ("initial_residual", 0)):
-        task, words = getattr(problem, kind), kind.partition("_")[0]
-        if is_task(task):
-            outcome = problem.outcome(xs[index], None, p)
-            t = jnp.asarray(problem.times)[index]
-            others |= {f"{words} {name}": value for name, value in task_costs(task, outcome.x, None, t, outcome).items()}
-        elif task is not None:
-            others[_NAMES[kind]] = _half_square(problem.terminal(kind, xs[index], p))
-    if problem.terminal_cost is not None:
-        others[_NAMES["terminal_cost"]] = jnp.asarray(problem.terminal("terminal_cost", xs[-1], p))
-    if problem.parameter_residual is not None:
-        others[_NAMES["parameter_residual"]] = _half_square(problem.parameter_residual(p))
-    return jax.lax.map(stage, (xs[:-1], us, jnp.asarray(problem.times)[:-1])), others
-
-
-def _half_square(rows: Any) -> Array:
-    return 0.5 * jnp.vdot(rows, rows)
 
 
 def costs(problem: Any, solution: Any, path: str | os.PathLike, *, title: str = "cost by term") -> Figure | None:
@@ -82,10 +24,11 @@ def costs(problem: Any, solution: Any, path: str | os.PathLike, *, title: str = 
     """
     if not isinstance(problem, OptimalControlProblem) or solution.xs is None:
         return None
-    stages, others = cost_terms(problem, problem.point_of(solution))
+    found, _ = programs.run(cost_terms, problem, problem.point_of(solution), effort=Effort.QUICK)
+    stages, others = ({name: np.asarray(value, float) for name, value in part.items()} for part in found)
     if len(stages) + len(others) < 2:
         return None
-    totals = {name: float(row.sum()) for name, row in stages.items()} | others
+    totals = {name: float(values.sum()) for name, values in (stages | others).items()}
     colours = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(sorted(totals, key=lambda n: -abs(totals[n])))}
     made, axes = figure(1, 2 if stages else 1, width=6.0, height=max(2.8, 0.9 + 0.3 * min(len(totals), _ROWS)))
     _totals(axes[0, 0], totals, colours)
