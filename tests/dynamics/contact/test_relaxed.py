@@ -58,20 +58,36 @@ def state(q, v) -> State:
     return State(jnp.asarray(q, float), jnp.asarray(v, float))
 
 
-@pytest.mark.parametrize("gap", (0.03, 0.01, 0.001))
+each_gap = pytest.mark.parametrize("gap", (0.03, 0.01, 0.001))
+RHO_AT_REST, DT_AT_REST = 0.01, 1e-3
+
+
+def impulse_across(gap: float) -> tuple[float, float]:
+    """(lambda, sqrt((phi / dt)^2 + 4 rho / m)) of lambda (lambda / m + phi / dt) = rho, at rest."""
+    root = np.sqrt((gap / DT_AT_REST) ** 2 + 4 * RHO_AT_REST / MASS)
+    return 2 * RHO_AT_REST / (root + gap / DT_AT_REST), root
+
+
+@each_gap
 def test_bodies_at_rest_feel_a_gap(gap):
-    """lambda (lambda / m + phi / dt) = rho: a force of rho / phi where the step is short, and its slope."""
-    rho, dt = 0.01, 1e-3
-    relaxed = system(BALL, RelaxedContact(rho), dt, gravity=0)
+    """A force of rho / phi where the step is short."""
+    relaxed = system(BALL, RelaxedContact(RHO_AT_REST), DT_AT_REST, gravity=0)
     y, info = step(relaxed, state([0, gap], [0, 0]))
-    root = np.sqrt((gap / dt) ** 2 + 4 * rho / MASS)
-    impulse = 2 * rho / (root + gap / dt)
+    impulse, _ = impulse_across(gap)
     np.testing.assert_allclose(info.impulse[2], impulse, rtol=1e-12)
     np.testing.assert_allclose(y.v[1], impulse / MASS, rtol=1e-12)
-    np.testing.assert_allclose(impulse / dt, rho / gap, rtol=5e-3 * (0.001 / gap) ** 2)  # dt^2 rho / (m phi^2)
+    short = 5e-3 * (0.001 / gap) ** 2  # dt^2 rho / (m phi^2)
+    np.testing.assert_allclose(impulse / DT_AT_REST, RHO_AT_REST / gap, rtol=short)
+
+
+@each_gap
+def test_bodies_at_rest_have_the_slope_of_a_gap(gap):
+    """Of lambda, by the gap; none under the smoothed law."""
+    relaxed = system(BALL, RelaxedContact(RHO_AT_REST), DT_AT_REST, gravity=0)
+    impulse, root = impulse_across(gap)
     slope = relaxed.linearize(state([0, gap], [0, 0]), np.zeros(2)).A[3, 1]
-    np.testing.assert_allclose(slope, -impulse / (dt * root) / MASS, rtol=1e-10)
-    smoothed = system(BALL, SmoothedContact(), dt, gravity=0)
+    np.testing.assert_allclose(slope, -impulse / (DT_AT_REST * root) / MASS, rtol=1e-10)
+    smoothed = system(BALL, SmoothedContact(), DT_AT_REST, gravity=0)
     assert float(jnp.abs(smoothed.linearize(state([0, gap], [0, 0]), np.zeros(2)).A[3, 1])) == 0.0
 
 
