@@ -122,7 +122,7 @@ def in_chunks(
     batch = needed.shape[0]
     if quick is not None:
         begun, unfinished = jax.vmap(quick)(value, *given)
-        value = jax.tree.map(lambda new, old: jnp.where(_along(needed, new), new, old), begun, value)
+        value = jax.tree.map(lambda new, old: jnp.where(along(needed, new), new, old), begun, value)
         needed = needed & unfinished
     size = min(batch, max(SMALLEST_CHUNK, -(-batch // CHUNKS)))
     nowhere = jnp.iinfo(jnp.int32).max
@@ -142,7 +142,8 @@ def in_chunks(
     return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (needed, value))[1]
 
 
-def _along(needed: Bool[Array, " b"], x: Array) -> Bool[Array, "b ..."]:
+def along(needed: Bool[Array, " b"], x: Array) -> Bool[Array, "b ..."]:
+    """What says of each row whether it is needed, in the shape that x has."""
     return needed.reshape(needed.shape + (1,) * (x.ndim - 1))
 
 

@@ -278,7 +278,7 @@ def _body_tables(facts: dict[str, Any]) -> list[str]:
             s["name"],
             s["kind"],
             s["body"],
-            _vector(s["size"]) if s["size"] else _vertices(s["vertices"]),
+            _vector(s["size"]) if s["size"] else (f"{s['vertices']} vertices" if s["vertices"] else "-"),
             "yes" if s["collides"] else "none",
         )
         for s in facts["shapes"]
@@ -382,10 +382,6 @@ def _effort_text(joint: dict) -> str:
 
 def _common(values: Sequence[float]) -> str:
     return f"{values[0]:.4g}" if len(set(values)) == 1 else _vector(values)
-
-
-def _vertices(count: int) -> str:
-    return f"{count} vertices" if count else "-"
 
 
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

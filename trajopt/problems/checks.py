@@ -68,7 +68,8 @@ def normalise(problem: Any) -> dict[str, Any]:
     values |= _bounds(where, problem, "control", nu, limits)
     values |= _bounds(where, problem, "state", x0.size, (np.full(x0.size, -np.inf), np.full(x0.size, np.inf)))
     values |= _bounds(where, problem, "parameter", p.size, (np.full(p.size, -np.inf), np.full(p.size, np.inf)))
-    values["finite_bounds"] = tuple((key, _finite(values[key])) for key in values if key.endswith(("_lower", "_upper")))
+    bounds = [key for key in values if key.endswith(("_lower", "_upper"))]
+    values["finite_bounds"] = tuple((key, tuple(np.isfinite(values[key]).tolist())) for key in bounds)
     _refuse_excluded_state(where, problem, x0, values["state_lower"], values["state_upper"])
     values["u0"] = np.clip(values["u0"], values["control_lower"], values["control_upper"]).astype(x0.dtype)
     values["parameters"] = np.clip(values["parameters"], values["parameter_lower"], values["parameter_upper"])
@@ -102,10 +103,6 @@ def _parts(where: str, problem: Any, system: System | None) -> dict[str, Any]:
 def _is_own(function: Any) -> bool:
     """Whether it is a function of the user's own, which may be a pytree."""
     return function is not None and not isinstance(function, System) and not is_task(function)
-
-
-def _finite(bound: np.ndarray) -> tuple[bool, ...]:
-    return tuple(np.isfinite(bound).tolist())
 
 
 def _check_labels(where: str, problem: Any, nu: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.copies import WithoutCaches
-from trajopt.dynamics.gradients.differences import central_differences, central_step, ridders
+from trajopt.dynamics.gradients.differences import RIDDERS_STEP, central_differences, central_step, ridders
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import NamedOptions, closest
 from trajopt.problems.arguments import Argument, given, recorded, values
@@ -50,8 +50,6 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         difference: `(x0, x1) -> dx`, the inverse of `integrate`; needed with a prior on a manifold.
         tangent_size: dimension n of the manifold. Default: nx.
         scale: typical size of each variable, (n,) or a number: unit of difference steps, metric of damped and minimum-norm steps.
-        finite_difference_step: step of the central differences, in units of `scale`. Default: $eps^(1/3)$.
-        ridders_step: first step of Ridders' extrapolation, in units of `scale`.
         tolerance: a success has $max |r_i|$ of at most this, unless the certificate states goals. None
             for estimation problems, whose residual is not zero at the optimum; there success means stationarity.
         certificate: a `Certificate`, what the user relies on, recomputed outside the solver.
@@ -82,8 +80,6 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
     difference: Callable[[Array, Array], Array] | None = None
     tangent_size: int | None = None
     scale: Any = 1.0
-    finite_difference_step: float | None = None
-    ridders_step: float = 1e-2
     tolerance: float | None = None
     certificate: Certificate = Certificate()
     display: Display = Display()
@@ -126,10 +122,8 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
                 raise OptionError(f"{self._where}truth on a manifold needs `difference` beside `integrate`")
         if self.labels and len(self.labels) != self.x0.size:
             raise ShapeError(f"{self._where}labels has {len(self.labels)} names; x0 has {self.x0.size} entries")
-        for key in ("tolerance", "finite_difference_step", "ridders_step"):
-            value = getattr(self, key)
-            if value is not None and not (np.isfinite(value) and value > 0):
-                raise OptionError(f"{self._where}{key} is {value}; it must be a positive number")
+        if self.tolerance is not None and not (np.isfinite(self.tolerance) and self.tolerance > 0):
+            raise OptionError(f"{self._where}tolerance is {self.tolerance}; it must be a positive number")
         for key in LEAST_SQUARES.functions:
             if getattr(self, key) is not None:
                 set_field(key, with_arrays(getattr(self, key), self.x0.dtype))
@@ -290,8 +284,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         n, scale = self.dimension, self.scale
 
         def quotient(x: Array) -> tuple[Array, Array]:
-            base = self.finite_difference_step or central_step(x.dtype)
-            size = np.asarray(scale * (base if gradient == "finite-difference" else self.ridders_step))
+            size = np.asarray(scale * (central_step(x.dtype) if gradient == "finite-difference" else RIDDERS_STEP))
             method = central_differences if gradient == "finite-difference" else ridders
             return self.full_residual(x), method(self._moved(x), jnp.asarray(size, x.dtype))
 

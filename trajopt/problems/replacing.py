@@ -94,16 +94,11 @@ def _tasks(problem: ControlProblem, references: Mapping[str, Any], weights: Mapp
         return {}
     return {
         key: normalised(
-            replaced(task, references, weights), system, problem.dtype, f"{where}{key}: ", _at_state(key)
+            replaced(task, references, weights), system, problem.dtype, f"{where}{key}: ", key.startswith(("terminal", "initial"))
         )
         for key, task in found.items()
         if named & set(labels_of([task]))
     }
-
-
-def _at_state(key: str) -> bool:
-    """Whether the function of this name is one of a state alone."""
-    return key.startswith(("terminal", "initial"))
 
 
 def _same_shapes(problem: ControlProblem, tasks: Mapping[str, Any]) -> bool:

@@ -46,9 +46,7 @@ CONTROL = Parts(
 )  # fmt: skip
 LEAST_SQUARES = Parts(
     ("data",), ("residual", "jacobian", "integrate", "difference"),
-    (
-        "residual_type", "loss", "f_scale", "tangent_size", "finite_difference_step", "ridders_step", "tolerance",
-    ),
+    ("residual_type", "loss", "f_scale", "tangent_size", "tolerance"),
     ("lower", "upper", "scale", "prior"),
 )  # fmt: skip
 

@@ -85,11 +85,9 @@ def get(name: str, **options: Any) -> Any:
 
 def _made(value: Any) -> Any:
     """A solver that an option describes, or the option."""
-    return get(**{"name" if key == "solver" else key: v for key, v in value.items()}) if _describes_solver(value) else value
-
-
-def _describes_solver(value: Any) -> bool:
-    return isinstance(value, Mapping) and "solver" in value
+    if isinstance(value, Mapping) and "solver" in value:
+        return get(**{"name" if key == "solver" else key: v for key, v in value.items()})
+    return value
 
 
 def chosen_solver(problem: Any, name: str) -> Any:

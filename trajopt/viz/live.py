@@ -90,17 +90,13 @@ class Live:
             step = (slider.largest - slider.least) / 200
             name = f"{slider.name} [{slider.unit}]"
             self._add_slider(slider.name, name, (slider.least, slider.largest, step, first))
-        for label in self._labels():
+        for label in sorted(set(labels_of([getattr(self.horizon.problem, key) for key in FUNCTIONS]))):
             self._add_slider(f"weight of {label}", f"weight of {label}, times", (*SCALES, 0.1, 1.0))
 
     def _add_slider(self, key: str, label: str, numbers: tuple[float, float, float, float]) -> None:
         made = self.server.gui.add_slider(label, *numbers)
         made.on_update(lambda event: self.pending.update({key: float(event.target.value)}))
         self.sliders[key] = made
-
-    def _labels(self) -> list[str]:
-        problem = self.horizon.problem
-        return sorted(set(labels_of([getattr(problem, key) for key in FUNCTIONS])))
 
     def _terms(self, label: str) -> list[Any]:
         problem = self.horizon.problem

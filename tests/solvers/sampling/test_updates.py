@@ -13,7 +13,7 @@ import scipy.stats
 from trajopt.problems import OptimalControlProblem
 from trajopt.solvers import CEM, MPPI, StochasticSearch, solve
 from trajopt.solvers.sampling.cmaes import CMAES, Adapted, Parameters
-from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated
+from trajopt.solvers.sampling.distribution import Correlated, Gaussian, standard
 from trajopt.solvers.sampling.mppi import Annealed
 from trajopt.solvers.sampling.parametrisation import make_space
 from trajopt.solvers.sampling.rollouts import Scores
@@ -124,7 +124,7 @@ def test_each_update_moves_mean_and_covariance():
     """Two components with one weight each: elites are the best two, MPPI's and the search's weights 4/7, 2/7, 1/7."""
     y = np.array([[0.0, 1.0], [2.0, 0.0], [9.0, 9.0], [4.0, 2.0]])
     drawn = dataclasses.replace(DRAWN, y=y)
-    at = correlated(np.array([1.0, 1.0]))
+    at = standard(np.array([1.0, 1.0]), False)
     moved = {"CEM": [1.0, 0.5], "MPPI": [8 / 7, 6 / 7], "StochasticSearch": [8 / 7, 6 / 7]}
     weighted = np.array([4.0, 2.0, 0.0, 1.0]) / 7
     for solver, share, weights in (

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.branches import any_in_batch
+from trajopt.dynamics.branches import along, any_in_batch
 from trajopt.dynamics.collision.convex.shapes import WITH_FACES, Convex
 from trajopt.dynamics.collision.features import take_along, unit
 from trajopt.dynamics.model import ShapeType
@@ -105,13 +105,9 @@ def past_each_other(pairs: Pairs, found: Found, scale: Float[Array, " p"], motio
         ahead = pairs.contacts_ahead(shift)
         then = ahead[0] + jnp.einsum("pkc,pc->pk", ahead[2], shift)
         passes = leaves & (jnp.min(ahead[0], 1) >= -flush) & (jnp.min(then, 1) >= -flush)
-        return jax.tree.map(lambda new, old: jnp.where(_along(passes, new), new, old), ahead, found)
+        return jax.tree.map(lambda new, old: jnp.where(along(passes, new), new, old), ahead, found)
 
     return jax.lax.cond(any_in_batch(jnp.any(leaves)), chosen, lambda found: found, found)
-
-
-def _along(which, x):
-    return which.reshape(which.shape + (1,) * (x.ndim - 1))
 
 
 def extent(kind: ShapeType, size: Float[Array, "p 3"], hull: Any) -> Float[Array, " p"]:

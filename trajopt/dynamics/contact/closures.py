@@ -18,7 +18,7 @@ from rows and errors what belongs to singular values of J below `RANK`.
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.model import Model, Topology
@@ -75,14 +75,10 @@ def _closures(model: Model, kin: Kinematics) -> tuple[Float[Array, " k"], Float[
     tilting = cross(angular, jnp.broadcast_to(third[:, None], angular.shape))
     error = jnp.concatenate([(apart[:, None] @ R2)[:, 0], vee, third[:, :2]], 1)
     J = jnp.swapaxes(jnp.concatenate([linear, turning, tilting[..., :2]], 2), 1, 2)
-    kept = _kept(top)
+    kept = np.array([8 * i + row for i, closure in enumerate(top.closures) for row in KINDS[closure.kind]], int)
     J = J.reshape(-1, top.nv_tree)[kept]
     matrix = mimic_matrix(model, dtype)
     return error.reshape(-1)[kept], J if matrix is None else J @ matrix
-
-
-def _kept(top: Topology) -> Int[np.ndarray, " k"]:
-    return np.array([8 * i + row for i, closure in enumerate(top.closures) for row in KINDS[closure.kind]], int)
 
 
 def _couplings(model: Model, q: Float[Array, " nq"]) -> tuple[Float[Array, " k"], Float[Array, "k nv"]]:

@@ -284,7 +284,9 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
     offset: list[Array] = []
     unpushed: list[Array] = []
     exists, impact = [], []
-    for kind, block, gap, velocity in zip(KINDS, blocks, felt, _split_by_kind(blocks, J @ inputs.v), strict=True):
+    sizes = tuple(block.J.shape[0] for block in blocks)
+    velocities = jnp.split(J @ inputs.v, np.cumsum(sizes)[:-1])
+    for kind, block, gap, velocity in zip(KINDS, blocks, felt, velocities, strict=True):
         law_offset = kind.offset(inputs.law, gap, velocity[kind.normals], block.restitution, inputs.dt)
         touching, still, dull = _without_push_out(True, gap, velocity[kind.normals], block.restitution)
         other = kind.offset(inputs.law, touching, still, dull, inputs.dt)
@@ -307,7 +309,7 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
         kept=kept,
         softening=inputs.law.softening(blocks[0].distance, exists_here[:nc], inputs.kappa),
         dropped=sum((block.dropped for block in blocks[1:]), blocks[0].dropped),
-        sizes=tuple(block.J.shape[0] for block in blocks),
+        sizes=sizes,
         **described,
     )
 
@@ -346,10 +348,6 @@ def offset_slopes(inputs: StepInputs, rows: Rows) -> tuple[Float[Array, " m"], F
         for slopes, direction in ((by_distance, (one, none)), (by_velocity, (none, one))):
             slopes.append(_on_normals(kind, jax.jvp(offset, point, direction)[1].astype(dtype), size))
     return jnp.concatenate(by_distance), jnp.concatenate(by_velocity)
-
-
-def _split_by_kind(blocks: list[RowBlock], values: Float[Array, " m"]) -> list[Float[Array, " k"]]:
-    return jnp.split(values, np.cumsum([block.J.shape[0] for block in blocks])[:-1])
 
 
 def _on_normals(kind: RowKind, values: Float[Array, " n"], size: int) -> Float[Array, " k"]:

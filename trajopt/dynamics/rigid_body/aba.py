@@ -100,7 +100,10 @@ def _tables(
         "p": cross_force(velocity, inertia_times(packed, velocity)),
     }
     # (levels, width, ...): padding slots hold a body without mass or joint, and are added to nothing.
-    return {name: _arrange(levels, table, fill=float(name == "armature")) for name, table in tables.items()}
+    return {
+        name: jnp.concatenate([table, jnp.full_like(table[:1], float(name == "armature"))])[levels.slots]
+        for name, table in tables.items()
+    }
 
 
 class _Levels:
@@ -135,10 +138,6 @@ class _Levels:
 @functools.lru_cache(maxsize=256)
 def _levels(top: Topology) -> _Levels:
     return _Levels(top)
-
-
-def _arrange(levels: _Levels, table: Float[Array, " n *rest"], fill: float) -> Float[Array, "levels width *rest"]:
-    return jnp.concatenate([table, jnp.full_like(table[:1], fill)])[levels.slots]
 
 
 def _inverse(matrix: Float[Array, "*b 3 3"]) -> Float[Array, "*b 3 3"]:

@@ -101,7 +101,8 @@ def inertia_matrix(packed: Float[Array, "*b 10"]) -> Float[Array, "*b 6 6"]:
     """6 x 6 spatial inertia of a packed inertia."""
     mass, h = packed[..., 0], skew(packed[..., 1:4])
     eye = jnp.eye(3, dtype=packed.dtype)
-    return _blocks(mass[..., None, None] * eye, -h, h, unpack_symmetric(packed[..., 4:]))
+    above = jnp.concatenate([mass[..., None, None] * eye, -h], -1)
+    return jnp.concatenate([above, jnp.concatenate([h, unpack_symmetric(packed[..., 4:])], -1)], -2)
 
 
 def coriolis(packed: Components, v: Components, axis: int = -1) -> Components:
@@ -163,7 +164,3 @@ def _cross(a, b):
 
 def _add(a, b):
     return [x + y for x, y in zip(a, b, strict=True)]
-
-
-def _blocks(a, b, c, d):
-    return jnp.concatenate([jnp.concatenate([a, b], -1), jnp.concatenate([c, d], -1)], -2)

@@ -161,7 +161,8 @@ def certify(model: Model, q: Float[np.ndarray, " nq"], supports: Sequence[str]) 
     others = np.setdiff1d(np.arange(distance.size), chosen)
     friction = np.asarray(model.pair_friction)[contacts.pair[chosen]]
     J = columns[chosen].reshape(-1, model.nv)
-    force, torque, use = _witness(h, np.asarray(model.actuation), J, friction, _torque_limits(model))
+    limits = np.minimum(np.abs(np.asarray(model.control_lower)), np.abs(np.asarray(model.control_upper)))
+    force, torque, use = _witness(h, np.asarray(model.actuation), J, friction, limits)
     residual = h - np.asarray(model.actuation) @ torque - J.T @ force.ravel()
     return PoseCertificate(
         support_distance=float(np.abs(distance[chosen]).max()),
@@ -182,10 +183,6 @@ def _limit_margin(model: Model, q: np.ndarray) -> float:
     return float(
         np.minimum(value - np.asarray(model.lower)[dofs], np.asarray(model.upper)[dofs] - value).min(initial=np.inf)
     )
-
-
-def _torque_limits(model: Model) -> np.ndarray:
-    return np.minimum(np.abs(np.asarray(model.control_lower)), np.abs(np.asarray(model.control_upper)))
 
 
 def _inside(point: np.ndarray, corners: np.ndarray) -> float:

@@ -114,7 +114,7 @@ def _covariances(
         if not np.isfinite(J[k]).all():
             continue
         free = free_variables(problem, np.asarray(states.point.x[k]), J[k].T @ r[k])
-        value, _ = covariance(J[k], free, solver.rank_tolerance)
+        value, _ = covariance(J[k], free)
         if value is not None and problem.loss != "linear":
             value = sandwich(r[k], J[k], free, found["bend"][k], found["slope"][k], m)
         values[k] = np.nan if value is None else value

@@ -19,7 +19,7 @@ from trajopt.errors import MissingExtraError, OptionError
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.programs import subject
 from trajopt.solvers.least_squares.iteration import FitIteration, FitState, limited
-from trajopt.solvers.least_squares.lbfgs import LBFGS
+from trajopt.solvers.least_squares.lbfgs import LBFGS, LINE_SEARCH
 from trajopt.solvers.loop.contract import CODES, GOING_ON, default_tolerance
 from trajopt.solvers.subproblems.batching import iterate
 
@@ -97,7 +97,7 @@ class JaxoptFit:
     def _method(self) -> Any:
         return _jaxopt().LBFGS(
             self._value_and_grad, value_and_grad=True, maxiter=self.solver.max_iterations, tol=0.0,
-            maxls=self.solver.max_line_search, history_size=self.solver.memory, implicit_diff=False,
+            maxls=LINE_SEARCH, history_size=self.solver.memory, implicit_diff=False,
         )  # fmt: skip
 
     def _begun(self, x: Array) -> Any:

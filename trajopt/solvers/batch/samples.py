@@ -10,7 +10,6 @@ import numpy as np
 from trajopt.errors import OptionError, ShapeError, TrajoptError
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.problems.trajectory import Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Samples:
     @property
     def points(self) -> Any:
         """The guesses."""
-        return _stacked(list(self.guesses))
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *self.guesses)
 
 
 def samples_of(problem: Any, guesses: Any, changes: Mapping[str, Any]) -> Samples:
@@ -119,10 +118,3 @@ def _count(problem: Any, guesses: Any, given: Mapping[str, Any]) -> int:
 def _entry(value: Any, k: int) -> Any:
     """The k-th sample of an array, or of a pytree of arrays."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[k], value)
-
-
-def _stacked(rows: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)
-
-
-__all__ = ["Samples", "Trajectory", "samples_of"]

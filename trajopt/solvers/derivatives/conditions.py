@@ -191,7 +191,8 @@ class Conditions:
         free = self.modeller.free()
         if free.size:
             H = self._start(factors.initial_hessian, policy.P[0], factors.free)
-            g = self._masked(policy.p[0] + policy.P[0] @ start, factors.free)[free]
+            mask = jnp.concatenate([jnp.ones(self.problem.n, bool), factors.free])  # zero for parameters that a bound holds
+            g = jnp.where(mask, policy.p[0] + policy.P[0] @ start, 0.0)[free]
             start = start.at[free].add(-cho_solve_vector(symmetric_cholesky(H), g))
         dxs, dus = lq_rollout(own, policy, start)
         costates = (jnp.einsum("tij,tj->ti", policy.P, dxs) + policy.p)[:, :n]
@@ -205,10 +206,6 @@ class Conditions:
     def _extended(self, s: Point) -> Array:
         """[dx_t, dp] of each state."""
         return jnp.concatenate([s.dxs, jnp.broadcast_to(s.dp, (len(s.dxs), s.dp.size))], 1)
-
-    def _masked(self, g: Array, free: Array) -> Array:
-        """A gradient by [dx_0, dp] with zeros for parameters that a bound holds."""
-        return jnp.where(jnp.concatenate([jnp.ones(self.problem.n, bool), free]), g, 0.0)
 
     def _start(self, initial_hessian: Array, P: Array, free: Array) -> Array:
         """The Hessian by what is free of [dx_0, dp], the identity where a bound holds a parameter."""

@@ -59,7 +59,9 @@ def differentiable(problem: Any, solver: Any = None, **arguments: Any) -> Callab
         values, motion, multipliers = kept
         own, by = placed(problem, values), jax.tree.map(np.asarray, by)
         found = Sensitivity(own, *jax.tree.map(np.asarray, (motion, multipliers)))
-        names = [key if not isinstance(one, dict) else f"{key}.{name}" for key, one in values.items() for name in _names(one)]
+        names = [
+            f"{key}.{name}" if name else key for key, one in values.items() for name in (one if isinstance(one, dict) else [""])
+        ]
         return (jax.tree.map(jnp.asarray, found.vjp(by.xs, by.us, parameters=by.parameters, cost=by.cost, by=names)),)
 
     run.defvjp(forward, backward)
@@ -81,10 +83,6 @@ def placed(problem: OptimalControlProblem, values: dict[str, Any]) -> OptimalCon
         for key, value in fields.items()
     }
     return shifted(problem, shifts)
-
-
-def _names(value: Any) -> list[str]:
-    return list(value) if isinstance(value, dict) else [""]
 
 
 def _solved(problem: OptimalControlProblem, solver: Any, arguments: dict[str, Any], values: Any) -> tuple[Optimum, Any]:

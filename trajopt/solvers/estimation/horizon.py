@@ -43,7 +43,6 @@ class HorizonGaussNewton:
     tolerance: float | None = None
     max_iterations: int = 50
     damping: float = 0.0
-    rank_tolerance: float | None = None
 
     @property
     def _iteration(self) -> iLQR:
@@ -96,7 +95,7 @@ class HorizonGaussNewton:
             return dataclasses.replace(result, notes=[*result.notes, lacking_why])
         held, lq, policy, free, matrix, removable = self._backward(oracle, state)
         result = dataclasses.replace(result, residuals=result.residuals | {"removable_residual": removable})
-        initial, lacking = inverse_information(matrix, free, self.rank_tolerance)
+        initial, lacking = inverse_information(matrix, free)
         if lacking:
             lacking_why = f"{lacking} directions of the initial state and parameters are not determined"
             return dataclasses.replace(result, notes=[*result.notes, lacking_why])

@@ -68,12 +68,12 @@ def marginals(
 
 
 def inverse_information(
-    matrix: Float[np.ndarray, "n n"], free: Bool[np.ndarray, " n"], rank_tolerance: float | None = None
+    matrix: Float[np.ndarray, "n n"], free: Bool[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "n n"], int]:
     """((n, n) covariance, how many directions of the free variables are not determined); zero for the others.
 
-    Judged in units in which the diagonal is 1, by rank_tolerance^2, default 1000 n eps: an information, the square of a Jacobian,
-    resolves no more. Directions that are not determined are left out of the inverse.
+    Judged in units in which the diagonal is 1, by 1000 n eps: an information, the square of a Jacobian, resolves no
+    more. Directions that are not determined are left out of the inverse.
     """
     value = np.zeros_like(matrix)
     part = matrix[np.ix_(free, free)]
@@ -83,8 +83,7 @@ def inverse_information(
     lacking = int((size == 0).sum())
     size = np.where(size > 0, size, 1.0)
     w, V = np.linalg.eigh(part / np.outer(size, size))
-    threshold = 1000 * len(w) * np.finfo(matrix.dtype).eps if rank_tolerance is None else rank_tolerance**2
-    kept = w > threshold * w.max(initial=0.0)
+    kept = w > 1000 * len(w) * np.finfo(matrix.dtype).eps * w.max(initial=0.0)
     root = V[:, kept] / np.sqrt(w[kept]) / size[:, None]
     value[np.ix_(free, free)] = root @ root.T
     return value, max(lacking, int((~kept).sum()))

@@ -63,7 +63,6 @@ class GaussNewton(NamedOptions):
         max_iterations: largest number of accepted steps.
         damping: initial damping, relative to the largest squared singular value of J * scale; 0 starts with Gauss-Newton.
             Over a horizon it is in units of the Hessian.
-        rank_tolerance: singular values below this fraction of the largest count as zero. Default: max(m, n) * eps.
 
     Raises `OptionError` for unusable options and for a horizon with general costs.
     """
@@ -74,18 +73,15 @@ class GaussNewton(NamedOptions):
     tolerance: float | None = None
     max_iterations: int = 50
     damping: float = 0.0
-    rank_tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        check_options(
-            self, tolerance="(0, inf)", rank_tolerance="(0, inf)", damping="[0, inf)", max_iterations="[0, inf)"
-        )
+        check_options(self, tolerance="(0, inf)", damping="[0, inf)", max_iterations="[0, inf)")
 
     def _horizon(self, oracle: Any) -> HorizonGaussNewton | None:
         """What solves a problem over a horizon, None for plain least squares."""
         if not isinstance(oracle.problem, OptimalControlProblem):
             return None
-        return HorizonGaussNewton(self.tolerance, self.max_iterations, self.damping, self.rank_tolerance)
+        return HorizonGaussNewton(self.tolerance, self.max_iterations, self.damping)
 
     def init(self, oracle: Any, guess: Any, key: PRNGKeyArray) -> Any:
         """State at the guess."""
@@ -97,7 +93,7 @@ class GaussNewton(NamedOptions):
 
     def iteration(self, problem: LeastSquaresProblem, gradient: str, batched: bool = False) -> FitIteration:
         """The rules of the iteration for a problem in a gradient mode; batched: as a batch evaluates."""
-        return FitIteration(problem, gradient, tolerance_of(problem, self.tolerance), self.rank_tolerance, batched)
+        return FitIteration(problem, gradient, tolerance_of(problem, self.tolerance), batched)
 
     def _passed(self, oracle: LeastSquaresOracle, state: GaussNewtonState, act: bool) -> GaussNewtonState:
         """The state after an accepted step, or, without `act`, with everything at its point evaluated anew."""
@@ -141,7 +137,7 @@ class GaussNewton(NamedOptions):
         at = self._passed(oracle, state, act=False).fit.point
         r, J = np.asarray(at.r, float), np.asarray(at.J, float)
         measures = {"gradient_norm": float(at.gradient_norm), "removable_residual": float(at.removable)}
-        return findings(oracle.problem, state.x, r, J, measures, self.rank_tolerance)
+        return findings(oracle.problem, state.x, r, J, measures)
 
 
 def findings(
@@ -150,13 +146,12 @@ def findings(
     r: Float[np.ndarray, " m"],
     J: Float[np.ndarray, "m n"],
     measures: dict[str, float],
-    rank_tolerance: float | None = None,
 ) -> Findings:
     """What is to be said of an estimate x with residual r and Jacobian J, beside measures of optimality: its covariance."""
     if not np.isfinite(J).all():
         return Findings(residuals=measures)
     free = free_variables(problem, x, J.T @ r)
-    value, rank = covariance(J, free, rank_tolerance)
+    value, rank = covariance(J, free)
     lacking = int(free.sum()) - rank
     notes = [f"{lacking} directions of x are not determined by the residual"] if lacking else []
     if value is not None and problem.loss != "linear":
@@ -176,7 +171,7 @@ def _error(problem: LeastSquaresProblem, x: np.ndarray) -> np.ndarray:
 
 
 def covariance(
-    J: Float[np.ndarray, "m n"], free: Bool[np.ndarray, " n"], rank_tolerance: float | None = None
+    J: Float[np.ndarray, "m n"], free: Bool[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "n n"] | None, int]:
     """((J^T J)^-1 (n, n) over the free variables, rank); variables held at a bound have variance zero.
 
@@ -189,8 +184,7 @@ def covariance(
     size = np.linalg.norm(part, axis=0)
     size = np.where(size > 0, size, 1.0)
     _, s, Vt = np.linalg.svd(part / size, full_matrices=False)
-    threshold = max(part.shape) * np.finfo(float).eps if rank_tolerance is None else rank_tolerance
-    rank = int((s > threshold * s.max(initial=0.0)).sum())
+    rank = int((s > max(part.shape) * np.finfo(float).eps * s.max(initial=0.0)).sum())
     if rank < part.shape[1]:
         return None, rank
     root = Vt.T / s / size[:, None]

@@ -80,7 +80,7 @@ class FitState:
 class FitIteration:
     """The iteration for one problem, whose data may be traced.
 
-    tolerance, rank_tolerance: as of `GaussNewton`, the former not None. batched: a batch evaluates whatever one of its samples
+    tolerance: as of `GaussNewton`, not None. batched: a batch evaluates whatever one of its samples
     needs.
 
     Implicit Jacobians come with every trial: a residual by itself takes as long to compile as thousands of them to evaluate.
@@ -90,7 +90,6 @@ class FitIteration:
     problem: LeastSquaresProblem
     gradient: str
     tolerance: float
-    rank_tolerance: float | None = None
     batched: bool = False
 
     @property
@@ -192,7 +191,6 @@ class FitIteration:
         problem, r, J = self.problem, at.r, at.J
         scale = jnp.asarray(problem.scale, r.dtype)
         threshold = max(J.shape) * float(jnp.finfo(J.dtype).eps)
-        threshold = threshold if self.rank_tolerance is None else self.rank_tolerance
         whole = svd(_finite(J * scale))
         size = whole[1][0] ** 2  # the unit of the damping
 

@@ -21,6 +21,7 @@ from trajopt.solvers.least_squares.state import ResidualState, ended, evaluated,
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, ended_by
 
 _HUGE = 1e10  # cost of a point that is not finite, relative to the last finite one
+LINE_SEARCH = 40  # largest number of evaluations of one line search
 
 
 class _Stop(Exception):
@@ -35,7 +36,6 @@ class LBFGS(LibrarySolver):
         tolerance: as for `GaussNewton` (alone), or that of `SingleShooting`.
         max_iterations: largest number of iterations.
         memory: number of pairs of steps and gradient changes that are kept.
-        max_line_search: largest number of evaluations of one line search.
     """
 
     takes: ClassVar[tuple[type, ...]] = (LeastSquaresProblem,)
@@ -44,12 +44,9 @@ class LBFGS(LibrarySolver):
     tolerance: float | None = None
     max_iterations: int = 1000
     memory: int = 20
-    max_line_search: int = 40
 
     def __post_init__(self) -> None:
-        check_options(
-            self, tolerance="(0, inf)", max_iterations="[0, inf)", memory="[1, inf)", max_line_search="[1, inf)"
-        )
+        check_options(self, tolerance="(0, inf)", max_iterations="[0, inf)", memory="[1, inf)")
 
     def minimise(
         self,
@@ -80,7 +77,7 @@ class LBFGS(LibrarySolver):
                 raise _Stop
 
         options = {
-            "maxcor": self.memory, "maxls": self.max_line_search, "ftol": 0.0, "gtol": 0.0,
+            "maxcor": self.memory, "maxls": LINE_SEARCH, "ftol": 0.0, "gtol": 0.0,
             "maxiter": 2**31 - 1, "maxfun": 2**31 - 1,
         }  # fmt: skip
         bounds = np.stack([lower, upper], 1)

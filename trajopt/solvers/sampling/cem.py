@@ -17,7 +17,7 @@ from jaxtyping import Float
 from trajopt.options import check_options
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.solvers.sampling.distribution import Box, Correlated, Gaussian, correlated, independent, is_diagonal
+from trajopt.solvers.sampling.distribution import Box, Correlated, Gaussian, standard
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
 from trajopt.solvers.sampling.search import SamplingSolver
@@ -51,7 +51,7 @@ class CEM(SamplingSolver):
         return max(64, int(np.ceil((10 + size / 2) / self.elites)))
 
     def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Gaussian | Correlated:
-        return independent(mean) if is_diagonal(self.diagonal, mean.size) else correlated(mean)
+        return standard(mean, self.diagonal)
 
     def draw(
         self, rng: np.random.Generator, distribution: Gaussian | Correlated, count: int, space: Box | Space

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from trajopt.options import check_options
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
-from trajopt.solvers.sampling.distribution import Box
+from trajopt.solvers.sampling.distribution import Box, Distribution
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
 from trajopt.solvers.sampling.search import SamplingSolver
@@ -74,13 +74,12 @@ class Parameters:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Adapted:
+class Adapted(Distribution):
     """N(mean, step_size^2 C); C (n, n) with its axes B and their lengths D, or its diagonal (n,), with B then unused.
 
     path_c, path_sigma: evolution paths; count: generations; decomposed: generation of the last decomposition.
     """
 
-    mean: Any
     step_size: float
     C: Any
     B: Any
@@ -95,19 +94,10 @@ class Adapted:
         """Standard deviation of each component."""
         return self.step_size * np.sqrt(self.C if self.C.ndim == 1 else np.diag(self.C))
 
-    @property
-    def spread(self) -> float:
-        """The largest deviation."""
-        return float(np.max(self.deviation))
-
     def reheated(self, factor: float) -> Adapted:
         """With deviations larger by `factor`; the paths start anew."""
         zero = np.zeros_like(self.path_c)
         return dataclasses.replace(self, step_size=float(self.step_size * factor), path_c=zero, path_sigma=zero)
-
-    def moved(self, mean: Float[np.ndarray, " d"]) -> Adapted:
-        """About another mean."""
-        return dataclasses.replace(self, mean=mean)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,13 +121,10 @@ class CMAES(SamplingSolver):
         """4 + 3 log n, and at least six for every row of terminal equalities, which are regressed on the draws."""
         return max(4 + int(3 * np.log(size)), DRAWS_OF_ROW * equalities)
 
-    def _separable(self, size: int) -> bool:
-        return size > LARGEST_FULL if self.diagonal is None else self.diagonal
-
     def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Adapted:
         n = mean.size
         zero, one = np.zeros(n), np.ones(n)
-        separable = self._separable(n)
+        separable = n > LARGEST_FULL if self.diagonal is None else self.diagonal
         C, B = (one, np.zeros((0, 0))) if separable else (np.eye(n), np.eye(n))
         return Adapted(mean, 1.0, C, B, one, zero, zero, 0, 0)
 

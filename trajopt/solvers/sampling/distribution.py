@@ -38,26 +38,32 @@ class Box:
         return np.clip(y, self.lower, self.upper)
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Gaussian:
-    """Independent normal components: mean and deviation, (d,) in y."""
+class Distribution:
+    """Of draws about a mean (d,) in y; `deviation` (d,) is the standard one of each component."""
 
     mean: Any
-    deviation: Any
 
     @property
     def spread(self) -> float:
         """The largest deviation."""
-        return float(np.max(self.deviation))
-
-    def reheated(self, factor: float) -> Any:
-        """With deviations larger by `factor`."""
-        return dataclasses.replace(self, deviation=self.deviation * factor)
+        return float(np.max(self.deviation))  # type: ignore[attr-defined]
 
     def moved(self, mean: Float[np.ndarray, " d"]) -> Any:
         """About another mean."""
         return dataclasses.replace(self, mean=mean)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Gaussian(Distribution):
+    """Independent normal components."""
+
+    deviation: Any
+
+    def reheated(self, factor: float) -> Any:
+        """With deviations larger by `factor`."""
+        return dataclasses.replace(self, deviation=self.deviation * factor)
 
     def displaced(self, noise: Float[np.ndarray, "P d"]) -> Float[np.ndarray, "P d"]:
         """Displacements from the mean, of standard normal noise."""
@@ -66,10 +72,9 @@ class Gaussian:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Correlated:
+class Correlated(Distribution):
     """N(mean, axes lengths^2 axes^T): mean and lengths (d,), the axes the columns of a (d, d), in y."""
 
-    mean: Any
     axes: Any
     lengths: Any
 
@@ -78,18 +83,9 @@ class Correlated:
         """Standard deviation of each component."""
         return np.sqrt((self.axes * self.lengths) ** 2 @ np.ones(len(self.lengths)))
 
-    @property
-    def spread(self) -> float:
-        """The largest deviation."""
-        return float(np.max(self.deviation))
-
     def reheated(self, factor: float) -> Correlated:
         """With deviations larger by `factor`."""
         return dataclasses.replace(self, lengths=self.lengths * factor)
-
-    def moved(self, mean: Float[np.ndarray, " d"]) -> Correlated:
-        """About another mean."""
-        return dataclasses.replace(self, mean=mean)
 
     def displaced(self, noise: Float[np.ndarray, "P d"]) -> Float[np.ndarray, "P d"]:
         """Displacements from the mean, of standard normal noise."""
@@ -126,16 +122,8 @@ def generator(seed: UInt32[np.ndarray, " words"], generation: int) -> np.random.
     return np.random.default_rng([*(int(word) for word in np.ravel(seed)), generation])
 
 
-def independent(mean: Float[np.ndarray, " d"]) -> Gaussian:
-    """Unit deviations."""
-    return Gaussian(mean, np.ones(mean.size))
-
-
-def correlated(mean: Float[np.ndarray, " d"]) -> Correlated:
-    """Unit deviations, still uncorrelated."""
+def standard(mean: Float[np.ndarray, " d"], diagonal: bool | None) -> Gaussian | Correlated:
+    """Unit deviations, uncorrelated at first, and for good with the option `diagonal`: None is by the number of components."""
+    if diagonal or (diagonal is None and mean.size > LARGEST_COVARIANCE):
+        return Gaussian(mean, np.ones(mean.size))
     return Correlated(mean, np.eye(mean.size), np.ones(mean.size))
-
-
-def is_diagonal(asked: bool | None, size: int) -> bool:
-    """The option `diagonal`, by the number of components where it is left open."""
-    return size > LARGEST_COVARIANCE if asked is None else asked

@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from trajopt.errors import OptionError
 from trajopt.options import check_options
-from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, is_diagonal
+from trajopt.solvers.sampling.distribution import Correlated, Gaussian, standard
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
 from trajopt.solvers.sampling.search import SamplingSolver
@@ -69,9 +69,8 @@ class MPPI(SamplingSolver):
             )
 
     def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Annealed | Correlated:
-        if self.smoothing or is_diagonal(self.diagonal, mean.size):
-            return Annealed(mean, np.ones(mean.size), float("inf"))
-        return correlated(mean)
+        first = standard(mean, True if self.smoothing else self.diagonal)
+        return first if isinstance(first, Correlated) else Annealed(mean, first.deviation, float("inf"))
 
     def draw(self, rng: np.random.Generator, distribution: Any, count: int, space: Space) -> Float[np.ndarray, "P d"]:
         noise = rng.standard_normal((count, space.size))

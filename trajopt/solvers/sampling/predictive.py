@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from trajopt.errors import OptionError
+from trajopt.options import check_options
 from trajopt.solvers.sampling.mppi import Annealed
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
@@ -32,11 +32,7 @@ class PredictiveSampling(SamplingSolver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("least_scale", "decay"):
-            if not 0 < getattr(self, key) <= 1:
-                raise OptionError(
-                    f"PredictiveSampling: {key} is {getattr(self, key)}; expected a number above 0, at most 1"
-                )
+        check_options(self, least_scale="(0, 1]", decay="(0, 1]")
 
     def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Annealed:
         return Annealed(mean, np.ones(mean.size), float("inf"))

@@ -28,7 +28,7 @@ import scipy
 from jaxtyping import Float
 
 from trajopt.options import check_options
-from trajopt.solvers.sampling.distribution import Correlated, Gaussian, correlated, independent, is_diagonal
+from trajopt.solvers.sampling.distribution import Correlated, Gaussian, standard
 from trajopt.solvers.sampling.mppi import exponential_weights
 from trajopt.solvers.sampling.parametrisation import Space
 from trajopt.solvers.sampling.rollouts import Generation
@@ -62,7 +62,7 @@ class StochasticSearch(SamplingSolver):
         check_options(self, step_length="(0, 1]", shape=SHAPES, sharpness="(0, inf)", elites="(0, 1)")
 
     def first_distribution(self, mean: Float[np.ndarray, " d"]) -> Gaussian | Correlated:
-        return independent(mean) if is_diagonal(self.diagonal, mean.size) else correlated(mean)
+        return standard(mean, self.diagonal)
 
     def draw(
         self, rng: np.random.Generator, distribution: Gaussian | Correlated, count: int, space: Space

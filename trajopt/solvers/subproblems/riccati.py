@@ -136,7 +136,7 @@ def adjoint(lq: LQProblem) -> tuple[Float[Array, "T1 n"], Float[Array, "T m"]]:
     last = lq.q[-1]
     _, costates = jax.lax.scan(body, last, (lq.A, lq.q[:-1]), reverse=True)
     costates = jnp.concatenate([costates, last[None]])
-    return costates, lq.r + _times(lq.B.mT, costates[1:])
+    return costates, lq.r + (lq.B.mT @ costates[1:, :, None])[..., 0]
 
 
 def adjoint_of_policy(
@@ -168,8 +168,3 @@ def adjoint_of_policy(
 
 def _symmetric(M: Array) -> Array:
     return 0.5 * (M + M.mT)
-
-
-def _times(M: Array, x: Array) -> Array:
-    """M @ x for stacks of matrices and vectors."""
-    return (M @ x[..., None])[..., 0]

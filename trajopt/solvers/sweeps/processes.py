@@ -45,7 +45,8 @@ class Processes(Executor):
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        cores = _cores()
+        # Only Linux says which cores this process may use, and binds threads to them.
+        cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
         self.workers = len(cores) if workers is None else workers
         if isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1:
             raise OptionError(f"workers is {workers!r}; expected a whole number of processes of at least 1")
@@ -63,12 +64,9 @@ class Processes(Executor):
         self._own.lane = _Lane()
         self._lanes.append(self._own.lane)
 
-    def _run(self, function: Callable[..., Any], arguments: tuple, keywords: dict[str, Any]) -> Any:
-        return self._own.lane.run(function, arguments, keywords)
-
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """Let one of the processes call `fn(*args, **kwargs)`; all of them must be picklable."""
-        return self._threads.submit(self._run, fn, args, kwargs)
+        return self._threads.submit(lambda: self._own.lane.run(fn, args, kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks and end the processes when they have finished theirs."""
@@ -135,11 +133,6 @@ def _ending(process: multiprocessing.process.BaseProcess | None) -> str:
     if code is None:
         return "died"
     return f"ended with status {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-
-
-def _cores() -> list[int]:
-    """The cores that this process may use; only Linux says, and binds threads to them."""
-    return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
 
 
 def share(cores: list[int], k: int, workers: int) -> list[int]:

@@ -83,11 +83,12 @@ def limbs(model: Model) -> list[Limb]:
     children = np.bincount([parent for parent in top.parents if parent >= 0], minlength=top.n_nodes)
     chains: list[list[JointSpec]] = []
     ends: dict[int, int] = {}  # last node of a chain -> the chain
+    moved = {node for joint in top.joints for node in joint.nodes}
     for joint in top.joints:
         if joint.nv != 1:
             continue
         parent = top.parents[joint.nodes[0]]
-        while parent >= 0 and parent not in ends and children[parent] == 1 and not _moves(model, parent):
+        while parent >= 0 and parent not in ends and children[parent] == 1 and parent not in moved:
             parent = top.parents[parent]
         chain = ends.get(parent) if parent >= 0 and children[parent] == 1 else None
         if chain is not None and driven[chains[chain][-1].v_start] != driven[joint.v_start]:
@@ -98,10 +99,6 @@ def limbs(model: Model) -> list[Limb]:
         chains[chain].append(joint)
         ends[joint.nodes[-1]] = chain
     return _named(chains)
-
-
-def _moves(model: Model, node: int) -> bool:
-    return any(node in joint.nodes for joint in model.topology.joints)
 
 
 def _named(chains: Sequence[Sequence[JointSpec]]) -> list[Limb]:

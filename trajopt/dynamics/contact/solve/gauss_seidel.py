@@ -96,11 +96,7 @@ def _r_factors(G, own, nc: int, r_factor: str) -> Float[Array, " k"]:
     diagonal = jnp.diagonal(G)[3 * nc :]
     if r_factor == "determinant":
         blocks = jnp.swapaxes(G[: 3 * nc, : 3 * nc].reshape(nc, 3, nc, 3), 1, 2)
-        determinants = jnp.sum(jnp.abs(_triple(blocks)), 1)
+        determinants = jnp.sum(blocks[..., 0, :] * cross(blocks[..., 1, :], blocks[..., 2, :]), -1)
+        determinants = jnp.sum(jnp.abs(determinants), 1)
         return 1.0 / (1.0 + jnp.concatenate([determinants, jnp.abs(diagonal)]))
     return _inverse(jnp.concatenate([jnp.max(jnp.sum(jnp.abs(own), 2), 1, initial=0.0), diagonal]), 0.0)
-
-
-def _triple(blocks: Float[Array, "nc nc 3 3"]) -> Float[Array, "nc nc"]:
-    """Determinants."""
-    return jnp.sum(blocks[..., 0, :] * cross(blocks[..., 1, :], blocks[..., 2, :]), -1)
