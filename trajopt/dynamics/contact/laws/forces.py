@@ -8,7 +8,6 @@ and reverse.
 
 import abc
 import dataclasses
-import math
 from typing import TypeGuard
 
 import jax
@@ -22,7 +21,8 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, kinematics, node_velocities
 from trajopt.dynamics.rigid_body.rnea import project_forces
 from trajopt.dynamics.rigid_body.spatial import cross
-from trajopt.errors import ModelError, OptionError
+from trajopt.errors import ModelError
+from trajopt.options import check_options
 
 
 @jax.tree_util.register_dataclass
@@ -61,15 +61,7 @@ class ForceLaw(Law, abc.ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(positive=("limit_stiffness", "friction_velocity"), not_negative=("limit_dissipation",))
-
-    def _require(self, positive: tuple[str, ...] = (), not_negative: tuple[str, ...] = ()) -> None:
-        """Raise `OptionError` naming the option that is out of its range."""
-        for name in (*positive, *not_negative):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and (value > 0 if name in positive else value >= 0)):
-                expected = "positive" if name in positive else "finite and not negative"
-                raise OptionError(f"{name} is {value}, expected a {expected} number")
+        check_options(self, limit_stiffness="(0, inf)", friction_velocity="(0, inf)", limit_dissipation="[0, inf)")
 
     def check(self, model: Model) -> None:
         super().check(model)

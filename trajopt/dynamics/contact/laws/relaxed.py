@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from trajopt.dynamics.collision.broadphase import PairLimit
-from trajopt.dynamics.contact.laws.base import ContactLaw, ModeRequest, Need, check_effort, refused_by
+from trajopt.dynamics.contact.laws.base import ContactLaw, ModeRequest, Need, refused_by
 from trajopt.dynamics.model import Model
 from trajopt.errors import OptionError
 
@@ -69,7 +69,6 @@ class RelaxedContact(ContactLaw):
             raise OptionError(
                 f"max_limits is {self.max_limits!r}, but both limits of every joint act under RelaxedContact: leave it out"
             )
-        check_effort("tolerance", self.tolerance, self.max_iterations)
 
     def limit_rows(self, model: Model) -> int:
         """Both limits of every joint: the lower ones, then the upper ones."""

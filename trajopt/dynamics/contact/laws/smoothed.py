@@ -30,11 +30,10 @@ from trajopt.dynamics.contact.laws.base import (
     NormalOffset,
     Softening,
     SolverOptions,
-    is_finite_number,
     refused_by,
 )
 from trajopt.errors import OptionError
-from trajopt.names import closest
+from trajopt.options import check_options
 
 R_FACTORS = ("row-sum", "determinant")
 KAPPA_MEANING = "a positive number (1/m): contact acts over a distance of 1 / kappa"
@@ -75,8 +74,7 @@ class SmoothedContact(ContactLaw):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_kappa(self.kappa)
-        if self.sweeps is not None:
-            check_sweeps(self.sweeps, self.r_factor)
+        check_options(self, sweeps="[1, inf)", r_factor=R_FACTORS)
 
     @property
     def solver_options(self) -> SolverOptions:
@@ -147,13 +145,5 @@ def kappa_schedule(first: float, last: float, count: int) -> Float[np.ndarray, "
 
 def check_kappa(kappa: float) -> None:
     """Raise `OptionError` unless it is a sharpness of smoothing."""
-    if not (is_finite_number(kappa) and kappa > 0):
+    if not (isinstance(kappa, numbers.Real) and 0 < kappa < np.inf):
         raise OptionError(f"kappa is {kappa!r}, expected {KAPPA_MEANING}")
-
-
-def check_sweeps(sweeps: int, r_factor: str) -> None:
-    """Raise `OptionError` for options that Gauss-Seidel cannot take."""
-    if not (isinstance(sweeps, numbers.Integral) and sweeps >= 1):
-        raise OptionError(f"sweeps is {sweeps!r}, expected at least 1 Gauss-Seidel sweep")
-    if r_factor not in R_FACTORS:
-        raise OptionError(f"r_factor is '{r_factor}'{closest(str(r_factor), R_FACTORS)}")
