@@ -16,7 +16,8 @@ from trajopt.options import check_options
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status
-from trajopt.solvers.least_squares.state import ResidualState, ended, evaluated, free_variables, recomputed
+from trajopt.solvers.least_squares.iteration import fields, measured, measures
+from trajopt.solvers.least_squares.state import ResidualState, ended, free_variables
 from trajopt.solvers.loop.contract import Findings
 from trajopt.solvers.subproblems.linesearch import armijo
 
@@ -37,7 +38,7 @@ class GradientDescentState(ResidualState):
     @property
     def gradient(self) -> Float[np.ndarray, " n"]:
         """J^T r (n,)."""
-        return self.jacobian.T @ self.residual
+        return np.asarray(self.point.J, float).T @ np.asarray(self.point.r, float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,29 +77,21 @@ class GradientDescent(NamedOptions):
         self, oracle: LeastSquaresOracle, guess: Float[np.ndarray, " nx"], key: PRNGKeyArray
     ) -> GradientDescentState:
         """State at the guess; the first step length minimises the linear model along the gradient."""
-        r, J = oracle.linearize(guess)
-        state = self._state(oracle, guess, r, J, 0.0, 0.0, None)
+        state = self._state(oracle, guess, 0.0, 0.0, None)
         transformation = self._transformation
         if transformation is not None:
             zero = jnp.zeros(state.gradient.shape, oracle.problem.x0.dtype)
             with _optax_promotion():
                 return dataclasses.replace(state, optimizer_state=transformation.init(zero))
         direction = self._direction(oracle, guess, state.gradient)
-        curvature = float(np.sum((J @ direction) ** 2))
+        curvature = float(np.sum((np.asarray(state.point.J, float) @ direction) ** 2))
         length = float(-state.gradient @ direction) / curvature if curvature > 0 else 1.0
         return dataclasses.replace(state, length=length)
 
     def _state(
-        self,
-        oracle: LeastSquaresOracle,
-        x: np.ndarray,
-        r: np.ndarray,
-        J: np.ndarray,
-        step_size: float,
-        length: float,
-        optimizer_state: Any,
+        self, oracle: LeastSquaresOracle, x: np.ndarray, step_size: float, length: float, optimizer_state: Any
     ) -> GradientDescentState:
-        shared = evaluated(oracle, x, r, J, step_size)
+        shared = fields(oracle.problem, measured(oracle, x), step_size)
         return GradientDescentState(**shared, length=length, optimizer_state=optimizer_state)
 
     def _direction(self, oracle: LeastSquaresOracle, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -128,8 +121,7 @@ class GradientDescent(NamedOptions):
                 return dataclasses.replace(state, halt="line_search_failed")
             x, length = result.x, 2.0 * result.step
             dx = self._moved(oracle, state.x, x, result.step * direction)
-        r, J = oracle.linearize(x)
-        return self._state(oracle, x, r, J, float(np.linalg.norm(dx)), length, optimizer_state)
+        return self._state(oracle, x, float(np.linalg.norm(dx)), length, optimizer_state)
 
     @staticmethod
     def _moved(oracle: LeastSquaresOracle, x: np.ndarray, point: np.ndarray, dx: np.ndarray) -> np.ndarray:
@@ -142,4 +134,4 @@ class GradientDescent(NamedOptions):
 
     def finish(self, oracle: LeastSquaresOracle, state: GradientDescentState) -> Findings:
         """The measures of optimality, recomputed."""
-        return Findings(residuals=recomputed(oracle, state)[2])
+        return Findings(residuals=measures(measured(oracle, state.x)))

@@ -30,26 +30,17 @@ from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status, status_name
 from trajopt.solvers.estimation.horizon import HorizonGaussNewton
-from trajopt.solvers.least_squares.iteration import FitIteration, FitState
-from trajopt.solvers.least_squares.state import COST_ROUNDING, free_variables, non_finite_row, tolerance_of
-from trajopt.solvers.loop.contract import GOING_ON, Findings, SolverState, status_of
+from trajopt.solvers.least_squares.iteration import FitIteration, FitPoint, FitState, fields, measures
+from trajopt.solvers.least_squares.state import ResidualState, free_variables, tolerance_of
+from trajopt.solvers.loop.contract import GOING_ON, Findings, status_of
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class GaussNewtonState(SolverState):
-    """Adds where the iteration stands. `gradient_norm` is the largest |J^T r| over the free variables."""
+class GaussNewtonState(ResidualState):
+    """Adds where the iteration stands."""
 
     fit: FitState
-
-    def better_than(self, other: Any, tolerance: float) -> bool:
-        """Lower cost, or the same to rounding and closer to stationary."""
-        closer = bool(self.fit.point.removable < other.fit.point.removable)
-        return bool(self.cost < other.cost or (closer and self.cost <= other.cost * (1.0 + COST_ROUNDING)))
-
-    def non_finite_place(self) -> str:
-        """The first entry of the residual that is not finite."""
-        return non_finite_row(np.asarray(self.fit.point.r))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +80,7 @@ class GaussNewton(NamedOptions):
             return horizon.init(oracle, guess, key)
         x = np.asarray(guess, oracle.problem.x0.dtype)
         fit = self.iteration(oracle.problem, oracle.gradient).blank(x, self.damping)
-        return self._passed(oracle, GaussNewtonState(guess, 0.0, 0.0, 0.0, 0.0, fit), act=False)
+        return self._passed(oracle, GaussNewtonState(guess, 0.0, 0.0, 0.0, 0.0, fit.point, fit), act=False)
 
     def iteration(self, problem: LeastSquaresProblem, gradient: str, batched: bool = False) -> FitIteration:
         """The rules of the iteration for a problem in a gradient mode; batched: as a batch evaluates."""
@@ -102,20 +93,9 @@ class GaussNewton(NamedOptions):
         fit = oracle.call(FitIteration.step, iteration, np.asarray(act), before, effort=Effort.LIGHT)
         oracle.evaluations += int(fit.residuals) - int(before.residuals)
         oracle.evaluations += (int(fit.linearizations) - int(before.linearizations)) * oracle.cost_of_linearization
-        at, code = fit.point, int(fit.code)
-        x = np.asarray(at.x)
-        return dataclasses.replace(
-            state,
-            x=x,
-            cost=float(at.cost),
-            violation=oracle.problem.bound_violation(x),
-            gradient_norm=float(at.gradient_norm),
-            step_size=float(fit.step_size),
-            fit=fit,
-            halt=""
-            if int(fit.iterations) > int(before.iterations) or code == GOING_ON
-            else status_name(status_of(code)),
-        )
+        code, moved = int(fit.code), int(fit.iterations) > int(before.iterations)
+        halt = "" if moved or code == GOING_ON else status_name(status_of(code))
+        return dataclasses.replace(state, **fields(oracle.problem, fit.point, float(fit.step_size)), fit=fit, halt=halt)
 
     def step(self, oracle: Any, state: Any) -> Any:
         """One accepted step, or the same point with `halt` set when every damping was tried in vain."""
@@ -135,21 +115,14 @@ class GaussNewton(NamedOptions):
         if (horizon := self._horizon(oracle)) is not None:
             return horizon.finish(oracle, state)
         at = self._passed(oracle, state, act=False).fit.point
-        r, J = np.asarray(at.r, float), np.asarray(at.J, float)
-        measures = {"gradient_norm": float(at.gradient_norm), "removable_residual": float(at.removable)}
-        return findings(oracle.problem, state.x, r, J, measures)
+        return findings(oracle.problem, at, measures(at))
 
 
-def findings(
-    problem: LeastSquaresProblem,
-    x: Float[np.ndarray, " nx"],
-    r: Float[np.ndarray, " m"],
-    J: Float[np.ndarray, "m n"],
-    measures: dict[str, float],
-) -> Findings:
-    """What is to be said of an estimate x with residual r and Jacobian J, beside measures of optimality: its covariance."""
+def findings(problem: LeastSquaresProblem, at: FitPoint, values: dict[str, float]) -> Findings:
+    """What is to be said of an estimate, beside measures of optimality: its covariance."""
+    x, r, J = np.asarray(at.x), np.asarray(at.r, float), np.asarray(at.J, float)
     if not np.isfinite(J).all():
-        return Findings(residuals=measures)
+        return Findings(residuals=values)
     free = free_variables(problem, x, J.T @ r)
     value, rank = covariance(J, free)
     lacking = int(free.sum()) - rank
@@ -158,8 +131,8 @@ def findings(
         value = robust_covariance(problem, x, r, J, free)
         notes += [] if value is not None else ["the robust cost is not convex at x, which has no covariance"]
     if value is not None and problem.truth is not None:
-        measures = measures | deviations(_error(problem, x), value)
-    return Findings(residuals=measures, notes=notes, fields={"covariance": value})
+        values = values | deviations(_error(problem, x), value)
+    return Findings(residuals=values, notes=notes, fields={"covariance": value})
 
 
 def _error(problem: LeastSquaresProblem, x: np.ndarray) -> np.ndarray:

@@ -20,10 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
+from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.linear_algebra import svd
 from trajopt.problems.least_squares import LeastSquaresProblem
+from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.problems.programs import subject
-from trajopt.solvers.least_squares.state import ending
+from trajopt.solvers.least_squares.state import ending, tolerance_of
 from trajopt.solvers.loop.contract import CODES, GOING_ON
 from trajopt.solvers.subproblems.batching import iterate
 from trajopt.solvers.subproblems.box_qp import held_at_bound
@@ -273,6 +275,32 @@ class FitIteration:
             linearizations=state.linearizations + whole.astype(jnp.int32),
         )
         return self.judged(after, jnp.where(vain, why, GOING_ON))
+
+
+def measured(oracle: LeastSquaresOracle, x: Float[np.ndarray, " nx"]) -> FitPoint:
+    """x with residual, Jacobian and the measures of optimality."""
+    problem = oracle.problem
+    oracle.evaluations += oracle.cost_of_linearization
+    iteration = FitIteration(problem, oracle.gradient, tolerance_of(problem, None))
+    return oracle.call(FitIteration.evaluated, iteration, np.asarray(x, problem.x0.dtype), effort=Effort.LIGHT)
+
+
+def fields(problem: LeastSquaresProblem, at: FitPoint, step_size: float) -> dict[str, Any]:
+    """The fields of a `ResidualState` at a point."""
+    x = np.asarray(at.x)
+    return {
+        "x": x,
+        "cost": float(at.cost),
+        "violation": problem.bound_violation(x),
+        "gradient_norm": float(at.gradient_norm),
+        "step_size": step_size,
+        "point": at,
+    }
+
+
+def measures(at: FitPoint) -> dict[str, float]:
+    """The measures of optimality to report of a point."""
+    return {"gradient_norm": float(at.gradient_norm), "removable_residual": float(at.removable)}
 
 
 def limited(state: FitState, limit: int) -> FitState:

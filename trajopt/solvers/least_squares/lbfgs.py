@@ -17,7 +17,8 @@ from trajopt.options import check_options
 from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status
-from trajopt.solvers.least_squares.state import ResidualState, ended, evaluated, recomputed
+from trajopt.solvers.least_squares.iteration import fields, measured, measures
+from trajopt.solvers.least_squares.state import ResidualState, ended
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, ended_by
 
 _HUGE = 1e10  # cost of a point that is not finite, relative to the last finite one
@@ -96,8 +97,7 @@ class LBFGS(LibrarySolver):
         problem = oracle.problem
         if problem.integrate is not None:
             raise OptionError(f"LBFGS: problem '{problem.name}' has points on a manifold; use GaussNewton")
-        r, J = oracle.linearize(guess)
-        return ResidualState(**evaluated(oracle, guess, r, J, 0.0))
+        return ResidualState(**fields(problem, measured(oracle, guess), 0.0))
 
     def run(self, oracle: LeastSquaresOracle, state: ResidualState, advance: Advance) -> Status:
         """Iterate until the loop says that it is enough, or L-BFGS-B gives up."""
@@ -106,17 +106,13 @@ class LBFGS(LibrarySolver):
         latest: dict[str, Any] = {}
 
         def evaluate(z: np.ndarray) -> tuple[float, np.ndarray]:
-            x = np.asarray(z, problem.x0.dtype)
-            r, J = oracle.linearize(x)
-            latest["x"], latest["at"] = x, (r, J)
-            return 0.5 * float(r @ r), np.asarray(J.T @ r, float)
+            latest["z"], latest["at"] = z.copy(), (at := measured(oracle, z))
+            return float(at.cost), np.asarray(at.J.T @ at.r, float)
 
         def report(z: np.ndarray) -> bool:
             nonlocal state, status
-            x = np.asarray(z, problem.x0.dtype)
-            r, J = latest["at"] if np.array_equal(latest["x"], x) else oracle.linearize(x)
-            step = float(np.linalg.norm(x - state.x))
-            state = ResidualState(**evaluated(oracle, x, r, J, step))
+            at = latest["at"] if np.array_equal(latest["z"], z) else measured(oracle, z)
+            state = ResidualState(**fields(problem, at, float(np.linalg.norm(np.asarray(at.x) - state.x))))
             status = advance(state)
             return status is not None
 
@@ -130,4 +126,4 @@ class LBFGS(LibrarySolver):
 
     def finish(self, oracle: LeastSquaresOracle, state: ResidualState) -> Findings:
         """The measures of optimality, recomputed."""
-        return Findings(residuals=recomputed(oracle, state)[2])
+        return Findings(residuals=measures(measured(oracle, state.x)))

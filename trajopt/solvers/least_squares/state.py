@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, ScalarLike
 
 from trajopt.problems.least_squares import LeastSquaresProblem
-from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status
 from trajopt.solvers.loop.contract import CODES, GOING_ON, SolverState, default_tolerance, status_of
 from trajopt.solvers.subproblems.box_qp import held_at_bound
@@ -22,58 +21,24 @@ RELAXED_EXPONENT = 0.6  # `acceptable` asks for tolerance^0.6: 1e-6 in float64, 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ResidualState(SolverState):
-    """Adds the residual (m,) and the Jacobian (m, n) at x, and `removable`, the norm of the part of the residual that the
-    linearised problem can still remove. `gradient_norm` is the largest |J^T r| over the free variables.
-    """
+    """Adds x with all that was evaluated there, a `FitPoint`. `gradient_norm` is the largest |J^T r| over the free variables."""
 
-    residual: Any
-    jacobian: Any
-    removable: float
+    point: Any
 
     def better_than(self, other: Any, tolerance: float) -> bool:
         """Lower cost, or the same to rounding and closer to stationary."""
-        closer = self.removable < other.removable
-        return self.cost < other.cost or bool(closer and self.cost <= other.cost * (1.0 + COST_ROUNDING))
+        closer = bool(self.point.removable < other.point.removable)
+        return bool(self.cost < other.cost or (closer and self.cost <= other.cost * (1.0 + COST_ROUNDING)))
 
     def non_finite_place(self) -> str:
         """The first entry of the residual that is not finite."""
-        return non_finite_row(np.asarray(self.residual))
+        return non_finite_row(np.asarray(self.point.r))
 
 
 def non_finite_row(r: Float[np.ndarray, " m"]) -> str:
     """Which entry of a residual is not finite, for a message; begins with ": "."""
     bad = np.flatnonzero(~np.isfinite(r))
     return f": residual[{bad[0]}] is {r[bad[0]]}" if bad.size else ": in the derivative or at every trial point"
-
-
-def evaluated(
-    oracle: LeastSquaresOracle,
-    x: Float[np.ndarray, " nx"],
-    r: Float[np.ndarray, " m"],
-    J: Float[np.ndarray, "m n"],
-    step_size: float,
-) -> dict[str, Any]:
-    """The fields of a `ResidualState` at x."""
-    _, gradient_norm, removable = stationarity(oracle, x, r, J)
-    return {
-        "x": x,
-        "cost": 0.5 * float(r @ r),
-        "violation": oracle.problem.bound_violation(x),
-        "gradient_norm": gradient_norm,
-        "step_size": step_size,
-        "residual": r,
-        "jacobian": J,
-        "removable": removable,
-    }
-
-
-def recomputed(
-    oracle: LeastSquaresOracle, state: ResidualState
-) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "m n"], dict[str, float]]:
-    """(r, J, the measures of optimality to report) with everything evaluated anew at the state's point."""
-    r, J = oracle.linearize(state.x)
-    _, gradient_norm, removable = stationarity(oracle, state.x, r, J)
-    return r, J, {"gradient_norm": gradient_norm, "removable_residual": removable}
 
 
 def free_variables(
@@ -83,29 +48,6 @@ def free_variables(
     if not problem.bounded:
         return np.ones(gradient.shape, bool)
     return ~held_at_bound(x, gradient, problem.lower, problem.upper)
-
-
-def removable_part(J: Float[np.ndarray, "m k"], r: Float[np.ndarray, " m"]) -> float:
-    """|P r| with P the projector on the range of J: what is left of r to remove, in its own units.
-
-    It does not depend on the units of the variables. Zero exactly at the stationary points of 1/2 |r|^2.
-    """
-    if J.shape[1] == 0 or not (np.isfinite(J).all() and np.isfinite(r).all()):
-        return 0.0 if J.shape[1] == 0 else float("nan")
-    column = np.linalg.norm(J, axis=0)
-    J = J / np.where(column > 0, column, 1.0)
-    U, s, _ = np.linalg.svd(J, full_matrices=False)
-    kept = s > s.max(initial=0.0) * max(J.shape) * np.finfo(float).eps
-    return float(np.linalg.norm(U[:, kept].T @ r))
-
-
-def stationarity(
-    oracle: LeastSquaresOracle, x: Float[np.ndarray, " nx"], r: Float[np.ndarray, " m"], J: Float[np.ndarray, "m n"]
-) -> tuple[Float[np.ndarray, " n"], float, float]:
-    """(gradient (n,), largest free component of it, removable part of the residual) at x."""
-    gradient = J.T @ r
-    free = free_variables(oracle.problem, x, gradient)
-    return gradient, float(np.abs(gradient[free]).max(initial=0.0)), removable_part(J[:, free], r)
 
 
 @functools.partial(jax.jit, static_argnames=("tolerance", "allowed"))
@@ -146,5 +88,5 @@ def ended(problem: LeastSquaresProblem, state: ResidualState, tolerance: float |
     """The status that `ending` gives a state, None to go on."""
     gave_up = CODES[state.halt] if state.halt else GOING_ON
     least, allowed = tolerance_of(problem, tolerance), problem.tolerance
-    code = ending(state.residual, state.cost, state.removable, gave_up, tolerance=least, allowed=allowed)
+    code = ending(state.point.r, state.cost, state.point.removable, gave_up, tolerance=least, allowed=allowed)
     return None if int(code) == GOING_ON else status_of(int(code))

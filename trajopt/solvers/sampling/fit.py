@@ -28,7 +28,8 @@ from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status
 from trajopt.solvers.least_squares.gauss_newton import findings
-from trajopt.solvers.least_squares.state import non_finite_row, stationarity
+from trajopt.solvers.least_squares.iteration import measured, measures
+from trajopt.solvers.least_squares.state import non_finite_row
 from trajopt.solvers.loop.contract import Findings, SolverState, default_tolerance
 from trajopt.solvers.sampling.distribution import Box, generator
 from trajopt.solvers.sampling.parametrisation import SHARE_OF_RANGE, given_deviation
@@ -219,7 +220,5 @@ class FitSearch:
 
     def finish(self, oracle: LeastSquaresOracle, state: FitSearchState) -> Findings:
         """What Gauss-Newton says of the best point, and the spread."""
-        r, J = oracle.linearize(state.x)
-        _, gradient_norm, removable = stationarity(oracle, state.x, r, J)
-        measures = {"gradient_norm": gradient_norm, "removable_residual": removable, "spread": state.gradient_norm}
-        return findings(oracle.problem, state.x, r, J, measures)
+        at = measured(oracle, state.x)
+        return findings(oracle.problem, at, measures(at) | {"spread": state.gradient_norm})
