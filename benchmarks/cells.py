@@ -15,6 +15,7 @@ The process is this file:
     python benchmarks/cells.py CELLS REPORT LIMIT     # CELLS in JSON; lines of JSON are appended to the file REPORT
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -88,19 +89,26 @@ class Cell:
 
 
 class Cache:
-    """The rows of cells in a file of JSON lines; a later line replaces an earlier one of the same cell."""
+    """The rows of cells in a file of JSON lines; a later line replaces an earlier one of the same cell, what a killed writer cut
+    short is dropped."""
 
     def __init__(self, path: pathlib.Path) -> None:
-        from trajopt.solvers.sweeps.records import Records
-
-        self.path, self._records = path, Records(path)
+        self.path, self._rows = path, dict[str, dict[str, Any]]()
+        for line in path.read_text().splitlines() if path.exists() else ():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(line)
+                self._rows[entry["key"]] = entry["row"]
 
     def get(self, cell: Cell) -> dict[str, Any] | None:
-        return self._records.get(cell.key)
+        return self._rows.get(cell.key)
 
     def put(self, cell: Cell, row: dict[str, Any]) -> None:
         """Keep a row, on disk before this returns."""
-        self._records.put(cell.key, row)
+        self._rows[cell.key] = row
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a+") as stream:
+            whole = not stream.tell() or self.path.read_bytes().endswith(b"\n")
+            stream.write(("" if whole else "\n") + json.dumps({"key": cell.key, "row": row}) + "\n")
 
 
 def run(cells: Sequence[Cell], limit: float) -> Iterator[tuple[Cell, dict[str, Any]]]:

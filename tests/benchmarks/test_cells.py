@@ -79,3 +79,16 @@ def test_the_command_runs_a_problem_of_the_library_in_a_process(tmp_path, monkey
     assert "| **GaussNewton** | solved |" in text and "CEM (takes optimal control only)" in text
     library_table.main(["--page-only", *options[4:], *places])
     assert "| **GaussNewton** | solved |" in (tmp_path / "page.md").read_text()
+
+
+def test_a_row_that_was_cut_short_is_dropped_and_the_next_one_is_whole(tmp_path):
+    path, (one, two, three) = tmp_path / "deep" / "rows.jsonl", (Cell("p", name, {}, 0, 1.0) for name in "abc")
+    first = cells.Cache(path)
+    first.put(one, {"x": 1})
+    first.put(one, {"x": 2})
+    with path.open("a") as stream:
+        stream.write('{"key": "b", "ro')
+    second = cells.Cache(path)
+    assert second.get(one) == {"x": 2} and second.get(two) is None
+    second.put(three, {"x": 3})
+    assert [cells.Cache(path).get(cell) for cell in (one, two, three)] == [{"x": 2}, None, {"x": 3}]

@@ -14,9 +14,8 @@ from trajopt.occupied import occupying
 from trajopt.result import status_name
 from trajopt.solvers.registry import chosen_solver, is_random
 from trajopt.solvers.sweeps.comparison import Comparison
-from trajopt.solvers.sweeps.many import Outcome, iterate_tasks
+from trajopt.solvers.sweeps.many import Outcome, Results, iterate_tasks
 from trajopt.solvers.sweeps.processes import check_workers, executor_for
-from trajopt.solvers.sweeps.records import Results
 from trajopt.solvers.sweeps.stream import BrokenSweepError
 from trajopt.solvers.sweeps.tasks import Reference, Task, grid, reference
 from trajopt.viz import plots

@@ -22,7 +22,7 @@ from trajopt.solvers import Processes, Task, solve_many, solve_tasks
 from trajopt.solvers.loop.fingerprint import fingerprint
 from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.sweeps import WorkerDiedError, grid
-from trajopt.solvers.sweeps.records import Records, Results
+from trajopt.solvers.sweeps.many import Results
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # other processes do not import the tests
 
@@ -68,19 +68,6 @@ def test_fingerprints_are_the_same_in_every_process():
     assert len(seen) == 1 and len(seen.pop().strip()) == 20
 
 
-def test_a_cut_line_is_dropped_and_the_next_one_is_whole(tmp_path):
-    path = tmp_path / "deep" / "rows.jsonl"
-    first = Records(path)
-    first.put("a", {"x": 1})
-    first.put("a", {"x": 2})
-    with path.open("a") as stream:
-        stream.write('{"key": "b", "ro')
-    second = Records(path)
-    assert second.rows == {"a": {"x": 2}}
-    second.put("c", {"x": 3})
-    assert Records(path).rows == {"a": {"x": 2}, "c": {"x": 3}}
-
-
 def test_the_product_of_a_sweep_and_what_it_refuses(toy):
     tasks = grid(
         toy, ["GaussNewton", SOLVER], settings={"valley": [1.0, 5.0]}, seeds=range(2), starts=[None, np.zeros(2)]
@@ -109,29 +96,27 @@ def test_a_second_run_goes_on(toy, tmp_path):
     assert [outcome.kept for outcome in second] == [True] * 3 + [False] * 3 and len(seen) == 6
     assert sorted(outcome.finished for outcome in seen) == [1, 2, 3, 4, 5, 6] and "(kept)" in str(seen[0])
     assert numbers(second) == numbers(solve_many(toy, SOLVER, starts=starts))
-    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
-    assert len(lines) == 6 == len({json.loads(line)["key"] for line in lines})
-    loaded = Solution.load(tmp_path / "out" / "solutions" / json.loads(lines[0])["key"])
-    assert loaded.cost == second[0].solution.cost
+    place, key = tmp_path / "out" / "solutions", second[0].task.key()
+    assert len(list(place.iterdir())) == 6 and Solution.load(place / key).cost == second[0].solution.cost
+    summary = json.loads((place / key / "summary.json").read_text())
+    assert summary["task"] == second[0].task.title and summary["attempts"] == 1
     Results(tmp_path / "out").clear()
-    assert Results(tmp_path / "out").records.rows == {}
+    assert Results(tmp_path / "out").get(key) is None
 
 
 def test_what_is_damaged_on_disk_is_solved_again(toy, tmp_path):
-    """A result, a file of another result, a line of the list."""
+    """A result, a file of another result, one without its summary."""
     sweep = {"problems": toy, "solvers": SOLVER, "starts": [np.array([0.2 * k, -0.1]) for k in range(4)], "folder": tmp_path}
     first = solve_many(**sweep)
-    records = tmp_path / "results.jsonl"
-    lines = records.read_text().splitlines(keepends=True)
-    places = [tmp_path / "solutions" / json.loads(line)["key"] for line in lines]
+    places = [tmp_path / "solutions" / outcome.task.key() for outcome in first]
     content = (places[0] / "solution.npz").read_bytes()
     (places[0] / "solution.npz").write_bytes(content[: len(content) // 2])
     (places[1] / "solution.npz").write_bytes((places[2] / "solution.npz").read_bytes())
-    records.write_text("".join([*lines[:3], lines[3].replace('"row"', '"roe"')]))
+    (places[3] / "summary.json").unlink()
     with pytest.warns(UserWarning) as told:
         second = solve_many(**sweep)
     said = " ".join(str(warning.message) for warning in told)
-    assert all(words in said for words in ("is damaged; its task", "damaged, or no NumPy archive", "mixes files of several"))
+    assert all(words in said for words in ("holds no finished run", "damaged, or no NumPy archive", "mixes files of several"))
     assert [outcome.kept for outcome in second] == [False, False, True, False] and numbers(second) == numbers(first)
     assert all(outcome.kept for outcome in solve_many(**sweep))
 
@@ -161,8 +146,7 @@ def test_a_worker_that_is_killed_costs_its_task_a_second_attempt(tmp_path):
         assert own.result() != os.getpid() and other.result() is None
         found = solve_tasks(tasks, executor=executor, folder=tmp_path, progress=kill)
         assert numbers(found) == numbers(solve_tasks(tasks))
-        keys = [json.loads(line)["key"] for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-        assert len(keys) == len(set(keys)) == 6 and killed
+        assert len(list((tmp_path / "solutions").iterdir())) == 6 and killed
         with pytest.raises(WorkerDiedError, match="its worker (ended with status 3|died)"):
             executor.submit(os._exit, 3).result()
         assert executor.submit(os.getpid).result() not in (os.getpid(), killed[0].pid)

@@ -23,14 +23,13 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.laws.base import ContactLaw, Need
 from trajopt.dynamics.contact.ncp import CLAMPED, SEPARATING, Modes, newton_matrix, projection_jacobian
-from trajopt.dynamics.contact.solve.solve import NCPSolution
+from trajopt.dynamics.contact.solve.solve import NCPSolution, zero_tangent
 from trajopt.dynamics.contact.step import DerivativeRule, SolvedStep, VelocityStep
 from trajopt.dynamics.gradients.implicit import outputs_in_modes
 from trajopt.dynamics.gradients.mode import GradientMode, GradientOptions, LossDirection
@@ -95,8 +94,7 @@ class ComplementarityAware(GradientMode, DerivativeRule):
     def relabelling(self, inputs: StepInputs, direction: LossDirection) -> Callable[[SolvedStep], NCPSolution]:
         def relabel(solved: SolvedStep) -> NCPSolution:
             by_q, by_v = direction(solved.velocity)
-            none = jax.tree.map(_zero_cotangent, solved.result)
-            outputs = dataclasses.replace(none, velocity=by_v)
+            outputs = dataclasses.replace(zero_tangent(solved.result), velocity=by_v)
             labelled, _ = _labelled(self.labellings, solved, by_v)
 
             def measure(part):
@@ -131,12 +129,6 @@ def _measure(inputs: StepInputs, by_q: Float[Array, " nv"], gradient: StepInputs
 def _best(measures: Float[Array, " k"]) -> Int[Array, ""]:
     """The largest measure, the first of equals: the true labelling wins ties; what is not finite never wins."""
     return jnp.argmax(jnp.where(jnp.isfinite(measures), measures, -1.0))
-
-
-def _zero_cotangent(x):
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        return jnp.zeros_like(x)
-    return np.zeros(x.shape, jax.dtypes.float0)
 
 
 def _pull_back(offset_weight, solved: SolvedStep, inputs: StepInputs, outputs: VelocityStep) -> StepInputs:

@@ -147,7 +147,7 @@ class FitSearch:
         deviation = self._deviation(problem, guess)
         distribution = self.solver.first_distribution(np.zeros(problem.dimension))
         try:  # before anything is searched: the derivative is asked for at the end
-            r, _ = oracle.linearize(guess)
+            r = np.asarray(measured(oracle, guess).r, float)
         except (ValueError, NotImplementedError) as error:
             remedy = "its answer would have no covariance; give gradient='finite-difference'"
             raise OptionError(f"{self.solver.name}: '{problem.name}' has no derivative ({error}): {remedy}") from error

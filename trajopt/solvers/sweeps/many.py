@@ -1,19 +1,27 @@
-"""Many solves through one executor: results as they come, kept one by one, and a second run that goes on."""
+"""Many solves through one executor: results as they come, kept one by one, and a second run that goes on.
+
+A sweep writes every result as it comes, so that whatever ends it leaves all that was finished; a second one reads them first and
+goes on with what is missing. Nothing waits for the disk, which would take longer than all else about a short task: where the
+machine loses its power, results of the last seconds may be damaged. What cannot be read is solved again.
+"""
 
 import contextlib
 import dataclasses
 import os
+import pathlib
+import shutil
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
+from trajopt import files
 from trajopt.errors import OptionError
 from trajopt.names import counted
 from trajopt.occupied import occupying
 from trajopt.result import status_name
 from trajopt.solvers.loop.fingerprint import fingerprint
 from trajopt.solvers.loop.solution import Solution
-from trajopt.solvers.sweeps.records import Results
 from trajopt.solvers.sweeps.stream import Answer, stream
 from trajopt.solvers.sweeps.tasks import Reference, Task, grid
 from trajopt.solvers.sweeps.worker import Problems, Sender, first_line, solve_parcel, solve_task
@@ -55,6 +63,32 @@ class Outcome:
             status = status_name(self.solution.status)
             what = f"{status}, cost {self.solution.cost:.3e} after {counted(self.solution.iterations, 'iteration')}{again}"
         return f"[{self.finished}/{self.total}] {self.task.title}: {what}{' (kept)' if self.kept else ''}"
+
+
+class Results:
+    """Solutions by key in a folder: `solutions/KEY` holds what `Solution.save` writes, all or nothing."""
+
+    def __init__(self, folder: str | os.PathLike) -> None:
+        self.folder = pathlib.Path(folder) / "solutions"
+
+    def get(self, key: str) -> Solution | None:
+        """The solution of `key`, None where there is none; a damaged one is told in a warning."""
+        if not (self.folder / key).exists():
+            return None
+        try:
+            return Solution.load(self.folder / key)
+        except OptionError as error:
+            warnings.warn(f"a kept result is solved again: {error}", stacklevel=3)
+            return None
+
+    def put(self, key: str, solution: Solution, more: dict[str, Any]) -> None:
+        """Keep a solution, with more entries of its summary, in the folder before this returns."""
+        files.tidy(self.folder / key)
+        solution.save(self.folder / key, more, synchronised=False)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def solve_many(
@@ -140,7 +174,7 @@ def _outcomes(
         index, finished = missing[answer.index], finished + 1
         solution, error = answer.value, "" if answer.error is None else first_line(answer.error)
         if results is not None and solution is not None and status_name(solution.status) != "interrupted":
-            results.put(keys[index], solution, _row(tasks[index], solution, answer))
+            results.put(keys[index], solution, {"task": tasks[index].title, "attempts": answer.attempts})
         yield Outcome(tasks[index], index, solution, error, answer.attempts, finished, len(tasks))
 
 
@@ -168,16 +202,3 @@ def _solved(tasks: Sequence[Task], executor: Executor | None) -> Iterator[Answer
         return solve_task(made.get(id(found), found.make) if isinstance(found, Reference) else found, task)
 
     return stream(here, tasks, None)
-
-
-def _row(task: Task, solution: Solution, answer: Answer) -> dict[str, Any]:
-    """What the list of results says about one: enough to find it by eye."""
-    cost = float(solution.cost)
-    return {
-        "task": task.title,
-        "problem": solution.problem,
-        "status": status_name(solution.status),
-        "success": bool(solution.success),
-        "cost": cost if cost == cost and abs(cost) != float("inf") else None,
-        "attempts": answer.attempts,
-    }
