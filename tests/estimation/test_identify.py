@@ -1,5 +1,6 @@
 """Identification of small systems from simulated recordings: values, intervals, what is not determined, what is said."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -9,6 +10,7 @@ from trajopt import load_model
 from trajopt.dynamics import State, System
 from trajopt.errors import OptionError, RecordingError, UnknownNameError
 from trajopt.estimation import Encoder, Input, Parameter, Pose, Recording, RobustLoss, identify
+from trajopt.estimation.checks import checked
 
 DT, T, NOISE = 0.01, 40, 1e-3
 PENDULUM = """<mujoco model="pendulum"><worldbody><body name="rod"><joint name="hinge" axis="0 1 0" damping="0.05"/>
@@ -176,6 +178,40 @@ def with_gap(t):
 def test_recordings_that_are_wrong(system, recordings, channel, change, message):
     with pytest.raises(RecordingError, match=message):
         identify(system, changed(recordings[0], channel, **change), ASKED, SENSORS)
+
+
+def spiked(q):
+    q = np.array(q)
+    q[12] += 0.5
+    return q
+
+
+@pytest.mark.parametrize(
+    ("t", "values", "message"),
+    [
+        (lambda t: t, spiked, "recording 'run 1', channel 'q': single samples jump away and back, at t = 0.12 s"),
+        (lambda t: 1.02 * t, lambda q: q, "recording 'run 1', channel 'q': samples are 0.0102 s apart from t = 0 s"),
+        (lambda t: t + 0.05 * t**2, lambda q: q, "recording 'run 1', channel 'q': the clock drifts"),
+    ],
+)
+def test_single_samples_that_jump_and_clocks(system, recordings, t, values, message):
+    doubtful = [recordings[0], changed(recordings[1], "q", t, values), *recordings[2:]]
+    kept, notes = checked(system, doubtful, SENSORS)
+    assert any(message in note for note in notes), notes
+    assert np.isnan(kept[1]["q"].values).sum() == (values is spiked)
+    assert not checked(system, recordings, SENSORS)[1]
+
+
+def test_velocities_in_other_units_and_time_stamps_that_are_too_small(system, recordings):
+    angle = recordings[0]["q"]
+    rate = np.gradient(angle.values[:, 0], angle.t)
+    sensors = (*SENSORS, Encoder("rate", noise=0.1, velocity=True))
+    for size, message in ((1.0, None), (1e3, "'rate': from t = 0 s on the root mean square"), (1e-3, "'rate': from t")):
+        log = Recording("run 0", {**recordings[0].channels, "rate": (angle.t, size * rate)})
+        with pytest.raises(RecordingError, match=message) if message else contextlib.nullcontext():
+            checked(system, [log], sensors)
+    with pytest.raises(RecordingError, match="samples are 1e-05 s apart from t = 0 s on"):
+        checked(system, [changed(recordings[0], "q", lambda t: 1e-3 * t)], SENSORS)
 
 
 @pytest.mark.slow

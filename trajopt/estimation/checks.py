@@ -8,24 +8,32 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import RecordingError
 from trajopt.estimation.moments import free_start
 from trajopt.estimation.recording import Channel, Recording
-from trajopt.estimation.sensors import IMU, Encoder, Input, Pose, Sensor, errors_from
+from trajopt.estimation.sensors import IMU, Encoder, Input, Pose, Sensor, Velocity, errors_from
 
 GAP = 8.0  # intervals that a time between two samples may last
-DRIFT = 0.01  # by which the rate at the start and at the end may differ, relative
+DRIFT = 0.01  # by which clocks may differ, relative: at the start and at the end, two channels, two recordings
+OTHER_RATE = 0.1  # difference, relative, from which on it is another rate and not a clock that runs wrongly
+JUMP = 2.0  # times the steps beside it, from which on a single sample that lies elsewhere is no motion
+JUMP_NOISE = 20.0  # deviations of the noise that it must lie off, too
 SLOWEST = 0.6  # s, median time between samples, above which stamps are taken for milliseconds
+FASTEST = 2e-5  # s, below which they are taken for thousands of seconds
 FARTHEST = 100.0  # m, from the origin
 TOO_LARGE = 20.0  # times the limit of a control, joint or of what gravity shows
 UNIT_NORM = 0.02  # by which the norm of a quaternion may differ from one
 STILL = 3.0  # deviations of the noise within which a robot that never moves stays
 SUNK = 0.3  # share of the body's size by which poses may lie in the ground
-MISREAD = 0.05  # the same where another order of the quaternions puts the body on the ground
+MISREAD = 0.05  # the same, in the typical recording, where another order of the quaternions puts the body on the ground
+MISREAD_ALONE = 0.15  # the same in a single one
+LOOKED_AT = 12  # rows of each recording
+PARTS = 20  # of a recording, over which the slope of positions is taken
+UNITS = 30.0  # factor between measured velocities and the slope of positions, either way, from which on units are wrong
 
 
 def checked(
@@ -44,6 +52,11 @@ def checked(
                 notes += _clock(where, channel)
                 _check_values(where, system, sensor, channel)
         notes += _spans(recording, sensors)
+        _check_speeds(system, recording, sensors)
+    for sensor in sensors:
+        notes += _rates(sensor, recordings)
+        recordings, found = _without_jumps(system, recordings, sensor)
+        notes += found
     kept = []
     for recording, moves in zip(recordings, _moving(system, recordings, sensors)):
         if moves:
@@ -97,6 +110,11 @@ def _clock(where: str, channel: Channel) -> list[str]:
             f"in s, and "
             "these look like milliseconds or smaller units (time_scale of the map of channels)"
         )
+    if channel.interval < FASTEST:
+        raise RecordingError(
+            f"{where}: samples are {channel.interval:.3g} s apart from t = {channel.t[0]:.6g} s on; time stamps are expected in "
+            "s, and these look too small by a factor such as 1000 (time_scale of the map of channels)"
+        )
     wide = np.flatnonzero(steps > GAP * channel.interval)
     if wide.size:
         k = int(wide[np.argmax(steps[wide])])
@@ -126,13 +144,83 @@ def _spans(recording: Recording, sensors: Sequence[Sensor]) -> list[str]:
     lengths = {c: float(np.ptp(recording[c].t)) for c in used}
     longest, shortest = max(lengths, key=lengths.__getitem__), min(lengths, key=lengths.__getitem__)
     slack = 3 * max(recording[longest].interval, recording[shortest].interval)
-    if lengths[longest] - lengths[shortest] > max(0.02 * lengths[longest], slack):
+    if lengths[longest] - lengths[shortest] > max(DRIFT * lengths[longest], slack):
         return [
             f"recording '{recording.name}': channel '{longest}' lasts {lengths[longest]:.6g} s, channel '{shortest}' "
             f"{lengths[shortest]:.6g} s (to t = {recording[shortest].t[-1]:.6g} s): does one clock run at another speed, or "
             f"does it end early?"
         ]
     return []
+
+
+def _rates(sensor: Sensor, recordings: Sequence[Recording]) -> list[str]:
+    """Recordings whose samples are a little closer to each other, or farther, than in most: clocks of different speed."""
+    regular = {}
+    for recording in recordings:
+        steps = np.diff(recording[sensor.channel].t) if sensor.channel in recording.channels else np.zeros(0)
+        if steps.size > 10:
+            regular[recording.name] = (float(np.ptp(recording[sensor.channel].t)) / steps.size, recording)
+    if len(regular) < 3:
+        return []
+    typical = float(np.median([rate for rate, _ in regular.values()]))
+    spread = 1.4826 * float(np.median([abs(rate / typical - 1.0) for rate, _ in regular.values()]))
+    return [
+        f"recording '{name}', channel '{sensor.channel}': samples are {rate:.6g} s apart from t = {recording.start:.6g} s to "
+        f"{recording.end:.6g} s, and {typical:.6g} s in most recordings: does its clock drift?"
+        for name, (rate, recording) in regular.items()
+        if DRIFT + 3.0 * spread < abs(rate / typical - 1.0) < OTHER_RATE
+    ]
+
+
+def _without_jumps(
+    system: System, recordings: Sequence[Recording], sensor: Sensor
+) -> tuple[list[Recording], list[str]]:
+    """The recordings without single samples of a configuration that lie far from both samples beside them, where those agree."""
+    if not sensor.of_configuration:
+        return list(recordings), []
+    notes, cleaned = [], []
+    rows = [r[sensor.channel].values if sensor.channel in r.channels else np.zeros((0, 1)) for r in recordings]
+    deviations = sensor.deviations(system.model)
+    for recording, values, jumps in zip(recordings, rows, _jumps(sensor, rows, deviations)):
+        if not jumps.size:
+            cleaned.append(recording)
+            continue
+        channel = recording[sensor.channel]
+        times = ", ".join(f"{channel.t[k]:.6g}" for k in jumps[:5]) + (" and others" if jumps.size > 5 else "")
+        notes.append(
+            f"recording '{recording.name}', channel '{sensor.channel}': single samples jump away and back, at t = {times} s; "
+            "they are left out"
+        )
+        kept = np.array(values)
+        kept[jumps] = np.nan
+        cleaned.append(Recording(recording.name, {**recording.channels, sensor.channel: Channel(channel.t, kept)}))
+    return cleaned, notes
+
+
+def _jumps(
+    sensor: Sensor, rows: list[Float[np.ndarray, "_ w"]], deviations: Float[np.ndarray, " k"]
+) -> list[Int[np.ndarray, "..."]]:
+    """Places of single samples that jump, in each series: the steps to and from them are large, and neither the step across nor
+    those before and after are. The noise is that which second differences show, at least the deviations."""
+    owner = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+    whole = np.concatenate([r for r in rows if len(r)])
+    program = jax.jit(jax.vmap(sensor.error))
+
+    def steps(by: int) -> Float[np.ndarray, "n k"]:
+        """From each row to that `by` rows later; NaN where that belongs to another series."""
+        there = (owner == np.roll(owner, -by)) & (np.arange(len(whole)) < len(whole) - by)
+        return np.where(there[:, None], program(jnp.asarray(whole), jnp.asarray(np.roll(whole, -by, 0))), np.nan)
+
+    step, across = steps(1), np.abs(np.roll(steps(2), 1, 0))
+    bends = np.abs(step - np.roll(step, 1, 0))
+    if not np.isfinite(bends).any():
+        return [np.zeros(0, int) for _ in rows]
+    noise = np.maximum(deviations, 1.4826 * np.nanmedian(bends, 0) / np.sqrt(6.0))
+    size = np.abs(step)
+    beside = np.nan_to_num(np.fmax(np.roll(size, 2, 0), np.roll(size, -1, 0)))
+    jumping = np.minimum(size, np.roll(size, 1, 0)) > JUMP * np.maximum(across, beside) + JUMP_NOISE * noise
+    begins = np.cumsum([0, *(len(r) for r in rows)])
+    return [np.flatnonzero(jumping[a:b].any(1)) for a, b in zip(begins[:-1], begins[1:])]
 
 
 def _first_beyond(channel: Channel, beyond: np.ndarray) -> tuple[int, int]:
@@ -168,6 +256,47 @@ def _check_values(where: str, system: System, sensor: Sensor, channel: Channel) 
             raise RecordingError(
                 f"{where} is {values[row, column]:.6g} at t = {channel.t[row]:.6g} s, column {column}: {advice}"
             )
+
+
+def _speeds(system: System, sensor: Sensor, channel: Channel) -> dict[int, float]:
+    """The root mean square of each velocity that a channel measures, or shows as the slope of what it measures where that is far
+    above the noise."""
+    model, values = system.model, channel.values
+    start = free_start(model, sensor.frame(model)) if isinstance(sensor, Pose) else None
+    if isinstance(sensor, Encoder):
+        places = [model.topology.joint(name).v_start for name in sensor.labels(model)]
+    elif start is not None:
+        first = next(j.v_start for j in model.topology.joints if j.q_start == start)
+        places = list(range(first, first + 6))
+    else:
+        places = list(range(model.nv)) if isinstance(sensor, Velocity) else []
+    by = max(1, len(values) // PARTS)
+    if not places or len(values) <= by:
+        return {}
+    least = np.zeros(len(places))
+    if sensor.of_configuration:
+        time = (channel.t[by:] - channel.t[:-by])[:, None]
+        values = np.asarray(jax.vmap(sensor.error)(jnp.asarray(values[:-by]), jnp.asarray(values[by:]))) / time
+        least = STILL * sensor.deviations(model) / float(np.median(time))
+    sizes = np.sqrt(np.mean(np.nan_to_num(values) ** 2, 0))
+    return {place: float(size) for place, size, enough in zip(places, sizes, sizes > least) if enough}
+
+
+def _check_speeds(system: System, recording: Recording, sensors: Sequence[Sensor]) -> None:
+    """Velocities have the unit of the slope of positions."""
+    given = [(s, _speeds(system, s, recording[s.channel])) for s in sensors if s.channel in recording.channels]
+    for sensor, speeds in given:
+        for other, slopes in given:
+            both = set(speeds) & set(slopes)
+            if sensor.of_configuration or not other.of_configuration or not both:
+                continue
+            measured, slope = (float(np.sqrt(sum(x[k] ** 2 for k in both))) for x in (speeds, slopes))
+            if not 1.0 / UNITS < measured / max(slope, 1e-300) < UNITS:
+                raise RecordingError(
+                    f"recording '{recording.name}', channel '{sensor.channel}': from t = {recording.start:.6g} s on the root "
+                    f"mean square of the velocities is {measured:.3g}, and channel '{other.channel}' changes by {slope:.3g} per "
+                    "s; expected rad/s and m/s, with time stamps in s"
+                )
 
 
 def _check_accelerometer(where: str, system: System, channel: Channel) -> None:
@@ -223,39 +352,36 @@ def _check_ground(system: System, recordings: Sequence[Recording], sensors: Sequ
     if start is None or model.nq != 7 or not model.topology.pairs:
         return
     assert pose is not None
-    channels = [(r.name, r[pose.channel]) for r in recordings[:20] if pose.channel in r.channels]
+    channels = [(r.name, r[pose.channel]) for r in recordings if pose.channel in r.channels]
     readings = {
         "": lambda q: q,
         "x y z w": lambda q: q[:, [0, 1, 2, 6, 3, 4, 5]],
         "the inverse rotation": lambda q: q * _INVERSE,
     }
-    depth: dict[str, list[np.ndarray]] = {name: [] for name in readings}
-    for _, channel in channels:
-        rows = channel.values[~np.isnan(channel.values).any(1)]
-        rows = rows[np.linspace(0, len(rows) - 1, 12).astype(int)]
-        for name, read in readings.items():
-            depth[name].append(_lowest(system, read(rows)))
+    picked = [c.values[~np.isnan(c.values).any(1)] for _, c in channels]
+    picked = [rows[np.linspace(0, len(rows) - 1, LOOKED_AT).astype(int)] for rows in picked]
     size = float(np.asarray(model.shape_size)[[s.node >= 0 for s in model.topology.shapes]].max())
-    deepest = {name: np.array([max(0.0, -float(d.min())) for d in found]) for name, found in depth.items()}
-    typical = {name: float(np.median(d)) for name, d in deepest.items()}
-    better = min(typical, key=typical.__getitem__)
-    misread = better and typical[better] < 0.3 * typical[""]
-    if typical[""] <= (MISREAD if misread else SUNK) * size:
-        return
+    deepest = {
+        name: np.maximum(0.0, -_lowest(system, read(np.concatenate(picked))).reshape(-1, LOOKED_AT).min(1))
+        for name, read in readings.items()
+    }
+    typical = {name: float(np.median(depth)) for name, depth in deepest.items()}
     k = int(np.argmax(deepest[""]))
+    for limit, depth in ((MISREAD, typical), (MISREAD_ALONE, {name: float(d[k]) for name, d in deepest.items()})):
+        better = min(depth, key=depth.__getitem__)
+        misread = better and depth[better] < 0.3 * depth[""]
+        if depth[""] > (limit if misread else SUNK) * size:
+            break
+    else:
+        return
     name, channel = channels[k]
-    row = channel.t[-1]
+    where, before = f"recording '{name}', channel '{pose.channel}'", f"before t = {channel.t[-1]:.4g} s"
+    problem = f"{where}: the body lies {deepest[''][k]:.3g} m deep in the ground {before}"
     if misread:
         raise RecordingError(
-            f"recording '{name}', channel '{pose.channel}': the body lies {deepest[''][k]:.3g} m deep in the ground before t = "
-            f"{row:.4g} s, "
-            f"and on it if the quaternions are read as {better}; expected w x y z, from the body's axes to the world's"
+            f"{problem}, and on it if the quaternions are read as {better}; expected w x y z, from the body's axes to the world's"
         )
-    raise RecordingError(
-        f"recording '{name}', channel '{pose.channel}': the body lies {deepest[''][k]:.3g} m deep in the ground before t = "
-        f"{row:.4g} s; are "
-        "positions in m, from the origin of the model's world, with z up?"
-    )
+    raise RecordingError(f"{problem}; are positions in m, from the origin of the model's world, with z up?")
 
 
 _INVERSE = np.array([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0])

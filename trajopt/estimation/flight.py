@@ -66,6 +66,7 @@ def before_contact(
             free.sensors,
             [firsts[int(k)] for k in flying],
             until[flying],
+            groups=1,
         )
         robust = RobustLoss("cauchy", by="recording") if loss.kind == "linear" else loss
         problem = gauss_newton.ArrowProblem(free, groups, robust, exact=False, least_information=WELL_KNOWN)
@@ -142,7 +143,7 @@ def _times_of_contact(
     if rest:
         touching = _first_contact(predictor)
         for group in pack(
-            predictor.system, [recordings[k] for k in rest], predictor.sensors, [firsts[k] for k in rest]
+            predictor.system, [recordings[k] for k in rest], predictor.sensors, [firsts[k] for k in rest], groups=1
         ):
             steps = np.asarray(touching(jnp.asarray(predictor.unknowns.start), group.data))
             for j, step in zip(group.index, steps):

@@ -138,8 +138,9 @@ class _Work:
         if system.smooth:
             return False, "no contact can act"
         few = impacts.chosen(len(self.recordings), LOOKED_AT, self.seed)
-        groups = pack(system, [self.recordings[k] for k in few], self.predictor.sensors, [self.firsts[k] for k in few])
-        count = np.concatenate([np.asarray(_spikes(self.predictor)(self._start, group.data)) for group in groups])
+        recordings, firsts = [self.recordings[k] for k in few], [self.firsts[k] for k in few]
+        (group,) = pack(system, recordings, self.predictor.sensors, firsts, groups=1)
+        count = np.asarray(_spikes(self.predictor)(self._start, group.data))
         if not count.any():
             return False, "no impact in the predicted motions"
         return True, f"impacts in {np.mean(count > 0):.0%} of the predicted motions"
@@ -218,27 +219,17 @@ class _Work:
         left = _complement(known, theta.size)
         stages, rollouts, parts = list(start.stages), start.rollouts, [(known, start.information)]
         if left.shape[1]:
-
-            def motions(chosen: np.ndarray) -> impacts.WholeMotions:
-                groups = pack(
-                    self.predictor.system, [self.recordings[k] for k in chosen], self.predictor.sensors,
-                    [start.firsts[k] for k in chosen],
-                )  # fmt: skip
-                origin = theta / self.predictor.unknowns.scale
-                quick = impacts.coarse(self.predictor)
-                return impacts.WholeMotions(quick, groups, zeros(quick, groups), origin, left, self.loss)
-
-            whole = motions(np.arange(len(self.recordings)))
+            predictor = impacts.coarse(self.predictor)
+            groups = pack(predictor.system, self.recordings, predictor.sensors, start.firsts)
+            whole = impacts.WholeMotions(predictor, groups, theta / predictor.unknowns.scale, left, self.loss)
             few = impacts.chosen(len(self.recordings), MOST_SEARCHED, self.seed)
-            searched = whole if len(few) == len(self.recordings) else motions(few)
-            end = impacts.search(searched, evaluations, self.seed)
+            end = impacts.search(whole, few, evaluations, self.seed)
             surface = impacts.response_surface(whole, end, self.seed)
             theta = whole.theta(surface.z)
             rollouts += end.rollouts + surface.rollouts
             parts.append((left, surface.information))
             stages.append(
-                f"whole motions: CMA-ES over {left.shape[1]} directions, loss {end.first_merit:.4g} to {end.merit:.4g}; "
-                f"response "
+                f"whole motions: CMA-ES over {left.shape[1]} directions, loss {end.first_merit:.4g} to {end.merit:.4g}; response "
                 f"surface of {surface.rollouts} rollouts explains {surface.explained:.0%}"
             )
         locals_ = np.zeros((len(self.recordings), self.predictor.n_local))

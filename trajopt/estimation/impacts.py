@@ -37,18 +37,21 @@ from trajopt.solvers.sampling.fit import next_distribution
 CORNER = 0.3  # c, of the loss
 COARSE = 1e-5  # tolerance of the contact solver in whole motions, whose errors are far above it
 EVALUATIONS = 150  # of CMA-ES, for each direction that is searched
-STEPS_TOGETHER = 400_000  # simulated in one call: what bounds the memory
+PAIRS = 128  # of a point and a recording, predicted in one call; or `POINTS` for each recording of a small group
+POINTS = 16
 SURFACE_RADIUS = 0.5  # of the points of the surface, in units of the scale or of CMA-ES's own spread
 LEAST_CURVATURE = 0.02  # relative to the largest, of a direction of the surface that counts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WholeMotions:
-    """The loss above over groups of recordings, of points z (P, k): theta = scale * (origin + basis z) within the bounds."""
+    """The loss above over groups of recordings, of points z (P, k): theta = scale * (origin + basis z) within the bounds.
+
+    Points and recordings are paired and go through one program of each group, so many at a time: whatever is asked, nothing is
+    compiled again."""
 
     predictor: Predictor
     groups: Sequence[Group]
-    locals: Sequence[Float[np.ndarray, "R l"]]
     origin: Float[np.ndarray, " n"]
     basis: Float[np.ndarray, "n k"]
     loss: RobustLoss
@@ -70,63 +73,64 @@ class WholeMotions:
         return [(s.channel, block) for s in chosen for block in s.quantities(self.predictor.system.model)]
 
     @functools.cached_property
-    def _errors(self) -> Callable:
-        """(theta, local, data) -> the norm of the error of each quantity, and whether it was measured: lists of (R, N)."""
+    def _program(self) -> Callable:
+        """(theta, data, scales) of pairs -> the loss (B,), and of each quantity the sum of the errors and their number (B, b)."""
+        local = jnp.zeros(self.predictor.n_local)
 
-        def one(theta: Array, local: Array, data: Data) -> tuple[list[Array], list[Array]]:
+        def one(theta: Array, data: Data, scales: Array) -> tuple[Array, Array, Array]:
             errors = self.predictor.errors(theta, local, data)
-            sizes, present = [], []
-            for channel, rows in self.blocks:
-                sizes.append(jnp.sqrt((errors[channel][:, rows] ** 2).sum(1)))
-                present.append(data.measured[channel].present[:, rows].max(1))
-            return sizes, present
+            losses, sums, counts = [], [], []
+            for (channel, rows), scale in zip(self.blocks, scales):
+                size = jnp.sqrt((errors[channel][:, rows] ** 2).sum(1))
+                present = data.measured[channel].present[:, rows].max(1)
+                rho = 2.0 * CORNER**2 * (jnp.sqrt(1.0 + (size / (scale * CORNER)) ** 2) - 1.0)
+                losses.append((rho * present).sum() / jnp.maximum(present.sum(), 1.0))
+                sums.append((size * present).sum())
+                counts.append(present.sum())
+            measured = (jnp.stack(counts) > 0.0).sum()
+            return jnp.stack(losses).sum() / jnp.maximum(measured, 1), jnp.stack(sums), jnp.stack(counts)
 
-        return one
+        return jax.jit(jax.vmap(one, (0, 0, None)))
+
+    @functools.cached_property
+    def _data(self) -> list[Data]:
+        """The data of the groups as arrays of NumPy, from which pairs are taken."""
+        return [jax.device_get(group.data) for group in self.groups]
+
+    def _rated(
+        self, thetas: Float[np.ndarray, "P n"], recordings: Int[np.ndarray, " k"], scales: Float[np.ndarray, " b"]
+    ) -> tuple[Float[np.ndarray, "P k"], Float[np.ndarray, "P k b"], Float[np.ndarray, "P k b"]]:
+        """What the program says about every point and recording."""
+        shape = (len(thetas), len(recordings))
+        found = (np.zeros(shape), np.zeros((*shape, scales.size)), np.zeros((*shape, scales.size)))
+        for group, data in zip(self.groups, self._data):
+            columns = np.flatnonzero(np.isin(recordings, group.index))
+            rows = np.searchsorted(group.index, recordings[columns])
+            point, column = (a.reshape(-1) for a in np.mgrid[: len(thetas), : len(columns)])
+            pairs = min(PAIRS, POINTS * len(group.index))
+            for k in range(0, point.size, pairs):
+                p, c = point[k : k + pairs], column[k : k + pairs]
+                row = np.resize(rows[c], pairs)
+                part = jax.tree.map(lambda leaf, row=row: leaf[row], data)
+                rated = self._program(np.resize(thetas[p], (pairs, thetas.shape[1])), part, scales)
+                for whole, some in zip(found, rated):
+                    whole[p, columns[c]] = np.asarray(some)[: p.size]
+        return found
 
     @functools.cached_property
     def scales(self) -> Float[np.ndarray, " b"]:
         """E_b: the mean error of each quantity under the first guess."""
-        program = jax.jit(jax.vmap(self._errors, (None, 0, 0)))
-        total, count = np.zeros(len(self.blocks)), np.zeros(len(self.blocks))
-        start = jnp.asarray(self.theta(np.zeros(self.basis.shape[1])))
-        for group, local in zip(self.groups, self.locals):
-            sizes, present = program(start, jnp.asarray(local), group.data)
-            for b, (size, there) in enumerate(zip(sizes, present)):
-                good = np.isfinite(size)
-                total[b] += float((np.asarray(size) * np.asarray(there))[good].sum())
-                count[b] += float(np.asarray(there)[good].sum())
-        return np.maximum(total / np.maximum(count, 1.0), 1e-9)
+        start = self.theta(np.zeros((1, self.basis.shape[1])))
+        _, sums, counts = self._rated(start, np.arange(self.recordings), np.ones(len(self.blocks)))
+        good = np.isfinite(sums)
+        return np.maximum(np.where(good, sums, 0.0).sum((0, 1)) / np.maximum((counts * good).sum((0, 1)), 1.0), 1e-9)
 
-    @functools.cached_property
-    def _losses(self) -> Callable:
-        scales = jnp.asarray(self.scales)
-
-        def one(theta: Array, local: Array, data: Data, scales: Array) -> Array:
-            total, measured = jnp.zeros(()), jnp.zeros(())
-            for (size, present), scale in zip(zip(*self._errors(theta, local, data)), scales):
-                rho = 2.0 * CORNER**2 * (jnp.sqrt(1.0 + (size / (scale * CORNER)) ** 2) - 1.0)
-                n = present.sum()
-                total += jnp.where(n > 0.0, (rho * present).sum() / jnp.maximum(n, 1.0), 0.0)
-                measured += (n > 0.0).astype(measured.dtype)
-            return total / jnp.maximum(measured, 1.0)
-
-        over_recordings = jax.vmap(one, (None, 0, 0, None))
-        program = jax.jit(jax.vmap(over_recordings, (0, None, None, None)))
-        return lambda thetas, local, data: program(thetas, local, data, scales)
-
-    def losses(self, z: Float[np.ndarray, "P k"]) -> Float[np.ndarray, "P R"]:
-        """The loss of each recording, in the order of all recordings of the groups; infinite where a motion is not finite."""
-        order = np.concatenate([group.index for group in self.groups])
-        thetas, found = self.theta(z), []
-        for group, local in zip(self.groups, self.locals):
-            together = max(1, STEPS_TOGETHER // (len(group.index) * group.data.T))
-            rows = []
-            for k in range(0, len(z), together):
-                part = thetas[k : k + together]
-                padded = np.concatenate([part, np.repeat(part[-1:], min(together, len(z)) - len(part), 0)])
-                rows.append(np.asarray(self._losses(jnp.asarray(padded), jnp.asarray(local), group.data))[: len(part)])
-            found.append(np.concatenate(rows))
-        losses = np.concatenate(found, 1)[:, np.argsort(order)]
+    def losses(
+        self, z: Float[np.ndarray, "P k"], recordings: Int[np.ndarray, " r"] | None = None
+    ) -> Float[np.ndarray, "P r"]:
+        """The loss of each of these recordings, default all; infinite where a motion is not finite."""
+        chosen = np.arange(self.recordings) if recordings is None else recordings
+        losses = self._rated(self.theta(z), chosen, self.scales)[0]
         return np.where(np.isfinite(losses), losses, np.inf)
 
     def merit(self, losses: Float[np.ndarray, "P R"]) -> Float[np.ndarray, " P"]:
@@ -159,28 +163,28 @@ def coarse(predictor: Predictor) -> Predictor:
     return dataclasses.replace(predictor, system=system)
 
 
-def search(motions: WholeMotions, evaluations: int | None, seed: int) -> Search:
-    """CMA-ES from z = 0 with unit deviations."""
+def search(motions: WholeMotions, few: Int[np.ndarray, " r"], evaluations: int | None, seed: int) -> Search:
+    """CMA-ES from z = 0 with unit deviations, on these recordings."""
     k = motions.basis.shape[1]
     evaluations = EVALUATIONS * k if evaluations is None else evaluations
     solver = CMAES()
     box = Box(np.full(k, -np.inf), np.full(k, np.inf))
     distribution, rng = solver.first_distribution(np.zeros(k)), np.random.default_rng(seed)
-    best_z, best = np.zeros(k), float(motions.merit(motions.losses(np.zeros((1, k))))[0])
-    first, used = best, 1
 
     def merits(y: np.ndarray) -> np.ndarray:
-        return motions.merit(motions.losses(y)) + _beyond(motions, y)
+        return motions.merit(motions.losses(y, few)) + _beyond(motions, y)
 
+    best_z, best = np.zeros(k), float(merits(np.zeros((1, k)))[0])
+    first, used = best, 1
     while used < evaluations and distribution.spread > 0.02:
         distribution, y, merit = next_distribution(solver, distribution, rng, box, merits, first)
         used += len(y)
         if merit.min() < best:
             best_z, best = y[int(merit.argmin())], float(merit.min())
     mean = np.asarray(distribution.mean)
-    at_mean = float(motions.merit(motions.losses(mean[None]))[0] + _beyond(motions, mean[None])[0])
+    at_mean = float(merits(mean[None])[0])
     z, merit_there = (mean, at_mean) if at_mean <= best * 1.02 else (best_z, best)
-    return Search(z, np.asarray(distribution.deviation), first, merit_there, (used + 1) * motions.recordings)
+    return Search(z, np.asarray(distribution.deviation), first, merit_there, (used + 1) * len(few))
 
 
 def _beyond(motions: WholeMotions, z: Float[np.ndarray, "P k"]) -> Float[np.ndarray, " P"]:

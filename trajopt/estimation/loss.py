@@ -1,10 +1,11 @@
 """Robust losses of whole samples or whole recordings: weights, and which recordings count as outliers."""
 
 import dataclasses
+import functools
 
-import jax.numpy as jnp
+import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from trajopt.errors import OptionError
 from trajopt.names import NamedOptions
@@ -47,9 +48,8 @@ class RobustLoss(NamedOptions):
         """Weight of errors of this root mean square, and the loss that stands for half its square."""
         if self.kind == "linear":
             return np.ones_like(size), 0.5 * size**2
-        x = jnp.asarray(np.maximum(size, 1e-12).reshape(-1))
-        value, slope = robust(x, self.kind, self.scale), robust_slope(x, self.kind, self.scale)
-        return np.asarray(value * slope / x).reshape(size.shape), 0.5 * np.asarray(value).reshape(size.shape) ** 2
+        weight, loss = _weight_and_loss(self.kind, np.maximum(size, 1e-12).reshape(-1), self.scale)
+        return np.asarray(weight).reshape(size.shape), np.asarray(loss).reshape(size.shape)
 
     def weights(
         self, r: Float[np.ndarray, "R m"], sample: Int[np.ndarray, " m"], present: Float[np.ndarray, "R m"]
@@ -68,6 +68,12 @@ class RobustLoss(NamedOptions):
         np.add.at(rows.T, sample, present.T)
         weight, cost = self.of_size(np.sqrt(squares / np.maximum(rows, 1.0)))
         return weight[:, sample], (cost * rows).sum(1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def _weight_and_loss(kind: str, x: Float[Array, " n"], scale: float) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    value = robust(x, kind, scale)
+    return value * robust_slope(x, kind, scale) / x, 0.5 * value**2
 
 
 def checked_loss(loss: str | RobustLoss) -> RobustLoss:
