@@ -127,35 +127,29 @@ class Modeller:
 
     def expand(self, at: Trajectory, multipliers: al.Multipliers) -> LocalModel:
         """The model at a motion."""
-        problem, inequality, free = self.problem, self.constraints.inequality(), self.free()
+        problem, free = self.problem, self.free()
         final, c_end, g_end, H_end = self._final_model(at, multipliers)
         F, defect, running, g, H, c = self._stage_models(at, multipliers, g_end)
         lq = self._lq(F, defect if self.multiple else jnp.zeros_like(defect), g, H, g_end, H_end)
         prior = prior_expansion(problem, at.xs[0], at.p, self._hessian)
-        y, w, y_end, w_end = (
-            multipliers.stage, multipliers.stage_penalty, multipliers.terminal, multipliers.terminal_penalty
-        )  # fmt: skip
-        augmented = al.term(y, w, c, inequality[0]) + al.term(y_end, w_end, c_end, inequality[1])
+        rows = c, c_end
+        augmented = self.constraints.added(multipliers, rows)
         costates, stationarity, pull = self._stationarity(at, lq, prior.gradient[free])
-        wrong = al.violation(c, self.constraints.relevant(), inequality[0])
-        wrong = jnp.maximum(wrong, al.violation(c_end, np.ones(1, bool), inequality[1]))
-        violation = jnp.maximum(wrong, jnp.max(jnp.abs(lq.d)))
-        excess = jnp.max(al.excess(y, w, c, inequality[0]), initial=0.0)
-        excess = jnp.maximum(excess, jnp.max(al.excess(y_end, w_end, c_end, inequality[1]), initial=0.0))
+        violation = jnp.maximum(self.constraints.violation(rows), jnp.max(jnp.abs(lq.d)))
+        excess = [jnp.max(al.excess(*part), initial=0.0) for part in self.constraints.parts(multipliers, rows)]
         return LocalModel(
             lq=lq,
             costates=costates,
             initial_gradient=prior.gradient[free],
             initial_hessian=prior.hessian[free][:, free],
-            rows=(c, c_end),
+            rows=rows,
             cost=jnp.sum(running) + final + prior.value,
             augmented=augmented,
             size=jnp.sum(jnp.abs(running)) + jnp.abs(final) + prior.value + jnp.abs(augmented),
             gap=jnp.sum(jnp.abs(lq.d)),
             violation=violation,
-            excess=jnp.maximum(
-                violation, excess
-            ),  # a penalty of zero hides a row from the excess, not from the violation
+            # A penalty of zero hides a row from the excess, not from the violation.
+            excess=jnp.maximum(violation, jnp.maximum(*excess)),
             stationarity=stationarity,
             pull=pull,
             scale=jnp.maximum(pull, 1.0),

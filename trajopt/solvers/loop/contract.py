@@ -174,6 +174,14 @@ class SolverState:
         return Findings()
 
 
+def place_of_step(bad_step: int, steps: int, otherwise: str) -> str:
+    """The first of so many steps of a motion at which something is not finite, for `non_finite_place`; `otherwise` where it is at
+    none."""
+    if bad_step > steps:
+        return f": {otherwise}"
+    return ": in the terminal cost" if bad_step == steps else f": at step {bad_step} of the motion"
+
+
 StateT = TypeVar("StateT", bound=SolverState)
 Advance = Callable[[Any], Status | None]
 

@@ -12,7 +12,6 @@ processor's threads. A generation ends between two calls when the run is out of 
 """
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -35,7 +34,7 @@ from trajopt.solvers.sampling.parametrisation import (
     follow_controls,
     follow_targets,
 )
-from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Multipliers, term, violation
+from trajopt.solvers.subproblems.augmented_lagrangian import Constraints, Multipliers, term
 
 SLICE = 16  # motions of a call that takes them one by one
 UNSOLVED = 1e-4  # least residual of a contact solve that has failed, in single precision too: ten times its tolerance
@@ -164,21 +163,6 @@ class GenerationProgram:
     problem: OptimalControlProblem
     one_by_one: bool
 
-    @functools.cached_property
-    def relevant(self) -> Bool[np.ndarray, "T m"]:
-        """(T, m): constraint rows that count."""
-        return Constraints(self.problem).relevant()
-
-    @functools.cached_property
-    def inequality(self) -> tuple[Bool[np.ndarray, " m"], Bool[np.ndarray, " k"]]:
-        """Which rows are inequalities, at a stage and at the end."""
-        return Constraints(self.problem).inequality()
-
-    @property
-    def arrivals(self) -> int:
-        """Number of terminal equality rows."""
-        return int(np.sum(~self.inequality[1]))
-
     def rate(self, data: Data, y: Float[Array, "P d"], multipliers: Multipliers, count: Int[Array, ""]) -> tuple:
         """Merit, cost, violation and terminal equalities of the candidates y (size, d), of which the first `count` are meant; the
         best one and its motion; rows and first bad steps of the first two. data: the arrays of the search space.
@@ -206,24 +190,22 @@ class GenerationProgram:
     ) -> tuple:
         """Merit, cost, violation, terminal equalities, motion, rows and first bad step of one candidate."""
         constraints = Constraints(problem)
+        at_stage, at_end = constraints.inequality()
         motion, costs, rows, solved = (self.targeted if "stiffness" in data else self.driven)(problem, data, y)
         xs, p, T = motion.xs, motion.p, problem.horizon
-        held = jax.vmap(lambda c, y, w: term(y, w, c, self.inequality[0]))
+        held = jax.vmap(lambda c, y, w: term(y, w, c, at_stage))
         values = costs + held(rows, multipliers.stage, multipliers.stage_penalty)
         finite = solved & jnp.isfinite(jnp.concatenate([xs[1:], rows, values[:, None]], 1)).all(1)
         end, prior = constraints.terminal(xs[-1], p), problem.prior_residual(xs[0], p)
         final = problem.final_cost(xs[-1], p) + 0.5 * jnp.vdot(prior, prior)
-        last = term(multipliers.terminal, multipliers.terminal_penalty, end, self.inequality[1])
+        last = term(multipliers.terminal, multipliers.terminal_penalty, end, at_end)
         finite = jnp.append(finite, jnp.isfinite(final + last))
-        largest = jnp.maximum(
-            violation(rows, self.relevant, self.inequality[0]),
-            violation(end, np.ones(end.shape[0], bool), self.inequality[1]),
-        )
+        largest = constraints.violation((rows, end))
         good = finite.all()
         infinite = lambda value: jnp.where(good, value, jnp.inf)  # noqa: E731
         bad = jnp.where(good, T + 1, jnp.argmin(finite))
         merit, cost = jnp.sum(values) + final + last, jnp.sum(costs) + final
-        return infinite(merit), infinite(cost), infinite(largest), end[: self.arrivals], motion, (rows, end), bad
+        return infinite(merit), infinite(cost), infinite(largest), end[: int(np.sum(~at_end))], motion, (rows, end), bad
 
     def driven(
         self, problem: OptimalControlProblem, data: Data, y: Float[Array, " d"]

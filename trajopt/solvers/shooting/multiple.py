@@ -22,7 +22,7 @@ from trajopt.problems.expansions import COMPLEMENTARITY, relabels, twice_differe
 from trajopt.problems.ocp import OptimalControlProblem, Trajectory
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.result import Status, status_name, status_named
-from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, ended_by
+from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, ended_by, place_of_step
 from trajopt.solvers.loop.solution import Solution
 from trajopt.solvers.shooting import ipopt
 from trajopt.solvers.shooting.functions import EXACT, GAUSS_NEWTON, HESSIANS, LIMITED_MEMORY
@@ -61,10 +61,7 @@ class MultipleShootingState(SolverState):
 
     def non_finite_place(self) -> str:
         """The first step whose motion, cost or constraints are not finite."""
-        knots = len(self.x.us)
-        if self.bad_step > knots:
-            return ": in a derivative, or at every trial point"
-        return ": in the terminal cost" if self.bad_step == knots else f": at step {self.bad_step} of the motion"
+        return place_of_step(self.bad_step, len(self.x.us), "in a derivative, or at every trial point")
 
     def ending(self) -> Findings:
         """IPOPT's own words."""

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, ScalarLike
+from jaxtyping import Array, Float, PRNGKeyArray, ScalarLike
 
 from trajopt.errors import OptionError
 from trajopt.options import check_options
@@ -30,7 +30,7 @@ from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.programs import subject
 from trajopt.result import Status, status_named
 from trajopt.solvers.least_squares.lbfgs import LBFGS
-from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, default_tolerance, ended_by
+from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, default_tolerance, ended_by, place_of_step
 from trajopt.solvers.subproblems.augmented_lagrangian import (
     MAX_FRUITLESS_UPDATES,
     ConstrainedState,
@@ -38,7 +38,6 @@ from trajopt.solvers.subproblems.augmented_lagrangian import (
     Multipliers,
     PenaltyRule,
     term,
-    violation,
 )
 from trajopt.solvers.subproblems.box_qp import held_at_bound
 
@@ -63,10 +62,7 @@ class SingleShootingState(ConstrainedState):
 
     def non_finite_place(self) -> str:
         """The first step at which something is not finite."""
-        knots = len(self.x.us)
-        if self.bad_step > knots:
-            return ": in the gradient"
-        return ": in the terminal cost" if self.bad_step == knots else f": at step {self.bad_step} of the motion"
+        return place_of_step(self.bad_step, len(self.x.us), "in the gradient")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,16 +239,6 @@ class AugmentedCost:
         return Constraints(self.problem)
 
     @functools.cached_property
-    def relevant(self) -> Bool[np.ndarray, "T m"]:
-        """(T, m): rows that count."""
-        return self.constraints.relevant()
-
-    @functools.cached_property
-    def inequality(self) -> tuple[Bool[np.ndarray, " m"], Bool[np.ndarray, " k"]]:
-        """Which rows are inequalities, at a stage and at the end."""
-        return self.constraints.inequality()
-
-    @functools.cached_property
     def step(self) -> Callable[..., Array]:
         """The dynamics with the derivative of the gradient mode."""
         return differentiable_step(self.problem, self.gradient)
@@ -267,6 +253,7 @@ class AugmentedCost:
         """(augmented Lagrangian, (cost, violation, states, rows of the stages and of the end, first bad step))."""
         problem, T = self.problem, self.problem.horizon
         x0, us, p = self._unpack(z, start)
+        at_stage, at_end = self.constraints.inequality()
         length = math.isqrt(T - 1) + 1
         count = -(-T // length)
         steps = np.arange(count * length)
@@ -286,7 +273,7 @@ class AugmentedCost:
             at = jnp.where(ok, x, x0)
             x_next, c = self.step(at, u, t, p), self.constraints.stage(at, u, t, p)
             cost = problem.running_cost(at, u, t, p)
-            value = cost + term(y, w, c, self.inequality[0])
+            value = cost + term(y, w, c, at_stage)
             finite = jnp.isfinite(jnp.concatenate([x_next, c, value[None]])).all()
             zero = jnp.zeros_like(cost)
             return jnp.where(ok, x_next, x), (x, jnp.where(ok, cost, zero), jnp.where(ok, value, zero), c, finite)
@@ -299,11 +286,8 @@ class AugmentedCost:
         end = self.constraints.terminal(last, p)
         prior = problem.prior_residual(x0, p)
         final = problem.final_cost(last, p) + 0.5 * jnp.vdot(prior, prior)
-        held = term(multipliers.terminal, multipliers.terminal_penalty, end, self.inequality[1])
-        largest = jnp.maximum(
-            violation(flat(rows), self.relevant, self.inequality[0]),
-            violation(end, np.ones(end.shape[0], bool), self.inequality[1]),
-        )
+        held = term(multipliers.terminal, multipliers.terminal_penalty, end, at_end)
+        largest = self.constraints.violation((flat(rows), end))
         finite = jnp.append(flat(finite), jnp.isfinite(final + held))
         bad = jnp.where(finite.all(), T + 1, jnp.argmin(finite))
         states = jnp.concatenate([flat(xs), last[None]])
@@ -323,7 +307,7 @@ class SingleShootingProgram:
         self.start = np.asarray(start.xs[0] if problem.free_initial_state else problem.x0)
         self.augmented = AugmentedCost(problem, oracle.gradient)
         self.constraints = self.augmented.constraints
-        self.constrained = bool(self.augmented.relevant.any() or self.augmented.inequality[1].size)
+        self.constrained = bool(self.constraints.relevant().any() or self.constraints.inequality()[1].size)
         free = np.full(problem.n if problem.free_initial_state else 0, np.inf)
         self.lower = np.concatenate([np.tile(problem.control_lower, problem.horizon), problem.parameter_lower, -free])
         self.upper = np.concatenate([np.tile(problem.control_upper, problem.horizon), problem.parameter_upper, free])

@@ -171,6 +171,11 @@ class Constraints:
         stage, end = self.parts(multipliers, rows)
         return term(*stage) + term(*end)
 
+    def violation(self, rows: Rows) -> Float[Array, ""]:
+        """The largest violation of the rows that count."""
+        (stage, end), counts = self.inequality(), self.relevant()
+        return jnp.maximum(violation(rows[0], counts, stage), violation(rows[1], np.ones(1, bool), end))
+
     def worth(self, multipliers: Multipliers, rows: Rows) -> Float[Array, ""]:
         """What an update of the multipliers is worth: what the penalties add for the rows' excess e, sum w e^2 / 2."""
         stage, end = (0.5 * jnp.sum(part[1] * excess(*part) ** 2) for part in self.parts(multipliers, rows))
