@@ -5,6 +5,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
+# Without compiled modules on disk every process compiles the package anew, and every worker all test files.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST_WORKERS ?= 2
 # A test that hangs ends its worker (pytest-timeout), which is replaced once.
 # A file's tests share compiled functions, so they stay together; the files that take longest start first (conftest.py).
@@ -23,7 +25,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     the benchmarks"
 	@echo "make results   measure every figure of docs/results.json again and fill in the pages: hours; NAMES=\"step called\" for some"
-	@echo "make native    build the compiled core (g++, CMake)"
+	@echo "make native    build the compiled core for every instruction set (g++, CMake); the set-up builds this processor's"
 	@echo "make native-sanitize build it for the address and undefined-behaviour sanitizers, and run steps under them"
 	@echo "make wheel     a wheel with the compiled core in dist"
 	@echo "make wheels    manylinux wheels for x86-64 and aarch64 and the source distribution in dist, checked"
@@ -71,11 +73,11 @@ test: setup
 	@$(BIN)/ruff check .
 	@$(call TYPES_BESIDE,TRAJOPT_SHAPE_CHECKS=0 $(PYTEST))
 
-test-all: lint
+test-all: lint native
 	@scripts/install_browser.sh
 	@$(PYTEST) -m "slow or not slow"
 
-test-optimised: lint
+test-optimised: lint native
 	@scripts/install_browser.sh
 	@TRAJOPT_QUICK_COMPILATION=0 $(PYTEST) -m "slow or not slow"
 

@@ -16,6 +16,9 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+# Half of what the tests compile are small programs that another test, worker or process has compiled before.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 
@@ -53,8 +56,6 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 if os.environ.get("TRAJOPT_SHAPE_CHECKS", "1") != "0":
     # Functions accept NumPy arrays wherever they accept JAX's; the annotation `Array` of the package means both here.
@@ -134,8 +135,8 @@ def backend(request, monkeypatch):
 
 # Files whose tests compile for longest; they start first, so that no worker is left alone with one of them at the end.
 LONGEST = (
-    "test_system_derivatives.py", "test_contract.py", "test_contact_inverse_dynamics.py", "test_cube.py", "test_docs.py",
-    "test_bodies_in_contact.py", "test_ncp.py", "test_implicit.py",
+    "test_contract.py", "test_docs.py", "test_goals.py", "test_planners.py", "test_continuation.py", "test_copies.py",
+    "test_semantics.py", "test_environment.py", "test_residuals.py", "test_algorithms.py",
 )  # fmt: skip
 
 

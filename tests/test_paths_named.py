@@ -63,6 +63,14 @@ def test_files_named_on_pages_are_there():
     assert not [line for line in missing(texts) if "/" in line.partition(": ")[2]]
 
 
+def test_slow_cases_are_cases_of_tests_that_are_there():
+    lines = [line for line in (ROOT / "tests" / "slow_cases.txt").read_text().splitlines() if not line.startswith("#")]
+    assert lines == sorted(set(lines))
+    for line in lines:
+        path, _, test = line.partition("[")[0].partition("::")
+        assert f"def {test}(" in (ROOT / path).read_text(), line
+
+
 def test_a_file_that_is_not_there_is_seen():
     place = ROOT / "trajopt" / "native" / "step.h"
     assert missing({place: remarks_of_cpp("int a;  // as in dynamics/nowhere.py, nothing.h and step.h")}) == [
