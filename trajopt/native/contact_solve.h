@@ -106,17 +106,17 @@ struct Search {
   }
 
   // Newton on the regularised problem from `from`, and once the path from its solution where that leaves a residual.
-  bool attempt(const double* from) {
+  bool attempt(const double* from, bool first = false) {
     std::memcpy(w.current.x, from, sizeof(double) * ncp.width);
     const Regularised regular{ncp, ncp.eps};
-    const auto in_modes = [&](Resting resting) {
-      if (!NewtonInModes(ncp, w.in_modes).solve(regular, w.current, w.factor, inner, iterations, resting)) return false;
+    const auto in_modes = [&](Beginning beginning) {
+      if (!NewtonInModes(ncp, w.in_modes).solve(regular, w.current, w.factor, inner, iterations, beginning)) return false;
       factorise(regular, w.current.x, w.current.nu, w.newton.mode, w.factor);
       return true;
     };
-    bool found = false;
-    if (rests(ncp)) evaluate(regular, w.current), found = in_modes(Resting::HELD);
-    found = found || on_the_map(regular, 1, 0) || in_modes(Resting::AS_FOUND);  // one step finds the modes
+    bool found = first && in_modes(Beginning::STANDING);
+    if (!found && rests(ncp)) evaluate(regular, w.current), found = in_modes(Beginning::HELD);
+    found = found || on_the_map(regular, 1, 0) || in_modes(Beginning::AS_FOUND);  // one step finds the modes
     if (!found) found = to_the_end(regular);
     if (!keep()) return found && !followed && (followed = true, along_path(ncp.eps));
     if (!found) regularised_from_best();
@@ -193,9 +193,9 @@ struct Search {
     if (every.search(solves)) proof = NO_SOLUTION;
   }
 
-  void run(const double* start) {
+  void run(const double* start, bool start_is_zero) {
     const auto ends = [&](bool solved) { return solved || proof == NO_SOLUTION; };
-    if (ends(attempt(start))) return;
+    if (ends(attempt(start, start_is_zero))) return;
     const bool slips = proof == NO_STICKING;
     if (slips && ends(without_friction())) return;
     if (ends(gauss_seidel()) || ends(along_path(almost_alone(ncp, w.current.x))) || (!slips && ends(without_friction()))) return;
@@ -309,7 +309,7 @@ inline ContactSolution solve_contacts(const ContactProblem& problem, const doubl
   const bool usable = finite(problem) && ncp.approach < LARGEST_VELOCITY;
   if (usable) {
     better_start(ncp, w, init);
-    search.run(w.start);
+    search.run(w.start, !init);
   } else {
     std::memset(w.best.x, 0, sizeof(double) * ncp.width);
   }

@@ -39,14 +39,14 @@ class ContactWorkspace {
     rho = vector();
     for (Point* p : {&current, &best, &spare, &newton.trial, &in_modes.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
     for (double** v :
-         {&newton.step, &swept, &start, &frictionless, &pull, &factor.inverse, &factor.small, &factor.other, &factor.right,
+         {&newton.step, &swept, &start, &frictionless, &pull, &factor.inverse, &factor.S_inverse, &factor.small, &factor.other, &factor.right, &factor.reduced, &factor.answer,
           &e.inverse, &e.sizes, &e.scratch, &c.along, &c.inverse, &selection.right, &selection.found, &selection.candidate,
           &selection.one, &selection.two, &selection.three, &in_modes.direction, &in_modes.speed, &path.x, &path.direction, &path.speed,
           &path.inverse, &path.shares, &path.border, &path.scale, &path.right, &path.tangent, &path.step, &path.before, &path.after,
           &path.move, &path.rate})
       *v = vector();
-    c.H = vector(PAD), in_modes.basis = vector(3), in_modes.row = vector(2);
-    for (double** matrix : {&factor.K, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &c.by_friction, &spread, &path.K}) *matrix = vector(rows_);
+    c.H = vector(PAD), in_modes.basis = vector(3), in_modes.row = vector(2), factor.slope = reinterpret_cast<ConeSlope*>(vector(2));
+    for (double** matrix : {&factor.K, &factor.S, &e.U, &e.L, &selection.Ghh, &c.N, &c.Z, &c.pushed, &c.T, &c.S, &c.by_friction, &spread, &path.K}) *matrix = vector(rows_);
     int* index = reinterpret_cast<int*>(next);
     for (int** v :
          {&factor.held, &factor.row, &factor.mode, &newton.mode, &mode, &selecting_mode, &selection.held, &e.row, &e.col, &c.row, &in_modes.mode,
@@ -66,7 +66,7 @@ class ContactWorkspace {
   int *mode, *selecting_mode;  // of the solution, and of the equations that select it among many
 
  private:
-  static constexpr int VECTORS = 61, WIDE = 1, MATRICES = 12, INDICES = 14;
+  static constexpr int VECTORS = 66, WIDE = 1, MATRICES = 13, INDICES = 14;
   double* memory_ = nullptr;
   int rows_ = 0;
 };

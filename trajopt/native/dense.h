@@ -49,9 +49,10 @@ inline void add(double share, const double* b, double* a, int n) {
 }
 
 // A = U^T D^-1 U of a symmetric positive definite A (n, n) whose upper triangle is given; U replaces it, `inverse` gets 1 / D.
-// Pivots below `least` (they are not, but for rounding) become it.
-inline void factor_symmetric(double* A, int ld, int n, double least, double* inverse) {
-  for (int k = 0; k < n; ++k) {
+// Pivots below `least` (they are not, but for rounding) become it. With fewer `pivots` than n the upper triangle of the other rows becomes
+// the Schur complement.
+inline void factor_symmetric(double* A, int ld, int n, int pivots, double least, double* inverse) {
+  for (int k = 0; k < pivots; ++k) {
     double* row = A + (ptrdiff_t)k * ld;
     const double pivot = row[k] > least ? row[k] : least;
     row[k] = pivot;
@@ -65,11 +66,11 @@ inline void factor_symmetric(double* A, int ld, int n, double least, double* inv
   }
 }
 
-// x = A^-1 f from `factor_symmetric`; x may be f, and is padded.
-inline void solve_symmetric(const double* U, int ld, int n, const double* inverse, const double* f, double* x) {
-  if (x != f) std::memcpy(x, f, sizeof(double) * n);
+// From `factor_symmetric`: x = U^-T D x of the pivots; what is left of the other entries is the right-hand side of the Schur complement.
+// x is padded.
+inline void substitute_forward(const double* U, int ld, int n, int pivots, const double* inverse, double* x) {
   for (int i = n; i % W; ++i) x[i] = 0.0;
-  for (int k = 0; k < n; ++k) {  // U^T D^-1 y = f
+  for (int k = 0; k < pivots; ++k) {
     const double* row = U + (ptrdiff_t)k * ld;
     const double y = x[k] * inverse[k];
     const int first = k / W * W;
@@ -78,7 +79,11 @@ inline void solve_symmetric(const double* U, int ld, int n, const double* invers
     for (int at = first + W; at < n; at += W) store(x + at, load(x + at) - y * load(row + at));
   }
   for (int i = n; i % W; ++i) x[i] = 0.0;
-  for (int k = n - 1; k >= 0; --k) {  // U x = y
+}
+
+// x = U^-1 x of the pivots, the other entries being known.
+inline void substitute_back(const double* U, int ld, int n, int pivots, const double* inverse, double* x) {
+  for (int k = pivots - 1; k >= 0; --k) {
     const double* row = U + (ptrdiff_t)k * ld;
     const int first = k / W * W;
     Lanes s = lane_index() > (double)(k - first) ? load(row + first) * load(x + first) : Lanes{};

@@ -57,6 +57,16 @@ class EquationsInModes {
     into_modes();
   }
 
+  // All rows held, with no impulses, where none moves before the step: most stay so. False where one moves.
+  bool begin_standing() {
+    if (!p_.before) return false;
+    for (int r = 0; r < ncp_.m; ++r)
+      if (!(std::fabs(p_.before[r]) <= HELD * ncp_.approach)) return false;
+    std::fill_n(s_.mode, modes_count(p_), static_cast<int>(STICKING));
+    std::memset(s_.at.x, 0, sizeof(double) * ncp_.width), std::memset(s_.speed, 0, sizeof(double) * p_.contacts);
+    return true;
+  }
+
   void set_direction(int c, double x, double y) {
     const double length = std::hypot(x, y);
     s_.direction[3 * c] = length > 0 ? x / length : 1.0, s_.direction[3 * c + 1] = length > 0 ? y / length : 0.0;
@@ -233,19 +243,20 @@ inline bool rests(const Ncp& ncp) {
   return some && falls;
 }
 
-// Contacts that rest: as they are at the point to begin with, or held.
-enum class Resting { AS_FOUND, HELD };
+// Modes to begin with: those of a point, the same with contacts that rest held, or all held.
+enum class Beginning { AS_FOUND, HELD, STANDING };
 
 class NewtonInModes : EquationsInModes {
  public:
   using EquationsInModes::EquationsInModes;
 
-  // The solution of the regularised problem by revisions of the modes of `at`; whether `at` is it now, else `at` is as it was. The memory
-  // of `work` is used.
-  bool solve(const Regularised& of, Point& at, Factor& work, double tol, int& iterations, Resting resting) {
-    work.valid = false;
-    begin(of, at);
-    for (int c = 0; resting == Resting::HELD && c < p_.contacts; ++c)
+  // The solution of the regularised problem by revisions of modes to begin with: those of `at`, with HELD those of `at` but for contacts that
+  // rest, which are held, and with STANDING, where nothing moves before the step, all rows held. Whether `at` is it now, else `at` is as it
+  // was. K is factored in `work` but for the contacts that slide.
+  bool solve(const Regularised& of, Point& at, Factor& work, double tol, int& iterations, Beginning beginning) {
+    if (beginning != Beginning::STANDING) begin(of, at);
+    else if (!begin_standing()) return false;
+    for (int c = 0; beginning == Beginning::HELD && c < p_.contacts; ++c)
       if (rests(ncp_, c)) s_.mode[c] = STICKING, s_.speed[c] = 0.0;
     int revisions = 0, since = 0;
     double before = HUGE_VAL;
@@ -256,9 +267,8 @@ class NewtonInModes : EquationsInModes {
       changed = false;
       double size = 0;
       for (int i = 0; i < s_.n; ++i) {
-        work.right[i] = left(s_.held[i]);
-        if (!(std::fabs(work.right[i]) <= size)) size = std::fabs(work.right[i]);
-        work.right[i] *= ncp_.rho[s_.held[i]];
+        const double error = std::fabs(left(s_.held[i]));
+        if (!(error <= size)) size = error;
       }
       if (!std::isfinite(size)) return false;
       if ((since > 0 && size <= SMALL * ncp_.approach) || size <= tol) {
@@ -280,18 +290,52 @@ class NewtonInModes : EquationsInModes {
   }
 
  private:
-  // A step of Newton's method, or as much of it as turns no friction too far.
+  // A step of Newton's method, or as much of it as turns no friction too far. Held rows are linear in the impulses: they are eliminated, and
+  // the angles and normal impulses of the contacts that slide are left, two unknowns each.
   void step(const Regularised& of, Factor& work) {
-    const int n = s_.n, ld = padded(n);
-    derivative(of.weight, work.K, ld);
-    factor_general(work.K, ld, n, MACHINE, work.row, work.inverse);
-    solve_general(work.K, ld, n, work.row, work.inverse, work.right, work.small);
-    double length = 1.0;
-    for (int i = 0; i < n; ++i)
-      if (is_angle(s_.held[i])) {
-        if (s_.at.x[s_.held[i] + 2] > 0 && std::fabs(work.small[i]) > LARGEST_TURN) length = std::min(length, LARGEST_TURN / std::fabs(work.small[i]));
-        else work.small[i] = std::clamp(work.small[i], -LARGEST_TURN, LARGEST_TURN);
+    eliminate_linear(of, s_.mode, work);
+    const int first = work.linear, k = (work.n - first) / 3, n = 2 * k, ld = padded(n), *held = work.held + first;
+    for (int i = 0; i < work.n; ++i) work.right[i] = s_.at.nu[work.held[i]];
+    substitute_forward(work.K, work.ld, work.n, first, work.inverse, work.right);
+    double *rest = work.right + first, length = 1.0;
+    for (int a = 0; a < k; ++a) {
+      const int r = held[3 * a], c = r / 3;
+      const double *u = s_.direction + r, rho = ncp_.rho[r], rho_n = ncp_.rho[r + 2];
+      double *angle = work.S + (ptrdiff_t)(2 * a) * ld, *normal = angle + ld;
+      for (int b = 0; b < k; ++b) {
+        const int other = held[3 * b];
+        const double *w = s_.direction + other, mu = p_.mu[other / 3], radius = mu * s_.at.x[other + 2];
+        double by_angle[3], by_normal[3];
+        for (int i = 0; i < 3; ++i) {
+          const double x = left_of(work, 3 * a + i, 3 * b), y = left_of(work, 3 * a + i, 3 * b + 1), z = left_of(work, 3 * a + i, 3 * b + 2);
+          by_angle[i] = radius * (w[0] * y - w[1] * x), by_normal[i] = mu * (w[0] * x + w[1] * y) + z;
+        }
+        angle[2 * b] = rho * (u[0] * by_angle[1] - u[1] * by_angle[0]), angle[2 * b + 1] = rho * (u[0] * by_normal[1] - u[1] * by_normal[0]);
+        normal[2 * b] = rho_n * by_angle[2], normal[2 * b + 1] = rho_n * by_normal[2];
       }
+      std::fill(angle + n, angle + ld, 0.0), std::fill(normal + n, normal + ld, 0.0);
+      angle[2 * a] += rho * s_.speed[c];
+      work.reduced[2 * a] = rho * (u[0] * rest[3 * a + 1] - u[1] * rest[3 * a]), work.reduced[2 * a + 1] = rho_n * rest[3 * a + 2];
+      if (p_.mu[c] > 0) continue;
+      std::fill_n(angle, n, 0.0), angle[2 * a] = 1.0, work.reduced[2 * a] = 0.0;  // without friction there is no angle
+    }
+    factor_general(work.S, ld, n, MACHINE, work.row, work.S_inverse);
+    if (n > 0) solve_general(work.S, ld, n, work.row, work.S_inverse, work.reduced, work.answer);
+    for (int a = 0; a < k; ++a) {
+      const int r = held[3 * a];
+      const double *u = s_.direction + r, mu = p_.mu[r / 3], along = mu * work.answer[2 * a + 1];
+      double& turn = work.answer[2 * a];
+      if (!(s_.at.x[r + 2] > 0)) turn = std::clamp(turn, -LARGEST_TURN, LARGEST_TURN);
+      else if (std::fabs(turn) > LARGEST_TURN) length = std::min(length, LARGEST_TURN / std::fabs(turn));
+      const double across = mu * s_.at.x[r + 2] * turn;
+      rest[3 * a] = along * u[0] - across * u[1], rest[3 * a + 1] = along * u[1] + across * u[0], rest[3 * a + 2] = work.answer[2 * a + 1];
+    }
+    substitute_back(work.K, work.ld, work.n, first, work.inverse, work.right);
+    for (int j = 0, linear = 0, sliding = 0; j < s_.n; ++j) {
+      const int r = s_.held[j];
+      if (slides(r)) sliding += p_.mu[r / 3] == 0, work.small[j] = work.answer[sliding++];
+      else work.small[j] = work.right[linear++];
+    }
     move(of.weight, work.small, -length);
   }
 

@@ -23,7 +23,7 @@ inline namespace TRAJOPT_ISA {
 
 // nu = G lambda + g. G (m, m) symmetric, rows 64-byte aligned, `stride` a multiple of `PAD`; g padded to `PAD`; the padding of
 // both is finite. mu per contact; bound per dry row, N s. softness: null, or by how much compliance has multiplied each contact's own
-// block of G.
+// block of G. before: null, or nu at the velocity before the step, and where it is zero rows mostly stay held.
 struct ContactProblem {
   int contacts = 0, limits = 0, dry = 0;
   const double* G = nullptr;
@@ -32,6 +32,7 @@ struct ContactProblem {
   const double* mu = nullptr;
   const double* bound = nullptr;
   const double* softness = nullptr;
+  const double* before = nullptr;
 
   int rows() const { return 3 * contacts + limits + dry; }
 };
@@ -43,6 +44,8 @@ constexpr double SLOWEST = 1e-3;  // m/s: velocities are not told apart in small
 constexpr double REGULARISATION = 1e-6;  // eps of the regularised problem over the smallest scale of a row
 constexpr double SLOW = 1e-6;      // share of the approaching velocities up to which one counts as none: of a slower slip the direction
                                    // is known to fewer than four digits
+constexpr double HELD = 0.1;       // share of the approaching velocities up to which a row that moves before the step was held in the last one:
+                                   // the motion of one step changes what it held by less
 constexpr double MOVES = 1.5e-8;  // sqrt of rounding: a diagonal entry below this share of the largest is a row nothing moves
 
 // The problem with what is computed once: rho (m), kg, the scaling of the projection; eps, 1/kg; approach, m/s: the largest

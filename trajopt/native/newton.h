@@ -1,8 +1,8 @@
 // Semismooth Newton on the natural map of the regularised problem (G + eps I in place of G), and the removal of eps.
 //
-// K is formed on the rows that are held only; rows without an impulse follow at once. It depends on the point through the modes
-// alone unless a contact slides, and is then a scaled symmetric positive definite matrix: it is factored once for as long as the
-// modes stay. The merit 1/2 sum F^2 / rho falls in every accepted iteration (Armijo).
+// K is formed on the rows that are held only; rows without an impulse follow at once. The rows of contacts that stick, of limits and of
+// dry friction depend on the point through the modes alone and are symmetric and positive definite: they are eliminated once for as long
+// as the modes stay. What is left are three rows of each contact that slides.
 #pragma once
 #include "ncp.h"
 
@@ -30,18 +30,20 @@ inline void evaluate(const Regularised& of, Point& at) {
   at.merit = merit(of, at.F);
 }
 
-// K of the held rows, factored: n rows, `held` their places in the problem, in the modes `mode`.
+// K of the held rows, factored: n rows, `held` their places in the problem, in the modes `mode`. The first `linear` rows belong to no contact
+// that slides; K is G + weight I on all, in which they are eliminated. S: the rest, in LU, with the slope of the projection of each contact.
 struct Factor {
-  int n, ld;
+  int n, linear, ld;
   bool slides, valid;
-  double weight, weakest;  // weakest: the smallest pivot of K
-  double *K, *inverse, *small, *other, *right;
+  double weight, weakest;  // weakest: the smallest pivot of P rho (G + weight I) + I - P
+  double *K, *inverse, *S, *S_inverse, *small, *other, *right, *reduced, *answer;
   int *held, *row, *mode;
+  ConeSlope* slope;
 };
 
 inline int modes_count(const ContactProblem& p) { return p.contacts + p.limits + p.dry; }
 
-// Rows that `mode` holds; whether a contact slides.
+// Rows that `mode` holds, in order; whether a contact slides.
 inline int held_rows(const ContactProblem& p, const int* mode, int* held, bool& slides) {
   int n = 0;
   slides = false;
@@ -60,7 +62,7 @@ inline void gather(const ContactProblem& p, const int* held, int n, double* K, i
   for (int i = 0; i < n; ++i) {
     const double* from = p.G + (ptrdiff_t)held[i] * p.stride;
     double* to = K + (ptrdiff_t)i * ld;
-    if (n == p.rows())
+    if (n == p.rows() && std::is_sorted(held, held + n))
       std::memcpy(to, from, sizeof(double) * n);
     else
       for (int j = 0; j < n; ++j) to[j] = from[held[j]];
@@ -99,29 +101,43 @@ inline void law_matrix(const Regularised& of, const int* mode, const double* x, 
   }
 }
 
-// Forms and factors K at a point, unless it is there already.
-inline void factorise(const Regularised& of, const double* x, const double* nu, int* mode, Factor& factor) {
+// Gathers the rows that `mode` holds, those of contacts that slide last, and eliminates the others, unless it is done already.
+inline void eliminate_linear(const Regularised& of, const int* mode, Factor& f) {
   const ContactProblem& p = of.ncp.problem;
+  if (f.valid && f.weight == of.weight && std::memcmp(mode, f.mode, sizeof(int) * modes_count(p)) == 0) return;
+  std::memcpy(f.mode, mode, sizeof(int) * modes_count(p));
+  f.weight = of.weight, f.valid = true;
+  const int n = f.n = held_rows(p, mode, f.held, f.slides);
+  f.ld = padded(n);
+  f.linear = static_cast<int>(std::stable_partition(f.held, f.held + n, [&](int r) { return r >= 3 * p.contacts || mode[r / 3] != SLIDING; }) - f.held);
+  gather(p, f.held, n, f.K, f.ld);
+  for (int i = 0; i < n; ++i) f.K[(ptrdiff_t)i * f.ld + i] += of.weight;
+  factor_symmetric(f.K, f.ld, n, f.linear, of.weight > 0 ? 0.5 * of.weight : 1e-300, f.inverse);
+}
+
+// What elimination leaves in row i and column j of the contacts that slide.
+inline double left_of(const Factor& f, int i, int j) { return f.K[(ptrdiff_t)(f.linear + std::min(i, j)) * f.ld + f.linear + std::max(i, j)]; }
+
+// Forms and factors K at a point.
+inline void factorise(const Regularised& of, const double* x, const double* nu, int* mode, Factor& f) {
   classify(of, x, nu, mode);
-  const bool same = factor.valid && !factor.slides && factor.weight == of.weight &&
-                    std::memcmp(mode, factor.mode, sizeof(int) * modes_count(p)) == 0;
-  if (same) return;
-  std::memcpy(factor.mode, mode, sizeof(int) * modes_count(p));
-  factor.weight = of.weight, factor.valid = true;
-  factor.n = held_rows(p, mode, factor.held, factor.slides);
-  factor.ld = padded(factor.n);
-  gather(p, factor.held, factor.n, factor.K, factor.ld);
-  if (factor.slides) {
-    law_matrix(of, mode, x, nu, factor.held, factor.n, factor.K, factor.ld);
-    // Entries of K are of the order of one: a pivot below rounding is a matrix that is singular for all that is known.
-    factor.weakest = factor_general(factor.K, factor.ld, factor.n, MACHINE, factor.row, factor.inverse);
-  } else {
-    for (int i = 0; i < factor.n; ++i) factor.K[(ptrdiff_t)i * factor.ld + i] += of.weight;
-    const double least = of.weight > 0 ? 0.5 * of.weight : 1e-300;
-    factor_symmetric(factor.K, factor.ld, factor.n, least, factor.inverse);
-    factor.weakest = HUGE_VAL;
-    for (int i = 0; i < factor.n; ++i) factor.weakest = std::min(factor.weakest, of.rho(factor.held[i]) / factor.inverse[i]);
-  }
+  eliminate_linear(of, mode, f);
+  f.weakest = HUGE_VAL;
+  for (int i = 0; i < f.linear; ++i) f.weakest = std::min(f.weakest, of.rho(f.held[i]) / f.inverse[i]);
+  if (!f.slides) return;
+  const int k = f.n - f.linear, ld = padded(k), *held = f.held + f.linear;
+  for (int i = 0; i < k; ++i)
+    for (int j = 0; j < ld; ++j) f.S[(ptrdiff_t)i * ld + j] = j < k ? left_of(f, i, j) : 0.0;
+  law_matrix(Regularised{of.ncp}, mode, x, nu, held, k, f.S, ld);
+  for (int i = 0; i < k; i += 3) f.slope[i / 3] = cone_slope(of, held[i] / 3, SLIDING, x, nu);
+  // Entries of K are of the order of one: a pivot below rounding is a matrix that is singular for all that is known.
+  f.weakest = std::min(f.weakest, factor_general(f.S, ld, k, MACHINE, f.row, f.S_inverse));
+}
+
+// out = P rho x of a contact that slides; out may be x.
+inline void push(const ConeSlope& p, const double* rho, const double* x, double* out) {
+  const double x0 = rho[0] * x[0], x1 = rho[1] * x[1], x2 = rho[2] * x[2];
+  out[0] = p.a * x0 + p.b * x1 + p.h * x2, out[1] = p.b * x0 + p.d * x1 + p.i * x2, out[2] = x2;
 }
 
 // out = P rho x (transposed: rho P^T x) on the held rows, P the slope of the projection at (lambda, nu); out may be x.
@@ -139,9 +155,7 @@ inline void push_held(const Ncp& ncp, const int* mode, const int* held, int n, c
         out[i + 1] = rho[1] * (p.b * x0 + p.d * x1);
         out[i + 2] = rho[2] * (p.h * x0 + p.i * x1 + x2);
       } else {
-        out[i] = p.a * rho[0] * x0 + p.b * rho[1] * x1 + p.h * rho[2] * x2;
-        out[i + 1] = p.b * rho[0] * x0 + p.d * rho[1] * x1 + p.i * rho[2] * x2;
-        out[i + 2] = rho[2] * x2;
+        push(p, rho, x + i, out + i);
       }
       i += 3;
     } else {
@@ -151,10 +165,22 @@ inline void push_held(const Ncp& ncp, const int* mode, const int* held, int n, c
   }
 }
 
-// found = K^-1 right on the held rows; where no contact slides, (G_hh + weight I)^-1 right: without the factor rho.
-inline void solve_held(const Factor& factor, const double* right, double* found) {
-  if (factor.slides) solve_general(factor.K, factor.ld, factor.n, factor.row, factor.inverse, right, found);
-  else solve_symmetric(factor.K, factor.ld, factor.n, factor.inverse, right, found);
+// found = K^-1 right on the held rows; linear rows of `right` are without the factor rho.
+inline void solve_held(const Ncp& ncp, const Factor& f, const double* right, double* found) {
+  const int k = f.n - f.linear;
+  double* rest = found + f.linear;
+  std::memcpy(f.reduced, right + f.linear, sizeof(double) * k);
+  if (found != right) std::memcpy(found, right, sizeof(double) * f.linear);
+  std::fill_n(rest, k, 0.0);
+  substitute_forward(f.K, f.ld, f.n, f.linear, f.inverse, found);
+  for (int i = 0; i < k; i += 3) {
+    double pushed[3];
+    push(f.slope[i / 3], ncp.rho + f.held[f.linear + i], rest + i, pushed);
+    for (int a = 0; a < 3; ++a) f.reduced[i + a] += pushed[a];
+  }
+  if (k > 0) solve_general(f.S, padded(k), k, f.row, f.S_inverse, f.reduced, f.answer);
+  std::memcpy(rest, f.answer, sizeof(double) * k);
+  substitute_back(f.K, f.ld, f.n, f.linear, f.inverse, found);
 }
 
 // step = K^-1 F with all rows; F and step are padded arrays.
@@ -175,9 +201,8 @@ inline void solve_law(const Regularised& of, const Factor& factor, const double*
     push_held(of.ncp, factor.mode, factor.held, n, x, nu, false, pushed, pushed);
     for (int i = 0; i < n; ++i) right[i] -= pushed[i];
   }
-  if (!factor.slides)
-    for (int i = 0; i < n; ++i) right[i] /= of.rho(factor.held[i]);
-  solve_held(factor, right, factor.small);
+  for (int i = 0; i < factor.linear; ++i) right[i] /= of.rho(factor.held[i]);
+  solve_held(of.ncp, factor, right, factor.small);
   for (int i = 0; i < n; ++i) step[factor.held[i]] = factor.small[i];
 }
 

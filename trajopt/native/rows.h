@@ -71,7 +71,7 @@ template <class Size> struct Rows {
   VertexScratch vertices;
   int *support, *order;
   double *J, *MJT, *MJ, *G;                        // rows of `lanes`: J, J M^-1; rows of `stride`: M^-1 J^T, Delassus matrix
-  double *g, *mu, *bound, *softness;               // softness: of contacts with compliance
+  double *g, *before, *mu, *bound, *softness;      // before: nu at the velocity before the step; softness: of contacts with compliance
   Equalities<Size> equality;
   MeshWork meshes;
   PairWork pairs;
@@ -317,10 +317,10 @@ void rows_of_problem(Size n, const Topology& t, const Parameters& p, const Kinem
   for (int k = 0; k < r.nc; ++k) r.mu[k] = friction_of(p, r.candidate[r.contact[k].candidate], r.contact[k].offset);
 }
 
-// The whole problem of the chosen rows: those, the transpose of J M^-1, G = J M^-1 J^T, with compliance G + C, g = J v_free + b.
+// The whole problem of the chosen rows: those, the transpose of J M^-1, G = J M^-1 J^T, with compliance G + C, g = J v_free + b, and J v + b.
 template <class Size>
 void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse,
-              const double* v_free, double dt, Rows<Size>& r) {
+              const double* v_free, const double* v, double dt, Rows<Size>& r) {
   const int N = n.lanes();
   rows_of_problem(n, t, p, kin, inverse, dt, r);
   const int stride = r.stride = padded(r.m), first_limit = 3 * r.nc, first_dry = first_limit + r.nl, first_equality = first_dry + r.nd;
@@ -352,16 +352,17 @@ void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<S
   for (int k = 0; k < r.nl; ++k) scalar_product(first_limit + k, r.limit[k].dof, r.limit[k].sign);
   for (int k = 0; k < r.nd; ++k) scalar_product(first_dry + k, t.dry[k], 1);
   if (r.ne > 0) product(r.ne, stride, r.G + first_equality * stride, stride, nullptr, 0, {r.equality.J, N, 1}, r.MJ, stride, t.nv, 1);
-  auto free_velocity = [&](int row) {
-    vec acc = {};
-    for (int b = 0; b < N; b += LANES) acc += load(r.J + row * N + b) * load(v_free + b);
-    return sum(acc);
+  auto row_velocities = [&](const double* at, double* nu) {
+    for (int row = 0; row < r.m; ++row) {
+      vec acc = {};
+      for (int b = 0; b < N; b += LANES) acc += load(r.J + row * N + b) * load(at + b);
+      nu[row] = sum(acc);
+    }
+    for (int k = 0; k < r.nc; ++k) nu[3 * k + 2] += r.contact[k].offset.value;
+    for (int k = 0; k < r.nl; ++k) nu[first_limit + k] += r.limit[k].offset.value;
+    for (int k = 0; k < r.ne; ++k) nu[first_equality + k] += p.erp / dt * r.equality.error[k];
   };
-  for (int row = 0; row < first_limit; ++row) r.g[row] = free_velocity(row);
-  for (int k = 0; k < r.ne; ++k) r.g[first_equality + k] = free_velocity(first_equality + k) + p.erp / dt * r.equality.error[k];
-  for (int k = 0; k < r.nc; ++k) r.g[3 * k + 2] += r.contact[k].offset.value;
-  for (int k = 0; k < r.nl; ++k) r.g[first_limit + k] = r.limit[k].sign * v_free[r.limit[k].dof] + r.limit[k].offset.value;
-  for (int k = 0; k < r.nd; ++k) r.g[first_dry + k] = v_free[t.dry[k]];
+  row_velocities(v_free, r.g), row_velocities(v, r.before);
   for (int row = r.m; row < stride; ++row) r.g[row] = 0;
   if (!t.smoothed) return;
   for (int k = 0; k < r.nc; ++k) r.softness[k] = softness_at(p, r.candidate[r.contact[k].candidate].distance);

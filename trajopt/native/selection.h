@@ -23,8 +23,8 @@ inline void without_null_space(const Ncp& ncp, Factor& factor, const Point& at, 
   for (int i = 0; i < n; ++i) null[i] = at.x[factor.held[i]], size = std::max(size, std::fabs(null[i]));
   for (int k = 0; k < NULL_POWERS; ++k) {
     for (int i = 0; i < n; ++i) right[i] = factor.weight * null[i];
-    if (factor.slides) push_held(ncp, factor.mode, factor.held, n, at.x, at.nu, false, right, right);
-    solve_held(factor, right, null);
+    for (int i = factor.linear; i < n; i += 3) push(factor.slope[(i - factor.linear) / 3], ncp.rho + factor.held[i], right + i, right + i);
+    solve_held(ncp, factor, right, null);
     double now = 0;
     for (int i = 0; i < n; ++i) now = std::max(now, std::fabs(null[i]));
     if (now <= 4 * MACHINE * size || now >= (1 - 1e-9) * before) break;  // nothing there, or nothing but the null space left

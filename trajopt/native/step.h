@@ -13,14 +13,11 @@ inline double work_of(int rows) { return std::pow(std::max<double>(FEWEST_ROWS, 
 
 constexpr double TOUCHES = 1e-10;  // share of the problem's velocities by which a row that is left out has to part
 
-// Of the fastest approach without impulses, what a row that the last step held may part by at the velocity before the step: the motion of
-// one step changes what it held by less, and other rows do not crowd in.
-constexpr double HELD = 0.1;
-
 // The velocity that the step would reach without impulses, into w.v_free; M is factorised.
 template <class Size>
 void free_motion(const Topology& t, const Parameters& p, const double* q, const StepInput& in, Workspace<Size>& w) {
   free_acceleration(t, p, q, in.v, in.tau, in.dt, w.v_free, w);
+  std::memcpy(w.v_before, in.v, sizeof(double) * t.nv);
   for (int k = 0; k < t.nv; ++k) w.v_free[k] = in.v[k] + in.dt * w.v_free[k];
 }
 
@@ -48,10 +45,10 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
   while (found > 0 && (passes == 0 || w.work < MOST_WORK)) {
     if (passes == 0) invert(w.size, t, w.dynamics);
     ++passes;
-    assemble(w.size, t, p, w.kin, w.dynamics.inverse, w.v_free, in.dt, r);
+    assemble(w.size, t, p, w.kin, w.dynamics.inverse, w.v_free, w.v_before, in.dt, r);
     w.problem.contacts = r.nc, w.problem.limits = r.nl, w.problem.dry = r.nd + r.ne;
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
-    w.problem.softness = t.smoothed ? r.softness : nullptr;
+    w.problem.softness = t.smoothed ? r.softness : nullptr, w.problem.before = r.before;
     if (passes > 1) read_impulses(t, impulse, w);
     const double iteration = work_of(r.m);
     const int budget = static_cast<int>(std::max(LEAST_ITERATIONS, (MOST_WORK - w.work) / iteration));

@@ -72,7 +72,7 @@ template <class Size> struct Workspace {
   StageWork stage;
   RelaxedWork relaxed;
   Field<Size> V_free, V_after, none;
-  double *tree_q, *middle, *v_free, *v_plus, *tree_velocity, *init;
+  double *tree_q, *middle, *v_before, *v_free, *v_plus, *tree_velocity, *init;
   int* closest;
   ReportedRow* reported;
   ContactProblem problem;
@@ -112,7 +112,7 @@ template <class Size> struct Workspace {
     r.vertices = {matrix(1, many), matrix(4, many), block.take<int>(many), {matrix(1, many), matrix(1, many), matrix(1, many), matrix(3, many)}};
     r.support = block.take<int>((contacts + 1) * N), r.order = block.take<int>(t.candidates + limits + 1);
     r.J = matrix(most, N), r.MJT = matrix(most, N), r.MJ = matrix(N, most), r.G = matrix(most, most);
-    r.g = matrix(1, most), r.mu = matrix(1, contacts + PADDING), r.bound = matrix(1, intervals + PADDING);
+    r.g = matrix(1, most), r.before = matrix(1, most), r.mu = matrix(1, contacts + PADDING), r.bound = matrix(1, intervals + PADDING);
     r.softness = matrix(1, contacts + PADDING);
     const int64_t shapes = static_cast<int64_t>(t.pair_shapes.size()), pairs = static_cast<int64_t>(t.shape_pairs.size());
     HullTables* tables = block.take<HullTables>(static_cast<int64_t>(t.hulls.size()));
@@ -148,7 +148,7 @@ template <class Size> struct Workspace {
     w.answer_shift = matrix(most, wide), w.answer_through = matrix(most, wide), w.answer_left = matrix(1, wide);
     w.answer_sizes = matrix(1, wide), w.by_answer = matrix(N, wide);
     V_free = field(6), V_after = field(6), none = Field<Size>{nullptr, size};
-    tree_q = matrix(1, 4 * N), middle = matrix(1, 4 * N), v_free = matrix(1, N), v_plus = matrix(1, N), tree_velocity = matrix(1, N);
+    tree_q = matrix(1, 4 * N), middle = matrix(1, 4 * N), v_before = matrix(1, N), v_free = matrix(1, N), v_plus = matrix(1, N), tree_velocity = matrix(1, N);
     auto slopes = [&] { return t.free() ? matrix(N, 3 * N) : nullptr; };
     stage = {matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N), matrix(1, N),
              {slopes(), slopes(), slopes(), slopes(), slopes(), slopes(), slopes()}};
