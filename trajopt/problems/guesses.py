@@ -15,11 +15,11 @@ import scipy
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.collision.narrowphase import Contacts, collide
-from trajopt.dynamics.contact.rows import contact_frames, point_columns, project_columns, signed_mask
+from trajopt.dynamics.contact.rows import contact_frames, signed_mask
 from trajopt.dynamics.effort import Effort
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.rigid_body.configuration import difference, integrate
-from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics
+from trajopt.dynamics.rigid_body.kinematics import centre_of_mass, kinematics, point_columns, to_user_dofs
 from trajopt.dynamics.rigid_body.rnea import bias_forces
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
@@ -60,7 +60,7 @@ def equilibrium_terms(
     top = model.topology
     columns = point_columns(kin, top, contacts.point) * signed_mask(top, contacts, q.dtype)[:, :, None]
     k = contacts.distance.shape[0]
-    J = project_columns(model, jnp.swapaxes(columns, 1, 2).reshape(3 * k, top.nv_tree)).reshape(k, 3, model.nv)
+    J = to_user_dofs(model, jnp.swapaxes(columns, 1, 2).reshape(3 * k, top.nv_tree)).reshape(k, 3, model.nv)
     h = bias_forces(model, q, jnp.zeros_like(q, shape=model.nv))
     return contacts, J, centre_of_mass(model, q), h, contact_frames(contacts.normal)
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from trajopt.dynamics import linear_algebra
 from trajopt.dynamics.model import Model, Topology
 from trajopt.dynamics.precision import Threshold, in_full_precision
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics, mimic_matrix
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics, to_user_dofs
 from trajopt.dynamics.rigid_body.spatial import cross
 
 # Rows among [translation (3), rotation (3), axis (2)]; the third axis of the frames is that of the hinge or slide.
@@ -76,9 +76,7 @@ def _closures(model: Model, kin: Kinematics) -> tuple[Float[Array, " k"], Float[
     error = jnp.concatenate([(apart[:, None] @ R2)[:, 0], vee, third[:, :2]], 1)
     J = jnp.swapaxes(jnp.concatenate([linear, turning, tilting[..., :2]], 2), 1, 2)
     kept = np.array([8 * i + row for i, closure in enumerate(top.closures) for row in KINDS[closure.kind]], int)
-    J = J.reshape(-1, top.nv_tree)[kept]
-    matrix = mimic_matrix(model, dtype)
-    return error.reshape(-1)[kept], J if matrix is None else J @ matrix
+    return error.reshape(-1)[kept], to_user_dofs(model, J.reshape(-1, top.nv_tree)[kept])
 
 
 def _couplings(model: Model, q: Float[Array, " nq"]) -> tuple[Float[Array, " k"], Float[Array, "k nv"]]:

@@ -25,7 +25,7 @@ from trajopt.dynamics.contact.inputs import StepInputs
 from trajopt.dynamics.contact.jam import jams
 from trajopt.dynamics.contact.laws.base import ContactLaw, Law, NormalOffset, Softening
 from trajopt.dynamics.model import Model, Topology
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, mimic_matrix, relative_motion
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, point_columns, relative_motion, to_user_dofs
 from trajopt.dynamics.rigid_body.spatial import cross
 
 NO_LIMIT = 1e9  # m, rad: the distance of a limit at infinity, where both limits have rows
@@ -105,18 +105,6 @@ def signed_mask(top: Topology, contacts: Contacts, dtype: Any) -> Float[Array, "
     return mask[contacts.node1] - mask[contacts.node2]
 
 
-def point_columns(kin: Kinematics, top: Topology, point: Float[Array, "k 3"]) -> Float[Array, "k nvt 3"]:
-    """World velocity of the point `point` (k, 3) of a body moved by unit velocity of each tree DoF (not masked)."""
-    origin = kin.origin[top.dof_node]
-    return kin.S[None, :, :3] + cross(kin.S[None, :, 3:], point[:, None, :] - origin[None])
-
-
-def project_columns(model: Model, J: Float[Array, "m nvt"]) -> Float[Array, "m nv"]:
-    """Rows in the user's DoFs."""
-    matrix = mimic_matrix(model, J.dtype)
-    return J if matrix is None else J @ matrix
-
-
 @dataclasses.dataclass(frozen=True)
 class RowBlock:
     """The k rows of one kind: their part of J (k, nv) and, of the n of them that have a distance, distance and restitution.
@@ -178,7 +166,7 @@ class ContactRows(RowKind):
         frames = contact_frames(contacts.normal)
         columns = point_columns(kin, top, contacts.point) * signed_mask(top, contacts, dtype)[:, :, None]
         J = jnp.sum(frames[:, :, :, None] * jnp.swapaxes(columns, 1, 2)[:, :, None, :], 1)
-        J = project_columns(model, J.reshape(-1, top.nv_tree))
+        J = to_user_dofs(model, J.reshape(-1, top.nv_tree))
         k = contacts.distance.shape[0]
         leaves = (model.pair_friction, model.pair_restitution, model.pair_impact_friction)
         friction, restitution, factor = (jnp.asarray(leaf, dtype)[contacts.pair] if k else jnp.zeros(0, dtype) for leaf in leaves)

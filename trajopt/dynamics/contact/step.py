@@ -31,12 +31,11 @@ from trajopt.dynamics.contact.rows import Rows, assemble, row_count
 from trajopt.dynamics.contact.solve.solve import NCPSolution, solve
 from trajopt.dynamics.contact.sweeps import swept_solution
 from trajopt.dynamics.linear_algebra import cholesky, triangular_solve
-from trajopt.dynamics.model import Model
 from trajopt.dynamics.precision import in_full_precision
-from trajopt.dynamics.rigid_body.crba import project_matrix, solve_mass_matrix, tree_mass_matrix
+from trajopt.dynamics.rigid_body.crba import mass_matrix_at, solve_mass_matrix
 from trajopt.dynamics.rigid_body.gyroscopic import correction_at
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, kinematics
-from trajopt.dynamics.rigid_body.rnea import passive_forces, project_forces, tree_forces
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
+from trajopt.dynamics.rigid_body.rnea import bias_at, passive_forces
 from trajopt.result import Status
 
 
@@ -121,14 +120,8 @@ def equation_of_motion(inputs: StepInputs) -> EquationOfMotion:
     """The `EquationOfMotion` of a step."""
     model, q, v = inputs.model, inputs.q, inputs.v
     kin = kinematics(model, q)
-    bias = project_forces(model, tree_forces(model, kin, expand_v(model, v), None)) + correction_at(model, kin, v, inputs.dt)
+    bias = bias_at(model, kin, v) + correction_at(model, kin, v, inputs.dt)
     return EquationOfMotion(kin, mass_matrix_at(model, kin), inputs.tau + passive_forces(model, q, v) - bias)
-
-
-def mass_matrix_at(model: Model, kin: Kinematics) -> Float[Array, "nv nv"]:
-    """Mass matrix with armature at kinematics already computed."""
-    matrix = project_matrix(model, tree_mass_matrix(model, kin))
-    return matrix + jnp.diag(jnp.asarray(model.armature, matrix.dtype))
 
 
 def solve_step(

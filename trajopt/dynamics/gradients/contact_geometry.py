@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from trajopt.dynamics.contact.rows import Rows, contact_frames, point_columns, project_columns, signed_mask
+from trajopt.dynamics.contact.rows import Rows, contact_frames, signed_mask
 from trajopt.dynamics.model import WORLD, Model, ShapeType, Topology
 from trajopt.dynamics.rigid_body.crba import project_matrix
 from trajopt.dynamics.rigid_body.derivatives import DynamicsTerms
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, point_columns, to_user_dofs
 from trajopt.dynamics.rigid_body.spatial import cross, cross_force, cross_motion
 
 
@@ -148,7 +148,7 @@ def velocity_turning(
             relative = jnp.sum(geometry.columns * expand_v(model, moving)[None, :, None], 1)
             rate = rate + jnp.sum(geometry.d_frames * relative[:, :, None, None], 1) * weight[:, :, None]
     rate = rate + jnp.stack([jnp.zeros_like(geometry.d_distance)] * 2 + [by_distance[:, None] * geometry.d_distance], 1)
-    return project_columns(model, rate.reshape(3 * nc, -1))
+    return to_user_dofs(model, rate.reshape(3 * nc, -1))
 
 
 def _stack(columns: Float[Array, "nc nvt 3"]) -> Float[Array, "m3 nvt"]:

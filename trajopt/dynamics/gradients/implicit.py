@@ -39,7 +39,6 @@ from trajopt.dynamics.contact.step import (
     VelocityStep,
     compliance,
     half_products,
-    mass_matrix_at,
     solve_step,
     step,
 )
@@ -48,7 +47,7 @@ from trajopt.dynamics.gradients.mode import GradientMode
 from trajopt.dynamics.linear_algebra import cholesky
 from trajopt.dynamics.model import Model
 from trajopt.dynamics.precision import in_full_precision
-from trajopt.dynamics.rigid_body.crba import solve_mass_matrix
+from trajopt.dynamics.rigid_body.crba import mass_matrix_at, solve_mass_matrix
 from trajopt.dynamics.rigid_body.gyroscopic import correction_at
 from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics
 from trajopt.dynamics.rigid_body.rnea import inverse_dynamics

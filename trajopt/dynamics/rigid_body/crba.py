@@ -13,13 +13,12 @@ from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.kinematics import (
     Kinematics,
     check_vector,
-    expand_v,
     kinematics,
     mimic_matrix,
     node_inertias,
     subtree_mask,
 )
-from trajopt.dynamics.rigid_body.rnea import passive_forces, project_forces, tree_forces
+from trajopt.dynamics.rigid_body.rnea import bias_at, passive_forces
 from trajopt.dynamics.rigid_body.spatial import inertia_times
 
 
@@ -32,7 +31,12 @@ def crba(model: Model, q: Float[Array, " nq"]) -> Float[Array, "nv nv"]:
 @in_full_precision
 def mass_matrix(model: Model, q: Float[Array, " nq"]) -> Float[Array, "nv nv"]:
     """Mass matrix with armature: `crba` + diag(armature). Equals MuJoCo's `mj_fullM`."""
-    matrix = crba(model, q)
+    return mass_matrix_at(model, kinematics(model, q))
+
+
+def mass_matrix_at(model: Model, kin: Kinematics) -> Float[Array, "nv nv"]:
+    """`mass_matrix` at kinematics already computed."""
+    matrix = project_matrix(model, tree_mass_matrix(model, kin))
     return matrix + jnp.diag(jnp.asarray(model.armature, matrix.dtype))
 
 
@@ -69,10 +73,8 @@ def forward_dynamics(
     """
     v, tau = check_vector("v", v, model.nv), check_vector("tau", tau, model.nv)
     kin = kinematics(model, q)
-    matrix = project_matrix(model, tree_mass_matrix(model, kin))
-    matrix = matrix + jnp.diag(jnp.asarray(model.armature, matrix.dtype))
-    bias = project_forces(model, tree_forces(model, kin, expand_v(model, v), None))
-    return solve_mass_matrix(cholesky(matrix), tau + passive_forces(model, q, v) - bias)
+    force = tau + passive_forces(model, q, v) - bias_at(model, kin, v)
+    return solve_mass_matrix(cholesky(mass_matrix_at(model, kin)), force)
 
 
 def solve_mass_matrix(factor: Float[Array, "nv nv"], force: Float[Array, " nv"]) -> Float[Array, " nv"]:

@@ -43,8 +43,9 @@ from trajopt.dynamics.rigid_body.kinematics import (
     kinematics,
     node_inertias,
     subtree_mask,
+    to_user_dofs,
 )
-from trajopt.dynamics.rigid_body.rnea import lift, passive_forces, project_forces
+from trajopt.dynamics.rigid_body.rnea import lift, passive_forces
 from trajopt.dynamics.rigid_body.spatial import (
     coriolis,
     coriolis_times,
@@ -112,7 +113,7 @@ def dynamics_terms(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"])
     (momentum,) = materialise(inertia_times(composite_inertia, S, 0))
     product = momentum.T @ S
     matrix = project_matrix(model, select_by_ancestry(top, product, product.T))
-    bias = project_forces(model, (S * composite_force).sum(0))
+    bias = to_user_dofs(model, (S * composite_force).sum(0))
     Psid = cross_motion(above, S, 0)
     return DynamicsTerms(
         kin=kin,

@@ -14,10 +14,10 @@ from trajopt.dynamics.rigid_body.configuration import check_vector
 from trajopt.dynamics.rigid_body.kinematics import (
     expand_v,
     kinematics,
-    mimic_matrix,
     node_inertias,
     node_velocities,
     subtree_mask,
+    to_user_dofs,
 )
 from trajopt.dynamics.rigid_body.spatial import cross, inertia_times
 
@@ -65,9 +65,7 @@ def centroidal_momentum_matrix(model: Model, q: Float[Array, " nq"]) -> Float[Ar
     kin = kinematics(model, q)
     inertia = node_inertias(model, kin)
     momentum = inertia_times(subtree_mask(top, kin.S.dtype).T @ inertia, kin.S)
-    columns = _about(_centre(kin, inertia), kin.origin[top.dof_node], momentum).T
-    matrix = mimic_matrix(model, columns.dtype)
-    return columns if matrix is None else columns @ matrix
+    return to_user_dofs(model, _about(_centre(kin, inertia), kin.origin[top.dof_node], momentum).T)
 
 
 def _centre(kin, inertia):

@@ -29,8 +29,7 @@ from jaxtyping import Array, Float, Int
 from trajopt.dynamics.model import Model, NodeType, Topology
 from trajopt.dynamics.precision import in_full_precision
 from trajopt.dynamics.rigid_body.configuration import check_vector
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics, node_inertias, subtree_mask
-from trajopt.dynamics.rigid_body.rnea import project_forces
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics, node_inertias, subtree_mask, to_user_dofs
 from trajopt.dynamics.rigid_body.spatial import (
     cross,
     cross_force,
@@ -92,7 +91,7 @@ def correction_slopes(
     by_omega = multiply(by_x, solve(turning.mass)) - _slope(inertia, omega)
     return (
         jnp.zeros_like(v).at[balls.dofs].set(turning.torque),
-        nothing.at[balls.dofs].set(project_forces(model, by_q)),
+        nothing.at[balls.dofs].set(to_user_dofs(model, by_q)),
         nothing.at[balls.dofs[:, :, None], balls.dofs[:, None, :]].set(by_omega),
     )
 

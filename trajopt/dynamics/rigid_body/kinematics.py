@@ -79,6 +79,12 @@ def mimic_matrix(model: Model, dtype: DTypeLike) -> Float[Array, "nvt nv"] | Non
     return None if matrix is None else jnp.asarray(matrix, dtype)
 
 
+def to_user_dofs(model: Model, rows: Float[Array, "*b nvt"]) -> Float[Array, "*b nv"]:
+    """Rows of Jacobians, or generalised forces, in the user's DoFs: rows T."""
+    matrix = mimic_matrix(model, rows.dtype)
+    return rows if matrix is None else rows @ matrix
+
+
 @in_full_precision
 def kinematics(model: Model, q: Float[Array, " nq"]) -> Kinematics:
     """Placements and motion subspaces at the configuration q (user coordinates, MuJoCo's conventions).
@@ -153,7 +159,7 @@ def frame_jacobian(model: Model, q: Float[Array, " nq"], name: str, reference: s
     _check_reference(reference)
     kin = kinematics(model, q)
     rotation, position, columns, origin, _ = _frame_columns(model, kin, name)
-    return _project(model, _refer(reference, columns, origin, rotation, position))
+    return to_user_dofs(model, _refer(reference, columns, origin, rotation, position).T)
 
 
 @in_full_precision
@@ -176,12 +182,12 @@ def frame_jacobian_derivative(
     result = _refer(reference, rates, origin, rotation, position)
     if reference == "local":
         moved = _refer(reference, cross_motion(velocity, columns), origin, rotation, position)
-        return _project(model, result - moved)
+        return to_user_dofs(model, (result - moved).T)
     if reference == "local-world-aligned":
         point = velocity[:3] + cross(velocity[3:], position - origin)
         angular = columns[:, 3:]
-        return _project(model, result + jnp.concatenate([cross(angular, point), jnp.zeros_like(angular)], -1))
-    return _project(model, result)
+        return to_user_dofs(model, (result + jnp.concatenate([cross(angular, point), jnp.zeros_like(angular)], -1)).T)
+    return to_user_dofs(model, result.T)
 
 
 @in_full_precision
@@ -191,16 +197,29 @@ def point_jacobian(model: Model, q: Float[Array, " nq"], node: int, point: Float
     kin = kinematics(model, q)
     if not -1 <= node < top.n_nodes:
         raise OptionError(f"node is {node}, expected an index in 0..{top.n_nodes - 1}, or -1 for the world")
-    mask = jnp.asarray(top.dof_mask[node], kin.S.dtype)
-    lever = jnp.asarray(point, kin.S.dtype) - kin.origin[node]
-    columns = (kin.S[:, :3] + cross(kin.S[:, 3:], lever)) * mask[:, None]
-    return _project(model, columns)
+    return point_jacobian_at(model, kin, node, jnp.asarray(point, kin.S.dtype))
+
+
+def point_jacobian_at(model: Model, kin: Kinematics, node: int, point: Float[Array, "3"]) -> Float[Array, "3 nv"]:
+    """`point_jacobian` at kinematics already computed."""
+    mask = jnp.asarray(model.topology.dof_mask[node], kin.S.dtype)
+    return to_user_dofs(model, (point_columns(kin, model.topology, point[None])[0] * mask[:, None]).T)
+
+
+def point_columns(kin: Kinematics, top: Topology, point: Float[Array, "k 3"]) -> Float[Array, "k nvt 3"]:
+    """World velocity of the point `point` (k, 3) of a body moved by unit velocity of each tree DoF (not masked)."""
+    origin = kin.origin[top.dof_node]
+    return kin.S[None, :, :3] + cross(kin.S[None, :, 3:], point[:, None, :] - origin[None])
 
 
 @in_full_precision
 def centre_of_mass(model: Model, q: Float[Array, " nq"]) -> Float[Array, "3"]:
     """Centre of mass of the whole model, world coordinates."""
-    kin = kinematics(model, q)
+    return centre_of_mass_at(model, kinematics(model, q))
+
+
+def centre_of_mass_at(model: Model, kin: Kinematics) -> Float[Array, "3"]:
+    """`centre_of_mass` at kinematics already computed."""
     mass = jnp.asarray(model.mass, kin.position.dtype)
     com = kin.position + rotate(kin.rotation, jnp.asarray(model.com, kin.position.dtype))
     return (mass[:, None] * com).sum(0) / mass.sum()
@@ -217,7 +236,7 @@ def com_jacobian(model: Model, q: Float[Array, " nq"]) -> Float[Array, "3 nv"]:
     moments = jnp.concatenate([mass[:, None], mass[:, None] * lever], -1)
     subtree = subtree_mask(top, dtype).T @ moments
     columns = subtree[:, :1] * kin.S[:, :3] + cross(kin.S[:, 3:], subtree[:, 1:])
-    return _project(model, columns / mass.sum())
+    return to_user_dofs(model, (columns / mass.sum()).T)
 
 
 # --- private: placements (components in front, nodes last) ---------------------------------------------------------
@@ -322,12 +341,6 @@ def _refer(reference, columns, origin, rotation, position):
     if reference == "local":
         linear, angular = linear @ rotation, angular @ rotation
     return jnp.concatenate([linear, angular], -1)
-
-
-def _project(model: Model, columns):
-    """(nv_tree, k) rows to a (k, nv) Jacobian in the user's DoFs."""
-    matrix = mimic_matrix(model, columns.dtype)
-    return columns.T if matrix is None else columns.T @ matrix
 
 
 def _check_reference(reference: str) -> None:

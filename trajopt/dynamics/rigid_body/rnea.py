@@ -21,9 +21,9 @@ from trajopt.dynamics.rigid_body.kinematics import (
     dof_mask,
     expand_v,
     kinematics,
-    mimic_matrix,
     node_inertias,
     subtree_mask,
+    to_user_dofs,
 )
 from trajopt.dynamics.rigid_body.spatial import cross_force, cross_motion, inertia_times
 
@@ -37,7 +37,7 @@ def rnea(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"], a: Float[
     """
     v, a = check_vector("v", v, model.nv), check_vector("a", a, model.nv)
     kin = kinematics(model, q)
-    return project_forces(model, tree_forces(model, kin, expand_v(model, v), expand_v(model, a)))
+    return to_user_dofs(model, tree_forces(model, kin, expand_v(model, v), expand_v(model, a)))
 
 
 def tree_forces(
@@ -59,12 +59,6 @@ def lift(model: Model, dtype: DTypeLike) -> Float[Array, "6"]:
     """Acceleration -g of the world's frame that stands for gravity."""
     gravity = jnp.asarray(model.gravity, dtype)
     return jnp.concatenate([-gravity, jnp.zeros_like(gravity)])
-
-
-def project_forces(model: Model, tau: Float[Array, "*b nvt"]) -> Float[Array, "*b nv"]:
-    """Generalised forces of the user's DoFs from those of the tree: T^T tau."""
-    matrix = mimic_matrix(model, tau.dtype)
-    return tau if matrix is None else tau @ matrix
 
 
 def passive_forces(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"]) -> Float[Array, " nv"]:
@@ -92,8 +86,12 @@ def inverse_dynamics(
 @in_full_precision
 def bias_forces(model: Model, q: Float[Array, " nq"], v: Float[Array, " nv"]) -> Float[Array, " nv"]:
     """C(q, v) v + g(q): `rnea` at zero acceleration, MuJoCo's `qfrc_bias`."""
-    kin = kinematics(model, q)
-    return project_forces(model, tree_forces(model, kin, expand_v(model, v), None))
+    return bias_at(model, kinematics(model, q), v)
+
+
+def bias_at(model: Model, kin: Kinematics, v: Float[Array, " nv"]) -> Float[Array, " nv"]:
+    """`bias_forces` at kinematics already computed."""
+    return to_user_dofs(model, tree_forces(model, kin, expand_v(model, v), None))
 
 
 @in_full_precision
@@ -102,4 +100,4 @@ def generalised_gravity(model: Model, q: Float[Array, " nq"]) -> Float[Array, " 
     kin = kinematics(model, q)
     top, dtype = model.topology, kin.S.dtype
     force = inertia_times(node_inertias(model, kin).T, lift(model, dtype)[:, None], 0)
-    return project_forces(model, (kin.S.T * (force @ subtree_mask(top, dtype))).sum(0))
+    return to_user_dofs(model, (kin.S.T * (force @ subtree_mask(top, dtype))).sum(0))

@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from trajopt.dynamics.collision.narrowphase import Contacts, pair_groups
-from trajopt.dynamics.contact.rows import point_columns, project_columns, signed_mask
+from trajopt.dynamics.contact.rows import signed_mask
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.kinematics import expand_v
+from trajopt.dynamics.rigid_body.kinematics import point_columns, relative_motion, to_user_dofs
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError, UnknownNameError
@@ -162,7 +162,7 @@ class _Gaps(_OfShape):
         """Of the Jacobian of the contact points the part along their normals."""
         model, near = step.model, self._nearby(step)
         columns = point_columns(step.kinematics, model.topology, near.point) * near.normal[:, None, :]
-        return project_columns(model, signed_mask(model.topology, near, x.q.dtype) * columns.sum(2))
+        return to_user_dofs(model, signed_mask(model.topology, near, x.q.dtype) * columns.sum(2))
 
     def _nearby(self, step: StepOutcome) -> Contacts:
         return step.nearby[np.array(candidates_of(step.model, self.pairs(step.model)))]
@@ -227,8 +227,7 @@ class Slip(_OfShape):
     ) -> Float[Array, " m"]:
         model = step.model
         near = step.nearby[np.array(candidates_of(model, pairs_of(model, self.shape)))]
-        mask = signed_mask(model.topology, near, x.v.dtype) * expand_v(model, x.v)
-        velocity = (point_columns(step.kinematics, model.topology, near.point) * mask[:, :, None]).sum(1)
+        velocity, _ = relative_motion(model, step.kinematics, x.v, near.node1, near.node2, near.point)
         along = velocity - near.normal * (near.normal * velocity).sum(1, keepdims=True)
         share = jnp.exp(-jnp.maximum(near.distance, 0.0) / jnp.asarray(self.reach, x.v.dtype))
         return (share[:, None] * (along - reference)).ravel()

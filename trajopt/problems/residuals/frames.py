@@ -16,7 +16,14 @@ from jaxtyping import Array, Float
 
 from trajopt.dynamics.model import Model, NodeType
 from trajopt.dynamics.rigid_body.energy import centroidal_momentum
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, com_jacobian, expand_v, mimic_matrix, node_velocities
+from trajopt.dynamics.rigid_body.kinematics import (
+    Kinematics,
+    centre_of_mass_at,
+    com_jacobian,
+    expand_v,
+    node_velocities,
+    point_jacobian_at,
+)
 from trajopt.dynamics.rigid_body.lie import rotation_from_quaternion, rotation_log
 from trajopt.dynamics.rigid_body.spatial import cross, multiply, rotate
 from trajopt.dynamics.state import State
@@ -144,13 +151,9 @@ class _OfFrame(Residual):
         node, _, position = _fixed_at(step.model, self.frame)
         if self.relative_to or node < 0:
             return None
-        kin, top = step.kinematics, step.model.topology
-        mask = jnp.asarray(top.dof_mask[node], x.q.dtype)
-        turned = rotate(kin.rotation[node], jnp.asarray(position, x.q.dtype))
-        lever = kin.position[node] + turned - kin.origin[node]
-        columns = (kin.S[:, :3] + cross(kin.S[:, 3:], lever)) * mask[:, None]
-        matrix = mimic_matrix(step.model, x.q.dtype)
-        return columns.T if matrix is None else columns.T @ matrix
+        kin = step.kinematics
+        point = kin.position[node] + rotate(kin.rotation[node], jnp.asarray(position, x.q.dtype))
+        return point_jacobian_at(step.model, kin, node, point)
 
     def motion(self, x: State, step: StepOutcome) -> Motion:
         """Of the frame, in the world or relative to the other."""
@@ -260,10 +263,7 @@ class CentreOfMass(Residual):
     def error(
         self, x: State, u: Float[Array, " nu"] | None, step: StepOutcome, reference: Float[Array, "3"]
     ) -> Float[Array, "3"]:
-        kin, model = step.kinematics, step.model
-        mass = jnp.asarray(model.mass, kin.position.dtype)
-        centres = kin.position + rotate(kin.rotation, jnp.asarray(model.com, kin.position.dtype))
-        return (mass[:, None] * centres).sum(0) / mass.sum() - reference
+        return centre_of_mass_at(step.model, step.kinematics) - reference
 
     def slope(self, x: State, step: StepOutcome) -> Float[Array, "3 nv"]:
         """The Jacobian of the centre of mass."""

@@ -18,8 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from trajopt.dynamics.collision.narrowphase import Contacts, collide, contact_count
 from trajopt.dynamics.contact.laws.base import Law, ModeRequest
 from trajopt.dynamics.model import Model
-from trajopt.dynamics.rigid_body.kinematics import Kinematics, expand_v, kinematics, node_velocities
-from trajopt.dynamics.rigid_body.rnea import project_forces
+from trajopt.dynamics.rigid_body.kinematics import Kinematics, kinematics, relative_motion, to_user_dofs
 from trajopt.dynamics.rigid_body.spatial import cross
 from trajopt.errors import ModelError
 from trajopt.options import check_options
@@ -164,7 +163,7 @@ def forces(
         deformation = None if deformation is None else deformation[culled.candidate]
     acts, kept, dropped = _closest(law, model, contacts)
     depth = -contacts.distance if acts is None else jnp.where(acts, -contacts.distance, -1.0)
-    velocity = _relative_velocity(model, kin, contacts, v)
+    velocity, _ = relative_motion(model, kin, v, contacts.node1, contacts.node2, contacts.point)
     approach = jnp.sum(contacts.normal * velocity, -1)
     slip = velocity - approach[:, None] * contacts.normal
     pair_friction = jnp.asarray(model.pair_friction, q.dtype)
@@ -191,18 +190,6 @@ def forces(
     )
 
 
-def _relative_velocity(model: Model, kin: Kinematics, contacts: Contacts, v) -> Float[Array, "k 3"]:
-    """Velocity of body 1 at the contact point relative to body 2, world axes."""
-    top, zero = model.topology, jnp.zeros((1, 6), v.dtype)
-    twist = jnp.concatenate([node_velocities(kin, top, expand_v(model, v)), zero])
-    origin = jnp.concatenate([kin.origin, zero[:, :3]])
-
-    def velocity(node):
-        return twist[node, :3] + cross(twist[node, 3:], contacts.point - origin[node])
-
-    return velocity(contacts.node1) - velocity(contacts.node2)
-
-
 def _generalised(model: Model, kin: Kinematics, contacts: Contacts, force: Float[Array, "k 3"]) -> Float[Array, " nv"]:
     """J^T of the forces on body 1 and their opposites on body 2."""
     mask = jnp.asarray(model.topology.dof_mask, force.dtype)
@@ -212,7 +199,7 @@ def _generalised(model: Model, kin: Kinematics, contacts: Contacts, force: Float
         return mask[node].T @ jnp.concatenate([force, cross(contacts.point - origin[node], force)], -1)
 
     subtree = wrenches(contacts.node1) - wrenches(contacts.node2)
-    return project_forces(model, jnp.sum(kin.S * subtree, -1))
+    return to_user_dofs(model, jnp.sum(kin.S * subtree, -1))
 
 
 def _joint_forces(law: ForceLaw, model: Model, q, v):
