@@ -83,14 +83,24 @@ if ! [ -x .venv/bin/python ]; then
 fi
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+pip_install() { .venv/bin/python -m pip install -q "$@"; }
 say "installing trajopt with its extras (a few minutes the first time)"
-# The core is built below, by parts: what does not change is not compiled again.
-in_place=(-q --config-settings wheel.cmake=false -e)  # pip 22 has no -C
-.venv/bin/python -m pip install "${in_place[@]}" ".[dev,robots,mesh,bench,viewer,docs,distributed,learning,jaxopt]"
+# The package and what builds it come first, without an environment of its own for the build, which would install JAX once more.
+# pip 22 has no -C; the core is built below, by parts: what does not change is not compiled again.
+pip_install cmake ninja "scikit-build-core>=0.11"
+pip_install --no-build-isolation --config-settings wheel.cmake=false -e .
 
+# The core is compiled while the extras are installed, for this processor alone: `make native` builds every instruction set.
+core=""
+if [ "$(uname -s)" = Linux ] && have_compiler; then
+  PATH="$PWD/.venv/bin:$PATH" PYTHON=.venv/bin/python scripts/build_native.sh --own >.venv/native.log 2>&1 &
+  core=$!
+fi
+
+pip_install "trajopt-contact[dev,robots,mesh,bench,viewer,docs,distributed,learning,jaxopt]"  # the one that is installed
 if .venv/bin/python -c 'import cyipopt' 2>/dev/null; then
   :
-elif have_ipopt && .venv/bin/python -m pip install "${in_place[@]}" ".[ipopt]" >.venv/ipopt.log 2>&1; then
+elif have_ipopt && pip_install "trajopt-contact[ipopt]" >.venv/ipopt.log 2>&1; then
   :
 else
   say "IPOPT is not available; everything but the solvers built on it works (details: .venv/ipopt.log)"
@@ -98,7 +108,7 @@ fi
 
 if [ "$(uname -s)" != Linux ]; then
   say "the compiled core is for Linux; steps are taken by JAX here"
-elif have_compiler && PATH="$PWD/.venv/bin:$PATH" PYTHON=.venv/bin/python scripts/build_native.sh >.venv/native.log 2>&1; then
+elif [ -n "$core" ] && wait "$core"; then
   say "compiled core built"
 else
   say "the compiled core could not be built; steps are taken by JAX, ten to a hundred times slower (details: .venv/native.log)"

@@ -1,9 +1,9 @@
 """Builds the compiled core for the Python in use, against the headers of its XLA, into the package that is installed.
 
-    python -m trajopt.native.build [--folder build/native] [--jobs 2]
+    python -m trajopt.native.build [--folder build/native] [--jobs 2] [--own]
 
 It takes a C++ compiler (g++ or clang++) and CMake 3.20 or later. `--folder` keeps the build tree, so that a second build
-compiles what has changed alone.
+compiles what has changed alone. `--own` builds the object for this processor's best instruction set, not one for each.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tempfile
 import jax
 
 from trajopt.errors import TrajoptError
-from trajopt.native import FOLDER, SOURCES
+from trajopt.native import FOLDER, INSTRUCTION_SETS, SOURCES, processor_flags
 
 INSTALL = {
     "cmake": "pip install cmake ninja, or apt-get install cmake",
@@ -25,8 +25,10 @@ INSTALL = {
 }
 
 
-def build(folder: pathlib.Path, jobs: int) -> None:
+def build(folder: pathlib.Path, jobs: int, own: bool = False) -> None:
     """Configure and build in `folder`; the shared objects go where `trajopt.native` looks for them.
+
+    own: only the one for this processor's best instruction set.
 
     Raises `TrajoptError` where a tool is missing or the build fails, with what it printed.
     """
@@ -40,7 +42,9 @@ def build(folder: pathlib.Path, jobs: int) -> None:
     generator = ["-G", "Ninja"] if shutil.which("ninja", path=path) else []
     if (folder / "CMakeCache.txt").exists():
         generator = []  # the one that the folder was made with
-    options = [f"-DXLA_INCLUDE={jax.ffi.include_dir()}", f"-DTRAJOPT_OUTPUT={FOLDER}"]
+    able = (isa for isa, needed in INSTRUCTION_SETS.items() if processor_flags().issuperset(needed))
+    sets = next(able, "") if own else ""  # the fastest first; none: every one
+    options = [f"-DXLA_INCLUDE={jax.ffi.include_dir()}", f"-DTRAJOPT_OUTPUT={FOLDER}", f"-DTRAJOPT_SETS={sets}"]
     for command in (
         [cmake, "-S", str(SOURCES), "-B", str(folder), *generator, *options],
         [cmake, "--build", str(folder), "--parallel", str(jobs)],
@@ -58,13 +62,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trajopt.native.build", description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=pathlib.Path, help="build tree to keep (default: one that is removed afterwards)")
     parser.add_argument("--jobs", type=int, default=2, help="files compiled at a time")
+    parser.add_argument("--own", action="store_true", help="only this processor's best instruction set")
     arguments = parser.parse_args()
     try:
         if arguments.folder is not None:
-            build(arguments.folder, arguments.jobs)
+            build(arguments.folder, arguments.jobs, arguments.own)
         else:
             with tempfile.TemporaryDirectory() as folder:
-                build(pathlib.Path(folder), arguments.jobs)
+                build(pathlib.Path(folder), arguments.jobs, arguments.own)
     except TrajoptError as error:
         print(error, file=sys.stderr)
         return 1
