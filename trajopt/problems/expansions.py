@@ -15,12 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, ScalarLike
 
-from trajopt.dynamics.gradients.differences import (
-    RIDDERS_STEP,
-    central_differences,
-    central_step,
-    ridders,
-)
+from trajopt.dynamics.gradients.differences import difference_quotients
 from trajopt.dynamics.gradients.modes import DIFFERENCES
 from trajopt.dynamics.smoothness import law_with_kinks
 from trajopt.dynamics.system import System
@@ -89,26 +84,12 @@ def linear_dynamics(problem: ControlProblem, gradient: str = "implicit") -> Call
         )
     system, size = problem.system, problem.n + problem.nu + problem.n_p
 
-    def difference_quotient(x: Array, u: Array, t: ScalarLike, p: Array) -> tuple[Array, Array]:
-        x_next, at = problem.step(x, u, t, p), moved(problem, x, u, p)
-
-        def f(z: Array) -> Array:
-            x, u, p = at(z)
-            return problem.local(x_next, problem.step(x, u, t, p))
-
-        step = central_step(x.dtype) if gradient == "finite-difference" else RIDDERS_STEP
-        method = central_differences if gradient == "finite-difference" else ridders
-        return x_next, method(f, jnp.full(size, step, x.dtype))
-
-    def automatic(x: Array, u: Array, t: ScalarLike, p: Array) -> tuple[Array, Array]:
-        at, zero = moved(problem, x, u, p), jnp.zeros(size, x.dtype)
+    def of_steps(x: Array, u: Array, t: ScalarLike, p: Array) -> tuple[Array, Array]:
         x_next = problem.step(x, u, t, p)
-
-        def f(z: Array) -> Array:
-            x, u, p = at(z)
-            return problem.local(x_next, problem.step(x, u, t, p))
-
-        return x_next, jax.jacfwd(f)(zero)
+        f = _displaced_step(problem, x, u, t, p, x_next)
+        if gradient in DIFFERENCES:
+            return x_next, difference_quotients(gradient, f, jnp.ones(size, x.dtype))
+        return x_next, jax.jacfwd(f)(jnp.zeros(size, x.dtype))
 
     def closed_form(x: Array, u: Array, t: ScalarLike, p: Array) -> tuple[Array, Array]:
         at = problem.system_at(p)
@@ -118,9 +99,20 @@ def linear_dynamics(problem: ControlProblem, gradient: str = "implicit") -> Call
         blocks = [jac.A, jac.B] + ([] if by_p is None else [by_p])
         return x_next, jnp.concatenate(blocks, 1)
 
-    if gradient in DIFFERENCES:
-        return difference_quotient
-    return automatic if system is None else closed_form
+    return of_steps if system is None or gradient in DIFFERENCES else closed_form
+
+
+def _displaced_step(
+    problem: ControlProblem, x: Array, u: Array, t: ScalarLike, p: Array, x_next: Array
+) -> Callable[[Array], Array]:
+    """z -> the step from (x, u, p) displaced by z, in tangent coordinates at x_next."""
+    at = moved(problem, x, u, p)
+
+    def f(z: Array) -> Array:
+        x, u, p = at(z)
+        return problem.local(x_next, problem.step(x, u, t, p))
+
+    return f
 
 
 def relabels(problem: ControlProblem, gradient: str) -> bool:
@@ -232,7 +224,7 @@ def stage_constraints(
 
     def f(z: Array) -> Array:
         x, u, p = at(z)
-        return _or_none(problem.stage(kind, x, u, t, p), x.dtype)
+        return rows_or_none(problem.stage(kind, x, u, t, p), x)
 
     return f(zero), jax.jacfwd(f)(zero)
 
@@ -246,13 +238,14 @@ def terminal_constraints(
         return task_rows(system, task, problem.as_state(x), None, problem.times[-1], problem.n)
 
     def f(z: Array) -> Array:
-        return _or_none(problem.terminal(kind, problem.retract(x, z[: problem.n]), p + z[problem.n :]), x.dtype)
+        return rows_or_none(problem.terminal(kind, problem.retract(x, z[: problem.n]), p + z[problem.n :]), x)
 
     return f(zero), jax.jacfwd(f)(zero)
 
 
-def _or_none(value: Array | None, dtype: Any) -> Array:
-    return jnp.zeros(0, dtype) if value is None else value
+def rows_or_none(value: Float[Array, "..."] | None, like: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Constraint rows, none of them where there is no such constraint."""
+    return jnp.zeros(0, like.dtype) if value is None else value
 
 
 def twice_differentiable(problem: ControlProblem) -> bool:
@@ -311,13 +304,9 @@ def dynamics_hessian(problem: ControlProblem) -> Callable[..., Array]:
     problem = problem.with_gradient("implicit")
 
     def hessian(x: Array, u: Array, t: ScalarLike, p: Array, w: Array) -> Array:
-        at, x_next = moved(problem, x, u, p), jax.lax.stop_gradient(problem.step(x, u, t, p))
-
-        def f(z: Array) -> Array:
-            x, u, p = at(z)
-            return jnp.vdot(w, problem.local(x_next, problem.step(x, u, t, p)))
-
-        return _hessian_at(f, jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype))
+        f = _displaced_step(problem, x, u, t, p, jax.lax.stop_gradient(problem.step(x, u, t, p)))
+        zero = jnp.zeros(problem.n + problem.nu + problem.n_p, x.dtype)
+        return _hessian_at(lambda z: jnp.vdot(w, f(z)), zero)
 
     return hessian
 

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from trajopt.dynamics.copies import WithoutCaches
-from trajopt.dynamics.gradients.differences import RIDDERS_STEP, central_differences, central_step, ridders
+from trajopt.dynamics.gradients.differences import difference_quotients
 from trajopt.errors import NonFiniteError, OptionError, ShapeError, UnknownNameError
 from trajopt.names import NamedOptions, closest
 from trajopt.problems.arguments import Argument, given, recorded, values
@@ -284,9 +284,7 @@ class LeastSquaresProblem(WithoutCaches, NamedOptions):
         n, scale = self.dimension, self.scale
 
         def quotient(x: Array) -> tuple[Array, Array]:
-            size = np.asarray(scale * (central_step(x.dtype) if gradient == "finite-difference" else RIDDERS_STEP))
-            method = central_differences if gradient == "finite-difference" else ridders
-            return self.full_residual(x), method(self._moved(x), jnp.asarray(size, x.dtype))
+            return self.full_residual(x), difference_quotients(gradient, self._moved(x), jnp.asarray(scale, x.dtype))
 
         def automatic(x: Array) -> tuple[Array, Array]:
             zero, m = jnp.zeros((n,), x.dtype), self.residual_type.shape[0]

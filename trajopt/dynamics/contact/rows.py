@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -137,16 +138,9 @@ class RowKind(abc.ABC):
     def block(self, inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> RowBlock:
         """The rows at q (kinematics `kin`, candidate contacts there) and v."""
 
-    def offset(
-        self,
-        law: ContactLaw,
-        distance: Float[Array, " n"],
-        velocity: Float[Array, " n"],
-        restitution: Float[Array, " n"],
-        dt: Float[Array, ""],
-    ) -> NormalOffset:
-        """The law's offset of the rows that have a distance; velocity: their J v."""
-        return law.normal_offset(distance, velocity, restitution, dt)
+    def offset(self, law: ContactLaw) -> Callable[..., NormalOffset]:
+        """(distance, velocity, restitution, dt) -> the law's offset of the rows that have a distance; velocity: their J v."""
+        return law.normal_offset
 
 
 class ContactRows(RowKind):
@@ -176,15 +170,8 @@ class ContactRows(RowKind):
         }  # fmt: skip
         return RowBlock(J, contacts.distance, restitution, described, dropped + dropped_pairs)
 
-    def offset(
-        self,
-        law: ContactLaw,
-        distance: Float[Array, " n"],
-        velocity: Float[Array, " n"],
-        restitution: Float[Array, " n"],
-        dt: Float[Array, ""],
-    ) -> NormalOffset:
-        return law.contact_offset(distance, velocity, restitution, dt)
+    def offset(self, law: ContactLaw) -> Callable[..., NormalOffset]:
+        return law.contact_offset
 
 
 class LimitRows(RowKind):
@@ -275,9 +262,10 @@ def assemble(inputs: StepInputs, kin: Kinematics, candidates: Contacts) -> Rows:
     sizes = tuple(block.J.shape[0] for block in blocks)
     velocities = jnp.split(J @ inputs.v, np.cumsum(sizes)[:-1])
     for kind, block, gap, velocity in zip(KINDS, blocks, felt, velocities, strict=True):
-        law_offset = kind.offset(inputs.law, gap, velocity[kind.normals], block.restitution, inputs.dt)
+        asked_of = kind.offset(inputs.law)
+        law_offset = asked_of(gap, velocity[kind.normals], block.restitution, inputs.dt)
         touching, still, dull = _without_push_out(True, gap, velocity[kind.normals], block.restitution)
-        other = kind.offset(inputs.law, touching, still, dull, inputs.dt)
+        other = asked_of(touching, still, dull, inputs.dt)
         for offsets, found in ((offset, law_offset), (unpushed, other)):
             b = _on_normals(kind, found.offset, velocity.shape[0])
             offsets.append(b if block.error is None else EQUALITIES.error_slope(inputs.law, inputs.dt) * block.error)
@@ -326,7 +314,7 @@ def offset_slopes(inputs: StepInputs, rows: Rows) -> tuple[Float[Array, " m"], F
         def offset(distance, velocity, kind=kind, own=own):
             felt = jnp.where(rows.kept[own], 0.0, distance)
             asked = _without_push_out(rows.push_out_dropped, felt, velocity, restitution[own])
-            return kind.offset(inputs.law, *asked, inputs.dt).offset
+            return kind.offset(inputs.law)(*asked, inputs.dt).offset
 
         if kind is EQUALITIES:
             by_distance.append(jnp.full(size, EQUALITIES.error_slope(inputs.law, inputs.dt), dtype))

@@ -32,6 +32,13 @@ def central_differences(f: Callable[[Array], Array], steps: Float[Array, " n"]) 
     return jax.lax.map(column, jnp.arange(steps.shape[0])).T
 
 
+def difference_quotients(mode: str, f: Callable[[Array], Array], scale: Float[Array, " n"]) -> Float[Array, "m n"]:
+    """Jacobian of `f` at zero in the mode "finite-difference" or "ridders", its first steps in units of `scale`."""
+    if mode == "finite-difference":
+        return central_differences(f, central_step(scale.dtype) * scale)
+    return ridders(f, RIDDERS_STEP * scale)
+
+
 def fourth_order_step(dtype: np.dtype) -> float:
     """Step that balances truncation (h^4) against rounding (eps/h) in `fourth_order_differences`: eps^(1/5)."""
     return float(np.finfo(dtype).eps ** (1.0 / 5.0))

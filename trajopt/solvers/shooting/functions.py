@@ -23,6 +23,7 @@ from trajopt.problems.expansions import (
     linear_dynamics,
     prior_expansion,
     relabels,
+    rows_or_none,
     stage_constraints,
     stage_expansion,
     terminal_constraints,
@@ -344,8 +345,3 @@ class ShootingFunctions:
 _JACOBIAN_ORDER = (
     "defect", "next", "equality", "inequality", "inner_bounds", "node_bounds", "terminal_equality", "terminal_inequality",
 )  # fmt: skip
-
-
-def rows_or_none(value: Float[Array, "..."] | None, like: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Constraint rows, none of them where there is no such constraint."""
-    return jnp.zeros(0, like.dtype) if value is None else value

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, ScalarLike
 
-from trajopt.problems.expansions import moved
+from trajopt.problems.expansions import moved, rows_or_none
 from trajopt.problems.ocp import CONSTRAINTS
-from trajopt.solvers.shooting.functions import ShootingFunctions, rows_or_none
+from trajopt.solvers.shooting.functions import ShootingFunctions
 
 
 @jax.tree_util.register_dataclass
