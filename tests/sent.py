@@ -47,7 +47,9 @@ MADE = {
     "library problem": lambda: problems.get("go1-stand"),
     "plant": lambda: control.SystemPlant(cart_pole()),
     "MuJoCo's plant": lambda: control.MujocoPlant.from_file(models.bundled_file("cart-pole"), DT),
-    "receding horizon": lambda: control.RecedingHorizon(ocp(), solvers.iLQR(curvature="none"), cart_pole(), DT),
+    "receding horizon": lambda: control.RecedingHorizon(
+        ocp(), solvers.iLQR(curvature="none"), cart_pole(), DT, max_iterations=2, time_budget=60.0  # by no clock
+    ),
     "estimator": estimator,
     "environment": lambda: GymnasiumEnvironment("cartpole-swingup", duration=1.0),
     "environments": lambda: GymnasiumVector("cartpole-swingup", 2, duration=1.0),

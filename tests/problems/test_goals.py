@@ -23,16 +23,29 @@ from trajopt.solvers.loop.solution import Solution
 T = 10
 
 
+def pushed_mass(x, u, t):
+    return jnp.stack([x[0] + 0.1 * x[1], x[1] + 0.1 * u[0]])
+
+
+def little_force(x, u, t):
+    return 0.1 * u
+
+
+def off(x):
+    return x[:1] - 1.0
+
+
+def weighed(weight, x):
+    return weight * (x - jnp.array([1.0, 0.0]))
+
+
 def push(tolerance=0.01, weight=100.0, at="end", **changes):
     """A mass that is pushed to x = 1: the heavier the weight of its place, the nearer it comes."""
     fields = {
-        "u0": np.zeros(1), "dt": 0.1, "stage_residual": lambda x, u, t: 0.1 * u,
-        "terminal_residual": lambda x: weight * (x - jnp.array([1.0, 0.0])),
-        "goals": {"place": Goal(lambda x: x[:1] - 1.0, tolerance, "m", at)},
+        "u0": np.zeros(1), "dt": 0.1, "stage_residual": little_force,
+        "terminal_residual": jax.tree_util.Partial(weighed, weight), "goals": {"place": Goal(off, tolerance, "m", at)},
     }  # fmt: skip
-    return OptimalControlProblem(
-        "push", lambda x, u, t: jnp.stack([x[0] + 0.1 * x[1], x[1] + 0.1 * u[0]]), T, np.zeros(2), **fields | changes
-    )
+    return OptimalControlProblem("push", pushed_mass, T, np.zeros(2), **fields | changes)
 
 
 @functools.lru_cache

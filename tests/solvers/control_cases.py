@@ -1,10 +1,12 @@
 """Optimal control problems with known optima, shared by the tests of the solvers that take them.
 
 Controls are held constant over each interval and the dynamics are integrated by one step of RK4 per interval. Reference
-optima are computed with CasADi and IPOPT on the same transcription.
+optima are computed with CasADi and IPOPT on the same transcription. Functions of equal numbers are the same object, so that what
+is compiled for one test serves the others.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,6 +19,7 @@ from trajopt.problems import OptimalControlProblem
 from trajopt.problems.library.behaviours import damped_system
 
 
+@functools.cache
 def rk4(f: Callable, dt: float) -> Callable:
     """One step of the classical Runge-Kutta method for x' = f(x, u), as dynamics (x, u, t) -> x_next."""
 
@@ -30,9 +33,20 @@ def rk4(f: Callable, dt: float) -> Callable:
     return step
 
 
+@functools.cache
 def effort(dt: float) -> Callable:
     """Residual whose cost is |u|^2 dt."""
     return lambda x, u, t: math.sqrt(2.0 * dt) * u
+
+
+@functools.cache
+def mass(dt: float) -> Callable:
+    return lambda x, u, t: jnp.stack([x[0] + dt * x[1] + 0.5 * dt**2 * u[0], x[1] + dt * u[0]])
+
+
+@functools.cache
+def away_from(*target: float) -> Callable:
+    return lambda x: x - jnp.array(target)
 
 
 def double_integrator(steps: int = 100, **changes) -> OptimalControlProblem:
@@ -41,17 +55,13 @@ def double_integrator(steps: int = 100, **changes) -> OptimalControlProblem:
     With controls free in time the optimum is 12; with `steps` intervals it is 12 / (1 - 1 / steps^2).
     """
     dt = 1.0 / steps
-
-    def dynamics(x, u, t):
-        return jnp.stack([x[0] + dt * x[1] + 0.5 * dt**2 * u[0], x[1] + dt * u[0]])
-
     options = {
         "u0": np.zeros(1),
         "dt": dt,
         "stage_residual": effort(dt),
-        "terminal_equality": lambda x: x - jnp.array([1.0, 0.0]),
+        "terminal_equality": away_from(1.0, 0.0),
     }
-    return OptimalControlProblem("double-integrator", dynamics, steps, np.zeros(2), **options | changes)
+    return OptimalControlProblem("double-integrator", mass(dt), steps, np.zeros(2), **options | changes)
 
 
 def cart_pole_rate(x, u):
@@ -72,7 +82,7 @@ def cart_pole(steps: int = 100, **changes) -> OptimalControlProblem:
         "xs0": np.linspace(np.zeros(4), target, steps + 1),
         "dt": dt,
         "stage_residual": effort(dt),
-        "terminal_equality": lambda x: x - jnp.asarray(target),
+        "terminal_equality": away_from(*target),
         "control_lower": -20.0,
         "control_upper": 20.0,
         "state_lower": np.array([-2.0, -np.inf, -np.inf, -np.inf]),
@@ -81,22 +91,31 @@ def cart_pole(steps: int = 100, **changes) -> OptimalControlProblem:
     return OptimalControlProblem("cart-pole", rk4(cart_pole_rate, dt), steps, np.zeros(4), **options | changes)
 
 
+def pendulum_rate(x, u):
+    return jnp.stack([x[1], u[0] - 0.1 * x[1] - 9.81 * jnp.sin(x[0])])
+
+
+@functools.cache
+def damped_effort(dt: float) -> Callable:
+    return lambda x, u, t: math.sqrt(dt) * jnp.concatenate([0.1 * x[1:], 0.3 * u])
+
+
+def far_from_upright(x):
+    return 10.0 * (x - jnp.array([np.pi, 0.0], x.dtype))
+
+
 def pendulum(steps: int = 80, torque: float = 4.0, dtype=np.float64, **changes) -> OptimalControlProblem:
     """Swing-up of a 1 kg pendulum of 1 m with a torque below half of what holds it level; terminal cost, no constraint."""
     dt = 4.0 / steps
-
-    def rate(x, u):
-        return jnp.stack([x[1], u[0] - 0.1 * x[1] - 9.81 * jnp.sin(x[0])])
-
     options = {
         "u0": 0.1 * np.ones(1),
         "dt": dt,
-        "stage_residual": lambda x, u, t: math.sqrt(dt) * jnp.concatenate([0.1 * x[1:], 0.3 * u]),
-        "terminal_residual": lambda x: 10.0 * (x - jnp.array([np.pi, 0.0], x.dtype)),
+        "stage_residual": damped_effort(dt),
+        "terminal_residual": far_from_upright,
         "control_lower": -torque,
         "control_upper": torque,
     }
-    return OptimalControlProblem("pendulum", rk4(rate, dt), steps, np.zeros(2, dtype), **options | changes)
+    return OptimalControlProblem("pendulum", rk4(pendulum_rate, dt), steps, np.zeros(2, dtype), **options | changes)
 
 
 def unicycle(steps: int = 50, **changes) -> OptimalControlProblem:

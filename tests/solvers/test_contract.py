@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import pytest
 import scipy.optimize
-from least_squares_cases import decay, linear, rosenbrock
+from least_squares_cases import affine, decay, linear, rosenbrock
 from processes import python
 
 from trajopt import solvers
@@ -62,6 +62,7 @@ def test_solves_a_well_conditioned_problem_in_every_gradient_mode(make, gradient
 
 @each_solver
 def test_the_solution_reports_recomputed_quantities(make):
+    affine.cache_clear()  # of a new function nothing is compiled yet
     problem, A, b = linear()
     solution = solvers.solve(problem, make(max_iterations=3))
     r = A @ solution.x - b
