@@ -35,21 +35,12 @@ from trajopt.solvers.subproblems.riccati import LQProblem, Policy
 
 @dataclasses.dataclass(frozen=True)
 class HorizonGaussNewton:
-    """What `GaussNewton` does with an `OptimalControlProblem`; its options, and the four methods of a solver.
+    """What `GaussNewton` does with an `OptimalControlProblem`: the four methods of a solver.
 
     Raises `OptionError` for a problem with `stage_cost` or `terminal_cost`.
     """
 
-    tolerance: float | None = None
-    max_iterations: int = 50
-    damping: float = 0.0
-
-    @property
-    def _iteration(self) -> iLQR:
-        return iLQR(
-            tolerance=self.tolerance, max_iterations=self.max_iterations, damping=self.damping, shooting="multiple",
-            regularisation="state",
-        )  # fmt: skip
+    iteration: iLQR
 
     def init(self, oracle: OptimalControlOracle, guess: Trajectory, key: PRNGKeyArray) -> DDPState:
         """The linear-quadratic model along the initial states, which need not obey the dynamics."""
@@ -65,23 +56,23 @@ class HorizonGaussNewton:
                     f"GaussNewton: problem '{problem.name}' has a {kind}, which is no sum of squares; "
                     f"give {kind.replace('cost', 'residual')}, or use iLQR"
                 )
-        return self._iteration.init(oracle, guess, key)
+        return self.iteration.init(oracle, guess, key)
 
     def step(self, oracle: OptimalControlOracle, state: DDPState) -> DDPState:
         """One accepted step, or the same point with `halt` set."""
-        return self._iteration.step(oracle, state)
+        return self.iteration.step(oracle, state)
 
     def terminate(self, oracle: OptimalControlOracle, state: DDPState) -> Status | None:
         """As iLQR's; where that gives up, the part of the residual that a Gauss-Newton step can still remove decides.
 
         Over long horizons the gradients by x_0 and p are sums whose rounding may be above the tolerance.
         """
-        status = self._iteration.terminate(oracle, state)
+        status = self.iteration.terminate(oracle, state)
         gave_up = state.halt in ("stalled", "line_search_failed", "acceptable") and state.violation <= oracle.problem.tolerance
         if not gave_up or oracle.problem.constrained:
             return status
         removable = self._backward(oracle, state)[-1]
-        least = default_tolerance(oracle.problem.dtype) if self.tolerance is None else self.tolerance
+        least = self.iteration.tolerance or default_tolerance(oracle.problem.dtype)
         size = max(float(np.sqrt(2.0 * state.cost)), 1.0)
         if removable <= least * size:
             return Status.solved
@@ -89,7 +80,7 @@ class HorizonGaussNewton:
 
     def finish(self, oracle: OptimalControlOracle, state: DDPState) -> Findings:
         """Stationarity, multipliers, gains and the `covariances` of states, controls and parameters."""
-        result = self._iteration.finish(oracle, state)
+        result = self.iteration.finish(oracle, state)
         if oracle.problem.constrained:
             lacking_why = "no covariance: constraints beside the dynamics and the bounds on controls"
             return dataclasses.replace(result, notes=[*result.notes, lacking_why])

@@ -13,6 +13,8 @@ block-tridiagonal (with an arrow of the parameters): see `horizon`.
 Nocedal and Wright, Numerical Optimization, 2006, chapter 10; gain-ratio rule after Nielsen, 1999.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, ClassVar
 
@@ -29,6 +31,7 @@ from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import LeastSquaresOracle
 from trajopt.result import Status, status_name
+from trajopt.solvers.ddp.ilqr import iLQR
 from trajopt.solvers.estimation.horizon import HorizonGaussNewton
 from trajopt.solvers.least_squares.iteration import FitIteration, FitPoint, FitState, fields, measures
 from trajopt.solvers.least_squares.state import ResidualState, free_variables, tolerance_of
@@ -68,16 +71,18 @@ class GaussNewton(NamedOptions):
     def __post_init__(self) -> None:
         check_options(self, tolerance="(0, inf)", damping="[0, inf)", max_iterations="[0, inf)")
 
-    def _horizon(self, oracle: Any) -> HorizonGaussNewton | None:
-        """What solves a problem over a horizon, None for plain least squares."""
-        if not isinstance(oracle.problem, OptimalControlProblem):
-            return None
-        return HorizonGaussNewton(self.tolerance, self.max_iterations, self.damping)
+    def acting_on(self, problem: Any) -> GaussNewton | HorizonGaussNewton:
+        """What iterates on a problem."""
+        if not isinstance(problem, OptimalControlProblem):
+            return self
+        iteration = iLQR(
+            tolerance=self.tolerance, max_iterations=self.max_iterations, damping=self.damping, shooting="multiple",
+            regularisation="state",
+        )  # fmt: skip
+        return HorizonGaussNewton(iteration)
 
-    def init(self, oracle: Any, guess: Any, key: PRNGKeyArray) -> Any:
+    def init(self, oracle: LeastSquaresOracle, guess: Float[np.ndarray, " nx"], key: PRNGKeyArray) -> GaussNewtonState:
         """State at the guess."""
-        if (horizon := self._horizon(oracle)) is not None:
-            return horizon.init(oracle, guess, key)
         x = np.asarray(guess, oracle.problem.x0.dtype)
         fit = self.iteration(oracle.problem, oracle.gradient).blank(x, self.damping)
         return self._passed(oracle, GaussNewtonState(guess, 0.0, 0.0, 0.0, 0.0, fit.point, fit), act=False)
@@ -97,23 +102,17 @@ class GaussNewton(NamedOptions):
         halt = "" if moved or code == GOING_ON else status_name(status_of(code))
         return dataclasses.replace(state, **fields(oracle.problem, fit.point, float(fit.step_size)), fit=fit, halt=halt)
 
-    def step(self, oracle: Any, state: Any) -> Any:
+    def step(self, oracle: LeastSquaresOracle, state: GaussNewtonState) -> GaussNewtonState:
         """One accepted step, or the same point with `halt` set when every damping was tried in vain."""
-        if (horizon := self._horizon(oracle)) is not None:
-            return horizon.step(oracle, state)
         return self._passed(oracle, state, act=True)
 
-    def terminate(self, oracle: Any, state: Any) -> Status | None:
+    def terminate(self, oracle: LeastSquaresOracle, state: GaussNewtonState) -> Status | None:
         """Solved when stationary, a failure when `step` gave up, else None."""
-        if (horizon := self._horizon(oracle)) is not None:
-            return horizon.terminate(oracle, state)
         code = int(state.fit.code)
         return None if code == GOING_ON else status_of(code)
 
-    def finish(self, oracle: Any, state: Any) -> Findings:
+    def finish(self, oracle: LeastSquaresOracle, state: GaussNewtonState) -> Findings:
         """The covariance of the estimate, (J^T J)^-1 for residuals of unit variance, `robust_covariance` under a loss."""
-        if (horizon := self._horizon(oracle)) is not None:
-            return horizon.finish(oracle, state)
         at = self._passed(oracle, state, act=False).fit.point
         return findings(oracle.problem, at, measures(at))
 

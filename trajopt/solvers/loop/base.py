@@ -27,7 +27,17 @@ from trajopt.options import check_kind, check_number
 from trajopt.problems.goals import reports_of
 from trajopt.result import Status, status_message, status_name
 from trajopt.solvers.loop.checkpoint import Checkpoint, write_checkpoint
-from trajopt.solvers.loop.contract import LibrarySolver, OracleOut, Point, Problem, Solver, SolverState, StateT, verdict
+from trajopt.solvers.loop.contract import (
+    LibrarySolver,
+    OfKinds,
+    OracleOut,
+    Point,
+    Problem,
+    Solver,
+    SolverState,
+    StateT,
+    verdict,
+)
 from trajopt.solvers.loop.fingerprint import fingerprints
 from trajopt.solvers.loop.solution import TRACE_KEYS, Solution
 
@@ -124,7 +134,8 @@ def solve(
     _LOG.info("%s: %s, %s gradients, seed %d", problem.name, solver.name, gradient, seed)
     oracle = problem.compile(gradient)
     key = jax.random.key(seed)
-    run = _Run(problem, solver, oracle, guess, key, seed, identity, asked, checkpoint, previous)
+    acting = solver.acting_on(problem) if isinstance(solver, OfKinds) else solver
+    run = _Run(problem, acting, oracle, guess, key, seed, identity, asked, checkpoint, previous)
     status = run.loop(limit, time_budget, callback)
     with walltime.part("certificate"):
         solution = run.solution(status)

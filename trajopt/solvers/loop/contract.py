@@ -12,7 +12,7 @@ names a status or a budget is used up, and has the answer recomputed:
                                          the Solution
 
 Where a library owns the iteration (IPOPT, SciPy), the solver is a `LibrarySolver` and has `run` in place of `step`. Both name in
-`takes` the classes of problems that they solve.
+`takes` the classes of problems that they solve; `OfKinds` solvers name what acts on each.
 
 `CODES` are statuses inside compiled programs; `verdict` is the one rule by which a point is a success, for single solves, batches
 and searches that try again.
@@ -214,6 +214,14 @@ class Solver(Protocol[OracleIn, PointIn, StateT]):
 
     def finish(self, oracle: OracleIn, state: StateT, /) -> Findings:
         """What is recomputed at the best point."""
+
+
+@runtime_checkable
+class OfKinds(Protocol):
+    """A solver of several kinds of problems."""
+
+    def acting_on(self, problem: Any, /) -> Any:
+        """The object whose methods are called in place of its own."""
 
 
 class LibrarySolver(NamedOptions, abc.ABC):

@@ -130,11 +130,6 @@ def _box(problem: LeastSquaresProblem, state: FitSearchState) -> Box:
     return Box(*((np.asarray(end) - state.origin) / state.deviation for end in (problem.lower, problem.upper)))
 
 
-def fit_search(solver: Any, oracle: Any) -> FitSearch | None:
-    """What solves a problem of least squares, None for another problem."""
-    return FitSearch(solver) if isinstance(oracle.problem, LeastSquaresProblem) else None
-
-
 @dataclasses.dataclass(frozen=True)
 class FitSearch:
     """The four methods of a sampling solver where the problem is one of least squares."""

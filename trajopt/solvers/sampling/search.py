@@ -38,13 +38,14 @@ from jaxtyping import Float, PRNGKeyArray
 
 from trajopt.names import NamedOptions
 from trajopt.options import check_options
+from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.targets import JointTargets
 from trajopt.result import Status, status_named
 from trajopt.solvers.loop.contract import Findings
 from trajopt.solvers.sampling.distribution import generator
-from trajopt.solvers.sampling.fit import fit_search
+from trajopt.solvers.sampling.fit import FitSearch
 from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, make_space
 from trajopt.solvers.sampling.replanning import SamplingPlanner
 from trajopt.solvers.sampling.rollouts import Generation, Scores, batch_size, score
@@ -230,10 +231,12 @@ class SamplingSolver(NamedOptions, abc.ABC):
 
     # -- the four methods of a solver ----------------------------------------------------------------------------------
 
+    def acting_on(self, problem: Any) -> SamplingSolver | FitSearch:
+        """What searches for the answer of a problem."""
+        return FitSearch(self) if isinstance(problem, LeastSquaresProblem) else self
+
     def init(self, oracle: Any, guess: Any, key: PRNGKeyArray) -> Any:
         """State at the initial guess; where its motion is not finite, at the best of a first generation."""
-        if (fit := fit_search(self, oracle)) is not None:
-            return fit.init(oracle, guess, key)
         space = self._space(oracle, guess.xs[0])
         first = space.encode(guess)
         distribution = self.first_distribution(first)
@@ -270,8 +273,6 @@ class SamplingSolver(NamedOptions, abc.ABC):
 
     def step(self, oracle: Any, state: Any) -> Any:
         """One generation, after an update of the multipliers where one is due."""
-        if (fit := fit_search(self, oracle)) is not None:
-            return fit.step(oracle, state)
         problem, space = oracle.problem, self._space(oracle, state.start)
         enough = state.schedule.inner_tolerance(LEAST_SPREAD * self.least_spread)
         due = state.gradient_norm <= enough or state.schedule.inner_iterations >= self.max_inner_iterations
@@ -320,8 +321,6 @@ class SamplingSolver(NamedOptions, abc.ABC):
 
     def terminate(self, oracle: Any, state: Any) -> Status | None:
         """Solved when the search has collapsed about a feasible mean; acceptable when only the point returned is feasible."""
-        if (fit := fit_search(self, oracle)) is not None:
-            return fit.terminate(oracle, state)
         if state.converged:
             return Status.solved
         if state.gradient_norm <= LEAST_SPREAD * self.least_spread and state.violation <= oracle.problem.tolerance:
@@ -333,8 +332,6 @@ class SamplingSolver(NamedOptions, abc.ABC):
 
         `expected_improvement` is the mean over its draws of how far their merit is below that of the point.
         """
-        if (fit := fit_search(self, oracle)) is not None:
-            return fit.finish(oracle, state)
         space = self._space(oracle, state.start)
         about = state.distribution.moved(state.incumbent)
         y = self._candidates(state.key, state.generation + 1, about, state.incumbent, space, state.equalities)
