@@ -132,7 +132,7 @@ inline int closer(const Candidate* candidate, int count, double distance) {
 
 // A shape farther away than this share of its size, and than what its velocity covers in two steps, is left out of a step unless it is
 // among the nearest, which are reported.
-constexpr double NEARBY = 0.02, STEPS_AHEAD = 2;
+constexpr double NEARBY = 0.005, STEPS_AHEAD = 2;
 
 template <class Size>
 TRAJOPT_INLINE V3<double> velocity_of(const Kinematics<Size>& kin, const Field<Size>& V, int link, V3<double> at) {

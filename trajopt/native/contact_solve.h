@@ -232,16 +232,24 @@ inline bool if_lawful(const Ncp& ncp, ContactWorkspace& w, Point& candidate, dou
   return lawful;
 }
 
-// eps over the smallest pivot of K for G + eps I in `mode`.
+// eps over the smallest pivot of K for G + eps I in `mode`, in which no contact slides; where that says neither that K is regular nor that
+// it is not, over the smallest of pivots that are the largest left, which hide no null space.
 inline double share_of_eps(const Ncp& ncp, const int* mode, ContactWorkspace& w) {
   SelectionScratch& s = w.selection;
   Elimination& e = s.elimination;
+  const Regularised of{ncp, ncp.eps};
   bool slides;
   e.n = held_rows(ncp.problem, mode, s.held, slides), e.ld = padded(e.n);
   gather(ncp.problem, s.held, e.n, e.U, e.ld);
-  law_matrix(Regularised{ncp, ncp.eps}, mode, w.best.x, w.best.nu, s.held, e.n, e.U, e.ld);
-  eliminate(e, !slides);
-  return e.n ? REGULARISATION * e.inverse[0] / e.smallest : 0.0;
+  for (int i = 0; i < e.n; ++i) e.U[(ptrdiff_t)i * e.ld + i] += ncp.eps;
+  factor_symmetric(e.U, e.ld, e.n, e.n, 0.5 * ncp.eps, e.inverse);
+  double share = 0;
+  for (int i = 0; i < e.n; ++i) share = std::max(share, REGULARISATION * e.inverse[i] / ncp.rho[s.held[i]]);
+  if (share > DEGENERATE || share < SUSPECT) return share;
+  gather(ncp.problem, s.held, e.n, e.U, e.ld);
+  law_matrix(of, mode, w.best.x, w.best.nu, s.held, e.n, e.U, e.ld);
+  eliminate(e, true);
+  return REGULARISATION * e.inverse[0] / e.smallest;
 }
 
 // w.selecting_mode: the modes of the solution, but that contacts slide which stick in it and follow their cones in that of the

@@ -25,7 +25,8 @@ constexpr double LARGEST_TURN = 0.7;  // radians of a step: half of a right angl
 constexpr double NO_FRICTION = 1e-12;  // share of the largest impulse below which friction is none, where a contact opens
 
 // Impulses in given modes: the mode of each contact, limit and dry row; u at 3 c and 3 c + 1 of each contact c. n unknowns, each with the
-// row that it stands for, and what it changes: `basis`, of the three rows from `place` on. speed: s, m/s, of each contact. row: scratch.
+// row that it stands for, and where a contact slides what it changes: `basis`, of the three rows from `place` on; else `place` is negative.
+// speed: s, m/s, of each contact. row: scratch.
 struct InModes {
   double *direction, *speed, *basis, *row;
   Point at;
@@ -108,14 +109,15 @@ class EquationsInModes {
   void make_basis() {
     for (int j = 0; j < s_.n; ++j) {
       const int r = s_.held[j], c = r / 3;
+      if (!slides(r)) {
+        s_.place[j] = -1;
+        continue;
+      }
       double* e = s_.basis + 3 * j;
-      s_.place[j] = r < 3 * p_.contacts ? 3 * c : std::max(r - 2, 0);
-      e[0] = e[1] = e[2] = 0.0;
-      e[r - s_.place[j]] = 1.0;
-      if (!slides(r)) continue;
-      const double *u = s_.direction + 3 * c, mu = p_.mu[c];
-      if (is_angle(r)) e[0] = -mu * s_.at.x[r + 2] * u[1], e[1] = mu * s_.at.x[r + 2] * u[0];
-      else e[0] = mu * u[0], e[1] = mu * u[1];
+      s_.place[j] = 3 * c;
+      const double *u = s_.direction + 3 * c, mu = p_.mu[c], radius = mu * s_.at.x[3 * c + 2];
+      if (is_angle(r)) e[0] = -radius * u[1], e[1] = radius * u[0], e[2] = 0.0;
+      else e[0] = mu * u[0], e[1] = mu * u[1], e[2] = 1.0;
     }
   }
 
@@ -128,7 +130,7 @@ class EquationsInModes {
     if (b != 0) s_.row[r + 1] += b * eps;
     for (int j = 0; j < s_.n; ++j) {
       const double *by = s_.row + s_.place[j], *e = s_.basis + 3 * j;
-      to[j] = e[0] * by[0] + e[1] * by[1] + e[2] * by[2];
+      to[j] = s_.place[j] < 0 ? s_.row[s_.held[j]] : e[0] * by[0] + e[1] * by[1] + e[2] * by[2];
     }
   }
 

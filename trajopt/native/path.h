@@ -103,7 +103,7 @@ class Path : PathEquations {
   }
 
   bool shorter() {
-    load();
+    restore();
     return (stride_ *= 0.5) >= LEAST_LENGTH;
   }
 

@@ -44,7 +44,7 @@ class PathEquations : protected EquationsInModes {
     std::memcpy(w_.x, s_.at.x, bytes), std::memcpy(w_.direction, s_.direction, bytes), std::memcpy(w_.speed, s_.speed, bytes);
     saved_t_ = t_;
   }
-  void load() {
+  void restore() {
     const size_t bytes = sizeof(double) * ncp_.width;
     std::memcpy(s_.at.x, w_.x, bytes), std::memcpy(s_.direction, w_.direction, bytes), std::memcpy(s_.speed, w_.speed, bytes);
     t_ = saved_t_;
@@ -88,11 +88,16 @@ class PathEquations : protected EquationsInModes {
       if (const int r = s_.held[i]; !is_angle(r)) w_.K[(ptrdiff_t)i * ld_ + n_] = ncp_.rho[r] * eps * s_.at.x[r];  // lambda_t is along u
     std::memcpy(w_.K + (ptrdiff_t)n_ * ld_, w_.border, sizeof(double) * ld_);
     for (int i = 0; i <= n_; ++i) {
-      double *k = w_.K + (ptrdiff_t)i * ld_, most = 0;
-      for (int j = 0; j <= n_; ++j) most = std::max(most, std::fabs(k[j] *= w_.scale[j]));
+      double* k = w_.K + (ptrdiff_t)i * ld_;
+      Lanes sizes = {};
+      for (int at = 0; at <= n_; at += W) {
+        const Lanes scaled = load(k + at) * load(w_.scale + at);
+        store(k + at, scaled), sizes = larger(magnitude(scaled), sizes);
+      }
+      const double most = largest(sizes);
       if (!(most > 0) || !std::isfinite(most)) return false;
-      for (int j = 0; j <= n_; ++j) k[j] /= most;
       w_.shares[i] = 1.0 / most;
+      for (int at = 0; at <= n_; at += W) store(k + at, w_.shares[i] * load(k + at));
     }
     return factor_general(w_.K, ld_, n_ + 1, 1e-300, w_.row, w_.inverse) > 1e-300;
   }
