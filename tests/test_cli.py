@@ -14,7 +14,7 @@ import time
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from processes import python
+from processes import ENDLESS_RUN, python, until_it_goes_on
 
 from trajopt import native, problems
 from trajopt.cli import main
@@ -279,27 +279,11 @@ def test_unusable_arguments_exit_with_status_two(command, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-SLOW = """
-import sys, numpy as np, jax.numpy as jnp
-from trajopt import native, problems
-from trajopt.cli import main
-
-def factory():
-    residual = lambda x: jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]])
-    return problems.LeastSquaresProblem("slow", residual, np.array([-1.2, 1.0]), defaults=problems.Defaults("GradientDescent"))
-
-problems.register("slow", factory, "takes a while")
-sys.exit(main(["run", "slow", "--max-iterations", "100000000", "--out", sys.argv[1]]))
-"""
-
-
 @pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)])
 def test_an_interrupted_run_writes_its_best_point(signals, tmp_path):
     """By Ctrl-C, and by `timeout`, whose signal comes twice: the second must not end the saving that the first began."""
-    with python(SLOW, str(tmp_path)) as process:
-        while process.poll() is None and not (tmp_path / "checkpoint.npz").exists():
-            time.sleep(0.05)
-        time.sleep(0.3)
+    with python(ENDLESS_RUN, str(tmp_path)) as process:
+        until_it_goes_on(tmp_path / "checkpoint.npz", process)
         for number in signals:
             os.kill(process.pid, number)
             time.sleep(0.05)

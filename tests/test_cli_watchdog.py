@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from processes import python
+from processes import python, until, until_it_goes_on
 
 from trajopt.cli.watchdog import BURST_S, PATIENCE_S
 from trajopt.solvers.loop.checkpoint import Checkpoint
@@ -43,16 +43,6 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def until(found, process, seconds: float = 120.0) -> None:
-    """Wait until `found()`, while the process lives."""
-    end = time.monotonic() + seconds
-    while not found():
-        assert process.poll() is None, process.communicate()
-        if time.monotonic() >= end:
-            pytest.fail("waited in vain")
-        time.sleep(0.05)
-
-
 def stop(process: subprocess.Popen, signals: tuple[int, ...], pause: float) -> tuple[str, float]:
     """Send the signals with pauses between; (standard error, seconds from the last one to the end)."""
     for k, number in enumerate(signals):
@@ -70,9 +60,7 @@ def test_a_second_signal_ends_a_run_that_is_stuck_and_the_checkpoint_resumes(num
     run = ("run", "stuck", "--max-iterations", "1000000", "--out", str(tmp_path))
     checkpoint = tmp_path / "checkpoint.npz"
     with python(STUCK, str(tmp_path), *run) as process:
-        until(checkpoint.exists, process)
-        written = checkpoint.stat().st_mtime_ns
-        until(lambda: checkpoint.stat().st_mtime_ns != written, process)
+        until_it_goes_on(checkpoint, process)
         (tmp_path / "hang").touch()
         until((tmp_path / "stuck").exists, process)
         err, seconds = stop(process, (number, number), BURST_S + 1.0)

@@ -6,12 +6,11 @@ import os
 import signal
 import socket
 import threading
-import time
 
 import pytest
 from learning_cases import slider
 from least_squares_cases import rosenbrock
-from processes import python
+from processes import ENDLESS_RUN, python, until_it_goes_on
 
 from trajopt import problems, solvers
 from trajopt.cli import main
@@ -27,19 +26,6 @@ from trajopt.occupied import occupying
 with occupying(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)
-"""
-
-ENDLESS = """
-import sys, numpy as np, jax.numpy as jnp
-from trajopt import problems
-from trajopt.cli import main
-
-def factory():
-    residual = lambda x: jnp.stack([10 * (x[1] - x[0] ** 2), 1 - x[0]])
-    return problems.LeastSquaresProblem("toy", residual, np.array([-1.2, 1.0]), defaults=problems.Defaults("GradientDescent"))
-
-problems.register("toy", factory, "takes a while")
-sys.exit(main(["run", "toy", "--max-iterations", "100000000", "--out", sys.argv[1]]))
 """
 
 
@@ -91,12 +77,10 @@ def test_a_termination_signal_ends_a_run_without_pictures_and_the_one_beside_it_
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "animation.gif").write_bytes(b"of an earlier run")
-    with python(ENDLESS, str(folder)) as process:
-        while process.poll() is None and not (folder / "checkpoint.npz").exists():
-            time.sleep(0.05)
+    with python(ENDLESS_RUN, str(folder)) as process:
+        until_it_goes_on(folder / "checkpoint.npz", process)
         assert main(["run", "toy", "--out", str(folder), "--resume"]) == 2
         assert f"process {process.pid} on" in capsys.readouterr().err
-        time.sleep(0.3)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 1 and "Traceback" not in err, err

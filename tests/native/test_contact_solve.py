@@ -176,18 +176,7 @@ def test_rows_that_do_not_exist_carry_no_impulse():
     np.testing.assert_allclose(out.impulse[0][kept], alone.impulse, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "G, g",
-    [
-        (np.zeros((3, 3)), [0.0, 0.0, -1.0]),
-        (np.diag([1.0, 1.0, 0.0]), [0.2, 0.0, -1.0]),
-        # Two walls that close on a body from both sides: nu_1 = u - 1, nu_2 = -u - 1 cannot both be non-negative.
-        (
-            np.kron([[1.0, -1.0], [-1.0, 1.0]], np.diag([0.0, 0.0, 1.0])) + np.diag([1.0, 1, 0, 1, 1, 0]),
-            [0, 0, -1.0, 0, 0, -1.0],
-        ),
-    ],
-)
+@pytest.mark.parametrize("G, g", scenes.UNSTOPPABLE)
 def test_infeasible_with_its_proof(G, g):
     out = one(G, g, np.full(len(g) // 3, 0.5))
     assert out.status == INFEASIBLE

@@ -244,6 +244,15 @@ def cube_problem(kind: str):
     return x, *box_problem(x.q, x.v, DT, feet[order], offset)
 
 
+# (G, g) of approaches that no impulse stops; the last: two walls that close on a body from both sides: nu_1 = u - 1 and
+# nu_2 = -u - 1 cannot both be non-negative.
+UNSTOPPABLE = [
+    (np.zeros((3, 3)), [0.0, 0.0, -1.0]),
+    (np.diag([1.0, 1.0, 0.0]), [0.2, 0.0, -1.0]),
+    (np.kron([[1.0, -1.0], [-1.0, 1.0]], np.diag([0.0, 0.0, 1.0])) + np.diag([1.0, 1, 0, 1, 1, 0]), [0, 0, -1.0, 0, 0, -1.0]),
+]
+
+
 def law_violation(lam, nu, mu) -> float:
     """Largest violation of the four statements of the contact law, straight from their definition, (nc, 3) arrays.
 

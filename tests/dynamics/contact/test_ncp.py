@@ -157,18 +157,7 @@ def test_no_active_contact():
     np.testing.assert_array_equal(np.asarray(out.velocity), g)
 
 
-@pytest.mark.parametrize(
-    "G, g",
-    [
-        (np.zeros((3, 3)), [0.0, 0.0, -1.0]),
-        (np.diag([1.0, 1.0, 0.0]), [0.2, 0.0, -1.0]),
-        # Two walls that close on a body from both sides: nu_1 = u - 1, nu_2 = -u - 1 cannot both be non-negative.
-        (
-            np.kron([[1.0, -1.0], [-1.0, 1.0]], np.diag([0.0, 0.0, 1.0])) + np.diag([1.0, 1, 0, 1, 1, 0]),
-            [0, 0, -1.0, 0, 0, -1.0],
-        ),
-    ],
-)
+@pytest.mark.parametrize("G, g", scenes.UNSTOPPABLE)
 def test_infeasible(G, g):
     """An approach that no impulse can stop: status infeasible, finite numbers, an honest residual."""
     nc = len(g) // 3
