@@ -30,9 +30,9 @@ SPREAD = {"spinner": 4.0, "push-box": 1.5}  # of predictive sampling's noise, N 
 
 
 class Scene:
-    """A task in MuJoCo: `cost` of knots (N, KNOTS, nu), and the goals that a plan reaches, beside their tolerances."""
+    """A task in MuJoCo: `cost` of knots (N, knots, nu), and the goals that a plan reaches, beside their tolerances."""
 
-    def __init__(self, task: str, problem: Any) -> None:
+    def __init__(self, task: str, problem: Any, knots: int = KNOTS) -> None:
         self.task, self.problem = task, problem
         self.model = mujoco.MjModel.from_xml_path(str(bundled_file(task)))
         self.model.opt.timestep = STEP
@@ -40,8 +40,8 @@ class Scene:
         self.steps = round(problem.horizon * problem.dt / STEP)
         self.start = np.concatenate([[0.0], np.asarray(problem.x0)])
         self.bound = np.asarray(problem.system.model.control_upper)
-        at = np.linspace(0.0, KNOTS - 1.0, self.steps)
-        low = np.minimum(at.astype(int), KNOTS - 2)
+        at = np.linspace(0.0, knots - 1.0, self.steps)
+        low = np.minimum(at.astype(int), knots - 2)
         self.low, self.share = low, (at - low)[:, None]
         self.goal = np.array([0.15, 0.1, 0.5]) if task == "push-box" else self.start[1:4] + [0.0, 0.0, 2.0]
 

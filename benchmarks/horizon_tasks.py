@@ -1,14 +1,19 @@
-"""What receding horizons do in MuJoCo, over seeds: tasks of `trajopt mpc` and an arm beside a ball, plans acting a period late.
+"""What receding horizons do in MuJoCo, over seeds: tasks of `trajopt mpc`, tasks of the library and an arm beside a ball, plans
+acting a period late.
 
     python benchmarks/horizon_tasks.py [TASK ...] [--seeds N] [--solver NAME] [--rate HZ] [--iterations N]
+    python benchmarks/horizon_tasks.py TASK --first      # seconds from the start of the process to the first control
+    python benchmarks/horizon_tasks.py push-box --judo PATH     # site-packages with judo-rai: its planner in the same loop
 
 Solvers have their default options and as many iterations as fit into the period; on a machine that does other work --iterations
-gives their number, whatever they take. "kept" counts the runs within the bounds that
-the table names. Go1 under pushes: bench_receding_horizon.py.
+gives their number, whatever they take. "kept" counts the runs within the bounds that the table names. Go1 trots under pushes in
+bench_receding_horizon.py. For an empty cache of compiled programs: JAX_COMPILATION_CACHE_DIR= in front of --first.
 """
 
 import argparse
+import functools
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +22,9 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent))
 
 from measure import banner, markdown
+from results import record
+
+BEGUN = time.time()
 
 
 class Judged(NamedTuple):
@@ -27,12 +35,14 @@ class Judged(NamedTuple):
 
 
 class Case(NamedTuple):
-    """seconds of a run; start: of a seed, flat; judge: (recording, problem, seed) -> Judged; bounds, in words."""
+    """seconds of a run; start: of a seed, flat; judge: (recording, problem, seed) -> Judged; bounds, in words; pushes: of a
+    seed."""
 
     seconds: float
     start: Callable
     judge: Callable
     bounds: str
+    pushes: Callable = lambda seed: ()
 
 
 def push_box_start(problem, seed):
@@ -130,23 +140,64 @@ def follow(recording, problem, seed) -> Judged:
     return Judged(figures, bool(close < 1 and fast < 0.05 and off < 5))
 
 
-def hopper_start(problem, seed):
-    """The leg bent, up to 5 cm nearer or farther; 0: upright."""
+def library_start(name, problem, seed):
+    """As the library draws it; 0: the usual start."""
     from trajopt.problems import registry
 
-    return registry.get("hopper-step", seed=seed).x0
+    return registry.get(name, seed=seed).x0
 
 
 def usual(problem, seed):
     return problem.x0
 
 
+def goals(name, recording, problem, seed) -> Judged:
+    """The goals of the library's problem, at the end of the run."""
+    import numpy as np
+
+    from trajopt.control.feedback import goals_along
+    from trajopt.problems import registry
+    from trajopt.problems.trajectory import Trajectory
+
+    whole = registry.get(name)
+    xs = np.tile(recording.xs[-1], (whole.horizon + 1, 1))
+    values = goals_along(whole, Trajectory(xs, np.asarray(whole.u0), np.zeros(0)), xs)
+    figures = {f"{key}, {goal.unit}": values[key] for key, goal in whole.goals.items()}
+    return Judged(figures, all(values[key] <= goal.tolerance for key, goal in whole.goals.items()))
+
+
+def go1_pushes(seed):
+    """60 N for 0.1 s, from eight directions."""
+    import numpy as np
+
+    from trajopt.control import Push
+
+    angle = np.pi * seed / 4
+    return (Push("trunk", (60 * np.cos(angle), 60 * np.sin(angle), 0.0), 1.0, 0.1),)
+
+
+def go1(recording, problem, seed) -> Judged:
+    lowest, upright = recording.xs[:, 2].min(), (1 - 2 * (recording.xs[:, 4] ** 2 + recording.xs[:, 5] ** 2)).min()
+    return Judged({"m, lowest trunk": lowest}, bool(lowest > 0.15 and upright > 0.5))
+
+
+def of_the_library(name, seconds, bounds):
+    return Case(seconds, functools.partial(library_start, name), functools.partial(goals, name), bounds)
+
+
 CASES = {
     "push-box": Case(8.0, push_box_start, push_box, "10 mm, 0.05 rad"),
     "spinner": Case(5.0, usual, spinner, "4.8 to 5.2 rad in 5 s"),
-    "hopper-step": Case(2.0, hopper_start, hopper, "on the step, 0.15 m, 0.2 rad"),
+    "in-hand-rotation": of_the_library("in-hand-rotation", 4.0, "10 degrees, 20 mm"),
+    "two-arm-lift": of_the_library("two-arm-lift", 2.0, "30 mm, 0.2 m/s"),
+    "hopper-step": Case(2.0, functools.partial(library_start, "hopper-step"), hopper, "on the step, 0.15 m, 0.2 rad"),
+    "go1-climb": of_the_library("go1-climb", 2.0, "50 mm, 0.1 rad, feet 20 mm, 0.2 m/s"),
     "ur5-follow": Case(6.0, usual, follow, "1 mm, 0.05 rad/s, 5 mm"),
+    "go1-stand": Case(4.0, usual, go1, "stands after 60 N", go1_pushes),
 }
+LIBRARY = {  # model, steps of a plan, s between plans
+    "in-hand-rotation": ("allegro-ball", 25, 0.02), "two-arm-lift": ("two-arms", 25, 0.02), "go1-climb": ("go1-climb", 40, 0.01),
+}  # fmt: skip
 HEAD = ("task", "planner", "Hz", "bounds", "kept", "worst or range", "plan, processor ms: median, 99 %", "late", "first plan, s")
 
 
@@ -159,7 +210,54 @@ def horizon_of(name: str, arguments: argparse.Namespace, seed: int):
     options |= {} if iterations is None else {"max_iterations": iterations, "time_budget": 1e3}
     if name == "ur5-follow":
         return follow_horizon(seed, solver, options)
-    return tasks.task(name).horizon(solver=solver, **options)
+    if name in LIBRARY:
+        return library_horizon(name, solver, options)
+    horizon = tasks.task(name).horizon(solver=solver, **options)
+    return with_judo(name, horizon, seed) if arguments.judo else horizon
+
+
+def library_horizon(name, solver, options):
+    """A problem of the library over a shorter horizon, in MuJoCo at 1 ms; where a ball is lifted each end is on its way too."""
+    import dataclasses
+
+    from trajopt import control, models, solvers
+    from trajopt.problems import registry
+
+    model, steps, period = LIBRARY[name]
+    problem = registry.get(name).replace(horizon=steps)
+    if name == "two-arm-lift":
+        way, (place, rest) = problem.stage_residual.terms[0].reference, problem.terminal_residual.terms
+        problem = problem.replace(terminal_residual=sum([dataclasses.replace(place, reference=way), rest]))
+    plant = control.MujocoPlant.from_file(models.bundled_file(model), 0.001)
+    chosen = solvers.iLQR() if solver is None else solvers.get(solver)
+    return control.RecedingHorizon(problem, chosen, plant, **({"period": period, "delay": period} | options))
+
+
+def with_judo(name, horizon, seed):
+    """The same loop with a planner of judo-rai."""
+    from judo_horizon import Judo
+
+    from trajopt.control import RecedingHorizon
+
+    return RecedingHorizon(
+        horizon.problem, Judo(name, seed=seed), horizon.plant, horizon.period, delay=horizon.period, max_iterations=1
+    )
+
+
+def first_control(name: str, arguments: argparse.Namespace) -> None:
+    """Seconds from the start of the process to the first control."""
+    horizon = horizon_of(name, arguments, 0)
+    made = time.process_time()
+    controller, x = horizon.controller, horizon.problem.x0
+    compiling = horizon.compile()
+    controller.replan(x, 0.0)
+    controller.control(x, 0.0)
+    took = time.process_time()
+    print(
+        f"{name}: {took:.1f} s of the processor, {time.time() - BEGUN:.1f} s by the clock until the first control; "
+        f"{made:.1f} s of them until the problem is made, {took - made:.1f} s compiling and planning ({compiling:.1f} s "
+        "compiling, by the clock)"
+    )
 
 
 def row(name: str, arguments: argparse.Namespace) -> tuple:
@@ -168,9 +266,9 @@ def row(name: str, arguments: argparse.Namespace) -> tuple:
 
     case, seeds, judged, recordings, first = CASES[name], arguments.seeds, [], [], 0.0
     for seed in range(seeds):
-        if seed == 0 or name == "ur5-follow":
+        if seed == 0 or name == "ur5-follow" or arguments.judo:
             horizon = horizon_of(name, arguments, seed)
-        recording = horizon.run(case.seconds, x0=case.start(horizon.problem, seed))
+        recording = horizon.run(case.seconds, x0=case.start(horizon.problem, seed), pushes=case.pushes(seed))
         first = first or recording.compile_time_s + recording.first_time_s
         judged.append(case.judge(recording, horizon.problem, seed))
         recordings.append(recording)
@@ -180,8 +278,12 @@ def row(name: str, arguments: argparse.Namespace) -> tuple:
     processor = 1e3 * np.concatenate([one.processor for one in recordings])
     took = f"{np.median(processor):.3g}, {np.percentile(processor, 99):.3g}"
     late, kept = np.mean([one.late.mean() for one in recordings]), sum(one.kept for one in judged)
-    hz = 1 / horizon.period
-    return name, type(horizon.solver).__name__, hz, case.bounds, f"{kept} of {seeds}", said, took, f"{late:.0%}", first
+    hz, planner = 1 / horizon.period, "judo" if arguments.judo else type(horizon.solver).__name__
+    if not (arguments.solver or arguments.judo):
+        key = f"horizon/{name}" + ("" if arguments.rate is None else f"/{arguments.rate:g}")
+        record(f"{key}/kept", kept, f"of {seeds}")
+        record(f"{key}/processor", float(np.median(processor)), "ms")
+    return name, planner, hz, case.bounds, f"{kept} of {seeds}", said, took, f"{late:.0%}", first
 
 
 def main() -> None:
@@ -191,11 +293,17 @@ def main() -> None:
     parser.add_argument("--solver", help="by name, with its default options; default: the task's own")
     parser.add_argument("--rate", type=float, help="plans a second; default: the task's own")
     parser.add_argument("--iterations", type=int, help="of each solve; default: as many as fit into the period")
+    parser.add_argument("--first", action="store_true", help="how long the first control of the first task takes")
+    parser.add_argument("--judo", help="site-packages that hold judo-rai, whose planner takes the place of the task's")
     arguments = parser.parse_args()
     import jax
 
     jax.config.update("jax_enable_x64", True)
     warnings.simplefilter("ignore")
+    if arguments.first:
+        return first_control(arguments.tasks[0], arguments)
+    if arguments.judo:
+        sys.path.append(arguments.judo)
     rows = [row(name, arguments) for name in arguments.tasks]
     print(markdown(HEAD, rows))
     print(banner("mujoco").replace("one pinned", "not pinned"))

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, ScalarLike
 
 from trajopt.dynamics.copies import WithoutCaches
+from trajopt.dynamics.effort import Effort
 from trajopt.problems import programs
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.solvers.plan import Plan, acted, between, place
@@ -72,7 +73,8 @@ class Prediction(WithoutCaches):
         numbers = np.array([knot_s / dt, seconds / (count * dt)], problem.dtype)
         program: Any = _beside if whole else _stepped
         knots, fine = self._subject(1.0 if whole else seconds / count)
-        found, compiling = programs.run(program, knots, fine, x, np.asarray(count), *numbers, plan.xs, plan.us, plan.gains)
+        arguments = knots, fine, x, np.asarray(count), *numbers, plan.xs, plan.us, plan.gains
+        found, compiling = programs.run(program, *arguments, effort=Effort.QUICK)
         return np.asarray(found), compiling
 
     def _subject(self, step_s: float) -> tuple[OptimalControlProblem, OptimalControlProblem]:

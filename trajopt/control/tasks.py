@@ -165,7 +165,8 @@ def go1_stand() -> OptimalControlProblem:
 
 TASKS: dict[str, Task] = {
     "push-box": Task(
-        "a finger pushes a box to a pose", "push-box", push_box, 0.02, 0.002, "PredictiveSampling", {"knots": 8},
+        "a finger pushes a box to a pose", "push-box", push_box, 0.02, 0.002, "Hybrid",
+        {"sampler": {"solver": "PredictiveSampling", "knots": 8}},
         (Slider("x", "box", 0, -0.3, 0.3, "m"), Slider("y", "box", 1, -0.3, 0.3, "m"), Slider("yaw", "box", 2, -3.0, 3.0, "rad")),
         "box", 5.0,
     ),
