@@ -28,7 +28,8 @@ def known_to_xla(flags: list[str]) -> list[str]:
     libraries = [path for path in folder.iterdir() if path.suffix in (".so", ".dylib", ".pyd")]
     with max(libraries, key=lambda path: path.stat().st_size).open("rb") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return [flag for flag in flags if content.find(flag.partition("=")[0].encode()) >= 0]
+            # The name of a flag stands there twice in a row; that of a field of options once.
+            return [flag for flag in flags if content.find(b"\0%b%b\0" % (2 * (flag.partition("=")[0].encode(),))) >= 0]
 
 
 if os.environ.get("TRAJOPT_QUICK_COMPILATION", "1") != "0":

@@ -28,15 +28,18 @@ class Effort(enum.Enum):
 
 @functools.cache
 def known_options(effort: Effort) -> dict[str, bool | int]:
-    """XLA's options of an effort, for `jax.jit(compiler_options=...)`; none where the device is no CPU or this XLA does not know
-    one of them."""
-    options = dict(effort.value)
-    if not options or jax.default_backend() != "cpu":
+    """Those of an effort's options that this XLA has, for `jax.jit(compiler_options=...)`; none where the device is no CPU."""
+    if jax.default_backend() != "cpu":
         return {}
+    return {name: value for name, value in effort.value.items() if _is_known(name, value)}
+
+
+@functools.cache
+def _is_known(name: str, value: bool | int) -> bool:
     try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
+        jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError as error:
         if "No such compile option" not in str(error):
             raise
-        return {}
-    return options
+        return False
+    return True

@@ -132,8 +132,12 @@ def _batched(arguments: Any, axes: Any, *, results: Any, **static: Any) -> tuple
     return found, [0] * len(found)
 
 
-def _pruned(used: list[bool], equation: Any) -> tuple[list[bool], Any]:
-    """JAX's elimination of what nobody reads: the call, without its last result where that is unread, or nothing."""
+def _pruned(used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
+    """JAX's elimination of what nobody reads: the call, without its last result where that is unread, or nothing.
+
+    rest: the equation, behind which of its inputs are read elsewhere from JAX 0.11 on.
+    """
+    equation = rest[-1]
     static = equation.params
     if not any(used):
         return [False] * len(equation.invars), None
