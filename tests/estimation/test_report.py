@@ -86,6 +86,13 @@ def test_a_channel_of_unknown_meaning(logs, capsys, tmp_path):
     assert "what does channel 'height' measure? Give --sensor height=KIND" in capsys.readouterr().err
 
 
+def test_rates_of_joints(logs, capsys, tmp_path):
+    (tmp_path / "run.csv").write_text("t,q,dq\n" + "\n".join(f"{0.1 * k},{0.1 * k},1" for k in range(9)))
+    assert main(["identify", str(logs / "pendulum.xml"), str(tmp_path / "run.csv"), "--parameters", "gain"]) == 2
+    said = capsys.readouterr().out
+    assert "channel 'q': Encoder, noise" in said and "channel 'dq': Encoder of velocities, noise" in said
+
+
 def test_noise_from_the_scatter_of_samples():
     t, rng = np.linspace(0, 1, 400), np.random.default_rng(0)
     values = np.sin(3 * t)[:, None] + 0.01 * rng.normal(size=(400, 2))

@@ -138,8 +138,8 @@ def _add_identify(commands: Any) -> None:
     add.add_argument("--channels", metavar="MAP.yaml", type=pathlib.Path, help="which columns or topics make which channel")
     add.add_argument(
         "--sensor", metavar="CHANNEL=KIND[:NOISE]", action="append", default=[],
-        help="what a channel measures (pose, encoder, velocity, imu, force, contact, input), and its noise; default: by the "
-        "channel's name, the noise as the samples scatter",
+        help="what a channel measures (pose, encoder, rate, velocity, imu, force, contact, input), and its noise; default: by "
+        "the channel's name, the noise as the samples scatter",
     )  # fmt: skip
     held_out = "to predict, not to fit"
     add.add_argument("--held-out", metavar="RECORDING", action="append", default=[], type=pathlib.Path, help=held_out)

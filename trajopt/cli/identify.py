@@ -1,6 +1,7 @@
 """`trajopt identify`: parameters of a model from recordings, and a report of what they say."""
 
 import argparse
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -26,14 +27,14 @@ from trajopt.estimation import (
 )
 from trajopt.models import load_model
 
-KINDS: dict[str, type[Sensor]] = {
-    "pose": Pose, "encoder": Encoder, "velocity": Velocity, "imu": IMU, "force": ForceTorque, "contact": ContactSwitch,
-    "input": Input,
+KINDS: dict[str, Callable[..., Sensor]] = {
+    "pose": Pose, "encoder": Encoder, "rate": functools.partial(Encoder, velocity=True), "velocity": Velocity, "imu": IMU,
+    "force": ForceTorque, "contact": ContactSwitch, "input": Input,
 }  # fmt: skip
 USUAL = {  # names of channels that say what they are
     "pose": "pose", "velocity": "velocity", "imu": "imu", "q": "encoder", "joints": "encoder", "encoder": "encoder",
-    "position": "encoder", "u": "input", "torque": "input", "control": "input", "controls": "input", "command": "input",
-    "effort": "input",
+    "position": "encoder", "dq": "rate", "u": "input", "torque": "input", "control": "input", "controls": "input",
+    "command": "input", "effort": "input",
 }  # fmt: skip
 LONGEST_STEP = 5e-3  # s, of the simulated motions by default
 
@@ -51,7 +52,8 @@ def command(args: argparse.Namespace, terminated: Callable[[], bool]) -> int:
         _ = recordings[0][channel]
     for sensor in sensors:
         noise = "" if isinstance(sensor, Input) else f", noise {_shown(sensor.noise)}"
-        print(f"sensor of channel '{sensor.channel}': {type(sensor).__name__}{noise}")
+        rates = " of velocities" if isinstance(sensor, Encoder) and sensor.velocity else ""
+        print(f"sensor of channel '{sensor.channel}': {type(sensor).__name__}{rates}{noise}")
     dt = args.dt or _step(recordings, sensors)
     loss = RobustLoss(args.loss, by=args.loss_by)
     fit = identify(

@@ -39,6 +39,7 @@ METHODS = ("auto", "gauss-newton", "staged")
 SPIKE = 5.0  # weights, and times the force of the steps beside it, from which on a step is an impact
 LOOKED_AT = 20  # recordings in which impacts are looked for
 MOST_SEARCHED = 100  # recordings that CMA-ES predicts; the response surface takes all
+SEARCHED_GROUPS, SEARCHED_WORTH = 4, 0.95  # of `pack`: a thousand predictions of each recording pay for more programs
 FAR = 30.0  # deviations of the noise, the size of the first errors from which on short pieces are fitted first
 SHORTEST_SAMPLES = 8  # of a piece
 SHORT_ITERATIONS = 8  # with short pieces, which only begin the fit
@@ -150,7 +151,7 @@ class _Work:
         return jnp.asarray(self.predictor.unknowns.start)
 
     def smooth(self, segment: float) -> Found:
-        """Gauss-Newton throughout."""
+        """Gauss-Newton throughout. A rollout of a piece counts by its share of a recording."""
         predictor = self.predictor
         sizes, pieces = _cut(self.recordings, predictor, segment)
         firsts = [guessed_first(predictor.system, piece, predictor.sensors) for piece in pieces]
@@ -158,21 +159,23 @@ class _Work:
         problem = self._arrow(pieces, firsts)
         if problem.mean_square(theta, zeros(predictor, problem.groups)) > FAR**2:
             begun, firsts = self._begun(pieces, segment)
-            theta, rollouts, problem = begun.theta, begun.rollouts, self._arrow(pieces, firsts)
-            said.append(f"Gauss-Newton on short pieces: {begun.iterations} iterations, {begun.rollouts} rollouts")
+            theta, problem = begun.theta, self._arrow(pieces, firsts)
+            said.append(f"Gauss-Newton on short pieces: {begun.iterations} iterations")
+            rollouts = round(begun.rollouts * len(self.recordings) / len(begun.information.s))
         fit = gauss_newton.solve(problem, theta, zeros(predictor, problem.groups))
-        said.append(f"Gauss-Newton: {fit.iterations} iterations, {fit.rollouts} rollouts")
+        said.append(f"Gauss-Newton: {fit.iterations} iterations")
         stuck = 0 if predictor.system.smooth else int((_typical(problem, fit) > STUCK).sum())
         if stuck:
-            rollouts += fit.rollouts
-            problem, fit, firsts, took = self._unstuck(pieces, firsts, problem, fit)
-            rollouts += took
-            said.append(f"{stuck} recordings began again on their contacts: {took + fit.rollouts} rollouts")
+            took = fit.rollouts
+            problem, fit, firsts, again = self._unstuck(pieces, firsts, problem, fit)
+            rollouts += round((took + again) * len(self.recordings) / len(pieces))
+            said.append(f"{stuck} recordings began again on their contacts")
+        rollouts += round(fit.rollouts * len(self.recordings) / len(pieces))
         basis = np.eye(fit.theta.size)[:, _free(predictor, fit.theta)]
         information = _along(fit.information, basis).summed(np.repeat(np.arange(len(sizes)), sizes))
         return Found(
             predictor, tuple(pieces), "gauss-newton", fit.theta, ((basis, information),), tuple(firsts),
-            _in_order(problem.groups, fit.locals), None, rollouts + fit.rollouts, fit.converged, tuple(said), self.loss,
+            _in_order(problem.groups, fit.locals), None, rollouts, fit.converged, tuple(said), self.loss,
         )  # fmt: skip
 
     def _begun(self, pieces: Sequence[Recording], segment: float) -> tuple[gauss_newton.Fit, list[First]]:
@@ -220,7 +223,9 @@ class _Work:
         stages, rollouts, parts = list(start.stages), start.rollouts, [(known, start.information)]
         if left.shape[1]:
             predictor = impacts.coarse(self.predictor)
-            groups = pack(predictor.system, self.recordings, predictor.sensors, start.firsts)
+            groups = pack(
+                predictor.system, self.recordings, predictor.sensors, start.firsts, groups=SEARCHED_GROUPS, worth=SEARCHED_WORTH
+            )  # fmt: skip
             whole = impacts.WholeMotions(predictor, groups, theta / predictor.unknowns.scale, left, self.loss)
             few = impacts.chosen(len(self.recordings), MOST_SEARCHED, self.seed)
             end = impacts.search(whole, few, evaluations, self.seed)

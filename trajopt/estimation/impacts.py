@@ -87,8 +87,8 @@ class WholeMotions:
                 losses.append((rho * present).sum() / jnp.maximum(present.sum(), 1.0))
                 sums.append((size * present).sum())
                 counts.append(present.sum())
-            measured = (jnp.stack(counts) > 0.0).sum()
-            return jnp.stack(losses).sum() / jnp.maximum(measured, 1), jnp.stack(sums), jnp.stack(counts)
+            measured = jnp.minimum(jnp.stack(counts), 1.0).sum()
+            return jnp.stack(losses).sum() / jnp.maximum(measured, 1.0), jnp.stack(sums), jnp.stack(counts)
 
         return jax.jit(jax.vmap(one, (0, 0, None)))
 

@@ -16,7 +16,7 @@ from trajopt.estimation.recording import Channel, Recording
 from trajopt.estimation.sensors import Encoder, Input, Pose, Sensor, Velocity
 
 MOST_GROUPS = 3  # programs that are compiled for recordings of different lengths
-WORTH_A_GROUP = 0.85  # share of the padded steps that remains where another group is made
+WORTH_A_GROUP = 0.85  # default share of the padded steps that remains where another group is made
 STEPS_OF_A_PROGRAM = (
     8  # lengths are rounded up to a multiple, so that recordings of about the same length share a program
 )
@@ -168,18 +168,20 @@ def pack(
     firsts: Sequence[First],
     until: Float[np.ndarray, " R"] | None = None,
     groups: int = MOST_GROUPS,
+    worth: float = WORTH_A_GROUP,
 ) -> list[Group]:
-    """The recordings in groups. until: times, s, after which nothing counts, and nothing is simulated."""
+    """The recordings in groups, at most `groups`. until: times, s, after which nothing counts, and nothing is simulated. worth:
+    share of the padded steps that remains where another group is made."""
     ends = np.array([last_time(r, sensors) for r in recordings])
     ends = ends if until is None else np.minimum(ends, until)
     starts = np.array([first_time(r, sensors) for r in recordings])
     steps = np.maximum(1, np.ceil((ends - starts) / float(system.dt) - 1e-9).astype(int)) + 1
     return [
-        _group(system, recordings, sensors, firsts, starts, ends, steps, chosen) for chosen in _split(steps, groups)
+        _group(system, recordings, sensors, firsts, starts, ends, steps, chosen) for chosen in _split(steps, groups, worth)
     ]
 
 
-def _split(steps: Int[np.ndarray, " R"], most: int) -> list[Int[np.ndarray, " k"]]:
+def _split(steps: Int[np.ndarray, " R"], most: int, worth: float) -> list[Int[np.ndarray, " k"]]:
     """Indices by length, cut where that leaves out most of the padding."""
     parts = [np.argsort(steps, kind="stable")]
     while len(parts) < most:
@@ -193,7 +195,7 @@ def _split(steps: Int[np.ndarray, " R"], most: int) -> list[Int[np.ndarray, " k"
                 cut = int(np.argmin(costs))
                 cost = total - part.size * sizes[-1] + costs[cut]
                 best = (cost, k, cut + 1) if best is None or cost < best[0] else best
-        if best is None or best[0] > WORTH_A_GROUP * total:
+        if best is None or best[0] > worth * total:
             break
         _, k, cut = best
         parts[k : k + 1] = [parts[k][:cut], parts[k][cut:]]
