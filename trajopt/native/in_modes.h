@@ -58,14 +58,20 @@ class EquationsInModes {
     into_modes();
   }
 
-  // All rows held, with no impulses, where none moves before the step: most stay so. False where one moves.
+  // All rows held but for contacts that part before the step, with no impulses: most stay so where no other row moves. False where one moves,
+  // or all contacts part.
   bool begin_standing() {
     if (!p_.before) return false;
-    for (int r = 0; r < ncp_.m; ++r)
-      if (!(std::fabs(p_.before[r]) <= HELD * ncp_.approach)) return false;
     std::fill_n(s_.mode, modes_count(p_), static_cast<int>(STICKING));
+    bool parts = p_.contacts > 0;
+    for (int r = 0; r < ncp_.m; ++r) {
+      const bool normal = r < 3 * p_.contacts && r % 3 == 2, moves = !(std::fabs(p_.before[r]) <= HELD * ncp_.approach);
+      if (moves && !(normal && p_.before[r] > 0)) return false;
+      if (moves) s_.mode[r / 3] = SEPARATING;
+      parts &= moves || !normal;
+    }
     std::memset(s_.at.x, 0, sizeof(double) * ncp_.width), std::memset(s_.speed, 0, sizeof(double) * p_.contacts);
-    return true;
+    return !parts;
   }
 
   void set_direction(int c, double x, double y) {
@@ -245,16 +251,15 @@ inline bool rests(const Ncp& ncp) {
   return some && falls;
 }
 
-// Modes to begin with: those of a point, the same with contacts that rest held, or all held.
+// Modes to begin with: those of a point, the same with contacts that rest held, or those of a robot that stands.
 enum class Beginning { AS_FOUND, HELD, STANDING };
 
 class NewtonInModes : EquationsInModes {
  public:
   using EquationsInModes::EquationsInModes;
 
-  // The solution of the regularised problem by revisions of modes to begin with: those of `at`, with HELD those of `at` but for contacts that
-  // rest, which are held, and with STANDING, where nothing moves before the step, all rows held. Whether `at` is it now, else `at` is as it
-  // was. K is factored in `work` but for the contacts that slide.
+  // The solution of the regularised problem by revisions of modes to begin with; whether `at` is it now, else `at` is as it was. K is factored
+  // in `work` but for the contacts that slide.
   bool solve(const Regularised& of, Point& at, Factor& work, double tol, int& iterations, Beginning beginning) {
     if (beginning != Beginning::STANDING) begin(of, at);
     else if (!begin_standing()) return false;
