@@ -6,8 +6,9 @@
 //     lambda_t = mu lambda_n u,   nu_t = -s u,   nu_n = 0,   |u| = 1,
 //
 // the angle of its friction u, its speed s and its normal impulse lambda_n, in place of three impulses. The speed stands in one equation of
-// each such contact alone, the velocity along its friction: it is eliminated, and two unknowns are left. In these Newton's method follows the circle of the friction; on the natural map a step leaves it, and where a contact slides slowly, as
-// fast as eps lets it, that map takes dozens of short steps. A contact whose speed turns against its friction sticks at once: on the other
+// each such contact alone, the velocity along its friction: it is eliminated, and two unknowns are left. In these Newton's method follows the
+// circle of the friction; on the natural map a step leaves it, and where a contact slides slowly, as fast as eps lets it, that map
+// takes dozens of short steps. A contact whose speed turns against its friction sticks at once: on the other
 // side the equation of its angle leads away from the solution. The modes to begin with are those of a point on the way to the solution;
 // where a few revisions do not end at a solution nothing is returned, and the iteration on the natural map, whose merit falls in every
 // step, goes on.

@@ -107,9 +107,17 @@ inline void eliminate_linear(const Regularised& of, const int* mode, Factor& f) 
   if (f.valid && f.weight == of.weight && std::memcmp(mode, f.mode, sizeof(int) * modes_count(p)) == 0) return;
   std::memcpy(f.mode, mode, sizeof(int) * modes_count(p));
   f.weight = of.weight, f.valid = true;
-  const int n = f.n = held_rows(p, mode, f.held, f.slides);
-  f.ld = padded(n);
-  f.linear = static_cast<int>(std::stable_partition(f.held, f.held + n, [&](int r) { return r >= 3 * p.contacts || mode[r / 3] != SLIDING; }) - f.held);
+  int n = 0;
+  const auto take = [&](int which) {
+    for (int c = 0; c < p.contacts; ++c)
+      for (int k = 0; k < 3 && mode[c] == which; ++k) f.held[n++] = 3 * c + k;
+  };
+  take(STICKING);
+  for (int k = 0; k < p.limits + p.dry; ++k)
+    if (mode[p.contacts + k]) f.held[n++] = 3 * p.contacts + k;
+  f.linear = n;
+  take(SLIDING);
+  f.n = n, f.ld = padded(n), f.slides = n > f.linear;
   gather(p, f.held, n, f.K, f.ld);
   for (int i = 0; i < n; ++i) f.K[(ptrdiff_t)i * f.ld + i] += of.weight;
   factor_symmetric(f.K, f.ld, n, f.linear, of.weight > 0 ? 0.5 * of.weight : 1e-300, f.inverse);
