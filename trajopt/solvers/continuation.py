@@ -6,7 +6,7 @@ The exact gradient of a contact that is not made is zero: a finger that does not
 1. rigid contact from the guess. Where that meets the goals, or without goals where controls have an influence, it is the answer;
 2. stages with rho falling. Each is solved from the one before and ended early: what it finds is a start for the next one. It is
    handed on by its controls, or by those that follow its motion with its gains if they cost less. With rigid contact it is
-   rolled out so too, and the best of these motions is kept;
+   rolled out so too, and the best of these motions is kept. What diverges is left out;
 3. where rigid contact from there misses a goal, other ways to the goals, until one leads there: the stages again from the guess,
    with other first values of rho (`stages.SHARES`); then, where no solver was named, draws about the best motion and about the
    guess, and rigid contact from the best draw (`Hybrid`). Stages go first: they cost a tenth of the draws, or less;
@@ -145,6 +145,11 @@ class Continuation(LibrarySolver):
 
 def _point(at: SolverState) -> tuple[Any, float, float, float, float]:
     return at.x, at.cost, at.violation, at.gradient_norm, at.step_size
+
+
+def _finite(at: SolverState) -> bool:
+    """Whether the dynamics did not diverge there."""
+    return bool(np.isfinite([at.cost, at.gradient_norm]).all())
 
 
 class _Course:
@@ -298,12 +303,14 @@ class _Course:
         stage.effort = Effort.QUICK if stage.effort == Effort.LIGHT else stage.effort  # for stages that end early
         counted = Counted(self.oracle, stage)
         at = self.begun(stage, motion, gains)
+        if not _finite(at):  # the next stage, which smooths less, starts from the same motion
+            return motion, gains
         made = slow = 0
 
         def report(now: Any) -> Status | None:
             nonlocal at, made, slow
             counted.take()
-            if now.halt:
+            if now.halt or not _finite(now):
                 return Status.stalled
             before, at = at.cost, now
             if self.tell(self.apart(at)) is not None:
@@ -318,8 +325,9 @@ class _Course:
         self.plan, self.plan_rho = jax.tree.map(np.asarray, at.x), rho
         gains = getattr(at, "gains", None)
         rolled = self.begun(self.oracle, without_states(self.plan), gains, self.plan)
-        self.tell(self.at(rolled))
-        self.offer(rolled)
+        if _finite(rolled):
+            self.tell(self.at(rolled))
+            self.offer(rolled)
         return self.plan, gains
 
     def begun(self, oracle: OptimalControlOracle, start: Trajectory, gains: Any, motion: Trajectory | None = None) -> Any:
@@ -330,7 +338,7 @@ class _Course:
             return at
         following = dataclasses.replace(without_states(motion), us=followed(oracle, motion, gains))
         other = self.solver.init(oracle, following, key)
-        return other if other.better_than(at, oracle.problem.violation_tolerance) else at
+        return other if not _finite(at) or other.better_than(at, oracle.problem.violation_tolerance) else at
 
     # -- draws ---------------------------------------------------------------------------------------------------------
 
