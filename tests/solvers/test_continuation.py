@@ -320,3 +320,30 @@ def test_a_gripper_grasps_a_box_and_lifts_it_without_draws(tmp_path):
     solution = solvers.solve(problem, solvers.iLQR())
     q = final_configuration(problem, solution.us)
     assert solution.success and abs(q[4] - 0.2) <= 0.02 and abs(q[5]) <= 0.2
+
+
+DRAWER = """<mujoco><compiler angle="radian"/><option gravity="0 0 0"/><worldbody>
+<body pos="0.3312 0.026 0"><joint name="drawer" type="slide" axis="1 0 0" damping="1.6433" frictionloss="0.0802"/>
+<geom type="cylinder" size="0.015 0.03" mass="1.1638" friction="0.4852"/></body>
+<body><joint name="shoulder" axis="0 0 1" damping="0.05"/>
+<geom type="capsule" fromto="0 0 0 0.2467 0 0" size="0.01" mass="0.2907" contype="0" conaffinity="0"/>
+<body pos="0.2467 0 0"><joint name="elbow" axis="0 0 1" damping="0.05"/>
+<geom type="capsule" fromto="0 0 0 0.2015 0 0" size="0.008" mass="0.3162" contype="0" conaffinity="0"/>
+<geom type="sphere" pos="0.2015 0 0" size="0.0187" mass="0.05" friction="0.4852"/></body></body>
+</worldbody><actuator><motor joint="shoulder" ctrlrange="-5 5"/><motor joint="elbow" ctrlrange="-5 5"/></actuator></mujoco>"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # damping and time step are too large for explicit steps
+def test_a_stage_whose_motion_diverges_with_rigid_contact_does_not_end_the_run(tmp_path):
+    """In steps of 40 ms the fast motions of the first stages diverge where contact is rigid."""
+    (tmp_path / "drawer.xml").write_text(DRAWER)
+    system, there = System(load_model(tmp_path / "drawer.xml"), 0.04), -0.07211451
+    problem = problems.OptimalControlProblem(
+        "drawer", system, 50, np.array([0.0, -0.30539655, 0.7773418, 0.0, 0.0, 0.0]),
+        stage_residual=lambda x, u, t: jnp.concatenate([6.0 * (x.q[:1] - there), 0.02 * x.v, 0.01 * u]),
+        terminal_residual=lambda x: jnp.concatenate([300.0 * (x.q[:1] - there), 0.5 * x.v]),
+        goals={"place": problems.Goal(lambda x: x.q[:1] - there, 0.01, "m")},
+    )  # fmt: skip
+    solution = solvers.solve(problem, solvers.iLQR())
+    assert solution.success and abs(final_configuration(problem, solution.us)[0] - there) <= 0.01
