@@ -32,6 +32,7 @@ COMMANDS = {
     "contact-tasks": "python benchmarks/contact_tasks.py --seeds 10",
     "batch": "python benchmarks/bench_batch.py --sizes 64,256 --cases reach,pendulum",
     "receding-horizon": "python benchmarks/bench_receding_horizon.py",
+    "horizon": "python benchmarks/horizon_tasks.py push-box --seeds 8 --iterations 1",
     "gpu": "python benchmarks/bench_gpu.py",  # on a machine with one
 }  # fmt: skip
 
