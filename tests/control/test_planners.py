@@ -43,7 +43,7 @@ def problem(integrator: str = "moreau") -> OptimalControlProblem:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_planner_brings_the_cart_to_its_place_and_compiles_once(name):
-    horizon = control.RecedingHorizon(problem(), ALL[name], problem().system, 2 * DT, max_iterations=2)
+    horizon = control.RecedingHorizon(problem(), ALL[name], problem().system, 2 * DT, time_budget=60.0, max_iterations=2)
     found = horizon.run(4.0)
     np.testing.assert_allclose(found.xs[-1, :2], [0.3, 0.0], atol=0.05)
     assert found.accepted.all() and (np.abs(found.us) <= 3.0).all() and found.violation.shape == (len(found.latency), 0)
@@ -246,11 +246,11 @@ def test_constraints_are_kept_in_the_loop(name):
         inequality=lambda x, u, t: x.q[:1] - 0.2, state_lower=[-np.inf, -np.inf, -0.2, -np.inf],
         state_upper=[np.inf, np.inf, 0.2, np.inf],
     )  # fmt: skip
-    found = control.RecedingHorizon(limited, ALL[name], limited.system, DT, max_iterations=4).run(4.0)
+    found = control.RecedingHorizon(limited, ALL[name], limited.system, DT, time_budget=60.0, max_iterations=4).run(4.0)
     assert found.violation.shape[1] == 5
     assert found.xs[:, 0].max() < 0.2 + 2e-3 and np.abs(found.xs[:, 2]).max() < 0.2 + 1e-2
     assert found.xs[-1, 0] > 0.15
-    free = control.RecedingHorizon(problem(), ALL[name], limited.system, DT, max_iterations=4).run(4.0)
+    free = control.RecedingHorizon(problem(), ALL[name], limited.system, DT, time_budget=60.0, max_iterations=4).run(4.0)
     assert np.abs(free.xs[:, 2]).max() > 0.25 and free.xs[:, 0].max() > 0.25
 
 
