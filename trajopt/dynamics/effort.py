@@ -27,7 +27,7 @@ class Effort(enum.Enum):
 
 
 @functools.cache
-def known_options(effort: Effort) -> dict[str, bool | int]:
+def known_options(effort: enum.Enum) -> dict[str, bool | int]:
     """Those of an effort's options that this XLA has, for `jax.jit(compiler_options=...)`; none where the device is no CPU."""
     if jax.default_backend() != "cpu":
         return {}
