@@ -38,6 +38,7 @@ from trajopt.estimation.uncertainty import Information
 METHODS = ("auto", "gauss-newton", "staged")
 SPIKE = 5.0  # weights, and times the force of the steps beside it, from which on a step is an impact
 LOOKED_AT = 20  # recordings in which impacts are looked for
+MOST_SEARCHED = 100  # recordings that CMA-ES predicts; the response surface takes all
 SEARCHED_GROUPS, SEARCHED_WORTH = 4, 0.95  # of `pack`: a thousand predictions of each recording pay for more programs
 FAR = 30.0  # deviations of the noise, the size of the first errors from which on short pieces are fitted first
 SHORTEST_SAMPLES = 8  # of a piece
@@ -70,7 +71,7 @@ def identify(
         loss: of samples or of recordings, a name or a `RobustLoss`.
         method: "gauss-newton", "staged" (with impacts), or "auto": by the predicted motions.
         segment (s): Gauss-Newton cuts recordings into pieces of this length, each with its own first state.
-        evaluations: predictions of all recordings, or of 100 of more, by CMA-ES; default 150 for each direction.
+        evaluations: predictions of all searched recordings by CMA-ES; default 150 for each direction.
         bootstrap: number of draws of recordings for the intervals; 0: intervals of the covariance.
         seed: of CMA-ES, the response surface and the bootstrap.
 
@@ -226,7 +227,8 @@ class _Work:
                 predictor.system, self.recordings, predictor.sensors, start.firsts, groups=SEARCHED_GROUPS, worth=SEARCHED_WORTH
             )  # fmt: skip
             whole = impacts.WholeMotions(predictor, groups, theta / predictor.unknowns.scale, left, self.loss)
-            end = impacts.search(whole, evaluations, self.seed)
+            few = impacts.chosen(len(self.recordings), MOST_SEARCHED, self.seed)
+            end = impacts.search(whole, few, evaluations, self.seed)
             surface = impacts.response_surface(whole, end, self.seed)
             theta = whole.theta(surface.z)
             rollouts += end.rollouts + surface.rollouts

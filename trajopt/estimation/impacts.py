@@ -32,17 +32,13 @@ from trajopt.estimation.prediction import Predictor
 from trajopt.estimation.uncertainty import Information
 from trajopt.solvers.sampling.cmaes import CMAES
 from trajopt.solvers.sampling.distribution import Box
-from trajopt.solvers.sampling.fit import POPULATION, next_distribution
+from trajopt.solvers.sampling.fit import next_distribution
 
 CORNER = 0.3  # c, of the loss
 COARSE = 1e-5  # tolerance of the contact solver in whole motions, whose errors are far above it
-EVALUATIONS = 150  # of CMA-ES, for each direction that is searched: of all recordings, or of `MOST_SEARCHED`
-MOST_SEARCHED = 100  # recordings that count as one evaluation
-DRAWN = 50  # recordings that rate a generation
+EVALUATIONS = 150  # of CMA-ES, for each direction that is searched
 PAIRS = 128  # of a point and a recording, predicted in one call; or `POINTS` for each recording of a small group
 POINTS = 16
-AVERAGED = 10  # means of the last generations
-CLEARLY = 1.02  # times the merit of a point, from which on that point is taken in place of a mean: less is luck among ripples
 SURFACE_RADIUS = 0.5  # of the points of the surface, in units of the scale or of CMA-ES's own spread
 LEAST_CURVATURE = 0.02  # relative to the largest, of a direction of the surface that counts
 
@@ -137,12 +133,6 @@ class WholeMotions:
         losses = self._rated(self.theta(z), chosen, self.scales)[0]
         return np.where(np.isfinite(losses), losses, np.inf)
 
-    def beyond(self, z: Float[np.ndarray, "P k"]) -> Float[np.ndarray, " P"]:
-        """Squared distance, in scales, by which points lie beyond the bounds, onto which they were projected."""
-        unknowns = self.predictor.unknowns
-        wanted = (self.origin + z @ self.basis.T) * unknowns.scale
-        return ((wanted - self.theta(z)) ** 2 / unknowns.scale**2).sum(1)
-
     def merit(self, losses: Float[np.ndarray, "P R"]) -> Float[np.ndarray, " P"]:
         """What is minimised: the mean over recordings, by the robust loss where that is of recordings."""
         if self.loss.kind != "linear" and self.loss.by == "recording":
@@ -173,38 +163,35 @@ def coarse(predictor: Predictor) -> Predictor:
     return dataclasses.replace(predictor, system=system)
 
 
-def search(motions: WholeMotions, evaluations: int | None, seed: int) -> Search:
-    """CMA-ES from z = 0 with unit deviations. Where there are more than `DRAWN` recordings each generation is rated on a new draw
-    of them, with more points for the same rollouts: what fits one draw best does not fit the others, and more points miss fewer
-    valleys. All recordings rate the end: the last mean or the average of the last ones, or the best point or the start where that
-    is clearly better."""
-    k, everything = motions.basis.shape[1], np.arange(motions.recordings)
-    searched, drawn = min(everything.size, MOST_SEARCHED), min(everything.size, DRAWN)
+def search(motions: WholeMotions, few: Int[np.ndarray, " r"], evaluations: int | None, seed: int) -> Search:
+    """CMA-ES from z = 0 with unit deviations, on these recordings."""
+    k = motions.basis.shape[1]
     evaluations = EVALUATIONS * k if evaluations is None else evaluations
-    solver = CMAES(population=None if searched == drawn else POPULATION * searched // drawn)
+    solver = CMAES()
     box = Box(np.full(k, -np.inf), np.full(k, np.inf))
     distribution, rng = solver.first_distribution(np.zeros(k)), np.random.default_rng(seed)
-    drawing = np.random.default_rng([seed, 2])
 
-    def merits(y: np.ndarray, recordings: np.ndarray) -> np.ndarray:
-        return motions.merit(motions.losses(y, recordings)) + motions.beyond(y)
+    def merits(y: np.ndarray) -> np.ndarray:
+        return motions.merit(motions.losses(y, few)) + _beyond(motions, y)
 
-    best_z, best, used, means = np.zeros(k), np.inf, 0, [np.zeros(k)]
-    first = float(merits(np.zeros((1, k)), everything)[0])
-    while used < evaluations * searched and distribution.spread > 0.02:
-        few = np.sort(drawing.permutation(everything)[:drawn])
-        rated_by_few = functools.partial(merits, recordings=few)
-        distribution, y, merit = next_distribution(solver, distribution, rng, box, rated_by_few, first)
-        used += len(y) * drawn
-        means.append(np.asarray(distribution.mean))
+    best_z, best = np.zeros(k), float(merits(np.zeros((1, k)))[0])
+    first, used = best, 1
+    while used < evaluations and distribution.spread > 0.02:
+        distribution, y, merit = next_distribution(solver, distribution, rng, box, merits, first)
+        used += len(y)
         if merit.min() < best:
             best_z, best = y[int(merit.argmin())], float(merit.min())
-    ends = np.stack([means[-1], np.mean(means[-AVERAGED:], 0), best_z, np.zeros(k)])
-    rated = merits(ends, everything)
-    steady = int(rated[:2].argmin())
-    chosen = steady if rated[steady] <= CLEARLY * rated.min() else int(rated.argmin())
-    rollouts = used + (1 + len(ends)) * everything.size
-    return Search(ends[chosen], np.asarray(distribution.deviation), first, float(rated[chosen]), rollouts)
+    mean = np.asarray(distribution.mean)
+    at_mean = float(merits(mean[None])[0])
+    z, merit_there = (mean, at_mean) if at_mean <= best * 1.02 else (best_z, best)
+    return Search(z, np.asarray(distribution.deviation), first, merit_there, (used + 1) * len(few))
+
+
+def _beyond(motions: WholeMotions, z: Float[np.ndarray, "P k"]) -> Float[np.ndarray, " P"]:
+    """Squared distance, in scales, by which points lie beyond the bounds, onto which they were projected."""
+    unknowns = motions.predictor.unknowns
+    wanted = (motions.origin + z @ motions.basis.T) * unknowns.scale
+    return ((wanted - motions.theta(z)) ** 2 / unknowns.scale**2).sum(1)
 
 
 @dataclasses.dataclass(frozen=True)
