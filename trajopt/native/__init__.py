@@ -135,7 +135,7 @@ def _batched(arguments: Any, axes: Any, *, results: Any, **static: Any) -> tuple
 def _pruned(used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
     """JAX's elimination of what nobody reads: the call, without its last result where that is unread, or nothing.
 
-    rest: the equation, behind which of its inputs are read elsewhere from JAX 0.11 on.
+    rest: the equation; JAX 0.12 puts before it which of its inputs are read elsewhere.
     """
     equation = rest[-1]
     static = equation.params
