@@ -10,9 +10,9 @@ Over the window x_0 .. x_N, constant errors o of sensors, and disturbances w_k o
 
 with r_k the errors of what was measured within step k, in deviations, and F the deviations of generalised forces that the model
 does not know. Each update shifts the window by a step and makes one Gauss-Newton step from the last estimate (more where the cost
-falls fast): linearised, the problem is linear-quadratic in (dx, o) and w, and one Riccati pass solves it; of the whole step and
-shares of it, motions of the system from x_0 under w, the one of least cost is taken. Contacts are what the step makes of them;
-nothing says which feet stand.
+falls fast): linearised, the problem is linear-quadratic in (dx, o) and w, and one Riccati pass solves it. The whole step is a
+motion of the system from x_0 under w; where it lowers the cost by less than a quarter of what the linearised problem promises,
+the best of shares of it is taken. Contacts are what the step makes of them; nothing says which feet stand.
 
 What leaves the window stays as a Gaussian prior on the state that is then first: its step is eliminated from the normal
 equations (the information form of a Kalman filter's step). For a linear system with Gaussian noise nothing is lost: the estimate
@@ -44,7 +44,8 @@ from trajopt.estimation.window import Estimate, Prior, Window
 from trajopt.names import NamedOptions, closest
 from trajopt.solvers.subproblems.riccati import LQProblem, Policy, lq_rollout, riccati, riccati_native
 
-SHARES = (1.0, 0.5, 0.2, 0.05)  # of a Gauss-Newton step, of which the best is taken
+SHARES = (0.5, 0.2, 0.05)  # of a Gauss-Newton step, tried where the whole one does not keep its promise
+PROMISE = 0.25  # share of the decrease that the model promises, from which on a step is kept (Nocedal, Wright 2006, section 4.1)
 FAST = 0.5  # an iteration that lowers the cost below this share of it is followed by another
 FLOOR = 1e-5  # deviation added to the prior in every direction, in tangent units: hard contact leaves directions without variance
 
@@ -138,7 +139,19 @@ class MovingHorizon(WithoutCaches, NamedOptions):
 
     @functools.cached_property
     def _advance(self) -> Any:
-        return jax.jit(self.advance)
+        """`advance` with the state now."""
+
+        def program(window: Window, rows: Mapping[str, Array], u: Array) -> tuple:
+            window, mean_square, solved = self.advance(window, rows, u)
+            return window, State(window.q[-1], window.v[-1]), mean_square, solved
+
+        return jax.jit(program)
+
+    @functools.cached_property
+    def _widths(self) -> dict[str, int]:
+        """Entries of the row of each channel."""
+        widths = {s.channel: s.width(self.system.model) for s in self.sensors}
+        return widths | ({self.input.channel: self.system.nu} if self.input else {})
 
     # -- the contract --------------------------------------------------------------------------------------------------
 
@@ -148,22 +161,19 @@ class MovingHorizon(WithoutCaches, NamedOptions):
         rows: what was read at its end, by channel, with NaN for an entry that is missing; channels without a new reading are left
         out. The row of the `Input` is what acted over the step; without a new one the last holds.
         """
-        model = self.system.model
-        known = {s.channel: s.width(model) for s in self.sensors} | ({self.input.channel: self.system.nu} if self.input else {})
         for channel in rows:
-            if channel not in known:
-                raise UnknownNameError(f"MovingHorizon: no sensor measures '{channel}'{closest(channel, known)}")
-        read = {c: self._row(c, rows.get(c), width) for c, width in known.items()}
-        u = np.asarray(self._window.u[-1])
+            if channel not in self._widths:
+                raise UnknownNameError(f"MovingHorizon: no sensor measures '{channel}'{closest(channel, self._widths)}")
+        read = {c: self._row(c, rows.get(c), width) for c, width in self._widths.items()}
         if self.input is not None and rows.get(self.input.channel) is not None:
             u = self.input.gain * read[self.input.channel]
-        self._window, mean_square, solved = self._advance(self._window, {s.channel: read[s.channel] for s in self.sensors}, u)
-        w = self._window
-        offset = np.asarray(w.offset)
-        return Estimate(
-            State(w.q[-1], w.v[-1]), {c: offset[at] for c, at in self._offsets.items()}, State(w.q, w.v), float(mean_square),
-            solved,
-        )  # fmt: skip
+        else:
+            u = np.asarray(self._window.u)[-1]
+        measured = {s.channel: read[s.channel] for s in self.sensors}
+        self._window, now, mean_square, solved = self._advance(self._window, measured, u)
+        w, offset = self._window, np.asarray(self._window.offset)
+        offsets = {c: offset[at] for c, at in self._offsets.items()}
+        return Estimate(now, offsets, State(w.q, w.v), float(mean_square), solved)
 
     def _row(self, channel: str, row: Any, width: int) -> Float[np.ndarray, " w"]:
         if row is None:
@@ -217,14 +227,22 @@ class MovingHorizon(WithoutCaches, NamedOptions):
         lq, ahead = self._model(window)
         gradient, hessian = self._of_prior(window)
         policy = (riccati_native if self.system.resolved_backend == "native" else riccati)(lq)
-        dx, w = lq_rollout(lq, policy, -solved(policy.P[0] + hessian, policy.p[0] + gradient))
-        tried = jax.vmap(lambda share: self._moved(window, share * dx[0], share * w))(jnp.asarray(SHARES))
-        costs = jax.vmap(self._cost)(tried)
-        best = jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
-        better = costs[best] < cost
-        kept = jax.tree.map(lambda new, old: jnp.where(better, new[best], old), tried, window)
+        slope = policy.p[0] + gradient
+        dx, w = lq_rollout(lq, policy, -solved(policy.P[0] + hessian, slope))
+        promised = -(policy.slope + 0.5 * policy.curvature + 0.5 * (slope @ dx[0]))
+        whole = self._moved(window, dx[0], w)
+        lowered = self._cost(whole)
+
+        def best_share() -> tuple[Window, Array]:
+            tried = jax.vmap(lambda share: self._moved(window, share * dx[0], share * w))(jnp.asarray(SHARES))
+            tried = jax.tree.map(lambda a, b, c: jnp.concatenate([a, jnp.stack([b, c])]), tried, whole, window)
+            costs = jnp.concatenate([jax.vmap(self._cost)(tried)[:-1], cost[None]])
+            best = jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
+            return jax.tree.map(lambda leaf: leaf[best], tried), costs[best]
+
+        kept, lowest = jax.lax.cond(cost - lowered >= PROMISE * promised, lambda: (whole, lowered), best_share)
         kept = dataclasses.replace(kept, next_prior=self._eliminated(window, lq, ahead, gradient, hessian))
-        return kept, jnp.where(better, costs[best], cost), lq, policy
+        return kept, lowest, lq, policy
 
     def _cost(self, window: Window) -> Array:
         """What is minimised; the states obey the dynamics."""
