@@ -6,16 +6,15 @@
 // GAUSS_SEIDEL  block Gauss-Seidel in rounds of 20, 40 and 80 sweeps, each followed by Newton
 // PATH          the path of the regularised problem as eps falls to zero (path.h): from the first solution of the regularised problem
 //               that leaves a residual; where neither Newton nor Gauss-Seidel led to a solution, from where eps dwarfs G. Where it ends
-//               without one: that of the problem without friction, and of few contacts all modes (every_mode.h)
+//               without one: that of the problem without friction
 //
-// Whatever came out is freed of the regularisation by iterative refinement and, near a solution, by Newton on the problem itself; the
-// residual is recomputed from scratch. `infeasible` needs a proof (no_solution.h, every_mode.h): what is neither solved nor proven is stalled.
+// Whatever came out is freed of the regularisation by iterative refinement; the residual is recomputed from scratch. `infeasible` needs
+// a proof (no_solution.h): what is neither solved nor proven is stalled.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
 #include "contact_workspace.h"
-#include "every_mode.h"
 #include "gauss_seidel.h"
 #include "in_modes.h"
 
@@ -32,8 +31,6 @@ constexpr int BUDGET = 2000;             // iterations, after which no stage beg
 constexpr double LARGEST_VELOCITY = 1e100;  // of approach: products of four overflow far below the largest double
 constexpr int SWEEPS = 20, ROUNDS = 3;   // of the first round, doubled with every round
 constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
-constexpr double TRY_RANK_NEWTON = 1e-3;            // residual of a point that may be near a solution
-constexpr int RANK_ITERATIONS = 20;      // of Newton's iteration on the problem itself from there
 constexpr double DEGENERATE = 1e-3;      // eps over the smallest pivot of K from which on K has a null space where contacts are held
 constexpr double SUSPECT = 1e-5;         // the same from which on the rank of K is looked at
 
@@ -89,14 +86,9 @@ struct Search {
     return settle();
   }
 
-  // The same with the spare point, which is refined already. A point near a solution whose refinement ends early, because eps hides a
-  // change of mode or K is ill-conditioned, gets Newton's iterations on the problem itself.
+  // The same with the spare point, which is refined already.
   bool settle() {
     double size = residual(w.spare);
-    if (size > options.tolerance && size < TRY_RANK_NEWTON) {
-      newton_of_rank(ncp, w.spare, w.newton, w.selection, rounding, std::min(RANK_ITERATIONS, left()), iterations);
-      size = residual(w.spare);
-    }
     if (size <= options.tolerance && hidden_by_rounding(ncp, w.spare.x)) size = 1.0;  // as far off as no impulse at all
     if (size <= options.tolerance || size < lowest || lowest == HUGE_VAL) {
       std::swap(w.best, w.spare);
@@ -184,22 +176,13 @@ struct Search {
     return proof != NO_SOLUTION && attempt(w.swept);
   }
 
-  void every_mode() {
-    EveryMode every(ncp);
-    const auto solves = [&](const double* impulses) {
-      with_padding(ncp, impulses, w.swept);
-      return left() > 0 && attempt(w.swept);
-    };
-    if (every.search(solves)) proof = NO_SOLUTION;
-  }
-
   void run(const double* start, bool start_is_zero) {
     const auto ends = [&](bool solved) { return solved || proof == NO_SOLUTION; };
     if (ends(attempt(start, start_is_zero))) return;
     const bool slips = proof == NO_STICKING;
     if (slips && ends(without_friction())) return;
-    if (ends(gauss_seidel()) || ends(along_path(almost_alone(ncp, w.current.x))) || (!slips && ends(without_friction()))) return;
-    if (EveryMode::fits(ncp)) every_mode();
+    if (ends(gauss_seidel()) || ends(along_path(almost_alone(ncp, w.current.x))) || slips) return;
+    without_friction();
   }
 };
 

@@ -102,49 +102,5 @@ inline void selected_impulse(const Ncp& ncp, const int* mode, bool shortest, Poi
   }
 }
 
-// The same of least norm, into s.candidate.
-inline void least_solution(const double* right, SelectionScratch& s) {
-  const Elimination& e = s.elimination;
-  solve_held_rows(right, s);
-  std::memcpy(s.candidate, s.found, sizeof(double) * e.ld);
-  for (int i = 0; i < e.n - e.rank; ++i) {
-    const double* N = s.curvature.N + (ptrdiff_t)i * e.ld;
-    add(-dot(N, s.candidate, e.n), N, s.candidate, e.n);
-  }
-}
-
-// Newton on the problem itself, without eps, from a point near a solution: full steps of least norm where K is singular, found by
-// elimination, as long as the merit falls. at.F is that of the natural map.
-inline void newton_of_rank(const Ncp& ncp, Point& at, NewtonScratch& scratch, SelectionScratch& s, double rounding, int most,
-                           int& iterations) {
-  const Regularised law{ncp};
-  Elimination& e = s.elimination;
-  evaluate(law, at);
-  for (int k = 0; k < most && violation(law, at.F) > rounding; ++k, ++iterations) {
-    bool slides;
-    classify(law, at.x, at.nu, scratch.mode);
-    const int n = e.n = held_rows(ncp.problem, scratch.mode, s.held, slides);
-    e.ld = padded(n);
-    // Rows that are let go first, so that only the held ones remain.
-    std::memcpy(scratch.step, at.F, sizeof(double) * ncp.width);
-    for (int i = 0; i < n; ++i) scratch.step[s.held[i]] = 0.0;
-    for (int r = 0; r < ncp.m; ++r) scratch.trial.x[r] = at.x[r] - scratch.step[r];
-    for (int r = ncp.m; r < ncp.width; ++r) scratch.trial.x[r] = 0.0;
-    velocity(law, scratch.trial.x, scratch.trial.nu);
-    natural_map<true>(law, scratch.trial.x, scratch.trial.nu, scratch.trial.F, scratch.mode);
-    gather(ncp.problem, s.held, n, s.Ghh, e.ld);
-    std::memcpy(e.U, s.Ghh, sizeof(double) * n * e.ld);
-    law_matrix(law, scratch.mode, at.x, at.nu, s.held, n, e.U, e.ld);
-    eliminate(e, !slides);
-    null_space(e, s.curvature.N, e.ld);
-    least_solution(scratch.trial.F, s);
-    for (int i = 0; i < n; ++i) scratch.step[s.held[i]] = s.candidate[i];
-    for (int r = 0; r < ncp.width; ++r) scratch.trial.x[r] = at.x[r] - scratch.step[r];
-    evaluate(law, scratch.trial);
-    if (!(scratch.trial.merit <= (1.0 - 2.0 * ARMIJO) * at.merit)) return;
-    std::swap(at, scratch.trial);
-  }
-}
-
 }  // namespace TRAJOPT_ISA
 }  // namespace trajopt
