@@ -196,7 +196,7 @@ CASES = {
     "go1-stand": Case(4.0, usual, go1, "stands after 60 N", go1_pushes),
 }
 LIBRARY = {  # model, steps of a plan, s between plans
-    "in-hand-rotation": ("allegro-ball", 25, 0.02), "two-arm-lift": ("two-arms", 25, 0.02), "go1-climb": ("go1-climb", 40, 0.01),
+    "in-hand-rotation": ("allegro-ball", 25, 0.02), "go1-climb": ("go1-climb", 40, 0.01),
 }  # fmt: skip
 HEAD = ("task", "planner", "Hz", "bounds", "kept", "worst or range", "plan, processor ms: median, 99 %", "late", "first plan, s")
 
@@ -217,17 +217,12 @@ def horizon_of(name: str, arguments: argparse.Namespace, seed: int):
 
 
 def library_horizon(name, solver, options):
-    """A problem of the library over a shorter horizon, in MuJoCo at 1 ms; where a ball is lifted each end is on its way too."""
-    import dataclasses
-
+    """A problem of the library over a shorter horizon, in MuJoCo at 1 ms."""
     from trajopt import control, models, solvers
     from trajopt.problems import registry
 
     model, steps, period = LIBRARY[name]
     problem = registry.get(name).replace(horizon=steps)
-    if name == "two-arm-lift":
-        way, (place, rest) = problem.stage_residual.terms[0].reference, problem.terminal_residual.terms
-        problem = problem.replace(terminal_residual=sum([dataclasses.replace(place, reference=way), rest]))
     plant = control.MujocoPlant.from_file(models.bundled_file(model), 0.001)
     chosen = solvers.iLQR() if solver is None else solvers.get(solver)
     return control.RecedingHorizon(problem, chosen, plant, **({"period": period, "delay": period} | options))

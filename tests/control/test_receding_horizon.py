@@ -133,6 +133,16 @@ def test_iterations_are_those_of_the_solver():
         np.testing.assert_allclose(found.plan.gains, expected.gains, atol=1e-8)
 
 
+def test_damped_gains_are_those_of_dearer_controls_and_the_motion_is_the_same():
+    problem, _ = lq_problem()
+    controllers = [control.Controller(problem, solvers.iLQR(gain_damping=mu), DT) for mu in (0.0, 0.7)]
+    plain, damped = (one.solve(problem.x0, 0.0, 0.0, one.planner.first(), 1)[0].plan for one in controllers)
+    np.testing.assert_array_equal(damped.us, plain.us)
+    P = scipy.linalg.solve_discrete_are(A, B, Q, R)
+    for plan, mu in ((plain, 0.0), (damped, 0.7)):  # of the last step, behind which lies the terminal cost alone
+        np.testing.assert_allclose(plan.gains[-1], -np.linalg.solve(R + mu + B.T @ P @ B, B.T @ P @ A), rtol=1e-9)
+
+
 def test_a_shift_by_whole_knots_is_that_of_the_guesses_and_half_of_one_is_between():
     problem = reach()
     shift = control.Controller(problem, solvers.iLQR(), DT).planner.replanning.shifted

@@ -134,6 +134,13 @@ def hopper_step() -> OptimalControlProblem:
     return registry.get("hopper-step").replace(horizon=40)
 
 
+def two_arm_lift(height: float = 0.3) -> OptimalControlProblem:
+    """Two arms lift a ball: the problem of the library over 0.5 s in steps of 40 ms, whose end is on the way too."""
+    problem = registry.get("two-arm-lift", height=height, dt=0.04)
+    way, (place, rest) = problem.stage_residual.terms[0].reference, problem.terminal_residual.terms
+    return problem.replace(horizon=12, terminal_residual=terms(dataclasses.replace(place, reference=way), rest))
+
+
 def ur5_reach() -> OptimalControlProblem:
     """The tool of an arm goes to a place, no joint faster than 2 rad/s."""
     system = System(load_model("ur5"), 0.02, NoContact())
@@ -175,6 +182,10 @@ TASKS: dict[str, Task] = {
     ),
     "hopper-step": Task(
         "the hopper jumps onto a step of 10 cm", "hopper-step", hopper_step, 0.01, 0.001, "iLQR", {}, (), "torso", 30.0
+    ),
+    "two-arm-lift": Task(
+        "two arms lift a ball that neither can hold alone", "two-arms", two_arm_lift, 0.02, 0.001, "iLQR", {"gain_damping": 0.03},
+        (), "ball", 5.0,
     ),
     "ur5-reach": Task(
         "the tool of an arm goes to a place, joints below 2 rad/s", "ur5", ur5_reach, 0.02, 0.002, "iLQR", {},

@@ -51,9 +51,9 @@ class Curvature:
         size = problem.n + problem.n_p + problem.nu
         return np.zeros((problem.horizon if self.present else 0, size, size), problem.dtype)
 
-    def added(self, model: LocalModel, S: Float[Array, "t z z"], share: Float[Array, ""]) -> LocalModel:
+    def added(self, model: LocalModel, S: Float[Array, "t z z"] | None, share: Float[Array, ""]) -> LocalModel:
         """The model with a share of S in its Hessians."""
-        return dataclasses.replace(model, lq=with_curvature(model.lq, share * S)) if self.present else model
+        return model if S is None or not self.present else dataclasses.replace(model, lq=with_curvature(model.lq, share * S))
 
     def after(
         self,

@@ -57,6 +57,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
     shooting: str = "auto"
     regularisation: str = "control"
     damping: float = 0.0
+    gain_damping: float = 0.0
     curvature: str = "secant"
     penalty: float = 10.0
     penalty_factor: float = 10.0
@@ -77,6 +78,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
             max_iterations="[0, inf)",
             max_inner_iterations="[1, inf)",
             damping=f"[0, {DAMPING[1]}]",
+            gain_damping=f"[0, {DAMPING[1]}]",
         )
 
     @property
@@ -125,7 +127,7 @@ class _DifferentialDynamicProgramming(NamedOptions):
         curvature = iteration.curvature if iteration.curvature.kind == "computed" else Curvature()
         plain = dataclasses.replace(iteration, modeller=modeller, curvature=curvature)
         replanning = Replanning(
-            plain, self.damping, carried_rule(self.penalty, self.penalty_factor), can_brake(oracle.problem)
+            plain, self.damping, carried_rule(self.penalty, self.penalty_factor), can_brake(oracle.problem), self.gain_damping
         )
         return GradientPlanner(replanning, oracle.effort, offers)
 
@@ -286,6 +288,8 @@ _OPTIONS = """
             the accepted one is below 0.1, also with a half, a quarter and none of the dynamics' curvature (from zero: set to
             1e-6 or, by iLQR on smooth dynamics, to 1 % of the curvature along the step). It is divided by 10 after a step of
             at least 0.5, and becomes 0 below 1e-6.
+        gain_damping: added to R_t where a receding horizon makes the gains of a plan, whatever damping its step has. Grasps ask
+            for it: the gains of a plan hold as long as its contacts do.
         curvature: of smooth dynamics: "secant", estimated from the steps, or "none", pure Gauss-Newton. DDP computes it.
             Through contact "none" leaves it out in both.
         penalty: first penalty of the augmented Lagrangian.

@@ -58,12 +58,14 @@ class Memory:
 @subject("iteration")
 @dataclasses.dataclass(frozen=True)
 class Replanning:
-    """The programs of a receding horizon for one problem and the options of one solver. brakes: `braking.can_brake`."""
+    """The programs of a receding horizon for one problem and the options of one solver. brakes: `braking.can_brake`;
+    gain_damping: added to R_t where the gains of a plan are made, not where its step is."""
 
     iteration: Iteration
     damping: float
     rule: CarriedRule
     brakes: bool
+    gain_damping: float
 
     def __post_init__(self) -> None:
         modeller = self.iteration.modeller
@@ -117,12 +119,21 @@ class Replanning:
         told = report.accepted & ~optimal
         gains = jnp.where(optimal, undamped, gains)
         moved = dataclasses.replace(moved, damping=jnp.where(told, moved.damping, memory.damping))
-        gains = jnp.where(told, report.gains, gains)
+        gains = jnp.where(told, self._gains(iteration, iterate, report), gains)
         memory, cost, violation = self._judged(iteration, moved, report, memory)
         new = Plan(moved.motion.xs, moved.motion.us, gains, memory)
         finite = jnp.isfinite(jnp.concatenate([jnp.ravel(leaf) for leaf in (new.xs, new.us, gains)])).all()
         cost = jnp.where(report.accepted, cost, model.cost)
         return Replanned(new, before, cost, report.accepted | optimal, finite, violation)
+
+    def _gains(self, iteration: Iteration, iterate: Iterate, report: Report) -> Array:
+        """Of the accepted step, or with `gain_damping` smaller ones: gains hold in the contacts of their plan alone, and large
+        ones leave these after a small error."""
+        if not self.gain_damping:
+            return report.gains
+        damping = jnp.maximum(iterate.damping, self.gain_damping)
+        K = iteration.backward_pass(iterate.motion, iterate.model, damping).policy.K[:, :, : self.problem.n]
+        return jnp.where(jnp.isfinite(K).all(), K, report.gains)
 
     def _optimal(self, iteration: Iteration, iterate: Iterate, moved: Iterate, report: Report) -> tuple[Array, Array]:
         """(whether a step was refused, or its damping raised, where there was nothing to find: what the undamped model promises
