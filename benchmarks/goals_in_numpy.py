@@ -100,7 +100,11 @@ def arms(problem: Any, q: np.ndarray, v: np.ndarray) -> Values:
 def step_up(problem: Any, q: np.ndarray, v: np.ndarray) -> Values:
     home = np.asarray(problem.system.model.keyframes["home"])
     x, z, pitch = np.abs(q[-1, :3] - home[:3] - [0.5 + 0.25, 0.1, 0.0])
-    return {"distance": (x, 0.05), "height": (z, 0.05), "pitch": (pitch, 0.1), "speed": (largest(v[-1, :2]), 0.5)}
+    _, data = placed("hopper-step", q[-1])
+    return {
+        "distance": (x, 0.05), "height": (z, 0.05), "pitch": (pitch, 0.1), "speed": (largest(v[-1, :2]), 0.5),
+        "foot": (abs(data.body("foot").xpos[2] - 0.1 - 0.06), 0.02),
+    }  # fmt: skip
 
 
 def reach(problem: Any, q: np.ndarray, v: np.ndarray) -> Values:

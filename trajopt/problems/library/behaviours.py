@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
-from jaxtyping import Array, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.contact.laws import RigidContact
@@ -46,7 +47,7 @@ def task(*terms: Residual) -> Terms:
     return Terms(terms)
 
 
-def short_of(index: int, asked: float, x: State) -> Float[Array, " 1"]:
+def short_of(index: int | Int[ArrayLike, ""], asked: float | Float[ArrayLike, ""], x: State) -> Float[Array, " 1"]:
     """What a coordinate lacks to what is asked of it, for goals; their tolerance says how much it may."""
     return jnp.maximum(asked - x.q[index], 0.0)[None]
 
