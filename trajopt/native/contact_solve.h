@@ -6,15 +6,16 @@
 // GAUSS_SEIDEL  block Gauss-Seidel in rounds of 20, 40 and 80 sweeps, each followed by Newton
 // PATH          the path of the regularised problem as eps falls to zero (path.h): from the first solution of the regularised problem
 //               that leaves a residual; where neither Newton nor Gauss-Seidel led to a solution, from where eps dwarfs G. Where it ends
-//               without one: that of the problem without friction
+//               without one: that of the problem without friction, and of few contacts all modes (every_mode.h)
 //
 // Whatever came out is freed of the regularisation by iterative refinement; the residual is recomputed from scratch. `infeasible` needs
-// a proof (no_solution.h): what is neither solved nor proven is stalled.
+// a proof (no_solution.h, every_mode.h): what is neither solved nor proven is stalled.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 
 #include "contact_workspace.h"
+#include "every_mode.h"
 #include "gauss_seidel.h"
 #include "in_modes.h"
 
@@ -176,13 +177,22 @@ struct Search {
     return proof != NO_SOLUTION && attempt(w.swept);
   }
 
+  void every_mode() {
+    EveryMode every(ncp);
+    const auto solves = [&](const double* impulses) {
+      with_padding(ncp, impulses, w.swept);
+      return left() > 0 && attempt(w.swept);
+    };
+    if (every.search(solves)) proof = NO_SOLUTION;
+  }
+
   void run(const double* start, bool start_is_zero) {
     const auto ends = [&](bool solved) { return solved || proof == NO_SOLUTION; };
     if (ends(attempt(start, start_is_zero))) return;
     const bool slips = proof == NO_STICKING;
     if (slips && ends(without_friction())) return;
-    if (ends(gauss_seidel()) || ends(along_path(almost_alone(ncp, w.current.x))) || slips) return;
-    without_friction();
+    if (ends(gauss_seidel()) || ends(along_path(almost_alone(ncp, w.current.x))) || (!slips && ends(without_friction()))) return;
+    if (EveryMode::fits(ncp)) every_mode();
   }
 };
 

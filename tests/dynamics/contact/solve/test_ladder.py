@@ -68,7 +68,7 @@ def test_a_ray_with_friction_does_not_end_the_search(contacts, share):
     check_solved(problems, found.status == STATUSES.index("solved"), found.impulse, share)
 
 
-@pytest.mark.parametrize("contacts, count, share", [(1, 900, 1.0), (2, 900, 0.97), (3, 500, 0.95), (4, 300, 0.94), (6, 50, 0.88)])
+@pytest.mark.parametrize("contacts, count, share", [(1, 900, 1.0), (2, 900, 0.98), (3, 500, 0.98), (4, 300, 0.85), (6, 50, 0.8)])
 @needs_core
 def test_a_problem_with_a_solution_is_never_called_infeasible(contacts, count, share):
     """Solutions are known, since the problems are made from them. One that is not found leaves the problem stalled."""
@@ -115,9 +115,21 @@ def closing_walls(speed: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     return J @ J.T, J @ [speed, 0.0, 0.0] - squeeze, np.full(2, 2.0), squeeze
 
 
+@needs_core
+@pytest.mark.parametrize(
+    "speed, status",
+    [(0.0, "infeasible"), (0.5, "infeasible"), (0.57, "infeasible"), (0.58, "solved"), (0.7, "solved")],
+)
+def test_all_modes_of_few_contacts_are_excluded(speed, status):
+    """A bead leaves the walls that close on it at sqrt(3) / 3 m/s, and friction of 2 on both slows it down: it has to be
+    faster. No ray of normal impulses shows that a slower one has no solution; that no combination of modes has one does."""
+    G, g, mu, _ = closing_walls(speed)
+    assert solve_contacts(G[None], g[None], mu[None]).status[0] == STATUSES.index(status)
+
+
 @pytest.mark.slow
 @needs_core
-@pytest.mark.parametrize("speed, status", [(0.0, Status.stalled), (0.5, Status.stalled), (0.7, Status.solved)])
+@pytest.mark.parametrize("speed, status", [(0.0, Status.infeasible), (0.5, Status.infeasible), (0.7, Status.solved)])
 def test_an_approach_that_rounding_hides_goes_on(speed, status):
     """A bead between two walls that meet at 120 degrees and close on it at 1 m/s: nothing resists a squeeze along the way they
     close, which friction of 2 allows. A huge one leaves a residual below the tolerance, for what cancels is huge, and approaches
