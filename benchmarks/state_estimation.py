@@ -1,6 +1,6 @@
 """The base of a trotting Go1 by moving-horizon estimation: errors, consistency, and a picture.
 
-    python benchmarks/state_estimation.py [--steps 150] [--window 0.1] [--seeds 1] [--picture PATH]
+    taskset -c 0 python benchmarks/state_estimation.py [--steps 150] [--window 0.1] [--seeds 1] [--picture PATH]
 
 Prints root mean squares over the recording after the first ten readings, in which the prior is overcome, for the moving horizon
 and for the inertial unit alone, which is integrated from the same prior mean or from the true first state (biases unknown to

@@ -1,5 +1,6 @@
 """Every problem of the library states what a person would look at, and success is that this is met."""
 
+import dataclasses
 import pathlib
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from trajopt import problems, solvers
 from trajopt.errors import OptionError
 from trajopt.problems import Certificate, LeastSquaresProblem
-from trajopt.problems.goals import GoalReport, goals_in_words, reports_of, worst_goal
+from trajopt.problems.goals import GoalReport, Judged, goal_values, goals_in_words, reports_of, worst_goal
 from trajopt.result import Status
 from trajopt.solvers.loop.contract import verdict
 from trajopt.solvers.sweeps.comparison import compare
@@ -51,6 +52,16 @@ def test_a_goal_of_a_certificate_is_one_of_its_bounded_values():
     assert missed["worst_goal"] == pytest.approx(500.0)  # it lies on the ground, 0.5 m too low
     with pytest.raises(OptionError, match="certificate.goals names 'speed', which certificate.tolerances does not bound"):
         type(problem)("fall", lambda x: x, problem.x0, certificate=Certificate(goals={"speed": "m/s"}))
+
+
+@pytest.mark.parametrize("leg, missed", [((0.0, 0.0, 0.0), []), ((0.3, -0.6, 0.3), ["foot"])])
+def test_a_hopper_with_its_foot_above_the_step_does_not_stand_on_it(leg, missed):
+    problem = problems.get("hopper-step")
+    q = np.asarray(problem.system.model.keyframes["home"]) + [0.75, 0.1, 0.0, *leg]
+    ends = np.tile(np.concatenate([q, np.zeros(6)]), (problem.horizon + 1, 1))
+    motion = dataclasses.replace(problem.initial_point, xs=jnp.asarray(ends))
+    values = goal_values(Judged(problem, problem.goals), motion)
+    assert [name for name, goal in problem.goals.items() if values[name] > goal.tolerance] == missed
 
 
 @pytest.mark.parametrize("name", [*QUICK, *SLOW])

@@ -235,8 +235,8 @@ class MovingHorizon(WithoutCaches, NamedOptions):
 
         def best_share() -> tuple[Window, Array]:
             tried = jax.vmap(lambda share: self._moved(window, share * dx[0], share * w))(jnp.asarray(SHARES))
+            costs = jnp.concatenate([jax.vmap(self._cost)(tried), jnp.stack([lowered, cost])])
             tried = jax.tree.map(lambda a, b, c: jnp.concatenate([a, jnp.stack([b, c])]), tried, whole, window)
-            costs = jnp.concatenate([jax.vmap(self._cost)(tried)[:-1], cost[None]])
             best = jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
             return jax.tree.map(lambda leaf: leaf[best], tried), costs[best]
 

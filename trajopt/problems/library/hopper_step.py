@@ -22,9 +22,9 @@ from trajopt.problems.residuals import Control, FramePosition, Height, Posture, 
 
 EDGE, HEIGHT = 0.5, 0.1  # m: of the model's step, from where the hopper stands
 APEX = 0.25  # m
-OVER = np.array([EDGE - 0.05, 0.0, HEIGHT + 0.16])  # m: the ankle at half time
 SPREAD = 0.05, 0.25  # m, rad: of a start that is drawn, the distance and how far thigh and leg are bent
 LINKS, ANKLE = np.array([0.2, 0.45, 0.5]), 0.06  # m: from the torso's centre down to the ankle, the ankle above the floor
+OVER = np.array([EDGE - 0.05, 0.0, HEIGHT + ANKLE + 0.1])  # m: the ankle at half time
 
 
 @ranged(beyond=Real(0.2, 1.0, "m"), duration=Real(0.3, 5.0, "s"), dt=Real(1e-3, 0.05, "s"), seed=Count(0, 2**31 - 1))
