@@ -36,7 +36,7 @@ Case read_case(const char* path) {
 // Returns the number of steps that are not finite though their state is, or the other way round.
 int run(const Topology& t, const Case& c, int count) {
   Workspace<Open> w(Open{t.lanes}, t);
-  std::vector<double> q, v(c.nv), tau(c.nv), q_next(c.q.size()), v_next(c.nv), report(report_size(t, true)), impulse(t.impulses());
+  std::vector<double> q, v(c.nv), tau(c.nv), q_next(c.q.size()), v_next(c.nv), report(report_size(t, true));
   std::vector<double> A(4 * static_cast<size_t>(c.nv) * c.nv), B(2 * static_cast<size_t>(c.nv) * c.nu);
   std::mt19937 generator(0);
   std::normal_distribution<double> normal;
@@ -55,9 +55,9 @@ int run(const Topology& t, const Case& c, int count) {
     if (poisoned) q[k % q.size()] = std::nan("");
     const Linear linear{c.actuation.data(), c.nu, A.data(), B.data()};
     StepInput in{c.parameters.data(), q.data(), v.data(), tau.data(), nullptr, nullptr, 1e-3, 0, Integrator::RUNGE_KUTTA, k % 2 == 0};
-    step(t, in, {q_next.data(), v_next.data(), report.data(), impulse.data(), t.free() ? &linear : nullptr}, w);
+    step(t, in, {q_next.data(), v_next.data(), report.data(), t.free() ? &linear : nullptr}, w);
     in.integrator = k % 5 == 4 ? Integrator::MOREAU : Integrator::SEMI_IMPLICIT;
-    step(t, in, {q_next.data(), v_next.data(), report.data(), impulse.data(), &linear}, w);
+    step(t, in, {q_next.data(), v_next.data(), report.data(), &linear}, w);
     const auto status = static_cast<ContactStatus>(static_cast<int>(report[STATUS]));
     failed += poisoned != (status == ContactStatus::non_finite);
     unsolved += !poisoned && status != ContactStatus::solved;

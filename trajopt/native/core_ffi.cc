@@ -72,7 +72,7 @@ void take_sample(ThreadEngine& own, const Call& c, const std::optional<Policy>& 
   StepInput now{numbers, in(c.q), in(c.v), tau, in(c.given), in(c.slopes), Parameters::time_step(numbers), static_cast<int>(c.given.axis(0)), c.integrator,
                 c.whole || motion_of_impulses};
   double *head = out(to.head, steps * REPORT_HEAD), *report = to.whole ? out(*to.whole, steps * whole) : nullptr;
-  StepOutput next{out(to.q, steps * t.nq), out(to.v, steps * t.nv), own.report.data(), own.impulses.data(), nullptr};
+  StepOutput next{out(to.q, steps * t.nq), out(to.v, steps * t.nv), own.report.data(), nullptr};
   Linear linear{};
   if (!policy && more.size() >= 2) {
     linear = {c.motors > 0 ? arms : in(c.gain), c.motors > 0 ? c.motors : static_cast<int>(c.gain.axis(1)), nullptr, nullptr};

@@ -54,7 +54,6 @@ ThreadEngine* thread_engine(int64_t key) {
     here.topology = find_topology(key);
     if (!here.topology) { engines.erase(key); return nullptr; }
     here.engine = make_engine(here.topology);
-    here.impulses.resize(here.topology->impulses());
     here.force.resize(here.topology->nv), here.motion.resize(2 * here.topology->nv);
     here.report.resize(report_size(*here.topology, true));
   }

@@ -16,12 +16,12 @@ class Engine {
   virtual const std::vector<BallJoint>& balls() const = 0;
 };
 
-// What a thread steps a topology with. impulses: of all rows of the model; force, motion: of one step under motors and a policy.
+// What a thread steps a topology with. force, motion: of one step under motors and a policy.
 struct ThreadEngine {
   std::shared_ptr<const Topology> topology;
   std::unique_ptr<Engine> engine;
   Border border;
-  std::vector<double> impulses, force, motion, report;
+  std::vector<double> force, motion, report;
 };
 ThreadEngine* thread_engine(int64_t key);  // null for a topology that nobody has registered
 

@@ -20,26 +20,6 @@ struct StepInput {
   bool moreau() const { return integrator == Integrator::MOREAU; }
 };
 
-// Impulses of all candidates, limits, dry rows and equality constraints of the model, by slot: the start of the next solve.
-template <class Size> void write_impulses(const Topology& t, const Workspace<Size>& w, double* impulse) {
-  std::memset(impulse, 0, sizeof(double) * t.impulses());
-  const Rows<Size>& r = w.rows;
-  if (r.m == 0) return;
-  const double* x = w.solution.lambda;
-  for (int k = 0; k < r.nc; ++k) std::memcpy(impulse + 3 * r.candidate[r.contact[k].candidate].slot, x + 3 * k, 3 * sizeof(double));
-  double* limits = impulse + 3 * t.candidates;
-  for (int k = 0; k < r.nl; ++k) limits[r.limit[k].index] = x[3 * r.nc + k];
-  for (int k = 0; k < r.nd + r.ne; ++k) limits[t.limit_rows() + k] = x[3 * r.nc + r.nl + k];
-}
-template <class Size> void read_impulses(const Topology& t, const double* impulse, Workspace<Size>& w) {
-  const Rows<Size>& r = w.rows;
-  double* x = w.init;
-  for (int k = 0; k < r.nc; ++k) std::memcpy(x + 3 * k, impulse + 3 * r.candidate[r.contact[k].candidate].slot, 3 * sizeof(double));
-  const double* limits = impulse + 3 * t.candidates;
-  for (int k = 0; k < r.nl; ++k) x[3 * r.nc + k] = limits[r.limit[k].index];
-  for (int k = 0; k < r.nd + r.ne; ++k) x[3 * r.nc + r.nl + k] = limits[t.limit_rows() + k];
-}
-
 // The reported contacts: the closest, in the order of their slots. w.rows.order says which row of the problem each has, or -1.
 template <class Size>
 void report_contacts(const Topology& t, const Parameters& p, double dt, const Field<Size>& V_after, Workspace<Size>& w, double* out) {

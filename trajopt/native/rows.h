@@ -170,28 +170,26 @@ void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& 
   }
 }
 
-// Adds the rows that the velocity `after` (V_after of the links) violates by more than `slack`, which may be negative, and those with an impulse in `start`
-// (by slot, may be null), which mostly act again; V: before the step. Returns how many.
+// Adds the rows that the velocity `after` (V_after of the links) violates by more than `slack`, which may be negative; V: before the step.
+// Returns how many.
 template <class Size>
 int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, const Field<Size>& V_after,
-           const double* after, double dt, double slack, const double* start, Rows<Size>& r) {
+           const double* after, double dt, double slack, Rows<Size>& r) {
   int found = 0;
   r.fastest = 0, r.slowest = std::numeric_limits<double>::infinity();
-  auto acted = [&](int place) { return start && start[place] != 0; };
   for (int k = 0; k < r.candidates; ++k) {
     if (r.choice[k] != LEFT_OUT) continue;
     const Candidate& c = r.candidate[k];
     if (t.smoothed && !in_reach(p, c.distance)) continue;
     const double then = dot(c.normal, relative_velocity(kin, V_after, c));
-    const bool again = acted(3 * c.slot + 2);
-    if (!(t.smoothed || c.distance <= 0 || c.restitution > 0 || again) && !(then + c.distance / dt < -slack)) {
+    if (!(t.smoothed || c.distance <= 0 || c.restitution > 0) && !(then + c.distance / dt < -slack)) {
       r.slowest = std::min(r.slowest, then + c.distance / dt);
       continue;
     }
     const Offset offset = offset_of(t, p, kin, V, c, dt);
     if (!offset.exists) continue;
     const double parting = then + offset.value;
-    if (!(again || parting < -slack)) {
+    if (!(parting < -slack)) {
       r.slowest = std::min(r.slowest, parting);
       continue;
     }
@@ -204,7 +202,7 @@ int choose(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, 
     const LimitRow& limit = r.all_limits[k];
     if (r.limit_choice[k] != LEFT_OUT || !limit.offset.exists) continue;
     const double parting = limit.sign * after[limit.dof] + limit.offset.value;
-    if (!acted(3 * t.candidates + static_cast<int>(k)) && !(parting < -slack)) continue;
+    if (!(parting < -slack)) continue;
     r.limit_choice[k] = CHOSEN, r.fastest = std::max(r.fastest, -parting), r.limit[r.nl++] = limit, ++found;
   }
   if (r.nd == 0 && !t.dry.empty()) found += r.nd = static_cast<int>(t.dry.size());

@@ -26,22 +26,33 @@ template <class Size> void link_velocities(const Topology& t, const Parameters& 
   velocities(t, w.kin.S, w.tree_velocity, out, w.none);
 }
 
-// The impulses of the rows that act, also in `impulse` by slot, and v+; returns the number of problems solved until no row left
+// The start of the next solve into w.init: the impulses of the last one, of `contacts` and `limits`, zero for the rows found since.
+template <class Size> void start_from_last(int contacts, int limits, Workspace<Size>& w) {
+  const Rows<Size>& r = w.rows;
+  const double* last = w.solution.lambda;
+  double* x = std::copy_n(last, 3 * contacts, w.init);
+  x = std::fill_n(x, 3 * (r.nc - contacts), 0.0);
+  x = std::copy_n(last + 3 * contacts, limits, x);
+  x = std::fill_n(x, r.nl - limits, 0.0);
+  std::copy_n(last + 3 * contacts + limits, r.nd + r.ne, x);
+}
+
+// The impulses of the rows that act, and v+; returns the number of problems solved until no row left
 // out was violated or touched: a contact that others hold back takes its share of the shortest impulse. The first rows are those that the
 // free velocity violates or that touch at the velocity before the step. The first solve starts at zero (where the law has several
 // solutions, which is found depends on the start, and nothing but (q, v, tau) may decide), each other one where the last one ended.
 template <class Size>
-int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Workspace<Size>& w, Field<Size>& V_after, double* impulse) {
+int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Workspace<Size>& w, Field<Size>& V_after) {
   Rows<Size>& r = w.rows;
-  int passes = 0;
+  int passes = 0, contacts = 0, limits = 0;  // contacts, limits: of the last solve
   V_after = w.V_free;
   std::memcpy(w.v_plus, w.v_free, sizeof(double) * w.size.lanes());
   link_velocities(t, p, w.v_free, w.V_free, w);
-  int found = choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, 0.0, nullptr, r);
+  int found = choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, 0.0, r);
   const double still = TOUCHES * std::max(1e-3, r.fastest), soon = HELD * r.fastest;
   if (found > 0 && r.slowest < still)  // contacts that rest on what falls, of which rounding would choose some
-    found += choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, -still, nullptr, r);
-  if (found > 0) found += choose(t, p, w.kin, w.dynamics.V, w.dynamics.V, in.v, in.dt, -soon, nullptr, r);  // held so far: mostly again
+    found += choose(t, p, w.kin, w.dynamics.V, w.V_free, w.v_free, in.dt, -still, r);
+  if (found > 0) found += choose(t, p, w.kin, w.dynamics.V, w.dynamics.V, in.v, in.dt, -soon, r);  // held so far: mostly again
   while (found > 0 && (passes == 0 || w.work < MOST_WORK)) {
     if (passes == 0) invert(w.size, t, w.dynamics);
     ++passes;
@@ -49,17 +60,17 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
     w.problem.contacts = r.nc, w.problem.limits = r.nl, w.problem.dry = r.nd + r.ne;
     w.problem.G = r.G, w.problem.stride = r.stride, w.problem.g = r.g, w.problem.mu = r.mu, w.problem.bound = r.bound;
     w.problem.softness = t.smoothed ? r.softness : nullptr, w.problem.before = r.before;
-    if (passes > 1) read_impulses(t, impulse, w);
+    if (passes > 1) start_from_last(contacts, limits, w);
+    contacts = r.nc, limits = r.nl;
     const double iteration = work_of(r.m);
     const int budget = static_cast<int>(std::max(LEAST_ITERATIONS, (MOST_WORK - w.work) / iteration));
     w.solution = solve_contacts(w.problem, passes > 1 ? w.init : nullptr, {p.tolerance, t.max_iterations, budget}, w.solver);
     w.work += iteration * std::max(1, w.solution.iterations);
-    write_impulses(t, w, impulse);
     push(w);
     V_after = w.V_after;
     link_velocities(t, p, w.v_plus, w.V_after, w);
     const double fastest = std::max(1e-3, approach_scale(w.problem));
-    found = choose(t, p, w.kin, w.dynamics.V, w.V_after, w.v_plus, in.dt, -TOUCHES * fastest, nullptr, r);
+    found = choose(t, p, w.kin, w.dynamics.V, w.V_after, w.v_plus, in.dt, -TOUCHES * fastest, r);
   }
   return passes;
 }
@@ -67,19 +78,18 @@ int solve_rows(const Topology& t, const Parameters& p, const StepInput& in, Work
 // Solves the rows, and where their problem stays unsolved while push-outs or bounces ask for velocities, again without these: of that
 // problem v = 0 is an admissible velocity. p becomes the law that was solved.
 template <class Size>
-int solve_or_give_way(const Topology& t, const StepInput& in, const double* q, Parameters& p, Workspace<Size>& w, Field<Size>& V_after,
-                      double* impulse) {
-  const int dropped = w.rows.dropped, passes = solve_rows(t, p, in, w, V_after, impulse);
+int solve_or_give_way(const Topology& t, const StepInput& in, const double* q, Parameters& p, Workspace<Size>& w, Field<Size>& V_after) {
+  const int dropped = w.rows.dropped, passes = solve_rows(t, p, in, w, V_after);
   const bool unsolved = passes > 0 && (w.solution.status == ContactStatus::stalled || w.solution.status == ContactStatus::infeasible);
   if (!unsolved || !w.rows.pushes_out()) return passes;
   p = p.without_push_out();
   drop_push_out(t, p, q, in.v, in.dt, dropped, w.rows);
-  return solve_rows(t, p, in, w, V_after, impulse);
+  return solve_rows(t, p, in, w, V_after);
 }
 
 // The same of the law on its central path, under which every row acts (relaxed.h).
 template <class Size>
-int solve_relaxed(const Topology& t, const StepInput& in, const Parameters& p, Workspace<Size>& w, Field<Size>& V_after, double* impulse) {
+int solve_relaxed(const Topology& t, const StepInput& in, const Parameters& p, Workspace<Size>& w, Field<Size>& V_after) {
   V_after = w.V_free;
   std::memcpy(w.v_plus, w.v_free, sizeof(double) * w.size.lanes());
   choose_all(t, p, in.dt, w);
@@ -90,7 +100,6 @@ int solve_relaxed(const Topology& t, const StepInput& in, const Parameters& p, W
   ContactSolution& s = w.solution;
   s.lambda = w.relaxed.lambda, s.nu = w.relaxed.nu, s.cone_mode = w.relaxed.mode;
   CentralPath<Size>(t, p, w).solve();
-  write_impulses(t, w, impulse);
   V_after = w.V_after;
   link_velocities(t, p, w.v_plus, w.V_after, w);
   return 1;
@@ -101,14 +110,14 @@ constexpr int LOOKS = 4;  // in which shapes that were left out are looked at, s
 // Chooses and solves the rows, again where shapes were missed, unless only the closest contacts act; returns the number of problems
 // solved. p becomes the law that was solved.
 template <class Size>
-int act(const Topology& t, const StepInput& in, const double* q, Parameters& p, Workspace<Size>& w, Field<Size>& V_after, double* impulse) {
+int act(const Topology& t, const StepInput& in, const double* q, Parameters& p, Workspace<Size>& w, Field<Size>& V_after) {
   const Parameters law = p;
   std::fill_n(w.rows.pairs.missed, t.shape_pairs.size(), false), std::fill_n(w.rows.meshes.missed, t.shape_planes.size(), false);
   w.work = 0;
   for (int look = 1;; ++look) {
     p = law;
     begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, in.whole, w.rows);
-    const int passes = t.relaxed ? solve_relaxed(t, in, p, w, V_after, impulse) : solve_or_give_way(t, in, q, p, w, V_after, impulse);
+    const int passes = t.relaxed ? solve_relaxed(t, in, p, w, V_after) : solve_or_give_way(t, in, q, p, w, V_after);
     move_shapes(t, w.kin, V_after, w.rows.pairs);
     const int missed = mark_missed(t, in.dt, w.rows.pairs) + mark_missed(t, w.kin, V_after, in.dt, w.rows.meshes);
     if (missed == 0) return passes;
@@ -128,10 +137,9 @@ template <class Size> void step(const Topology& t, const StepInput& in, const St
   free_motion(t, p, q, in, w);
   equality_rows(w.size, t, p, w.kin, q, w.rows.equality);
   Field<Size> V_after;
-  const int passes = act(t, in, q, p, w, V_after, out.impulse);
+  const int passes = act(t, in, q, p, w, V_after);
   std::memcpy(out.v, w.v_plus, sizeof(double) * t.nv);
   integrate(t, w.balls, q, rest, w.v_plus, out.q);
-  if (passes == 0) std::fill_n(out.impulse, t.impulses(), 0.0);
   write_report(t, p, out.q, in, V_after, passes, w, out.report);
   // The report's table of rows is free now: positions of limits and contacts are read no more.
   if (!out.linear) return;

@@ -7,7 +7,7 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 // Outputs of one step; linear: null without the Jacobian.
-struct StepOutput { double *q, *v, *report, *impulse; const Linear* linear; };
+struct StepOutput { double *q, *v, *report; const Linear* linear; };
 
 constexpr double SMALLEST_SLOPE = 1e-9;  // 1/s, of the constraint velocity: what is below is rounding
 
