@@ -140,40 +140,59 @@ TRAJOPT_INLINE V3<double> velocity_of(const Kinematics<Size>& kin, const Field<S
   return body.l + cross(body.w, at - kin.origin.three_of(link));
 }
 
-// Meshes that were left out, by shape against a plane: a height over it below which no vertex is (infinite of one that was looked at), a
-// ball around the mesh; and those that the step has to look at, whatever their height.
-struct MeshWork {
+// Radius of a ball around the origin of a primitive shape that holds it.
+inline double reach_of(int kind, const double* size) {
+  switch (kind) {
+    case SPHERE: return size[0];
+    case CAPSULE: return size[0] + size[1];
+    case CYLINDER: return std::sqrt(size[0] * size[0] + size[1] * size[1]);
+    case ELLIPSOID: return std::fmax(size[0], std::fmax(size[1], size[2]));
+    default: return std::sqrt(size[0] * size[0] + size[1] * size[1] + size[2] * size[2]);
+  }
+}
+
+// Shapes that were left out, by shape against a plane: a height over it below which none of it is (infinite of one that was looked at), a
+// ball around the shape; and those that the step has to look at, whatever their height.
+struct PlaneWork {
   double *lowest, *reach;
   V3<double>*centre, *normal;
   bool* missed;
   int* order;
 };
-// How fast a mesh comes closer to its plane at most.
+// How fast a shape comes closer to its plane at most.
 template <class Size>
-double approach_of_mesh(const Topology& t, const Kinematics<Size>& kin, const Field<Size>& V, int index, const MeshWork& w) {
+double approach_to_plane(const Topology& t, const Kinematics<Size>& kin, const Field<Size>& V, int index, const PlaneWork& w) {
   const ShapePlane& shape = t.shape_planes[index];
   const int one = shape.link, two = t.plane_link[shape.plane];
   const V3<double> spin = V.six_of(one).w - V.six_of(two).w, at = w.centre[index];
   return std::sqrt(dot(spin, spin)) * w.reach[index] - dot(w.normal[index], velocity_of(kin, V, one, at) - velocity_of(kin, V, two, at));
 }
-// Marks the meshes left out that could have touched their plane within the step, and returns how many there are.
-template <class Size> int mark_missed(const Topology& t, const Kinematics<Size>& kin, const Field<Size>& V, double dt, MeshWork& w) {
+// Marks the shapes left out that could have touched their plane within the step, and returns how many there are.
+template <class Size> int mark_missed(const Topology& t, const Kinematics<Size>& kin, const Field<Size>& V, double dt, PlaneWork& w) {
   int missed = 0;
   for (int k = 0; k < static_cast<int>(t.shape_planes.size()); ++k) {
-    if (std::isinf(w.lowest[k]) || !(w.lowest[k] < dt * approach_of_mesh(t, kin, V, k, w))) continue;
+    if (std::isinf(w.lowest[k]) || !(w.lowest[k] < dt * approach_to_plane(t, kin, V, k, w))) continue;
     w.missed[k] = true, ++missed;
   }
   return missed;
 }
 
-// Candidates of all shapes against planes that are near or were missed, and of as many more meshes as the `wanted` closest candidates
-// need, into `out`; returns how many. within: distance up to which all are near.
+// Candidates of all shapes against planes that are near or were missed, and of as many more as the `wanted` closest candidates need, into
+// `out`; returns how many. within: distance up to which all are near. Where any are wanted only meshes are left out.
 template <class Size>
 int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const Field<Size>& V, double dt, double within,
-                     int wanted, Candidate* out, VertexScratch scratch, MeshWork& w) {
+                     int wanted, Candidate* out, VertexScratch scratch, PlaneWork& w) {
   double* heights = scratch.height;
   int count = 0, last_plane = -1, left = 0;
   PlaneAt plane{};
+  // Height over the plane below which no part of a ball is, and the largest at which it is near.
+  auto above = [&](int index, V3<double> middle, double reach) {
+    w.reach[index] = reach, w.centre[index] = middle, w.normal[index] = plane.normal;
+    return dot(plane.normal, middle - plane.point) - reach;
+  };
+  auto near = [&](int index) {
+    return std::max({NEARBY * w.reach[index], within, STEPS_AHEAD * dt * approach_to_plane(t, kin, V, index, w)});
+  };
   for (size_t index = 0; index < t.shape_planes.size(); ++index) {
     const ShapePlane& shape = t.shape_planes[index];
     const double* numbers = p.shape + SHAPE * index;
@@ -182,8 +201,16 @@ int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Si
     const V3<double> n = plane.normal;
     const M3<double> R = kin.rotation.matrix_of(shape.link);
     const V3<double> at = position_of(kin, shape.link), centre = at + R * three(numbers);
+    const int number = static_cast<int>(index);
+    if (wanted <= 0 && shape.kind < MESH && !w.missed[index]) {
+      const double lowest = above(number, centre, reach_of(shape.kind, numbers + 12));
+      if (lowest > near(number)) {
+        w.lowest[index] = lowest;
+        continue;
+      }
+    }
     Candidate c{0, {}, n, centre, {}, shape.link, t.plane_link[shape.plane], shape.node, shape.plane_node, shape.pair,
-                shape.slot, static_cast<int>(index), p.pair_friction[shape.pair], p.pair_restitution[shape.pair]};
+                shape.slot, number, p.pair_friction[shape.pair], p.pair_restitution[shape.pair]};
     auto add = [&](V3<double> x, double radius, bool on_face) {
       const double height = dot(n, x - plane.point);
       c.ball = x, c.distance = height - radius, c.point = x - (on_face ? height : radius) * n;
@@ -207,17 +234,15 @@ int plane_candidates(const Topology& t, const Parameters& p, const Kinematics<Si
     if (shape.kind == MESH) {
       const HullTopology& hull = t.hulls[shape.hull];
       const M3<double> own = R * nine(numbers + 3);
-      w.reach[index] = numbers[18], w.centre[index] = centre + own * three(numbers + 15), w.normal[index] = n;
-      const double ahead = STEPS_AHEAD * dt * approach_of_mesh(t, kin, V, static_cast<int>(index), w);
-      const double far = std::max({NEARBY * w.reach[index], within, ahead});
-      double lowest = dot(n, w.centre[index] - plane.point) - w.reach[index];
+      double lowest = above(number, centre + own * three(numbers + 15), numbers[18]);
+      const double far = near(number);
       if (wanted > 0 || !(lowest > far))
         lowest = dot(n, centre - plane.point) + lowest_of({p.hull + 3 * hull.first, hull.vertices}, transposed_times(own, n));
       if (!w.missed[index] && lowest > far) {
-        w.lowest[index] = lowest, w.order[left++] = static_cast<int>(index);
+        w.lowest[index] = lowest, w.order[left++] = number;
         continue;
       }
-      count = mesh_on_plane(t, p, kin, static_cast<int>(index), count, out, scratch);
+      count = mesh_on_plane(t, p, kin, number, count, out, scratch);
       continue;
     }
     const double* ball = p.ball + BALL_SIZE * shape.ball;

@@ -73,7 +73,7 @@ template <class Size> struct Rows {
   double *J, *MJT, *MJ, *G;                        // rows of `lanes`: J, J M^-1; rows of `stride`: M^-1 J^T, Delassus matrix
   double *g, *before, *mu, *bound, *softness;      // before: nu at the velocity before the step; softness: of contacts with compliance
   Equalities<Size> equality;
-  MeshWork meshes;
+  PlaneWork planes;
   PairWork pairs;
   bool push_out_dropped;    // the offsets are those of `Parameters::without_push_out`
   double fastest, slowest;  // of the last choice, m/s: approach of a row that was added, and least speed of parting of a contact that was not
@@ -141,7 +141,7 @@ void begin_rows(const Topology& t, const Parameters& p, const Kinematics<Size>& 
                 const double* v, double dt, const double* given, int given_rows, bool far, Rows<Size>& r) {
   const int wanted = std::max(far || t.relaxed ? t.report_contacts : 0, t.max_contacts);
   const double within = t.smoothed ? reach_of_contact(p) : 0;  // contacts with compliance act so far away
-  r.candidates = plane_candidates(t, p, kin, V, dt, within, wanted, r.candidate, r.vertices, r.meshes);
+  r.candidates = plane_candidates(t, p, kin, V, dt, within, wanted, r.candidate, r.vertices, r.planes);
   r.candidates += given_candidates(t, p, given, given_rows, r.candidate + r.candidates);
   if (!t.shape_pairs.empty()) {
     place_shapes(t, p, kin, V, r.pairs);

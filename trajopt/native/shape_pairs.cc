@@ -218,16 +218,6 @@ bool sharpen(const Topology& t, int k, double enough, PairWork& w) {
 
 }  // namespace
 
-double reach_of(int kind, const double* size) {
-  switch (kind) {
-    case SPHERE: return size[0];
-    case CAPSULE: return size[0] + size[1];
-    case CYLINDER: return std::sqrt(size[0] * size[0] + size[1] * size[1]);
-    case ELLIPSOID: return std::fmax(size[0], std::fmax(size[1], size[2]));
-    default: return std::sqrt(size[0] * size[0] + size[1] * size[1] + size[2] * size[2]);
-  }
-}
-
 int pair_candidates(const Topology& t, const Parameters& p, double dt, int wanted, int count, Candidate* out, PairWork& w) {
   const int many = static_cast<int>(t.shape_pairs.size());
   w.last_pair = -1;

@@ -26,8 +26,6 @@ struct PairWork {
   Slope* slope;
 };
 
-double reach_of(int kind, const double* size);
-
 // Velocities of the shapes, from those of the links.
 template <class Size> void move_shapes(const Topology& t, const Kinematics<Size>& kin, const Field<Size>& V, PairWork& w) {
   for (size_t k = 0; k < t.pair_shapes.size(); ++k) {

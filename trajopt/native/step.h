@@ -112,14 +112,14 @@ constexpr int LOOKS = 4;  // in which shapes that were left out are looked at, s
 template <class Size>
 int act(const Topology& t, const StepInput& in, const double* q, Parameters& p, Workspace<Size>& w, Field<Size>& V_after) {
   const Parameters law = p;
-  std::fill_n(w.rows.pairs.missed, t.shape_pairs.size(), false), std::fill_n(w.rows.meshes.missed, t.shape_planes.size(), false);
+  std::fill_n(w.rows.pairs.missed, t.shape_pairs.size(), false), std::fill_n(w.rows.planes.missed, t.shape_planes.size(), false);
   w.work = 0;
   for (int look = 1;; ++look) {
     p = law;
     begin_rows(t, p, w.kin, w.dynamics.V, q, in.v, in.dt, in.given, in.given_rows, in.whole, w.rows);
     const int passes = t.relaxed ? solve_relaxed(t, in, p, w, V_after) : solve_or_give_way(t, in, q, p, w, V_after);
     move_shapes(t, w.kin, V_after, w.rows.pairs);
-    const int missed = mark_missed(t, in.dt, w.rows.pairs) + mark_missed(t, w.kin, V_after, in.dt, w.rows.meshes);
+    const int missed = mark_missed(t, in.dt, w.rows.pairs) + mark_missed(t, w.kin, V_after, in.dt, w.rows.planes);
     if (missed == 0) return passes;
     if (look == LOOKS || t.max_contacts >= 0 || !all_finite(w.v_plus, t.nv)) {
       w.rows.dropped += missed;

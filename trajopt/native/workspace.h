@@ -125,7 +125,7 @@ template <class Size> struct Workspace {
                block.take<unsigned char>(pairs), block.take<bool>(pairs), block.take<int>(pairs), -1, 0,
                block.take<Slope>(MOST_TOUCHES)};
     const int64_t planes = static_cast<int64_t>(t.shape_planes.size());
-    r.meshes = {matrix(1, planes), matrix(1, planes), block.take<V3<double>>(planes), block.take<V3<double>>(planes), block.take<bool>(planes),
+    r.planes = {matrix(1, planes), matrix(1, planes), block.take<V3<double>>(planes), block.take<V3<double>>(planes), block.take<bool>(planes),
                 block.take<int>(planes)};
     Equalities<Size>& e = rows.equality;
     const int64_t equalities = padded(t.equalities());
