@@ -6,13 +6,16 @@ import inspect
 import os
 import pathlib
 import sys
+import types
 
 import numpy as np
 import pytest
 
 from trajopt.estimation import examples, identify, read_tosses
-from trajopt.estimation.impacts import Search, chosen, response_surface
+from trajopt.estimation.impacts import Search, chosen, response_surface, search
+from trajopt.estimation.uncertainty import quantile
 
+START = Search(np.zeros(2), 1.0, 1.0, 20 * 300)  # of 20 recordings, rated at 300 points
 CURVATURE = np.array([[2.0, 0.5], [0.5, 1.0]])
 
 
@@ -27,9 +30,10 @@ class Quadratics:
     def recordings(self) -> int:
         return len(self.c)
 
-    def losses(self, z):
+    def losses(self, z, recordings=None):
         e = z[:, None] - self.c
-        return 0.5 * np.einsum("pri,rij,prj->pr", e, self.H, e)
+        losses = 0.5 * np.einsum("pri,rij,prj->pr", e, self.H, e)
+        return losses if recordings is None else losses[:, recordings]
 
     def merit(self, losses):
         return losses.mean(1)
@@ -40,13 +44,51 @@ def test_the_surface_of_quadratic_losses_is_exact():
     H = CURVATURE + 0.1 * np.eye(2) * rng.normal(size=(50, 1, 1))
     c = np.array([0.2, -0.1]) + 0.3 * rng.normal(size=(50, 2))
     best = np.linalg.solve(H.sum(0), np.einsum("rij,rj->i", H, c))
-    surface = inspect.unwrap(response_surface)(Quadratics(H, c), Search(np.zeros(2), np.full(2, 0.5), 1.0, 1.0, 0), 0)
+    surface = inspect.unwrap(response_surface)(Quadratics(H, c), START, np.arange(20), 0)
     np.testing.assert_allclose(surface.z, best, atol=1e-9)
     np.testing.assert_allclose(surface.information.S, H, atol=1e-8)
     np.testing.assert_allclose(surface.information.s.sum(0), 0.0, atol=1e-8)
     assert surface.explained == pytest.approx(1.0)
     sd = np.sqrt(np.diag(surface.information.covariance(np.ones(2, bool))))
     np.testing.assert_allclose(sd, 0.3 / np.sqrt(50), rtol=0.3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rippled(Quadratics):
+    """The same with ripples, of deviation 0.3 in each recording, which are longer than the last generation of the search."""
+
+    waves: np.ndarray  # (R, 40, 2)
+    phases: np.ndarray  # (R, 40)
+    origin = np.zeros(2)
+    basis = np.eye(2)
+    predictor = types.SimpleNamespace(unknowns=types.SimpleNamespace(scale=np.ones(2)))
+
+    def theta(self, z):
+        return z
+
+    def losses(self, z, recordings=None):
+        ripples = np.cos(np.einsum("pk,rwk->prw", z, self.waves) + self.phases).sum(2) * 0.3 * np.sqrt(2 / 40)
+        losses = super().losses(z) + ripples
+        return losses if recordings is None else losses[:, recordings]
+
+
+def test_intervals_hold_where_ripples_end_the_search():
+    rng, truth, errors, narrow = np.random.default_rng(1), np.array([0.3, -0.4]), [], []
+    for seed in range(40):
+        H = np.tile(0.3 * CURVATURE, (10, 1, 1))
+        c = truth + 0.3 * rng.normal(size=(10, 2))
+        motions = Rippled(H, c, 12.0 * rng.normal(size=(10, 40, 2)), 2 * np.pi * rng.random((10, 40)))
+        end = search(motions, np.arange(10), 300, seed)
+        surface = inspect.unwrap(response_surface)(motions, end, np.arange(10), seed)
+        for list_, information in (
+            (errors, surface.information),
+            (narrow, dataclasses.replace(surface.information, ends=None)),
+        ):
+            sd = np.sqrt(np.diag(information.covariance(np.ones(2, bool))))
+            list_.append((surface.z - truth) / (quantile(10, True) * sd))
+    share, without = np.mean(np.abs(errors) < 1), np.mean(np.abs(narrow) < 1)
+    assert share > 0.87, share
+    assert without < share
 
 
 def test_a_draw_of_recordings():
@@ -73,4 +115,6 @@ def test_recorded_tosses():
     tosses = importlib.import_module("tosses")
     fit = tosses.fitted(read_tosses(os.environ["TRAJOPT_TOSSES"], range(40)), 1 / 296)
     assert abs(fit["gravity z"] + 9.61) < 0.02 and abs(fit["centre of mass z of cube"] - 5e-3) < 2.5e-3
-    assert 0.15 < fit["friction"] * fit["impact_friction"] < 0.19 and 0.18 < fit["friction"] < 0.25  # in impacts, and sliding
+    assert (
+        0.15 < fit["friction"] * fit["impact_friction"] < 0.19 and 0.18 < fit["friction"] < 0.25
+    )  # in impacts, and sliding

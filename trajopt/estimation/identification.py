@@ -16,7 +16,7 @@ from trajopt.dynamics.model import Model
 from trajopt.dynamics.system import System
 from trajopt.errors import OptionError
 from trajopt.estimation import flight, gauss_newton
-from trajopt.estimation.packing import Data, First, guessed_first, pack
+from trajopt.estimation.packing import Data, First, guessed_firsts, pack
 from trajopt.estimation.prediction import Predictor, zeros
 from trajopt.estimation.recording import Recording, check_recordings
 from trajopt.estimation.sensors import Sensor
@@ -148,7 +148,7 @@ class Identification:
         self, recordings: tuple[Recording, ...], start: str, theta: np.ndarray
     ) -> tuple[list[First], np.ndarray]:
         predictor = self.found.predictor
-        guesses = [guessed_first(predictor.system, r, predictor.sensors) for r in recordings]
+        guesses = guessed_firsts(predictor.system, recordings, predictor.sensors)
         known = fixed(predictor, theta)
         if start == "recorded":
             return guesses, np.zeros((len(recordings), predictor.n_local))
@@ -202,7 +202,9 @@ def predictions(
 
     program = jax.jit(jax.vmap(both, (None, 0, 0)))
     made: dict[int, Prediction] = {}
-    for group in pack(predictor.system, recordings, predictor.sensors, firsts, groups=1):  # steps cost less than programs
+    for group in pack(
+        predictor.system, recordings, predictor.sensors, firsts, groups=1
+    ):  # steps cost less than programs
         # As arrays of NumPy: a slice of each length of JAX's is a program of its own.
         rows, errors, measured = jax.device_get(
             (*program(jnp.asarray(theta), jnp.asarray(locals_[group.index]), group.data), group.data.measured)

@@ -27,7 +27,7 @@ from trajopt.estimation import flight, gauss_newton, impacts
 from trajopt.estimation.checks import checked
 from trajopt.estimation.identification import Identification, fixed, summarised
 from trajopt.estimation.loss import RobustLoss, checked_loss
-from trajopt.estimation.packing import Data, First, Group, cut, guessed_first, moved, pack
+from trajopt.estimation.packing import Data, First, Group, cut, guessed_firsts, moved, pack
 from trajopt.estimation.parameter import Parameter
 from trajopt.estimation.parameters import unknowns
 from trajopt.estimation.prediction import Predictor, zeros
@@ -131,7 +131,7 @@ class _Work:
 
     @functools.cached_property
     def firsts(self) -> list[First]:
-        return [guessed_first(self.predictor.system, r, self.predictor.sensors) for r in self.recordings]
+        return guessed_firsts(self.predictor.system, self.recordings, self.predictor.sensors)
 
     def has_impacts(self) -> tuple[bool, str]:
         """Whether a predicted motion has impacts, and a sentence that says why."""
@@ -154,7 +154,7 @@ class _Work:
         """Gauss-Newton throughout. A rollout of a piece counts by its share of a recording."""
         predictor = self.predictor
         sizes, pieces = _cut(self.recordings, predictor, segment)
-        firsts = [guessed_first(predictor.system, piece, predictor.sensors) for piece in pieces]
+        firsts = guessed_firsts(predictor.system, pieces, predictor.sensors)
         theta, rollouts, said = predictor.unknowns.start, 0, []
         problem = self._arrow(pieces, firsts)
         if problem.mean_square(theta, zeros(predictor, problem.groups)) > FAR**2:
@@ -184,7 +184,7 @@ class _Work:
         predictor, nv = self.predictor, self.predictor.system.nv
         length = max(0.1 * segment, SHORTEST_SAMPLES * _interval(predictor, self.recordings))
         sizes, tenths = _cut(pieces, predictor, length)
-        guesses = [guessed_first(predictor.system, tenth, predictor.sensors) for tenth in tenths]
+        guesses = guessed_firsts(predictor.system, tenths, predictor.sensors)
         problem = self._arrow(tenths, guesses)
         fit = gauss_newton.solve(problem, predictor.unknowns.start, zeros(predictor, problem.groups), SHORT_ITERATIONS)
         locals_ = _in_order(problem.groups, fit.locals)
@@ -192,7 +192,11 @@ class _Work:
         return fit, [moved(predictor.system, guesses[k], locals_[k, : 2 * nv]) for k in begins]
 
     def _unstuck(
-        self, pieces: Sequence[Recording], firsts: Sequence[First], problem: gauss_newton.ArrowProblem, fit: gauss_newton.Fit
+        self,
+        pieces: Sequence[Recording],
+        firsts: Sequence[First],
+        problem: gauss_newton.ArrowProblem,
+        fit: gauss_newton.Fit,
     ) -> tuple[gauss_newton.ArrowProblem, gauss_newton.Fit, list[First], int]:
         """The fit with the better first state of each recording: that which it ended at, or one that began on its contacts. Noise
         lifts first states off what they stand on, or puts them into it, and Gauss-Newton does not find the way back."""
@@ -229,7 +233,7 @@ class _Work:
             whole = impacts.WholeMotions(predictor, groups, theta / predictor.unknowns.scale, left, self.loss)
             few = impacts.chosen(len(self.recordings), MOST_SEARCHED, self.seed)
             end = impacts.search(whole, few, evaluations, self.seed)
-            surface = impacts.response_surface(whole, end, self.seed)
+            surface = impacts.response_surface(whole, end, few, self.seed)
             theta = whole.theta(surface.z)
             rollouts += end.rollouts + surface.rollouts
             parts.append((left, surface.information))

@@ -14,6 +14,11 @@ ground impacts leave ripples: the search needs large populations and more evalua
 
 Curvature and scores of the recordings come from a quadratic through the losses of each recording at points drawn about the
 optimum. J^T J is not the curvature here: impacts multiply J, and not the curvature of what is averaged over many motions.
+
+The quadratic leaves a residual of deviation s, the ripples. A search that rates M points ends where a ripple is deepest, about
+s sqrt(2 ln M) below the quadratic; the number of ripples that deep falls with the height above its minimum as exp(-height / w),
+w = s / sqrt(2 ln M) (the tail of the normal distribution). Ends of searches thus spread by w H^-1 about the minimum, which is
+added to the covariance of the recordings' draw.
 """
 
 import dataclasses
@@ -24,6 +29,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.stats
 from jaxtyping import Array, Float, Int
 
 from trajopt.estimation.loss import RobustLoss
@@ -39,8 +45,9 @@ COARSE = 1e-5  # tolerance of the contact solver in whole motions, whose errors 
 EVALUATIONS = 150  # of CMA-ES, for each direction that is searched
 PAIRS = 128  # of a point and a recording, predicted in one call; or `POINTS` for each recording of a small group
 POINTS = 16
-SURFACE_RADIUS = 0.5  # of the points of the surface, in units of the scale or of CMA-ES's own spread
-LEAST_CURVATURE = 0.02  # relative to the largest, of a direction of the surface that counts
+PILOT_RADIUS = 0.5  # in scales, of the points that say how long the axes of the surface are
+LONGEST_AXIS = 1.0  # in scales, of the points of the surface: so far a parameter may well be off
+SHORTEST_AXIS = 0.14  # relative to the longest
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -143,11 +150,9 @@ class WholeMotions:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Where CMA-ES ended: the mean z (k,), its deviations, the merits of the start and of the end, evaluations of one
-    recording."""
+    """Where CMA-ES ended: the mean z (k,), the merits of the start and of the end, evaluations of one recording."""
 
     z: Float[np.ndarray, " k"]
-    deviation: Float[np.ndarray, " k"]
     first_merit: float
     merit: float
     rollouts: int
@@ -184,7 +189,7 @@ def search(motions: WholeMotions, few: Int[np.ndarray, " r"], evaluations: int |
     mean = np.asarray(distribution.mean)
     at_mean = float(merits(mean[None])[0])
     z, merit_there = (mean, at_mean) if at_mean <= best * 1.02 else (best_z, best)
-    return Search(z, np.asarray(distribution.deviation), first, merit_there, (used + 1) * len(few))
+    return Search(z, first, merit_there, (used + 1) * len(few))
 
 
 def _beyond(motions: WholeMotions, z: Float[np.ndarray, "P k"]) -> Float[np.ndarray, " P"]:
@@ -205,38 +210,84 @@ class Surface:
     explained: float
 
 
-def response_surface(motions: WholeMotions, about: Search, seed: int, points: int | None = None) -> Surface:
-    """Quadratics through the losses of each recording at antithetic points about CMA-ES's end; z is the minimum of their sum, or
-    that end where the motions fit better there."""
-    k = about.z.size
-    count = (points or max(60, 3 * (k + 1) * (k + 2) // 2)) // 2
-    radius = np.maximum(np.minimum(about.deviation, 1.0), SURFACE_RADIUS)
-    half = np.random.default_rng([seed, 1]).normal(size=(count, k))
-    X = np.concatenate([half, -half]) * radius
-    Y = motions.losses(about.z + X)
-    good = np.isfinite(Y).all(1)
-    X, Y = X[good], Y[good]
-    upper = np.triu_indices(k)
-    table = np.concatenate([np.ones((len(X), 1)), X, X[:, upper[0]] * X[:, upper[1]]], 1)
+@dataclasses.dataclass(frozen=True)
+class Quadratic:
+    """Slopes g (R, k) and curvatures H (R, k, k) of the recordings' losses at the middle of points, `total` that of their mean
+    in which each eigenvalue is the mean of the positive values that the residuals allow, and the share that it explains."""
+
+    g: Float[np.ndarray, "R k"]
+    H: Float[np.ndarray, "R k k"]
+    total: Float[np.ndarray, "k k"]
+    explained: float
+
+
+def quadratic(X: Float[np.ndarray, "P k"], Y: Float[np.ndarray, "P R"]) -> Quadratic:
+    """Least squares through the losses Y at points X about zero, recording by recording."""
+    k = X.shape[1]
+    upper, table = np.triu_indices(k), _table(X)
     found = np.linalg.lstsq(table, Y, rcond=None)[0]
-    mean = Y.mean(1)
-    explained = 1.0 - float(np.var(mean - (table @ found).mean(1)) / max(np.var(mean), 1e-300))
     g, H = found[1 : 1 + k].T, np.zeros((Y.shape[1], k, k))
     H[:, upper[0], upper[1]] += found[1 + k :].T
     H = H + np.swapaxes(H, 1, 2)
-    total = _positive(H.mean(0))
-    step = -np.linalg.solve(total, g.mean(0))
-    step *= min(1.0, 1.0 / max(float(np.abs(step / radius).max()), 1e-300))
-    H = H + (total - H.mean(0))
-    merits = motions.merit(motions.losses(np.stack([about.z, about.z + step])))
-    z = about.z + (step if merits[1] <= merits[0] else 0.0)
-    return Surface(z, Information(H, g + H @ step), (len(X) + 2) * motions.recordings, explained)
+    mean = Y.mean(1)
+    variance = ripples(X, mean) ** 2 * np.linalg.pinv(table.T @ table)[1 + k :, 1 + k :]
+    values, vectors = np.linalg.eigh(H.mean(0))
+    along = 2.0 * vectors[upper[0]] * vectors[upper[1]]  # of an eigenvalue by the coefficients of the quadratic
+    resolved = np.sqrt(np.einsum("ij,ik,kj->j", along, variance, along)) + 1e-9 * max(float(values[-1]), 1e-12)
+    beyond = -values / resolved
+    kept = values + resolved * np.exp(scipy.stats.norm.logpdf(beyond) - scipy.stats.norm.logsf(beyond))
+    explained = 1.0 - float(np.var(mean - (table @ found).mean(1)) / max(np.var(mean), 1e-300))
+    return Quadratic(g, H, (vectors * kept) @ vectors.T, explained)
 
 
-def _positive(H: Float[np.ndarray, "k k"]) -> Float[np.ndarray, "k k"]:
-    """The curvature with eigenvalues of at least a share of the largest."""
-    values, vectors = np.linalg.eigh(H)
-    return (vectors * np.maximum(values, LEAST_CURVATURE * max(float(values[-1]), 1e-12))) @ vectors.T
+def ripples(X: Float[np.ndarray, "P k"], y: Float[np.ndarray, " P"]) -> float:
+    """Deviation of what a quadratic leaves of y."""
+    table = _table(X)
+    rest = y - table @ np.linalg.lstsq(table, y, rcond=None)[0]
+    return float(np.sqrt(rest @ rest / max(len(X) - table.shape[1], 1)))
+
+
+def _table(X: Float[np.ndarray, "P k"]) -> Float[np.ndarray, "P c"]:
+    """The terms of a quadratic at points: 1, x, products."""
+    upper = np.triu_indices(X.shape[1])
+    return np.concatenate([np.ones((len(X), 1)), X, X[:, upper[0]] * X[:, upper[1]]], 1)
+
+
+def response_surface(motions: WholeMotions, about: Search, few: Int[np.ndarray, " r"], seed: int) -> Surface:
+    """Quadratics through the losses of each recording at antithetic points about CMA-ES's end; z is the minimum of their sum, or
+    that end where the motions fit better there. Points on the searched recordings, `few`, come first: the axes along which all
+    recordings are then rated are as long as raises their loss alike."""
+    k = about.z.size
+    coefficients = (k + 1) * (k + 2) // 2
+    pilot, Y = _at_points(motions, about.z, PILOT_RADIUS * np.eye(k), max(60, 3 * coefficients), [seed, 1], few)
+    values, vectors = np.linalg.eigh(quadratic(pilot, Y).H.mean(0))
+    values = np.maximum(values, SHORTEST_AXIS**2 * max(float(values[-1]), 1e-12))
+    axes = LONGEST_AXIS * vectors * np.sqrt(values[0] / values)
+    X, Y = _at_points(motions, about.z, axes, max(60, 4 * coefficients), [seed, 4])
+    fit = quadratic(X, Y)
+    step = -np.linalg.solve(fit.total, fit.g.mean(0))
+    step *= min(1.0, 1.0 / max(float(np.abs(step).max()), 1e-300))
+    merits = motions.merit(motions.losses(np.stack([about.z, about.z + axes @ step])))
+    z = about.z + (axes @ step if merits[1] <= merits[0] else 0.0)
+    back = np.linalg.inv(axes)
+    H = fit.H + (fit.total - fit.H.mean(0))
+    evaluations = max(about.rollouts / few.size, 2.0)
+    depth = ripples(X, Y[:, few].mean(1)) / np.sqrt(2.0 * np.log(evaluations))
+    ends = depth * axes @ np.linalg.inv(fit.total) @ axes.T
+    information = Information(back.T @ H @ back, (fit.g + H @ step) @ back, ends)
+    rollouts = len(pilot) * few.size + (len(X) + 2) * motions.recordings
+    return Surface(z, information, rollouts, fit.explained)
+
+
+def _at_points(
+    motions: WholeMotions, z: np.ndarray, axes: np.ndarray, points: int, seed: list[int], few: np.ndarray | None = None
+) -> tuple[Float[np.ndarray, "P k"], Float[np.ndarray, "P r"]]:
+    """Antithetic points in units of the axes about z, and the losses of these recordings, where they are finite."""
+    half = np.random.default_rng(seed).normal(size=(points // 2, z.size))
+    X = np.concatenate([half, -half])
+    Y = motions.losses(z + X @ axes.T, few)
+    good = np.isfinite(Y).all(1)
+    return X[good], Y[good]
 
 
 def chosen(recordings: int, most: int, seed: int) -> Int[np.ndarray, " k"]:

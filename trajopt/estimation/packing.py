@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from trajopt.dynamics.rigid_body.configuration import integrate
+from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
 from trajopt.estimation.moments import free_start
 from trajopt.estimation.recording import Channel, Recording
@@ -148,6 +149,35 @@ def guessed_first(system: System, recording: Recording, sensors: Sequence[Sensor
     return First(q, v)
 
 
+def guessed_firsts(system: System, recordings: Sequence[Recording], sensors: Sequence[Sensor]) -> list[First]:
+    """`guessed_first` of each recording. A velocity whose first time stamp is after the start of the motion is taken back to
+    it: by the acceleration of a body that touches nothing, where no control acts."""
+    firsts = [guessed_first(system, recording, sensors) for recording in recordings]
+    late = np.array([_lateness(recording, sensors) for recording in recordings])
+    if system.nu or not late.any():
+        return firsts
+    none = jnp.zeros(system.nu)
+
+    def falling(q: Array, v: Array) -> Array:
+        x, info = system.step(State(q, v), none)
+        return jnp.where((jnp.abs(info.contacts.impulse) > 0.0).any(), 0.0, (x.v - v) / jnp.asarray(system.dt))
+
+    q, v = (jnp.asarray(np.stack([getattr(first, name) for first in firsts])) for name in "qv")
+    acceleration = np.asarray(jax.jit(jax.vmap(falling))(q, v))
+    return [First(first.q, first.v - by * a) for first, by, a in zip(firsts, late, acceleration)]
+
+
+def _lateness(recording: Recording, sensors: Sequence[Sensor]) -> float:
+    """The time from the start of the motion to the row of velocities that `guessed_first` takes, s; 0 where it takes a slope."""
+    found = 0.0
+    for sensor in sensors:
+        if isinstance(sensor, Velocity) and sensor.channel in recording.channels:
+            channel = recording[sensor.channel]
+            good = np.flatnonzero(~np.isnan(channel.values).any(1))
+            found = float(channel.t[good[0]]) - first_time(recording, sensors) if good.size else found
+    return found
+
+
 def _slope_of_poses(t: Float[np.ndarray, " n"], rows: Float[np.ndarray, "n 7"]) -> Float[np.ndarray, "6"]:
     """Mean velocity of a free body over poses: m/s in world axes, rad/s in the body's."""
     if len(rows) < 2:
@@ -177,7 +207,8 @@ def pack(
     starts = np.array([first_time(r, sensors) for r in recordings])
     steps = np.maximum(1, np.ceil((ends - starts) / float(system.dt) - 1e-9).astype(int)) + 1
     return [
-        _group(system, recordings, sensors, firsts, starts, ends, steps, chosen) for chosen in _split(steps, groups, worth)
+        _group(system, recordings, sensors, firsts, starts, ends, steps, chosen)
+        for chosen in _split(steps, groups, worth)
     ]
 
 

@@ -27,7 +27,7 @@ def read_tosses(path: str | os.PathLike, numbers: Iterable[int] | None = None) -
     """The tosses in an archive or in a folder of .pt files, with channels "pose" (7 columns) and "velocity" (6).
 
     The velocity of a row is the backward difference of poses: it belongs to the middle of the step that ends there, and has its
-    time stamp. The first row repeats the second, and is left out.
+    time stamp. The first row belongs to a step before the first pose, and is left out.
     numbers: of the tosses, in the order of the archive, or the names of the files; None is all of them.
     Raises `RecordingError`; `MissingExtraError` where .pt files are to be read without PyTorch.
     """

@@ -31,10 +31,12 @@ NAMED_SHARE = 0.2  # of the largest entry, from which on a parameter is named in
 
 @dataclasses.dataclass(frozen=True)
 class Information:
-    """Curvature S (R, n, n) and score s (R, n) of each recording, in units of the parameters' scales."""
+    """Curvature S (R, n, n) and score s (R, n) of each recording, in units of the parameters' scales; ends: covariance of where a
+    search ends, whatever the recordings (n, n), None without one."""
 
     S: Float[np.ndarray, "R n n"]
     s: Float[np.ndarray, "R n"]
+    ends: Float[np.ndarray, "n n"] | None = None
 
     @property
     def total(self) -> Float[np.ndarray, "n n"]:
@@ -64,11 +66,12 @@ class Information:
         if not K.shape[1]:
             return np.zeros_like(self.total)
         bread = np.linalg.inv(K.T @ self.total @ K)
+        ends = np.zeros_like(bread) if self.ends is None else K.T @ self.ends @ K
         if not self.clustered:
-            return K @ bread @ K.T
+            return K @ (bread + ends) @ K.T
         scores = (self.s - self.s.mean(0)) @ K
         n = len(scores)
-        return K @ bread @ (scores.T @ scores) @ bread @ K.T * n / (n - 1)
+        return K @ (bread @ (scores.T @ scores) @ bread * n / (n - 1) + ends) @ K.T
 
     @property
     def clustered(self) -> bool:
@@ -77,7 +80,8 @@ class Information:
         return len(self.s) >= max(ENOUGH_RECORDINGS, directions + 1)
 
     def bootstrap(self, free: Bool[np.ndarray, " n"], draws: int, seed: int) -> Float[np.ndarray, "draws n"]:
-        """Changes of the estimate for recordings drawn with replacement: one Newton step on each draw."""
+        """Changes of the estimate for recordings drawn with replacement: one Newton step on each draw, and another end of the
+        search."""
         K, rng, n = self.determined(free), np.random.default_rng(seed), len(self.s)
         found = np.zeros((draws, self.s.shape[1]))
         for k in range(draws):
@@ -86,6 +90,8 @@ class Information:
             floor = K.T @ self.total @ K
             S = S if np.linalg.eigvalsh(S)[0] > 0.05 * np.linalg.eigvalsh(floor)[0] else floor
             found[k] = -K @ np.linalg.solve(S, K.T @ (counts @ (self.s - self.s.mean(0))))
+        if self.ends is not None:
+            found += rng.multivariate_normal(np.zeros(K.shape[1]), K.T @ self.ends @ K, draws) @ K.T
         return found
 
 
