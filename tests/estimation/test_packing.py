@@ -5,8 +5,8 @@ import pytest
 
 from trajopt import load_model
 from trajopt.dynamics import System
-from trajopt.estimation import Encoder, Input, Pose, Recording
-from trajopt.estimation.packing import cut, guessed_first, last_time, pack
+from trajopt.estimation import Encoder, Input, Pose, Recording, Velocity
+from trajopt.estimation.packing import cut, guessed_first, guessed_firsts, last_time, pack
 
 DT = 0.01
 POSE = (Pose("pose"),)
@@ -40,6 +40,21 @@ def test_first_states_are_read_from_the_first_samples(cube):
     first = guessed_first(hopper, log, sensors)
     np.testing.assert_allclose(first.q[3:5], [0, 1])
     np.testing.assert_allclose(first.v[3:], [1, -1, 7], atol=1e-9)
+
+
+def test_a_velocity_between_poses_is_taken_back_to_the_start(cube):
+    """A backward difference belongs to the middle of its step: a body that falls was slower, one on the floor was not."""
+    sensors, log = (*POSE, Velocity("velocity")), sliding("a", 10)
+    t, rows = log["pose"].t, np.tile([2.0, 0, 0, 0, 0, 0], (9, 1))
+    both = []
+    for name, height in (("falls", 1.0), ("lies", 0.0)):
+        pose = log["pose"].values + np.array([0, 0, height + float(cube.model.q_default[2]) - 0.1, 0, 0, 0, 0])
+        both.append(Recording(name, {"pose": (t, pose), "velocity": (t[1:] - 0.5 * DT, rows)}))
+    falls, lies = guessed_firsts(cube, both, sensors)
+    np.testing.assert_allclose(falls.v, [2, 0, 9.81 * 0.5 * DT, 0, 0, 0], atol=1e-9)
+    np.testing.assert_allclose(lies.v, rows[0], atol=1e-12)
+    at_once = Recording("b", {"pose": both[0]["pose"], "velocity": (t[:9], rows)})
+    np.testing.assert_allclose(guessed_firsts(cube, [at_once], sensors)[0].v, rows[0])
 
 
 def test_recordings_of_very_different_lengths_go_into_groups(cube):

@@ -202,9 +202,7 @@ def predictions(
 
     program = jax.jit(jax.vmap(both, (None, 0, 0)))
     made: dict[int, Prediction] = {}
-    for group in pack(
-        predictor.system, recordings, predictor.sensors, firsts, groups=1
-    ):  # steps cost less than programs
+    for group in pack(predictor.system, recordings, predictor.sensors, firsts, groups=1):  # steps cost less than programs
         # As arrays of NumPy: a slice of each length of JAX's is a program of its own.
         rows, errors, measured = jax.device_get(
             (*program(jnp.asarray(theta), jnp.asarray(locals_[group.index]), group.data), group.data.measured)

@@ -192,11 +192,7 @@ class _Work:
         return fit, [moved(predictor.system, guesses[k], locals_[k, : 2 * nv]) for k in begins]
 
     def _unstuck(
-        self,
-        pieces: Sequence[Recording],
-        firsts: Sequence[First],
-        problem: gauss_newton.ArrowProblem,
-        fit: gauss_newton.Fit,
+        self, pieces: Sequence[Recording], firsts: Sequence[First], problem: gauss_newton.ArrowProblem, fit: gauss_newton.Fit
     ) -> tuple[gauss_newton.ArrowProblem, gauss_newton.Fit, list[First], int]:
         """The fit with the better first state of each recording: that which it ended at, or one that began on its contacts. Noise
         lifts first states off what they stand on, or puts them into it, and Gauss-Newton does not find the way back."""
@@ -230,8 +226,8 @@ class _Work:
             groups = pack(
                 predictor.system, self.recordings, predictor.sensors, start.firsts, groups=SEARCHED_GROUPS, worth=SEARCHED_WORTH
             )  # fmt: skip
-            whole = impacts.WholeMotions(predictor, groups, theta / predictor.unknowns.scale, left, self.loss)
             few = impacts.chosen(len(self.recordings), MOST_SEARCHED, self.seed)
+            whole = impacts.WholeMotions(predictor, groups, theta / predictor.unknowns.scale, left, self.loss, few)
             end = impacts.search(whole, few, evaluations, self.seed)
             surface = impacts.response_surface(whole, end, few, self.seed)
             theta = whole.theta(surface.z)

@@ -43,8 +43,8 @@ from trajopt.solvers.sampling.fit import next_distribution
 CORNER = 0.3  # c, of the loss
 COARSE = 1e-5  # tolerance of the contact solver in whole motions, whose errors are far above it
 EVALUATIONS = 150  # of CMA-ES, for each direction that is searched
-PAIRS = 128  # of a point and a recording, predicted in one call; or `POINTS` for each recording of a small group
-POINTS = 16
+PAIRS = 128  # most of a point and a recording, predicted in one call
+POINTS = 16  # of a generation of CMA-ES with few directions
 PILOT_RADIUS = 0.5  # in scales, of the points that say how long the axes of the surface are
 LONGEST_AXIS = 1.0  # in scales, of the points of the surface: so far a parameter may well be off
 SHORTEST_AXIS = 0.14  # relative to the longest
@@ -55,13 +55,14 @@ class WholeMotions:
     """The loss above over groups of recordings, of points z (P, k): theta = scale * (origin + basis z) within the bounds.
 
     Points and recordings are paired and go through one program of each group, so many at a time: whatever is asked, nothing is
-    compiled again."""
+    compiled again. These numbers fit a generation of the search on the recordings `searched`."""
 
     predictor: Predictor
     groups: Sequence[Group]
     origin: Float[np.ndarray, " n"]
     basis: Float[np.ndarray, "n k"]
     loss: RobustLoss
+    searched: Int[np.ndarray, " r"]
 
     @property
     def recordings(self) -> int:
@@ -114,7 +115,7 @@ class WholeMotions:
             columns = np.flatnonzero(np.isin(recordings, group.index))
             rows = np.searchsorted(group.index, recordings[columns])
             point, column = (a.reshape(-1) for a in np.mgrid[: len(thetas), : len(columns)])
-            pairs = min(PAIRS, POINTS * len(group.index))
+            pairs = self._pairs(group)
             for k in range(0, point.size, pairs):
                 p, c = point[k : k + pairs], column[k : k + pairs]
                 row = np.resize(rows[c], pairs)
@@ -123,6 +124,11 @@ class WholeMotions:
                 for whole, some in zip(found, rated):
                     whole[p, columns[c]] = np.asarray(some)[: p.size]
         return found
+
+    def _pairs(self, group: Group) -> int:
+        """Of how many the program of a group takes at a time: at most `PAIRS`, parts of a generation as equal as they can be."""
+        generation = POINTS * max(1, int(np.isin(group.index, self.searched).sum()))
+        return -(-generation // -(-generation // PAIRS))
 
     @functools.cached_property
     def scales(self) -> Float[np.ndarray, " b"]:
@@ -263,7 +269,7 @@ def response_surface(motions: WholeMotions, about: Search, few: Int[np.ndarray, 
     values, vectors = np.linalg.eigh(quadratic(pilot, Y).H.mean(0))
     values = np.maximum(values, SHORTEST_AXIS**2 * max(float(values[-1]), 1e-12))
     axes = LONGEST_AXIS * vectors * np.sqrt(values[0] / values)
-    X, Y = _at_points(motions, about.z, axes, max(60, 4 * coefficients), [seed, 4])
+    X, Y = _at_points(motions, about.z, axes, max(60, 3 * coefficients), [seed, 4])
     fit = quadratic(X, Y)
     step = -np.linalg.solve(fit.total, fit.g.mean(0))
     step *= min(1.0, 1.0 / max(float(np.abs(step).max()), 1e-300))
