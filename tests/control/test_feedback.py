@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from control_cases import Answer
 
-from trajopt import control
+from trajopt import control, problems
 from trajopt.control.feedback import followed, follower, following_problem, other_systems, robust_feedback, robust_gains
 from trajopt.dynamics import RigidContact, State, System
 from trajopt.errors import OptionError
@@ -95,6 +95,21 @@ def test_a_goal_missed_in_one_system_is_not_hidden_by_the_others(slide, again):
 def test_without_goals_the_motion_is_planned_again(slide):
     problem, motion, _ = slide
     assert isinstance(robust_feedback(dataclasses.replace(problem, goals={}), motion), control.Controller)
+
+
+def test_a_base_may_err_more_than_an_object_and_less_than_a_joint():
+    """A base moves by the joints that it carries: the hopper's legs are not given up for a centimetre of its torso."""
+    for name, errors in (("hopper-step", [0.03] * 3 + [0.1] * 3), ("push-box", [0.01] * 3 + [0.1] * 2)):
+        problem = problems.get(name)
+        still = Answer(np.tile(problem.x0, (problem.horizon + 1, 1)), np.asarray(problem.u0))
+        place = following_problem(problem, still).terminal_residual.terms[0]
+        np.testing.assert_allclose(place.weight, 1 / np.array(errors))
+
+
+def test_a_motion_with_a_base_is_planned_again():
+    problem = problems.get("hopper-step")
+    still = Answer(np.tile(problem.x0, (problem.horizon + 1, 1)), np.asarray(problem.u0))
+    assert problem.goals and isinstance(robust_feedback(problem, still), control.Controller)
 
 
 def test_the_plan_is_kept_in_a_mujoco_with_other_friction(slide, tmp_path):

@@ -19,10 +19,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from trajopt.control.controller import Controller
 from trajopt.control.tracking import tracking_gains
+from trajopt.dynamics.model import Model
 from trajopt.dynamics.policies import follow_policy
 from trajopt.dynamics.state import State
 from trajopt.dynamics.system import System
@@ -38,7 +39,7 @@ from trajopt.solvers.ddp.ilqr import iLQR
 WINDOW = 50  # steps ahead
 RHO = 1e-3  # J
 ITERATIONS = 4  # of iLQR, for a plan; fewer where one changes nothing
-ERRORS = 0.1, 0.01  # m or rad: what counts as one, of coordinates with a motor and without
+ERRORS = 0.1, 0.03, 0.01  # m or rad: what counts as one, of coordinates with a motor, of a base, of others without a motor
 SPEED = 100.0  # times as much in m/s or rad/s
 TRIED = 0.005, 0.02, 0.1  # m or rad, and ten times as much in m/s or rad/s: what counts as an error, of the regulators
 PARTS = 4  # steps of the other systems in one of the problem's
@@ -51,13 +52,14 @@ def robust_feedback(problem: OptimalControlProblem, solution: Answer) -> Float[n
     """A `follower`, or gains (`robust_gains`) where it misses a goal in one of several systems, with other friction, and they
     miss less in the worst of them.
 
-    Without goals, or with a free base, whose touchdowns leave gains about a motion those of the wrong contacts, a `follower`.
+    Without goals, or with a base, which has no motor and carries joints that do and whose touchdowns leave gains about a motion
+    those of the wrong contacts, a `follower`.
     Raises `OptionError` without a `System`.
     """
     system = problem.system
     if system is None:
         raise OptionError(f"problem '{problem.name}' has no System; only a System's motions are followed")
-    if not problem.goals or system.model.topology.joints[0].kind == "free":
+    if not problem.goals or _driven_and_base(system.model)[1].any():
         return follower(problem, solution)
     motion, worlds = problem.point_of(solution), other_systems(system)[: 1 + len(FRICTION)]
     again = [_planned_again(world, motion, follower(problem, solution)) for world in worlds]
@@ -89,8 +91,7 @@ def following_problem(problem: OptimalControlProblem, solution: Answer) -> Optim
         raise OptionError(f"problem '{problem.name}' has no System; only a System's motions are followed")
     motion, model, steps = problem.point_of(solution), system.model, min(WINDOW, problem.horizon)
     (q, v), us = np.split(np.asarray(motion.xs), [system.nq], 1), np.asarray(motion.us)
-    driven = np.abs(np.asarray(model.actuation)).sum(1) > 0
-    error, share = np.where(driven, *ERRORS), np.sqrt(system.dt)
+    error, share = np.select(_driven_and_base(model), ERRORS[:2], ERRORS[2]), np.sqrt(system.dt)
     lower, upper = np.asarray(model.control_lower), np.asarray(model.control_upper)
     largest = np.maximum(np.abs(lower), np.abs(upper))
     effort = 1 / np.where(np.isfinite(largest) & (largest > 0), largest, 1.0)
@@ -100,6 +101,13 @@ def following_problem(problem: OptimalControlProblem, solution: Answer) -> Optim
         f"following {problem.name}", system, steps, State(q[0], v[0]), u0=us[:steps], control_lower=lower, control_upper=upper,
         stage_residual=Terms((*staying, Control(reference=us, weight=share * effort))), terminal_residual=Terms((place, speed)),
     )  # fmt: skip
+
+
+def _driven_and_base(model: Model) -> tuple[Bool[np.ndarray, " nv"], Bool[np.ndarray, " nv"]]:
+    """Which coordinates of velocity have a motor, and which have none and carry some that do: those of a base."""
+    driven, users = np.abs(np.asarray(model.actuation)).sum(1) > 0, model.topology.user_dofs
+    below = model.topology.ancestor_mask[np.ix_(users, users)]
+    return driven, ~driven & below[driven].any(0)
 
 
 def robust_gains(problem: OptimalControlProblem, solution: Answer) -> Float[np.ndarray, "T nu n"]:
@@ -131,7 +139,7 @@ def other_systems(system: System) -> list[System]:
 def _candidates(problem: OptimalControlProblem, solution: Answer) -> list[Float[np.ndarray, "T nu n"]]:
     system = problem.system
     assert system is not None
-    driven = np.abs(np.asarray(system.model.actuation)).sum(1) > 0
+    driven, _ = _driven_and_base(system.model)
     sizes = [(a, a) for a in TRIED] if driven.all() else list(itertools.product(TRIED, TRIED))
     own = getattr(solution, "gains", None)
     found = [] if own is None else [np.asarray(own)]
