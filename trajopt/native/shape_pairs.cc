@@ -216,6 +216,38 @@ bool sharpen(const Topology& t, int k, double enough, PairWork& w) {
   return true;
 }
 
+double ball_gap(const ShapePair& pair, const PairWork& w) {
+  const V3<double> apart = w.centre[pair.one] - w.centre[pair.two];
+  return std::sqrt(dot(apart, apart)) - (w.reach[pair.one] + w.reach[pair.two]);
+}
+
+// Share of the mean radius of the shapes within which pairs are neighbours, if those that move fast do not ask for more.
+constexpr double NEIGHBOURHOOD = 0.5;
+
+// Makes the list of neighbours anew unless no other pair can be nearer than `needed`, or than NEARBY of its size.
+void find_neighbours(const Topology& t, double needed, PairWork& w) {
+  NeighbourList& list = w.neighbours;
+  const int shapes = static_cast<int>(t.pair_shapes.size());
+  double moved = 0, grown = 0, total = 0;
+  bool known = list.margin > 0;
+  for (int k = 0; k < shapes; ++k) {
+    const V3<double> by = w.centre[k] - list.centre[k];
+    const double square = dot(by, by), growth = std::fabs(w.reach[k] - list.reach[k]);
+    known = known && square < std::numeric_limits<double>::infinity();  // a number
+    moved = square > moved ? square : moved, grown = growth > grown ? growth : grown, total += w.reach[k];
+  }
+  list.spare = list.margin - (2 + 2 * NEARBY) * (std::sqrt(moved) + grown);
+  if (known && list.spare >= needed) return;
+  list.margin = list.spare = std::max(2 * needed, NEIGHBOURHOOD * total / shapes), list.count = 0;
+  std::copy_n(w.centre, shapes, list.centre), std::copy_n(w.reach, shapes, list.reach);
+  for (int k = 0; k < static_cast<int>(t.shape_pairs.size()); ++k) {
+    const ShapePair& pair = t.shape_pairs[k];
+    const V3<double> apart = w.centre[pair.one] - w.centre[pair.two];
+    const double beyond = (1 + NEARBY) * (w.reach[pair.one] + w.reach[pair.two]) + list.margin;
+    if (!(dot(apart, apart) > beyond * beyond)) list.pair[list.count++] = k;
+  }
+}
+
 }  // namespace
 
 int pair_candidates(const Topology& t, const Parameters& p, double dt, int wanted, int count, Candidate* out, PairWork& w) {
@@ -245,8 +277,13 @@ int pair_candidates(const Topology& t, const Parameters& p, double dt, int wante
   };
   // The least distance of a pair that is not among the nearest: while there are too few of these, all are.
   auto enough = [&] { return ranked < wanted ? std::numeric_limits<double>::infinity() : wanted > 0 ? w.least[0] : -std::numeric_limits<double>::infinity(); };
+  NeighbourList& list = w.neighbours;
+  const bool listed = wanted <= 0 && !std::memchr(w.missed, true, many);
+  list.spare = -1;
+  if (listed) find_neighbours(t, std::max(reach, fastest), w);
   int left = 0;
-  for (int k = 0; k < many; ++k) {
+  for (int i = 0; i < (listed ? list.count : many); ++i) {
+    const int k = listed ? list.pair[i] : i;
     const ShapePair& pair = t.shape_pairs[k];
     const V3<double> apart = w.centre[pair.one] - w.centre[pair.two];
     const double size = w.reach[pair.one] + w.reach[pair.two], near = std::max(NEARBY * size, reach), far = std::max(near, fastest);
@@ -263,6 +300,7 @@ int pair_candidates(const Topology& t, const Parameters& p, double dt, int wante
     if (!w.missed[k] && w.bound[k] > margin) w.order[left++] = k;
     else take(k);  // what is not a number is near
   }
+  if (wanted <= 0) return count;
   // Of the others those that are among the nearest, by bounds that are made sharper while they are the least.
   const double limit = enough();
   left = static_cast<int>(std::remove_if(w.order, w.order + left, [&](int k) { return w.bound[k] >= limit; }) - w.order);
@@ -279,8 +317,15 @@ int pair_candidates(const Topology& t, const Parameters& p, double dt, int wante
 
 int mark_missed(const Topology& t, double dt, PairWork& w) {
   const double fastest = dt * fastest_of_all(t, w);
+  const NeighbourList& list = w.neighbours;
+  const bool listed = list.spare >= fastest, all = list.spare < 0;
   int missed = 0;
-  for (int k = 0; k < static_cast<int>(t.shape_pairs.size()); ++k) {
+  for (int i = 0, next = 0; i < (listed ? list.count : static_cast<int>(t.shape_pairs.size())); ++i) {
+    const int k = listed ? list.pair[i] : i;
+    if (!listed && !all) {
+      if (next < list.count && list.pair[next] == k) ++next;
+      else w.bound[k] = ball_gap(t.shape_pairs[k], w);
+    }
     if (!(w.bound[k] < fastest) || !(w.bound[k] < dt * fastest_approach(t.shape_pairs[k], w))) continue;
     w.missed[k] = true, ++missed;
   }

@@ -8,8 +8,18 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
+// The pairs that were nearer than `margin`, beyond NEARBY of their size, when the list was made (Verlet), and the balls around the shapes
+// then: as long as these have moved by little, no other pair is near. spare: by how much all others are farther than that at least;
+// below zero of a step that looks at all pairs.
+struct NeighbourList {
+  V3<double>* centre;
+  double* reach;
+  int *pair, count;
+  double margin, spare;
+};
+
 // What is kept of a step: where the shapes are and how they move, a lower bound of the distance of every pair that was not looked at
-// (infinite of one that was), and the slopes of the pair asked for last. From step to step: directions along which pairs were apart.
+// (infinite of one that was), and the slopes of the pair asked for last. From step to step: directions along which pairs were apart, and which pairs are neighbours.
 struct PairWork {
   Placed<double>* shape;
   Hull* hull;
@@ -24,6 +34,7 @@ struct PairWork {
   int last_pair;
   double farthest_reach;
   Slope* slope;
+  NeighbourList neighbours;
 };
 
 // Velocities of the shapes, from those of the links.

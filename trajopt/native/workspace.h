@@ -123,7 +123,7 @@ template <class Size> struct Workspace {
     r.pairs = {block.take<Placed<double>>(shapes), block.take<Hull>(shapes), tables, block.take<V3<double>>(shapes),
                block.take<V6<double>>(shapes), matrix(1, shapes), matrix(1, pairs), matrix(1, t.candidates + 1), block.take<V3<double>>(pairs), block.take<V3<double>>(pairs),
                block.take<unsigned char>(pairs), block.take<bool>(pairs), block.take<int>(pairs), -1, 0,
-               block.take<Slope>(MOST_TOUCHES)};
+               block.take<Slope>(MOST_TOUCHES), {block.take<V3<double>>(shapes), matrix(1, shapes), block.take<int>(pairs), 0, 0, 0}};
     const int64_t planes = static_cast<int64_t>(t.shape_planes.size());
     r.planes = {matrix(1, planes), matrix(1, planes), block.take<V3<double>>(planes), block.take<V3<double>>(planes), block.take<bool>(planes),
                 block.take<int>(planes)};
