@@ -226,6 +226,54 @@ def test_a_pair_that_a_bounce_brings_together_acts():
     np.testing.assert_allclose(core[0].v, jax_[0].v, rtol=0, atol=1e-9 * 100)
 
 
+def test_a_pair_that_a_force_brings_together_acts():
+    """All bodies rest, so that no pair but that which touches is a neighbour. Under a force that reaches 600 m/s within the step
+    they close the gap of 20.01 cm to the far one and share their momentum with it."""
+    model = load_model_from_string(THROWN.format(far=0.6))
+    x, force = State(jnp.asarray(model.q_default), jnp.zeros(18)), jnp.zeros(18).at[0].set(100 * 600 / 1e-3)
+    x_next, info = System(model, dt=1e-3, backend="native").step(x, jnp.zeros(0), force=force)
+    v = np.asarray(x_next.v[::6])
+    assert info.dropped == 0
+    np.testing.assert_allclose(v[1] - v[2], 0.2001 / 1e-3, rtol=1e-9)
+    np.testing.assert_allclose(np.dot([100, 0.01, 1], v), 100 * 600, rtol=1e-9)
+
+
+def thrown_together(count=15):
+    """Free balls, capsules and boxes on a grid, a little above a floor."""
+    sizes = ["sphere", "capsule", "box"]
+    bodies = "".join(
+        f'<body pos="{0.32 * (k % 4)} {0.32 * (k // 4)} {0.2 + 0.05 * (k % 3)}"><freejoint/>'
+        f'<geom type="{sizes[k % 3]}" size="{SIZES[sizes[k % 3]]}" mass="1"/></body>'
+        for k in range(count)
+    )
+    return load_model_from_string(f"""<mujoco model="thrown"><worldbody>
+    <geom type="plane" size="0 0 1"/>{bodies}</worldbody></mujoco>""").to_device(jnp.float64)
+
+
+@pytest.mark.parametrize("speed", [0.3, 5.0, 100.0])
+def test_what_is_left_out_does_not_depend_on_the_steps_before(speed):
+    """Steps in a row, which keep a list of neighbours, are those of the same states in another order, of which each makes the
+    list anew, and those that look at all pairs and shapes for a whole report. A quarter of the bodies moves; others are hit."""
+    model = thrown_together()
+    system, rng = System(model, dt=1e-3, backend="native"), np.random.default_rng(3)
+    v = speed * rng.normal(size=(15, 6)) * np.array([1, 1, 1, 3, 3, 3]) * (np.arange(15) % 4 == 0)[:, None]
+    u, steps = jnp.zeros(0), 200
+
+    def on(x, _):
+        x_next, _ = system.step(x, u)
+        return x_next, (x, x_next.v)
+
+    start = State(jnp.asarray(model.q_default), jnp.asarray(v.reshape(-1)))
+    _, (x, in_a_row) = jax.jit(lambda x: jax.lax.scan(on, x, None, steps))(start)
+    order = np.random.default_rng(4).permutation(steps)
+    apart = jax.jit(jax.vmap(lambda x: system.step(x, u)[0].v))(jax.tree.map(lambda a: a[order], x))
+    after, info = jax.jit(jax.vmap(lambda x: system.step(x, u)))(x)
+    closed = (np.asarray(info.contacts.mode) > 0).any(1)
+    assert closed.sum() > 20 and np.isfinite(in_a_row).all()
+    np.testing.assert_array_equal(apart, in_a_row[order])
+    np.testing.assert_allclose(after.v, in_a_row, rtol=0, atol=1e-9 * max(1.0, speed))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", PAIRS, ids="-".join)
 def test_steps_and_jacobians_are_those_of_jax(kinds):
