@@ -172,7 +172,7 @@ def with_gap(t):
         ),
         ("q", {"values": lambda q: 1e5 * q}, "channel 'q' is .* at t = 0 s, column 0: angles are expected in rad"),
         ("q", {"values": lambda q: np.hstack([q, q])}, "has 2 columns; Encoder expects 1: hinge"),
-        ("q", {"values": lambda q: 0 * q}, "in no recording .'run 0'. the robot moves"),
+        ("q", {"values": lambda q: 0 * q}, "no recording holds a motion: recording 'run 0'.*from 0.000 s.*'q' moves by"),
     ],
 )
 def test_recordings_that_are_wrong(system, recordings, channel, change, message):
@@ -237,6 +237,14 @@ def test_poses_in_millimetres_and_quaternions_in_another_order():
 
     with pytest.raises(RecordingError, match="in mm"):
         fit(row * np.array([1e3] * 3 + [1.0] * 4))
+    with pytest.raises(RecordingError, match="channel 'pose': from t = 0 s on the positions change by 150 per s"):
+        fit(row * np.array([300.0] * 3 + [1.0] * 4))
+    with pytest.raises(RecordingError, match="expects 7: x, y, z in m, then a unit quaternion"):
+        fit(row[:, :6])
+    with pytest.raises(RecordingError, match="channel 'pose' has 1 samples without missing entries; a motion takes two"):
+        fit(np.where(np.arange(60)[:, None] > 0, np.nan, row))
+    with pytest.raises(RecordingError, match="'slide' is left out: from 0.000 s to 0.590 s nothing in channels 'pose' moves"):
+        fit(row[:1] + 0 * row)
     with pytest.raises(RecordingError, match="on it if the quaternions are read as x y z w"):
         fit(row[:, [0, 1, 2, 4, 5, 6, 3]])
     with pytest.raises(RecordingError, match="norm 2; expected x, y, z in m"):

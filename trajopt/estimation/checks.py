@@ -33,6 +33,8 @@ MISREAD = 0.05  # the same, in the typical recording, where another order of the
 MISREAD_ALONE = 0.15  # the same in a single one
 LOOKED_AT = 12  # rows of each recording
 PARTS = 20  # of a recording, over which the slope of positions is taken
+FASTEST_BODY = 100.0  # m/s, above which poses are not in m, or time stamps not in s
+POSE_COLUMNS = "x, y, z in m, then a unit quaternion w x y z"
 UNITS = 30.0  # factor between measured velocities and the slope of positions, either way, from which on units are wrong
 
 
@@ -61,18 +63,23 @@ def checked(
     for recording, moves in zip(recordings, _moving(system, recordings, sensors)):
         if moves:
             kept.append(recording)
-        elif any(sensor.channel in recording.channels and not isinstance(sensor, Input) for sensor in sensors):
-            notes.append(
-                f"recording '{recording.name}' is left out: from {recording.start:.3f} s to {recording.end:.3f} s nothing "
-                "in it moves by more than the noise"
-            )
+        elif measured := [s.channel for s in sensors if s.channel in recording.channels and not isinstance(s, Input)]:
+            notes.append(_left_out(recording, measured))
     if not kept:
-        names = ", ".join(f"'{recording.name}'" for recording in recordings[:5])
-        raise RecordingError(
-            f"in no recording ({names}) the robot moves by more than the noise of its sensors; record a motion"
-        )
+        raise RecordingError("no recording holds a motion: " + "; ".join(notes[-len(recordings) :][:5]))
     _check_ground(system, kept, sensors)
     return tuple(kept), notes
+
+
+def _left_out(recording: Recording, measured: Sequence[str]) -> str:
+    """Why a recording in which nothing moves cannot be used."""
+    whole = {c: int((~np.isnan(recording[c].values).any(1)).sum()) for c in measured}
+    few = [f"channel '{c}' has {rows} samples without missing entries" for c, rows in whole.items() if rows < 2]
+    why = ", ".join(few) + "; a motion takes two"
+    if len(few) < len(measured):
+        names = ", ".join(f"'{c}'" for c in measured)
+        why = f"nothing in channels {names} moves by more than the noise; record a motion"
+    return f"recording '{recording.name}' is left out: from {recording.start:.3f} s to {recording.end:.3f} s {why}"
 
 
 def _missing(sensor: Sensor, recordings: Sequence[Recording]) -> list[str]:
@@ -94,7 +101,7 @@ def _missing(sensor: Sensor, recordings: Sequence[Recording]) -> list[str]:
 def _check_width(where: str, system: System, sensor: Sensor, channel: Channel) -> None:
     expected = sensor.width(system.model)
     if channel.values.shape[1] != expected:
-        labels = ", ".join(sensor.labels(system.model))
+        labels = POSE_COLUMNS if isinstance(sensor, Pose) else ", ".join(sensor.labels(system.model))
         raise RecordingError(
             f"{where} has {channel.values.shape[1]} columns; {type(sensor).__name__} expects {expected}: {labels}"
         )
@@ -234,6 +241,7 @@ def _check_values(where: str, system: System, sensor: Sensor, channel: Channel) 
     advice = ""
     if isinstance(sensor, Pose):
         _check_quaternions(where, channel)
+        _check_speed_of_poses(where, channel)
         limit, values = np.full(3, FARTHEST), values[:, :3]
         advice = "positions are expected in m; are these in mm (scale: 0.001)?"
     elif isinstance(sensor, Encoder) and not sensor.velocity:
@@ -321,9 +329,18 @@ def _check_quaternions(where: str, channel: Channel) -> None:
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise RecordingError(
-            f"{where}: the quaternion at t = {channel.t[row]:.6g} s has norm {norms[row]:.4g}; expected x, y, z in m, then a "
-            f"unit quaternion "
-            "w x y z"
+            f"{where}: the quaternion at t = {channel.t[row]:.6g} s has norm {norms[row]:.4g}; expected {POSE_COLUMNS}"
+        )
+
+
+def _check_speed_of_poses(where: str, channel: Channel) -> None:
+    by = max(1, channel.t.size // PARTS)
+    moved = np.linalg.norm(channel.values[by:, :3] - channel.values[:-by, :3], axis=1)
+    speeds = (moved / (channel.t[by:] - channel.t[:-by]))[np.isfinite(moved)]
+    if speeds.size and np.median(speeds) > FASTEST_BODY:
+        raise RecordingError(
+            f"{where}: from t = {channel.t[0]:.6g} s on the positions change by {np.median(speeds):.4g} per s; they "
+            "are expected in m, with time stamps in s; are these in mm (scale: 0.001)?"
         )
 
 
