@@ -96,13 +96,13 @@ def test_a_motion_of_the_jax_implementation_is_its_steps():
         np.testing.assert_allclose(rolled.v[k + 1], x.v, rtol=0, atol=1e-8)
 
 
-def test_box_friction_guesses_its_modes_where_it_is_asked_to():
-    """A start of `BoxedLCP` is a guess that is taken where it obeys the law; rollouts make none."""
+def test_box_friction_starts_where_it_is_asked_to():
+    """From the solution `BoxedLCP` ends after one iteration; rollouts start from zero."""
     sys = System(load_model("h1"), DT, contact=BoxedLCP(max_contacts=8))
     x, u = next(sliding_states(sys, 1))
     y, info = sys.step(x, u)
     _, again = sys.step(x, u, warm_start=info.impulse)
-    assert int(again.iterations) == 0 < int(info.iterations)
+    assert int(again.iterations) <= 1 < int(info.iterations)
     rolled, infos = sys.rollout(x, u[None])
     np.testing.assert_allclose(rolled.v[1], y.v, rtol=0, atol=1e-10)
     assert int(infos.iterations[0]) == int(info.iterations)

@@ -66,7 +66,7 @@ class StepInfo:
             (docs/contact-semantics.md).
         iterations: of the contact solver.
         fallbacks: the last stage of the contact solve that ran, a `Stage`: 0 Newton's method, 1 Gauss-Seidel, 2 the path of
-            the regularised problem. Under `BoxedLCP` 1 says that pivoting was needed.
+            the regularised problem. Under `BoxedLCP` 1 is Lemke's method.
         status: how the contact solver ended, a `Status`.
         dropped: active rows that did not fit into max_contacts or max_limits, and pairs that did not fit into max_pairs.
         dropped_pairs: the pairs among them: those that could touch within the step by bounds of distance and velocity. The

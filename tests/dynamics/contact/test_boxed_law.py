@@ -45,13 +45,13 @@ def test_linearize(kind):
 
 
 def test_step_does_not_depend_on_warm_start():
-    """The guess is accepted only in the modes that the cold solve finds; the solution itself is always accepted."""
+    """A warm start leads where the cold solve does; from the solution itself one iteration gets there."""
     sys, rng = boxed("cube"), np.random.default_rng(0)
     for kind in ("standing", "sliding", "landing", "edge"):
         x = scenes.cube_state(kind)
         _, v, info = scenes.solved_step(sys, x)
         _, _, again = scenes.solved_step(sys, x, warm_start=info.impulse)
-        assert int(again.iterations) == int(again.fallbacks) == 0
+        assert int(again.iterations) <= 1 and int(again.fallbacks) == 0
         lam = np.asarray(info.impulse)
         for scale in (1e-3, 0.3, 10.0):
             start = lam * (1 + scale * rng.normal(size=lam.shape)) + 1e-3 * scale * rng.normal(size=lam.shape)
@@ -60,12 +60,12 @@ def test_step_does_not_depend_on_warm_start():
 
 
 def test_rollout_of_a_landing_cube():
-    """A cube falls, slides and comes to rest; every step is solved, most by the guess, and nothing sinks in."""
+    """A cube falls, slides and comes to rest; every step is solved, most in one iteration, and nothing sinks in."""
     sys = boxed("cube")
     start = State(np.array([0, 0, 0.11, *scenes.about([1, 0.3, 0], 0.05)]), np.array([0.4, 0.1, 0, 0, 0, 0.5]))
     states, infos = sys.rollout(start, np.zeros((600, 0)))
     assert (np.asarray(infos.status == Status.solved)).all()
-    assert (np.asarray(infos.iterations) == 0).mean() > 0.9
+    assert (np.asarray(infos.iterations) <= 1).mean() > 0.9
     assert np.abs(np.asarray(states.v)[-1]).max() < 1e-9
     np.testing.assert_allclose(np.asarray(states.q)[-1, 2], 0.1, atol=1e-6)
 

@@ -30,8 +30,8 @@ class NCPResult:
         impulse (N s): (3 nc,), for each contact along tangent 1, tangent 2 and the normal.
         velocity (m/s): G impulse + g, (3 nc,), in the same order.
         residual: recomputed violation of the law as a velocity, relative to the velocities of the problem.
-        iterations: of Newton; of `solve_boxed_lcp`, corrections of the guess and pivots.
-        fallbacks: the last stage that ran, a `Stage`; of `solve_boxed_lcp` 1 where pivoting was needed.
+        iterations: of Newton.
+        fallbacks: the last stage that ran, a `Stage`.
         status: how the solver ended, a `Status`.
         degenerate: whether the impulse is not unique; then one is selected (docs/contact-semantics.md, Selection).
     """
@@ -173,10 +173,10 @@ def solve_boxed_lcp(
     Find lambda with $nu = G lambda + g$ such that, for every contact, $0 <= nu_n _|_ lambda_n >= 0$ and, for each of its two
     tangents t by itself, $|lambda_t| <= mu lambda_n$, and $nu_t = 0$ or $lambda_t = -mu lambda_n sign(nu_t)$.
 
-    G (3 nc, 3 nc), symmetric positive semidefinite, may be singular; g (3 nc,); mu (nc,), not negative. init: impulses whose
-    modes are guessed first, such as those of the step before. Where these solve the problem `NCPResult.iterations` is 0; else
-    the guess is corrected a few times, then Lemke's method takes over and `NCPResult.fallbacks` is 1. max_iterations: pivots.
-    tol: residual that counts as solved, default 1e-10 in float64, 1e-5 in float32.
+    G (3 nc, 3 nc), symmetric positive semidefinite, may be singular; g (3 nc,); mu (nc,), not negative. init: where
+    Newton's method starts, such as the impulses of the step before; where it ends at no solution Lemke's method takes over, and
+    `NCPResult.fallbacks` is 1. max_iterations: of Newton in one attempt, and pivots. tol: residual that counts as solved, default
+    1e-10 in float64, 1e-5 in float32.
 
     Where contacts are redundant the impulse of least norm in its modes is returned (Nimble, App. B), whatever init was
     (docs/contact-semantics.md, Selection). Differentiable in G, g and mu, forward and reverse, by the implicit function theorem

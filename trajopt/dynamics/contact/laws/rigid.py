@@ -70,11 +70,11 @@ class BoxedLCP(ContactLaw):
     """Hard contact with friction bounded along each tangent by itself, $|lambda_t| <= mu lambda_n$ (Nimble, App. A; DART, ODE).
 
     The square bounds replace the circular cone: friction is $mu lambda_n$ along the tangents of the contact frame and up to
-    $sqrt(2) mu lambda_n$ between them. The solver is direct: it guesses the contact modes and verifies the guess, and where
-    that fails it uses a pivoting method (docs/notes/boxed-lcp.md).
+    $sqrt(2) mu lambda_n$ between them. The solver is that of `RigidContact`, with a
+    pivoting method in place of Gauss-Seidel (docs/notes/boxed-lcp.md).
 
     Options:
-        max_iterations: largest number of pivots.
+        max_iterations: largest number of Newton iterations in one attempt, and of pivots.
     """
 
     max_iterations: int = 2000

@@ -1,12 +1,14 @@
 r"""The ladder of stages on one contact problem, each climbed only where the one before ended at no solution (`Stage`).
 
 `NEWTON`        semismooth Newton on the problem with G + eps I, from the given start
-`GAUSS_SEIDEL`  rounds of Gauss-Seidel on that problem, each followed by Newton from its result
-`PATH`          the compiled solver, which ends with the path of the regularised problem; on CPUs that have it
+`GAUSS_SEIDEL`  rounds of Gauss-Seidel on that problem, each followed by Newton from its result; with box friction, of Lemke's
+                method, each by other bases
+`PATH`          the compiled solver, which ends with the path of the regularised problem; on CPUs that have it, for the disc
 
-An attempt is one run of Newton's method; iterative refinement then removes eps. Where the regularised problem is solved but
-leaves a residual, because eps lambda hid that a contact opens or slips, Newton's method on the problem itself goes on from there;
-sweeps would only lead to the same solution again. The attempt of least residual is kept.
+An attempt is one run of Newton's method; iterative refinement then removes eps, and where that leaves a residual Newton's method
+on the problem itself goes on from there. Where the regularised problem is solved but not the problem itself, because eps lambda
+hid that a contact opens or slips, sweeps would only lead to the same solution again; Lemke's method gets there by a smaller eps.
+The attempt of least residual is kept.
 """
 
 import dataclasses
@@ -23,6 +25,7 @@ from trajopt import native
 from trajopt.dynamics.branches import accelerated, cond_in_batch, cond_one_at_a_time
 from trajopt.dynamics.contact.ncp import NCP, Modes, nearest, residual, solves
 from trajopt.dynamics.contact.solve.gauss_seidel import gauss_seidel
+from trajopt.dynamics.contact.solve.lemke import lemke
 from trajopt.dynamics.contact.solve.newton import (
     newton_of_rank,
     newton_regularised,
@@ -38,7 +41,7 @@ class Stage(enum.IntEnum):
 
     Attributes:
         NEWTON: 0, semismooth Newton.
-        GAUSS_SEIDEL: 1, Gauss-Seidel, and Newton from its result.
+        GAUSS_SEIDEL: 1, Gauss-Seidel (with box friction Lemke's method), and Newton from its result.
         PATH: 2, the path of the regularised problem.
     """
 
@@ -49,7 +52,7 @@ class Stage(enum.IntEnum):
 
 ROUNDS = 3  # of Gauss-Seidel and Newton in turn
 SWEEPS = 100  # of Gauss-Seidel in a round
-NEARBY = 1e-3  # residual of a point that may be near a solution
+WEAKER = 1e-2  # ratio of eps of one solution by Lemke's method to that of the one before
 QUICK_ITERATIONS = 4  # of Newton, in which a batch in lockstep ends for most
 
 
@@ -104,11 +107,14 @@ def search(ncp: NCP, start: Float[Array, " m"], eps: Float[Array, ""], limits: L
     """The search from the impulse `start`, ended; in a batch, on a CPU, one search after another."""
 
     def attempt(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
-        state = _attempt(ncp, _after_sweeps(ncp, state, eps), eps, Limits(inner, rounding, limits.accuracy), max_iterations)
+        begun = _after_sweeps(ncp, state, eps, max_iterations)
+        state = _attempt(ncp, begun, eps, Limits(inner, rounding, limits.accuracy), max_iterations)
         return state, ~state.ended
 
     def to_its_end(state: Search, *given) -> Search:
         state = jax.lax.while_loop(lambda state: ~state.ended, lambda state: attempt(state, *given)[0], state)
+        if ncp.cone == "box":
+            return state
         return _on_a_cpu(lambda state: _by_the_core(state, given[0], given[1], limits.accuracy, max_iterations), state)
 
     def quick(state: Search, ncp: NCP, eps, inner, rounding) -> tuple[Search, Bool[Array, ""]]:
@@ -176,27 +182,40 @@ def among_nearest(ncp: NCP, state: Search, eps: Float[Array, ""], limits: Limits
     return jax.tree.map(lambda new, old: jnp.where(ended, new, old), solved, state)
 
 
-def _after_sweeps(ncp: NCP, state: Search, eps) -> Search:
-    """The state at the beginning of a round with the result of its sweeps, from where those of the round before ended."""
+def _after_sweeps(ncp: NCP, state: Search, eps, max_pivots: int) -> Search:
+    """The state at the beginning of a round with the result of its sweeps, from where those of the round before ended; with box
+    friction that of Lemke's method."""
     sweeping = state.turn > 0
+    if ncp.cone == "box":
+        weak = _weakened(ncp, state, eps)
+        pivoted = cond_in_batch(sweeping, lambda x: lemke(ncp, weak, max_pivots, state.turn - 1)[0], state.current)
+        return dataclasses.replace(state, current=pivoted)
     regularised = dataclasses.replace(ncp, G=ncp.G + eps * jnp.eye(len(state.swept), dtype=eps.dtype))
     swept = cond_in_batch(sweeping, lambda x: gauss_seidel(regularised, jnp.ones_like(ncp.mu), SWEEPS, start=x), state.swept)
     return dataclasses.replace(state, current=jnp.where(sweeping, swept, state.current), swept=swept)
 
 
+def _weakened(ncp: NCP, state: Search, eps):
+    """eps of the attempt: smaller in every solution by Lemke's method."""
+    return eps * WEAKER ** jnp.maximum(state.turn - 1, 0).astype(eps.dtype) if ncp.cone == "box" else eps
+
+
 def _attempt(ncp: NCP, state: Search, eps, limits: Limits, max_iterations: int) -> Search:
     """One attempt by Newton from `state.current`, and what follows from it."""
-    current, more, converged = newton_regularised(ncp, state.current, eps, limits.inner, max_iterations)
+    weak = _weakened(ncp, state, eps)
+    current, more, converged = newton_regularised(ncp, state.current, weak, limits.inner, max_iterations)
     # The last Newton step may have changed the modes: the inverse is formed anew where it ended.
-    inverse, modes = regularised_inverse(ncp, current, eps), regularised_modes(ncp, current, eps)
+    inverse, modes = regularised_inverse(ncp, current, weak), regularised_modes(ncp, current, weak)
     refined = refine(ncp, current, inverse, limits.rounding)
-    size = residual(ncp, refined, limits.accuracy)
-    nearby = (size > limits.accuracy) & (size < NEARBY)
-    refined = cond_in_batch(nearby, lambda x: newton_of_rank(ncp, x, limits.rounding), refined)
+    left = residual(ncp, refined, limits.accuracy) > limits.accuracy
+    refined = cond_in_batch(left, lambda x: newton_of_rank(ncp, x, limits.rounding), refined)
+    if ncp.cone == "box":
+        inverse = regularised_inverse(ncp, current, eps, weak)
     found = Candidate(refined, _judged(ncp, refined, limits.accuracy), inverse, modes)
-    best = _better(found, state.best, converged & (found.residual <= limits.accuracy))
     # Of an attempt that has not converged a solution does not end the search: which of many it is depends on the start.
-    ended = converged | (state.turn == ROUNDS)
+    solved = converged & (found.residual <= limits.accuracy)
+    best = _better(found, state.best, solved)
+    ended = (solved if ncp.cone == "box" else converged) | (state.turn == ROUNDS)
     return dataclasses.replace(
         state,
         best=best,

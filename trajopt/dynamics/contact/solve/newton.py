@@ -123,9 +123,11 @@ def newton_of_rank(ncp: NCP, lam: Float[Array, " m"], tol: float | Float[Array, 
     return jax.lax.while_loop(proceed, body, (lam, *_map(ncp, lam, none), jnp.zeros((), jnp.int32), jnp.ones((), bool)))[0]
 
 
-def regularised_inverse(ncp: NCP, lam: Float[Array, " m"], eps: float | Float[Array, ""]):
-    """Inverse of K for G + eps I at `lam`."""
-    nu = ncp.G @ lam + eps * lam + ncp.g
+def regularised_inverse(
+    ncp: NCP, lam: Float[Array, " m"], eps: float | Float[Array, ""], weak: float | Float[Array, ""] | None = None
+):
+    """Inverse of K for G + eps I at `lam`, in the modes there of the problem with G + weak I; by default the same."""
+    nu = ncp.G @ lam + (eps if weak is None else weak) * lam + ncp.g
     P = projection_jacobian(ncp, lam, nu, classify(ncp, lam, nu))
     return linear_algebra.inverse(newton_matrix(ncp, P, ncp.G + eps * jnp.eye(lam.shape[0], dtype=lam.dtype)))
 

@@ -1,7 +1,7 @@
 r"""Solution of the contact problem: a solver, selection among many solutions, and an honest status.
 
-The law with the circular cone is solved by the stages of `ladder`, that with box friction directly (`active_set`). Whatever comes
-out is freed of the regularisation by iterative refinement, and the residual is recomputed from scratch.
+The law is solved by the stages of `ladder`. Whatever comes out is freed of the regularisation by iterative refinement, and the
+residual is recomputed from scratch.
 """
 
 import dataclasses
@@ -35,7 +35,6 @@ from trajopt.dynamics.contact.ncp import (
     split,
 )
 from trajopt.dynamics.contact.solve import selection
-from trajopt.dynamics.contact.solve.active_set import direct
 from trajopt.dynamics.contact.solve.ladder import Limits, Search, search
 from trajopt.dynamics.contact.solve.newton import (
     merit,
@@ -64,11 +63,10 @@ ROUNDING = 100  # units of rounding of the velocities of the problem, at which r
 class NCPSolution:
     """impulse (m,) N s; velocity (m,) m/s; residual (relative, see `ncp.residual`); iterations of Newton (all attempts).
 
-    fallbacks: the last `ladder.Stage` that ran; of the direct solve with box friction: iterations are
-    corrections of the guess and pivots, fallbacks 1 where pivoting was needed; status; modes; degenerate: the impulse is not
-    unique; selected: it is the shortest in these modes (else, where that breaks the law, the limit of the regularised problem);
-    slow (nc,): the contacts that stick and yet follow their cones in that limit; inverse (m, m): of the regularised K near the
-    solution, the preconditioner of the derivative's linear system.
+    fallbacks: the last `ladder.Stage` that ran; status; modes; degenerate: the impulse is not unique; selected: it is the
+    shortest in these modes (else, where that breaks the law, the limit of the regularised problem); slow (nc,): the contacts
+    that stick and yet follow their cones in that limit; inverse (m, m): of the regularised K near the solution, the
+    preconditioner of the derivative's linear system.
     """
 
     impulse: Float[Array, " m"]
@@ -114,16 +112,10 @@ def solve(
         speed = approach_scale(ncp, lam)
         rounding = ROUNDING * jnp.finfo(dtype).eps * speed
         limits = Limits(jnp.minimum(jnp.asarray(0.01 * tol, dtype) * speed, 100 * rounding), rounding, tol)
-        if ncp.cone == "box":
-            start = lam if init is None else init
-            lam, iterations, fallbacks, inverse, eps = direct(ncp, start, eps, *limits, max_iterations)
-            near = regularised_modes(ncp, lam, eps)
-            lam = refine(ncp, lam, inverse, rounding)
-        else:
-            start = lam if init is None else _better_start(ncp, init, eps)
-            ended = search(ncp, start_resting_contacts_sticking(ncp, start, eps), eps, limits, max_iterations)
-            iterations, fallbacks, infeasible = ended.iterations, ended.stage, ended.infeasible
-            lam, inverse, near = _polished(ncp, ended, eps, limits)
+        start = lam if init is None else _better_start(ncp, init, eps)
+        ended = search(ncp, start_resting_contacts_sticking(ncp, start, eps), eps, limits, max_iterations)
+        iterations, fallbacks, infeasible = ended.iterations, ended.stage, ended.infeasible
+        lam, inverse, near = _polished(ncp, ended, eps, limits)
         modes = solution_modes(ncp, lam, ncp.G @ lam + ncp.g)
         lam, inverse, degenerate, selected, slow = _chosen(ncp, lam, modes, near, inverse, eps, tol)
     size = residual(ncp, lam, tol)
