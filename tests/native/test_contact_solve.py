@@ -25,11 +25,9 @@ def one(G, g, mu, init=None, **options):
 def box_on_corners(speed=1.0, mass=1.0, seed=0):
     """(G, g) of a box of side 0.2 whose four lower corners touch, moving at random: G (12, 12) has rank 6."""
     rng = np.random.default_rng(seed)
-    points = np.array([[a, b, -0.1] for a in (-0.1, 0.1) for b in (-0.1, 0.1)])
     motion = speed * rng.normal(size=6)
     motion[2] -= speed
-    G, g, *_ = scenes.box_problem(np.array([0, 0, 0.1, 1, 0, 0, 0]), motion, 1e-3, points, 0.0, mass=mass)
-    return G, g
+    return scenes.box_on_corners(motion[:3], motion[3:], mass)
 
 
 def random_bodies(seed, ratio=1e4, per_pair=3):

@@ -229,6 +229,12 @@ def box_problem(q, v, dt, points, offset, half=(0.1, 0.1, 0.1), mass=1.0):
     return J @ Minv @ J.T, J @ free + b, J, Minv, free
 
 
+def box_on_corners(v=(0.3, -0.1, -0.2), w=(0.1, 0.2, 0.5), mass=1.0):
+    """(G, g) of a box of side 0.2 whose four lower corners touch: G (12, 12) has rank 6."""
+    points = np.array([[a, b, -0.1] for a in (-0.1, 0.1) for b in (-0.1, 0.1)])
+    return box_problem(np.array([0, 0, 0.1, 1, 0, 0, 0]), np.r_[v, w], 1e-3, points, 0.0, mass=mass)[:2]
+
+
 def cube_problem(kind: str):
     """(x, G, g, J, Minv, v_free) of a cube state in closed form, with the four corners the engine reports.
 

@@ -11,22 +11,13 @@ from ridders import Estimate, compare, ridders
 
 from dynamics.contact import scenes
 from trajopt import native
-from trajopt.dynamics import Stage, solve_ncp
+from trajopt.dynamics import Stage, solve_boxed_lcp, solve_ncp
 from trajopt.dynamics.contact.ncp import make_ncp, natural_map
 from trajopt.dynamics.contact.solve.ladder import ROUNDS
 from trajopt.dynamics.contact.solve.newton import merit, newton_regularised, regularisation
 from trajopt.dynamics.contact.solve.solve import solve
 from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.result import Status
-
-
-def four_corners(v=(0.3, -0.1, -0.2), w=(0.1, 0.2, 0.5), mass=1.0):
-    """(G, g) of a box of side 0.2 whose four lower corners touch: G (12, 12) has rank 6."""
-    points = [[a, b, -0.1] for a in (-0.1, 0.1) for b in (-0.1, 0.1)]
-    G, g, *_ = scenes.box_problem(
-        np.array([0, 0, 0.1, 1, 0, 0, 0]), np.r_[v, w], 1e-3, np.array(points), 0.0, mass=mass
-    )
-    return G, g
 
 
 def stack_of_bodies(seed: int, bodies: int = 3, ratio: float = 1e2):
@@ -80,7 +71,7 @@ def check(G, g, mu, out, tolerance=1e-10, scaled=True):
 @pytest.mark.parametrize("mass", [1.0, 1e-4, 1e4])
 def test_redundant_contacts(mu, mass):
     """G has rank 6 of 12; any friction from none to practically infinite, any mass."""
-    G, g = four_corners(mass=mass)
+    G, g = scenes.box_on_corners(mass=mass)
     out = solve_ncp(G, g, np.full(4, mu))
     assert out.status == Status.solved and bool(out.degenerate)
     check(G, g, np.full(4, mu), out)
@@ -93,7 +84,7 @@ def test_redundant_contacts(mu, mass):
 @pytest.mark.parametrize("size", [1e-6, 1e-8, -1e-8, 1e-10, 1e-12])
 def test_a_redundant_contact_that_barely_opens(corner, size):
     """Four sliding corners whose gaps contradict each other by less than the regularisation sees: one of them opens."""
-    G, g = four_corners((0.055, -0.0055, -0.0073), (-0.026, 0.0, 0.035))
+    G, g = scenes.box_on_corners((0.055, -0.0055, -0.0073), (-0.026, 0.0, 0.035))
     g[3 * corner + 2] += size
     mu = np.full(4, 0.4)
     out = solve_ncp(G, g, mu)
@@ -136,7 +127,7 @@ def test_mass_ratio(ratio):
 
 def test_zero_gravity_no_load():
     """g = 0 gives no impulse, and no NaN anywhere, also in the derivative."""
-    G, _ = four_corners()
+    G, _ = scenes.box_on_corners()
     out = solve_ncp(G, np.zeros(12), np.full(4, 0.5))
     assert out.status == Status.solved
     np.testing.assert_array_equal(np.asarray(out.impulse), 0.0)
@@ -150,7 +141,7 @@ def test_no_contact_at_all():
 
 
 def test_no_active_contact():
-    G, g = four_corners(v=(0.3, -0.1, 0.2), w=(0.0, 0.0, 0.5))
+    G, g = scenes.box_on_corners(v=(0.3, -0.1, 0.2), w=(0.0, 0.0, 0.5))
     out = solve_ncp(G, g, np.full(4, 0.5))
     assert out.status == Status.solved and int(out.iterations) <= 1
     np.testing.assert_array_equal(np.asarray(out.impulse), 0.0)
@@ -208,7 +199,7 @@ def test_arguments_are_checked_by_name(change, error, message):
 
 def test_transformations_agree():
     """jit, vmap and both give the single answers; batches mix easy, sliding, open and infeasible problems."""
-    G, g = four_corners()
+    G, g = scenes.box_on_corners()
     gs = np.stack([g, -g, 3 * g, g + np.tile([2.0, 0, 0], 4), 0 * g])
     mu = np.full(4, 0.5)
     single = [solve_ncp(G, x, mu) for x in gs]
@@ -231,7 +222,7 @@ def test_transformations_agree():
 
 
 def test_float32():
-    G, g = (x.astype(np.float32) for x in four_corners())
+    G, g = (x.astype(np.float32) for x in scenes.box_on_corners())
     for mu in (0.0, 0.4, 5.0):
         out = solve_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(4, mu, jnp.float32))
         assert out.impulse.dtype == out.residual.dtype == jnp.float32
@@ -242,7 +233,7 @@ def test_float32():
 @pytest.mark.parametrize("start", [1.0, -1.0, 1e4, 1e-8])
 def test_start_does_not_choose_the_solution(start):
     rng = np.random.default_rng(0)
-    G, g = four_corners()
+    G, g = scenes.box_on_corners()
     mu = np.full(4, 0.4)
     reference = solve_ncp(G, g, mu)
     for _ in range(10):
@@ -332,8 +323,8 @@ def test_merit_falls_in_every_accepted_iteration():
     run = jax.jit(getattr(newton_regularised, "__wrapped__", newton_regularised))
     merit_of = jax.jit(lambda ncp, x, eps: merit(ncp, natural_map(ncp, x, ncp.G @ x + eps * x + ncp.g)))
     boxes = [
-        (*four_corners(), np.full(4, 0.4)),
-        (*four_corners((0.01, 0.02, -1.0), (0.1, -0.2, 0.01)), np.full(4, 0.8)),
+        (*scenes.box_on_corners(), np.full(4, 0.4)),
+        (*scenes.box_on_corners((0.01, 0.02, -1.0), (0.1, -0.2, 0.01)), np.full(4, 0.8)),
     ]
     for index, problem in enumerate([*boxes, *(stack_of_bodies(seed) for seed in range(6))]):
         ncp = make_ncp(*(jnp.asarray(x) for x in problem))
@@ -348,19 +339,21 @@ def test_merit_falls_in_every_accepted_iteration():
 
 # -- derivatives -------------------------------------------------------------------------------------------------------
 
-DERIVATIVE_CASES = {
+PROBLEMS = {
     "stack": lambda: stack_of_bodies(1),
-    "box sliding": lambda: (*four_corners(), np.full(4, 0.4)),
-    "box sticking": lambda: (*four_corners((0.01, 0.02, -1.0), (0.01, -0.02, 0.01)), np.full(4, 0.8)),
-    "box frictionless": lambda: (*four_corners(), np.zeros(4)),
+    "box sliding": lambda: (*scenes.box_on_corners(), np.full(4, 0.4)),
+    "box sticking": lambda: (*scenes.box_on_corners((0.01, 0.02, -1.0), (0.01, -0.02, 0.01)), np.full(4, 0.8)),
+    "box frictionless": lambda: (*scenes.box_on_corners(), np.zeros(4)),
 }
+DERIVATIVE_CASES = [pytest.param(solve_ncp, case, id=case) for case in PROBLEMS]
+DERIVATIVE_CASES += [pytest.param(solve_boxed_lcp, case, id=f"{case}, boxed") for case in PROBLEMS if case != "stack"]
 
 
 @functools.cache
-def _directional():
+def _directional(solver):
     def along(G, g, mu, dG, dg, dmu):
         def f(G, g, mu):
-            out = solve_ncp(G, g, mu)
+            out = solver(G, g, mu)
             return out.impulse, out.velocity
 
         return jax.jvp(f, (G, g, mu), (dG, dg, dmu))[1]
@@ -368,10 +361,10 @@ def _directional():
     return jax.jit(along)
 
 
-@pytest.mark.parametrize("case", list(DERIVATIVE_CASES))
-def test_derivatives_against_ridders(case):
+@pytest.mark.parametrize("solver, case", DERIVATIVE_CASES)
+def test_derivatives_against_ridders(solver, case):
     """Forward mode in random directions of G, g and mu; directions of G keep its range (masses change, the Jacobian does not)."""
-    G, g, mu = DERIVATIVE_CASES[case]()
+    G, g, mu = PROBLEMS[case]()
     rng = np.random.default_rng(4)
     root = np.linalg.svd(G)  # G = L L^T with L (m, rank)
     rank = int(np.sum(root.S > 1e-10 * root.S[0]))
@@ -387,11 +380,11 @@ def test_derivatives_against_ridders(case):
 
         def f(s, dL=dL, dc=dc, dmu=dmu, c=c):
             moved = L + s * dL
-            out = solve_ncp(moved @ moved.T, moved @ (c + s * dc), mu + s * dmu)
+            out = solver(moved @ moved.T, moved @ (c + s * dc), mu + s * dmu)
             return np.concatenate([out.impulse, out.velocity])
 
         tangents = (dL @ L.T + L @ dL.T, dL @ c + L @ dc, dmu)
-        forward = _directional()(*(jnp.asarray(x) for x in (L @ L.T, L @ c, mu, *tangents)))
+        forward = _directional(solver)(*(jnp.asarray(x) for x in (L @ L.T, L @ c, mu, *tangents)))
         estimate = ridders(f, 3e-3)
         got.append(np.concatenate(forward)), values.append(estimate.value), errors.append(estimate.error)
     # Rounding of a selected impulse: that of the residual times 1e6, one over the regularisation; so small entries of
@@ -403,9 +396,9 @@ def test_derivatives_against_ridders(case):
     compare(got[m:], Estimate(values[m:], errors[m:]), untrusted=0.1, label=f"{case}: velocity")
 
 
-@pytest.mark.parametrize("case", list(DERIVATIVE_CASES))
-def test_reverse_mode_is_the_transpose_of_forward_mode(case):
-    G, g, mu = (jnp.asarray(x) for x in DERIVATIVE_CASES[case]())
+@pytest.mark.parametrize("solver, case", DERIVATIVE_CASES)
+def test_reverse_mode_is_the_transpose_of_forward_mode(solver, case):
+    G, g, mu = (jnp.asarray(x) for x in PROBLEMS[case]())
     rng = np.random.default_rng(9)
     w_l, w_v = rng.normal(size=g.shape), rng.normal(size=g.shape)
     dG = rng.normal(size=G.shape)
@@ -414,10 +407,10 @@ def test_reverse_mode_is_the_transpose_of_forward_mode(case):
         jnp.asarray(rng.normal(size=g.shape)),
         jnp.asarray(rng.normal(size=mu.shape)),
     )
-    by_l, by_v = _directional()(G, g, mu, *tangents)
+    by_l, by_v = _directional(solver)(G, g, mu, *tangents)
 
     def weighted(G, g, mu):
-        out = solve_ncp(G, g, mu)
+        out = solver(G, g, mu)
         return w_l @ out.impulse + w_v @ out.velocity
 
     gradient = jax.jit(jax.grad(weighted, argnums=(0, 1, 2)))(G, g, mu)

@@ -1,13 +1,11 @@
 """The boxed LCP on plain arrays, `solve_boxed_lcp`: against enumeration, bounded least squares and closed forms."""
 
-import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ridders import Estimate, compare, ridders
 from scipy import optimize
 
 from dynamics.contact import scenes
@@ -16,8 +14,6 @@ from trajopt.dynamics.contact.ncp import make_ncp
 from trajopt.dynamics.contact.solve.lemke import lemke
 from trajopt.dynamics.contact.solve.solve import solve
 from trajopt.result import Status
-
-EVEN = np.array([[-1.0, -1], [-1, 1], [1, -1], [1, 1]])
 
 
 @jax.jit
@@ -80,12 +76,6 @@ def random_problem(seed: int, nc: int, nl: int, nf: int):
     return L @ L.T + 0.1 * np.eye(m), rng.normal(size=m), mu, rng.choice([0.1, 0.5, 2.0], size=nf)
 
 
-def box_on_four(v, w, mass=1.0):
-    """(G, g) of a box of side 0.2 whose four lower corners touch: G (12, 12) has rank 6."""
-    points = np.column_stack([0.1 * EVEN, np.full(4, -0.1)])
-    return scenes.box_problem(np.array([0, 0, 0.1, 1, 0, 0, 0]), np.r_[v, w], 1e-3, points, 0.0, mass=mass)[:2]
-
-
 # -- against other methods ---------------------------------------------------------------------------------------------
 
 
@@ -129,7 +119,7 @@ def test_limits_and_dry_friction_are_a_bounded_least_squares_problem():
 def test_planar_friction_is_the_disc():
     """Velocities along a tangent only: box and disc are the same interval, and both laws give the same answer."""
     for v in ((0.5, 0, -0.2), (0.01, 0, -0.2)):
-        G, g = box_on_four(v, (0, 0.2, 0))
+        G, g = scenes.box_on_corners(v, (0, 0.2, 0))
         box, disc = (f(G, g, np.full(4, 0.4)) for f in (solve_boxed_lcp, solve_ncp))
         np.testing.assert_allclose(box.impulse, disc.impulse, atol=1e-9)
         np.testing.assert_allclose(box.velocity, disc.velocity, atol=1e-11)
@@ -143,7 +133,7 @@ def test_planar_friction_is_the_disc():
 def test_redundant_contacts(mu, mass):
     """G has rank 6 of 12. The impulse is lawful, shortest in its modes, and the same from any start."""
     for v, w in (((0.3, -0.1, -0.2), (0.1, 0.2, 0.5)), ((0.01, 0.02, -1.0), (0.01, -0.02, 0.01))):
-        G, g = box_on_four(v, w, mass)
+        G, g = scenes.box_on_corners(v, w, mass)
         mus = np.full(4, mu)
         out = solve_boxed_lcp(G, g, mus)
         lam, nu = np.asarray(out.impulse), np.asarray(out.velocity)
@@ -233,7 +223,7 @@ def test_walls_that_close_on_a_body_are_not_solved():
 
 def test_a_wrong_guess_is_not_accepted():
     """Starts in the modes of another problem: corrected or pivoted, never the guess's own answer."""
-    G, g = box_on_four((0.01, 0.02, -1.0), (0.01, -0.02, 0.01))
+    G, g = scenes.box_on_corners((0.01, 0.02, -1.0), (0.01, -0.02, 0.01))
     stuck = solve_boxed_lcp(G, g, np.full(4, 0.8))
     moving = solve_boxed_lcp(G, g + np.tile([5.0, 0, 0], 4), np.full(4, 0.8), init=stuck.impulse)
     fresh = solve_boxed_lcp(G, g + np.tile([5.0, 0, 0], 4), np.full(4, 0.8))
@@ -247,57 +237,3 @@ def test_a_wrong_guess_is_not_accepted():
         assert out.status == Status.solved and violation(np.asarray(out.impulse), out.velocity, mu) < 1e-9
         steps += int(out.iterations) > 0
     assert steps >= 10
-
-
-# -- derivatives -------------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def _directional():
-    def along(G, g, mu, dG, dg, dmu):
-        def f(G, g, mu):
-            out = solve_boxed_lcp(G, g, mu)
-            return jnp.concatenate([out.impulse, out.velocity])
-
-        forward = jax.jvp(f, (G, g, mu), (dG, dg, dmu))[1]
-        weights = jnp.cos(jnp.arange(24.0))
-        backward = jax.vjp(f, G, g, mu)[1](weights)
-        return forward, weights @ forward, sum(jnp.vdot(a, b) for a, b in zip(backward, (dG, dg, dmu), strict=True))
-
-    return jax.jit(along)
-
-
-@pytest.mark.parametrize("case", ["sliding", "sticking", "frictionless"])
-def test_derivatives_of_the_selected_solution(case):
-    """Forward mode against differences along directions that keep the range of G; reverse mode is its transpose."""
-    v, w, mu = {
-        "sliding": ((0.3, -0.1, -0.2), (0.1, 0.2, 0.5), 0.4),
-        "sticking": ((0.01, 0.02, -1.0), (0.01, -0.02, 0.01), 0.8),
-        "frictionless": ((0.3, -0.1, -0.2), (0.1, 0.2, 0.5), 0.0),
-    }[case]
-    G, g = box_on_four(v, w)
-    mus = np.full(4, mu)
-    values, vectors = np.linalg.eigh(G)
-    L = vectors[:, -6:] * np.sqrt(values[-6:])
-    c = np.linalg.lstsq(L, g, rcond=None)[0]
-    rng = np.random.default_rng(5)
-    got, expected, errors = [], [], []
-    for kind in ("G", "g", "mu") if mu else ("G", "g"):
-        dL = L @ (0.3 * rng.normal(size=(6, 6))) * (kind == "G")
-        dc = 0.3 * rng.normal(size=6) * (kind == "g")
-        dmu = rng.uniform(0.1, 0.3, size=4) * (kind == "mu")
-
-        def f(s, dL=dL, dc=dc, dmu=dmu):
-            moved = L + s * dL
-            out = solve_boxed_lcp(moved @ moved.T, moved @ (c + s * dc), mus + s * dmu)
-            return np.concatenate([out.impulse, out.velocity])
-
-        tangents = (dL @ L.T + L @ dL.T, dL @ c + L @ dc, dmu)
-        forward, one, other = _directional()(*(jnp.asarray(x) for x in (G, g, mus, *tangents)))
-        np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-9)
-        estimate = ridders(f, 3e-3)
-        got.append(forward), expected.append(estimate.value), errors.append(estimate.error)
-    got, expected, errors = np.stack(got, 1), np.stack(expected, 1), np.stack(errors, 1)
-    # While the box sticks its impulse does not depend on mu: that column of differences is rounding alone.
-    compare(got[:12], Estimate(expected[:12], errors[:12]), untrusted=0.34, label=f"{case}: impulse")
-    compare(got[12:], Estimate(expected[12:], errors[12:]), untrusted=0.1, label=f"{case}: velocity")

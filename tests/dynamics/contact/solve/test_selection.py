@@ -26,12 +26,6 @@ slope_of_modes = jax.jit(lambda ncp, lam, modes: jax.jacfwd(lambda x: mode_map(n
 along = jax.jit(lambda p, t: jax.jvp(lambda *a: solve_ncp(*a).impulse, p, t)[1])
 
 
-def box(v, w):
-    points = [[a, b, -0.1] for a in (-0.1, 0.1) for b in (-0.1, 0.1)]
-    G, g, *_ = scenes.box_problem(np.array([0, 0, 0.1, 1, 0, 0, 0]), np.r_[v, w], 1e-3, np.array(points), 0.0)
-    return G, g
-
-
 def ncp_of(G, g, mu=MU):
     return make_ncp(jnp.asarray(G), jnp.asarray(g), jnp.full(len(g) // 3, mu))
 
@@ -42,7 +36,7 @@ def no_modes(count, mode):
 
 def test_held_contacts_give_the_pseudoinverse():
     """Sticking contacts: least norm subject to G lambda = -g."""
-    G, g = box((0.01, 0.02, -1.0), (0.1, -0.1, 0.02))
+    G, g = scenes.box_on_corners((0.01, 0.02, -1.0), (0.1, -0.1, 0.02))
     expected = -np.linalg.pinv(G, rcond=1e-10) @ g
     lam = smallest_norm(ncp_of(G, g), jnp.asarray(expected + 0.3 * null_of(G) @ np.ones(6)), no_modes(4, STICKING))
     np.testing.assert_allclose(lam, expected, atol=1e-12)
@@ -57,7 +51,7 @@ def null_of(G):
 def test_frictionless_redundancy_is_a_quadratic_programme():
     """mu = 0: among all impulses that hold the box (some of its corners may lift) the one of least norm, by SLSQP."""
     for v, w in (((0, 0, -1.0), (0.0, 0, 0)), ((0.5, 0, -1.0), (1.5, -0.7, 0)), ((0, 0, -0.2), (6.0, 3.0, 0))):
-        G, g = box(v, w)
+        G, g = scenes.box_on_corners(v, w)
         out = solve(ncp_of(G, g, 0.0))
         lam = np.asarray(out.impulse)[2::3]
         N, n = G[2::3, 2::3], g[2::3]
@@ -81,7 +75,7 @@ def test_derivative_of_the_selected_impulse(mode, v, w):
     The directions G + s dG keep the range of G (they change the mass matrix, not the Jacobian): the corners stay coplanar,
     so that the perturbed problems are solvable in the same modes. The null-space part of the derivative must not vanish.
     """
-    G, g = box(v, w)
+    G, g = scenes.box_on_corners(v, w)
     rng = np.random.default_rng(1)
     root = np.linalg.svd(G)
     L = root.U[:, :6] * np.sqrt(root.S[:6])
