@@ -54,14 +54,14 @@ def checked_controls(model: Model, us: Any) -> Float[Array, "T nu"]:
 
 
 def checked_warm_start(model: Model, law: Law, m: int, warm_start: Any) -> Float[Array, " m"]:
-    """The warm start of m impulses in the model's precision; zeros for None, and under laws that guess no modes from it."""
+    """The warm start of m impulses in the model's precision; zeros for None, and under laws that do not start from it."""
     dtype = model.mass.dtype
     if warm_start is None:
         return zeros(m, dtype)
     if np.shape(warm_start) != (m,):
         raise ShapeError(f"warm_start has shape {np.shape(warm_start)}, expected ({m},)")
     given = in_precision("warm_start", warm_start, dtype)
-    return given if law.guesses_modes else zeros(m, dtype)
+    return given if law.takes_warm_start else zeros(m, dtype)
 
 
 def checked_contact_state(model: Model, law: Law, given: Any, dtype: np.dtype) -> Float[Array, "..."] | None:

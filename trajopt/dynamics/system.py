@@ -215,7 +215,7 @@ class System(WithoutCaches, NamedOptions):
         """State after dt under the control u, and what happened. Controls are not clipped to their limits.
 
         force: generalised force (dual to v) applied besides the actuators over the step.
-        warm_start: `StepInfo.impulse` of the previous step, from which `BoxedLCP` guesses its modes. No other law uses it: where
+        warm_start: `StepInfo.impulse` of the previous step, from which `BoxedLCP` starts. No other law uses it: where
             contacts slide several solutions can exist, and x and u alone decide which is returned.
         Raises `ShapeError` or `NonFiniteError` naming the argument, before anything is compiled.
         """

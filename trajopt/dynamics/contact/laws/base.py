@@ -159,7 +159,7 @@ class Law(NamedOptions):
         return (contact_count(model), 3) if self.carries_state else None
 
     @property
-    def guesses_modes(self) -> bool:
+    def takes_warm_start(self) -> bool:
         """Whether a step guesses its contact modes from the impulses of the step before."""
         return False
 
@@ -254,7 +254,7 @@ class ContactLaw(Law):
         return min(super().limit_rows(model), limit)
 
     @property
-    def guesses_modes(self) -> bool:
+    def takes_warm_start(self) -> bool:
         return self.cone == "box"
 
     @property
