@@ -71,7 +71,7 @@ def test_rollout_of_a_landing_cube():
 
 
 def test_limits_and_dry_friction_are_those_of_the_other_law():
-    """Without contacts the two laws are one problem, though their projections differ: a slider at its limit, both with dry friction."""
+    """Without contacts the two laws are one problem by other projections: a slider at its limit, both with dry friction."""
     box, disc = boxed("sliders"), scenes.system("sliders")
     for q, v, u in (([0.4999, 0.0], [1.0, 0.2], [0.0, 0.0]), ([0.1, 0.0], [1e-4, 1e-4], [2.0, 9.0])):
         x = State(np.array(q), np.array(v))

@@ -160,7 +160,7 @@ class Law(NamedOptions):
 
     @property
     def takes_warm_start(self) -> bool:
-        """Whether a step guesses its contact modes from the impulses of the step before."""
+        """Whether a step starts from the impulses of the step before."""
         return False
 
     @property
