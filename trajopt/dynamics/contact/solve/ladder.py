@@ -2,7 +2,7 @@ r"""The ladder of stages on one contact problem, each climbed only where the one
 
 `NEWTON`        semismooth Newton on the problem with G + eps I, from the given start
 `GAUSS_SEIDEL`  rounds of Gauss-Seidel on that problem, each followed by Newton from its result; with box friction, of Lemke's
-                method, each by other bases
+                method, each with a smaller eps
 `PATH`          the compiled solver, which ends with the path of the regularised problem; on CPUs that have it, for the disc
 
 An attempt is one run of Newton's method; iterative refinement then removes eps, and where that leaves a residual Newton's method
@@ -188,7 +188,7 @@ def _after_sweeps(ncp: NCP, state: Search, eps, max_pivots: int) -> Search:
     sweeping = state.turn > 0
     if ncp.cone == "box":
         weak = _weakened(ncp, state, eps)
-        pivoted = cond_in_batch(sweeping, lambda x: lemke(ncp, weak, max_pivots, state.turn - 1)[0], state.current)
+        pivoted = cond_in_batch(sweeping, lambda x: lemke(ncp, weak, max_pivots)[0], state.current)
         return dataclasses.replace(state, current=pivoted)
     regularised = dataclasses.replace(ncp, G=ncp.G + eps * jnp.eye(len(state.swept), dtype=eps.dtype))
     swept = cond_in_batch(sweeping, lambda x: gauss_seidel(regularised, jnp.ones_like(ncp.mu), SWEEPS, start=x), state.swept)

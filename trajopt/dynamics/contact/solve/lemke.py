@@ -24,16 +24,10 @@ from trajopt.dynamics.precision import Threshold
 
 TIE = Threshold(1e-12, 1e-6)  # ratios, of numbers of the order of one, that are closer than this are equal but for rounding
 UNREACHED = 1e6  # of an impulse, in units in which those that stop the fastest row alone are one
-_GOLDEN = 0.5 * (5**0.5 - 1.0)  # its multiples are spread evenly over the unit interval: covering vectors unlike each other
 
 
-def lemke(
-    ncp: NCP, eps: float | Float[Array, ""], max_pivots: int, path: int | Int[Array, ""] = 0
-) -> tuple[Float[Array, " m"], Int[Array, ""]]:
-    """(lambda, pivots) of the problem with G + eps I and box friction; where the method fails, where it stopped.
-
-    path, a number 0, 1, ...: another covering vector, and with it other bases on the way, for where rounding has spoilt one.
-    """
+def lemke(ncp: NCP, eps: float | Float[Array, ""], max_pivots: int) -> tuple[Float[Array, " m"], Int[Array, ""]]:
+    """(lambda, pivots) of the problem with G + eps I and box friction; where the method fails, where it stopped."""
     dtype = ncp.G.dtype
     unilateral, friction, contact = _rows(ncp)
     # In units in which the diagonal of G and the largest velocity are one.
@@ -44,8 +38,7 @@ def lemke(
     size = jnp.where(size > 0, size, 1.0)
     g = g / size
     M, q, cover = _problem(ncp, G, g, size, unit, unilateral, friction, contact)
-    spread = jnp.asarray(_GOLDEN * np.arange(len(q)), dtype) * jnp.asarray(path, dtype)
-    x, pivots = solve_lcp(M, q, cover * (1.0 + spread - jnp.floor(spread)), max_pivots)
+    x, pivots = solve_lcp(M, q, cover, max_pivots)
     nu, nr = len(unilateral), len(friction)
     lam = jnp.zeros_like(g).at[unilateral].set(x[:nu]).at[friction].set(x[nu : nu + nr] - x[nu + nr : nu + 2 * nr])
     return lam * unit * size, pivots
