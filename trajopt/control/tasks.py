@@ -22,6 +22,7 @@ from trajopt.problems import guesses, registry
 from trajopt.problems import residuals as r
 from trajopt.problems.library.behaviours import at_rest
 from trajopt.problems.library.behaviours import task as terms
+from trajopt.problems.library.in_hand_rotation import JOINTS, strokes
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.solvers.registry import get
 
@@ -141,6 +142,29 @@ def two_arm_lift(height: float = 0.3) -> OptimalControlProblem:
     return problem.replace(horizon=12, terminal_residual=terms(dataclasses.replace(place, reference=way), rest))
 
 
+def in_hand_rotation(turn: float = np.pi / 3) -> OptimalControlProblem:
+    """A hand turns a ball on its palm about the vertical, over 0.48 s in steps of 40 ms. The fingers grasp it, turn it, let go and
+    come back, three times: angles of their joints are references."""
+    dt, share = 0.04, np.sqrt(0.04)
+    problem = registry.get("in-hand-rotation", dt=dt)
+    home = np.asarray(problem.x0)[:23]
+    angles, done = strokes(dt)
+    postures = np.concatenate([angles, np.tile(home[16:], (len(angles), 1))], 1)
+    half = 0.5 * turn * done
+    turned = np.stack([np.cos(half), 0 * half, 0 * half, np.sin(half)], 1)
+    stage = terms(
+        r.FrameOrientation("object", reference=turned, weight=3.0 * share),
+        r.FramePosition("object", reference=home[16:19], weight=20.0 * share, name="ball"), r.Velocity(weight=0.1 * share),
+        r.Posture(JOINTS, reference=postures, weight=share), r.Control(reference=angles, weight=5.0 * share),
+    )  # fmt: skip
+    final = terms(
+        r.FrameOrientation("object", reference=turned, weight=10.0),
+        r.FramePosition("object", reference=home[16:19], weight=60.0, name="ball"),
+        r.Velocity(weight=np.concatenate([np.full(16, 0.1), np.full(6, 0.3)])),
+    )  # fmt: skip
+    return problem.replace(horizon=12, stage_residual=stage, terminal_residual=final)
+
+
 def ur5_reach() -> OptimalControlProblem:
     """The tool of an arm goes to a place, no joint faster than 2 rad/s."""
     system = System(load_model("ur5"), 0.02, NoContact())
@@ -186,6 +210,10 @@ TASKS: dict[str, Task] = {
     "two-arm-lift": Task(
         "two arms lift a ball that neither can hold alone", "two-arms", two_arm_lift, 0.02, 0.001, "iLQR", {"gain_damping": 0.03},
         (), "ball", 5.0,
+    ),
+    "in-hand-rotation": Task(
+        "a hand turns a ball on its palm by 60 degrees, in three strokes", "allegro-ball", in_hand_rotation, 0.02, 0.001, "iLQR",
+        {}, (), "object", 0.1,
     ),
     "ur5-reach": Task(
         "the tool of an arm goes to a place, joints below 2 rad/s", "ur5", ur5_reach, 0.02, 0.002, "iLQR", {},
