@@ -143,7 +143,7 @@ def two_arm_lift(height: float = 0.3) -> OptimalControlProblem:
 
 
 def in_hand_rotation(turn: float = np.pi / 3) -> OptimalControlProblem:
-    """A hand turns a ball on its palm about the vertical, over 0.48 s in steps of 40 ms. The fingers grasp it, turn it, let go and
+    """A hand turns a ball on its palm about the vertical, over 0.48 s in steps of 40 ms. Fingers grasp it, turn it, let go and
     come back, three times: angles of their joints are references."""
     dt, share = 0.04, np.sqrt(0.04)
     problem = registry.get("in-hand-rotation", dt=dt)
@@ -153,13 +153,13 @@ def in_hand_rotation(turn: float = np.pi / 3) -> OptimalControlProblem:
     half = 0.5 * turn * done
     turned = np.stack([np.cos(half), 0 * half, 0 * half, np.sin(half)], 1)
     stage = terms(
-        r.FrameOrientation("object", reference=turned, weight=3.0 * share),
-        r.FramePosition("object", reference=home[16:19], weight=20.0 * share, name="ball"), r.Velocity(weight=0.1 * share),
-        r.Posture(JOINTS, reference=postures, weight=share), r.Control(reference=angles, weight=5.0 * share),
+        r.FrameOrientation("object", reference=turned, weight=2.0 * share),
+        r.FramePosition("object", reference=home[16:19], weight=10.0 * share, name="ball"), r.Velocity(weight=0.1 * share),
+        r.Posture(JOINTS, reference=postures, weight=share), r.Control(reference=angles, weight=10.0 * share),
     )  # fmt: skip
     final = terms(
-        r.FrameOrientation("object", reference=turned, weight=10.0),
-        r.FramePosition("object", reference=home[16:19], weight=60.0, name="ball"),
+        r.FrameOrientation("object", reference=turned, weight=5.0),
+        r.FramePosition("object", reference=home[16:19], weight=30.0, name="ball"),
         r.Velocity(weight=np.concatenate([np.full(16, 0.1), np.full(6, 0.3)])),
     )  # fmt: skip
     return problem.replace(horizon=12, stage_residual=stage, terminal_residual=final)
@@ -213,7 +213,7 @@ TASKS: dict[str, Task] = {
     ),
     "in-hand-rotation": Task(
         "a hand turns a ball on its palm by 60 degrees, in three strokes", "allegro-ball", in_hand_rotation, 0.02, 0.001, "iLQR",
-        {}, (), "object", 0.1,
+        {"smoothing": [1e-5], "gain_damping": 20.0}, (), "object", 0.1,
     ),
     "ur5-reach": Task(
         "the tool of an arm goes to a place, joints below 2 rad/s", "ur5", ur5_reach, 0.02, 0.002, "iLQR", {},
