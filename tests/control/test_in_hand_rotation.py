@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from trajopt import load_model, problems
+from trajopt import load_model
 from trajopt.control.tasks import task
 from trajopt.models import bundled_file
 from trajopt.problems.library.in_hand_rotation import AWAY, FINGERS, GRASP, random_start, strokes
@@ -33,11 +33,10 @@ def test_strokes_start_at_home_and_end_with_the_ball_held():
 
 
 @pytest.mark.slow
-def test_the_ball_is_turned_in_mujoco():
-    horizon, whole = task("in-hand-rotation").horizon(max_iterations=1, time_budget=1e3), problems.get("in-hand-rotation")
-    start = np.concatenate([random_start(21), np.zeros(22)])
-    end = horizon.run(7.0, x0=start).xs[-1]
-    half = np.pi / 6
-    turned = 2 * np.arccos(min(1.0, abs(end[19] * np.cos(half) + end[22] * np.sin(half))))
-    assert turned < np.radians(10.0)
-    assert np.linalg.norm(end[16:19] - np.asarray(whole.x0)[16:19]) < 0.02
+def test_the_first_stroke_turns_the_ball_in_mujoco():
+    horizon = task("in-hand-rotation").horizon(max_iterations=1, time_budget=1e3)
+    home = np.asarray(horizon.problem.x0)
+    end = horizon.run(1.8, x0=np.concatenate([random_start(21), np.zeros(22)])).xs[-1]
+    yaw = 2 * np.arctan2(end[22], end[19])
+    assert np.radians(12.0) < yaw < np.radians(30.0)
+    assert np.linalg.norm(end[16:19] - home[16:19]) < 0.02

@@ -104,7 +104,7 @@ class SystemPlant(NamedOptions):
         self.name = f"System of '{system.model.name}'"
         self.nx, self.nu = system.nq + system.nv, system.nu
         self._nodes = {frame.name: frame.node for frame in system.model.topology.frames if frame.node >= 0}
-        self._state: Any = np.asarray(flat_state(system.initial_state()))
+        self._state: Any = np.concatenate([np.asarray(system.model.q_default), np.zeros(system.nv)])
 
     @property
     def bodies(self) -> tuple[str, ...]:
