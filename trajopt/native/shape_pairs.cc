@@ -216,11 +216,6 @@ bool sharpen(const Topology& t, int k, double enough, PairWork& w) {
   return true;
 }
 
-double ball_gap(const ShapePair& pair, const PairWork& w) {
-  const V3<double> apart = w.centre[pair.one] - w.centre[pair.two];
-  return std::sqrt(dot(apart, apart)) - (w.reach[pair.one] + w.reach[pair.two]);
-}
-
 // Share of the mean radius of the shapes within which pairs are neighbours, if those that move fast do not ask for more.
 constexpr double NEIGHBOURHOOD = 0.5;
 
@@ -236,9 +231,9 @@ void find_neighbours(const Topology& t, double needed, PairWork& w) {
     known = known && square < std::numeric_limits<double>::infinity();  // a number
     moved = square > moved ? square : moved, grown = growth > grown ? growth : grown, total += w.reach[k];
   }
-  list.spare = list.margin - (2 + 2 * NEARBY) * (std::sqrt(moved) + grown);
-  if (known && list.spare >= needed) return;
-  list.margin = list.spare = std::max(2 * needed, NEIGHBOURHOOD * total / shapes), list.count = 0;
+  list.spare = needed;
+  if (known && list.margin - (2 + 2 * NEARBY) * (std::sqrt(moved) + grown) >= needed) return;
+  list.margin = std::max(2 * needed, NEIGHBOURHOOD * total / shapes), list.count = 0;
   std::copy_n(w.centre, shapes, list.centre), std::copy_n(w.reach, shapes, list.reach);
   for (int k = 0; k < static_cast<int>(t.shape_pairs.size()); ++k) {
     const ShapePair& pair = t.shape_pairs[k];
@@ -318,13 +313,14 @@ int pair_candidates(const Topology& t, const Parameters& p, double dt, int wante
 int mark_missed(const Topology& t, double dt, PairWork& w) {
   const double fastest = dt * fastest_of_all(t, w);
   const NeighbourList& list = w.neighbours;
-  const bool listed = list.spare >= fastest, all = list.spare < 0;
+  const double smallest = t.pair_shapes.empty() ? 0 : *std::min_element(w.reach, w.reach + t.pair_shapes.size());
+  const bool all = list.spare < 0, listed = !all && std::max(list.spare, 2 * NEARBY * smallest) >= fastest;
   int missed = 0;
   for (int i = 0, next = 0; i < (listed ? list.count : static_cast<int>(t.shape_pairs.size())); ++i) {
     const int k = listed ? list.pair[i] : i;
     if (!listed && !all) {
       if (next < list.count && list.pair[next] == k) ++next;
-      else w.bound[k] = ball_gap(t.shape_pairs[k], w);
+      else w.bound[k] = std::max(list.spare, NEARBY * (w.reach[t.shape_pairs[k].one] + w.reach[t.shape_pairs[k].two]));
     }
     if (!(w.bound[k] < fastest) || !(w.bound[k] < dt * fastest_approach(t.shape_pairs[k], w))) continue;
     w.missed[k] = true, ++missed;

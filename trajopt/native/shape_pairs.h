@@ -9,7 +9,7 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 // The pairs that were nearer than `margin`, beyond NEARBY of their size, when the list was made (Verlet), and the balls around the shapes
-// then: as long as these have moved by little, no other pair is near. spare: by how much all others are farther than that at least;
+// then: as long as these have moved by little, no other pair is near. spare: by this and by NEARBY of its size any other pair is apart;
 // below zero of a step that looks at all pairs.
 struct NeighbourList {
   V3<double>* centre;
