@@ -33,7 +33,7 @@ def counted(count: int, thing: str) -> str:
 
 def closest(name: str, known: Iterable[str], most: int = 5) -> str:
     """A sentence naming the known names closest to `name`, to append to an error message."""
-    known = sorted(known)
+    known = sorted(set(known))
     if not known:
         return "; there are none"
     comparable = [other for other in known[:_COMPARED] if len(other) <= _LONGEST]

@@ -9,6 +9,7 @@ from trajopt import models
 from trajopt.errors import ModelError, OptionError, ShapeError, UnknownNameError
 from trajopt.models.describe import describe, model_facts
 from trajopt.models.registry import load_model_with_report
+from trajopt.names import closest
 
 pytestmark = pytest.mark.check
 
@@ -20,6 +21,10 @@ def test_bundled_names_and_closest_names():
     assert names == sorted(names) and {"go1", "cube"} <= set(names)
     with pytest.raises(UnknownNameError, match="there is no bundled model 'go-1' and no such file; did you mean 'go1'"):
         models.load_model("go-1")
+
+
+def test_a_name_that_several_things_have_is_listed_once():
+    assert closest("zzz", ["tip", "palm", "tip"]) == "; known are: palm, tip"
 
 
 @pytest.mark.parametrize(
