@@ -145,7 +145,8 @@ def two_arm_lift(height: float = 0.3) -> OptimalControlProblem:
 def in_hand_rotation(turn: float = np.pi / 3) -> OptimalControlProblem:
     """A hand turns a ball on its palm about the vertical, over 0.48 s in steps of 40 ms. Fingers grasp it, turn it, let go and
     come back, three times: angles of their joints are references."""
-    dt, share = 0.04, np.sqrt(0.04)
+    dt = 0.04
+    share = np.sqrt(dt)
     problem = registry.get("in-hand-rotation", dt=dt)
     home = np.asarray(problem.x0)[:23]
     angles, done = strokes(dt)

@@ -140,8 +140,8 @@ def guessed_first(system: System, recording: Recording, sensors: Sequence[Sensor
             continue
         rows = recording[sensor.channel].values
         if isinstance(sensor, Velocity):
-            row = rows[~np.isnan(rows).any(1)]
-            v = row[0] / sensor.gain if len(row) else v
+            row = _first_whole_row(recording[sensor.channel])
+            v = v if row is None else rows[row] / sensor.gain
         elif isinstance(sensor, Encoder) and sensor.velocity:
             for k, name in enumerate(sensor.labels(model)):
                 good = rows[~np.isnan(rows[:, k]), k]
@@ -173,9 +173,15 @@ def _lateness(recording: Recording, sensors: Sequence[Sensor]) -> float:
     for sensor in sensors:
         if isinstance(sensor, Velocity) and sensor.channel in recording.channels:
             channel = recording[sensor.channel]
-            good = np.flatnonzero(~np.isnan(channel.values).any(1))
-            found = float(channel.t[good[0]]) - first_time(recording, sensors) if good.size else found
+            row = _first_whole_row(channel)
+            found = found if row is None else float(channel.t[row]) - first_time(recording, sensors)
     return found
+
+
+def _first_whole_row(channel: Channel) -> int | None:
+    """The first row without a missing entry."""
+    whole = np.flatnonzero(~np.isnan(channel.values).any(1))
+    return int(whole[0]) if whole.size else None
 
 
 def _slope_of_poses(t: Float[np.ndarray, " n"], rows: Float[np.ndarray, "n 7"]) -> Float[np.ndarray, "6"]:
