@@ -28,30 +28,70 @@ def linear_model(rng, recordings, samples, spread):
 def test_few_recordings_take_the_stated_noise():
     _, information = linear_model(np.random.default_rng(0), 5, 20, 0.0)
     np.testing.assert_allclose(information.covariance(ALL), np.linalg.inv(information.total), rtol=1e-9)
-    assert quantile(5, False) == pytest.approx(1.96, abs=1e-3)
-    assert quantile(10, True) == pytest.approx(scipy.stats.t.ppf(0.975, 9))
+    np.testing.assert_allclose(information.covariance(ALL, 4.0), 4.0 * np.linalg.inv(information.total), rtol=1e-9)
+    assert np.all(np.isinf(information.freedom(ALL, np.eye(2))))
+    assert quantile(np.inf) == pytest.approx(1.96, abs=1e-3)
+    assert quantile(9.0) == pytest.approx(scipy.stats.t.ppf(0.975, 9))
+
+
+def covered(information, error, free=ALL):
+    """Whether the interval of the first parameter holds a value that is so far off."""
+    first = np.eye(len(free))[:1]
+    half = quantile(information.freedom(free, first))[0]
+    return abs(error) < half * np.sqrt(information.covariance(free)[0, 0])
 
 
 def test_the_sandwich_covers_where_the_stated_noise_does_not():
     rng, hits, naive = np.random.default_rng(1), 0, 0
     for _ in range(400):
         b, information = linear_model(rng, 12, 20, 1.0)
-        sd = np.sqrt(information.covariance(ALL)[0, 0])
-        hits += abs(b[0] - 1.0) < quantile(12, True) * sd
+        hits += covered(information, b[0] - 1.0)
         naive += abs(b[0] - 1.0) < 1.96 * np.sqrt(np.linalg.inv(information.total)[0, 0])
     assert 0.9 < hits / 400 < 0.99 and naive / 400 < 0.6
 
 
+def test_the_sandwich_covers_with_as_many_directions_as_recordings():
+    """Ten recordings of twelve parameters whose samples share errors of deviation 3, each louder in its own directions."""
+    rng, hits, free = np.random.default_rng(4), 0, np.ones(12, bool)
+    for _ in range(200):
+        X = rng.normal(size=(10, 30, 12)) * rng.uniform(0.3, 1.0, (10, 1, 12))
+        mixed = np.einsum("rsi,ri->rs", X, rng.normal(size=(10, 12)))
+        r = -mixed - rng.normal(size=(10, 30))  # at b = 0, the truth
+        S, s = np.einsum("rsi,rsj->rij", X, X), np.einsum("rsi,rs->ri", X, r)
+        b = -np.linalg.solve(S.sum(0), s.sum(0))
+        hits += covered(Information(S, s + S @ b), b[0], free)
+    assert 0.9 < hits / 200 < 0.99
+
+
+def test_one_recording_alone_in_a_direction_takes_the_stated_noise():
+    """Nine recordings say nothing of the second parameter."""
+    rng = np.random.default_rng(5)
+    S = np.tile(np.diag([10.0, 0.0]), (10, 1, 1))
+    S[0, 1, 1] = 4.0
+    s = rng.normal(size=(10, 2)) * np.sqrt(np.einsum("rii->ri", S))
+    s -= S @ np.linalg.solve(S.sum(0), s.sum(0))
+    information = Information(S, s)
+    C, freedom = information.covariance(ALL, 2.0), information.freedom(ALL, np.eye(2))
+    np.testing.assert_allclose(C[1, 1], 2.0 / 4.0, rtol=1e-9)
+    np.testing.assert_allclose(C[0, 0], (s[:, 0] ** 2).sum() / 0.9 / 100.0**2, rtol=1e-9)
+    assert freedom[0] == pytest.approx(9.0) and np.isinf(freedom[1])
+
+
+def test_losses_that_are_no_likelihoods_need_two_recordings():
+    S, s = np.tile(np.eye(1), (2, 1, 1)), np.array([[1.0], [-1.0]])
+    information = Information(S, s, likelihood=False)
+    np.testing.assert_allclose(information.covariance(ALL[:1]), [[1.0]], rtol=1e-9)  # n / (n - 1) (1 + 1) / 2^2
+    np.testing.assert_allclose(information.freedom(ALL[:1], np.eye(1)), [1.0])
+    assert information.clustered and not Information(S, s).clustered
+
+
 def test_pieces_of_recordings_count_once():
-    """Twelve pieces of four recordings are four clusters; the sandwich of twelve wants no more than eleven directions."""
+    """Twelve pieces of four recordings are four clusters."""
     _, information = linear_model(np.random.default_rng(3), 12, 20, 0.0)
     whole = information.summed(np.repeat(np.arange(4), 3))
     assert information.clustered and not whole.clustered
     np.testing.assert_allclose(whole.total, information.total)
     np.testing.assert_allclose(whole.s[1], information.s[3:6].sum(0))
-    wide = Information(np.tile(np.eye(12), (12, 1, 1)), np.zeros((12, 12)))
-    assert not wide.clustered
-    np.testing.assert_allclose(wide.covariance(np.ones(12, bool)), np.eye(12) / 12)
 
 
 def test_bootstrap_of_a_linear_model():

@@ -222,32 +222,36 @@ def summarised(found: Found, why: str, bootstrap: int, seed: int, notes: Sequenc
     """The result of what a method found."""
     unknown, n = found.predictor.unknowns, len(found.parts[0][1].s)
     theta, scale = found.theta, found.predictor.unknowns.scale
-    C, known = np.zeros((theta.size, theta.size)), np.zeros((theta.size, 0))
-    half = quantile(n, found.clustered)
-    draws = np.zeros((bootstrap, theta.size))
-    for k, (basis, information) in enumerate(found.parts):
-        free = np.ones(basis.shape[1], bool)
-        used = basis @ information.determined(free)
-        known = np.concatenate([known, used], 1)
-        C += basis @ information.covariance(free) @ basis.T
-        if bootstrap:
-            draws += information.bootstrap(free, bootstrap, seed + k) @ basis.T
+    chi, by_recording = _chi_squared(found)
+    noise = max([1.0, *chi.values()]) if found.loss.kind == "linear" else 1.0  # of the channel that is furthest off
     slopes = unknown.slopes(theta) * scale
     values = np.asarray(unknown.values(jnp.asarray(theta)))
+    C, known = np.zeros((theta.size, theta.size)), np.zeros((theta.size, 0))
+    uncertain = np.zeros(values.size)  # sum over parts of variance^2 / degrees of freedom
+    draws = np.zeros((bootstrap, theta.size))
+    for k, (basis, information) in enumerate(found.parts):
+        free, along = np.ones(basis.shape[1], bool), slopes @ basis
+        known = np.concatenate([known, basis @ information.determined(free)], 1)
+        part = information.covariance(free, noise)
+        C += basis @ part @ basis.T
+        uncertain += np.einsum("vi,ij,vj->v", along, part, along) ** 2 / information.freedom(free, along)
+        if bootstrap:
+            draws += information.bootstrap(free, bootstrap, seed + k) @ basis.T
     held = _held(found)
     lost = np.linalg.svd(np.concatenate([known, np.zeros((theta.size, 1))], 1))[0][:, known.shape[1] :]
     spread = np.where(held[:, None], 0.0, lost)  # what is not determined may be off by its scale
     covariance = slopes @ (C + spread @ spread.T) @ slopes.T
-    no_interval = hidden(slopes, lost) if lost.shape[1] else np.zeros(values.size, bool)
+    unjudged = [basis for basis, information in found.parts if not (information.likelihood or information.clustered)]
+    no_interval = np.any([hidden(slopes, basis) for basis in (lost, *unjudged) if basis.shape[1]], 0) | np.zeros(values.size, bool)
     sd = np.where(no_interval, np.nan, np.sqrt(np.maximum(np.diag(covariance), 0.0)))
-    intervals = values[:, None] + half * sd[:, None] * np.array([-1.0, 1.0])
+    half = quantile(np.diag(covariance) ** 2 / np.maximum(uncertain, 1e-300)) * sd
+    intervals = values[:, None] + half[:, None] * np.array([-1.0, 1.0])
     if bootstrap:
         draws += np.random.default_rng([seed, 3]).normal(size=(bootstrap, lost.shape[1])) @ spread.T
         intervals = np.quantile(values + draws @ slopes.T, [0.025, 0.975], axis=0).T
         intervals[no_interval] = np.nan
     directions = simple_directions(lost) if lost.shape[1] else lost
     undetermined = tuple(named(d, unknown.owners) for d in directions.T if not _only(d, held))
-    chi, by_recording = _chi_squared(found)
     outliers = _outliers(found, by_recording)
     warnings = [*notes, *_warnings(found, chi, undetermined, held, outliers, n)]
     names = tuple(name for name, h in zip(unknown.owners, held) if h)
@@ -326,9 +330,10 @@ def _warnings(found: Found, chi, undetermined, held, outliers, n: int) -> list[s
             )
     if not found.clustered:
         said.append(
-            f"with {n} recordings the intervals rely on the stated noise; from eight on, where there are more than directions of "
-            "the parameters, they come from the recordings' spread"
+            f"with {n} recordings the intervals rely on the stated noise; from eight on they come from the recordings' spread"
         )
+    if found.method == "staged" and n == 1:
+        said.append("what whole motions of one recording determine has no interval: record at least two")
     if undetermined:
         said.append(
             f"{len(undetermined)} directions of the parameters are not determined by these recordings; they keep their first "

@@ -118,8 +118,8 @@ class Found:
 
     @property
     def clustered(self) -> bool:
-        """Whether the intervals come from how the recordings differ, and not from the stated noise."""
-        return any(information.clustered for _, information in self.parts)
+        """Whether the intervals come from how the recordings differ, and none from the stated noise."""
+        return all(information.clustered for _, information in self.parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

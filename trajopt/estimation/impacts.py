@@ -280,7 +280,7 @@ def response_surface(motions: WholeMotions, about: Search, few: Int[np.ndarray, 
     evaluations = max(about.rollouts / few.size, 2.0)
     depth = ripples(X, Y[:, few].mean(1)) / np.sqrt(2.0 * np.log(evaluations))
     ends = depth * axes @ np.linalg.inv(fit.total) @ axes.T
-    information = Information(back.T @ H @ back, (fit.g + H @ step) @ back, ends)
+    information = Information(back.T @ H @ back, (fit.g + H @ step) @ back, ends, likelihood=False)
     rollouts = len(pilot) * few.size + (len(X) + 2) * motions.recordings
     return Surface(z, information, rollouts, fit.explained)
 
