@@ -11,9 +11,15 @@ import types
 import numpy as np
 import pytest
 
-from trajopt.estimation import examples, identify, read_tosses
+from trajopt.dynamics import RigidContact, System
+from trajopt.estimation import Encoder, Recording, examples, flight, identify, read_tosses
 from trajopt.estimation.impacts import Search, chosen, response_surface, search
+from trajopt.estimation.packing import guessed_firsts
+from trajopt.estimation.parameters import unknowns
+from trajopt.estimation.prediction import Predictor
+from trajopt.estimation.sensors import check_sensors
 from trajopt.estimation.uncertainty import quantile
+from trajopt.models import load_model_from_string
 
 START = Search(np.zeros(2), 1.0, 1.0, 20 * 300)  # of 20 recordings, rated at 300 points
 CURVATURE = np.array([[2.0, 0.5], [0.5, 1.0]])
@@ -46,7 +52,8 @@ def test_the_surface_of_quadratic_losses_is_exact():
     best = np.linalg.solve(H.sum(0), np.einsum("rij,rj->i", H, c))
     surface = inspect.unwrap(response_surface)(Quadratics(H, c), START, np.arange(20), 0)
     np.testing.assert_allclose(surface.z, best, atol=1e-9)
-    np.testing.assert_allclose(surface.information.S, H, atol=1e-8)
+    left = Quadratics(H, c).losses(best[None]).mean()  # information is in units of the loss that is left
+    np.testing.assert_allclose(surface.information.S * left, H, atol=1e-8)
     np.testing.assert_allclose(surface.information.s.sum(0), 0.0, atol=1e-8)
     assert surface.explained == pytest.approx(1.0)
     sd = np.sqrt(np.diag(surface.information.covariance(np.ones(2, bool))))
@@ -95,6 +102,22 @@ def test_a_draw_of_recordings():
     assert chosen(5, 10, 0).tolist() == [0, 1, 2, 3, 4]
     few = chosen(50, 10, 0)
     assert few.size == 10 == np.unique(few).size and few.max() < 50
+
+
+def test_a_bounce_between_two_samples_ends_the_flight():
+    """A ball at 30 Hz: it bounces midway between two samples, 4 cm above the floor and more in each."""
+    scene = """<mujoco><worldbody><geom type="plane" size="5 5 0.1"/><body><joint name="height" type="slide" axis="0 0 1"/>
+      <geom type="sphere" size="0.05" mass="0.1"/></body></worldbody></mujoco>"""
+    system, bounce = System(load_model_from_string(scene), 1 / 120, RigidContact()), 9.5 / 30
+    t = np.arange(0, 0.6, 1 / 30)
+    gap = np.where(
+        t < bounce, 0.5 * 9.81 * (bounce**2 - t**2), 0.8 * 9.81 * bounce * (t - bounce) - 0.5 * 9.81 * (t - bounce) ** 2
+    )
+    recording = Recording("ball", {"height": (t, 0.05 + gap[:, None])})
+    sensors = check_sensors([Encoder("height", noise=1e-3)], system.model)
+    predictor = Predictor(system, sensors, unknowns(system.model, sensors, ["restitution"]))
+    until, enough = flight.free_until(predictor, [recording], guessed_firsts(system, [recording], sensors))
+    assert bounce - 2.5 / 30 < until[0] < bounce and enough[0]
 
 
 @pytest.mark.slow

@@ -29,7 +29,6 @@ FEWEST_SAMPLES = 6  # before the first contact, for a recording to count in this
 MARGIN_SAMPLES = 1.0  # left out before the contact
 MARGIN_SHARE = 0.1  # of the time up to it, left out where it is predicted instead of measured
 CLEARANCE = 0.12  # share of the largest half extent of a moving shape within which shapes count as touching
-LONGEST = 20  # samples before the contact that are used: what is slow, as drag, is left to whole motions
 WELL_KNOWN = 10.0  # information, in units of the scales, from which on a direction is not searched any longer
 REST_SAMPLES = 8  # at the end of a recording, that must agree for it to be at rest
 REST_MOTION = 3.0  # deviations of the noise by which they may differ
@@ -118,7 +117,7 @@ def free_until(
         measured = (recording[s.channel] for s in predictor.measuring if s.channel in recording.channels)
         stamps = min(measured, key=lambda c: c.interval)
         end = contact[k] - MARGIN_SAMPLES * stamps.interval
-        until[k] = max(min(end, begin + LONGEST * stamps.interval), begin)
+        until[k] = max(end, begin)
         enough[k] = np.sum(stamps.t <= until[k]) >= FEWEST_SAMPLES
     return until, enough
 
@@ -126,9 +125,8 @@ def free_until(
 def _times_of_contact(
     predictor: Predictor, recordings: Sequence[Recording], firsts: Sequence[First]
 ) -> Float[np.ndarray, " R"]:
-    """When shapes first come near each other: by the measured configurations, by the predicted motion where these are not
-    whole.
-    """
+    """When shapes first come near each other, by the measured configurations: at a sample, or where the two samples before it
+    lead; by the predicted motion where configurations are not whole."""
     found = np.full(len(recordings), np.nan)
     whole = {k: c for k, r in enumerate(recordings) if (c := measured_configurations(predictor, r)) is not None}
     if whole:
@@ -137,7 +135,8 @@ def _times_of_contact(
         for (k, (t, _)), gap in zip(
             whole.items(), np.split(distance, np.cumsum([len(t) for t, _ in whole.values()])[:-1])
         ):
-            touching = np.flatnonzero(gap < near)
+            ahead = np.concatenate([gap[:2], 2.0 * gap[1:-1] - gap[:-2]])[: gap.size]
+            touching = np.flatnonzero(np.minimum(gap, ahead) < near)
             found[k] = t[touching[0]] if touching.size else np.inf
     rest = [k for k in range(len(recordings)) if k not in whole]
     if rest:

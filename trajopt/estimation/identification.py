@@ -242,7 +242,7 @@ def summarised(found: Found, why: str, bootstrap: int, seed: int, notes: Sequenc
     spread = np.where(held[:, None], 0.0, lost)  # what is not determined may be off by its scale
     covariance = slopes @ (C + spread @ spread.T) @ slopes.T
     unjudged = [basis for basis, information in found.parts if not (information.likelihood or information.clustered)]
-    no_interval = np.any([hidden(slopes, basis) for basis in (lost, *unjudged) if basis.shape[1]], 0) | np.zeros(values.size, bool)
+    no_interval = hidden(slopes, np.concatenate([lost, *unjudged], 1))
     sd = np.where(no_interval, np.nan, np.sqrt(np.maximum(np.diag(covariance), 0.0)))
     half = quantile(np.diag(covariance) ** 2 / np.maximum(uncertain, 1e-300)) * sd
     intervals = values[:, None] + half[:, None] * np.array([-1.0, 1.0])

@@ -280,7 +280,8 @@ def response_surface(motions: WholeMotions, about: Search, few: Int[np.ndarray, 
     evaluations = max(about.rollouts / few.size, 2.0)
     depth = ripples(X, Y[:, few].mean(1)) / np.sqrt(2.0 * np.log(evaluations))
     ends = depth * axes @ np.linalg.inv(fit.total) @ axes.T
-    information = Information(back.T @ H @ back, (fit.g + H @ step) @ back, ends, likelihood=False)
+    unit = max(float(merits.min()), 1e-12)  # the loss that is left: so much may a direction that is determined raise it
+    information = Information(back.T @ H @ back / unit, (fit.g + H @ step) @ back / unit, ends, likelihood=False)
     rollouts = len(pilot) * few.size + (len(X) + 2) * motions.recordings
     return Surface(z, information, rollouts, fit.explained)
 
