@@ -9,7 +9,16 @@ Euler. Steps of 1 ms from the home or the default pose.
 
 import argparse
 
-from measure import banner, begin, markdown, microseconds, microseconds_in_loop, step_and_linearize
+from measure import (
+    banner,
+    begin,
+    markdown,
+    microseconds,
+    microseconds_in_loop,
+    mujoco_calls,
+    mujoco_model,
+    step_and_linearize,
+)
 from results import record
 
 MODELS = "cart-pole:rk4,double-cart-pole:rk4,double-cart-pole:euler,ur5:rk4,ur5:semi-implicit,go1:contact"
@@ -34,19 +43,8 @@ def mj_step(name: str, scheme: str) -> float:
     """us of MuJoCo's step."""
     import mujoco
 
-    from trajopt.models import bundled_file
-
-    m = mujoco.MjModel.from_xml_path(str(bundled_file(name)))
-    m.opt.timestep = 1e-3
-    m.opt.integrator = mujoco.mjtIntegrator.mjINT_RK4 if scheme == "rk4" else mujoco.mjtIntegrator.mjINT_EULER
-    d = mujoco.MjData(m)
-    q, v = d.qpos.copy(), d.qvel.copy()
-
-    def step():
-        d.qpos[:], d.qvel[:] = q, v
-        mujoco.mj_step(m, d)
-        return d.qvel
-
+    step, _, d = mujoco_calls(name, mujoco_model(name).qpos0, 0.0)
+    d.model.opt.integrator = mujoco.mjtIntegrator.mjINT_RK4 if scheme == "rk4" else mujoco.mjtIntegrator.mjINT_EULER
     return microseconds(step)
 
 

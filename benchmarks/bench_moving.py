@@ -10,7 +10,7 @@ without them (`mjDSBL_WARMSTART`). It is called from Python, ours runs inside a 
 
 import argparse
 
-from measure import banner, begin, markdown, microseconds, mujoco_calls, standing
+from measure import banner, begin, looped, markdown, microseconds, mujoco_calls, standing, step_and_linearize
 from results import record
 
 STEPS = 20  # of a loop
@@ -21,7 +21,6 @@ HEAD = ("us", "contacts closed", "step", "90 %", "+ Jacobian", "90 %", "`mj_step
 
 def ours(model, q, velocities) -> tuple[list[float], list[float], list[int]]:
     """(microseconds of a step, of a step with its Jacobian, contacts that are closed) of each state."""
-    import jax
     import jax.numpy as jnp
     import numpy as np
 
@@ -30,26 +29,12 @@ def ours(model, q, velocities) -> tuple[list[float], list[float], list[int]]:
     system = System(model, dt=1e-3)
     u = jnp.zeros(system.nu)
 
-    def looped(function):
-        def loop(q, v):
-            def again(last, _):
-                x, rest = function(State(q + 0.0 * last, v), u)
-                return x.q, sum(jnp.sum(jnp.reshape(a, -1)[:1]) for a in rest)
-
-            return jax.lax.scan(again, q, None, STEPS)
-
-        return jax.jit(loop)
-
-    def linearized(x, u):
-        found = system.linearize(x, u)
-        return found.x_next, (found.A, found.B)
-
-    step, both = looped(lambda x, u: (system.step(x, u)[0], ())), looped(linearized)
+    loops = [looped(lambda q, v, k=k: step_and_linearize(system, v, u)[k](q), STEPS) for k in (0, 1)]
     q = jnp.asarray(q)
     times: tuple[list[float], list[float]] = ([], [])
     closed = []
     for v in map(jnp.asarray, velocities):
-        for loop, found in zip((step, both), times, strict=True):
+        for loop, found in zip(loops, times, strict=True):
             found.append(microseconds(lambda loop=loop, v=v: loop(q, v), **SPAN) / STEPS)
         closed.append(int(np.sum(np.asarray(system.step(State(q, v), u)[1].contacts.mode) > 0)))
     return *times, closed

@@ -32,6 +32,7 @@ from measure import (
     markdown,
     microseconds,
     microseconds_in_loop,
+    mujoco_model,
     standing,
     step_and_linearize,
     write_json,
@@ -53,10 +54,9 @@ def mjx_times(name: str) -> dict:
     import numpy as np
     from mujoco import mjx
 
-    from trajopt.models import bundled_file, load_model
+    from trajopt.models import load_model
 
-    m = mujoco.MjModel.from_xml_path(str(bundled_file(name)))
-    m.opt.timestep = 1e-3
+    m = mujoco_model(name)
     q, d = jnp.asarray(standing(load_model(name))), mujoco.MjData(m)
     d.qpos[:] = q
     mujoco.mj_forward(m, d)

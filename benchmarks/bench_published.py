@@ -65,20 +65,28 @@ def ours(model, q, windows: int) -> tuple[list[float], list[float]]:
     return least(one_fall)
 
 
+def in_mujoco(name: str, model, q) -> tuple[Any, Any]:
+    """MuJoCo's model of the file, and q in its order."""
+    import dropped_peer
+    from published_robots import PUBLISHED, folder
+
+    peer, start = dropped_peer.compiled(folder() / PUBLISHED[name], folder(), model, q)
+    peer.opt.timestep = DT
+    return peer, start
+
+
 def mujocos(name: str, model, q, windows: int) -> tuple[list[float], list[float]] | None:
     """The same of MuJoCo; None where it does not read the file."""
     import dropped_peer
     import mujoco
     import numpy as np
     from measure import once
-    from published_robots import PUBLISHED, folder
 
     try:
-        peer, start = dropped_peer.compiled(folder() / PUBLISHED[name], folder(), model, q)
+        peer, start = in_mujoco(name, model, q)
     except dropped_peer.Unreadable as error:
         print(f"{name}: MuJoCo: {error}")
         return None
-    peer.opt.timestep = DT
     n = 2 * peer.nv
     A, B = np.zeros((n, n)), np.zeros((n, peer.nu))
 
@@ -94,21 +102,18 @@ def mujocos(name: str, model, q, windows: int) -> tuple[list[float], list[float]
 
 def rolled_out(name: str, model, q, count: int, steps: int = 100) -> tuple[float, float]:
     """Milliseconds of `count` rollouts in one call: ours, and MuJoCo's."""
-    import dropped_peer
     import jax
     import jax.numpy as jnp
     import mujoco
     import mujoco.rollout
     import numpy as np
     from measure import once
-    from published_robots import PUBLISHED, folder
 
     from trajopt.dynamics import State, System
 
     system, us = System(model, DT), jnp.zeros((steps, model.nu))
     ours = jax.jit(jax.vmap(lambda v: system.rollout(State(jnp.asarray(q), v), us)[0].q[-1]))
-    peer, start = dropped_peer.compiled(folder() / PUBLISHED[name], folder(), model, q)
-    peer.opt.timestep = DT
+    peer, start = in_mujoco(name, model, q)
     data, full = [mujoco.MjData(peer) for _ in range(2)], mujoco.mjtState.mjSTATE_FULLPHYSICS
     vs = np.random.default_rng(0).normal(size=(count, model.nv))
     states = np.zeros((count, mujoco.mj_stateSize(peer, full)))

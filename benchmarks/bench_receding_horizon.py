@@ -61,12 +61,12 @@ class Bench:
     """The systems, plant and rows of a run of the benchmark."""
 
     def __init__(self) -> None:
-        from receding_tasks import go1_file, peer_system, planning_system
+        from receding_tasks import peer_system, stand
 
-        from trajopt import control
+        from trajopt import control, models
 
-        self.systems = {"implicit": planning_system(), "MuJoCo's differences": peer_system()}
-        self.plant = control.MujocoPlant.from_file(go1_file(), TICK)
+        self.systems = {"implicit": stand().system, "MuJoCo's differences": peer_system()}
+        self.plant = control.MujocoPlant.from_file(models.bundled_file("go1"), TICK)
         self.rows: list[tuple] = []
         self.recordings: list = []
 

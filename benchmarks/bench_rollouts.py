@@ -9,7 +9,7 @@ thread with its own, softened contact. Ours are `jax.vmap` of `System.rollout`, 
 import argparse
 import time
 
-from measure import banner, begin, markdown, standing, write_json
+from measure import banner, begin, markdown, mujoco_model, standing, write_json
 
 STEP = {"half-cheetah": 0.01, "go1": 0.005}  # s
 SHARE = 0.2  # of the motors' limits, that controls are drawn from
@@ -67,10 +67,9 @@ def mujocos(name: str, controls) -> dict:
     import numpy as np
     from mujoco import rollout
 
-    from trajopt.models import bundled_file, load_model
+    from trajopt.models import load_model
 
-    m = mujoco.MjModel.from_xml_path(str(bundled_file(name)))
-    m.opt.timestep = STEP[name]
+    m = mujoco_model(name, STEP[name])
     d = mujoco.MjData(m)
     d.qpos[:] = standing(load_model(name))
     first = np.zeros(mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_FULLPHYSICS))

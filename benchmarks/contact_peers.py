@@ -20,10 +20,9 @@ jax.config.update("jax_enable_x64", True)
 import mujoco  # noqa: E402
 import mujoco.rollout  # noqa: E402
 import numpy as np  # noqa: E402
-from measure import banner  # noqa: E402
+from measure import banner, mujoco_model  # noqa: E402
 
 from trajopt import problems, solvers  # noqa: E402
-from trajopt.models import bundled_file  # noqa: E402
 
 STEP, KNOTS, SAMPLES = 0.005, 10, 32  # s
 SPREAD = {"spinner": 4.0, "push-box": 1.5}  # of predictive sampling's noise, N m or N
@@ -34,8 +33,7 @@ class Scene:
 
     def __init__(self, task: str, problem: Any, knots: int = KNOTS) -> None:
         self.task, self.problem = task, problem
-        self.model = mujoco.MjModel.from_xml_path(str(bundled_file(task)))
-        self.model.opt.timestep = STEP
+        self.model = mujoco_model(task, STEP)
         self.data = mujoco.MjData(self.model)
         self.steps = round(problem.horizon * problem.dt / STEP)
         self.start = np.concatenate([[0.0], np.asarray(problem.x0)])

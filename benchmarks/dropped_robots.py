@@ -22,6 +22,7 @@ import json
 import os
 import pathlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 # Large programs that run for a second or two: folding the constants of meshes and optimising takes XLA minutes.
@@ -76,25 +77,31 @@ def along(model: Model, q, v, u):
     return jax.lax.map(lambda x: at(*x), (q, v), batch_size=100)
 
 
-def fall(system: System, q: np.ndarray, u: np.ndarray) -> dict[str, Any]:
-    """What happens in `SECONDS` from rest at q under constant controls."""
-    x = State(jnp.asarray(q), jnp.zeros(system.nv))
-    us = jnp.tile(jnp.asarray(u), (CHUNK, 1))
-    dt, qs, vs, unsolved, dropped = float(system.dt), [x.q[None]], [x.v[None]], 0, 0
-    begun = time.perf_counter()
-    for _ in range(round(SECONDS / dt / CHUNK)):
+def rolled(system: System, q: np.ndarray, u: np.ndarray) -> Iterator[tuple]:
+    """(states, reports) of chunks of the motion from rest at q under constant controls."""
+    x, us = State(jnp.asarray(q), jnp.zeros(system.nv)), jnp.tile(jnp.asarray(u), (CHUNK, 1))
+    for _ in range(round(SECONDS / float(system.dt) / CHUNK)):
         xs, info = system.rollout(x, us)
         x = State(xs.q[-1], xs.v[-1])
+        yield xs, info
+
+
+def unsolved(info) -> int:
+    """How many of the steps."""
+    return int(np.sum(~np.asarray(info.status == Status.solved)))
+
+
+def fall(system: System, q: np.ndarray, u: np.ndarray) -> dict[str, Any]:
+    """What happens in `SECONDS` from rest at q under constant controls."""
+    dt, qs, vs = float(system.dt), [jnp.asarray(q)[None]], [jnp.zeros((1, system.nv))]
+    begun, counts = time.perf_counter(), {"unsolved": 0, "dropped": 0}
+    for xs, info in rolled(system, q, u):
         qs.append(xs.q[1:])
         vs.append(xs.v[1:])
-        unsolved += int(np.sum(~np.asarray(info.status == Status.solved)))
-        dropped += int(np.sum(np.asarray(info.dropped) > 0))
-        if not np.all(np.isfinite(np.asarray(x.q))):
-            return dict.fromkeys(FIGURES, float("inf")) | {
-                "unsolved": unsolved,
-                "dropped": dropped,
-                "seconds": time.perf_counter() - begun,
-            }
+        counts["unsolved"] += unsolved(info)
+        counts["dropped"] += int(np.sum(np.asarray(info.dropped) > 0))
+        if not np.all(np.isfinite(np.asarray(xs.q[-1]))):
+            return dict.fromkeys(FIGURES, float("inf")) | counts | {"seconds": time.perf_counter() - begun}
     took = time.perf_counter() - begun
     q_all, v_all = jnp.concatenate(qs), jnp.concatenate(vs)
     energy, force, error, height = (np.asarray(a) for a in along(system.model, q_all, v_all, jnp.asarray(u)))
@@ -104,8 +111,8 @@ def fall(system: System, q: np.ndarray, u: np.ndarray) -> dict[str, Any]:
     energy = energy - np.r_[0.0, work] - energy[0]
     moving = np.abs(v).max(axis=1)
     last = slice(-round(0.1 / dt), None)
-    return {
-        "unsolved": unsolved, "dropped": dropped, "seconds": took,
+    return counts | {
+        "seconds": took,
         "largest": float(np.abs(energy).max()), "gain": float(energy.max()),
         "rise": float((energy - np.minimum.accumulate(energy)).max()), "closure": float(error.max()),
         "closure at the end": float(error[last].max()), "start": float(height[0]), "height": float(height[-1]),
@@ -147,15 +154,8 @@ def turned_falls(robot: Robot, cache: pathlib.Path, count: int) -> None:
     system = System(
         model.to_device(), DT, contact=RigidContact(), implicit_damping=bool(stiff_joints(model.to_device(), DT))
     )
-    us = jnp.tile(jnp.asarray(holding_control(model, q)), (CHUNK, 1))
-    rng, found = np.random.default_rng(0), []
-    for _ in range(count):
-        x, unsolved = State(jnp.asarray(turned(model, q, rng)), jnp.zeros(system.nv)), 0
-        for _ in range(round(SECONDS / DT / CHUNK)):
-            xs, info = system.rollout(x, us)
-            x = State(xs.q[-1], xs.v[-1])
-            unsolved += int(np.sum(~np.asarray(info.status == Status.solved)))
-        found.append(unsolved)
+    u, rng = holding_control(model, q), np.random.default_rng(0)
+    found = [sum(unsolved(info) for _, info in rolled(system, turned(model, q, rng), u)) for _ in range(count)]
     print(f"{robot.name}: {sum(found)} of {count * round(SECONDS / DT)} steps unsolved, by start {found}", flush=True)
 
 

@@ -80,6 +80,7 @@ def load(
     options: dict[str, Any] = {"package_dirs": (packages or cache / PACKAGES,)}
     if not robot.path:
         path = cache / "shapes.sdf"
+        cache.mkdir(parents=True, exist_ok=True)
         path.write_text(shapes_scene())
     model, report = load_model_with_report(path, **options)
     options["floating_base"] = None if any(joint.kind == "free" for joint in model.topology.joints) else True

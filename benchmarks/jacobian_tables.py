@@ -12,7 +12,7 @@ import json
 import pathlib
 import sys
 
-from measure import banner, markdown, microseconds, pin_to_one_core, standing
+from measure import banner, markdown, microseconds, mujoco_calls, pin_to_one_core, standing
 
 pin_to_one_core()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -23,7 +23,6 @@ import jax  # noqa: E402
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
-import mujoco  # noqa: E402
 import numpy as np  # noqa: E402
 from contact_states import lowered  # noqa: E402
 from ridders import Estimate, ridders  # noqa: E402
@@ -33,7 +32,6 @@ from trajopt import load_model  # noqa: E402
 from trajopt.dynamics import RigidContact, State, System  # noqa: E402
 from trajopt.dynamics.gradients.differences import central_step  # noqa: E402
 from trajopt.dynamics.rigid_body.configuration import difference, integrate  # noqa: E402
-from trajopt.models import bundled_file  # noqa: E402
 
 CACHE = ROOT / ".cache" / "jacobian-tables"
 NIMBLE = ("atlas", "half-cheetah", "jump-worm", "catapult")
@@ -187,26 +185,12 @@ def simple(name: str, states: int = 12, stride: int = 8) -> dict:
         q = standing(model)
     except StopIteration:
         q = np.asarray(model.keyframes.get("home", model.q_default))
-    m = mujoco.MjModel.from_xml_path(str(bundled_file(name)))
-    m.opt.timestep = 1e-3
-    d = mujoco.MjData(m)
-    A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))
-
-    def set_state(x):
-        d.qpos[:], d.qvel[:], d.ctrl[:] = np.asarray(x.q), np.asarray(x.v), np.asarray(u)
-
-    def peer_step(x):
-        set_state(x)
-        mujoco.mj_step(m, d)
-
-    def peer_differences(x):
-        set_state(x)
-        mujoco.mjd_transitionFD(m, d, 1e-6, 1, A, B, None, None)
 
     def times_at(x, warm):
+        peer_step, peer_differences, _ = mujoco_calls(name, np.asarray(x.q), np.asarray(x.v), u=np.asarray(u), central=True)
         calls = (
             lambda: advance(system, x, u, warm)[0].v, lambda: jacobians(system, x, u, warm)[0],
-            lambda: [central(system, x, u, warm, by) for by in STEPS], lambda: peer_step(x), lambda: peer_differences(x),
+            lambda: [central(system, x, u, warm, by) for by in STEPS], peer_step, peer_differences,
         )  # fmt: skip
         return [microseconds(call, batches=3, seconds=0.005) for call in calls]
 

@@ -74,16 +74,24 @@ def microseconds_in_loop(function: Callable, q) -> float:
 
 
 def in_loop(function: Callable, q) -> Callable[[], object]:
-    """A compiled scan of `LOOP` steps over function(q), whose first result has the shape of q; each waits for the one before."""
+    """A compiled scan of `LOOP` steps over function(q)."""
+    loop = looped(function, LOOP)
+    return lambda: loop(q)
+
+
+def looped(function: Callable, steps: int) -> Callable:
+    """A compiled scan of `steps` over function(q, ...), whose first result has the shape of q; each waits for the one before."""
     import jax
     import jax.numpy as jnp
 
-    def body(q, _):
-        out = jax.tree.leaves(function(q))
-        return q + 0.0 * out[0], sum(jnp.sum(jnp.reshape(a, -1)[:1]) for a in out[1:])
+    def loop(q, *given):
+        def body(q, _):
+            out = jax.tree.leaves(function(q, *given))
+            return q + 0.0 * out[0], sum(jnp.sum(jnp.reshape(a, -1)[:1]) for a in out[1:])
 
-    loop = jax.jit(lambda q: jax.lax.scan(body, q, None, LOOP))
-    return lambda: loop(q)
+        return jax.lax.scan(body, q, None, steps)
+
+    return jax.jit(loop)
 
 
 def step_and_linearize(system, v, u) -> tuple[Callable, Callable]:
@@ -109,16 +117,25 @@ def standing(model):
     return q
 
 
-def mujoco_calls(text: str, q, v, dt: float = 1e-3) -> tuple[Callable, Callable, object]:
-    """`mj_step` and `mjd_transitionFD` (one-sided) from (q, v) of a bundled model by its name or of MJCF, and their data."""
+def mujoco_model(text: str, dt: float = 1e-3):
+    """A bundled model by its name, or MJCF, in MuJoCo."""
     import mujoco
-    import numpy as np
 
     from trajopt.models import bundled_file
 
     m = mujoco.MjModel.from_xml_string(text if text.startswith("<") else bundled_file(text).read_text())
     m.opt.timestep = dt
+    return m
+
+
+def mujoco_calls(text: str, q, v, dt: float = 1e-3, u=0.0, central: bool = False) -> tuple[Callable, Callable, object]:
+    """`mj_step` and `mjd_transitionFD` (one-sided) from (q, v) of a bundled model by its name or of MJCF, and their data."""
+    import mujoco
+    import numpy as np
+
+    m = mujoco_model(text, dt)
     d = mujoco.MjData(m)
+    d.ctrl[:] = u
     A, B = np.zeros((2 * m.nv, 2 * m.nv)), np.zeros((2 * m.nv, m.nu))
 
     def step():
@@ -128,7 +145,7 @@ def mujoco_calls(text: str, q, v, dt: float = 1e-3) -> tuple[Callable, Callable,
 
     def jacobian():
         d.qpos[:], d.qvel[:] = q, v
-        mujoco.mjd_transitionFD(m, d, 1e-6, 0, A, B, None, None)
+        mujoco.mjd_transitionFD(m, d, 1e-6, central, A, B, None, None)
         return A
 
     return step, jacobian, d

@@ -5,7 +5,6 @@ times damping is put beside the armature, M + dt D, which is the implicit dampin
 """
 
 import dataclasses
-import functools
 import time
 from typing import Self
 
@@ -13,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
+from measure import mujoco_model
 
-from trajopt import load_model, models
+from trajopt.control import tasks
 from trajopt.dynamics import State, System
-from trajopt.problems import OptimalControlProblem, guesses
+from trajopt.problems import OptimalControlProblem
 from trajopt.problems import residuals as r
 
 KNOTS, DT = 25, 0.02
@@ -28,30 +28,10 @@ FOOT_RADIUS = 0.0226  # m: a foot's centre above the ground it stands on
 FORWARDS = 8.0
 
 
-def planning_system(dt: float = DT) -> System:
-    model = load_model("go1")
-    return System(model, dt=dt, implicit_damping=True)
-
-
-def standing() -> tuple[State, np.ndarray]:
-    """Go1's home pose at rest, and the torques that hold it."""
-    system = planning_system()
-    home = np.asarray(system.initial_state("home").q)
-    x = State(home, np.zeros(18))
-    return x, guesses.quasi_static(system, x).torque
-
-
-def stand(system: System) -> OptimalControlProblem:
-    """Stay where you are, upright, on your feet."""
-    x, torque = standing()
-    q = np.asarray(x.q)
-    place = np.concatenate([[5.0, 5.0, 20.0], [5.0, 5.0, 5.0], np.full(12, 1.0)])
-    speed = np.concatenate([[1.0, 1.0, 1.0], [0.5, 0.5, 0.5], np.full(12, 0.05)])
-    stage = sum([
-        r.Posture(reference=q, weight=place), r.Velocity(weight=speed), r.Control(reference=torque, weight=0.02),
-    ])  # fmt: skip
-    final = sum([r.Posture(reference=q, weight=3 * place), r.Velocity(weight=3 * speed)])
-    return OptimalControlProblem("stand", system, KNOTS, x, u0=torque, stage_residual=stage, terminal_residual=final)
+def stand(system: System | None = None) -> OptimalControlProblem:
+    """`trajopt mpc go1-stand`, with another system than its own."""
+    problem = tasks.go1_stand()
+    return problem if system is None else problem.replace(dynamics=system)
 
 
 def trot(
@@ -59,8 +39,8 @@ def trot(
     foot_weight: float = 20.0,
 ) -> OptimalControlProblem:  # fmt: skip
     """Walk at `speed` (m/s, forwards) with given phases: each foot is lifted for a `share` of each period of the gait."""
-    x, torque = standing()
-    q = np.asarray(x.q)
+    still = stand()
+    x, torque, q = still.as_state(still.x0), still.u0[0], still.x0[:19]
     times = DT * np.arange(round(seconds / DT) + KNOTS + 1)
     place = np.concatenate([[0.0, 0.0, 20.0], [5.0, 5.0, 2.0], np.full(12, 1.0)])
     rate = np.concatenate([[FORWARDS, 4.0, 1.0], [0.3, 0.3, 1.0], np.full(12, 0.02)])
@@ -91,10 +71,8 @@ class MujocoSystem(System):
     """
 
     @classmethod
-    def of(cls, system: System, path: str, dt: float = DT) -> Self:
-        made = cls(system.model, system.dt, system.contact)
-        model = mujoco.MjModel.from_xml_path(path)
-        model.opt.timestep = dt
+    def of(cls, system: System, name: str) -> Self:
+        made, model = cls(system.model, system.dt, system.contact), mujoco_model(name, DT)
         vars(made).update(mj=model, data=mujoco.MjData(model), spent={"derivatives": 0.0, "steps": 0.0})
         return made
 
@@ -173,9 +151,4 @@ class Linear:
 
 
 def peer_system() -> Self:
-    return MujocoSystem.of(planning_system(), str(models.bundled_file("go1")))
-
-
-@functools.cache
-def go1_file() -> str:
-    return str(models.bundled_file("go1"))
+    return MujocoSystem.of(stand().system, "go1")
