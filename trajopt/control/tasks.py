@@ -136,10 +136,12 @@ def hopper_step() -> OptimalControlProblem:
 
 
 def two_arm_lift(height: float = 0.3) -> OptimalControlProblem:
-    """Two arms lift a ball: the problem of the library over 0.5 s in steps of 40 ms, whose end is on the way too."""
+    """Two arms lift a ball: the problem of the library over 0.5 s in steps of 40 ms, whose end is on the way too, with both hands
+    at the ball."""
     problem = registry.get("two-arm-lift", height=height, dt=0.04)
     way, (place, rest) = problem.stage_residual.terms[0].reference, problem.terminal_residual.terms
-    return problem.replace(horizon=12, terminal_residual=terms(dataclasses.replace(place, reference=way), rest))
+    hands = [r.FramePosition(f"{side}_tool", relative_to="ball", weight=5.0) for side in ("left", "right")]
+    return problem.replace(horizon=12, terminal_residual=terms(dataclasses.replace(place, reference=way), rest, *hands))
 
 
 def in_hand_rotation(turn: float = np.pi / 3) -> OptimalControlProblem:
