@@ -42,8 +42,8 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from bench_step_jacobian import standing  # noqa: E402
 from contact_states import draw  # noqa: E402
+from dropped_scenes import PRIMITIVE, PUBLISHED, model_of  # noqa: E402
 from measure import banner, markdown  # noqa: E402
-from published_robots import PRIMITIVE, PUBLISHED, model_of  # noqa: E402
 
 from trajopt.dynamics import NoContact, State, System  # noqa: E402
 from trajopt.models import bundled_models  # noqa: E402

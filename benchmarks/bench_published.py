@@ -3,9 +3,9 @@
     python benchmarks/bench_published.py [--models Go2,G1] [--seconds 1.0] [--processor]
     python benchmarks/bench_published.py --models Go2,G1 --rollouts 1000
 
-Each robot of `published_robots.py` begins at its default configuration, its lowest point a little above the ground, falls and
-lies for a second, controls zero, at dt = 1 ms, all settings at their defaults, self-collision included. The time of a step is
-that of windows of 50 steps of one compiled loop, that of a step with its Jacobian of a loop over ten states of each window.
+Each robot of `PUBLISHED` in dropped_scenes.py begins at its default configuration, its lowest point a little above the ground,
+falls and lies for a second, controls zero, at dt = 1 ms, all settings at their defaults, self-collision included. The time of a
+step is that of windows of 50 steps of one compiled loop, that of a step with its Jacobian of a loop over ten states of each one.
 MuJoCo reads the same file (bodies that overlap at the start do not collide in either) and falls by itself; its Jacobian is
 `mjd_transitionFD`, one-sided differences, at the same moments. Each robot falls three times, and the least time of each window
 counts, since others use the machine. Medians and largest over the windows, us.
@@ -67,24 +67,23 @@ def ours(model, q, windows: int) -> tuple[list[float], list[float]]:
 
 def in_mujoco(name: str, model, q) -> tuple[Any, Any]:
     """MuJoCo's model of the file, and q in its order."""
-    import dropped_peer
-    from published_robots import PUBLISHED, folder
+    from dropped_scenes import PUBLISHED, compiled, folder
 
-    peer, start = dropped_peer.compiled(folder() / PUBLISHED[name], folder(), model, q)
+    peer, start = compiled(folder() / PUBLISHED[name], folder(), model, q)
     peer.opt.timestep = DT
     return peer, start
 
 
 def mujocos(name: str, model, q, windows: int) -> tuple[list[float], list[float]] | None:
     """The same of MuJoCo; None where it does not read the file."""
-    import dropped_peer
     import mujoco
     import numpy as np
+    from dropped_scenes import Unreadable
     from measure import once
 
     try:
         peer, start = in_mujoco(name, model, q)
-    except dropped_peer.Unreadable as error:
+    except Unreadable as error:
         print(f"{name}: MuJoCo: {error}")
         return None
     n = 2 * peer.nv
@@ -132,8 +131,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, help="motions in one call, in place of single steps")
     options = begin(parser, pinned=lambda options: options.rollouts is None)
     import numpy as np
-    from dropped_scenes import put_down
-    from published_robots import PUBLISHED, model_of
+    from dropped_scenes import PUBLISHED, model_of, put_down
 
     print(banner("mujoco", "example-robot-data"))
     rows = []

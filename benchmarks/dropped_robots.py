@@ -35,8 +35,17 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp  # noqa: E402
 import model_survey  # noqa: E402
 import numpy as np  # noqa: E402
-from dropped_peer import Unreadable, peer_fall  # noqa: E402
-from dropped_scenes import PACKAGES, ROBOTS, SHAPES, Robot, holding_control, load, turned  # noqa: E402
+from dropped_scenes import (  # noqa: E402
+    PACKAGES,
+    ROBOTS,
+    SHAPES,
+    Robot,
+    Unreadable,
+    holding_control,
+    load,
+    peer_fall,
+    turned,
+)
 from measure import banner, markdown  # noqa: E402
 from validation_experiments.report import write_table  # noqa: E402
 
