@@ -37,9 +37,13 @@ RANDOM_MODELS = {
 }
 
 
-def random_mjcf(seed: int, trees: int, bodies: int, roots: tuple[str, ...], chain: bool = False) -> str:
-    """An MJCF forest with random topology, joints, anchors, inertias, armature, damping and springs."""
+def random_mjcf(
+    seed: int, trees: int, bodies: int, roots: tuple[str, ...], chain: bool = False, details: bool = False
+) -> str:
+    """An MJCF forest with random topology, joints, anchors, inertias, armature, damping and springs; details: joints with limits
+    and dry friction, fixed bodies, full inertias and a site in each body besides."""
     rng = np.random.default_rng(seed)
+    kinds = (*KINDS[1:], "", "") if details else KINDS[1:]
 
     def numbers(x) -> str:
         return " ".join(repr(float(k)) for k in np.atleast_1d(x))
@@ -52,12 +56,14 @@ def random_mjcf(seed: int, trees: int, bodies: int, roots: tuple[str, ...], chai
         if kind == "free":
             return f'<freejoint name="{label}"/>'
         text = ""
-        for k, one in enumerate(kind.split("+")):
+        for k, one in enumerate(kind.split("+") if kind else ()):
             common = f'name="{label}{k}" type="{one}" pos="{numbers(0.1 * rng.normal(size=3))}" '
             common += f'armature="{rng.uniform(0, 0.2)}" damping="{rng.uniform(0, 0.5)}" '
             if one != "ball":
                 common += f'axis="{numbers(unit(3))}" ref="{rng.uniform(-0.5, 0.5)}" '
                 common += f'stiffness="{rng.uniform(0, 3)}" springref="{rng.uniform(-0.5, 0.5)}" '
+            if details:
+                common += f'frictionloss="{rng.uniform()}" ' + ('limited="true" range="-1.5 2.5"' if one != "ball" else "")
             text += f"<joint {common}/>"
         return text
 
@@ -65,10 +71,14 @@ def random_mjcf(seed: int, trees: int, bodies: int, roots: tuple[str, ...], chai
         eig = rng.uniform(0.01, 0.05, size=3) + 0.02
         text = f'<body name="{label}{k}" pos="{numbers(0.3 * rng.normal(size=3))}" quat="{numbers(unit(4))}">'
         text += joint(kind, f"{label}{k}j")
-        text += f'<inertial pos="{numbers(0.1 * rng.normal(size=3))}" quat="{numbers(unit(4))}" '
-        text += f'mass="{rng.uniform(0.3, 2)}" diaginertia="{numbers(eig)}"/>'
+        com, turn, mass = numbers(0.1 * rng.normal(size=3)), numbers(unit(4)), rng.uniform(0.3, 2)
+        moments = f'quat="{turn}" diaginertia="{numbers(eig)}"'
+        if details:
+            moments = f'fullinertia="{numbers(0.2 + eig)} {numbers(0.02 * rng.normal(size=3))}"'
+            text += f'<site name="site of {label}{k}" pos="{numbers(0.3 * rng.normal(size=3))}" quat="{numbers(unit(4))}"/>'
+        text += f'<inertial pos="{com}" mass="{mass}" {moments}/>'
         for child in children[k]:
-            text += body(children, child, label, KINDS[1:][rng.integers(len(KINDS) - 1)])
+            text += body(children, child, label, kinds[rng.integers(len(kinds))])
         return text + "</body>"
 
     world = ""

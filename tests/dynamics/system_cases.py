@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynamics.contact import scenes
-from trajopt.dynamics.system import State, System
+from trajopt.dynamics.system import State
 
 
 def cube_case(kind):
@@ -45,18 +45,3 @@ def bouncing_case():
     sys = scenes.system("cube")
     model = sys.model.replace(pair_restitution=jnp.asarray([0.6]))
     return dataclasses.replace(sys, model=model), scenes.cube_state("landing"), np.zeros(0)
-
-
-def tangent_function(sys: System, x: State, u):
-    """z = [dq, dv, contact state, du] to the tangent coordinates of the next state at the unperturbed one, in NumPy."""
-    n, k = sys.nv, sys.ndx
-    contact = None if x.contact is None else np.asarray(x.contact)
-    base, _ = sys.step(x, u)
-
-    def f(z):
-        m = None if contact is None else contact + z[2 * n : k].reshape(contact.shape)
-        y, _ = sys.step(State(scenes.integrate(sys.model, x.q, z[:n]), x.v + z[n : 2 * n], m), u + z[k:])
-        parts = [scenes.difference(sys.model, base.q, y.q), np.asarray(y.v) - base.v]
-        return np.concatenate(parts if m is None else [*parts, np.ravel(y.contact - base.contact)])
-
-    return f

@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import pathlib
+import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,13 +13,14 @@ from scipy.integrate import solve_ivp
 from scipy.special import ellipj
 
 from dynamics.contact import scenes
-from dynamics.system_cases import tangent_function
 from trajopt.dynamics import CompliantContact, NoContact, RigidContact, SpringDamperContact, State, System
 from trajopt.dynamics.integrators import INTEGRATORS
-from trajopt.dynamics.rigid_body.energy import centroidal_momentum, kinetic_energy
 from trajopt.errors import OptionError
 from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
+from validation_experiments import drift
 
 G = scenes.GRAVITY
 ORDER = {"semi-implicit": 1, "moreau": 2, "euler": 1, "rk4": 4}
@@ -125,9 +127,7 @@ def test_rk4_integrates_the_contact_state():
 
 def test_rk4_linearization_against_ridders():
     sys, x = ball_in_contact("rk4")
-    h = np.r_[np.full(6, 1e-6), np.full(6, 1e-4), np.full(3, 1e-7)]
-    jac = sys.linearize(x, np.zeros(0))
-    compare(jac.A, ridders_jacobian(tangent_function(sys, x, np.zeros(0)), 15, h))
+    scenes.judged_slopes(sys, x, np.zeros(0), (1e-6, 1e-4, 1e-7, 0))
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,10 @@ def test_moreau_linearization_against_ridders(v):
     """Hard contact at the midpoint, in closed form: A and the parameters."""
     sys = System(scenes.model("ball"), 1e-3, contact=RigidContact(), integrator="moreau")
     x = State(np.array([0, 0, 0.0999, *scenes.about([1, 2, 0], 0.3)]), np.array(v, float))
-    jac = sys.linearize(x, np.zeros(0))
+    jac = scenes.judged_slopes(sys, x, np.zeros(0), (2e-5, 1e-4, 0, 0))
     y, info = sys.step(x, np.zeros(0))
     np.testing.assert_allclose(jac.x_next.q, y.q, atol=1e-14)
     assert int(info.contacts.mode[0]) == (1 if abs(v[0]) < 0.1 else 2)
-    h = np.r_[np.full(6, 2e-5), np.full(6, 1e-4)]
-    compare(jac.A, ridders_jacobian(tangent_function(sys, x, np.zeros(0)), 12, h))
 
 
 @pytest.mark.parametrize("integrator", ["moreau", "rk4"])
@@ -150,12 +148,7 @@ def test_parameter_derivatives_against_ridders(integrator):
     """Of the tumbling body by its centre of mass: the configuration moves with the velocity's share of the step."""
     sys, (x, _, _) = free(BODY, integrator, 1e-2), tumbling()
     jac = sys.linearize(x, np.zeros(0), parameters=("com",))
-
-    def f(z):
-        changed = sys.model.replace(com=sys.model.com + z.reshape(sys.model.com.shape))
-        y, _ = dataclasses.replace(sys, model=changed).step(x, np.zeros(0))
-        return np.concatenate([scenes.difference(sys.model, jac.x_next.q, y.q), np.asarray(y.v) - jac.x_next.v])
-
+    f = scenes.tangent_step(sys, x, np.zeros(0), "com")
     slopes = np.reshape(jac.parameters["com"], (12, -1))
     compare(slopes[:, 3:], ridders_jacobian(lambda z: f(np.r_[0, 0, 0, z]), 3, 1e-3))
     np.testing.assert_allclose(slopes[:, :3], 0, atol=1e-12)  # the node of the translation has no mass
@@ -168,40 +161,21 @@ def test_moreau_holds_a_resting_ball():
     np.testing.assert_allclose(y.v, 0, atol=1e-12)
 
 
-@functools.cache
-def astronaut(integrator: str) -> System:
-    """The humanoid without gravity, springs and losses."""
-    model = scenes.model("humanoid")
-    none = {name: jnp.zeros_like(getattr(model, name)) for name in ("gravity", "damping", "stiffness", "frictionloss")}
-    return System(model.replace(**none), 1e-2, contact=NoContact(), integrator=integrator)
-
-
-@jax.jit
-def energy_and_momentum(model, x):
-    return kinetic_energy(model, x.q, x.v), centroidal_momentum(model, x.q, x.v)
-
-
 @pytest.mark.parametrize("integrator", ["euler", "rk4"])
 def test_free_floating_humanoid_drifts_with_the_order_of_the_scheme(integrator):
     """Astronaut experiment (JaxSim thesis, 8.2.2): 0.2 s of internal torques leave no momentum, 0.2 s without keep the energy.
 
     (momentum in N s and N m s, relative energy), with 10 ms and 5 ms.
     """
-    drift = []
+    found = []
     for dt in (1e-2, 5e-3):
-        sys = dataclasses.replace(astronaut(integrator), dt=dt)
-        gear = np.abs(np.asarray(sys.model.actuation)).max(0)
-        us = np.random.default_rng(0).uniform(-0.5, 0.5, size=sys.nu) / gear * np.ones((20, 1))
-        x, energy = sys.initial_state(), []
-        for controls in (us, 0 * us):
-            for _ in range(round(0.2 / (20 * dt))):
-                xs, _ = sys.rollout(x, controls)
-                x = State(xs.q[-1], xs.v[-1])
-            energy.append(energy_and_momentum(sys.model, x))
-        drift.append((np.abs(energy[0][1]).max(), abs(energy[1][0] / energy[0][0] - 1)))
-        assert energy[0][0] > 0.1
-    np.testing.assert_allclose(observed_orders(drift)[0], ORDER[integrator], atol=0.3)
-    assert np.all(np.asarray(drift[1]) < {"euler": 0.1, "rk4": 1e-7}[integrator])
+        astronaut = dataclasses.replace(drift.astronaut(integrator), dt=dt)
+        forces = np.stack([drift.torques(astronaut)[0], np.zeros(astronaut.nv)])
+        momentum, energy, _ = drift.drift(astronaut, astronaut.initial_state(), jnp.asarray(forces), round(0.2 / dt), 1)
+        found.append((np.abs(momentum[0]).max(), abs(energy[1, 0] / energy[0, 0] - 1)))
+        assert energy[0, 0] > 0.1
+    np.testing.assert_allclose(observed_orders(found)[0], ORDER[integrator], atol=0.3)
+    assert np.all(np.asarray(found[1]) < {"euler": 0.1, "rk4": 1e-7}[integrator])
 
 
 # -- what is refused ----------------------------------------------------------------------------------------------------

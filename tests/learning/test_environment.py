@@ -57,9 +57,7 @@ def test_the_derivative_of_a_return_is_that_of_differences():
     """Central differences of a polynomial of second degree in each action: exact but for rounding, 1e-16 / 1e-4."""
     environment = slider()
     state, _ = environment.reset(KEY)
-
     total = summed_rewards(environment, state)
-
     actions = jnp.asarray(np.random.default_rng(1).uniform(-0.5, 0.5, (5, 1)))
     slope, value = jax.jit(jax.grad(total))(actions), jax.jit(total)
     for k in range(5):
@@ -73,14 +71,7 @@ def test_gradient_modes_through_contact(gradient):
     """A standing hopper pushes: all modes give a finite slope; the exact one is that of differences."""
     environment = tasks.environment("hopper").with_gradient(gradient)
     state, _ = environment.reset(KEY)
-
-    def total(actions):
-        def body(state, action):
-            state, outcome = environment.step(state, action)
-            return state, outcome.reward
-
-        return jax.lax.scan(body, state, actions)[1].sum()
-
+    total = summed_rewards(environment, state)
     actions = jnp.asarray(np.random.default_rng(1).uniform(-0.3, 0.3, (4, 3)))
     slope = jax.jit(jax.grad(total))(actions)
     assert np.isfinite(slope).all() and np.abs(slope).max() > 0

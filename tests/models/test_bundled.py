@@ -379,30 +379,8 @@ def test_jump_worm():
     np.testing.assert_allclose(edges[[0, 2]], [2.5, 0.25])
     loaded = load_model("jump-worm")
     np.testing.assert_array_equal(loaded.control_upper, [100.0] * 3)
+    np.testing.assert_array_equal(loaded.pair_friction, 1.0)
     np.testing.assert_array_equal(loaded.actuation[:2], 0.0)
     names = [shape.name for shape in loaded.topology.shapes]
     assert len(loaded.topology.pairs) == 4
     assert all("floor" in (names[a], names[b]) for a, b in loaded.topology.pairs)
-
-
-@pytest.mark.parametrize("angle", [0.0, 0.7, -2.0, math.pi])
-def test_cart_pole_mass_matrix(angle):
-    """Kelly's equations of motion: M = [[m1 + m2, m2 l cos], [., m2 l^2]] with the pole's angle from hanging."""
-    m1, m2, length = 1.0, 0.3, 0.5
-    expected = [[m1 + m2, m2 * length * math.cos(angle)], [m2 * length * math.cos(angle), m2 * length**2 + 1e-9]]
-    model = load_model("cart-pole")
-    np.testing.assert_allclose(mass_matrix(model, np.array([0.3, angle])), expected, atol=1e-14)
-    np.testing.assert_array_equal(model.control_upper, [20.0])
-    assert (model.lower[0], model.upper[0]) == (-2.0, 2.0)
-
-
-def test_double_cart_pole_mass_matrix():
-    m, length, a, b = 0.3, 0.5, 0.4, -1.1
-    # velocity of the two masses per (cart, first angle, second angle), x and z rows, angles from hanging
-    first = np.array([[1, length * math.cos(a), 0], [0, length * math.sin(a), 0]])
-    tip = length * np.array([math.cos(a + b), math.sin(a + b)])
-    second = first + np.column_stack([np.zeros(2), tip, tip])
-    spin = 1e-9 * (np.outer([0, 1, 0], [0, 1, 0]) + np.outer([0, 1, 1], [0, 1, 1]))
-    expected = np.diag([1.0, 0, 0]) + m * (first.T @ first + second.T @ second) + spin
-    computed = mass_matrix(load_model("double-cart-pole"), np.array([-0.2, a, b]))
-    np.testing.assert_allclose(computed, expected, atol=1e-14)

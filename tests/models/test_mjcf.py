@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from dynamics.models_for_tests import random_mjcf
 
 from trajopt import models
 from trajopt.dynamics.model import WORLD, ShapeType
@@ -17,44 +18,6 @@ from trajopt.errors import ModelError
 pytestmark = pytest.mark.check
 
 ROUNDING = 1e-12  # a few hundred operations on numbers of order one, in float64
-
-
-def random_mjcf(seed: int) -> str:
-    """A forest: every joint type, several joints in a body, joint positions and references, fixed bodies."""
-    rng = np.random.default_rng(seed)
-    counter = iter(range(1000))
-
-    def vector(n=3, scale=0.3):
-        return " ".join(f"{x:.6f}" for x in scale * rng.normal(size=n))
-
-    def joint(last):
-        kind = rng.choice(["hinge", "slide", "ball"] if last else ["hinge", "slide"])
-        k = next(counter)
-        if kind == "ball":
-            return f'<joint name="j{k}" type="ball" pos="{vector()}" damping="0.3"/>'
-        return (
-            f'<joint name="j{k}" type="{kind}" axis="{vector(scale=1)}" pos="{vector()}" ref="{rng.normal():.4f}" '
-            f'armature="{rng.uniform():.4f}" damping="{rng.uniform():.4f}" frictionloss="{rng.uniform():.4f}" '
-            f'stiffness="{rng.uniform():.4f}" springref="{rng.normal():.4f}" limited="true" range="-1.5 2.5"/>'
-        )
-
-    def body(depth):
-        k = next(counter)
-        free = depth == 0 and rng.uniform() < 0.4
-        count = rng.choice([0, 1, 2, 3], p=[0.25, 0.45, 0.2, 0.1])
-        joints = f'<freejoint name="free{k}"/>' if free else "".join(joint(k + 1 == count) for k in range(count))
-        inner = "".join(body(depth + 1) for _ in range(rng.integers(0, 3) if depth < 4 else 0))
-        a, b, c = rng.uniform(0.2, 0.3, 3)
-        off = 0.02 * rng.normal(size=3)
-        inertia = f"{a} {b} {c} {off[0]} {off[1]} {off[2]}"
-        return (
-            f'<body name="b{k}" pos="{vector()}" quat="{vector(4, 1)}">{joints}'
-            f'<inertial pos="{vector()}" mass="{rng.uniform(0.5, 2):.4f}" fullinertia="{inertia}"/>'
-            f'<site name="s{k}" pos="{vector()}" quat="{vector(4, 1)}"/>{inner}</body>'
-        )
-
-    trees = "".join(body(0) for _ in range(3))
-    return f'<mujoco><compiler angle="radian"/><option gravity="0.1 0.2 -9"/><worldbody>{trees}</worldbody></mujoco>'
 
 
 def both(xml: str):
@@ -70,7 +33,7 @@ def placements_and_inertia(model, q):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_trees_match_mujoco(seed):
-    model, reference, data = both(random_mjcf(seed))
+    model, reference, data = both(random_mjcf(seed, 3, 5, ("free", "hinge+slide", "", "ball"), details=True))
     top = model.topology
     assert (model.nq, model.nv) == (reference.nq, reference.nv)
     np.testing.assert_allclose(model.gravity, reference.opt.gravity)
@@ -96,7 +59,7 @@ def test_random_trees_match_mujoco(seed):
         mujoco.mj_forward(reference, data)
         kin, inertia = placements_and_inertia(device, q)
         for k, frame in enumerate(top.frames):
-            kind = "site" if frame.name.startswith("s") else "body"
+            kind = "site" if frame.name.startswith("site") else "body"
             index = getattr(reference, kind)(frame.name).id
             xmat, xpos = (data.site_xmat, data.site_xpos) if kind == "site" else (data.xmat, data.xpos)
             rotation = np.eye(3) if frame.node == WORLD else np.asarray(kin.rotation[frame.node])

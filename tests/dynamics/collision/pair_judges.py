@@ -6,6 +6,7 @@ import coal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ridders import ridders
 from scipy.optimize import minimize
 
 from dynamics.contact import scenes
@@ -66,6 +67,27 @@ def poses(seed=0, n=BATCH):
     p2 = rng.normal(size=(n, 3))
     p1 = p2 + rng.normal(size=(n, 3)) * rng.choice([0.15, 0.35, 0.6], size=(n, 1))
     return R1, p1, rng.uniform(0.1, 0.5, (n, 3)), R2, p2, rng.uniform(0.1, 0.5, (n, 3))
+
+
+def check_motion_slopes(evaluate, pose, step, levels, relative, share, coordinates=range(6)):
+    """The slopes that `evaluate(pose)` returns, by translations of body 1 and turns about its centre, against Ridders. share:
+    of the entries, must be far enough from a change of features to be judged."""
+    slope, _ = evaluate(pose)
+    R1, p1, *others = pose
+
+    def moved(s, j):
+        turn = scenes.rotation(scenes.about(np.eye(6)[j, 3:], s)) if j > 2 else np.eye(3)
+        _, (distance, point, normal) = evaluate((turn @ R1, p1 + s * np.eye(6)[j, :3], *others))
+        return np.concatenate([distance[..., None], point, normal], -1)
+
+    for j in coordinates:
+        estimate = ridders(lambda s, j=j: moved(s, j), step, levels=levels)
+        # Relative to the entry, at least one (metres and radians).
+        tolerance = relative * np.maximum(1.0, np.abs(estimate.value))
+        trusted = estimate.error < 0.1 * tolerance
+        assert trusted.mean() > share, (j, trusted.mean())
+        wrong = trusted & ~(np.abs(slope[..., j] - estimate.value) <= tolerance)
+        assert not wrong.any(), (j, np.argwhere(wrong)[:5], slope[..., j][wrong][:5], estimate.value[wrong][:5])
 
 
 def support(kind, size, R, n):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ridders import compare, ridders, ridders_jacobian
+from ridders import compare, ridders_jacobian
 
 from dynamics.collision import pair_judges as judge
 from dynamics.contact import scenes
@@ -185,22 +185,7 @@ def test_the_distance_of_curved_shapes_is_that_of_their_lowest_point(kind):
 
 @both
 def test_derivatives_of_curved_shapes(kind):
-    pose = judge.poses(seed=2)
-    slope, _ = evaluate(kind, pose)
-    R1, p1, *others = pose
-    for j in range(6):
-
-        def f(s, j=j):
-            z = s * np.eye(6)[j]
-            R = scenes.rotation(scenes.about(z[3:], np.linalg.norm(z[3:]))) if j > 2 else np.eye(3)
-            _, (distance, point, normal) = evaluate(kind, (R @ R1, p1 + z[:3], *others))
-            return np.concatenate([distance[..., None], point, normal], -1)
-
-        estimate = ridders(f, 1e-3, levels=4)
-        tolerance = 1e-6 * np.maximum(1.0, np.abs(estimate.value))
-        trusted = estimate.error < 0.1 * tolerance
-        assert trusted.mean() > 0.98
-        assert (np.abs(slope[..., j] - estimate.value) <= tolerance)[trusted].all()
+    judge.check_motion_slopes(lambda pose: evaluate(kind, pose), judge.poses(seed=2), 1e-3, 4, 1e-6, 0.98)
 
 
 def test_patches_of_a_cylinder():

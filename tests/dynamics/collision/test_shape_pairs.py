@@ -120,32 +120,11 @@ def test_exchange_of_the_shapes_and_rigid_motion(kinds):
         assert clear.mean() > 0.99  # two directions of equal separation are rare
 
 
-def moved_poses(pose, z):
-    """All pairs with body 1 moved by (translation, rotation vector about its centre) z."""
-    R1, p1, *others = pose
-    angle = np.linalg.norm(z[3:])
-    rotation = turn(z[3:], angle) if angle > 0 else np.eye(3)
-    return rotation @ R1, p1 + z[:3], *others
-
-
 @every_pair
 def test_derivatives_by_the_motion_of_body_1(kinds):
     """Closed derivative of distance, point and normal against Ridders, at all random poses."""
-    slope, _ = random_contacts(kinds)
-    pose = judge.poses_of(kinds)
-
-    def f(s, j):
-        _, (distance, point, normal) = judge.evaluate(kinds, *moved_poses(pose, s * np.eye(6)[j]))
-        return np.concatenate([distance[..., None], point, normal], -1)
-
-    for j in range(6):
-        estimate = ridders(lambda s, j=j: f(s, j), 2e-4, levels=4)
-        # Rounding 1e-15 over a step of 5e-5: 2e-11. Tolerance relative to the entry, at least one (metres and radians).
-        tolerance = 1e-6 * np.maximum(1.0, np.abs(estimate.value))
-        trusted = estimate.error < 0.1 * tolerance
-        assert trusted.mean() > 0.97, (j, trusted.mean())  # the rest is next to a change of features
-        wrong = trusted & (np.abs(slope[..., j] - estimate.value) > tolerance)
-        assert not wrong.any(), (j, np.argwhere(wrong)[:5], slope[..., j][wrong][:5], estimate.value[wrong][:5])
+    # Rounding 1e-15 over a step of 5e-5: 2e-11.
+    judge.check_motion_slopes(lambda pose: judge.evaluate(kinds, *pose), judge.poses_of(kinds), 2e-4, 4, 1e-6, 0.97)
 
 
 @every_pair

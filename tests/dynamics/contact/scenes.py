@@ -4,10 +4,13 @@ Nothing here calls the contact code under test except `solved_step`, which runs 
 to a wanted height. Models are loaded once and shared, so that every topology is compiled once.
 """
 
+import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from ridders import compare, ridders_jacobian
 
 from trajopt import load_model
 from trajopt.dynamics.collision.narrowphase import collide
@@ -122,19 +125,42 @@ def difference(m: Model, q0, q1) -> np.ndarray:
     return out
 
 
-def tangent_step(sys: System, x: State, u, **options):
-    """f(z), z = [dq, dv, du] (2 nv + nu,): tangent coordinates of the next state relative to the unperturbed next state."""
-    n = sys.nv
-    q, v, u = np.asarray(x.q), np.asarray(x.v), np.asarray(u)
-    reference, _ = sys.step(x, u, **options)
-    q_ref, v_ref = np.asarray(reference.q), np.asarray(reference.v)
+def tangent_step(sys: System, x: State, u, parameter: str = ""):
+    """f(z), z = [dq, dv, dm, du]: tangent coordinates of the next state relative to the unperturbed next state; m: the contact
+    state, where the law has one. With the name of a parameter z is its change, flat."""
+    n, k = sys.nv, sys.ndx
+    reference, _ = sys.step(x, u)
 
-    def f(z):
-        moved = State(integrate(sys.model, q, z[:n]), v + z[n : 2 * n])
-        y, _ = sys.step(moved, u + z[2 * n :], **options)
-        return np.concatenate([difference(sys.model, q_ref, y.q), np.asarray(y.v) - v_ref])
+    def after(sys, x, u):
+        y, _ = sys.step(x, u)
+        parts = [difference(sys.model, reference.q, y.q), np.asarray(y.v) - np.asarray(reference.v)]
+        return np.concatenate(parts if y.contact is None else [*parts, np.ravel(y.contact - reference.contact)])
 
-    return f
+    def of_state(z):
+        m = None if x.contact is None else x.contact + z[2 * n : k].reshape(x.contact.shape)
+        return after(sys, State(integrate(sys.model, x.q, z[:n]), x.v + z[n : 2 * n], m), np.asarray(u) + z[k:])
+
+    def of_parameter(z):
+        leaf = np.asarray(getattr(sys.model, parameter))
+        model = sys.model.replace(**{parameter: jnp.asarray(leaf + z.reshape(leaf.shape))})
+        return after(dataclasses.replace(sys, model=model), x, u)
+
+    return of_parameter if parameter else of_state
+
+
+def judged_slopes(sys: System, x: State, u, h, parameters: dict[str, float] | None = None, columns=None, options=None, **judge):
+    """`linearize`, whose A and B, and slopes by the parameters, are those of the step by Ridders' extrapolation. h: half steps
+    of q, v, the contact state and u, or of each coordinate; parameters: half steps by name; judge: options of `compare`."""
+    n, k = sys.nv, sys.ndx
+    h = np.repeat(h, [n, n, k - 2 * n, sys.nu]) if len(h) == 4 else h
+    found = sys.linearize(x, u, parameters=tuple(parameters or ()))
+    estimate = ridders_jacobian(tangent_step(sys, x, u), k + sys.nu, h, columns, **(options or {}))
+    matrix = np.hstack([found.A, found.B])
+    compare(matrix if columns is None else matrix[:, columns], estimate, **judge)
+    for name, step in (parameters or {}).items():
+        slope = np.reshape(found.parameters[name], (k, -1))
+        compare(slope, ridders_jacobian(tangent_step(sys, x, u, name), slope.shape[1], step), label=name)
+    return found
 
 
 @jax.jit

@@ -86,7 +86,7 @@ def test_a_thrown_ball_ends_rolling():
     assert len(first) > 300 and np.ptp(middle[first]) < 1e-12
 
 
-@pytest.mark.parametrize("e", [0.5, 0.8])
+@pytest.mark.parametrize("e", [0.5, 0.8, 1.0])
 def test_bounce_heights_follow_the_square_of_the_restitution(e):
     """From 0.3 m. An impact may be taken a step early, |v| dt above the ground, and the ball leaves from a step further."""
     heights, _, speeds, solved = impacts.bounces(e, DT, seconds=0.9)

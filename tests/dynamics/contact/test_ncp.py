@@ -106,23 +106,25 @@ def test_single_contact_closed_form():
 
 
 @pytest.mark.parametrize("ratio", [1e4, 1e-4])
-def test_mass_ratio(ratio):
-    """A light box under a heavy one, and the reverse: blocks on four contacts each, no friction, closed form.
-
-    Falling together with speed 1: the lower four contacts carry both momenta, the upper four that of the upper box.
-    """
+@pytest.mark.parametrize("solver, mu", [(solve_ncp, 0.0), (solve_boxed_lcp, 0.3)])
+def test_mass_ratio(solver, mu, ratio):
+    """A light block under a heavy one, and the reverse, on four contacts each, in closed form: they fall with speed 1, and where
+    there is friction they slide along x. The lower contacts carry both momenta, the upper four that of the upper block."""
     m1, m2 = 1.0, ratio
-    n = np.zeros((24, 2))
-    n[2:12:3, 0] = 1.0  # lower box against the floor
-    n[14:24:3] = (-1.0, 1.0)  # upper box against the lower one
-    G, g = (n / [m1, m2]) @ n.T, n @ [-1.0, -1.0]
-    G[np.arange(24) % 3 < 2, np.arange(24) % 3 < 2] = 1.0 / m1  # tangents: any positive diagonal
-    out = solve_ncp(G, g, np.zeros(8))
+    n = np.zeros((24, 4))  # (x, z) of the lower, (x, z) of the upper block
+    n[0:12:3, 0] = n[2:12:3, 1] = 1.0
+    n[12:24:3], n[14:24:3] = (-1.0, 0, 1.0, 0), (0, -1.0, 0, 1.0)
+    slip = 1e3 if mu else 0.0
+    G, g = (n / [m1, m1, m2, m2]) @ n.T, n @ [slip, -1.0, slip, -1.0]
+    out = solver(G, g, np.full(8, mu))
     assert out.status == Status.solved
-    expected = np.zeros(24)
-    expected[2:12:3], expected[14:24:3] = (m1 + m2) / 4, m2 / 4
+    lam = np.asarray(out.impulse).reshape(8, 3)
     # Condition number of the stack: the mass ratio.
-    np.testing.assert_allclose(out.impulse, expected, atol=1e-8 * (m1 + m2))
+    np.testing.assert_allclose(lam[:, 2], np.repeat([(m1 + m2) / 4, m2 / 4], 4), rtol=1e-8)
+    if mu:
+        np.testing.assert_allclose(lam[:4, 0], -mu * (m1 + m2) / 4, rtol=1e-8)
+    else:
+        np.testing.assert_allclose(lam[:, :2], 0, atol=1e-8 * (m1 + m2))
 
 
 def test_zero_gravity_no_load():

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from ridders import ridders_jacobian
 
-from tests.ridders import compare, ridders_jacobian
-from trajopt.dynamics import RelaxedContact, RigidContact, SmoothedContact, State, System, integrate
-from trajopt.dynamics.linearization import tangent_of
+from dynamics.contact import scenes
+from trajopt.dynamics import RelaxedContact, RigidContact, SmoothedContact, State, System
 from trajopt.errors import DerivativeError, OptionError
 from trajopt.models.registry import load_model_from_string
 from trajopt.result import Status
@@ -184,22 +184,10 @@ def scene() -> System:
     return System(model(SCENE), DT, contact=RelaxedContact(1e-3), backend="jax")
 
 
-def moved(relaxed: System, x: State, u, z):
-    nv = relaxed.nv
-    start = State(integrate(relaxed.model, x.q, z[:nv]), x.v + z[nv : 2 * nv])
-    return relaxed.step(start, jnp.asarray(u) + z[2 * nv :])[0]
-
-
 @pytest.mark.parametrize("kind", STATES)
 def test_derivatives_by_state_and_control(kind):
-    relaxed, (x, u) = scene(), scene_state(kind)
-    linear = relaxed.linearize(x, u)
+    linear = scenes.judged_slopes(scene(), *scene_state(kind), np.full(4, 3e-4), label=kind)
     assert linear.info.status == Status.solved
-    z = np.zeros(2 * relaxed.nv + 1)
-    y = relaxed.step(x, u)[0]
-    after = jax.jit(lambda z: tangent_of(relaxed.model, y, moved(relaxed, x, u, z)))
-    differences = ridders_jacobian(lambda z: np.asarray(after(z)), len(z), 3e-4)
-    compare(np.concatenate([linear.A, linear.B], 1), differences, label=kind)
 
 
 @pytest.mark.slow
