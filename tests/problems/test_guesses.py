@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from trajopt import dynamics, load_model, problems, solvers
+from trajopt import dynamics, load_model, models, problems, solvers
 from trajopt.dynamics import State, System
 from trajopt.errors import OptionError, ShapeError
 from trajopt.problems import OptimalControlProblem, guesses
@@ -55,7 +55,25 @@ def test_what_cannot_be_held_is_said():
     high = State(x.q.at[2].add(1.0), x.v)
     found = guesses.quasi_static(system, high)
     weight = 9.81 * float(np.asarray(system.model.mass).sum())
-    assert not found.held and found.imbalance > 0.5 * weight and found.force.shape == (0, 3)
+    assert not found.held and not found.robot_held and found.imbalance > 0.5 * weight and found.force.shape == (0, 3)
+
+
+ARM_AND_BALL = """<mujoco><worldbody>
+  <body name="ball" pos="1 0 1"><freejoint/><geom type="sphere" size="0.05" mass="0.2"/></body>
+  <body name="arm"><joint name="shoulder" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0.4 0 0" size="0.02" mass="1"/></body>
+</worldbody><actuator><motor joint="shoulder"/></actuator></mujoco>"""
+
+
+def test_an_arm_is_held_while_what_it_is_to_catch_falls():
+    """Of what no motor moves nothing is asked; the torque is the weight of the arm times its lever."""
+    system = System(models.load_model_from_string(ARM_AND_BALL), 0.02)
+    x = system.initial_state()
+    found = guesses.quasi_static(system, x)
+    assert found.robot_held and not found.held
+    problem = OptimalControlProblem("catch", system, 4, x, stage_residual=lambda x, u, t: u)
+    gravity = dynamics.generalised_gravity(system.model, x.q)
+    np.testing.assert_allclose(problem.u0, np.tile(gravity[-1:], (4, 1)), rtol=1e-6)
+    assert "1.96 N or N m are left unbalanced" in problem.meta["guess"]
 
 
 def arm_problem(**options):

@@ -16,15 +16,17 @@ from compilations import compilations
 from jax.tree_util import Partial
 
 from trajopt import load_model, problems, solvers
-from trajopt.dynamics import RelaxedContact, System
+from trajopt.dynamics import RelaxedContact, State, System
 from trajopt.dynamics.collision.narrowphase import collide
 from trajopt.dynamics.rigid_body.kinematics import kinematics
 from trajopt.errors import OptionError
-from trajopt.models import bundled_file
+from trajopt.models import bundled_file, load_model_from_string
+from trajopt.problems import residuals
 from trajopt.problems.library.two_arm_lift import random_start
 from trajopt.problems.residuals import StepOutcome
 from trajopt.result import status_name
 from trajopt.solvers import Solution
+from trajopt.solvers.stages import first_rho
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks"))
 import goals_in_numpy
@@ -91,6 +93,45 @@ def test_single_precision_has_stages_that_it_resolves():
     )  # fmt: skip
     solution = solvers.solve(problem)
     assert solution.success and abs(solution.xs[-1, 2] - 2.0) < 0.1
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_goal_that_no_cost_asks_for_is_reached(seed):
+    """The costs are least where nothing moves; the goal alone says what is to be done."""
+    spinner = problems.get("spinner", seed=seed)
+    problem = problems.OptimalControlProblem(
+        "turn", spinner.system, 40, spinner.x0, stage_residual=residuals.Control(weight=0.1) + residuals.Velocity(weight=0.1),
+        goals=spinner.goals,
+    )  # fmt: skip
+    solution = solvers.solve(problem)
+    turn = final_configuration(problem, solution.us)[2] - spinner.x0[2]
+    assert solution.success and abs(turn - 2.0) <= 0.1
+    assert status_name(solution.status) == "acceptable"
+
+
+BUTTON = """<mujoco><compiler angle="radian"/><worldbody>
+  <body name="button" pos="0.4 0 0.1"><joint name="button" type="slide" axis="0 0 1" range="-0.03 0" stiffness="300" damping="3"/>
+    <geom type="cylinder" size="0.02 0.01" mass="0.05"/></body>
+  <body name="upper" pos="0 0 0.3"><joint name="shoulder" axis="0 1 0" damping="0.5"/>
+    <geom type="capsule" fromto="0 0 0 0.25 0 0" size="0.03" mass="1" contype="0" conaffinity="0"/>
+    <body name="fore" pos="0.25 0 0"><joint name="elbow" axis="0 1 0" damping="0.5"/>
+      <geom type="capsule" fromto="0 0 0 0.23 0 0" size="0.02" mass="0.6" contype="0" conaffinity="0"/>
+      <geom type="sphere" pos="0.25 0 0" size="0.015" mass="0.05"/></body></body>
+</worldbody><actuator><motor joint="shoulder" ctrlrange="-30 30"/><motor joint="elbow" ctrlrange="-20 20"/></actuator></mujoco>"""
+
+
+def test_an_arm_that_falls_does_not_choose_the_first_rho():
+    """What falls under the guess moves its contacts by many gaps with any rho, however small; that says nothing of rho."""
+    system = System(load_model_from_string(BUTTON), 0.03, implicit_damping=True)
+    x0 = State(jnp.array([0.0, -0.6, 0.8]), jnp.zeros(3))
+    chosen = {}
+    for name, u0 in (("held", None), ("falls", np.zeros((40, 2)))):
+        problem = problems.OptimalControlProblem("press", system, 40, x0, u0=u0, stage_residual=residuals.Control())
+        oracle = problem.compile()
+        fallen = oracle.rollout(problem.x0, problem.u0, np.zeros(0)).xs[-1] - problem.x0
+        assert (np.abs(fallen[1:3]).max() > 0.5) == (name == "falls")
+        chosen[name] = first_rho(oracle, problem.initial_point, 1e-6)
+    assert chosen["falls"] >= 0.1 * chosen["held"] and min(chosen.values()) >= 1e-3
 
 
 def test_draws_help_where_smoothing_makes_no_progress():

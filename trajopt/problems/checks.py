@@ -258,7 +258,7 @@ def _tangent_size(where: str, problem: Any, system: System | None, x0: np.ndarra
 
 
 def _held(problem: Any, system: System | None, x0: np.ndarray, u0: Any) -> QuasiStatic | None:
-    """Torques that hold x0, where they are asked for, or where nothing is given and they do hold a state at rest."""
+    """Torques that hold x0, where they are asked for, or where nothing is given and they do hold a robot at rest."""
     asked = isinstance(u0, str)
     if system is None or not system.nu or not (asked or u0 is None):
         return None
@@ -266,7 +266,7 @@ def _held(problem: Any, system: System | None, x0: np.ndarray, u0: Any) -> Quasi
     if not asked and np.any(v):
         return None
     found = quasi_static(system, State(jnp.asarray(q), jnp.asarray(v)))
-    return found if asked or found.held else None
+    return found if asked or found.robot_held else None
 
 
 def _controls(

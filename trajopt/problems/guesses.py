@@ -36,12 +36,14 @@ HELD = 1e-3  # imbalance, relative to the largest of h, below which a state coun
 @dataclasses.dataclass(frozen=True)
 class QuasiStatic:
     """Torques (nu,) that hold a state, contact forces (k, 3) in world axes on body 1 of each touching candidate, N, and the
-    largest generalised force that is left unbalanced, N or N m; held: whether it is small beside the weight."""
+    largest generalised force that is left unbalanced, N or N m; held: whether it is small beside the weight; robot_held: whether
+    it is for all that hangs together with a motor, and not for an object that falls."""
 
     torque: Float[np.ndarray, " nu"]
     force: Float[np.ndarray, "k 3"]
     imbalance: float
     held: bool
+    robot_held: bool
 
     @property
     def described(self) -> str:
@@ -89,7 +91,10 @@ def quasi_static(system: System, x: State, *, touching: float = TOUCHING) -> Qua
     force = np.einsum("cie,ce->ci", edges, share.reshape(len(J), EDGES)) * size
     left = h - S @ (torque * limit) - np.einsum("civ,ci->v", J, force)
     imbalance = float(np.abs(left).max(initial=0.0))
-    return QuasiStatic(torque * limit, force, imbalance, imbalance <= HELD * size)
+    tree = model.topology.roots[model.topology.dof_node[model.topology.user_dofs]]
+    driven = np.isin(tree, tree[S.any(axis=1)])
+    held = (float(np.abs(part).max(initial=0.0)) <= HELD * size for part in (left, left[driven]))
+    return QuasiStatic(torque * limit, force, imbalance, *held)
 
 
 def _edges(frames: np.ndarray, friction: np.ndarray) -> Float[np.ndarray, "c 3 e"]:

@@ -17,7 +17,7 @@ from trajopt.dynamics.gradients.differences import RIDDERS_LEVELS
 from trajopt.dynamics.system import State, System
 from trajopt.problems import programs
 from trajopt.problems.expansions import final_expansion, linear_dynamics, stage_expansion
-from trajopt.problems.goals import PREFIX, Judged, goal_reports, goal_values, shortfalls_of
+from trajopt.problems.goals import PREFIX, GoalReport, Judged, goal_reports, goal_values, shortfalls_of, worst_goal
 from trajopt.problems.residuals.base import is_task, task_costs
 from trajopt.problems.trajectory import CONSTRAINTS, ControlProblem, FitProblem, Trajectory, flat_state
 
@@ -259,8 +259,15 @@ class OptimalControlOracle(CompiledCalls):
 
     def meets_goals(self, motion: Trajectory) -> bool:
         """Whether the states of a motion meet the problem's goals."""
-        reports = goal_reports(self.problem.goals, self._goals(motion) if self.problem.goals else {})
-        return all(report.met for report in reports.values())
+        return all(report.met for report in self.goals_of(motion).values())
+
+    def worst_goal(self, motion: Trajectory) -> float:
+        """The largest value of a goal in units of its tolerance, of the states of a motion."""
+        return worst_goal(self.goals_of(motion))
+
+    def goals_of(self, motion: Trajectory) -> dict[str, GoalReport]:
+        """What the states of a motion make of the problem's goals."""
+        return goal_reports(self.problem.goals, self._goals(motion) if self.problem.goals else {})
 
     def shortfalls(self, values: dict[str, float]) -> list[str]:
         """What keeps recomputed `values` from counting as an answer, as sentences."""

@@ -8,8 +8,9 @@ The exact gradient of a contact that is not made is zero: a finger that does not
    handed on by its controls, or by those that follow its motion with its gains if they cost less. With rigid contact it is
    rolled out so too, and the best of these motions is kept. What diverges is left out;
 3. where rigid contact from there misses a goal, other ways to the goals, until one leads there: the stages again from the guess,
-   with other first values of rho (`stages.SHARES`); then, where no solver was named, draws about the best motion and about the
-   guess, and rigid contact from the best draw (`Hybrid`). Stages go first: they cost a tenth of the draws, or less;
+   with other first values of rho (`stages.SHARES`); rigid contact, and the stages once more, with the goals as part of the cost
+   (`with_weighed_goals`); then, where no solver was named, draws about the best motion and about the guess, and rigid contact
+   from the best draw (`Hybrid`). Stages go first: they cost a tenth of the draws, or less;
 4. rigid contact again, from the best motion. Its status and its certificate are those of the run.
 
 The first rho is chosen by what it does to the guess (`stages.first_rho`). rho is a number of the system, so that all stages run
@@ -20,7 +21,7 @@ models", 2023.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -33,17 +34,18 @@ from trajopt.options import check_options
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.trajectory import Trajectory
+from trajopt.problems.weighed_goals import can_weigh_goals, with_weighed_goals
 from trajopt.result import Status, status_name
 from trajopt.solvers.ddp.ilqr import DDP, iLQR
 from trajopt.solvers.hybrid import Hybrid, HybridState
 from trajopt.solvers.loop.contract import Advance, Findings, LibrarySolver, SolverState, iterate
-from trajopt.solvers.sampling.parametrisation import SHARE_OF_RANGE
-from trajopt.solvers.sampling.search import SamplingSolver
+from trajopt.solvers.sampling.search import with_deviations
 from trajopt.solvers.stages import Counted, checked_schedule, followed, schedules, smoothed_problem
 
 SOLVERS = (iLQR, DDP)
 STAGE_ITERATIONS = 50
 SLOW = 1e-3  # relative fall of the cost in a step; two such steps in a row end a stage
+GOAL_WEIGHTS = 1.0, 10.0, 100.0  # of goals, beside the root of the cost of the motion that misses them
 IDLE, LITTLE = 10, 1e-5  # steps with rigid contact in a row that gain less than this share end it where there are goals
 
 
@@ -166,6 +168,7 @@ class _Course:
         self.method, self.oracle, self.advance, self.begin = method, oracle, advance, state
         self.solver, self.rigid, self.guess = method.solver, state.rigid, state.x
         self.plan, self.plan_rho, self.goals = state.plan, state.plan_rho, oracle.problem.goals
+        self.nearest, self.least_miss = state.x, np.inf
         self.status: Status | None = None
 
     def run(self) -> Status:
@@ -269,6 +272,9 @@ class _Course:
     def offer(self, rigid: Any) -> None:
         """Keep a motion with rigid contact that is better: one that meets the goals, or that costs less."""
         met, known = self.meets_goals(rigid.x), self.meets_goals(self.rigid.x)
+        miss = self.oracle.worst_goal(self.oracle.rolled_out(rigid.x)) if self.goals else np.inf
+        if miss < self.least_miss:
+            self.least_miss, self.nearest = miss, rigid.x
         cheaper = self.at(rigid).better_than(self.at(self.rigid), self.oracle.problem.violation_tolerance)
         if met > known or (met == known and cheaper):
             self.rigid = rigid
@@ -278,9 +284,10 @@ class _Course:
     def attempts(self) -> None:
         """Stages of smoothed contact and draws, until one of them leads to the goals."""
         search, rhos = self.method.search, schedules(self.method.smoothing, self.oracle, self.guess)
-        ways = [functools.partial(self.stages, schedule) for schedule in rhos]
-        if search is not None:
-            ways += [functools.partial(self.draws, search, number) for number in range(search.attempts)]
+        ways: list[Callable[[], None]] = [functools.partial(self.stages, schedule) for schedule in rhos]
+        ways += [self.weighed, *(functools.partial(self.stages, schedule, GOAL_WEIGHTS[0]) for schedule in rhos), self.weighed]
+        for number in range(0 if search is None else search.attempts):
+            ways += [functools.partial(self.draws, number), self.weighed]
         for way in ways:
             way()
             if self.status is None and way is not ways[-1]:
@@ -288,17 +295,41 @@ class _Course:
             if self.status is not None or (self.goals and self.meets_goals(self.rigid.x)):
                 return
 
-    def stages(self, schedule: Sequence[float]) -> None:
-        """All stages of a schedule, from the guess."""
+    def stages(self, schedule: Sequence[float], weight: float = 0.0) -> None:
+        """All stages of a schedule, from the guess; weight: of goals."""
+        problem = self.oracle.problem
+        if weight:
+            if not can_weigh_goals(problem):
+                return
+            problem = with_weighed_goals(problem, self.scaled(weight))
         motion, gains = self.guess, None
         for rho in schedule:
             if self.status is None:
-                motion, gains = self.stage(motion, gains, rho)
+                motion, gains = self.stage(motion, gains, smoothed_problem(problem, rho), rho)
 
-    def stage(self, motion: Trajectory, gains: Any, rho: float) -> tuple[Trajectory, Any]:
+    def weighed(self) -> None:
+        """Rigid contact with goals weighed, more and more, until they are met: from the best motion, and from the one that misses
+        them least."""
+        if not can_weigh_goals(self.oracle.problem):
+            return
+        scaled = [self.scaled(weight) for weight in GOAL_WEIGHTS]
+        for motion in (self.rigid.x, self.nearest):
+            gains = None
+            for weight in scaled:
+                if self.status is None and not self.meets_goals(self.rigid.x):
+                    motion, gains = self.stage(motion, gains, with_weighed_goals(self.oracle.problem, weight))
+
+    def scaled(self, weight: float) -> float:
+        """A weight of goals beside the cost of the best motion; one that costs nothing gives no scale."""
+        cost = self.rigid.cost
+        return float(weight * np.sqrt(cost if 0 < cost < np.inf else 1.0))
+
+    def stage(
+        self, motion: Trajectory, gains: Any, problem: OptimalControlProblem, rho: float = 0.0
+    ) -> tuple[Trajectory, Any]:
         """Motion and gains of a stage, from those of the one before; with rigid contact it is offered."""
         solver = self.solver
-        stage = smoothed_problem(self.oracle.problem, rho).compile("implicit")
+        stage = problem.compile("implicit" if rho else self.oracle.gradient)
         stage.out_of_time = self.oracle.out_of_time
         stage.effort = Effort.QUICK if stage.effort == Effort.LIGHT else stage.effort  # for stages that end early
         counted = Counted(self.oracle, stage)
@@ -322,13 +353,14 @@ class _Course:
             return Status.stalled if ended else None
 
         iterate(solver, stage, at, report)
-        self.plan, self.plan_rho = jax.tree.map(np.asarray, at.x), rho
-        gains = getattr(at, "gains", None)
-        rolled = self.begun(self.oracle, without_states(self.plan), gains, self.plan)
+        plan, gains = jax.tree.map(np.asarray, at.x), getattr(at, "gains", None)
+        if rho:
+            self.plan, self.plan_rho = plan, rho
+        rolled = self.begun(self.oracle, without_states(plan), gains, plan)
         if _finite(rolled):
             self.tell(self.at(rolled))
             self.offer(rolled)
-        return self.plan, gains
+        return plan, gains
 
     def begun(self, oracle: OptimalControlOracle, start: Trajectory, gains: Any, motion: Trajectory | None = None) -> Any:
         """The solver at a start, or if better at the controls that follow a motion of another rho, by default the start."""
@@ -342,10 +374,11 @@ class _Course:
 
     # -- draws ---------------------------------------------------------------------------------------------------------
 
-    def draws(self, search: Hybrid, number: int) -> None:
+    def draws(self, number: int) -> None:
         """Draw about the best motion, later about the guess, then rigid contact from the best draw until that meets the goals."""
-        sampler = scaled(search.sampler, self.oracle.problem, self.rigid.x)
-        search = dataclasses.replace(search, sampler=sampler, attempts=1)
+        assert self.method.search is not None
+        sampler = with_deviations(self.method.search.sampler, self.oracle.problem, self.rigid.x)
+        search = dataclasses.replace(self.method.search, sampler=sampler, attempts=1)
         key = jax.random.fold_in(jax.random.wrap_key_data(self.begin.key), number)
 
         latest: HybridState | None = None
@@ -377,15 +410,3 @@ def applies(problem: Any, solver: Any) -> bool:
 def without_states(motion: Trajectory) -> Trajectory:
     """A start that guesses no states: they come from its controls."""
     return dataclasses.replace(motion, xs=np.tile(motion.xs[0], (len(motion.xs), 1)))
-
-
-def scaled(sampler: SamplingSolver, problem: OptimalControlProblem, motion: Trajectory) -> SamplingSolver:
-    """The sampling solver with deviations of controls that have no bounds: half of the largest of a motion's, or 1."""
-    lower, upper = problem.control_lower, problem.control_upper
-    bounded = np.isfinite(lower) & np.isfinite(upper)
-    if bounded.all() or sampler.standard_deviation is not None:
-        return sampler
-    largest = np.abs(np.asarray(motion.us)).max(0)
-    free = np.where(largest > 0, 0.5 * largest, 1.0)
-    within = SHARE_OF_RANGE * (np.where(bounded, upper, 0.0) - np.where(bounded, lower, 0.0))
-    return dataclasses.replace(sampler, standard_deviation=np.where(bounded, within, free))

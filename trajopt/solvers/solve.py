@@ -54,4 +54,4 @@ def continued(problem: Any, solver: Any) -> Any:
     if not applies(problem, solver):
         return solver
     alone = dataclasses.replace(solver, smoothing=None)
-    return Continuation(alone, solver.smoothing, max_iterations=2 * solver.max_iterations)
+    return Continuation(alone, solver.smoothing, max_iterations=3 * solver.max_iterations)

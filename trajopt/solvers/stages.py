@@ -102,19 +102,24 @@ def _followed(system: System, bounds: tuple[Array, Array], motion: Trajectory, g
 def first_rho(oracle: OptimalControlOracle, guess: Trajectory, least: float) -> float:
     """The rho above `least`, J, whose forces move the contacts of the guess by about `MOVES` gaps over the horizon.
 
-    By dimension it is a force times a gap; the force that matters is the one that moves bodies within the time there is.
+    By dimension it is a force times a gap; the force that matters is the one that moves bodies within the time there is. What
+    moves without it, such as an arm that falls, does not count.
     """
     problem, system = oracle.problem, oracle.problem.system
     assert system is not None
     shares, rhos = [], FIRST_RHOS[: max(1, np.count_nonzero(FIRST_RHOS > least))]
+
+    def distances(of: OptimalControlOracle) -> np.ndarray:
+        xs = of.rollout(guess.xs[0], guess.us, guess.p).xs
+        return np.asarray(oracle.call(_distances, system.model, xs[:, : system.nq], effort=Effort.QUICK))
+
+    rigid = distances(oracle)
+    gaps = np.maximum(rigid[0], TOUCHING)
     for rho in rhos:
         relaxed = smoothed_problem(problem, float(rho)).compile("implicit")
         counted = Counted(oracle, relaxed)
-        xs = relaxed.rollout(guess.xs[0], guess.us, guess.p).xs
+        path = np.abs(np.diff(distances(relaxed) - rigid, axis=0)).sum(0)
         counted.take()
-        distances = oracle.call(_distances, system.model, xs[:, : system.nq], effort=Effort.QUICK)
-        gaps = np.maximum(np.asarray(distances[0]), TOUCHING)
-        path = np.abs(np.diff(np.asarray(distances), axis=0)).sum(0)
         shares.append(float(np.nan_to_num(np.max(path / gaps), nan=np.inf)))
     return float(rhos[np.argmin(np.abs(np.log(np.clip(shares, 1e-12, 1e12) / MOVES)))])
 

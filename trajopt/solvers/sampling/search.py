@@ -42,11 +42,12 @@ from trajopt.problems.least_squares import LeastSquaresProblem
 from trajopt.problems.ocp import OptimalControlProblem
 from trajopt.problems.oracle import OptimalControlOracle
 from trajopt.problems.targets import JointTargets
+from trajopt.problems.trajectory import Trajectory
 from trajopt.result import Status, status_named
 from trajopt.solvers.loop.contract import Findings
 from trajopt.solvers.sampling.distribution import generator
 from trajopt.solvers.sampling.fit import FitSearch
-from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, Space, make_space
+from trajopt.solvers.sampling.parametrisation import PARAMETRISATIONS, SHARE_OF_RANGE, Space, make_space
 from trajopt.solvers.sampling.replanning import SamplingPlanner
 from trajopt.solvers.sampling.rollouts import Generation, Scores, batch_size, score
 from trajopt.solvers.subproblems.augmented_lagrangian import (
@@ -395,3 +396,15 @@ class SamplingSolver(NamedOptions, abc.ABC):
         """How penalties grow: twice at a time where the search is stuck."""
         factor = self.penalty_factor ** (2 if stuck else 1)
         return PenaltyRule(Constraints(problem), factor, self.max_penalty, 0.1 * problem.tolerance)
+
+
+def with_deviations(sampler: SamplingSolver, problem: OptimalControlProblem, motion: Trajectory) -> SamplingSolver:
+    """The sampling solver with deviations of controls that have no bounds: half of the largest of a motion's, or 1."""
+    lower, upper = problem.control_lower, problem.control_upper
+    bounded = np.isfinite(lower) & np.isfinite(upper)
+    if bounded.all() or sampler.standard_deviation is not None:
+        return sampler
+    largest = np.abs(np.asarray(motion.us)).max(0)
+    free = np.where(largest > 0, 0.5 * largest, 1.0)
+    within = SHARE_OF_RANGE * (np.where(bounded, upper, 0.0) - np.where(bounded, lower, 0.0))
+    return dataclasses.replace(sampler, standard_deviation=np.where(bounded, within, free))
