@@ -142,7 +142,7 @@ def test_draws_help_where_smoothing_makes_no_progress():
     search = solvers.Hybrid(solvers.CEM(), solvers.iLQR(), generations=30, attempts=3)
     found = solvers.solve(problem, solvers.Continuation(solvers.iLQR(smoothing=None), [1e-9], search))
     assert found.success and abs(final_configuration(problem, found.us)[2] - 2.0) <= 0.1
-    stopped = solvers.solve(problem, solvers.Continuation(solvers.iLQR(smoothing=None), [1e-9], search), max_iterations=20)
+    stopped = solvers.solve(problem, solvers.Continuation(solvers.iLQR(smoothing=None), [1e-9], search), max_iterations=30)
     assert stopped.cost < alone.cost  # the best draw
 
 

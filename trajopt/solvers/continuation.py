@@ -159,6 +159,8 @@ class _Course:
 
     Attributes:
         rigid: the gradient solver's state there.
+        nearest, least_miss: of the motions offered the one that misses goals least, and how far in units of a tolerance.
+        weighed_from: the controls from which goals have been weighed.
         status: what ends the run, None while it goes on.
     """
 
@@ -168,7 +170,7 @@ class _Course:
         self.method, self.oracle, self.advance, self.begin = method, oracle, advance, state
         self.solver, self.rigid, self.guess = method.solver, state.rigid, state.x
         self.plan, self.plan_rho, self.goals = state.plan, state.plan_rho, oracle.problem.goals
-        self.nearest, self.least_miss = state.x, np.inf
+        self.nearest, self.least_miss, self.weighed_from = state.x, np.inf, list[np.ndarray]()
         self.status: Status | None = None
 
     def run(self) -> Status:
@@ -314,6 +316,9 @@ class _Course:
             return
         scaled = [self.scaled(weight) for weight in GOAL_WEIGHTS]
         for motion in (self.rigid.x, self.nearest):
+            if any(np.array_equal(motion.us, us) for us in self.weighed_from):
+                continue
+            self.weighed_from.append(np.asarray(motion.us))
             gains = None
             for weight in scaled:
                 if self.status is None and not self.meets_goals(self.rigid.x):
