@@ -62,7 +62,8 @@ def test_the_surface_of_quadratic_losses_is_exact():
 
 @dataclasses.dataclass(frozen=True)
 class Rippled(Quadratics):
-    """The same with ripples, of deviation 0.3 in each recording, which are longer than the last generation of the search."""
+    """The same with ripples, of deviation 0.3 in each recording, which are longer than the last generation of the search, and
+    raised by as much, so that no loss is negative on the mean."""
 
     waves: np.ndarray  # (R, 40, 2)
     phases: np.ndarray  # (R, 40)
@@ -75,7 +76,7 @@ class Rippled(Quadratics):
 
     def losses(self, z, recordings=None):
         ripples = np.cos(np.einsum("pk,rwk->prw", z, self.waves) + self.phases).sum(2) * 0.3 * np.sqrt(2 / 40)
-        losses = super().losses(z) + ripples
+        losses = super().losses(z) + 0.3 + ripples
         return losses if recordings is None else losses[:, recordings]
 
 

@@ -262,13 +262,13 @@ def _table(X: Float[np.ndarray, "P k"]) -> Float[np.ndarray, "P c"]:
 def response_surface(motions: WholeMotions, about: Search, few: Int[np.ndarray, " r"], seed: int) -> Surface:
     """Quadratics through the losses of each recording at antithetic points about CMA-ES's end; z is the minimum of their sum, or
     that end where the motions fit better there. Points on the searched recordings, `few`, come first: the axes along which all
-    recordings are then rated are as long as raises their loss alike."""
+    recordings are then rated are as long as raises their loss alike, and at most doubles it."""
     k = about.z.size
     coefficients = (k + 1) * (k + 2) // 2
     pilot, Y = _at_points(motions, about.z, PILOT_RADIUS * np.eye(k), max(60, 3 * coefficients), [seed, 1], few)
     values, vectors = np.linalg.eigh(quadratic(pilot, Y).H.mean(0))
     values = np.maximum(values, SHORTEST_AXIS**2 * max(float(values[-1]), 1e-12))
-    axes = LONGEST_AXIS * vectors * np.sqrt(values[0] / values)
+    axes = vectors * np.minimum(LONGEST_AXIS * np.sqrt(values[0] / values), np.sqrt(2.0 * max(about.merit, 1e-9) / values))
     X, Y = _at_points(motions, about.z, axes, max(60, 3 * coefficients), [seed, 4])
     fit = quadratic(X, Y)
     step = -np.linalg.solve(fit.total, fit.g.mean(0))
