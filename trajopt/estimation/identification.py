@@ -164,10 +164,12 @@ class Identification:
     def describe(self) -> str:
         """Values with their intervals, and everything that a reader should know about them."""
         width = max(len(label) for label in self.labels)
-        lines = [f"{self.method} ({self.reason}); {len(self.found.recordings)} recordings, {self.rollouts} rollouts"]
+        n, pieces = len(self.found.parts[0][1].s), len(self.found.recordings)
+        used = f"{n} recording{'s' * (n > 1)}" + (f" in {pieces} pieces" if pieces > n else "")
+        lines = [f"{self.method} ({self.reason}); {used}, {self.rollouts} rollouts"]
         lines += [f"  {stage}" for stage in self.stages]
         for label, value, (low, high) in zip(self.labels, self.values, self.intervals):
-            interval = "not determined" if np.isnan(low) else f"95 % from {low:.5g} to {high:.5g}"
+            interval = "no interval" if np.isnan(low) else f"95 % from {low:.5g} to {high:.5g}"
             lines.append(f"{label:<{width}}  {value: .6g}  {interval}")
         lines += [
             f"mean square of residuals of '{channel}': {value:.3g}" for channel, value in self.chi_squared.items()
@@ -323,14 +325,15 @@ def _warnings(found: Found, chi, undetermined, held, outliers, n: int) -> list[s
                 f"the residuals of channel '{channel}' are {factor if factor > 1 else 1 / factor:.2g} times {larger} than its "
                 f"noise says: "
                 + (
-                    "the noise is stated too small, or the model lacks something"
+                    "the noise is stated too small, the time step is too long, or the model lacks something"
                     if factor > 1
                     else "the noise is stated too large"
                 )
             )
     if not found.clustered:
         said.append(
-            f"with {n} recordings the intervals rely on the stated noise; from eight on they come from the recordings' spread"
+            f"with {n} recording{'s' * (n > 1)} the intervals rely on the stated noise; from eight on they come from the "
+            "recordings' spread"
         )
     if found.method == "staged" and n == 1:
         said.append("what whole motions of one recording determine has no interval: record at least two")

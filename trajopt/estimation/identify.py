@@ -43,8 +43,10 @@ SEARCHED_GROUPS, SEARCHED_WORTH = 4, 0.95  # of `pack`: a thousand predictions o
 FAR = 30.0  # deviations of the noise, the size of the first errors from which on short pieces are fitted first
 SHORTEST_SAMPLES = 8  # of a piece
 SHORT_ITERATIONS = 8  # with short pieces, which only begin the fit
-STUCK = 1.5  # times the typical mean square, from which on a recording is fitted again from another first state
-SETTLING = 40  # steps in which a first configuration comes down on its contacts
+STUCK = 1.5  # times the mean square of those that fit well, from which on a recording is fitted again from another first state
+TYPICAL = 0.25  # share of the recordings that fit at least so well
+SETTLING, SETTLING_STEP = 40, 5e-3  # steps, of s, in which a first configuration comes down by up to 1 cm on its contacts
+PRESSING_STEP = 0.05  # s, in which weight takes away what velocity lifts bodies off their contacts
 _log = logging.getLogger(__name__)
 
 
@@ -65,7 +67,7 @@ def identify(
 
     Arguments:
         system: the nominal model. Its `dt` is the step of the simulated motions; with impacts choose at most half the time
-            between samples.
+            between samples. Half of it should move no value by more than its interval.
         parameters: names, such as "friction" or "mass:LINK" (`trajopt.estimation.parameters`), or `Parameter` objects.
         sensors: one for each channel that is used; `Input` for the channel of the controls.
         loss: of samples or of recordings, a name or a `RobustLoss`.
@@ -101,7 +103,7 @@ def identify(
 @dataclasses.dataclass(frozen=True)
 class Found:
     """What a method found. theta; information about it in units of its scales, of `basis` coordinates in the parts that each
-    stage determines; the first states; rollouts; chi-squared parts (`residuals`): by channel of each recording."""
+    stage determines; the first states; rollouts."""
 
     predictor: Predictor
     recordings: tuple[Recording, ...]
@@ -134,12 +136,13 @@ class _Work:
         return guessed_firsts(self.predictor.system, self.recordings, self.predictor.sensors)
 
     def has_impacts(self) -> tuple[bool, str]:
-        """Whether a predicted motion has impacts, and a sentence that says why."""
+        """Whether a predicted motion has impacts, and a sentence that says why. First states that nearly touch stand on their
+        contacts: a fall by the noise of a pose is no impact."""
         system = self.predictor.system
         if system.smooth:
             return False, "no contact can act"
         few = impacts.chosen(len(self.recordings), LOOKED_AT, self.seed)
-        recordings, firsts = [self.recordings[k] for k in few], [self.firsts[k] for k in few]
+        recordings, firsts = [self.recordings[k] for k in few], _on_contacts(system, [self.firsts[k] for k in few])
         (group,) = pack(system, recordings, self.predictor.sensors, firsts, groups=1)
         count = np.asarray(_spikes(self.predictor)(self._start, group.data))
         if not count.any():
@@ -156,57 +159,64 @@ class _Work:
         sizes, pieces = _cut(self.recordings, predictor, segment)
         firsts = guessed_firsts(predictor.system, pieces, predictor.sensors)
         theta, rollouts, said = predictor.unknowns.start, 0, []
-        problem = self._arrow(pieces, firsts)
+        held = self._standing(firsts, theta)
+        problem = self._arrow(pieces, held)
         if problem.mean_square(theta, zeros(predictor, problem.groups)) > FAR**2:
             begun, firsts = self._begun(pieces, segment)
-            theta, problem = begun.theta, self._arrow(pieces, firsts)
+            theta, held = begun.theta, self._standing(firsts, begun.theta)
+            problem = self._arrow(pieces, held)
             said.append(f"Gauss-Newton on short pieces: {begun.iterations} iterations")
             rollouts = round(begun.rollouts * len(self.recordings) / len(begun.information.s))
         fit = gauss_newton.solve(problem, theta, zeros(predictor, problem.groups))
         said.append(f"Gauss-Newton: {fit.iterations} iterations")
-        stuck = 0 if predictor.system.smooth else int((_typical(problem, fit) > STUCK).sum())
-        if stuck:
-            took = fit.rollouts
-            problem, fit, firsts, again = self._unstuck(pieces, firsts, problem, fit)
-            rollouts += round((took + again) * len(self.recordings) / len(pieces))
-            said.append(f"{stuck} recordings began again on their contacts")
+        for how in ("on", "off"):
+            stuck = 0 if predictor.system.smooth else int((_typical(problem, fit) > STUCK).sum())
+            if stuck:
+                ends = _ends(problem, fit, held)
+                other = self._standing(ends, fit.theta) if how == "on" else firsts
+                took = fit.rollouts
+                problem, fit, held, again = self._unstuck(pieces, ends, other, problem, fit)
+                rollouts += round((took + again) * len(self.recordings) / len(pieces))
+                said.append(f"{stuck} recordings began again {how} their contacts")
         rollouts += round(fit.rollouts * len(self.recordings) / len(pieces))
         basis = np.eye(fit.theta.size)[:, _free(predictor, fit.theta)]
         information = _along(fit.information, basis).summed(np.repeat(np.arange(len(sizes)), sizes))
         return Found(
-            predictor, tuple(pieces), "gauss-newton", fit.theta, ((basis, information),), tuple(firsts),
+            predictor, tuple(pieces), "gauss-newton", fit.theta, ((basis, information),), tuple(held),
             _in_order(problem.groups, fit.locals), None, rollouts, fit.converged, tuple(said), self.loss,
         )  # fmt: skip
 
     def _begun(self, pieces: Sequence[Recording], segment: float) -> tuple[gauss_newton.Fit, list[First]]:
         """A fit of tenths of the pieces, and the first states of the pieces in it: the shorter a prediction, the closer it is
         to linear in the parameters and in the first state."""
-        predictor, nv = self.predictor, self.predictor.system.nv
+        predictor = self.predictor
         length = max(0.1 * segment, SHORTEST_SAMPLES * _interval(predictor, self.recordings))
         sizes, tenths = _cut(pieces, predictor, length)
-        guesses = guessed_firsts(predictor.system, tenths, predictor.sensors)
+        guesses = self._standing(guessed_firsts(predictor.system, tenths, predictor.sensors), predictor.unknowns.start)
         problem = self._arrow(tenths, guesses)
         fit = gauss_newton.solve(problem, predictor.unknowns.start, zeros(predictor, problem.groups), SHORT_ITERATIONS)
-        locals_ = _in_order(problem.groups, fit.locals)
-        begins = np.cumsum(sizes) - sizes
-        return fit, [moved(predictor.system, guesses[k], locals_[k, : 2 * nv]) for k in begins]
+        ends = _ends(problem, fit, guesses)
+        return fit, [ends[k] for k in np.cumsum(sizes) - sizes]
+
+    def _standing(self, firsts: Sequence[First], theta: Float[np.ndarray, " n"]) -> list[First]:
+        """First states on the contacts that they nearly have. Noise lifts them off what they stand on, or puts them into it, and
+        Gauss-Newton does not find the way back."""
+        system = fixed(self.predictor, theta).system
+        return list(firsts) if system.smooth else _on_contacts(system, firsts)
 
     def _unstuck(
-        self, pieces: Sequence[Recording], firsts: Sequence[First], problem: gauss_newton.ArrowProblem, fit: gauss_newton.Fit
-    ) -> tuple[gauss_newton.ArrowProblem, gauss_newton.Fit, list[First], int]:
-        """The fit with the better first state of each recording: that which it ended at, or one that began on its contacts. Noise
-        lifts first states off what they stand on, or puts them into it, and Gauss-Newton does not find the way back."""
-        predictor, nv = self.predictor, self.predictor.system.nv
-        held = _on_contacts(fixed(predictor, fit.theta).system, firsts)
-        other = self._arrow(pieces, held)
-        again = gauss_newton.solve(other, fit.theta, zeros(predictor, other.groups), SHORT_ITERATIONS)
-        ends = []
-        for arrow, end, begun in ((problem, fit, firsts), (other, again, held)):
-            costs = _in_order(arrow.groups, arrow.costs(end.theta / arrow.scale, end.locals))
-            locals_ = _in_order(arrow.groups, end.locals)
-            ends.append((costs, [moved(predictor.system, f, d[: 2 * nv]) for f, d in zip(begun, locals_)]))
-        (old, kept), (new, tried) = ends
-        chosen = [t if b < a else k for a, b, k, t in zip(old, new, kept, tried)]
+        self, pieces: Sequence[Recording], ends: Sequence[First], other: Sequence[First], problem: gauss_newton.ArrowProblem,
+        fit: gauss_newton.Fit,
+    ) -> tuple[gauss_newton.ArrowProblem, gauss_newton.Fit, list[First], int]:  # fmt: skip
+        """The fit with the better first state of each recording: where it ended, or where it ends from another one."""
+        predictor = self.predictor
+        trial = self._arrow(pieces, other)
+        again = gauss_newton.solve(trial, fit.theta, zeros(predictor, trial.groups), SHORT_ITERATIONS)
+        old, new = (
+            _in_order(arrow.groups, arrow.costs(end.theta / arrow.scale, end.locals))
+            for arrow, end in ((problem, fit), (trial, again))
+        )
+        chosen = [t if b < a else k for a, b, k, t in zip(old, new, ends, _ends(trial, again, other))]
         final = self._arrow(pieces, chosen)
         theta = again.theta if new.sum() < old.sum() else fit.theta
         return final, gauss_newton.solve(final, theta, zeros(predictor, final.groups)), chosen, again.rollouts
@@ -260,21 +270,34 @@ def _spikes(predictor: Predictor) -> Any:
 
 
 def _typical(problem: gauss_newton.ArrowProblem, fit: gauss_newton.Fit) -> Float[np.ndarray, " R"]:
-    """Mean square of the residuals of each recording, in that of the typical one."""
+    """Mean square of the residuals of each recording, in that of those that fit well."""
     costs = np.concatenate(problem.costs(fit.theta / problem.scale, fit.locals))
     counts = np.concatenate([problem.predictor.present(group).sum(1) for group in problem.groups])
     size = costs / np.maximum(counts, 1.0)
-    return size / max(float(np.median(size)), 1e-300)
+    return size / max(float(np.quantile(size, TYPICAL)), 1e-300)
+
+
+def _ends(problem: gauss_newton.ArrowProblem, fit: gauss_newton.Fit, begun: Sequence[First]) -> list[First]:
+    """The first states at which a fit ended."""
+    system, nv = problem.predictor.system, problem.predictor.system.nv
+    return [moved(system, f, d[: 2 * nv]) for f, d in zip(begun, _in_order(problem.groups, fit.locals))]
 
 
 def _on_contacts(system: System, firsts: Sequence[First]) -> list[First]:
     """First states that stand on what they nearly touch: configurations after a few steps that all begin at rest, and the
-    velocities that contacts leave there."""
+    velocities that their weight leaves there, without friction."""
+    model = system.model
+    slippery = model.replace(
+        pair_friction=jnp.zeros_like(model.pair_friction), pair_restitution=jnp.zeros_like(model.pair_restitution)
+    )
+    settling = dataclasses.replace(system, dt=SETTLING_STEP)
+    pressing = dataclasses.replace(system, model=slippery, dt=PRESSING_STEP)
 
     def settled(q: Array, v: Array) -> tuple[Array, Array]:
         rest, none = jnp.zeros(system.nv), jnp.zeros(system.nu)
-        q = jax.lax.fori_loop(0, SETTLING, lambda _, q: system.step(State(q, rest), none)[0].q, q)
-        return q, system.step(State(q, v), none)[0].v
+        q = jax.lax.fori_loop(0, SETTLING, lambda _, q: settling.step(State(q, rest), none)[0].q, q)
+        x, info = pressing.step(State(q, v), none)
+        return q, jnp.where((info.contacts.impulse[..., 2] > 0.0).any(), x.v, v)
 
     q, v = jax.jit(jax.vmap(settled))(*(jnp.asarray(np.stack([getattr(f, n) for f in firsts])) for n in ("q", "v")))
     return [First(*pair) for pair in zip(np.asarray(q), np.asarray(v))]

@@ -86,7 +86,7 @@ def _values(fit: Identification) -> str:
     start = np.asarray(fit.found.predictor.unknowns.values(jnp.asarray(fit.found.predictor.unknowns.start)))
     rows = []
     for label, before, value, (low, high) in zip(fit.labels, start, fit.values, fit.intervals):
-        interval = "not determined" if np.isnan(low) else f"{low:.5g} to {high:.5g}"
+        interval = "no interval" if np.isnan(low) else f"{low:.5g} to {high:.5g}"
         rows.append((label, f"{before:.5g}", f"{value:.5g}", interval))
     how = (
         "The intervals come from how the recordings differ from each other (sandwich covariance clustered by recording, "
