@@ -11,6 +11,7 @@ from trajopt.dynamics import State, System
 from trajopt.errors import OptionError, RecordingError, UnknownNameError
 from trajopt.estimation import Encoder, Input, Parameter, Pose, Recording, RobustLoss, identify
 from trajopt.estimation.checks import checked
+from trajopt.models import load_model_from_string
 
 DT, T, NOISE = 0.01, 40, 1e-3
 PENDULUM = """<mujoco model="pendulum"><worldbody><body name="rod"><joint name="hinge" axis="0 1 0" damping="0.05"/>
@@ -172,7 +173,11 @@ def with_gap(t):
         ),
         ("q", {"values": lambda q: 1e5 * q}, "channel 'q' is .* at t = 0 s, column 0: angles are expected in rad"),
         ("q", {"values": lambda q: np.hstack([q, q])}, "has 2 columns; Encoder expects 1: hinge"),
-        ("q", {"values": lambda q: 0 * q}, "no recording holds a motion: recording 'run 0'.*from 0.000 s.*'q' moves by"),
+        (
+            "q",
+            {"values": lambda q: 0 * q},
+            "no recording holds a motion: recording 'run 0'.*from 0.000 s.*'q' moves by",
+        ),
     ],
 )
 def test_recordings_that_are_wrong(system, recordings, channel, change, message):
@@ -241,9 +246,13 @@ def test_poses_in_millimetres_and_quaternions_in_another_order():
         fit(row * np.array([300.0] * 3 + [1.0] * 4))
     with pytest.raises(RecordingError, match="expects 7: x, y, z in m, then a unit quaternion"):
         fit(row[:, :6])
-    with pytest.raises(RecordingError, match="channel 'pose' has 1 samples without missing entries; a motion takes two"):
+    with pytest.raises(
+        RecordingError, match="channel 'pose' has 1 samples without missing entries; a motion takes two"
+    ):
         fit(np.where(np.arange(60)[:, None] > 0, np.nan, row))
-    with pytest.raises(RecordingError, match="'slide' is left out: from 0.000 s to 0.590 s nothing in channels 'pose' moves"):
+    with pytest.raises(
+        RecordingError, match="'slide' is left out: from 0.000 s to 0.590 s nothing in channels 'pose' moves"
+    ):
         fit(row[:1] + 0 * row)
     with pytest.raises(RecordingError, match="on it if the quaternions are read as x y z w"):
         fit(row[:, [0, 1, 2, 4, 5, 6, 3]])
@@ -252,3 +261,22 @@ def test_poses_in_millimetres_and_quaternions_in_another_order():
     tipped = np.stack([0.5 * t, 0 * t, 0.1 + 0 * t, np.cos(angle), np.sin(angle), 0 * t, 0 * t], 1)
     with pytest.raises(RecordingError, match="deep in the ground before t = 0.59 s"):
         fit(tipped + np.array([0, 0, -0.08, 0, 0, 0, 0]))
+
+
+def test_a_fall_by_the_noise_of_a_pose_is_no_impact():
+    """A disc slides; noise of 0.5 mm and 5 mrad lifts its first poses, from which it would fall in steps of 1 ms."""
+    scene = """<mujoco><worldbody><geom type="plane" size="5 5 0.1" friction="0.3"/><body name="disc" pos="0 0 0.01"><freejoint/>
+      <geom type="cylinder" size="0.05 0.01" mass="0.1" friction="0.3"/></body></worldbody></mujoco>"""
+    disc, rng, made = System(load_model_from_string(scene), 1e-3), np.random.default_rng(3), []
+    for k in range(2):
+        states, _ = disc.rollout(
+            State(np.array(disc.model.q_default), np.array([0.8, 0.2, 0, 0, 0, 10.0])), np.zeros((150, 0))
+        )
+        pose = np.array(states.q)[::10]
+        pose[:, :3] += 5e-4 * rng.normal(size=(16, 3))
+        pose[:, 4:6] += 2.5e-3 * rng.normal(size=(16, 2))
+        pose[:, 3:] /= np.linalg.norm(pose[:, 3:], axis=1, keepdims=True)
+        made.append(Recording(f"{k}", {"pose": (0.01 * np.arange(16), pose)}))
+    found = identify(disc, made, ["friction"], [Pose("pose", noise=(5e-4, 5e-3))])
+    assert found.method == "gauss-newton" and found.reason == "no impact in the predicted motions"
+    assert found.chi_squared["pose"] < 1.3 and found.intervals[0, 0] < 0.3 < found.intervals[0, 1]
