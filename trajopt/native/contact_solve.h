@@ -1,8 +1,7 @@
 // Solution of the contact problem: a ladder of three stages, the selection among many solutions, and an honest status.
 //
-// NEWTON        the regularised problem from the better of the given start and zero: a step on the natural map, then in the modes that
-//               it has found and their revisions (in_modes.h), where these lead nowhere on the natural map to the end; where contacts
-//               rest on others that approach, first in modes in which they are held
+// NEWTON        the regularised problem from the better of the given start and zero, in the modes there and their revisions (in_modes.h);
+//               where contacts rest on others that approach, first in modes in which they are held
 // GAUSS_SEIDEL  block Gauss-Seidel in rounds of 20, 40 and 80 sweeps, each followed by Newton
 // PATH          the path of the regularised problem as eps falls to zero (path.h): from the first solution of the regularised problem
 //               that leaves a residual; where neither Newton nor Gauss-Seidel led to a solution, from where eps dwarfs G. Where it ends
@@ -71,24 +70,22 @@ struct Search {
     return violation(Regularised{ncp}, at.F) / velocity_scale(ncp, at.x, options.tolerance);
   }
 
-  bool on_the_map(const Regularised& of, int most, int events) {
-    return newton(of, w.current, w.factor, w.newton, inner, most, events, options.budget, iterations);
-  }
-  bool to_the_end(const Regularised& of) {
-    const bool found = on_the_map(of, options.max_iterations, EVENTS);
-    if (!found) factorise(of, w.current.x, w.current.nu, w.newton.mode, w.factor);
+  // Newton's method on the regularised problem from the current point, evaluated; K is factored where it ends.
+  bool newton(bool standing) {
+    const Regularised regular{ncp, ncp.eps};
+    const auto in_modes = [&](Beginning beginning) {
+      const int most = std::min(options.max_iterations, left());
+      return NewtonInModes(ncp, w.in_modes).solve(regular, w.current, w.factor, inner, most, iterations, beginning);
+    };
+    const bool found = (standing && in_modes(Beginning::STANDING)) || (rests(ncp) && in_modes(Beginning::HELD)) || in_modes(Beginning::AS_FOUND);
+    factorise(regular, w.current.x, w.current.nu, w.newton.mode, w.factor);
     return found;
   }
 
-  // Refines the current point, keeps it if it is the best; whether it solves the problem.
+  // Refines the current point, in whose modes K is factored, and keeps it if it is the best; whether it solves the problem.
   bool keep() {
     std::memcpy(w.spare.x, w.current.x, sizeof(double) * ncp.width);
     refine(ncp, w.spare, w.factor, w.newton, rounding);
-    return settle();
-  }
-
-  // The same with the spare point, which is refined already.
-  bool settle() {
     double size = residual(w.spare);
     if (size <= options.tolerance && hidden_by_rounding(ncp, w.spare.x)) size = 1.0;  // as far off as no impulse at all
     if (size <= options.tolerance || size < lowest || lowest == HUGE_VAL) {
@@ -101,16 +98,8 @@ struct Search {
   // Newton on the regularised problem from `from`, and once the path from its solution where that leaves a residual.
   bool attempt(const double* from, bool first = false) {
     std::memcpy(w.current.x, from, sizeof(double) * ncp.width);
-    const Regularised regular{ncp, ncp.eps};
-    const auto in_modes = [&](Beginning beginning) {
-      if (!NewtonInModes(ncp, w.in_modes).solve(regular, w.current, w.factor, inner, iterations, beginning)) return false;
-      factorise(regular, w.current.x, w.current.nu, w.newton.mode, w.factor);
-      return true;
-    };
-    bool found = first && in_modes(Beginning::STANDING);
-    if (!found && rests(ncp)) evaluate(regular, w.current), found = in_modes(Beginning::HELD);
-    found = found || on_the_map(regular, 1, 0) || in_modes(Beginning::AS_FOUND);  // one step finds the modes
-    if (!found) found = to_the_end(regular);
+    evaluate(Regularised{ncp, ncp.eps}, w.current);
+    const bool found = newton(first);
     if (!keep()) return found && !followed && (followed = true, along_path(ncp.eps));
     if (!found) regularised_from_best();
     return true;
@@ -127,7 +116,8 @@ struct Search {
   // Of a solution found without eps: the regularised problem, which decides between many, from there.
   void regularised_from_best() {
     std::memcpy(w.current.x, w.best.x, sizeof(double) * ncp.width);
-    if (to_the_end(Regularised{ncp, ncp.eps})) keep();
+    evaluate(Regularised{ncp, ncp.eps}, w.current);
+    if (newton(false)) keep();
   }
 
   bool gauss_seidel() {
@@ -150,9 +140,9 @@ struct Search {
     evaluate(Regularised{ncp, eps}, w.current);
     path.follow(eps, w.current, left(), [&](const Point& at) { return residual(at) <= options.tolerance; });
     proof = std::max(proof, path.proof());
-    std::swap(w.spare, w.in_modes.at);
-    evaluate(Regularised{ncp}, w.spare);
-    if (!settle()) return false;
+    std::swap(w.current, w.in_modes.at);
+    factorise(Regularised{ncp, ncp.eps}, w.current.x, w.current.nu, w.newton.mode, w.factor);
+    if (!keep()) return false;
     regularised_from_best();
     return true;
   }
@@ -196,7 +186,7 @@ struct Search {
   }
 };
 
-// `init` if its merit is lower than that of zero impulse (NaN counts as worse), else zero; into w.start.
+// `init` if it violates the law less than zero impulse (NaN counts as worse), else zero; into w.start.
 inline void better_start(const Ncp& ncp, ContactWorkspace& w, const double* init) {
   std::memset(w.start, 0, sizeof(double) * ncp.width);
   if (!init) return;
@@ -206,10 +196,10 @@ inline void better_start(const Ncp& ncp, ContactWorkspace& w, const double* init
   if (zero) return;
   std::memset(w.current.x, 0, sizeof(double) * ncp.width);
   evaluate(regular, w.current);
-  const double without = w.current.merit;
+  const double without = violation(regular, w.current.F);
   with_padding(ncp, init, w.current.x);
   evaluate(regular, w.current);
-  if (w.current.merit < without) with_padding(ncp, init, w.start);
+  if (violation(regular, w.current.F) < without) with_padding(ncp, init, w.start);
 }
 
 // Keeps `candidate` in place of w.best where w.best solves the problem and it does so too, to the same order; whether it did.

@@ -37,7 +37,7 @@ class ContactWorkspace {
     Elimination& e = selection.elimination;
     Curvature& c = selection.curvature;
     rho = vector();
-    for (Point* p : {&current, &best, &spare, &newton.trial, &in_modes.at}) p->x = vector(), p->nu = vector(), p->F = vector(), p->merit = 0;
+    for (Point* p : {&current, &best, &spare, &newton.trial, &in_modes.at}) p->x = vector(), p->nu = vector(), p->F = vector();
     for (double** v :
          {&newton.step, &swept, &start, &frictionless, &pull, &factor.inverse, &factor.S_inverse, &factor.small, &factor.other, &factor.right, &factor.reduced, &factor.answer,
           &e.inverse, &e.sizes, &e.scratch, &c.along, &c.inverse, &selection.right, &selection.found, &selection.candidate,

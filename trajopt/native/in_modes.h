@@ -9,9 +9,8 @@
 // each such contact alone, the velocity along its friction: it is eliminated, and two unknowns are left. In these Newton's method follows the
 // circle of the friction; on the natural map a step leaves it, and where a contact slides slowly, as fast as eps lets it, that map
 // takes dozens of short steps. A contact whose speed turns against its friction sticks at once: on the other
-// side the equation of its angle leads away from the solution. The modes to begin with are those of a point on the way to the solution;
-// where a few revisions do not end at a solution nothing is returned, and the iteration on the natural map, whose merit falls in every
-// step, goes on.
+// side the equation of its angle leads away from the solution. The modes to begin with are those of a point; where a few revisions do not
+// end at a solution nothing is returned.
 //
 // A mode holds as long as its values are not negative: two slots of values for a contact, one for a limit or a dry row.
 #pragma once
@@ -20,7 +19,7 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-constexpr int MODE_ITERATIONS = 24, MODE_REVISIONS = 6;  // twice and more what the solved ones of 60,000 steps of robots take
+constexpr int MODE_REVISIONS = 6;     // twice and more what the solved ones of 60,000 steps of robots take
 constexpr double SMALL = 1e-2;        // share of the approaching velocities: from there on the signs say whether the modes are right
 constexpr double LARGEST_TURN = 0.7;  // radians of a step: half of a right angle, within which cosine and sine are near their tangents
 constexpr double NO_FRICTION = 1e-12;  // share of the largest impulse below which friction is none, where a contact opens
@@ -259,15 +258,14 @@ class NewtonInModes : EquationsInModes {
  public:
   using EquationsInModes::EquationsInModes;
 
-  // The solution of the regularised problem by revisions of modes to begin with; whether `at` is it now, else `at` is as it was. K is factored
-  // in `work` but for the contacts that slide.
-  bool solve(const Regularised& of, Point& at, Factor& work, double tol, int& iterations, Beginning beginning) {
+  // The solution of the regularised problem by revisions of modes to begin with, in at most so many iterations; whether `at` is it now, else
+  // `at` is as it was. K is factored in `work` but for the contacts that slide.
+  bool solve(const Regularised& of, Point& at, Factor& work, double tol, int most, int& iterations, Beginning beginning) {
     if (beginning != Beginning::STANDING) begin(of, at);
     else if (!begin_standing()) return false;
     for (int c = 0; beginning == Beginning::HELD && c < p_.contacts; ++c)
       if (rests(ncp_, c)) s_.mode[c] = STICKING, s_.speed[c] = 0.0;
     int revisions = 0, since = 0;
-    double before = HUGE_VAL;
     bool changed = true;
     for (int k = 0;; ++k, ++since) {
       velocity(of, s_.at.x, s_.at.nu);
@@ -285,8 +283,7 @@ class NewtonInModes : EquationsInModes {
         if (changed) continue;
         if (size <= tol) break;
       }
-      if (k >= MODE_ITERATIONS || (since >= 3 && size > before)) return false;
-      before = size;
+      if (k >= most) return false;
       ++iterations;
       step(of, work);
       changed = ended(since > 0 ? 0.0 : SMALL * ncp_.approach);

@@ -156,13 +156,6 @@ template <bool GIVEN = false> void natural_map(const Regularised& of, const doub
   }
 }
 
-// 1/2 sum F^2 / rho, J: what falls in every accepted iteration.
-inline double merit(const Regularised& of, const double* F) {
-  double s = 0;
-  for (int r = 0; r < of.ncp.m; ++r) s += F[r] * F[r] / of.rho(r);
-  return 0.5 * s;
-}
-
 // Largest |F / rho|, m/s; NaN where there is one.
 inline double violation(const Regularised& of, const double* F) {
   double size = 0;

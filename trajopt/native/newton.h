@@ -1,4 +1,4 @@
-// Semismooth Newton on the natural map of the regularised problem (G + eps I in place of G), and the removal of eps.
+// The derivative of the natural map of the regularised problem (G + eps I in place of G), factored, and the removal of eps.
 //
 // K is formed on the rows that are held only; rows without an impulse follow at once. The rows of contacts that stick, of limits and of
 // dry friction depend on the point through the modes alone and are symmetric and positive definite: they are eliminated once for as long
@@ -9,25 +9,17 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-constexpr double ARMIJO = 1e-4;
-constexpr int STEP_LENGTHS = 8;     // halvings of a step
-constexpr double STAGNATION = 0.8;  // share of the merit that an iteration may leave without being called stagnant
-constexpr int STAGNANT_ITERATIONS = 2;  // in a row, that end it
-constexpr double BEYOND = 1e-6;     // relative, by how much a step passes the first change of a mode
-constexpr int EVENTS = 6;           // restarts past the first change of a mode
-constexpr int REFINEMENTS = 12;     // of a solution: each gains digits; a limit for what does not converge
+constexpr int REFINEMENTS = 12;  // of a solution: each gains digits; a limit for what does not converge
 constexpr int POLISHINGS = 4;
 
 // A point and what is known there.
 struct Point {
   double *x, *nu, *F;
-  double merit;
 };
 
 inline void evaluate(const Regularised& of, Point& at) {
   velocity(of, at.x, at.nu);
   natural_map(of, at.x, at.nu, at.F);
-  at.merit = merit(of, at.F);
 }
 
 // K of the held rows, factored: n rows, `held` their places in the problem, in the modes `mode`. The first `linear` rows belong to no contact
@@ -223,79 +215,11 @@ inline bool converged(const Regularised& of, const Point& at, double tol) {
   return violation(of, at.F) <= tol + rounding;
 }
 
-// Share of `step` at which the first contact opens, closes or reaches its cone; 1 without one. y and rate are scratch.
-inline double first_event(const Regularised& of, const Point& at, const double* step, double* y, double* rate) {
-  const ContactProblem& p = of.ncp.problem;
-  double first = 1.0;
-  velocity(of, step, rate);
-  for (int r = 0; r < of.ncp.m; ++r) {
-    y[r] = at.x[r] - of.rho(r) * at.nu[r];
-    rate[r] = step[r] - of.rho(r) * (rate[r] - p.g[r]);
-  }
-  auto root = [&](double value, double slope) {
-    if (slope != 0 && value / slope > 0) first = std::min(first, value / slope);
-  };
-  for (int r = 2; r < 3 * p.contacts; r += 3) root(y[r], rate[r]);
-  for (int r = 3 * p.contacts; r < 3 * p.contacts + p.limits; ++r) root(y[r], rate[r]);
-  for (int c = 0; c < p.contacts; ++c) {  // |y_t - s r_t|^2 = mu^2 (y_n - s r_n)^2, a s^2 - 2 b s + c = 0, of contacts that stick
-    const double *v = y + 3 * c, *d = rate + 3 * c, w = -p.mu[c] * p.mu[c];
-    const double A = d[0] * d[0] + d[1] * d[1] + w * d[2] * d[2], B = v[0] * d[0] + v[1] * d[1] + w * v[2] * d[2];
-    const double C = v[0] * v[0] + v[1] * v[1] + w * v[2] * v[2];
-    if (!(C < 0 && v[2] > 0 && A > 0)) continue;
-    const double square = std::sqrt(std::max(B * B - A * C, 0.0)), away = B >= 0 ? (B + square) / A : -C / (square - B);
-    if (away > 0) first = std::min(first, away);
-  }
-  return first;
-}
-
 struct NewtonScratch {
   Point trial;
   double* step;
   int* mode;
 };
-
-// One line search from `at` along -step: the accepted point replaces `at`; false where no length is.
-inline bool line_search(const Regularised& of, Point& at, NewtonScratch& s) {
-  const int width = of.ncp.width;
-  double length = 1.0;
-  for (int e = 0; e < STEP_LENGTHS; ++e, length *= 0.5) {
-    for (int k = 0; k < width; k += W) store(s.trial.x + k, load(at.x + k) - length * load(s.step + k));
-    evaluate(of, s.trial);
-    if (s.trial.merit <= (1.0 - 2.0 * ARMIJO * length) * at.merit) {
-      std::swap(at, s.trial);
-      return true;
-    }
-  }
-  return false;
-}
-
-// Newton on the regularised problem from `at`, where it ends; K is factored there if that solves it. After a stall it begins anew past
-// the first change of a mode on the way, at most `events` times. budget: of all iterations of the solve.
-inline bool newton(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s, double tol, int most, int events, int budget,
-                   int& iterations) {
-  int stagnant = 0;
-  evaluate(of, at);
-  for (int k = 0;; ++k) {
-    const bool solved = converged(of, at, tol);
-    if (!solved && (k == most || iterations >= budget || !std::isfinite(at.merit))) return false;
-    factorise(of, at.x, at.nu, s.mode, factor);
-    if (solved) return true;
-    solve_law(of, factor, at.x, at.nu, at.F, s.step);
-    ++iterations;
-    if (stagnant >= STAGNANT_ITERATIONS) {
-      if (events-- == 0) return false;
-      const double length = (1.0 + BEYOND) * first_event(of, at, s.step, s.trial.x, s.trial.nu);
-      for (int r = 0; r < of.ncp.width; ++r) at.x[r] -= length * s.step[r];
-      evaluate(of, at);
-      stagnant = 0;
-      k = 0;
-      continue;
-    }
-    const double before = at.merit;
-    if (!line_search(of, at, s)) stagnant = STAGNANT_ITERATIONS;
-    else stagnant = at.merit > STAGNATION * before ? stagnant + 1 : 0;
-  }
-}
 
 // The solution of the regularised problem to rounding, by full steps, from a point where K is factored: its part in the null space of K
 // is known no better than the residual over eps.
