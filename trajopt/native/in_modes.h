@@ -19,7 +19,8 @@
 namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
-constexpr int MODE_REVISIONS = 6;     // twice and more what the solved ones of 60,000 steps of robots take
+constexpr int ALL_AT_ONCE = 3;        // revisions in which all wrong modes are exchanged, from then on the last alone: that goes in no circle
+                                      // where the law is a linear complementarity problem (Murty's rule)
 constexpr double SMALL = 1e-2;        // share of the approaching velocities: from there on the signs say whether the modes are right
 constexpr double LARGEST_TURN = 0.7;  // radians of a step: half of a right angle, within which cosine and sine are near their tangents
 constexpr double NO_FRICTION = 1e-12;  // share of the largest impulse below which friction is none, where a contact opens
@@ -276,14 +277,12 @@ class NewtonInModes : EquationsInModes {
         const double error = std::fabs(left(s_.held[i]));
         if (!(error <= size)) size = error;
       }
-      if (!std::isfinite(size)) return false;
+      if (!std::isfinite(size) || k >= most) return false;
       if ((since > 0 && size <= SMALL * ncp_.approach) || size <= tol) {
-        changed = revise(std::max(size, tol), size <= tol ? 0.0 : size);
-        if (changed && ++revisions > MODE_REVISIONS) return false;
+        changed = revise(std::max(size, tol), size <= tol ? 0.0 : size, revisions++ >= ALL_AT_ONCE);
         if (changed) continue;
         if (size <= tol) break;
       }
-      if (k >= most) return false;
       ++iterations;
       step(of, work);
       changed = ended(since > 0 ? 0.0 : SMALL * ncp_.approach);
@@ -362,11 +361,11 @@ class NewtonInModes : EquationsInModes {
     return some;
   }
 
-  // Exchanges all modes whose values are below zero; whether there was one. approach: velocity up to which an open contact does not close;
+  // Exchanges all modes whose values are below zero, or the last one; whether there was one. approach: velocity up to which an open contact does not close;
   // slack: velocity, and as rho times it impulse, by which what is not known any better may be wrong.
-  bool revise(double approach, double slack) {
+  bool revise(double approach, double slack, bool one) {
     bool wrong = false;
-    for (int slot = slots() - 1; slot >= 0; --slot) {
+    for (int slot = slots() - 1; slot >= 0 && !(wrong && one); --slot) {
       const bool opens = of_contact(slot) && s_.mode[slot / 2] == SEPARATING;
       const double allowed = opens ? approach : is_impulse(slot) ? slack * ncp_.rho[row_of(slot)] : slack;
       if (value(slot) < -allowed) exchange(slot), wrong = true;
