@@ -30,31 +30,6 @@ def box_on_corners(speed=1.0, mass=1.0, seed=0):
     return scenes.box_on_corners(motion[:3], motion[3:], mass)
 
 
-def random_bodies(seed, ratio=1e4, per_pair=3):
-    """(G, g, mu) of three bodies above each other with random masses and contacts; v = 0 satisfies every row."""
-    rng = np.random.default_rng(seed)
-    mass = ratio ** rng.uniform(-0.5, 0.5, size=3)
-    Minv = np.concatenate([np.r_[np.full(3, 1 / m), np.full(3, 1 / (0.004 * m))] for m in mass])
-    rows = []
-    for body in range(3):
-        for _ in range(per_pair):
-            normal = 0.3 * rng.normal(size=3) + np.array([0, 0, 1.0])
-            normal /= np.linalg.norm(normal)
-            first = np.cross(normal, rng.normal(size=3))
-            first /= np.linalg.norm(first)
-            frame = np.stack([first, np.cross(normal, first), normal])
-            block = np.zeros((3, 18))
-            for which, sign in ((body, 1), (body - 1, -1)):
-                if which >= 0:
-                    arm = 0.1 * rng.normal(size=3)
-                    block[:, 6 * which : 6 * which + 6] = sign * np.hstack([frame, np.cross(arm, frame)])
-            rows.append(block)
-    J = np.vstack(rows)
-    v = 0.5 * rng.normal(size=18)
-    v[2::6] -= 1.0
-    return (J * Minv) @ J.T, J @ v, rng.choice([0.0, 0.3, 0.8, 1.5], size=len(rows))
-
-
 def check_law(G, g, mu, out, tolerance=1e-10):
     """The solution by the definition of the law, and the reported numbers by their own."""
     assert out.status == SOLVED
@@ -76,7 +51,7 @@ def test_redundant_contacts_of_a_box(mu, speed, mass):
 def test_bodies_of_very_different_mass():
     """Mass ratios up to 1e4, three tilted contacts a pair, friction from 0 to 1.5: at most one of 200 problems is unsolved, and
     is said to be; the others obey the law by its definition."""
-    batch = [np.stack(a) for a in zip(*(random_bodies(seed) for seed in range(200)), strict=True)]
+    batch = [np.stack(a) for a in zip(*(scenes.stack_of_bodies(seed, ratio=1e4) for seed in range(200)), strict=True)]
     out = solve_contacts(*batch)
     solved = np.asarray(out.status) == SOLVED
     assert solved.sum() >= 199

@@ -312,13 +312,9 @@ def test_a_contact_that_others_hold_back_takes_its_share():
 def test_a_pile_at_rest_is_solved_at_once(ratio):
     """Ten boxes fall as one: whether the contacts between them close is up to the lowest, and rounding must not decide.
     ratio: of the masses of neighbours."""
-    bodies = "".join(
-        f'<body pos="{0.01 * np.cos(k)} {0.01 * np.sin(k)} {0.1 + 0.2 * k}" euler="0 0 {37 * k}"><freejoint/>'
-        f'<geom type="box" size="0.1 0.1 0.1" mass="{ratio if k % 2 else 1}" friction="0.6"/></body>'
-        for k in range(10)
-    )
-    floor = '<geom type="plane" size="0 0 1" friction="0.6"/>'
-    model = load_model_from_string(f'<mujoco model="pile"><worldbody>{floor}{bodies}</worldbody></mujoco>')
+    from validation_experiments.scenes import stack_xml
+
+    model = load_model_from_string(stack_xml(ratio))
     system = System(model, 1e-3, RigidContact(max_contacts=40), backend="native")
     x = system.initial_state()
     xs, infos = system.rollout(x, jnp.zeros((200, 0)))

@@ -261,6 +261,33 @@ def box_on_corners(v=(0.3, -0.1, -0.2), w=(0.1, 0.2, 0.5), mass=1.0):
     return box_problem(np.array([0, 0, 0.1, 1, 0, 0, 0]), np.r_[v, w], 1e-3, points, 0.0, mass=mass)[:2]
 
 
+def stack_of_bodies(seed: int, bodies: int = 3, ratio: float = 1e2):
+    """(G, g, mu): spheres of random mass on top of each other and against a wall, three contacts between neighbours.
+
+    G = J M^-1 J^T and g = J v with v arbitrary: v = 0 satisfies every row, so that a solution exists for any friction.
+    """
+    rng = np.random.default_rng(seed)
+    mass = ratio ** rng.uniform(-0.5, 0.5, size=bodies)
+    Minv = np.concatenate([np.r_[np.full(3, 1 / m), np.full(3, 1 / (0.4 * m * 0.01))] for m in mass])
+    rows = []
+    for body in np.repeat(np.arange(bodies), 3):
+        normal = rng.normal(size=3) * 0.3 + np.array([0, 0, 1.0])
+        normal /= np.linalg.norm(normal)
+        t1 = np.cross(normal, rng.normal(size=3))
+        t1 /= np.linalg.norm(t1)
+        frame = np.stack([t1, np.cross(normal, t1), normal])
+        block = np.zeros((3, 6 * bodies))
+        for which, sign in ((body, 1), (body - 1, -1)):
+            if which >= 0:
+                arm = 0.1 * rng.normal(size=3)
+                block[:, 6 * which : 6 * which + 6] = sign * np.hstack([frame, np.cross(arm, frame)])
+        rows.append(block)
+    J = np.vstack(rows)
+    v = 0.5 * rng.normal(size=6 * bodies)
+    v[2::6] -= 1.0
+    return (J * Minv) @ J.T, J @ v, rng.choice([0.0, 0.3, 0.8, 1.5], size=len(rows))
+
+
 def cube_problem(kind: str):
     """(x, G, g, J, Minv, v_free) of a cube state in closed form, with the four corners the engine reports.
 

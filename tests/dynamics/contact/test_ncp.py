@@ -20,34 +20,6 @@ from trajopt.errors import NonFiniteError, OptionError, ShapeError
 from trajopt.result import Status
 
 
-def stack_of_bodies(seed: int, bodies: int = 3, ratio: float = 1e2):
-    """(G, g, mu): spheres of random mass on top of each other and against a wall, three contacts between neighbours.
-
-    G = J M^-1 J^T and g = J v with v arbitrary: v = 0 satisfies every row, so that a solution exists for any friction.
-    """
-    rng = np.random.default_rng(seed)
-    mass = ratio ** rng.uniform(-0.5, 0.5, size=bodies)
-    Minv = np.concatenate([np.r_[np.full(3, 1 / m), np.full(3, 1 / (0.4 * m * 0.01))] for m in mass])
-    rows = []
-    for body in range(bodies):
-        for _ in range(3):
-            normal = rng.normal(size=3) * 0.3 + np.array([0, 0, 1.0])
-            normal /= np.linalg.norm(normal)
-            t1 = np.cross(normal, rng.normal(size=3))
-            t1 /= np.linalg.norm(t1)
-            frame = np.stack([t1, np.cross(normal, t1), normal])
-            below, above = 0.1 * rng.normal(size=3), 0.1 * rng.normal(size=3)
-            block = np.zeros((3, 6 * bodies))
-            block[:, 6 * body : 6 * body + 6] = np.hstack([frame, np.cross(above, frame)])
-            if body:
-                block[:, 6 * body - 6 : 6 * body] = -np.hstack([frame, np.cross(below, frame)])
-            rows.append(block)
-    J = np.vstack(rows)
-    v = 0.5 * rng.normal(size=6 * bodies)
-    v[2::6] -= 1.0
-    return (J * Minv) @ J.T, J @ v, rng.choice([0.0, 0.3, 0.8, 1.5], size=len(rows))
-
-
 def check(G, g, mu, out, tolerance=1e-10, scaled=True):
     """The reported numbers against the definition."""
     lam = np.asarray(out.impulse, float)
@@ -247,7 +219,7 @@ def test_start_does_not_choose_the_solution(start):
 def test_tolerance_and_iteration_limit_are_used(monkeypatch):
     """What single iterations do not solve is not called solved, and what is reported stays the residual; a tolerance below
     rounding asks for rounding."""
-    G, g, mu = stack_of_bodies(3, ratio=1e4)
+    G, g, mu = scenes.stack_of_bodies(3, ratio=1e4)
     ncp = make_ncp(*(jnp.asarray(x) for x in (G, g, mu)))
     monkeypatch.setattr(native, "available", lambda: False)
     out = jax.jit(functools.partial(solve, max_iterations=1))(ncp)
@@ -256,7 +228,7 @@ def test_tolerance_and_iteration_limit_are_used(monkeypatch):
     assert int(out.iterations) <= 1 + ROUNDS
     np.testing.assert_allclose(out.residual, own, rtol=1e-6)
     monkeypatch.undo()
-    G, g, mu = stack_of_bodies(3)
+    G, g, mu = scenes.stack_of_bodies(3)
     exact = solve_ncp(G, g, mu, tol=1e-30)
     lam = np.asarray(exact.impulse)
     rounding = np.finfo(float).eps * (np.abs(G) @ np.abs(lam) + np.abs(g)).max()
@@ -287,7 +259,7 @@ def test_sticking_contacts_that_contradict_each_other(kind, tilt):
 def share_solved(count: int, bodies: int, ratio: float) -> tuple[float, int, float]:
     solved, iterations, fallbacks = 0, [], 0
     for seed in range(count):
-        G, g, mu = stack_of_bodies(seed, bodies, ratio)
+        G, g, mu = scenes.stack_of_bodies(seed, bodies, ratio)
         out = solve_ncp(G, g, mu)
         fallbacks += int(out.fallbacks) > 0
         iterations.append(int(out.iterations))
@@ -328,7 +300,7 @@ def test_merit_falls_in_every_accepted_iteration():
         (*scenes.box_on_corners(), np.full(4, 0.4)),
         (*scenes.box_on_corners((0.01, 0.02, -1.0), (0.1, -0.2, 0.01)), np.full(4, 0.8)),
     ]
-    for index, problem in enumerate([*boxes, *(stack_of_bodies(seed) for seed in range(6))]):
+    for index, problem in enumerate([*boxes, *(scenes.stack_of_bodies(seed) for seed in range(6))]):
         ncp = make_ncp(*(jnp.asarray(x) for x in problem))
         eps = regularisation(ncp)
         value = lambda x, ncp=ncp, eps=eps: float(merit_of(ncp, x, eps))  # noqa: E731
@@ -342,7 +314,7 @@ def test_merit_falls_in_every_accepted_iteration():
 # -- derivatives -------------------------------------------------------------------------------------------------------
 
 PROBLEMS = {
-    "stack": lambda: stack_of_bodies(1),
+    "stack": lambda: scenes.stack_of_bodies(1),
     "box sliding": lambda: (*scenes.box_on_corners(), np.full(4, 0.4)),
     "box sticking": lambda: (*scenes.box_on_corners((0.01, 0.02, -1.0), (0.01, -0.02, 0.01)), np.full(4, 0.8)),
     "box frictionless": lambda: (*scenes.box_on_corners(), np.zeros(4)),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from native.cases import needs_core
 from ridders import ridders_jacobian
 
 from dynamics.contact import scenes
@@ -248,10 +249,10 @@ def test_equality_constraints_hold():
     np.testing.assert_allclose(y.v[13], (1 + 2 * 0.3 * 0.1) * y.v[12], atol=1e-10)
 
 
-@pytest.mark.slow
-def test_too_few_iterations_are_said():
+@pytest.mark.parametrize("backend", [pytest.param("jax", marks=pytest.mark.slow), pytest.param("native", marks=needs_core)])
+def test_too_few_iterations_are_said(backend):
     x, u = scene_state("sliding")
-    few = System(model(SCENE), DT, contact=RelaxedContact(1e-6, max_iterations=3), backend="jax")
+    few = System(model(SCENE), DT, contact=RelaxedContact(1e-6, max_iterations=3), backend=backend)
     _, info = few.step(x, u)
     assert info.status == Status.stalled and float(info.residual) > 1e-10 and int(info.iterations) == 3
 
