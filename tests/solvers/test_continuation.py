@@ -164,6 +164,16 @@ def test_without_smoothing_doing_nothing_is_no_answer(solver):
     assert not solution.goals["turn"].met
 
 
+def test_an_optimum_of_costs_that_ask_for_nothing_is_no_answer_where_nothing_touches():
+    """The cost of doing nothing is zero, and no control changes the goal: the remedies are those of a contact not yet made."""
+    spinner = problems.get("spinner")
+    problem = problems.OptimalControlProblem(
+        "turn", spinner.system, 40, spinner.x0, u0=np.zeros((40, 2)), stage_residual=residuals.Control(), goals=spinner.goals
+    )
+    solution = solvers.solve(problem, solvers.iLQR(smoothing=None))
+    assert status_name(solution.status) == "no_influence" and not solution.success
+
+
 @pytest.mark.slow
 def test_a_batch_names_guesses_without_influence_too():
     problem = problems.get("spinner")

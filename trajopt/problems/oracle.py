@@ -37,16 +37,23 @@ def lacks_influence(
 
 
 def adjoint_along(
-    problem: ControlProblem, motion: Trajectory
+    judged: Judged, motion: Trajectory
 ) -> tuple[Float[Array, "T1 n"], Float[Array, "T n nu"], Float[Array, "T1 n"]]:
-    """(slope of the cost by the states, B, costates) along a motion, with exact derivatives."""
-    linear, n, nu, p = linear_dynamics(problem, "implicit"), problem.n, problem.nu, motion.p
+    """(slope of the cost and of the values of goals by the states, B, costates) along a motion, with exact derivatives."""
+    problem, p = judged.problem, motion.p
+    linear, n, nu = linear_dynamics(problem, "implicit"), problem.n, problem.nu
+
+    def goals(dx: Array) -> Array:
+        moved = dataclasses.replace(motion, xs=jax.vmap(problem.retract)(motion.xs, dx))
+        return sum(goal_values(judged, moved).values(), jnp.zeros((), dx.dtype))
+
+    by_goals = jax.grad(goals)(jnp.zeros((problem.horizon + 1, n), motion.xs.dtype))
 
     def stage(at: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         return linear(*at, p)[1], stage_expansion(problem, *at, p).gradient[:n]
 
     F, q = jax.lax.map(stage, (motion.xs[:-1], motion.us, jnp.asarray(problem.times)[:-1]))
-    last = final_expansion(problem, motion.xs[-1], p).gradient[:n]
+    q, last = q + by_goals[:-1], final_expansion(problem, motion.xs[-1], p).gradient[:n] + by_goals[-1]
 
     def back(costate: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
         before = row[1] + row[0].T @ costate
@@ -274,8 +281,9 @@ class OptimalControlOracle(CompiledCalls):
         return shortfalls_of(self.problem, values)
 
     def lacks_influence(self, motion: Trajectory) -> bool:
-        """Whether no control changes the cost of a motion's states, to first order."""
-        slope, B, costates = self.call(adjoint_along, self.problem, motion, effort=Effort.QUICK)
+        """Whether no control changes the cost of a motion's states and the values of goals, to first order."""
+        judged = Judged(self.problem, self.problem.goals)
+        slope, B, costates = self.call(adjoint_along, judged, motion, effort=Effort.QUICK)
         return lacks_influence(np.asarray(slope), np.asarray(B), np.asarray(costates), 1.0)
 
     def fields(self, trajectory: Trajectory) -> dict[str, Any]:
