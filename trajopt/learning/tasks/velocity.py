@@ -3,8 +3,8 @@ following targets of the joints.
 
 The reward is that of Smoothed, Table 7 (velocities, base, effort, feet that follow a sinusoid), smooth throughout. ANYmal has the
 weights of the source; Go1 has other ones for its feet, which are lifted less. Friction and masses differ by episode (Table 9);
-under ANYmal the command changes once in an episode, and its base is pushed once. Two deviations from Tables 7 and 8: the height
-that the base keeps is that at home, and the cosine of the phase is observed beside its sine.
+under ANYmal the command changes once in an episode, and its base is pushed once. Deviations from Tables 7 to 9: the height that
+the base keeps is that at home, the cosine of the phase is observed beside its sine, and the joints have no armature.
 """
 
 import dataclasses
