@@ -123,6 +123,18 @@ def test_a_motion_that_meets_the_goals_is_returned_rather_than_one_that_costs_le
     assert found.cost > solvers.solve(problem, solvers.iLQR()).cost + 0.1
 
 
+def test_states_that_no_step_leads_to_meet_no_goal():
+    """A rollout may take another solution of a contact problem than the step alone; such a motion would be refused in the end."""
+    problem = push()
+    oracle = problem.compile()
+    us = np.full((T, 1), 2.0)
+    motion = oracle.rollout(problem.x0, us, np.zeros(0))
+    jumps = dataclasses.replace(motion, xs=np.concatenate([motion.xs[:-1], [[1.0, 0.0]]]))
+    assert oracle.goals_of(jumps)["place"].met and not oracle.meets_goals(jumps)
+    there = dataclasses.replace(motion, us=us / motion.xs[-1, 0], xs=motion.xs / motion.xs[-1, 0])
+    assert oracle.meets_goals(there)
+
+
 def test_a_batch_judges_by_goals_as_a_single_solve_does():
     for weight in (100.0, 0.01):
         problem = within_limits(weight)

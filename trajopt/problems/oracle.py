@@ -265,8 +265,14 @@ class OptimalControlOracle(CompiledCalls):
         return {PREFIX + name: float(value) for name, value in found.items()}
 
     def meets_goals(self, motion: Trajectory) -> bool:
-        """Whether the states of a motion meet the problem's goals."""
-        return all(report.met for report in self.goals_of(motion).values())
+        """Whether the states of a motion meet the problem's goals, and its steps are found again one by one: where a step has
+        several solutions, a rollout may take another than the step alone."""
+        return all(report.met for report in self.goals_of(motion).values()) and self._is_found_again(motion)
+
+    def _is_found_again(self, motion: Trajectory) -> bool:
+        found = self.examine(motion)
+        dropped = 0.0 if found.dropped is None else float(np.sum(np.asarray(found.dropped)))
+        return bool(float(found.parts["defect"]) <= self.problem.tolerance and not dropped)
 
     def worst_goal(self, motion: Trajectory) -> float:
         """The largest value of a goal in units of its tolerance, of the states of a motion."""
