@@ -169,7 +169,7 @@ class _Work:
             rollouts = round(begun.rollouts * len(self.recordings) / len(begun.information.s))
         fit = gauss_newton.solve(problem, theta, zeros(predictor, problem.groups))
         said.append(f"Gauss-Newton: {fit.iterations} iterations")
-        for how in ("on", "off"):
+        for how in ("on", "off", "on"):
             stuck = 0 if predictor.system.smooth else int((_typical(problem, fit) > STUCK).sum())
             if stuck:
                 ends = _ends(problem, fit, held)
@@ -270,11 +270,11 @@ def _spikes(predictor: Predictor) -> Any:
 
 
 def _typical(problem: gauss_newton.ArrowProblem, fit: gauss_newton.Fit) -> Float[np.ndarray, " R"]:
-    """Mean square of the residuals of each recording, in that of those that fit well."""
+    """Mean square of the residuals of each recording, in that of those that fit well, or of the stated noise if less."""
     costs = np.concatenate(problem.costs(fit.theta / problem.scale, fit.locals))
     counts = np.concatenate([problem.predictor.present(group).sum(1) for group in problem.groups])
-    size = costs / np.maximum(counts, 1.0)
-    return size / max(float(np.quantile(size, TYPICAL)), 1e-300)
+    size = 2.0 * costs / np.maximum(counts, 1.0)
+    return size / max(min(float(np.quantile(size, TYPICAL)), 1.0), 1e-300)
 
 
 def _ends(problem: gauss_newton.ArrowProblem, fit: gauss_newton.Fit, begun: Sequence[First]) -> list[First]:
