@@ -294,6 +294,7 @@ def main() -> None:
 
     jax.config.update("jax_enable_x64", True)
     warnings.simplefilter("ignore")
+    warnings.filterwarnings("default", message="steps are taken by JAX")
     if arguments.first:
         return first_control(arguments.tasks[0], arguments)
     if arguments.judo:
