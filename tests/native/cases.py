@@ -102,6 +102,10 @@ def check(compiled, model, parameters, system: System, q, v, u) -> None:
     for name in ("distance", "point", "frame", "friction"):
         assert relative(getattr(ours, name), getattr(theirs, name)) < 1e-12, name
     # Selected impulses are those of least norm in a null space that both find from a matrix known to rounding: to 1e-5.
-    assert relative(info.impulse, expected.info.impulse) < (1e-5 if expected.info.degenerate else 1e-7)
+    # Of redundant contacts that a later stage than Newton solved the contract promises v+, A and B, and a residual.
+    if expected.info.degenerate and (expected.info.fallbacks or info.fallbacks):
+        assert max(info.residual, expected.info.residual) <= 1e-10
+    else:
+        assert relative(info.impulse, expected.info.impulse) < (1e-5 if expected.info.degenerate else 1e-7)
     assert bool(info.degenerate) == bool(expected.info.degenerate)
     assert info.status == expected.info.status

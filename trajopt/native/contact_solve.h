@@ -100,9 +100,7 @@ struct Search {
     std::memcpy(w.current.x, from, sizeof(double) * ncp.width);
     evaluate(Regularised{ncp, ncp.eps}, w.current);
     const bool found = newton(first);
-    if (!keep()) return found && !followed && (followed = true, along_path(ncp.eps));
-    if (!found) regularised_from_best();
-    return true;
+    return keep() || (found && !followed && (followed = true, along_path(ncp.eps)));
   }
 
   // The modes of the best point, and whether a contact slides in them.
@@ -111,13 +109,6 @@ struct Search {
     evaluate(law, w.best);
     classify(law, w.best.x, w.best.nu, w.mode, TIE, SLOW * ncp.approach);
     return std::any_of(w.mode, w.mode + ncp.problem.contacts, [](int mode) { return mode == SLIDING; });
-  }
-
-  // Of a solution found without eps: the regularised problem, which decides between many, from there.
-  void regularised_from_best() {
-    std::memcpy(w.current.x, w.best.x, sizeof(double) * ncp.width);
-    evaluate(Regularised{ncp, ncp.eps}, w.current);
-    if (newton(false)) keep();
   }
 
   bool gauss_seidel() {
@@ -142,9 +133,7 @@ struct Search {
     proof = std::max(proof, path.proof());
     std::swap(w.current, w.in_modes.at);
     factorise(Regularised{ncp, ncp.eps}, w.current.x, w.current.nu, w.newton.mode, w.factor);
-    if (!keep()) return false;
-    regularised_from_best();
-    return true;
+    return keep();
   }
 
   // The path of the problem without friction, which ends at a solution or at the proof that there is none (a linear complementarity
@@ -179,9 +168,7 @@ struct Search {
   void run(const double* start, bool start_is_zero) {
     const auto ends = [&](bool solved) { return solved || proof == NO_SOLUTION; };
     if (ends(attempt(start, start_is_zero))) return;
-    const bool slips = proof == NO_STICKING;
-    if (slips && ends(without_friction())) return;
-    if (ends(gauss_seidel()) || ends(along_path(almost_alone(ncp, w.current.x))) || (!slips && ends(without_friction()))) return;
+    if (ends(gauss_seidel()) || ends(along_path(almost_alone(ncp, w.current.x))) || ends(without_friction())) return;
     if (EveryMode::fits(ncp)) every_mode();
   }
 };
@@ -215,24 +202,17 @@ inline bool if_lawful(const Ncp& ncp, ContactWorkspace& w, Point& candidate, dou
   return lawful;
 }
 
-// eps over the smallest pivot of K for G + eps I in `mode`, in which no contact slides; where that says neither that K is regular nor that
-// it is not, over the smallest of pivots that are the largest left, which hide no null space.
+// eps over the smallest pivot of K for G + eps I in `mode`, in which no contact slides: of pivots that are the largest left, which hide no
+// null space.
 inline double share_of_eps(const Ncp& ncp, const int* mode, ContactWorkspace& w) {
   SelectionScratch& s = w.selection;
   Elimination& e = s.elimination;
-  const Regularised of{ncp, ncp.eps};
   bool slides;
   e.n = held_rows(ncp.problem, mode, s.held, slides), e.ld = padded(e.n);
   gather(ncp.problem, s.held, e.n, e.U, e.ld);
-  for (int i = 0; i < e.n; ++i) e.U[(ptrdiff_t)i * e.ld + i] += ncp.eps;
-  factor_symmetric(e.U, e.ld, e.n, e.n, 0.5 * ncp.eps, e.inverse);
-  double share = 0;
-  for (int i = 0; i < e.n; ++i) share = std::max(share, REGULARISATION * e.inverse[i] / ncp.rho[s.held[i]]);
-  if (share > DEGENERATE || share < SUSPECT) return share;
-  gather(ncp.problem, s.held, e.n, e.U, e.ld);
-  law_matrix(of, mode, w.best.x, w.best.nu, s.held, e.n, e.U, e.ld);
+  law_matrix(Regularised{ncp, ncp.eps}, mode, w.best.x, w.best.nu, s.held, e.n, e.U, e.ld);
   eliminate(e, true);
-  return REGULARISATION * e.inverse[0] / e.smallest;
+  return e.n == 0 ? 0.0 : e.rank < e.n ? HUGE_VAL : REGULARISATION * e.inverse[0] / e.smallest;
 }
 
 // w.selecting_mode: the modes of the solution, but that contacts slide which stick in it and follow their cones in that of the
@@ -250,7 +230,7 @@ inline bool slow_contacts_slide(const ContactProblem& p, ContactWorkspace& w) {
 // problem's solution, in which the former follow their cones.
 inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double tol, bool slides, ContactSolution& out) {
   const ContactProblem& p = ncp.problem;
-  const double share = REGULARISATION * (w.factor.weight / ncp.eps) / w.factor.weakest;
+  const double share = REGULARISATION / w.factor.weakest;
   const bool differs = std::memcmp(w.mode, w.factor.mode, sizeof(int) * modes_count(p)) != 0;
   if (w.factor.n == 0 || (share < SUSPECT && !differs)) return;
   const auto lawful = [&](const int* mode, bool shortest) {
@@ -258,30 +238,18 @@ inline void select(const Ncp& ncp, ContactWorkspace& w, Search& search, double t
     selected_impulse(ncp, mode, shortest, w.spare, w.selection);
     return if_lawful(ncp, w, w.spare, tol);
   };
-  if (slides && share >= SUSPECT) {
+  if (slides) {
+    if (share < SUSPECT) return;
     out.selected = lawful(w.mode, true);
     out.degenerate = w.selection.elimination.rank < w.selection.elimination.n;
-    if (out.selected || !out.degenerate) return;
-  } else if (!slides) {
-    // Contacts that slide slowly stick in the modes of the solution; and a small pivot may hide a null space that others show.
-    const bool plain = !slow_contacts_slide(p, w) && (share > DEGENERATE || share < SUSPECT);
-    out.degenerate = (plain ? share : share_of_eps(ncp, w.mode, w)) > DEGENERATE;
-  }
-  const bool regular = w.factor.slides && w.factor.weight == ncp.eps;
-  if (regular) {
-    polish(Regularised{ncp, ncp.eps}, w.current, w.factor, w.newton);
-    std::swap(w.current, w.spare);
-    refine(ncp, w.spare, w.factor, w.newton, search.rounding);
-    if_lawful(ncp, w, w.spare, tol);
-  }
-  if (!slides && slow_contacts_slide(p, w)) {
-    if (!out.degenerate) return;
-    out.selected = false;
-    if (!regular) lawful(w.selecting_mode, false);  // else it is there but for eps
+    if (!out.selected && out.degenerate) lawful(w.mode, false);
     return;
   }
-  if (share < SUSPECT) return;
-  if (slides) return (void)lawful(w.mode, false);
+  // Contacts that slide slowly stick in the modes of the solution; and a small pivot may hide a null space that others show.
+  const bool slow = slow_contacts_slide(p, w), plain = !slow && (share > DEGENERATE || share < SUSPECT);
+  out.degenerate = (plain ? share : share_of_eps(ncp, w.mode, w)) > DEGENERATE;
+  if (slow) out.selected = !out.degenerate;  // the limit is there but for eps
+  if (slow || share < SUSPECT) return;
   without_null_space(ncp, w.factor, w.best, w.spare.x);
   if (w.factor.slides) refine(ncp, w.spare, w.factor, w.newton, search.rounding);  // back onto the circles
   out.selected = if_lawful(ncp, w, w.spare, tol);

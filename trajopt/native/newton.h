@@ -10,7 +10,6 @@ namespace trajopt {
 inline namespace TRAJOPT_ISA {
 
 constexpr int REFINEMENTS = 12;  // of a solution: each gains digits; a limit for what does not converge
-constexpr int POLISHINGS = 4;
 
 // A point and what is known there.
 struct Point {
@@ -220,23 +219,6 @@ struct NewtonScratch {
   double* step;
   int* mode;
 };
-
-// The solution of the regularised problem to rounding, by full steps, from a point where K is factored: its part in the null space of K
-// is known no better than the residual over eps.
-inline void polish(const Regularised& of, Point& at, Factor& factor, NewtonScratch& s) {
-  evaluate(of, at);
-  double size = violation(of, at.F);
-  for (int k = 0; k < POLISHINGS; ++k) {
-    solve_law(of, factor, at.x, at.nu, at.F, s.step);
-    for (int r = 0; r < of.ncp.width; ++r) s.trial.x[r] = at.x[r] - s.step[r];
-    evaluate(of, s.trial);
-    const double now = violation(of, s.trial.F);
-    if (!(now < 0.5 * size)) break;
-    std::swap(at, s.trial);
-    size = now;
-    factorise(of, at.x, at.nu, s.mode, factor);
-  }
-}
 
 // The problem itself from the solution of the regularised one in whose modes K is factored: x falls until rounding (a velocity).
 inline void refine(const Ncp& ncp, Point& at, Factor& factor, NewtonScratch& s, double rounding) {

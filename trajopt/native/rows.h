@@ -253,6 +253,24 @@ void keep_if_jammed(Size n, const Topology& t, const Parameters& p, const double
   row.offset.by_distance = 0;
 }
 
+// out (3, stride) = J A for the rows J (3, N) of a contact, which are zero but for the columns `support`; A (N, stride).
+inline void times_contact(const double* J, int N, const int* support, int supports, const double* A, int stride, double* out) {
+  tiles<4>(0, stride / LANES, [&](int block, auto count) {
+    constexpr int T = decltype(count)::value;
+    vec acc[3][T] = {};
+    for (int k = 0; k < supports; ++k) {
+      const int i = support[k];
+      const vec x = splat(J[i]), y = splat(J[N + i]), z = splat(J[2 * N + i]);
+      for (int b = 0; b < T; ++b) {
+        const vec column = load(A + i * stride + (block + b) * LANES);
+        acc[0][b] += x * column, acc[1][b] += y * column, acc[2][b] += z * column;
+      }
+    }
+    for (int a = 0; a < 3; ++a)
+      for (int b = 0; b < T; ++b) store(out + a * stride + (block + b) * LANES, acc[a][b]);
+  });
+}
+
 // J and J M^-1 of the contacts.
 template <class Size>
 void contact_rows(Size n, const Topology& t, const Parameters& p, const Kinematics<Size>& kin, const double* inverse, double dt,
@@ -274,20 +292,7 @@ void contact_rows(Size n, const Topology& t, const Parameters& p, const Kinemati
       for (int a = 0; a < 3; ++a) project(t, p, J + a * N);
     row.support = static_cast<int>(support - r.support), row.supports = support_of(t, c, support);
     keep_if_jammed(n, t, p, J, support, dt, c, row);
-    tiles<4>(0, N / LANES, [&](int block, auto count) {
-      constexpr int T = decltype(count)::value;
-      vec acc[3][T] = {};
-      for (int k = 0; k < row.supports; ++k) {
-        const int i = support[k];
-        const vec x = splat(J[i]), y = splat(J[N + i]), z = splat(J[2 * N + i]);
-        for (int b = 0; b < T; ++b) {
-          const vec column = load(inverse + i * N + (block + b) * LANES);
-          acc[0][b] += x * column, acc[1][b] += y * column, acc[2][b] += z * column;
-        }
-      }
-      for (int a = 0; a < 3; ++a)
-        for (int b = 0; b < T; ++b) store(MJT + a * N + (block + b) * LANES, acc[a][b]);
-    });
+    times_contact(J, N, support, row.supports, inverse, N, MJT);
     support += row.supports;
   }
 }
@@ -327,22 +332,7 @@ void assemble(Size n, const Topology& t, const Parameters& p, const Kinematics<S
     for (int b = 0; b < N; b += LANES) transpose(r.MJT + row * N + b, N, r.MJ + b * stride + row, stride);
   for (int k = 0; k < r.nc; ++k) {
     const ContactRow& row = r.contact[k];
-    const int* support = r.support + row.support;
-    const double* J = r.J + 3 * k * N;
-    tiles<4>(0, stride / LANES, [&](int block, auto count) {
-      constexpr int T = decltype(count)::value;
-      vec acc[3][T] = {};
-      for (int s = 0; s < row.supports; ++s) {
-        const int i = support[s];
-        const vec x = splat(J[i]), y = splat(J[N + i]), z = splat(J[2 * N + i]);
-        for (int b = 0; b < T; ++b) {
-          const vec column = load(r.MJ + i * stride + (block + b) * LANES);
-          acc[0][b] += x * column, acc[1][b] += y * column, acc[2][b] += z * column;
-        }
-      }
-      for (int a = 0; a < 3; ++a)
-        for (int b = 0; b < T; ++b) store(r.G + (3 * k + a) * stride + (block + b) * LANES, acc[a][b]);
-    });
+    times_contact(r.J + 3 * k * N, N, r.support + row.support, row.supports, r.MJ, stride, r.G + 3 * k * stride);
   }
   auto scalar_product = [&](int row, int dof, double sign) {
     for (int b = 0; b < stride; b += LANES) store(r.G + row * stride + b, sign * load(r.MJ + dof * stride + b));
