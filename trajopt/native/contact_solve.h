@@ -1,7 +1,8 @@
 // Solution of the contact problem: a ladder of three stages, the selection among many solutions, and an honest status.
 //
-// NEWTON        the regularised problem from the better of the given start and zero, in the modes there and their revisions (in_modes.h);
-//               where contacts rest on others that approach, first in modes in which they are held
+// NEWTON        the regularised problem from the better of the given start and zero: a step on the natural map, then in the modes that
+//               it has found and their revisions (in_modes.h), and once more; where contacts rest on others that approach, first in modes
+//               in which they are held
 // GAUSS_SEIDEL  block Gauss-Seidel in rounds of 20, 40 and 80 sweeps, each followed by Newton
 // PATH          the path of the regularised problem as eps falls to zero (path.h): from the first solution of the regularised problem
 //               that leaves a residual; where neither Newton nor Gauss-Seidel led to a solution, from where eps dwarfs G. Where it ends
@@ -29,6 +30,7 @@ constexpr double TIE = 1e-11;            // relative to the approaching velociti
 constexpr int MOST_ITERATIONS = 50;
 constexpr int BUDGET = 2000;             // iterations, after which no stage begins, and factorisations of the path: 1,743 in recorded problems
 constexpr double LARGEST_VELOCITY = 1e100;  // of approach: products of four overflow far below the largest double
+constexpr int STEPS_ON_THE_MAP = 2;      // each followed by Newton in the modes found: with one more, steps take longer
 constexpr int SWEEPS = 20, ROUNDS = 3;   // of the first round, doubled with every round
 constexpr double STILL = 1e-9;           // change in a sweep, relative to the approaching velocities, that ends it
 constexpr double DEGENERATE = 1e-3;      // eps over the smallest pivot of K from which on K has a null space where contacts are held
@@ -77,9 +79,19 @@ struct Search {
       const int most = std::min(options.max_iterations, left());
       return NewtonInModes(ncp, w.in_modes).solve(regular, w.current, w.factor, inner, most, iterations, beginning);
     };
-    const bool found = (standing && in_modes(Beginning::STANDING)) || (rests(ncp) && in_modes(Beginning::HELD)) || in_modes(Beginning::AS_FOUND);
+    bool found = (standing && in_modes(Beginning::STANDING)) || (rests(ncp) && in_modes(Beginning::HELD));
+    for (int k = 0; !found && k < STEPS_ON_THE_MAP && left() > 0; ++k) step_on_the_map(regular), found = in_modes(Beginning::AS_FOUND);
     factorise(regular, w.current.x, w.current.nu, w.newton.mode, w.factor);
     return found;
+  }
+
+  // One step of Newton's method on the natural map from the current point: most modes at its end are those of the solution.
+  void step_on_the_map(const Regularised& of) {
+    factorise(of, w.current.x, w.current.nu, w.newton.mode, w.factor);
+    solve_law(of, w.factor, w.current.x, w.current.nu, w.current.F, w.newton.step);
+    for (int r = 0; r < ncp.width; ++r) w.current.x[r] -= w.newton.step[r];
+    evaluate(of, w.current);
+    ++iterations;
   }
 
   // Refines the current point, in whose modes K is factored, and keeps it if it is the best; whether it solves the problem.
