@@ -74,6 +74,11 @@ class Examination:
     impulse: Float[Array, "T contacts 3"] | None = None
     terms: dict[str, Float[Array, ""]] = dataclasses.field(default_factory=dict)
 
+    @property
+    def dropped_contacts(self) -> float:
+        """Of all steps."""
+        return 0.0 if self.dropped is None else float(np.sum(np.asarray(self.dropped)))
+
 
 jax.tree_util.register_dataclass(Examination, ["parts", "residual", "dropped", "impulse", "terms"], [])
 
@@ -249,9 +254,9 @@ class OptimalControlOracle(CompiledCalls):
     def measures(self, found: Examination, trajectory: Trajectory) -> dict[str, float]:
         """`residuals` of a motion that has been examined."""
         values = {key: float(value) for key, value in found.parts.items()}
-        if found.residual is not None and found.dropped is not None:
+        if found.residual is not None:
             values["contact_residual"] = float(np.max(np.asarray(found.residual)))
-            values["dropped_contacts"] = float(np.sum(np.asarray(found.dropped)))
+            values["dropped_contacts"] = found.dropped_contacts
         if self.problem.goals:
             values |= self._goals(self.rolled_out(trajectory))
         return values | self.problem.certificate.values(trajectory)
@@ -271,8 +276,7 @@ class OptimalControlOracle(CompiledCalls):
 
     def _is_found_again(self, motion: Trajectory) -> bool:
         found = self.examine(motion)
-        dropped = 0.0 if found.dropped is None else float(np.sum(np.asarray(found.dropped)))
-        return bool(float(found.parts["defect"]) <= self.problem.tolerance and not dropped)
+        return float(found.parts["defect"]) <= self.problem.tolerance and not found.dropped_contacts
 
     def worst_goal(self, motion: Trajectory) -> float:
         """The largest value of a goal in units of its tolerance, of the states of a motion."""

@@ -273,8 +273,9 @@ class _Course:
 
     def offer(self, rigid: Any) -> None:
         """Keep a motion with rigid contact that is better: one that meets the goals, or that costs less."""
-        met, known = self.meets_goals(rigid.x), self.meets_goals(self.rigid.x)
-        miss = self.oracle.worst_goal(self.oracle.rolled_out(rigid.x)) if self.goals else np.inf
+        motion = self.oracle.rolled_out(rigid.x)
+        met, known = self.oracle.meets_goals(motion), self.meets_goals(self.rigid.x)
+        miss = self.oracle.worst_goal(motion) if self.goals else np.inf
         if miss < self.least_miss:
             self.least_miss, self.nearest = miss, rigid.x
         cheaper = self.at(rigid).better_than(self.at(self.rigid), self.oracle.problem.violation_tolerance)
